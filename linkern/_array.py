@@ -1,0 +1,102 @@
+"""The ground: everything that this package asks of an array library beyond arithmetic.
+
+This is the only file that imports `array_api_compat` and `array_api_extra`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import array_api_compat
+import array_api_extra as xpx
+
+from linkern._typing import Array, Device, DType, Namespace
+
+__all__ = [
+    "astype",
+    "broadcast_shapes",
+    "compute_dtype",
+    "concat",
+    "device_of",
+    "dtype_name",
+    "is_array",
+    "mT",
+    "namespace",
+    "namespace_name",
+    "ones",
+    "zeros",
+]
+
+# NumPy has no bfloat16 of its own and the standard has no half types at all, so
+# dtypes are told apart by name: the one thing every library agrees on.
+_COMPUTE_NAME = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "float32": "float32",
+    "float64": "float64",
+}
+
+
+def is_array(x: object) -> bool:
+    """Whether `x` is an array of a library that follows the array API."""
+    return bool(array_api_compat.is_array_api_obj(x))
+
+
+def namespace(*arrays: Array) -> Namespace:
+    """Return the array API namespace of `arrays`; `TypeError` if they mix libraries."""
+    return array_api_compat.array_namespace(*arrays)
+
+
+def namespace_name(x: Array) -> str:
+    """Return the library of `x` as users import it: ``"numpy"``, ``"torch"``, ..."""
+    name = cast(str, namespace(x).__name__)
+    return name.removeprefix("array_api_compat.").partition(".")[0]
+
+
+def dtype_name(dtype: DType) -> str:
+    """Return the bare name of a dtype: ``"float32"``, ``"bfloat16"``, ``"int64"``."""
+    return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
+
+
+def compute_dtype(x: Array) -> DType | None:
+    """Return the dtype to accumulate in: float32 or wider; None if `x` is no float."""
+    name = _COMPUTE_NAME.get(dtype_name(x.dtype))
+    return None if name is None else getattr(namespace(x), name)
+
+
+def device_of(x: Array) -> Device:
+    """Return the device of `x`."""
+    return array_api_compat.device(x)
+
+
+def astype(x: Array, dtype: DType) -> Array:
+    """Return `x` as `dtype`: itself if it already is."""
+    return cast(Array, namespace(x).astype(x, dtype, copy=False))
+
+
+def mT(x: Array) -> Array:  # noqa: N802 -- the array API's own name
+    """Swap the last two axes."""
+    return cast(Array, namespace(x).matrix_transpose(x))
+
+
+def concat(arrays: Sequence[Array], axis: int) -> Array:
+    """Join arrays along an axis that exists."""
+    return cast(Array, namespace(*arrays).concat(list(arrays), axis=axis))
+
+
+def zeros(shape: tuple[int, ...], *, like: Array) -> Array:
+    """Zeros of the library, dtype and device of `like`."""
+    return cast(
+        Array, namespace(like).zeros(shape, dtype=like.dtype, device=device_of(like))
+    )
+
+
+def ones(shape: tuple[int, ...], *, like: Array) -> Array:
+    """Ones of the library, dtype and device of `like`."""
+    return cast(
+        Array, namespace(like).ones(shape, dtype=like.dtype, device=device_of(like))
+    )
+
+
+def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the shape that `shapes` broadcast to; `ValueError` if they do not."""
+    return cast(tuple[int, ...], xpx.broadcast_shapes(*shapes))

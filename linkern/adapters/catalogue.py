@@ -1,0 +1,82 @@
+"""What `linkern verify` judges when it is given no target.
+
+linkern's own forms on every array library, and published kernels with the laws that each
+is known to break. An expected failure that no longer happens is a failure: the entry is
+out of date, and so is `docs/findings.md`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from linkern.testing import OPERATORS, UsageError
+from linkern.testing.contract import nearest
+
+__all__ = ["OWN", "PUBLISHED", "Entry", "installed"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel, and how to judge it.
+
+    Parameters
+    ----------
+    package : str
+        Import name of the package that must be installed.
+    target : str
+        ``package.module:attribute``.
+    op : str
+        Operator it claims to be.
+    framework : str
+        What it is fed.
+    declare : mapping
+        Its contract.
+    expect_failure : mapping
+        Laws that it is known to break, and why.
+    options : mapping
+        Keyword arguments of every call.
+    dtypes : tuple of str
+        Dtypes it is fed.
+    """
+
+    package: str
+    target: str
+    op: str
+    framework: str = "torch"
+    declare: Mapping[str, str] = field(default_factory=dict)
+    expect_failure: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ("float32", "float64")
+
+
+def _own() -> Iterator[Entry]:
+    for library in ("numpy", "array_api_strict", "torch", "jax"):
+        for form in ("recurrent", "chunkwise", "parallel"):
+            for operator in OPERATORS.values():
+                options: dict[str, Any] = {"form": form}
+                if not operator.causal:
+                    options["causal"] = False
+                yield Entry(
+                    package=library,
+                    target="linkern:linear_attention",
+                    op=operator.name,
+                    framework=library,
+                    options=options,
+                )
+
+
+OWN = tuple(_own())
+
+PUBLISHED: tuple[Entry, ...] = ()
+
+
+def installed(op: str | None = None) -> list[Entry]:
+    """Return the entries whose package is installed, for one operator or for all."""
+    if op is not None and op not in OPERATORS:
+        raise UsageError(nearest("operator", op, OPERATORS))
+    return [
+        entry
+        for entry in (*OWN, *PUBLISHED)
+        if find_spec(entry.package) is not None and op in (None, entry.op)
+    ]

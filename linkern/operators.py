@@ -1,0 +1,219 @@
+"""The named operators: each a docstring and a few lines that say which equation it is."""
+
+from linkern import _validate
+from linkern._array import astype, ones
+from linkern._array import concat as _concat
+from linkern._chunk import read, write
+from linkern._forms import FORM_NAMES, form_named
+from linkern._state import (
+    AttentionResult,
+    State,
+    with_normalizer_column,
+    without_normalizer_column,
+)
+from linkern._typing import Array, FeatureMapFunction
+from linkern.feature_maps import elu_plus_one
+
+__all__ = ["linear_attention", "linear_attention_step"]
+
+
+def linear_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    causal: bool = True,
+    feature_map: FeatureMapFunction = elu_plus_one,
+    normalize: bool = True,
+    scale: float | None = None,
+    initial_state: State | None = None,
+    form: str = "auto",
+    chunk_size: int | None = None,
+) -> AttentionResult:
+    r"""Linear attention with a feature map, row normalisation and explicit state.
+
+    Parameters
+    ----------
+    query : array (..., T, K)
+        Queries; float16, bfloat16, float32 or float64.
+    key : array (..., S, K)
+        Keys; same library, device and dtype as `query`. ``S == T`` if `causal`.
+    value : array (..., S, V)
+        Values; same library, device and dtype as `query`. Leading axes (batch, heads)
+        of the three broadcast against each other.
+    causal : bool
+        True: query i sees keys 0..i. False: every query sees every key.
+    feature_map : callable
+        Applied to `query` and `key` in the accumulation dtype; ``(..., K)`` to
+        ``(..., F)``. See `linkern.feature_maps`.
+    normalize : bool
+        Divide each row by the sum of its weights.
+    scale : float, optional
+        Factor on the scores, dimensionless. Default 1. It cancels when `normalize`.
+    initial_state : State, optional
+        State of the tokens before these; its dtype is the accumulation dtype. Default:
+        no tokens. ``K`` in its shape counts features.
+    form : {"auto", "recurrent", "chunkwise", "parallel"}
+        Order of the sums. "auto" is "chunkwise". All forms are differentiable and
+        compute the same thing.
+    chunk_size : int, optional
+        Tokens per chunk of the chunkwise form. Default 64.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., T, V)`` in the dtype of `query`, and ``state`` after the last key
+        in the accumulation dtype: float32, or float64 for float64 inputs. Neither
+        shares memory with the inputs.
+
+    Raises
+    ------
+    TypeError
+        If an input is not a real floating-point array, or the inputs mix libraries or
+        dtypes, or an option has the wrong type.
+    ValueError
+        If shapes or devices do not fit, or an option is out of range.
+
+    See Also
+    --------
+    linear_attention_step : the same operator, one token at a time.
+
+    Notes
+    -----
+    With feature map :math:`\phi`,
+
+    .. math::
+
+        S_i = S_{i-1} + \phi(k_i) v_i^T, \qquad z_i = z_{i-1} + \phi(k_i), \qquad
+        o_i = \frac{\phi(q_i)^T S_i}{\phi(q_i)^T z_i},
+
+    and :math:`o_i = scale \cdot \phi(q_i)^T S_i` without normalisation. The quotient is
+    exact: no epsilon is added, so a query whose weights are all zero gives NaN.
+
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive
+    Transformers with Linear Attention", equations 5 to 12 and 16 to 20.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> query = key = np.zeros((3, 2))
+    >>> value = np.asarray([[3.0], [6.0], [9.0]])
+    >>> linkern.linear_attention(query, key, value).output
+    array([[3. ],
+           [4.5],
+           [6. ]])
+    """
+    causal = _validate.flag("causal", causal)
+    normalize = _validate.flag("normalize", normalize)
+    scale = _validate.scale(scale)
+    form = _validate.form(form, FORM_NAMES)
+    chunk_size = _validate.chunk_size(chunk_size, form)
+    q, k, v = _validate.qkv(query, key, value, causal=causal)
+    q = _validate.features("query", q, feature_map)
+    k = _validate.features("key", k, feature_map)
+    memory = _start(initial_state, k, v, normalize=normalize)
+
+    columns = _value_columns(v, normalize=normalize)
+    read_out, memory = form_named(form, chunk_size)(
+        memory, q, k, columns, causal=causal
+    )
+    output = astype(_finish(read_out, scale, normalize=normalize), query.dtype)
+    return AttentionResult(
+        output, without_normalizer_column(memory, normalize=normalize)
+    )
+
+
+def linear_attention_step(
+    state: State | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: FeatureMapFunction = elu_plus_one,
+    normalize: bool = True,
+    scale: float | None = None,
+) -> AttentionResult:
+    r"""One token of causal linear attention: constant time and constant memory.
+
+    Parameters
+    ----------
+    state : State or None
+        What the tokens so far left behind; None before the first token.
+    query, key : array (..., K)
+        Query and key of this token.
+    value : array (..., V)
+        Value of this token.
+    feature_map, normalize, scale
+        As in `linear_attention`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., V)`` in the dtype of `query` and the next ``state``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_attention`.
+
+    Notes
+    -----
+    Equations 16 to 20 of Katharopoulos et al. 2020: write
+    :math:`S_i = S_{i-1} + \phi(k_i) v_i^T`, :math:`z_i = z_{i-1} + \phi(k_i)`, then read
+    :math:`o_i = \phi(q_i)^T S_i / \phi(q_i)^T z_i`. Bitwise equal to the recurrent form.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> x = np.zeros(2)
+    >>> first = linkern.linear_attention_step(None, x, x, np.asarray([3.0]))
+    >>> second = linkern.linear_attention_step(first.state, x, x, np.asarray([6.0]))
+    >>> second.output
+    array([4.5])
+    """
+    normalize = _validate.flag("normalize", normalize)
+    scale = _validate.scale(scale)
+    q, k, v = _validate.qkv(query, key, value, causal=True, rank=1)
+    q = _validate.features("query", q, feature_map)[..., None, :]
+    k = _validate.features("key", k, feature_map)[..., None, :]
+    v = v[..., None, :]
+    memory = _start(state, k, v, normalize=normalize)
+
+    memory = write(memory, k, _value_columns(v, normalize=normalize))
+    output = _finish(read(memory, q), scale, normalize=normalize)[..., 0, :]
+    return AttentionResult(
+        astype(output, query.dtype),
+        without_normalizer_column(memory, normalize=normalize),
+    )
+
+
+def _start(
+    state: State | None, key: Array, value: Array, *, normalize: bool
+) -> Array:
+    """Return the memory that the first token meets."""
+    if state is None:
+        batch = _validate.leading("key and value", key.shape[:-2], value.shape[:-2])
+        state = State.zeros(
+            key.shape[-1],
+            value.shape[-1],
+            like=value,
+            batch_shape=batch,
+            normalize=normalize,
+        )
+    else:
+        _validate.initial_state(state, key, value, normalize=normalize)
+    return with_normalizer_column(state)
+
+
+def _value_columns(value: Array, *, normalize: bool) -> Array:
+    """Append a column of ones: its attention is the sum of the weights of a row."""
+    if not normalize:
+        return value
+    return _concat([value, ones((*value.shape[:-1], 1), like=value)], axis=-1)
+
+
+def _finish(read_out: Array, scale: float | None, *, normalize: bool) -> Array:
+    """Divide by the last column, or scale."""
+    if normalize:
+        return read_out[..., :-1] / read_out[..., -1:]
+    return read_out if scale is None else read_out * scale

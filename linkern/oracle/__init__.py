@@ -1,0 +1,36 @@
+"""The independent judge: exact values, gauges and proved bounds, in plain NumPy.
+
+Nothing here imports the operators, their forms or their feature maps: what is judged
+cannot lend the judge its mistakes.
+"""
+
+from linkern.oracle.bounds import (
+    Bounded,
+    Precisions,
+    Quotient,
+    bounded_output,
+    depth,
+    exact_integer_output,
+    gamma,
+    unit_roundoff,
+)
+from linkern.oracle.exact import Evaluation, Integers, Sums, evaluate, evaluate_integers
+from linkern.oracle.features import FEATURE_MAPS, FeatureMap
+
+__all__ = [
+    "FEATURE_MAPS",
+    "Bounded",
+    "Evaluation",
+    "FeatureMap",
+    "Integers",
+    "Precisions",
+    "Quotient",
+    "Sums",
+    "bounded_output",
+    "depth",
+    "evaluate",
+    "evaluate_integers",
+    "exact_integer_output",
+    "gamma",
+    "unit_roundoff",
+]

@@ -1,0 +1,254 @@
+r"""How far from the exact answer a correct kernel can be, whatever its order of sums.
+
+Notation: features ``a_i``, ``b_j``, values ``v_j``; numerator ``N_i``, denominator ``d_i``
+with gauges ``Nt_i``, ``dt_i`` (the same sums over absolute values). A term of ``N_i``
+meets at most ``h`` roundings on its way, so a computed numerator differs from the exact
+one by at most ``gamma_h Nt_i`` with ``gamma_h = h u / (1 - h u)``, and likewise for the
+denominator. From ``E_N`` and ``E_d`` so obtained,
+
+    |N'/d' - o| <= (E_N + |o| E_d) / (|d| - E_d),      o = N/d,
+
+with no constant that was fitted to anything. Source: N. Higham, "Accuracy and Stability
+of Numerical Algorithms", 2nd ed., sections 3.1 and 3.5, applied to a quotient of sums.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle.exact import Evaluation, Integers, Sums
+
+__all__ = [
+    "SIGNIFICAND_BITS",
+    "Bounded",
+    "Precisions",
+    "Quotient",
+    "bounded_output",
+    "depth",
+    "exact_integer_output",
+    "gamma",
+    "unit_roundoff",
+]
+
+Real = NDArray[np.float64]
+
+SIGNIFICAND_BITS = {
+    "float64": 53,
+    "float32": 24,
+    "tfloat32": 11,
+    "float16": 11,
+    "bfloat16": 8,
+}
+_SMALLEST_EXPONENT = {
+    "float64": -1074,
+    "float32": -149,
+    "tfloat32": -136,
+    "float16": -24,
+    "bfloat16": -133,
+}
+# Beyond this, gamma_h proves nothing worth the name.
+_PROVABLE = 0.5
+
+
+@dataclass(frozen=True)
+class Precisions:
+    """The arithmetic a kernel declares, stage by stage, as dtype names.
+
+    Parameters
+    ----------
+    accumulator : str
+        In which sums are formed, and features and quotients evaluated.
+    feature, operand, score, state, normalizer : str or None
+        To which the features, the operands of products, the scores, the carried memory
+        and the carried normalizer are rounded besides; None for not at all.
+    """
+
+    accumulator: str
+    feature: str | None = None
+    operand: str | None = None
+    score: str | None = None
+    state: str | None = None
+    normalizer: str | None = None
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """How the read-out becomes an output.
+
+    Parameters
+    ----------
+    normalize : bool
+        ``scale N / (scale d)`` if true, ``scale N`` if not.
+    scale : float
+        Factor on the scores; cancels when `normalize`, unless there is an epsilon.
+    eps : float
+        Declared epsilon; 0 for the exact quotient.
+    eps_mode : {"denominator", "normalizer", "clamp"}
+        The divisor: ``scale d + eps``, ``scale a . (z + eps)``, ``max(scale d, eps)``.
+    """
+
+    normalize: bool = True
+    scale: float = 1.0
+    eps: float = 0.0
+    eps_mode: str = "denominator"
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """The exact output and a bound on everybody's error before the final rounding.
+
+    Parameters
+    ----------
+    output : array (..., T, V)
+        Exact output, float64.
+    bound : array (..., T, V)
+        Proved bound on the absolute error; infinite where nothing is proved.
+    """
+
+    output: Real
+    bound: Real
+
+
+def unit_roundoff(dtype: str | None) -> float:
+    """Return the unit roundoff of a dtype name; 0 for None.
+
+    Examples
+    --------
+    >>> unit_roundoff("float32") == 2.0**-24
+    True
+    """
+    return 0.0 if dtype is None else 2.0 ** -SIGNIFICAND_BITS[dtype]
+
+
+def gamma(h: Real | float, u: float) -> Real:
+    """Return ``h u / (1 - h u)``, infinite where ``h u > 0.5``."""
+    product = np.asarray(h, dtype=np.float64) * u
+    provable = product <= _PROVABLE
+    return np.where(provable, product / np.where(provable, 1 - product, 1), np.inf)
+
+
+def depth(
+    keys_seen: Real, feature_dim: int, chunk_size: int | None = None
+) -> Real:
+    """Return the most roundings that a term meets on its way into row i.
+
+    Any order: ``i + K + 2`` (K products and sums inside a score, i sums over keys, and
+    the product with the value). A declared chunk size C: ``min(i, C) + ceil(i/C) + K + 2``.
+    """
+    if chunk_size is None:
+        return keys_seen + feature_dim + 2
+    inside = np.minimum(keys_seen, chunk_size)
+    return inside + np.ceil(keys_seen / chunk_size) + feature_dim + 2
+
+
+def bounded_output(
+    exact: Evaluation,
+    quotient: Quotient,
+    precisions: Precisions,
+    *,
+    chunk_size: int | None = None,
+) -> Bounded:
+    """Return the exact output and the proved any-order bound of a declared arithmetic.
+
+    Parameters
+    ----------
+    exact : Evaluation
+        Sums and gauges.
+    quotient : Quotient
+        How the output is formed.
+    precisions : Precisions
+        In which arithmetic.
+    chunk_size : int, optional
+        The kernel's chunk size, if it declared one: a smaller depth, a smaller bound.
+
+    Returns
+    -------
+    Bounded
+        Output and bound. The oracle's own float64 rounding is part of the bound.
+    """
+    u = unit_roundoff(precisions.accumulator)
+    feature_dim = exact.sums.feature_dim
+    h = depth(exact.keys_seen, feature_dim, chunk_size)
+    h_oracle = depth(exact.keys_seen, feature_dim)
+    with np.errstate(all="ignore"):
+        sums = gamma(h, u)
+        own = gamma(h_oracle, unit_roundoff("float64"))
+        carries = exact.keys_seen
+        if chunk_size is not None:
+            carries = np.ceil(carries / chunk_size)
+        stages = (
+            (1 + unit_roundoff(precisions.score))
+            # queries and keys, then scores and values
+            * (1 + unit_roundoff(precisions.operand)) ** 4
+            * (1 + unit_roundoff(precisions.feature)) ** 2
+        )
+        e_n = (1 + sums) * stages * (1 + _carried(precisions.state, carries)) - 1
+        e_d = (1 + sums) * stages * (1 + _carried(precisions.normalizer, carries)) - 1
+        error_n = _widen(exact.numerator_gauge, exact.numerator_slack, e_n + own)
+        error_d = _widen(exact.denominator_gauge, exact.denominator_slack, e_d + own)
+        tiny = 2.0 ** (_SMALLEST_EXPONENT[precisions.accumulator] - 1)
+        underflow = tiny * (exact.sums.query_sum * exact.keys_seen + feature_dim)
+        return _divided(
+            exact.sums, quotient, error_n + underflow, error_d + underflow, u
+        )
+
+
+def _carried(dtype: str | None, carries: Real) -> Real:
+    """Return the error of rounding a running sum to `dtype` at every carry and read."""
+    return gamma(carries + 1, unit_roundoff(dtype)) if dtype else np.zeros(1)
+
+
+def _widen(gauge: Real, slack: Real, relative: Real) -> Real:
+    return np.asarray(relative * (gauge + slack) + slack)
+
+
+def exact_integer_output(
+    exact: Integers, quotient: Quotient, accumulator: str
+) -> Bounded:
+    """Return the output on integers and the bound of the last operation alone.
+
+    The sums are exact in any order, so only the quotient or the scale can round.
+    """
+    nothing = np.zeros(1)
+    with np.errstate(all="ignore"):
+        return _divided(
+            exact.sums, quotient, nothing, nothing, unit_roundoff(accumulator)
+        )
+
+
+def _divided(
+    exact: Sums, quotient: Quotient, error_n: Real, error_d: Real, u: float
+) -> Bounded:
+    """Carry the errors of numerator and denominator through the final operation."""
+    numerator, error_n = (
+        quotient.scale * exact.numerator,
+        abs(quotient.scale) * error_n,
+    )
+    if quotient.normalize:
+        divisor, error_d = _divisor(exact, quotient, error_d, u)
+        output = numerator / divisor
+        margin = abs(divisor) - error_d
+        core = np.where(margin > 0, (error_n + abs(output) * error_d) / margin, np.inf)
+    else:
+        output, core = numerator, error_n
+    # A reciprocal and a product instead of a division, or a factor put in and taken out:
+    # at most three roundings of the result, plus one of the oracle's own.
+    last = 3 * u if quotient.normalize or quotient.scale != 1 else 0.0
+    bound = core + (last + unit_roundoff("float64")) * (abs(output) + core)
+    return Bounded(output, np.where(np.isnan(bound), np.inf, bound))
+
+
+def _divisor(
+    exact: Sums, quotient: Quotient, error_d: Real, u: float
+) -> tuple[Real, Real]:
+    """Return what the numerator is divided by, declared epsilon included; its error."""
+    scale, eps = quotient.scale, quotient.eps
+    d, error_d = scale * exact.denominator, abs(scale) * error_d
+    if eps == 0:
+        return d, error_d
+    added = scale * eps * exact.query_sum if quotient.eps_mode == "normalizer" else eps
+    # The epsilon and the scale are rounded to the kernel's precision, and the epsilon
+    # joins a sum of up to K + 1 terms.
+    error_d = error_d + gamma(exact.feature_dim + 4, u) * (abs(d) + abs(added))
+    return (np.maximum(d, eps) if quotient.eps_mode == "clamp" else d + added), error_d

@@ -1,0 +1,419 @@
+"""The checks: each is one law, a strategy that can reach its violations, and a body.
+
+A check is data in a registry. Its body gets a trial and a problem, calls the target as
+often as the law needs, and raises a `Violation` through the trial. Names are public.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from linkern.oracle import Bounded
+from linkern.testing import strategies as draws
+from linkern.testing.judging import Trial, Violation
+from linkern.testing.problems import Problem, Scope, real_problem
+
+__all__ = ["CHECKS", "Check"]
+
+Law = Callable[[Trial, Problem], None]
+
+
+def _always(scope: Scope) -> str | None:
+    del scope
+    return None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law.
+
+    Parameters
+    ----------
+    name : str
+        Public name.
+    statement : str
+        The law in one line.
+    law : callable
+        ``law(trial, problem)``; raises `Violation`.
+    problems : callable
+        ``problems(scope)``: a Hypothesis strategy.
+    unsupported : callable
+        ``unsupported(scope)``: why the law does not apply, or None if it does.
+    """
+
+    name: str
+    statement: str
+    law: Law
+    problems: Callable[[Scope], st.SearchStrategy[Problem]]
+    unsupported: Callable[[Scope], str | None]
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(
+    statement: str,
+    *,
+    problems: Callable[[Scope], st.SearchStrategy[Problem]],
+    unsupported: Callable[[Scope], str | None] = _always,
+) -> Callable[[Law], Law]:
+    """Register a law under the name of its function."""
+
+    def register(law: Law) -> Law:
+        name = law.__name__
+        assert name not in CHECKS, name
+        CHECKS[name] = Check(name, statement, law, problems, unsupported)
+        return law
+
+    return register
+
+
+# ---- when a law does not apply -------------------------------------------------------
+
+
+def _no_exact_features(scope: Scope) -> str | None:
+    for feature_map in (scope.query_map, scope.key_map):
+        if feature_map.from_integers is None:
+            return f"no input of the feature map {feature_map.name} has integer features"
+    return None
+
+
+def _not_normalised(scope: Scope) -> str | None:
+    return None if scope.contract.normalize else "the contract says normalize=false"
+
+
+def _not_causal(scope: Scope) -> str | None:
+    return None if scope.operator.causal else "the operator is not causal"
+
+
+def _not_homogeneous(scope: Scope) -> str | None:
+    for feature_map in (scope.query_map, scope.key_map):
+        if not feature_map.homogeneous:
+            return f"the feature map {feature_map.name} is not homogeneous"
+    if scope.contract.eps:
+        return f"the declared eps={scope.contract.eps:g} breaks it"
+    return None
+
+
+def _no_forms(scope: Scope) -> str | None:
+    return None if "form" in scope.exposes else "the target has no keyword `form`"
+
+
+def _no_chunk_size(scope: Scope) -> str | None:
+    if "chunk_size" in scope.exposes:
+        return None
+    return "the target has no keyword `chunk_size`"
+
+
+def _no_heads(scope: Scope) -> str | None:
+    if "h" in scope.contract.layout:
+        return None
+    return f"the layout {scope.contract.layout} has no heads"
+
+
+# ---- strategies that combine draws ---------------------------------------------------
+
+# Exponents that neither overflow nor underflow on the way, by dtype.
+_EXPONENTS = {"float16": 3, "bfloat16": 20, "float32": 20, "float64": 200}
+
+
+def _integers_or_reals(scope: Scope, least: int = 1) -> st.SearchStrategy[Problem]:
+    reals = draws.real_problems(scope, least=least)
+    if _no_exact_features(scope):
+        return reals
+    return draws.integer_problems(scope, least=least) | reals
+
+
+def _scaled(scope: Scope) -> st.SearchStrategy[Problem]:
+    reach = _EXPONENTS[scope.dtype]
+    exponents = (1, -1, reach, -reach, 2 * reach, -2 * reach)
+    kinds = ("normal", "uniform", "constant")
+    return draws.with_choice(
+        draws.real_problems(scope, kinds=kinds),
+        exponent=exponents if scope.dtype != "float16" else exponents[:4],
+        negate=(False, True),
+    )
+
+
+# ---- the checks ----------------------------------------------------------------------
+
+
+@check(
+    "the output has the shape (B, H, T, V), the dtype and the library of the inputs, "
+    "and is finite",
+    problems=draws.real_problems,
+)
+def shape_and_dtype(trial: Trial, problem: Problem) -> None:
+    """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs."""
+    output = trial.run(problem)
+    finite = np.where(np.isfinite(output), output, 0.0)
+    trial.require_same(output, finite, problem, "the output is not finite")
+
+
+@check(
+    "no token gives an empty output, one token gives its own value",
+    problems=draws.short_problems,
+)
+def short_sequences(trial: Trial, problem: Problem) -> None:
+    """Reaches: empty grids, reshapes of nothing, a first row that misses itself."""
+    if problem.length < problem.scope.contract.min_length:
+        return
+    output = trial.run(problem)
+    trial.require_within(
+        output, problem.solve(), problem, "the output of a short sequence is wrong"
+    )
+
+
+@check(
+    "on integers every order of summation is exact: the output is the exact quotient, "
+    "divided once",
+    problems=draws.integer_problems,
+    unsupported=_no_exact_features,
+)
+def value_on_integers(trial: Trial, problem: Problem) -> None:
+    """Reaches: lost, doubled or misplaced keys, masks, tails, narrow stages."""
+    output = trial.run(problem)
+    trial.require_within(
+        output, problem.solve(), problem, "the output on integers is not exact"
+    )
+
+
+@check(
+    "on reals the output is within the proved bound of any order of summation",
+    problems=draws.real_problems,
+)
+def value_on_reals(trial: Trial, problem: Problem) -> None:
+    """Reaches: undeclared precision, approximate division, truncation, instability."""
+    output = trial.run(problem)
+    trial.require_within(
+        output, problem.solve(), problem, "the error exceeds the proved bound"
+    )
+
+
+@check(
+    "the weights of a row sum to one: equal values come back unchanged, and no output "
+    "leaves the range of the values it averages",
+    problems=lambda scope: draws.real_problems(
+        scope,
+        kinds=(*draws.REAL_KINDS, "tiny"),
+        values=("constant", "normal", "uniform"),
+    ),
+    unsupported=_not_normalised,
+)
+def row_normalisation(trial: Trial, problem: Problem) -> None:
+    """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts."""
+    output = trial.run(problem)
+    if "constant values" in problem.kind:
+        # Whatever the features are, both sums see the same ones, so the error of the
+        # feature map cancels and the bound stays sharp where features are tiny; unless
+        # a declared epsilon makes the quotient depend on their size.
+        shared = problem.scope.contract.eps == 0
+        expected = problem.solve(shared_features=shared)
+        message = "equal values do not come back unchanged"
+        trial.require_within(output, expected, problem, message)
+        return
+    low, high = _hull(problem)
+    rounding = _relative_rounding(problem) * np.maximum(abs(low), abs(high))
+    nearest = Bounded(np.clip(output, low, high), rounding)
+    message = "the output leaves the range of the values"
+    trial.require_within(output, nearest, problem, message)
+
+
+def _hull(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and greatest value that each row averages, with 0 for an eps."""
+    value = problem.value.astype(np.float64)
+    if problem.scope.operator.causal:
+        low = np.minimum.accumulate(value, axis=-2)
+        high = np.maximum.accumulate(value, axis=-2)
+    else:
+        rows = (*problem.query.shape[:-1], value.shape[-1])
+        low = np.broadcast_to(value.min(axis=-2, keepdims=True), rows)
+        high = np.broadcast_to(value.max(axis=-2, keepdims=True), rows)
+    if problem.scope.contract.eps:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+    return low, high
+
+
+def _relative_rounding(problem: Problem) -> np.ndarray:
+    """Return the bound for equal values of one: how far rounding moves an average."""
+    ones = problem.with_inputs(value=np.ones_like(problem.value))
+    return ones.solve(shared_features=True).bound
+
+
+@check(
+    "no output depends on a later token: changing the future leaves the past bitwise",
+    problems=lambda scope: draws.with_cut(draws.real_problems(scope, least=2)),
+    unsupported=_not_causal,
+)
+def causality(trial: Trial, problem: Problem) -> None:
+    """Reaches: leaking masks, normalizers over the whole sequence, global maxima."""
+    cut = min(problem.knobs["cut"], problem.length - 1)
+    past = trial.run(problem)[..., :cut, :]
+    changed = problem.with_inputs(
+        **{
+            name: np.concatenate(
+                # Reversed along the channels and doubled: other finite numbers.
+                [x[..., :cut, :], 2 * x[..., cut:, ::-1] + x.dtype.type(0.5)],
+                axis=-2,
+            )
+            for name, x in (
+                ("query", problem.query),
+                ("key", problem.key),
+                ("value", problem.value),
+            )
+        }
+    )
+    after = trial.run(changed)[..., :cut, :]
+    message = f"changing tokens from {cut} on changed an earlier output"
+    trial.require_same(after, past, problem, message)
+
+
+@check(
+    "all forms agree: parallel, chunkwise and recurrent differ by rounding only",
+    problems=_integers_or_reals,
+    unsupported=_no_forms,
+)
+def parallel_equals_recurrent(trial: Trial, problem: Problem) -> None:
+    """Reaches: defects of one mode of execution."""
+    expected = problem.solve()
+    recurrent = trial.run(problem, form="recurrent")
+    for form in ("parallel", "chunkwise"):
+        other = trial.run(problem, form=form)
+        message = f"the {form} and recurrent forms disagree"
+        trial.require_agreement(other, recurrent, expected, problem, message)
+
+
+@check(
+    "the chunk size changes nothing but rounding",
+    problems=lambda scope: draws.with_choice(
+        _integers_or_reals(scope), chunk_size=(1, 2, 7, 16, 64, 100)
+    ),
+    unsupported=_no_chunk_size,
+)
+def chunk_invariance(trial: Trial, problem: Problem) -> None:
+    """Reaches: keys lost or doubled at edges, tails shorter than a chunk."""
+    size = problem.knobs["chunk_size"]
+    whole = trial.run(problem, chunk_size=max(problem.length, 1))
+    chunked = trial.run(problem, chunk_size=size)
+    message = f"chunks of {size} and one chunk disagree"
+    trial.require_agreement(chunked, whole, problem.solve(), problem, message)
+
+
+@check(
+    "the first n outputs are the outputs of the first n tokens",
+    problems=lambda scope: draws.with_cut(_integers_or_reals(scope, least=2)),
+    unsupported=_not_causal,
+)
+def prefix(trial: Trial, problem: Problem) -> None:
+    """Reaches: results that depend on the length, wrong tails, padding that counts."""
+    contract = problem.scope.contract
+    step = contract.length_multiple_of
+    cut = problem.knobs["cut"] // step * step
+    if cut < max(contract.min_length, 1):
+        return
+    whole = trial.run(problem)[..., :cut, :]
+    expected = problem.solve()
+    rows = Bounded(expected.output[..., :cut, :], expected.bound[..., :cut, :])
+    alone = trial.run(problem.prefix(cut))
+    message = f"the first {cut} outputs change when later tokens are cut off"
+    trial.require_agreement(alone, whole, rows, problem, message)
+
+
+@check(
+    "scaling the values by a power of two, or negating them, does the same to the "
+    "output, bitwise",
+    problems=_scaled,
+)
+def scaling_of_values(trial: Trial, problem: Problem) -> None:
+    """Reaches: narrow casts of values, absolute thresholds, clipping."""
+    factor = 2.0 ** problem.knobs["exponent"] * (-1 if problem.knobs["negate"] else 1)
+    scaled = problem.with_inputs(value=_times(problem.value, factor))
+    expected = trial.run(problem) * factor
+    message = f"scaling the values by {factor:g} did not scale the output by it"
+    trial.require_same(trial.run(scaled), expected, problem, message)
+
+
+@check(
+    "scaling all keys, or all queries, by a power of two leaves a normalised output "
+    "unchanged (and scales one that is not normalised), bitwise",
+    problems=lambda scope: draws.with_choice(
+        _scaled(scope), inputs=("key", "query")
+    ),
+    unsupported=_not_homogeneous,
+)
+def scaling_of_keys(trial: Trial, problem: Problem) -> None:
+    """Reaches: any epsilon or clamp in the quotient, however small."""
+    name, factor = problem.knobs["inputs"], 2.0 ** problem.knobs["exponent"]
+    scaled = problem.with_inputs(**{name: _times(getattr(problem, name), factor)})
+    expected = trial.run(problem)
+    if not problem.scope.contract.normalize:
+        expected = expected * factor
+    message = f"scaling the {name} by {factor:g} changed more than it should"
+    trial.require_same(trial.run(scaled), expected, problem, message)
+
+
+def _times(x: np.ndarray, factor: float) -> np.ndarray:
+    """Scale by a power of two in float64, and come back to the dtype of `x`."""
+    return (x.astype(np.float64) * factor).astype(x.dtype)
+
+
+@check(
+    "the inputs are left as they were, and the output does not share their memory",
+    problems=draws.real_problems,
+)
+def inputs_untouched(trial: Trial, problem: Problem) -> None:
+    """Reaches: feature maps applied in place, outputs written into inputs."""
+    reply = trial.observe(problem)
+    undeclared = set(reply.changed) - set(problem.scope.contract.mutates)
+    if undeclared:
+        message = f"the call overwrote its input {' and '.join(sorted(undeclared))}"
+        raise Violation(message, problem)
+    if reply.aliased:
+        message = f"the output shares memory with its input {reply.aliased[0]}"
+        raise Violation(message, problem)
+    nothing = np.zeros(0)
+    trial.require_same(nothing, nothing, problem, "")
+
+
+@check(
+    "the same inputs give the same bits, whatever was computed in between",
+    problems=draws.real_problems,
+)
+def determinism(trial: Trial, problem: Problem) -> None:
+    """Reaches: races, uninitialised memory, state kept or replayed between calls."""
+    first = trial.run(problem)
+    again = trial.run(problem)
+    message = "two calls with the same inputs gave different outputs"
+    trial.require_same(again, first, problem, message)
+    # New contents at the same addresses: the buffers of the inputs are reused.
+    other = trial.run(problem.with_inputs(value=_times(problem.value, -2.0)))
+    if first.any() and np.array_equal(other, first):
+        message = "a call with new values returned the outputs of the old ones"
+        raise Violation(message, problem)
+    message = "a call with other values in between changed the output"
+    trial.require_same(trial.run(problem), first, problem, message)
+
+
+@check(
+    "no head depends on another: changing all other heads and batch entries leaves it "
+    "bitwise",
+    problems=lambda scope: draws.with_choice(
+        draws.real_problems(scope, least_heads=2), head=(0, 1, 2)
+    ),
+    unsupported=_no_heads,
+)
+def heads_independent(trial: Trial, problem: Problem) -> None:
+    """Reaches: swapped heads and batches, scratch memory shared between heads."""
+    head = problem.knobs["head"] % problem.query.shape[1]
+    before = trial.run(problem)[0, head]
+    rng = np.random.default_rng(problem.length)
+    other = real_problem(problem.scope, problem.shape, "uniform", "uniform", rng)
+    changed = {}
+    for name in ("query", "key", "value"):
+        changed[name] = getattr(other, name).copy()
+        changed[name][0, head] = getattr(problem, name)[0, head]
+    after = trial.run(problem.with_inputs(**changed))[0, head]
+    message = f"changing other heads changed the output of head {head}"
+    trial.require_same(after, before, problem, message)

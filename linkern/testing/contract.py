@@ -1,0 +1,248 @@
+"""What a kernel declares about itself; undeclared means the strictest.
+
+A declaration relaxes or restricts what is asked of a target, so every one of them is
+printed beside the verdict: it cannot hide a defect.
+"""
+
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from linkern.oracle import FEATURE_MAPS, Precisions, Quotient
+from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.errors import UsageError
+
+__all__ = ["LAYOUTS", "Contract", "nearest"]
+
+LAYOUTS = ("bhtd", "bthd", "htd", "td")
+EPS_MODES = ("denominator", "normalizer", "clamp")
+INPUT_NAMES = ("query", "key", "value")
+# What `scale=K^-0.5` is spelt as: the default of many kernels that do not normalise.
+INVERSE_ROOT_KEY_DIM = "K^-0.5"
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The declarations of one target.
+
+    Parameters
+    ----------
+    feature_map, key_feature_map : str
+        The map the target applies to queries and keys (to keys only, if the second is
+        given): ``elu_plus_one``, ``relu``, ``exp``, ``identity``, ``softmax``.
+    normalize : bool
+        Whether rows are divided by the sum of their weights.
+    scale : float or "K^-0.5"
+        Factor on the scores.
+    eps, eps_mode : float, str
+        Epsilon in the quotient: added to the ``denominator``, added to every entry of
+        the ``normalizer``, or the lower ``clamp`` of the denominator.
+    layout : str
+        Order of the axes of inputs and output: ``bhtd``, ``bthd``, ``htd``, ``td``.
+    accumulator_dtype, feature_dtype, operand_dtype, score_dtype : str, optional
+        Precision of sums (default: float32, or float64 for float64 inputs), features,
+        operands of products (``tfloat32``, say) and scores.
+    state_dtype, normalizer_dtype : str, optional
+        Precision in which the running memory and normalizer are carried.
+    chunk_size : int, optional
+        The target's chunk size: tightens the bound.
+    min_length, max_length, length_multiple_of : int
+        Which sequence lengths it accepts.
+    key_dims, value_dims : tuple of int
+        Which dimensions it accepts; empty for all.
+    equal_dims, equal_lengths : bool
+        Whether it needs ``K == V``; whether it needs ``T == S`` when not causal.
+    mutates : tuple of str
+        Inputs it overwrites.
+    """
+
+    feature_map: str = "elu_plus_one"
+    key_feature_map: str | None = None
+    normalize: bool = True
+    scale: float | str = 1.0
+    eps: float = 0.0
+    eps_mode: str = "denominator"
+    layout: str = "bhtd"
+    accumulator_dtype: str | None = None
+    feature_dtype: str | None = None
+    operand_dtype: str | None = None
+    score_dtype: str | None = None
+    state_dtype: str | None = None
+    normalizer_dtype: str | None = None
+    chunk_size: int | None = None
+    min_length: int = 0
+    max_length: int | None = None
+    length_multiple_of: int = 1
+    key_dims: tuple[int, ...] = ()
+    value_dims: tuple[int, ...] = ()
+    equal_dims: bool = False
+    equal_lengths: bool = False
+    mutates: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that no value could satisfy."""
+        if self.eps_mode != "denominator" and self.eps == 0:
+            msg = f"`eps_mode={self.eps_mode}` needs an `eps`; declare it too."
+            raise UsageError(msg)
+        if self.eps and not self.normalize:
+            msg = "`eps` is part of the quotient, so it needs `normalize=true`."
+            raise UsageError(msg)
+        if self.max_length is not None and self.max_length < self.min_length:
+            msg = (
+                f"`max_length` must not be below `min_length`, got {self.max_length} "
+                f"and {self.min_length}."
+            )
+            raise UsageError(msg)
+
+    @classmethod
+    def from_mapping(cls, declared: Mapping[str, Any]) -> "Contract":
+        """Read declarations given as text or TOML values."""
+        values = {}
+        for key, raw in declared.items():
+            if key not in _PARSERS:
+                raise UsageError(nearest("declaration", key, _PARSERS))
+            values[key] = _PARSERS[key](key, _as_text(raw))
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: Path) -> dict[str, Any]:
+        """Return the declarations of a TOML file, for `from_mapping`."""
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            msg = f"the contract {path} cannot be read as TOML: {error}."
+            raise UsageError(msg) from None
+
+    def declared(self) -> dict[str, Any]:
+        """Return what differs from the strictest contract."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    def quotient(self, key_dim: int) -> Quotient:
+        """Return how this target turns a read-out into an output."""
+        scale = key_dim**-0.5 if isinstance(self.scale, str) else self.scale
+        return Quotient(self.normalize, scale, self.eps, self.eps_mode)
+
+    def precisions(self, dtype: str) -> Precisions:
+        """Return the arithmetic of this target on inputs of `dtype`."""
+        default = "float64" if dtype == "float64" else "float32"
+        return Precisions(
+            accumulator=self.accumulator_dtype or default,
+            feature=self.feature_dtype,
+            operand=self.operand_dtype,
+            score=self.score_dtype,
+            state=self.state_dtype,
+            normalizer=self.normalizer_dtype,
+        )
+
+
+def nearest(what: str, got: str, known: Iterable[str]) -> str:
+    """Return the sentence that refuses an unknown name and offers the nearest one."""
+    known = sorted(known)
+    close = difflib.get_close_matches(got, known, n=1, cutoff=0.5)
+    hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}."
+    return f'unknown {what} "{got}"; {hint}'
+
+
+def _as_text(raw: Any) -> str:
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    if isinstance(raw, list):
+        return ",".join(str(item) for item in raw)
+    return str(raw).strip()
+
+
+def _refuse(key: str, rule: str, text: str) -> UsageError:
+    return UsageError(f'`{key}` must be {rule}, got "{text}".')
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(key: str, text: str) -> str:
+        if text not in allowed:
+            raise _refuse(key, "one of " + ", ".join(allowed), text)
+        return text
+
+    return parse
+
+
+def _boolean(key: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise _refuse(key, "true or false", text)
+    return text.lower() == "true"
+
+
+def _integer(least: int) -> Callable[[str, str], int]:
+    def parse(key: str, text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise _refuse(key, f"an integer of at least {least}", text)
+        return int(text)
+
+    return parse
+
+
+def _integers(key: str, text: str) -> tuple[int, ...]:
+    return tuple(_integer(1)(key, item.strip()) for item in text.split(","))
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise _refuse(key, "a number", text) from None
+    if not math.isfinite(value):
+        raise _refuse(key, "finite", text)
+    return value
+
+
+def _epsilon(key: str, text: str) -> float:
+    value = _number(key, text)
+    if value < 0:
+        raise _refuse(key, "zero or positive", text)
+    return value
+
+
+def _scale(key: str, text: str) -> float | str:
+    if text == INVERSE_ROOT_KEY_DIM:
+        return text
+    value = _number(key, text)
+    if value == 0:
+        raise _refuse(key, f"a number other than zero, or {INVERSE_ROOT_KEY_DIM}", text)
+    return value
+
+
+def _input_names(key: str, text: str) -> tuple[str, ...]:
+    return tuple(_one_of(*INPUT_NAMES)(key, item.strip()) for item in text.split(","))
+
+
+_dtype = _one_of(*SIGNIFICAND_BITS)
+_PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "feature_map": _one_of(*FEATURE_MAPS),
+    "key_feature_map": _one_of(*FEATURE_MAPS),
+    "normalize": _boolean,
+    "scale": _scale,
+    "eps": _epsilon,
+    "eps_mode": _one_of(*EPS_MODES),
+    "layout": _one_of(*LAYOUTS),
+    "accumulator_dtype": _dtype,
+    "feature_dtype": _dtype,
+    "operand_dtype": _dtype,
+    "score_dtype": _dtype,
+    "state_dtype": _dtype,
+    "normalizer_dtype": _dtype,
+    "chunk_size": _integer(1),
+    "min_length": _integer(0),
+    "max_length": _integer(0),
+    "length_multiple_of": _integer(1),
+    "key_dims": _integers,
+    "value_dims": _integers,
+    "equal_dims": _boolean,
+    "equal_lengths": _boolean,
+    "mutates": _input_names,
+}

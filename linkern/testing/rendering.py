@@ -1,0 +1,98 @@
+"""Reports for people: a table of the checks, and under it what each failure means."""
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from linkern.testing.report import CheckResult, Report
+from linkern.testing.reproduce import command
+from linkern.testing.runner import Plan
+
+__all__ = ["report", "summary_row"]
+
+_STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "error": "bold red",
+    "xfailed": "yellow",
+    "unsupported": "dim",
+    "inconclusive": "yellow",
+}
+
+
+def report(plan: Plan, found: Report) -> RenderableType:
+    """Return a report as a table followed by its failures."""
+    table = Table(title=_title(plan), title_justify="left", title_style="bold")
+    table.add_column("check", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("examples", justify="right")
+    table.add_column("worst error / bound", justify="right")
+    for check in found.checks:
+        table.add_row(
+            check.name,
+            Text(check.verdict, style=_STYLES[check.verdict]),
+            str(check.examples),
+            _ratio(check.worst_ratio),
+        )
+    parts: list[RenderableType] = [table]
+    for check in found.checks:
+        if check.verdict != "passed":
+            parts.append(_explained(plan, check))
+    parts.append(_footer(found))
+    return Group(*parts)
+
+
+def summary_row(found: Report) -> tuple[RenderableType, ...]:
+    """Return the verdict of a report and what failed, for a table of many."""
+    notable = [c.name for c in found.checks if c.verdict in ("failed", "error")]
+    known = [c.name for c in found.checks if c.verdict == "xfailed"]
+    words = ", ".join(notable) or (f"known: {', '.join(known)}" if known else "")
+    return Text(found.verdict, style=_STYLES[found.verdict]), escape(words)
+
+
+def _title(plan: Plan) -> str:
+    dtypes = ", ".join(plan.dtypes)
+    return escape(f"{plan.target} as {plan.op} ({plan.framework}: {dtypes})")
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3g}"
+
+
+def _explained(plan: Plan, check: CheckResult) -> RenderableType:
+    style = _STYLES[check.verdict]
+    text = Text.assemble("\n", (check.verdict, style), f" {check.name}: ")
+    text.append(check.message)
+    if check.verdict in ("unsupported", "inconclusive", "error"):
+        return Text.assemble(*text.split("\n", include_separator=False)[1:])
+    text.append(f"\n  law       {check.statement}")
+    example = check.counterexample
+    if example is not None:
+        text.append(f"\n  smallest  {example.input}")
+        if example.got is not None:
+            text.append(f"\n  entry     {example.index} of (B, H, T, V)")
+            text.append(f"\n  got       {example.got!r}")
+            text.append(f"\n  exact     {example.exact!r}")
+            text.append(f"\n  bound     {example.bound:.3g}")
+            text.append(f" (error / bound: {_ratio(example.ratio)})")
+    text.append(f"\n  again     {command(plan, check.name)}")
+    return text
+
+
+def _footer(found: Report) -> RenderableType:
+    ran = [check for check in found.checks if check.verdict != "unsupported"]
+    examples = sum(check.examples for check in ran)
+    relaxed = ", ".join(f"{key}={value}" for key, value in found.contract.items())
+    text = Text("\n")
+    text.append(found.verdict, style=_STYLES[found.verdict])
+    text.append(f": {len(ran)} of {len(found.checks)} checks, {examples} examples")
+    text.append(f"; declared: {relaxed}" if relaxed else "; nothing declared")
+    return text
+
+
+def wide_enough(console: Console) -> Console:
+    """Give output that is not a terminal room for the tables."""
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    return console

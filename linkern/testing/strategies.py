@@ -1,0 +1,163 @@
+"""Hypothesis strategies for problems; each says which defects it can reach."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from linkern.testing.problems import (
+    Problem,
+    Scope,
+    Shape,
+    integer_problem,
+    real_problem,
+)
+
+__all__ = [
+    "INTEGER_KINDS",
+    "REAL_KINDS",
+    "VALUE_KINDS",
+    "integer_problems",
+    "real_problems",
+    "shapes",
+    "short_problems",
+    "with_choice",
+    "with_cut",
+]
+
+# Tiles and chunks are powers of two: these lengths leave a full one, an almost full one
+# and a tail of one, up to a chunk of 512.
+EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256)
+LONG = (200, 257, 300, 511, 513, 640)
+LONGEST = 320
+DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65)
+
+INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
+REAL_KINDS = ("normal", "uniform", "wide", "constant", "bigfirst", "needle")
+VALUE_KINDS = ("normal", "uniform", "alternating")
+
+
+def lengths(
+    scope: Scope, *, least: int = 1, most: int | None = None
+) -> st.SearchStrategy[int]:
+    """Lengths that the contract allows, around every edge of a tile or chunk.
+
+    Reaches: lost and doubled keys at chunk edges, tails not written, masks off by one in
+    the last tile.
+    """
+    contract = scope.contract
+    step = contract.length_multiple_of
+    least = max(least, contract.min_length)
+    limit = min(x for x in (most, contract.max_length, 10**9) if x is not None)
+
+    def allowed(length: int) -> int:
+        rounded = -(-length // step) * step
+        largest = limit // step * step
+        return max(min(rounded, largest), -(-least // step) * step)
+
+    unbounded = st.one_of(
+        st.integers(least, max(least, min(LONGEST, limit))),
+        st.sampled_from(EDGES + LONG),
+    )
+    return unbounded.map(allowed)
+
+
+def dims(allowed: tuple[int, ...]) -> st.SearchStrategy[int]:
+    """Dimensions that the contract allows, small ones most of the time.
+
+    Reaches: swapped channels, tiles that assume K = V or a multiple of 8.
+    """
+    if allowed:
+        return st.sampled_from(sorted(allowed))
+    return st.one_of(st.integers(1, 8), st.sampled_from(DIMS))
+
+
+@st.composite
+def shapes(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    most: int | None = None,
+    least_heads: int = 1,
+) -> Shape:
+    """Shapes that the contract allows, with K != V and several heads where it can be."""
+    contract = scope.contract
+    length = draw(lengths(scope, least=least, most=most))
+    keys = length
+    if not scope.operator.causal and not contract.equal_lengths and draw(st.booleans()):
+        keys = draw(lengths(scope, least=max(least, 1), most=most))
+    key_dim = draw(dims(contract.key_dims))
+    value_dim = key_dim if contract.equal_dims else draw(dims(contract.value_dims))
+    many = "h" in contract.layout
+    heads = draw(st.integers(least_heads, max(least_heads, 3))) if many else 1
+    batch = draw(st.integers(1, 2)) if "b" in contract.layout else 1
+    return Shape(batch, heads, length, keys, key_dim, value_dim)
+
+
+@st.composite
+def integer_problems(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    kinds: tuple[str, ...] = INTEGER_KINDS,
+) -> Problem:
+    """Problems whose every sum is exact: reaches any structural defect, at any length."""
+    most = 2 ** (scope.narrowest_bits - 3)
+    shape = draw(shapes(scope, least=least, most=max(most, least)))
+    density = draw(st.sampled_from(("zeros", "sparse", "dense")))
+    kind = draw(st.sampled_from(kinds))
+    return integer_problem(scope, shape, kind, density, draw(generators()))
+
+
+@st.composite
+def real_problems(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    least_heads: int = 1,
+    kinds: tuple[str, ...] = REAL_KINDS,
+    values: tuple[str, ...] = VALUE_KINDS,
+) -> Problem:
+    """Problems that round: reaches undeclared precision, instability, epsilons."""
+    shape = draw(shapes(scope, least=least, least_heads=least_heads))
+    kind = draw(st.sampled_from(kinds))
+    value_kind = draw(st.sampled_from(values))
+    return real_problem(scope, shape, kind, value_kind, draw(generators()))
+
+
+@st.composite
+def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """No token or one token: reaches empty grids, reshapes of nothing, first reads."""
+    length = draw(st.sampled_from((1, 0)))
+    shape = draw(shapes(scope, least=length, most=length))
+    return real_problem(scope, shape, "normal", "normal", draw(generators()))
+
+
+@st.composite
+def with_cut(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
+    """A problem of two tokens or more and a cut of them into past and future."""
+    problem = draw(problems)
+    return _knob(problem, cut=draw(st.integers(1, max(problem.length - 1, 1))))
+
+
+@st.composite
+def with_choice(
+    draw: st.DrawFn, problems: st.SearchStrategy[Problem], **choices: tuple[Any, ...]
+) -> Problem:
+    """A problem and one value for each named knob."""
+    problem = draw(problems)
+    drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+    return _knob(problem, **drawn)
+
+
+def generators() -> st.SearchStrategy[np.random.Generator]:
+    """NumPy generators, by seed."""
+    return st.integers(0, 2**16 - 1).map(np.random.default_rng)
+
+
+def _knob(problem: Problem, **knobs: Any) -> Problem:
+    return replace(problem, knobs={**problem.knobs, **knobs})
