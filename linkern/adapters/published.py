@@ -58,13 +58,11 @@ def _sana_module() -> Any:
 def diffusers_sana(query: Any, key: Any, value: Any) -> Any:
     """Linear attention of SANA's autoencoder in diffusers, on features, channels first.
 
-    Its `apply_linear_attention` takes ``(batch, channels, tokens)`` and merges batch and
-    heads; the features are what its processor makes with ReLU.
+    Its `apply_linear_attention` takes ``(batch, heads, channels, tokens)``; the features
+    are what its processor makes with ReLU.
     """
-    batch, heads = query.shape[:2]
-    channels_first = (x.flatten(0, 1).transpose(-1, -2) for x in (query, key, value))
-    output = _sana_module().apply_linear_attention(*channels_first)
-    return output.transpose(-1, -2).unflatten(0, (batch, heads))
+    channels_first = (x.transpose(-1, -2) for x in (query, key, value))
+    return _sana_module().apply_linear_attention(*channels_first).transpose(-1, -2)
 
 
 def fla_naive_recurrent_normalized(query: Any, key: Any, value: Any) -> Any:

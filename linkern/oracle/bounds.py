@@ -206,15 +206,50 @@ def _widen(gauge: Real, slack: Real, relative: Real) -> Real:
 def exact_integer_output(
     exact: Integers, quotient: Quotient, accumulator: str
 ) -> Bounded:
-    """Return the output on integers and the bound of the last operation alone.
+    """Return the output on integers, with a bound that is almost nothing where it can be.
 
-    The sums are exact in any order, so only the quotient or the scale can round.
+    Sums of integers are exact in any order, and stay so if every term is first
+    multiplied by a power of two. So where the divisor is one, only the last operation
+    can round, whether a kernel divides before it sums or after. Elsewhere a kernel may
+    divide its weights first and then round every term.
+
+    Parameters
+    ----------
+    exact : Integers
+        The sums.
+    quotient : Quotient
+        How the output is formed.
+    accumulator : str
+        Dtype of sums and quotient.
+
+    Returns
+    -------
+    Bounded
+        Output and bound.
     """
+    u = unit_roundoff(accumulator)
     nothing = np.zeros(1)
     with np.errstate(all="ignore"):
-        return _divided(
-            exact.sums, quotient, nothing, nothing, unit_roundoff(accumulator)
-        )
+        last = _divided(exact.sums, quotient, nothing, nothing, u)
+        h = depth(exact.keys_seen, exact.sums.feature_dim)
+        rounded = gamma(h, u) * exact.numerator_gauge
+        first = _divided(exact.sums, quotient, rounded, nothing, u)
+    exactly = _stays_exact(exact.sums, quotient)
+    return Bounded(last.output, np.where(exactly, last.bound, first.bound))
+
+
+def _stays_exact(exact: Sums, quotient: Quotient) -> NDArray[np.bool_]:
+    """Whether the factors that a kernel may put into its terms are powers of two."""
+    if not quotient.normalize:
+        return np.full((1,), _is_power_of_two(np.asarray(quotient.scale)))
+    # A normalised kernel may scale its queries by K^-0.5 without telling: it cancels.
+    scales = np.asarray([exact.feature_dim**-0.5, quotient.scale])
+    harmless = bool(_is_power_of_two(scales).all()) and quotient.eps == 0
+    return _is_power_of_two(exact.denominator) & harmless
+
+
+def _is_power_of_two(x: Real) -> NDArray[np.bool_]:
+    return np.asarray(np.frexp(abs(x))[0] == 0.5)
 
 
 def _divided(

@@ -75,11 +75,17 @@ class Integers:
     ----------
     sums : Sums
         The sums; every one is an integer below 2^53.
+    numerator_gauge : array (..., T, V)
+        The numerator over absolute values.
+    keys_seen : array (T, 1)
+        How many keys row i sums over.
     largest : int
         The largest absolute partial sum that any order of summation can meet.
     """
 
     sums: Sums
+    numerator_gauge: Real
+    keys_seen: Real
     largest: int
 
 
@@ -130,15 +136,13 @@ def evaluate(
 
     read_out, memory = _recurrence(a, b, v, causal=causal)
     exact, gauge, slack = read_out[0], read_out[1], read_out[2] + read_out[3]
-    length, keys = query.shape[-2], key.shape[-2]
-    seen = np.arange(1, length + 1) if causal else np.full(length, keys)
     return Evaluation(
         sums=_sums(query, exact),
         numerator_gauge=gauge[..., :-1],
         denominator_gauge=gauge[..., -1:],
         numerator_slack=slack[..., :-1],
         denominator_slack=slack[..., -1:],
-        keys_seen=seen[:, None].astype(np.float64),
+        keys_seen=_keys_seen(query, key, causal=causal),
         memory=memory[0, ..., :-1],
         normalizer=memory[0, ..., -1],
     )
@@ -172,7 +176,18 @@ def evaluate_integers(
     exact, _ = _recurrence(a, b, columns, causal=causal)
     reach, memory = _recurrence(abs(a), abs(b), abs(columns), causal=causal)
     largest = max(int(reach.max(initial=0)), int(memory.max(initial=0)))
-    return Integers(_sums(a, exact), largest)
+    return Integers(
+        _sums(a, exact),
+        reach[..., :-1].astype(np.float64),
+        _keys_seen(query, key, causal=causal),
+        largest,
+    )
+
+
+def _keys_seen(query: NDArray[Any], key: NDArray[Any], *, causal: bool) -> Real:
+    length, keys = query.shape[-2], key.shape[-2]
+    seen = np.arange(1, length + 1) if causal else np.full(length, keys)
+    return seen[:, None].astype(np.float64)
 
 
 def _sums(query: NDArray[Any], read_out: NDArray[Any]) -> Sums:

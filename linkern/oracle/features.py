@@ -35,10 +35,11 @@ class FeatureMap:
         in arithmetic with unit roundoff ``u``.
     preimage : callable
         Inputs whose features are close to the given positive numbers.
-    integers : range
-        The non-negative integers that some input maps to exactly, in any arithmetic.
+    largest_integer : int
+        Every integer from 0 to this one is the feature of some input, exactly and in
+        any arithmetic that holds it; 0 if there is no such input.
     from_integers : callable or None
-        Those inputs; None if no input gives exact features.
+        Those inputs.
     homogeneous : bool
         Whether ``phi(2^n x) = 2^n phi(x)`` bitwise.
     signed : bool
@@ -49,7 +50,7 @@ class FeatureMap:
     value: Callable[[Real], Real]
     error: Callable[[Real, float], Real]
     preimage: Callable[[Real], Real]
-    integers: range
+    largest_integer: int
     from_integers: Callable[[NDArray[Any]], Real] | None
     homogeneous: bool = False
     signed: bool = False
@@ -122,7 +123,7 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
             _elu_plus_one,
             _elu_plus_one_error,
             _elu_plus_one_preimage,
-            range(256),
+            2**52,
             _elu_plus_one_from_integers,
         ),
         FeatureMap(
@@ -130,23 +131,23 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
             _relu,
             _no_error,
             _identity,
-            range(256),
+            2**52,
             _as_float,
             homogeneous=True,
         ),
         FeatureMap(
-            "exp", np.exp, _exp_error, _log, range(2), _exp_from_integers
+            "exp", np.exp, _exp_error, _log, 1, _exp_from_integers
         ),
         FeatureMap(
             "identity",
             _identity,
             _no_error,
             _identity,
-            range(256),
+            2**52,
             _as_float,
             homogeneous=True,
             signed=True,
         ),
-        FeatureMap("softmax", _softmax, _softmax_error, _log, range(0), None),
+        FeatureMap("softmax", _softmax, _softmax_error, _log, 0, None),
     )
 }

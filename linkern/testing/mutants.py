@@ -179,6 +179,14 @@ def odd_then_even(query: Array, key: Array, value: Array) -> Array:
     return (sum(halves) / sum(weights)).astype(query.dtype)
 
 
+def divides_first(query: Array, key: Array, value: Array) -> Array:
+    """Scale the queries, normalise the weights, then average, as softmax code does."""
+    q, k, v = _wide(query, key, value)
+    q = elu_plus_one(q) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
+    scores = np.tril(q @ np.swapaxes(elu_plus_one(k), -1, -2))
+    return ((scores / scores.sum(-1, keepdims=True)) @ v).astype(query.dtype)
+
+
 def features_outside(query: Array, key: Array, value: Array) -> Array:
     """Loop over features; each adds its own scan over time."""
     q, k, v = _wide(query, key, value)
@@ -215,6 +223,7 @@ CORRECT: dict[str, Kernel] = {
         prefix_sums,
         tree_scan,
         odd_then_even,
+        divides_first,
         features_outside,
         multiplies_by_reciprocal,
         textbook_features,

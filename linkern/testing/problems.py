@@ -225,21 +225,9 @@ def integer_problem(
     narrowest stage, so that one rounding shows; ``cancelling`` large values that are
     taken back later, so that what was rounded away while they were held shows.
     """
-    most = min(3, scope.query_map.integers[-1], scope.key_map.integers[-1])
     present = {"zeros": 0.0, "sparse": 0.2, "dense": 1.0}[density]
-
-    def features(of: tuple[int, ...]) -> NDArray[np.int64]:
-        drawn = rng.integers(0, most + 1, of) * (rng.random(of) < present)
-        if kind == "onehot":
-            drawn = np.arange(of[-1]) == rng.integers(0, of[-1], (*of[:-1], 1))
-        # Feature 0 is 1 in every query and key, so that no denominator is zero.
-        drawn[..., 0] = 1
-        return drawn.astype(np.int64)
-
-    a, b = features(shape.query), features(shape.key)
-    total = b.sum(axis=-2, keepdims=True)
-    reach = max(int((a * total).sum(axis=-1).max(initial=1)), int(total.max(initial=1)))
-    room = 2 ** (scope.narrowest_bits - 1) // reach
+    a, b = _integer_features(scope, shape, kind, present, rng)
+    room = 2 ** (scope.narrowest_bits - 1) // _reach(a, b)
     v = _integer_values(scope, shape.value, kind, room, max(present, 0.05), rng)
     return Problem(
         scope,
@@ -249,6 +237,42 @@ def integer_problem(
         v.astype(numpy_dtype(scope.dtype)),
         integers=(a, b, v),
     )
+
+
+def _integer_features(
+    scope: Scope, shape: Shape, kind: str, present: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return features whose denominators are powers of two, as far as that can be."""
+    most = min(3, scope.query_map.largest_integer, scope.key_map.largest_integer)
+
+    def features(of: tuple[int, ...], present: float) -> NDArray[np.int64]:
+        drawn = rng.integers(0, most + 1, of) * (rng.random(of) < present)
+        if kind == "onehot" and present:
+            drawn = np.arange(of[-1]) == rng.integers(0, of[-1], (*of[:-1], 1))
+        # Feature 0 is 1 in every query and key, so that no denominator is zero.
+        drawn[..., 0] = 1
+        return drawn.astype(np.int64)
+
+    a, b = features(shape.query, present), features(shape.key, present)
+    # Twice: the filler at most doubles a denominator.
+    if 2 * _reach(a, b) > 2 ** (scope.narrowest_bits - 1):
+        a, b = features(shape.query, 0.0), features(shape.key, 0.0)
+    largest = min(scope.query_map.largest_integer, 2**scope.input_bits)
+    if shape.key_dim > 1 and shape.keys and 2 * _reach(a, b) <= largest:
+        # The last feature of the first key is 1, and 0 in all others: what a query has
+        # there is added to its denominator, and fills it up to a power of two.
+        a[..., -1] = b[..., -1] = 0
+        b[..., 0, -1] = 1
+        seen = np.cumsum(b, axis=-2) if scope.operator.causal else b.sum(-2)[..., None, :]
+        denominator = (a * seen).sum(axis=-1)
+        a[..., -1] = 2 ** np.ceil(np.log2(denominator)).astype(np.int64) - denominator
+    return a, b
+
+
+def _reach(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
+    """Return the largest sum of weights of a row, or of features of the keys."""
+    total = b.sum(axis=-2, keepdims=True)
+    return max(int((a * total).sum(axis=-1).max(initial=1)), int(total.max(initial=1)))
 
 
 def _integer_values(
