@@ -1,8 +1,8 @@
 """The forms: three orders in which the tokens of one equation can meet.
 
-Each form takes a memory ``(..., K, V)``, features ``(..., T, K)`` and ``(..., S, K)`` and
-values ``(..., S, V)``, and returns the read-out ``(..., T, V)`` and the memory after the
-last token. They differ in rounding, storage and speed, never in meaning.
+Each form takes a memory ``(..., K, V)``, features ``(..., T, K)`` and ``(..., S, K)``
+and values ``(..., S, V)``, and returns the read-out ``(..., T, V)`` and the memory
+after the last token. They differ in rounding, storage and speed, never in meaning.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ DEFAULT_CHUNK_SIZE = 64
 
 
 def form_named(name: str, chunk_size: int | None) -> Form:
-    """Return the form called `name`; ``"auto"`` is chunkwise, which is always linear."""
+    """Return the form called `name`; ``"auto"`` is chunkwise, always linear."""
     if name == "recurrent":
         return recurrent
     if name == "parallel":

@@ -6,7 +6,7 @@ obvious, what to do.
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from linkern._array import (
     astype,
@@ -18,10 +18,7 @@ from linkern._array import (
     namespace,
     namespace_name,
 )
-from linkern._typing import Array, FeatureMapFunction
-
-if TYPE_CHECKING:
-    from linkern._state import State
+from linkern._typing import Array
 
 __all__ = [
     "chunk_size",
@@ -86,7 +83,9 @@ def leading(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         return broadcast_shapes(*shapes)
     except ValueError:
         got = ", ".join(str(tuple(shape)) for shape in shapes)
-        msg = f"the leading axes of {names} must broadcast against each other, got {got}."
+        msg = (
+            f"the leading axes of {names} must broadcast against each other, got {got}."
+        )
         raise ValueError(msg) from None
 
 
@@ -131,7 +130,7 @@ def _listed(named: dict[str, Array]) -> str:
     return f"{', '.join(head)} and {last}"
 
 
-def features(name: str, x: Array, feature_map: FeatureMapFunction) -> Array:
+def features(name: str, x: Array, feature_map: Any) -> Array:
     """Return ``feature_map(x)`` after checking that it is still a sequence of rows."""
     if not callable(feature_map):
         msg = (
@@ -164,7 +163,7 @@ def features(name: str, x: Array, feature_map: FeatureMapFunction) -> Array:
 def initial_state(
     state: Any, key: Array, value: Array, *, normalize: bool, rank: int = 2
 ) -> None:
-    """Check that `state` fits features `key` and values `value` in compute precision."""
+    """Check that `state` fits features `key` and values `value`."""
     memory, normalizer = _state_parts("initial_state", state)
     if normalize and normalizer is None:
         msg = (
@@ -185,7 +184,7 @@ def initial_state(
         widened(name, x)
     _same_home(named)
     batch = leading("key and value", key.shape[:-rank], value.shape[:-rank])
-    expected = {"memory": (key.shape[-1], value.shape[-1])}
+    expected: dict[str, tuple[int, ...]] = {"memory": (key.shape[-1], value.shape[-1])}
     if normalizer is not None:
         expected["normalizer"] = (key.shape[-1],)
     for part, core in expected.items():
@@ -214,7 +213,7 @@ def _state_parts(name: str, state: Any) -> tuple[Any, Any]:
     return memory, normalizer
 
 
-def combinable(earlier: "State", later: Any) -> None:
+def combinable(earlier: Any, later: Any) -> None:
     """Check that two states can be added."""
     memory, normalizer = _state_parts("later", later)
     if (earlier.normalizer is None) != (normalizer is None):

@@ -22,9 +22,11 @@ from linkern.testing import (
     rendering,
     reproduce,
 )
+from linkern.testing.api import report_of
 from linkern.testing.frameworks import FRAMEWORKS
+from linkern.testing.plan import PROFILES, Plan
 from linkern.testing.report import write_json
-from linkern.testing.runner import PROFILES, CheckFinished, Plan, report_of, run
+from linkern.testing.runner import CheckFinished, run
 
 __all__ = ["main"]
 
@@ -35,7 +37,7 @@ EXIT_CANARIES = 4
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="linkern")
 def main() -> None:
-    """The numerical reference and the referee for linear attention."""
+    """Use the numerical reference and the referee for linear attention."""
 
 
 @main.command("list")
@@ -73,10 +75,14 @@ def _in_a_folder(
     help="What the target declares; undeclared means strictest. Repeatable.",
 )
 @click.option("--contract", type=click.Path(path_type=Path), help="The same, as TOML.")
-@click.option("--framework", default="numpy", show_default=True, help="/".join(FRAMEWORKS))
+@click.option(
+    "--framework", default="numpy", show_default=True, help="/".join(FRAMEWORKS)
+)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--dtype", multiple=True, help="Default float32 and float64. Repeatable.")
-@click.option("--profile", default="default", show_default=True, help="/".join(PROFILES))
+@click.option(
+    "--profile", default="default", show_default=True, help="/".join(PROFILES)
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--check", multiple=True, metavar="NAME", help="Default all. Repeatable.")
 @click.option(
@@ -99,7 +105,9 @@ def _in_a_folder(
     metavar="DIR",
     help="Write each counterexample as .npz and a runnable script.",
 )
-@click.option("--timeout", default=20.0, show_default=True, help="Seconds for one call.")
+@click.option(
+    "--timeout", default=20.0, show_default=True, help="Seconds for one call."
+)
 @click.option("--in-process", is_flag=True, help="Do not use a child process.")
 def verify(target: str | None, **options: Any) -> None:
     """Judge TARGET, `package.module:attribute` or `path/to/file.py:attribute`.

@@ -1,4 +1,4 @@
-"""The named operators: each a docstring and a few lines that say which equation it is."""
+"""The named operators: each a docstring and a few lines of data."""
 
 from linkern import _validate
 from linkern._array import astype, ones
@@ -158,9 +158,9 @@ def linear_attention_step(
 
     Notes
     -----
-    Equations 16 to 20 of Katharopoulos et al. 2020: write
-    :math:`S_i = S_{i-1} + \phi(k_i) v_i^T`, :math:`z_i = z_{i-1} + \phi(k_i)`, then read
-    :math:`o_i = \phi(q_i)^T S_i / \phi(q_i)^T z_i`. Bitwise equal to the recurrent form.
+    Equations 16 to 20 of Katharopoulos et al. 2020: write :math:`S_i = S_{i-1} +
+    \phi(k_i) v_i^T`, :math:`z_i = z_{i-1} + \phi(k_i)`, then read :math:`o_i =
+    \phi(q_i)^T S_i / \phi(q_i)^T z_i`. Bitwise equal to the recurrent form.
 
     Examples
     --------
@@ -187,9 +187,7 @@ def linear_attention_step(
     )
 
 
-def _start(
-    state: State | None, key: Array, value: Array, *, normalize: bool
-) -> Array:
+def _start(state: State | None, key: Array, value: Array, *, normalize: bool) -> Array:
     """Return the memory that the first token meets."""
     if state is None:
         batch = _validate.leading("key and value", key.shape[:-2], value.shape[:-2])

@@ -1,8 +1,8 @@
 """What `linkern verify` judges when it is given no target.
 
-linkern's own forms on every array library, and published kernels with the laws that each
-is known to break. An expected failure that no longer happens is a failure: the entry is
-out of date, and so is `docs/findings.md`.
+linkern's own forms on every array library, and published kernels with the laws that
+each is known to break. An expected failure that no longer happens is a failure: the
+entry is out of date, and so is `docs/findings.md`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -68,7 +68,82 @@ def _own() -> Iterator[Entry]:
 
 OWN = tuple(_own())
 
-PUBLISHED: tuple[Entry, ...] = ()
+_FEATURES = {"feature_map": "identity"}
+_SOFTMAX_EXP = {
+    "feature_map": "softmax",
+    "key_feature_map": "exp",
+    "equal_dims": "true",
+}
+_FLA = {"feature_map": "identity", "scale": "K^-0.5", "layout": "bthd"}
+
+PUBLISHED = (
+    Entry(
+        "performer_pytorch",
+        "performer_pytorch.performer_pytorch:causal_linear_attention_noncuda",
+        "linear_attention",
+        declare=_FEATURES,
+    ),
+    Entry(
+        "performer_pytorch",
+        "performer_pytorch.performer_pytorch:linear_attention",
+        "linear_attention_noncausal",
+        declare=_FEATURES,
+    ),
+    Entry(
+        "linear_attention_transformer",
+        "linear_attention_transformer.linear_attention_transformer:linear_attn",
+        "linear_attention_noncausal",
+        declare=_SOFTMAX_EXP,
+    ),
+    Entry(
+        "linear_attention_transformer",
+        "linkern.adapters.published:linear_attention_transformer_causal",
+        "linear_attention",
+        declare=_SOFTMAX_EXP,
+    ),
+    Entry(
+        "linear_attention_transformer",
+        "linkern.adapters.published:linear_attention_transformer_causal_blind",
+        "linear_attention",
+        declare={**_SOFTMAX_EXP, "length_multiple_of": "64"},
+    ),
+    Entry(
+        "kornia",
+        "linkern.adapters.published:kornia_loftr",
+        "linear_attention_noncausal",
+        declare={"layout": "bthd"},
+    ),
+    Entry(
+        "diffusers",
+        "linkern.adapters.published:diffusers_sana",
+        "linear_attention_noncausal",
+        declare=_FEATURES,
+    ),
+    Entry(
+        "fla",
+        "linkern.adapters.published:fla_naive_recurrent_normalized",
+        "linear_attention",
+        declare=_FLA,
+    ),
+    Entry(
+        "fla",
+        "fla.ops.linear_attn.naive:naive_recurrent_linear_attn",
+        "linear_attention",
+        declare={**_FLA, "normalize": "false"},
+    ),
+    Entry(
+        "fla",
+        "linkern.adapters.published:fla_naive_chunk_normalized",
+        "linear_attention",
+        declare={**_FLA, "length_multiple_of": "64"},
+    ),
+    Entry(
+        "fla",
+        "fla.ops.linear_attn.naive:naive_chunk_linear_attn",
+        "linear_attention",
+        declare={**_FLA, "normalize": "false", "length_multiple_of": "64"},
+    ),
+)
 
 
 def installed(op: str | None = None) -> list[Entry]:

@@ -1,8 +1,8 @@
-"""Published kernels that need a word of translation to be called as f(query, key, value).
+"""Published kernels that need a word of translation to be called by the referee.
 
-Each function only builds the object, names the keyword or moves the axes that its package
-wants; the arithmetic is the package's own. Kernels that can be called as they are need no
-function here and are named directly in `linkern.adapters.catalogue`.
+Each function only builds the object, names the keyword or moves the axes that its
+package wants; the arithmetic is the package's own. Kernels that can be called as they
+are need no function here and are named directly in `linkern.adapters.catalogue`.
 """
 
 from functools import cache
@@ -58,8 +58,8 @@ def _sana_module() -> Any:
 def diffusers_sana(query: Any, key: Any, value: Any) -> Any:
     """Linear attention of SANA's autoencoder in diffusers, on features, channels first.
 
-    Its `apply_linear_attention` takes ``(batch, heads, channels, tokens)``; the features
-    are what its processor makes with ReLU.
+    Its `apply_linear_attention` takes ``(batch, heads, channels, tokens)``; the
+    features are what its processor makes with ReLU.
     """
     channels_first = (x.transpose(-1, -2) for x in (query, key, value))
     return _sana_module().apply_linear_attention(*channels_first).transpose(-1, -2)

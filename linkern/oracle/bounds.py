@@ -1,10 +1,10 @@
 r"""How far from the exact answer a correct kernel can be, whatever its order of sums.
 
-Notation: features ``a_i``, ``b_j``, values ``v_j``; numerator ``N_i``, denominator ``d_i``
-with gauges ``Nt_i``, ``dt_i`` (the same sums over absolute values). A term of ``N_i``
-meets at most ``h`` roundings on its way, so a computed numerator differs from the exact
-one by at most ``gamma_h Nt_i`` with ``gamma_h = h u / (1 - h u)``, and likewise for the
-denominator. From ``E_N`` and ``E_d`` so obtained,
+Notation: features ``a_i``, ``b_j``, values ``v_j``; numerator ``N_i``, denominator
+``d_i`` with gauges ``Nt_i``, ``dt_i`` (the same sums over absolute values). A term of
+``N_i`` meets at most ``h`` roundings on its way, so a computed numerator differs from
+the exact one by at most ``gamma_h Nt_i`` with ``gamma_h = h u / (1 - h u)``, and
+likewise for the denominator. From ``E_N`` and ``E_d`` so obtained,
 
     |N'/d' - o| <= (E_N + |o| E_d) / (|d| - E_d),      o = N/d,
 
@@ -128,13 +128,12 @@ def gamma(h: Real | float, u: float) -> Real:
     return np.where(provable, product / np.where(provable, 1 - product, 1), np.inf)
 
 
-def depth(
-    keys_seen: Real, feature_dim: int, chunk_size: int | None = None
-) -> Real:
+def depth(keys_seen: Real, feature_dim: int, chunk_size: int | None = None) -> Real:
     """Return the most roundings that a term meets on its way into row i.
 
     Any order: ``i + K + 2`` (K products and sums inside a score, i sums over keys, and
-    the product with the value). A declared chunk size C: ``min(i, C) + ceil(i/C) + K + 2``.
+    the product with the value). A declared chunk size C: ``min(i, C) + ceil(i/C) + K +
+    2``.
     """
     if chunk_size is None:
         return keys_seen + feature_dim + 2
@@ -206,7 +205,7 @@ def _widen(gauge: Real, slack: Real, relative: Real) -> Real:
 def exact_integer_output(
     exact: Integers, quotient: Quotient, accumulator: str
 ) -> Bounded:
-    """Return the output on integers, with a bound that is almost nothing where it can be.
+    """Return the output on integers, and a bound that is sharp where it can be.
 
     Sums of integers are exact in any order, and stay so if every term is first
     multiplied by a power of two. So where the divisor is one, only the last operation
@@ -267,8 +266,8 @@ def _divided(
         core = np.where(margin > 0, (error_n + abs(output) * error_d) / margin, np.inf)
     else:
         output, core = numerator, error_n
-    # A reciprocal and a product instead of a division, or a factor put in and taken out:
-    # at most three roundings of the result, plus one of the oracle's own.
+    # A reciprocal and a product instead of a division, or a factor put in and taken
+    # out: at most three roundings of the result, plus one of the oracle's own.
     last = 3 * u if quotient.normalize or quotient.scale != 1 else 0.0
     bound = core + (last + unit_roundoff("float64")) * (abs(output) + core)
     return Bounded(output, np.where(np.isnan(bound), np.inf, bound))
@@ -282,7 +281,9 @@ def _divisor(
     d, error_d = scale * exact.denominator, abs(scale) * error_d
     if eps == 0:
         return d, error_d
-    added = scale * eps * exact.query_sum if quotient.eps_mode == "normalizer" else eps
+    added: Real = np.full((1,), eps)
+    if quotient.eps_mode == "normalizer":
+        added = scale * eps * exact.query_sum
     # The epsilon and the scale are rounded to the kernel's precision, and the epsilon
     # joins a sum of up to K + 1 terms.
     error_d = error_d + gamma(exact.feature_dim + 4, u) * (abs(d) + abs(added))

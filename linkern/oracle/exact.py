@@ -1,9 +1,9 @@
 """The judge's arithmetic: the recurrence, token by token, in float64 or in integers.
 
-Nothing here knows a chunk, a form or an array library other than NumPy. The same loop is
-run on absolute values, which gives the gauge of Higham's componentwise error analysis:
-how large the sums could have become without cancellation, and so how large an error a
-correct kernel may make.
+Nothing here knows a chunk, a form or an array library other than NumPy. The same loop
+is run on absolute values, which gives the gauge of Higham's componentwise error
+analysis: how large the sums could have become without cancellation, and so how large an
+error a correct kernel may make.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Feature maps as the judge knows them: float64 values and the error a kernel may make.
 
-Independent of `linkern.feature_maps`, and richer: besides its values, each map states how
-far a correct evaluation may be from them, whether it commutes with powers of two, and
-which inputs it sends to chosen features, so that checks can place features at will.
+Independent of `linkern.feature_maps`, and richer: besides its values, each map states
+how far a correct evaluation may be from them, whether it commutes with powers of two,
+and which inputs it sends to chosen features, so that checks can place features at will.
 """
 
 from collections.abc import Callable
@@ -135,9 +135,7 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
             _as_float,
             homogeneous=True,
         ),
-        FeatureMap(
-            "exp", np.exp, _exp_error, _log, 1, _exp_from_integers
-        ),
+        FeatureMap("exp", np.exp, _exp_error, _log, 1, _exp_from_integers),
         FeatureMap(
             "identity",
             _identity,

@@ -5,8 +5,10 @@ defects run through the same checks, runner and comparison as the target does.
 """
 
 from linkern.testing.contract import Contract
-from linkern.testing.mutants import CORRECT, FAULTY
-from linkern.testing.runner import CheckFinished, Plan, run
+from linkern.testing.correct import CORRECT
+from linkern.testing.mutants import FAULTY
+from linkern.testing.plan import Plan
+from linkern.testing.runner import CheckFinished, run
 
 __all__ = ["CANARIES", "failures"]
 

@@ -11,7 +11,7 @@ class TargetRaised(Exception):  # noqa: N818 -- it names what happened, no error
     """The target raised an exception on a valid input."""
 
 
-class TargetDied(BaseException):  # noqa: N818 -- likewise
+class TargetDied(BaseException):
     """The target crashed or hung: a failed check that must not be shrunk.
 
     Deriving from BaseException takes it straight through Hypothesis, which would

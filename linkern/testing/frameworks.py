@@ -49,10 +49,12 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name != "bfloat16":
         return np.dtype(name)
     try:
-        return np.dtype(import_module("ml_dtypes").bfloat16)
+        extension = import_module("ml_dtypes")
     except ImportError:
-        msg = "bfloat16 needs the package ml_dtypes; run `python -m pip install ml_dtypes`."
+        msg = "bfloat16 needs ml_dtypes; run `python -m pip install ml_dtypes`."
         raise UsageError(msg) from None
+    dtype: np.dtype[Any] = np.dtype(extension.bfloat16)
+    return dtype
 
 
 def _widened(x: NDArray[Any]) -> NDArray[Any]:
@@ -63,7 +65,7 @@ def _numpy() -> Framework:
     return Framework(
         "numpy",
         ("float64", "float32", "float16", "bfloat16"),
-        lambda x, device: x.copy(),
+        lambda x, _device: x.copy(),
         _widened,
         lambda x: type(x) is np.ndarray,
     )
@@ -74,8 +76,8 @@ def _array_api_strict() -> Framework:
     return Framework(
         "array_api_strict",
         ("float64", "float32"),
-        lambda x, device: xp.asarray(x, copy=True),
-        lambda x: np.array(x),
+        lambda x, _device: xp.asarray(x, copy=True),
+        np.array,
         lambda x: isinstance(x, type(xp.ones(1))),
     )
 
@@ -107,7 +109,7 @@ def _torch() -> Framework:
 def _jax() -> Framework:
     jax = import_module("jax")
     # float64 is off by default in JAX, and would be narrowed without a word.
-    jax.config.update("jax_enable_x64", True)  # noqa: FBT003
+    jax.config.update("jax_enable_x64", True)
 
     def to_native(x: NDArray[Any], device: str) -> Any:
         return jax.device_put(jax.numpy.asarray(x), jax.devices(device)[0])
@@ -127,7 +129,7 @@ def _cupy() -> Framework:
     return Framework(
         "cupy",
         ("float64", "float32", "float16"),
-        lambda x, device: cupy.asarray(x),
+        lambda x, _device: cupy.asarray(x),
         lambda x: _widened(cupy.asnumpy(x)),
         lambda x: isinstance(x, cupy.ndarray),
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded
 from linkern.testing.errors import TargetRaised
 from linkern.testing.frameworks import numpy_dtype
-from linkern.testing.problems import Problem
+from linkern.testing.problem import Problem
 from linkern.testing.process import Target
 from linkern.testing.worker import Call, Reply
 
@@ -185,7 +185,8 @@ class Trial:
         problem: Problem,
         message: str,
     ) -> None:
-        self._tally.record(float(ratio[fine].max(initial=0.0)))
+        within = ratio[fine]
+        self._tally.record(float(within[np.isfinite(within)].max(initial=0.0)))
         if fine.all():
             return
         self._tally.record(float(ratio[~fine].max()))

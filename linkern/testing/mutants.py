@@ -1,8 +1,6 @@
-"""Kernels broken on purpose, one defect each, and correct ones in many orders.
+"""Kernels broken on purpose, one defect each.
 
-A check that no mutant fails is a check that may not work; a correct kernel that fails one
-is a false alarm. All are causal linear attention with ``elu(x) + 1``, called as
-``f(query, key, value)`` on NumPy arrays ``(..., T, K)``, and most are one chunkwise kernel
+A check that no mutant fails is a check that may not work. Most are one chunkwise kernel
 with one part replaced.
 """
 
@@ -10,230 +8,29 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["CORRECT", "FAULTY", "Parts", "assemble"]
+from linkern.testing.correct import (
+    Kernel,
+    Parts,
+    all_tokens,
+    assemble,
+    elu_plus_one,
+    quadratic,
+    wide,
+)
 
-Array = NDArray[Any]
-Kernel = Callable[[Array, Array, Array], Array]
+__all__ = [
+    "FAULTY",
+    "leaves_the_process",
+    "segmentation_fault",
+    "sleeps_for_ever",
+]
 
-
-# ---- the parts of a chunkwise kernel -------------------------------------------------
-
-
-def elu_plus_one(x: Array) -> Array:
-    """``elu(x) + 1`` with full relative accuracy."""
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
-def lower_triangle(scores: Array) -> Array:
-    """Keep the scores of the past and the present."""
-    return np.tril(scores)
-
-
-def quotient(numerator: Array, denominator: Array) -> Array:
-    """Divide; nothing else."""
-    return numerator / denominator
-
-
-def everything(x: Array) -> Array:
-    """Leave as it is."""
-    return x
-
-
-def all_tokens(first: int, length: int, chunk: int) -> NDArray[np.float64]:
-    """How often each token of a chunk is written to the memory: once."""
-    del first, chunk
-    return np.ones(length)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a chunkwise kernel; each default is right.
-
-    Parameters
-    ----------
-    chunk : int
-        Tokens per chunk.
-    features, operand, values, scores, carried, normalizer : callable
-        Feature map; what happens to the operands of products, to the values, to the
-        scores, to the memory and to the normalizer carried between chunks.
-    mask : callable
-        Which scores of a chunk count.
-    written, weighed : callable
-        How often each token of a chunk is added to the memory and to the normalizer.
-    divide : callable
-        Numerator and denominator to output.
-    finish : callable
-        Output to what is returned.
-    """
-
-    chunk: int = 16
-    features: Callable[[Array], Array] = elu_plus_one
-    operand: Callable[[Array], Array] = everything
-    values: Callable[[Array], Array] = everything
-    scores: Callable[[Array], Array] = everything
-    carried: Callable[[Array], Array] = everything
-    normalizer: Callable[[Array], Array] = everything
-    mask: Callable[[Array], Array] = lower_triangle
-    written: Callable[[int, int, int], Array] = all_tokens
-    weighed: Callable[[int, int, int], Array] | None = None
-    divide: Callable[[Array, Array], Array] = quotient
-    finish: Callable[[Array], Array] = everything
-
-
-def assemble(parts: Parts) -> Kernel:
-    """Return the chunkwise kernel made of `parts`."""
-
-    def kernel(query: Array, key: Array, value: Array) -> Array:
-        wide = np.result_type(query.dtype, np.float32)
-        q, k = (parts.operand(parts.features(x.astype(wide))) for x in (query, key))
-        v = parts.operand(parts.values(value.astype(wide)))
-        memory = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), wide)
-        z = np.zeros((*k.shape[:-2], k.shape[-1]), wide)
-        output = np.zeros((*q.shape[:-1], v.shape[-1]), wide)
-        for first in range(0, q.shape[-2], parts.chunk):
-            span = slice(first, first + parts.chunk)
-            qc, kc, vc = q[..., span, :], k[..., span, :], v[..., span, :]
-            scores = parts.scores(parts.mask(qc @ np.swapaxes(kc, -1, -2)))
-            numerator = qc @ memory + scores @ vc
-            denominator = (qc @ z[..., None]) + scores.sum(-1, keepdims=True)
-            output[..., span, :] = parts.divide(numerator, denominator)
-            sizes = (first, kc.shape[-2], parts.chunk)
-            writes = parts.written(*sizes).astype(wide)[:, None]
-            weighs = (parts.weighed or parts.written)(*sizes).astype(wide)[:, None]
-            memory = parts.carried(memory + np.swapaxes(kc * writes, -1, -2) @ vc)
-            z = parts.normalizer(parts.carried(z + (kc * weighs).sum(-2)))
-        return parts.finish(output).astype(query.dtype)
-
-    return kernel
-
-
-# ---- correct kernels in different orders ---------------------------------------------
-
-
-def _wide(*arrays: Array) -> list[Array]:
-    return [x.astype(np.result_type(x.dtype, np.float32)) for x in arrays]
-
-
-def quadratic(query: Array, key: Array, value: Array) -> Array:
-    """All scores at once."""
-    q, k, v = _wide(query, key, value)
-    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
-    return ((scores @ v) / scores.sum(-1, keepdims=True)).astype(query.dtype)
-
-
-def recurrent(query: Array, key: Array, value: Array) -> Array:
-    """One token after the other."""
-    return assemble(Parts(chunk=1))(query, key, value)
-
-
-def backwards(query: Array, key: Array, value: Array) -> Array:
-    """Sum the keys of each row from the last to the first."""
-    q, k, v = _wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
-    output = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
-    for i in range(q.shape[-2]):
-        weights = (q[..., i : i + 1, :] * k[..., i::-1, :]).sum(-1, keepdims=True)
-        terms = weights * v[..., i::-1, :]
-        total = np.cumsum(terms, axis=-2)[..., -1, :]
-        output[..., i, :] = total / np.cumsum(weights, axis=-2)[..., -1, :]
-    return output.astype(query.dtype)
-
-
-def prefix_sums(query: Array, key: Array, value: Array) -> Array:
-    """Materialise every state with a cumulative sum, then read."""
-    q, k, v = _wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
-    memory = np.cumsum(k[..., :, None] * v[..., None, :], axis=-3)
-    z = np.cumsum(k, axis=-2)
-    numerator = (q[..., None, :] @ memory)[..., 0, :]
-    return (numerator / (q * z).sum(-1, keepdims=True)).astype(query.dtype)
-
-
-def tree_scan(query: Array, key: Array, value: Array) -> Array:
-    """Combine states in a tree, doubling the reach at each level."""
-    q, k, v = _wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
-    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
-    states = k[..., :, None] * v[..., None, :]
-    reach = 1
-    while reach < states.shape[-3]:
-        later = states[..., reach:, :, :] + states[..., :-reach, :, :]
-        states = np.concatenate([states[..., :reach, :, :], later], axis=-3)
-        reach *= 2
-    read_out = (q[..., None, :] @ states)[..., 0, :]
-    return (read_out[..., :-1] / read_out[..., -1:]).astype(query.dtype)
-
-
-def odd_then_even(query: Array, key: Array, value: Array) -> Array:
-    """Sum odd and even keys apart, and add the two, the way split reductions do."""
-    q, k, v = _wide(query, key, value)
-    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
-    halves = [scores[..., i::2] @ v[..., i::2, :] for i in (1, 0)]
-    weights = [scores[..., i::2].sum(-1, keepdims=True) for i in (1, 0)]
-    return (sum(halves) / sum(weights)).astype(query.dtype)
-
-
-def divides_first(query: Array, key: Array, value: Array) -> Array:
-    """Scale the queries, normalise the weights, then average, as softmax code does."""
-    q, k, v = _wide(query, key, value)
-    q = elu_plus_one(q) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
-    scores = np.tril(q @ np.swapaxes(elu_plus_one(k), -1, -2))
-    return ((scores / scores.sum(-1, keepdims=True)) @ v).astype(query.dtype)
-
-
-def features_outside(query: Array, key: Array, value: Array) -> Array:
-    """Loop over features; each adds its own scan over time."""
-    q, k, v = _wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
-    numerator = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
-    denominator = np.zeros((*q.shape[:-1], 1), v.dtype)
-    for feature in range(q.shape[-1]):
-        of = slice(feature, feature + 1)
-        numerator += q[..., of] * np.cumsum(k[..., of] * v, axis=-2)
-        denominator += q[..., of] * np.cumsum(k[..., of], axis=-2)
-    return (numerator / denominator).astype(query.dtype)
-
-
-def multiplies_by_reciprocal(query: Array, key: Array, value: Array) -> Array:
-    """Multiply by the reciprocal of the denominator: one rounding more."""
-    parts = Parts(chunk=64, divide=lambda n, d: n * (1 / d))
-    return assemble(parts)(query, key, value)
-
-
-def textbook_features(query: Array, key: Array, value: Array) -> Array:
-    """``elu(x) + 1`` as most code has it: absolutely, not relatively, accurate."""
-    parts = Parts(
-        chunk=32, features=lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))) + 1
-    )
-    return assemble(parts)(query, key, value)
-
-
-CORRECT: dict[str, Kernel] = {
-    kernel.__name__: kernel
-    for kernel in (
-        quadratic,
-        recurrent,
-        backwards,
-        prefix_sums,
-        tree_scan,
-        odd_then_even,
-        divides_first,
-        features_outside,
-        multiplies_by_reciprocal,
-        textbook_features,
-    )
-}
-CORRECT["chunk_16"] = assemble(Parts())
-CORRECT["chunk_100"] = assemble(Parts(chunk=100))
-
-
-# ---- faulty parts --------------------------------------------------------------------
+Array = Any
 
 
 def _rounded_to(bits: int) -> Callable[[Array], Array]:
@@ -315,7 +112,7 @@ def _coarse_reciprocal(numerator: Array, denominator: Array) -> Array:
 
 
 def _noncausal_normalizer(query: Array, key: Array, value: Array) -> Array:
-    q, k, v = _wide(query, key, value)
+    q, k, v = wide(query, key, value)
     q, k = elu_plus_one(q), elu_plus_one(k)
     numerator = np.tril(q @ np.swapaxes(k, -1, -2)) @ v
     denominator = (q * k.sum(-2, keepdims=True)).sum(-1, keepdims=True)
@@ -323,7 +120,7 @@ def _noncausal_normalizer(query: Array, key: Array, value: Array) -> Array:
 
 
 def _last_row_normalizer(query: Array, key: Array, value: Array) -> Array:
-    q, k, v = _wide(query, key, value)
+    q, k, v = wide(query, key, value)
     scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
     denominator = scores.sum(-1, keepdims=True)[..., -1:, :]
     return ((scores @ v) / denominator).astype(query.dtype)
@@ -341,7 +138,7 @@ def _counts_padding(query: Array, key: Array, value: Array) -> Array:
 
 
 def _half_scale_no_normaliser(query: Array, key: Array, value: Array) -> Array:
-    q, k, v = _wide(query, key, value)
+    q, k, v = wide(query, key, value)
     scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
     return (scores @ v * q.shape[-1] ** -0.5).astype(query.dtype)
 
@@ -397,7 +194,7 @@ _left: dict[Any, tuple[Array, Array]] = {}
 
 def _keeps_state_between_calls(query: Array, key: Array, value: Array) -> Array:
     """Start from the last token of the previous call of the same shape."""
-    q, k, v = _wide(query, key, value)
+    q, k, v = wide(query, key, value)
     q, k = elu_plus_one(q), elu_plus_one(k)
     scores = np.tril(q @ np.swapaxes(k, -1, -2))
     numerator, denominator = scores @ v, scores.sum(-1, keepdims=True)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError
 from linkern.testing.frameworks import framework_named
+from linkern.testing.loading import load, resolve
 from linkern.testing.worker import (
     Buffers,
     Call,
@@ -24,8 +25,6 @@ from linkern.testing.worker import (
     Reply,
     describe,
     execute,
-    load,
-    resolve,
 )
 
 __all__ = ["ChildProcess", "InProcess", "Target"]
@@ -145,7 +144,7 @@ class _Child:
     """One child process with a thread that reads its answers, so that waits can end."""
 
     def __init__(self) -> None:
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in `end`
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from linkern.testing import worker; worker.main()"],
             stdin=subprocess.PIPE,

@@ -5,9 +5,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Report
 from linkern.testing.reproduce import command
-from linkern.testing.runner import Plan
 
 __all__ = ["report", "summary_row"]
 

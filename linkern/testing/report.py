@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +16,14 @@ from linkern._version import __version__
 from linkern.testing.judging import Violation
 from linkern.testing.worker import Call
 
-__all__ = ["RULES", "CheckResult", "Counterexample", "Report", "environment", "write_json"]
+__all__ = [
+    "RULES",
+    "CheckResult",
+    "Counterexample",
+    "Report",
+    "environment",
+    "write_json",
+]
 
 # Version of the rules: a verdict can change with it, and with nothing else of ours.
 RULES = "1"
@@ -38,8 +45,8 @@ class Counterexample:
     index : list of int or None
         First wrong entry in ``(B, H, T, V)``.
     got, exact, bound, ratio : float or None
-        The entry, the exact one, what a correct kernel may be off by, and the error as a
-        multiple of that.
+        The entry, the exact one, what a correct kernel may be off by, and the error as
+        a multiple of that.
     """
 
     input: str
@@ -183,7 +190,7 @@ def environment(**run: Any) -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    blas = np.show_config(mode="dicts") or {}
+    blas = cast(dict[str, Any], np.show_config(mode="dicts"))
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -1,11 +1,12 @@
-"""Counterexamples as files: the inputs as `.npz`, and a script that needs only NumPy."""
+"""Counterexamples as files: inputs as `.npz`, and a script that needs only NumPy."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult
-from linkern.testing.runner import Plan
 from linkern.testing.worker import to_layout
 
 __all__ = ["command", "write"]
@@ -22,6 +23,7 @@ Judge again with:  {command}
 import importlib
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,11 +49,13 @@ def load():
 target = load()
 arrays = np.load(Path(__file__).with_suffix(".npz"))
 for call, options in enumerate(CALLS):
-    inputs = [native(arrays[f"{{name}}_{{call}}"]) for name in ("query", "key", "value")]
+    names = (f"query_{{call}}", f"key_{{call}}", f"value_{{call}}")
+    inputs = [native(arrays[name]) for name in names]
     returned = target(*inputs, **options)
     output = returned[0] if isinstance(returned, tuple) else returned
-    print(f"call {{call}}: shape {{tuple(output.shape)}}, dtype {{output.dtype}}", end="")
-    print("" if INDEX is None else f", output{{list(INDEX)}} = {{output[INDEX]!r}}")
+    print(f"call {{call}}: shape {{tuple(output.shape)}}, dtype {{output.dtype}}")
+    if INDEX is not None:
+        print(f"  output{{list(INDEX)}} = {{output[INDEX]!r}}")
 print({verdict!r})
 '''
 
@@ -97,7 +101,7 @@ def write(plan: Plan, result: CheckResult, folder: Path) -> Path | None:
     if example is None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     half = ""
     for i, call in enumerate(example.calls):
         for name in ("query", "key", "value"):

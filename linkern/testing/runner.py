@@ -3,112 +3,29 @@
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from linkern.testing.checks import CHECKS, Check
-from linkern.testing.contract import Contract, nearest
+from linkern.testing.checks import Check
+from linkern.testing.contract import nearest
 from linkern.testing.errors import TargetDied, UsageError
-from linkern.testing.frameworks import FRAMEWORKS, framework_named, numpy_dtype
+from linkern.testing.frameworks import framework_named, numpy_dtype
 from linkern.testing.judging import Tally, Trial, Violation
 from linkern.testing.operators import OPERATORS
-from linkern.testing.problems import Scope
+from linkern.testing.plan import PROFILES, Plan
+from linkern.testing.problem import Scope
 from linkern.testing.process import ChildProcess, InProcess, Target
-from linkern.testing.report import CheckResult, Counterexample, Report, environment
+from linkern.testing.report import CheckResult, Counterexample
 from linkern.testing.worker import Environment
 
-__all__ = [
-    "PROFILES",
-    "CheckFinished",
-    "CheckStarted",
-    "Plan",
-    "report_of",
-    "run",
-    "verify",
-]
-
-# Examples per check and dtype.
-PROFILES = {"quick": 25, "default": 120, "deep": 1500}
+__all__ = ["CheckFinished", "CheckStarted", "Event", "run"]
 
 # A target that hangs on everything costs this many timeouts, not one for every check.
 MOST_HANGS = 2
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that a run depends on.
-
-    Parameters
-    ----------
-    target : str
-        ``package.module:attribute`` or ``path/to/file.py:attribute``.
-    op : str
-        Operator the target claims to be.
-    contract : Contract
-        What it declares.
-    framework, device : str
-        What it is fed, and where.
-    dtypes : tuple of str
-        Dtypes it is fed.
-    profile, seed : str, int
-        How many examples, and which.
-    checks : tuple of str
-        Names of the checks to run; empty for all.
-    expect_failure : mapping of str to str
-        Checks that must fail, with the reason.
-    timeout : float
-        Seconds that one call may take.
-    in_process : bool
-        Call the target in this process.
-    shrink : bool
-        Look for the smallest counterexample, not just for one.
-    function : callable, optional
-        The target itself; implies `in_process`.
-    options : mapping
-        Keyword arguments of every call.
-    """
-
-    target: str
-    op: str
-    contract: Contract = field(default_factory=Contract)
-    framework: str = "numpy"
-    device: str = "cpu"
-    dtypes: tuple[str, ...] = ("float32", "float64")
-    profile: str = "default"
-    seed: int = 0
-    checks: tuple[str, ...] = ()
-    expect_failure: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = 20.0
-    in_process: bool = False
-    shrink: bool = True
-    function: Callable[..., Any] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse unknown names before anything is run."""
-        for what, got, known in (
-            ("operator", (self.op,), OPERATORS),
-            ("framework", (self.framework,), FRAMEWORKS),
-            ("profile", (self.profile,), PROFILES),
-            ("check", (*self.checks, *self.expect_failure), CHECKS),
-        ):
-            for name in got:
-                if name not in known:
-                    raise UsageError(nearest(what, name, known))
-        if not self.dtypes:
-            msg = "at least one dtype is needed."
-            raise UsageError(msg)
-        if not self.timeout > 0:
-            msg = f"the timeout must be positive, got {self.timeout:g}."
-            raise UsageError(msg)
-
-    def chosen(self) -> list[Check]:
-        """Return the checks to run, in their order."""
-        return [c for c in CHECKS.values() if not self.checks or c.name in self.checks]
 
 
 @dataclass(frozen=True)
@@ -295,106 +212,3 @@ def _expected(result: CheckResult, reason: str | None) -> CheckResult:
         "remove the expectation"
     )
     return replace(result, verdict="failed", message=message)
-
-
-def verify(
-    target: str | Callable[..., Any],
-    *,
-    op: str,
-    contract: Mapping[str, Any] | Contract | None = None,
-    framework: str = "numpy",
-    device: str = "cpu",
-    dtypes: Sequence[str] = ("float32", "float64"),
-    profile: str = "default",
-    seed: int = 0,
-    checks: Sequence[str] = (),
-    expect_failure: Mapping[str, str] | None = None,
-    timeout: float = 20.0,
-    in_process: bool = False,
-) -> Report:
-    """Judge a kernel.
-
-    Parameters
-    ----------
-    target : callable or str
-        The kernel, called as ``f(query, key, value)``; or its name,
-        ``package.module:attribute`` or ``path/to/file.py:attribute``. A callable runs in
-        this process, a name in a child process unless `in_process`.
-    op : str
-        Operator that it claims to be: a key of `linkern.testing.OPERATORS`.
-    contract : Contract or mapping, optional
-        What it declares; undeclared means strictest.
-    framework, device : str
-        Array library and device of its inputs.
-    dtypes : sequence of str
-        Dtypes of its inputs.
-    profile : {"quick", "default", "deep"}
-        How many examples are tried.
-    seed : int
-        Which examples are tried; the same seed gives the same verdict.
-    checks : sequence of str
-        Names of the checks to run. Default: all.
-    expect_failure : mapping, optional
-        Checks that must fail, with the reason.
-    timeout : float
-        Seconds that one call may take; in a child process only.
-    in_process : bool
-        Call a named target in this process.
-
-    Returns
-    -------
-    Report
-        Verdict, checks and counterexamples.
-
-    Raises
-    ------
-    UsageError
-        If the target, the contract or an option cannot be used.
-
-    Examples
-    --------
-    >>> import linkern
-    >>> report = verify(
-    ...     linkern.linear_attention, op="linear_attention", profile="quick"
-    ... )
-    >>> report.verdict
-    'passed'
-    """
-    if not isinstance(contract, Contract):
-        contract = Contract.from_mapping(contract or {})
-    plan = Plan(
-        target=target if isinstance(target, str) else _name_of(target),
-        op=op,
-        contract=contract,
-        framework=framework,
-        device=device,
-        dtypes=tuple(dtypes),
-        profile=profile,
-        seed=seed,
-        checks=tuple(checks),
-        expect_failure=expect_failure or {},
-        timeout=timeout,
-        in_process=in_process,
-        function=None if isinstance(target, str) else target,
-    )
-    events = run(plan)
-    results = [event.result for event in events if isinstance(event, CheckFinished)]
-    return report_of(plan, results)
-
-
-def report_of(plan: Plan, results: Sequence[CheckResult]) -> Report:
-    """Return the report of a plan whose checks gave `results`."""
-    where = environment(
-        framework=plan.framework,
-        device=plan.device,
-        dtypes=list(plan.dtypes),
-        profile=plan.profile,
-        seed=plan.seed,
-    )
-    declared = plan.contract.declared()
-    return Report(plan.target, plan.op, declared, where, tuple(results))
-
-
-def _name_of(function: Any) -> str:
-    module = getattr(function, "__module__", None) or "?"
-    return f"{module}:{getattr(function, '__qualname__', type(function).__name__)}"

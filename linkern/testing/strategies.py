@@ -6,13 +6,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.problems import (
-    Problem,
-    Scope,
-    Shape,
-    integer_problem,
-    real_problem,
-)
+from linkern.testing.generators import integer_problem, real_problem
+from linkern.testing.problem import Problem, Scope, Shape
 
 __all__ = [
     "INTEGER_KINDS",
@@ -44,8 +39,8 @@ def lengths(
 ) -> st.SearchStrategy[int]:
     """Lengths that the contract allows, around every edge of a tile or chunk.
 
-    Reaches: lost and doubled keys at chunk edges, tails not written, masks off by one in
-    the last tile.
+    Reaches: lost and doubled keys at chunk edges, tails not written, masks off by one
+    in the last tile.
     """
     contract = scope.contract
     step = contract.length_multiple_of
@@ -87,7 +82,7 @@ def shapes(
     least_heads: int = 1,
     key_dims: tuple[int, ...] = (),
 ) -> Shape:
-    """Shapes that the contract allows, with K != V and several heads where it can be."""
+    """Shapes that the contract allows, K != V and several heads among them."""
     contract = scope.contract
     length = draw(lengths(scope, least=least, most=most))
     keys = length
@@ -109,7 +104,7 @@ def integer_problems(
     least: int = 1,
     kinds: tuple[str, ...] = INTEGER_KINDS,
 ) -> Problem:
-    """Problems whose every sum is exact: reaches any structural defect, at any length."""
+    """Problems whose sums are exact: reaches structural defects, at any length."""
     most = 2 ** (scope.narrowest_bits - 3)
     # Where K is a power of 4, a factor K^-0.5 on the scores is exact too.
     shape = draw(shapes(scope, least=least, most=max(most, least), key_dims=(4, 16)))
@@ -153,16 +148,16 @@ def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 
 @st.composite
 def with_cut(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
-    """A problem of two tokens or more and a cut of them into past and future."""
+    """Add a cut of the tokens into past and future."""
     problem = draw(problems)
     return _knob(problem, cut=draw(st.integers(1, max(problem.length - 1, 1))))
 
 
 @st.composite
 def with_choice(
-    draw: st.DrawFn, problems: st.SearchStrategy[Problem], **choices: tuple[Any, ...]
+    draw: st.DrawFn, /, problems: st.SearchStrategy[Problem], **choices: tuple[Any, ...]
 ) -> Problem:
-    """A problem and one value for each named knob."""
+    """Add one value for each named knob."""
     problem = draw(problems)
     drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
     return _knob(problem, **drawn)

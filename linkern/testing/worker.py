@@ -1,18 +1,14 @@
 """The side of the fence where the target runs: load it, call it, report what it did.
 
 `main` is a child process that takes requests on standard input and answers on standard
-output, so that whatever the target does to its process happens to nobody else. `execute`
-is the same call without the process.
+output, so that whatever the target does to its process happens to nobody else.
+`execute` is the same call without the process.
 """
 
-import importlib
-import importlib.util
-import inspect
 import os
 import pickle
-import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,10 +18,9 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.frameworks import Framework, framework_named
+from linkern.testing.loading import INPUT_NAMES, Loaded, load, resolve
 
-__all__ = ["Call", "Environment", "Loaded", "Reply", "execute", "load", "resolve", "to_layout"]
-
-INPUT_NAMES = ("query", "key", "value")
+__all__ = ["Buffers", "Call", "Environment", "Reply", "execute", "to_layout"]
 
 
 @dataclass(frozen=True)
@@ -85,90 +80,8 @@ class Reply:
     aliased: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A target that can be called, and the switches it exposes."""
-
-    function: Callable[..., Any]
-    exposes: frozenset[str]
-
-
-def resolve(target: str) -> Any:
-    """Import the object that `target` names; `UsageError` if there is none."""
-    place, colon, attribute = target.rpartition(":")
-    if not colon or not place or not attribute:
-        msg = (
-            f'the target must be "package.module:attribute" or '
-            f'"path/to/file.py:attribute", got "{target}".'
-        )
-        raise UsageError(msg)
-    try:
-        module = _module_from_path(place) if place.endswith(".py") else _import(place)
-    except UsageError:
-        raise
-    except BaseException as error:
-        lines = traceback.format_exception_only(error)
-        msg = f'importing "{place}" failed: {lines[-1].strip()}'
-        raise UsageError(msg) from None
-    found = module
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            msg = f'"{place}" has no attribute "{attribute}".'
-            raise UsageError(msg)
-        found = getattr(found, name)
-    return found
-
-
-def _import(name: str) -> Any:
-    # The console script does not put the working directory on the path; `python -m`
-    # does, and a kernel author expects what works there to work here.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(name)
-
-
-def _module_from_path(place: str) -> Any:
-    path = Path(place).resolve()
-    if not path.is_file():
-        msg = f"there is no file {place}."
-        raise UsageError(msg)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def load(target: Any, name: str) -> Loaded:
-    """Check that `target` can be called as ``f(query, key, value)``."""
-    if not callable(target):
-        msg = f'"{name}" must be callable, got {type(target).__name__}.'
-        raise UsageError(msg)
-    if inspect.isclass(target):
-        msg = (
-            f'"{name}" is a class; name an instance of it, or a function that calls one.'
-        )
-        raise UsageError(msg)
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # some compiled functions have none
-        return Loaded(target, frozenset())
-    try:
-        signature.bind(*INPUT_NAMES)
-    except TypeError as error:
-        msg = (
-            f'"{name}" must be callable as f(query, key, value), but its signature '
-            f"{signature} does not allow it: {error}."
-        )
-        raise UsageError(msg) from None
-    return Loaded(target, frozenset(signature.parameters))
-
-
 class Buffers:
-    """Inputs in the target's library, at the same addresses for as long as shapes allow.
+    """Inputs in the target's library, at the same addresses while shapes allow.
 
     New contents in old buffers are what a training loop does, and what a kernel that
     remembers results by address or shape gets wrong.
@@ -200,8 +113,7 @@ def execute(
 ) -> Reply:
     """Call the target once, in its own layout and library, and observe it."""
     given = {
-        name: to_layout(getattr(call, name), environment.layout)
-        for name in INPUT_NAMES
+        name: to_layout(getattr(call, name), environment.layout) for name in INPUT_NAMES
     }
     native = {
         name: buffers.place(name, x, framework, environment.device)

@@ -1,0 +1,236 @@
+"""Correct kernels in many orders of summation, and the parts they are made of.
+
+All are causal linear attention with ``elu(x) + 1``, called as ``f(query, key, value)``
+on NumPy arrays ``(..., T, K)``. A correct kernel that fails a check is a false alarm.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "CORRECT",
+    "Kernel",
+    "Parts",
+    "all_tokens",
+    "assemble",
+    "elu_plus_one",
+    "quadratic",
+    "wide",
+]
+
+# These kernels stand for code that nobody typed.
+Array = Any
+Kernel = Callable[[Array, Array, Array], Array]
+
+
+def elu_plus_one(x: Array) -> Array:
+    """``elu(x) + 1`` with full relative accuracy."""
+    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+
+def lower_triangle(scores: Array) -> Array:
+    """Keep the scores of the past and the present."""
+    return np.tril(scores)
+
+
+def quotient(numerator: Array, denominator: Array) -> Array:
+    """Divide; nothing else."""
+    return numerator / denominator
+
+
+def everything(x: Array) -> Array:
+    """Leave as it is."""
+    return x
+
+
+def all_tokens(first: int, length: int, chunk: int) -> Array:
+    """How often each token of a chunk is written to the memory: once."""
+    del first, chunk
+    return np.ones(length)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a chunkwise kernel; each default is right.
+
+    Parameters
+    ----------
+    chunk : int
+        Tokens per chunk.
+    features, operand, values, scores, carried, normalizer : callable
+        Feature map; what happens to the operands of products, to the values, to the
+        scores, to the memory and to the normalizer carried between chunks.
+    mask : callable
+        Which scores of a chunk count.
+    written, weighed : callable
+        How often each token of a chunk is added to the memory and to the normalizer.
+    divide : callable
+        Numerator and denominator to output.
+    finish : callable
+        Output to what is returned.
+    """
+
+    chunk: int = 16
+    features: Callable[[Array], Array] = elu_plus_one
+    operand: Callable[[Array], Array] = everything
+    values: Callable[[Array], Array] = everything
+    scores: Callable[[Array], Array] = everything
+    carried: Callable[[Array], Array] = everything
+    normalizer: Callable[[Array], Array] = everything
+    mask: Callable[[Array], Array] = lower_triangle
+    written: Callable[[int, int, int], Array] = all_tokens
+    weighed: Callable[[int, int, int], Array] | None = None
+    divide: Callable[[Array, Array], Array] = quotient
+    finish: Callable[[Array], Array] = everything
+
+
+def assemble(parts: Parts) -> Kernel:
+    """Return the chunkwise kernel made of `parts`."""
+
+    def kernel(query: Array, key: Array, value: Array) -> Array:
+        precision = np.result_type(query.dtype, np.float32)
+        q, k = (
+            parts.operand(parts.features(x.astype(precision))) for x in (query, key)
+        )
+        v = parts.operand(parts.values(value.astype(precision)))
+        memory = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), precision)
+        z = np.zeros((*k.shape[:-2], k.shape[-1]), precision)
+        output = np.zeros((*q.shape[:-1], v.shape[-1]), precision)
+        for first in range(0, q.shape[-2], parts.chunk):
+            span = slice(first, first + parts.chunk)
+            qc, kc, vc = q[..., span, :], k[..., span, :], v[..., span, :]
+            scores = parts.scores(parts.mask(qc @ np.swapaxes(kc, -1, -2)))
+            numerator = qc @ memory + scores @ vc
+            denominator = (qc @ z[..., None]) + scores.sum(-1, keepdims=True)
+            output[..., span, :] = parts.divide(numerator, denominator)
+            sizes = (first, kc.shape[-2], parts.chunk)
+            writes = parts.written(*sizes).astype(precision)[:, None]
+            weighs = (parts.weighed or parts.written)(*sizes).astype(precision)[:, None]
+            memory = parts.carried(memory + np.swapaxes(kc * writes, -1, -2) @ vc)
+            z = parts.normalizer(parts.carried(z + (kc * weighs).sum(-2)))
+        return parts.finish(output).astype(query.dtype)
+
+    return kernel
+
+
+def wide(*arrays: Array) -> list[Array]:
+    """Return arrays in float32 or wider."""
+    return [x.astype(np.result_type(x.dtype, np.float32)) for x in arrays]
+
+
+def quadratic(query: Array, key: Array, value: Array) -> Array:
+    """All scores at once."""
+    q, k, v = wide(query, key, value)
+    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
+    return ((scores @ v) / scores.sum(-1, keepdims=True)).astype(query.dtype)
+
+
+def recurrent(query: Array, key: Array, value: Array) -> Array:
+    """One token after the other."""
+    return assemble(Parts(chunk=1))(query, key, value)
+
+
+def backwards(query: Array, key: Array, value: Array) -> Array:
+    """Sum the keys of each row from the last to the first."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    output = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
+    for i in range(q.shape[-2]):
+        weights = (q[..., i : i + 1, :] * k[..., i::-1, :]).sum(-1, keepdims=True)
+        terms = weights * v[..., i::-1, :]
+        total = np.cumsum(terms, axis=-2)[..., -1, :]
+        output[..., i, :] = total / np.cumsum(weights, axis=-2)[..., -1, :]
+    return output.astype(query.dtype)
+
+
+def prefix_sums(query: Array, key: Array, value: Array) -> Array:
+    """Materialise every state with a cumulative sum, then read."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    memory = np.cumsum(k[..., :, None] * v[..., None, :], axis=-3)
+    z = np.cumsum(k, axis=-2)
+    numerator = (q[..., None, :] @ memory)[..., 0, :]
+    return (numerator / (q * z).sum(-1, keepdims=True)).astype(query.dtype)
+
+
+def tree_scan(query: Array, key: Array, value: Array) -> Array:
+    """Combine states in a tree, doubling the reach at each level."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
+    states = k[..., :, None] * v[..., None, :]
+    reach = 1
+    while reach < states.shape[-3]:
+        later = states[..., reach:, :, :] + states[..., :-reach, :, :]
+        states = np.concatenate([states[..., :reach, :, :], later], axis=-3)
+        reach *= 2
+    read_out = (q[..., None, :] @ states)[..., 0, :]
+    return (read_out[..., :-1] / read_out[..., -1:]).astype(query.dtype)
+
+
+def odd_then_even(query: Array, key: Array, value: Array) -> Array:
+    """Sum odd and even keys apart, and add the two, the way split reductions do."""
+    q, k, v = wide(query, key, value)
+    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
+    halves = [scores[..., i::2] @ v[..., i::2, :] for i in (1, 0)]
+    weights = [scores[..., i::2].sum(-1, keepdims=True) for i in (1, 0)]
+    return ((halves[0] + halves[1]) / (weights[0] + weights[1])).astype(query.dtype)
+
+
+def divides_first(query: Array, key: Array, value: Array) -> Array:
+    """Scale the queries, normalise the weights, then average, as softmax code does."""
+    q, k, v = wide(query, key, value)
+    q = elu_plus_one(q) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
+    scores = np.tril(q @ np.swapaxes(elu_plus_one(k), -1, -2))
+    return ((scores / scores.sum(-1, keepdims=True)) @ v).astype(query.dtype)
+
+
+def features_outside(query: Array, key: Array, value: Array) -> Array:
+    """Loop over features; each adds its own scan over time."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    numerator = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    denominator = np.zeros((*q.shape[:-1], 1), v.dtype)
+    for feature in range(q.shape[-1]):
+        of = slice(feature, feature + 1)
+        numerator += q[..., of] * np.cumsum(k[..., of] * v, axis=-2)
+        denominator += q[..., of] * np.cumsum(k[..., of], axis=-2)
+    return (numerator / denominator).astype(query.dtype)
+
+
+def multiplies_by_reciprocal(query: Array, key: Array, value: Array) -> Array:
+    """Multiply by the reciprocal of the denominator: one rounding more."""
+    parts = Parts(chunk=64, divide=lambda n, d: n * (1 / d))
+    return assemble(parts)(query, key, value)
+
+
+def textbook_features(query: Array, key: Array, value: Array) -> Array:
+    """``elu(x) + 1`` as most code has it: absolutely, not relatively, accurate."""
+
+    def elu_and_one(x: Array) -> Array:
+        elu: Array = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+        return elu + 1
+
+    return assemble(Parts(chunk=32, features=elu_and_one))(query, key, value)
+
+
+CORRECT: dict[str, Kernel] = {
+    kernel.__name__: kernel
+    for kernel in (
+        quadratic,
+        recurrent,
+        backwards,
+        prefix_sums,
+        tree_scan,
+        odd_then_even,
+        divides_first,
+        features_outside,
+        multiplies_by_reciprocal,
+        textbook_features,
+    )
+}
+CORRECT["chunk_16"] = assemble(Parts())
+CORRECT["chunk_100"] = assemble(Parts(chunk=100))

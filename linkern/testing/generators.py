@@ -1,0 +1,180 @@
+"""Making problems: each kind of input is named after what it does to the sums.
+
+A problem is a draw of shape, kind and seed; its arrays follow from those. That keeps a
+draw small enough for Hypothesis to shrink a sequence of 600 tokens to the 17 that
+matter.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle import FeatureMap
+from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.problem import Problem, Scope, Shape
+
+__all__ = ["integer_problem", "real_problem", "tiny_feature_exponent"]
+
+
+def integer_problem(
+    scope: Scope, shape: Shape, kind: str, density: str, rng: np.random.Generator
+) -> Problem:
+    """Make inputs whose sums are exact in any order, at the declared precision.
+
+    Kinds, by the defect each can reach: ``dense`` small numbers everywhere, so that any
+    key lost, doubled or misplaced shows; ``onehot`` few keys per query, so that weights
+    stay large at the end of long sequences; ``wide`` values that fill every bit of the
+    narrowest stage, so that one rounding shows; ``cancelling`` large values that are
+    taken back later, so that what was rounded away while they were held shows.
+    """
+    present = {"zeros": 0.0, "sparse": 0.2, "dense": 1.0}[density]
+    a, b = _integer_features(scope, shape, kind, present, rng)
+    room = 2 ** (scope.narrowest_bits - 1) // _reach(a, b)
+    v = _integer_values(scope, shape.value, kind, room, max(present, 0.05), rng)
+    return Problem(
+        scope,
+        f"{kind} integers",
+        _inputs(scope.query_map, a, scope.dtype),
+        _inputs(scope.key_map, b, scope.dtype),
+        v.astype(numpy_dtype(scope.dtype)),
+        integers=(a, b, v),
+    )
+
+
+def _integer_features(
+    scope: Scope, shape: Shape, kind: str, present: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return features whose denominators are powers of two, as far as that can be."""
+    most = min(3, scope.query_map.largest_integer, scope.key_map.largest_integer)
+
+    def features(of: tuple[int, ...], present: float) -> NDArray[np.int64]:
+        drawn = rng.integers(0, most + 1, of) * (rng.random(of) < present)
+        if kind == "onehot" and present:
+            drawn = np.arange(of[-1]) == rng.integers(0, of[-1], (*of[:-1], 1))
+        # Feature 0 is 1 in every query and key, so that no denominator is zero.
+        drawn[..., 0] = 1
+        return drawn.astype(np.int64)
+
+    a, b = features(shape.query, present), features(shape.key, present)
+    # Twice: the filler at most doubles a denominator.
+    if 2 * _reach(a, b) > 2 ** (scope.narrowest_bits - 1):
+        a, b = features(shape.query, 0.0), features(shape.key, 0.0)
+    largest = min(scope.query_map.largest_integer, 2**scope.input_bits)
+    if shape.key_dim > 1 and shape.keys and 2 * _reach(a, b) <= largest:
+        # The last feature of the first key is 1, and 0 in all others: what a query has
+        # there is added to its denominator, and fills it up to a power of two.
+        a[..., -1] = b[..., -1] = 0
+        b[..., 0, -1] = 1
+        seen = (
+            np.cumsum(b, axis=-2) if scope.operator.causal else b.sum(-2)[..., None, :]
+        )
+        denominator = (a * seen).sum(axis=-1)
+        a[..., -1] = 2 ** np.ceil(np.log2(denominator)).astype(np.int64) - denominator
+    return a, b
+
+
+def _reach(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
+    """Return the largest sum of weights of a row, or of features of the keys."""
+    total = b.sum(axis=-2, keepdims=True)
+    return max(int((a * total).sum(axis=-1).max(initial=1)), int(total.max(initial=1)))
+
+
+def _integer_values(
+    scope: Scope,
+    shape: tuple[int, ...],
+    kind: str,
+    room: int,
+    present: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    most = max(1, min(room, 2**scope.input_bits))
+    if kind in ("dense", "onehot"):
+        most = min(most, 9)
+    v = rng.integers(-most, most, shape, endpoint=True)
+    v *= rng.random(shape) < present
+    if kind == "cancelling":
+        held = shape[-2] // 2
+        v[..., held : 2 * held, :] = -v[..., :held, :]
+        v += rng.integers(-1, 1, shape, endpoint=True)
+        v = np.clip(v, -most, most)
+    return v
+
+
+def _inputs(
+    feature_map: FeatureMap, features: NDArray[Any], dtype: str
+) -> NDArray[Any]:
+    assert feature_map.from_integers is not None
+    return feature_map.from_integers(features).astype(numpy_dtype(dtype))
+
+
+def tiny_feature_exponent(scope: Scope) -> int:
+    """Return how small ``2^-n`` features can be and still be right as ``elu(x) + 1``.
+
+    The textbook evaluation has an absolute error of one unit roundoff, so features of
+    at least its 0.8th power keep some relative accuracy.
+    """
+    stages = scope.contract.precisions(scope.dtype)
+    names = (stages.accumulator, stages.feature)
+    return int(0.8 * min(SIGNIFICAND_BITS[name] for name in names if name))
+
+
+def real_problem(
+    scope: Scope, shape: Shape, kind: str, values: str, rng: np.random.Generator
+) -> Problem:
+    """Make inputs that round.
+
+    Kinds of features: ``normal`` inputs; ``uniform`` features; ``wide`` features over
+    twelve powers of two; ``constant``, whose rounding errors add up; ``bigfirst``, a
+    first key that swamps the rest; ``needle``, one key that outweighs all; ``tiny``, as
+    small as an honest ``elu(x) + 1`` can be, where any epsilon shows. Values:
+    ``normal``, ``uniform``, ``positive`` and far from zero, ``constant`` per channel,
+    ``alternating`` in sign.
+    """
+    a = _real_features(scope, shape.query, kind, rng)
+    b = _real_features(scope, shape.key, kind, rng)
+    if kind == "bigfirst" and shape.keys:
+        b[..., 0, :] *= 2.0**10
+    if kind == "needle" and shape.keys:
+        b[..., rng.integers(shape.keys), :] *= 2.0**6
+    dtype = numpy_dtype(scope.dtype)
+    query = scope.query_map.preimage(a).astype(dtype)
+    key = scope.key_map.preimage(b).astype(dtype)
+    value = _real_values(shape.value, values, rng).astype(dtype)
+    return Problem(scope, f"{kind} features, {values} values", query, key, value)
+
+
+def _real_features(
+    scope: Scope, shape: tuple[int, ...], kind: str, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    if kind == "normal":
+        return np.exp(np.minimum(rng.normal(size=shape), 0)) + np.maximum(
+            rng.normal(size=shape), 0
+        )
+    if kind == "wide":
+        return np.exp2(rng.uniform(-6, 6, shape))
+    if kind == "tiny":
+        lowest = -tiny_feature_exponent(scope)
+        return np.exp2(rng.uniform(lowest, lowest / 2, shape))
+    if kind == "constant":
+        return np.full(shape, rng.uniform(0.5, 1.5))
+    return rng.uniform(0.1, 1.0, shape)
+
+
+def _real_values(
+    shape: tuple[int, ...], values: str, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    if values == "uniform":
+        return rng.uniform(0, 1, shape)
+    if values == "positive":
+        return rng.uniform(0.5, 1.5, shape)
+    if values == "constant":
+        # Whole numbers: exact in every dtype, so that the hull is what was passed.
+        return np.broadcast_to(
+            rng.integers(1, 8, (*shape[:-2], 1, shape[-1])), shape
+        ).astype(np.float64)
+    v = rng.normal(size=shape)
+    if values == "alternating":
+        v = abs(v) * np.where(np.arange(shape[-2]) % 2, -1.0, 1.0)[:, None]
+    return v
