@@ -1,13 +1,13 @@
 """The ground: everything that this package asks of an array library beyond arithmetic.
 
-This is the only file that imports `array_api_compat` and `array_api_extra`.
+This is the only file that imports `array_api_compat`.
 """
 
 from collections.abc import Sequence
 from typing import Any, cast
 
 import array_api_compat
-import array_api_extra as xpx
+import numpy as np
 
 from linkern._typing import Array, Device, DType, Namespace
 
@@ -63,8 +63,8 @@ def compute_dtype(x: Array) -> DType | None:
     return None if name is None else getattr(namespace(x), name)
 
 
-def device_of(x: Array) -> Device:
-    """Return the device of `x`."""
+def device_of(x: Array) -> Device | None:
+    """Return the device of `x`; None while JAX traces, when it is not yet known."""
     return array_api_compat.device(x)
 
 
@@ -99,4 +99,5 @@ def ones(shape: tuple[int, ...], *, like: Array) -> Array:
 
 def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the shape that `shapes` broadcast to; `ValueError` if they do not."""
-    return cast(tuple[int, ...], xpx.broadcast_shapes(*shapes))
+    # Shapes are tuples of integers in every library, so NumPy can do this for all.
+    return np.broadcast_shapes(*shapes)

@@ -117,12 +117,15 @@ def _same_home(named: dict[str, Array]) -> None:
             f"{', '.join(namespace_name(x) for x in named.values())}."
         )
         raise TypeError(msg) from None
-    for what, of in (("device", device_of), ("dtype", lambda x: dtype_name(x.dtype))):
-        got = [str(of(x)) for x in named.values()]
-        if len(set(got)) > 1:
-            msg = f"{_listed(named)} must have the same {what}, got {', '.join(got)}."
-            error = ValueError if what == "device" else TypeError
-            raise error(msg)
+    dtypes = [dtype_name(x.dtype) for x in named.values()]
+    if len(set(dtypes)) > 1:
+        msg = f"{_listed(named)} must have the same dtype, got {', '.join(dtypes)}."
+        raise TypeError(msg)
+    devices = [device_of(x) for x in named.values()]
+    known = [str(device) for device in devices if device is not None]
+    if len(set(known)) > 1:
+        msg = f"{_listed(named)} must have the same device, got {', '.join(known)}."
+        raise ValueError(msg)
 
 
 def _listed(named: dict[str, Array]) -> str:
@@ -219,14 +222,18 @@ def combinable(earlier: Any, later: Any) -> None:
     if (earlier.normalizer is None) != (normalizer is None):
         msg = "`later` must carry a normalizer exactly when this state does."
         raise ValueError(msg)
-    widened("later.memory", memory)
-    _same_home({"memory": earlier.memory, "later.memory": memory})
-    if tuple(earlier.memory.shape) != tuple(memory.shape):
-        msg = (
-            "`later.memory` must have the shape of this state's memory, "
-            f"{tuple(earlier.memory.shape)}, got {tuple(memory.shape)}."
-        )
-        raise ValueError(msg)
+    parts = {"memory": (earlier.memory, memory)}
+    if normalizer is not None:
+        parts["normalizer"] = (earlier.normalizer, normalizer)
+    for part, (own, other) in parts.items():
+        widened(f"later.{part}", other)
+        _same_home({part: own, f"later.{part}": other})
+        if tuple(own.shape) != tuple(other.shape):
+            msg = (
+                f"`later.{part}` must have the shape of this state's {part}, "
+                f"{tuple(own.shape)}, got {tuple(other.shape)}."
+            )
+            raise ValueError(msg)
 
 
 def form(name: Any, known: tuple[str, ...]) -> str:

@@ -1,0 +1,65 @@
+"""Fixtures: the array libraries that everything is tested on."""
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+settings.register_profile("tests", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("tests")
+
+# CI lists here what must not be skipped, so that a missing library is a failure.
+REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
+
+
+class Library:
+    """One array library: how to make its arrays, and how to read them."""
+
+    def __init__(self, name):
+        self.name = name
+        self.module = import_module("jax.numpy" if name == "jax" else name)
+
+    def array(self, x):
+        if self.name == "torch":
+            return self.module.asarray(np.array(x))
+        return self.module.asarray(x)
+
+    def numpy(self, x):
+        return x.numpy(force=True) if self.name == "torch" else np.array(x)
+
+    @property
+    def examples(self):
+        """How many examples to run; JAX compiles every operation for every shape."""
+        return settings(max_examples=8 if self.name == "jax" else 60)
+
+
+def library(name):
+    if find_spec(name) is None:
+        if name in REQUIRED:
+            pytest.fail(f"{name} is required here and not installed")
+        pytest.skip(f"{name} is not installed")
+    if name == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    return Library(name)
+
+
+@pytest.fixture(params=["numpy", "array_api_strict", "torch", "jax"], scope="session")
+def lib(request):
+    """Each array library in turn."""
+    return library(request.param)
+
+
+@pytest.fixture(scope="session")
+def torch():
+    return library("torch").module
+
+
+@pytest.fixture(scope="session")
+def jax():
+    library("jax")
+    return import_module("jax")

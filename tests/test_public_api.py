@@ -1,0 +1,73 @@
+"""Every public name is listed, exists, is documented, and nothing else is public."""
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import linkern
+
+MODULES = [
+    "linkern",
+    *(
+        module.name
+        for module in pkgutil.walk_packages(linkern.__path__, "linkern.")
+        if not module.name.startswith("linkern._")
+    ),
+]
+
+PUBLIC = {
+    "AttentionResult",
+    "State",
+    "__version__",
+    "elu_plus_one",
+    "exp",
+    "feature_maps",
+    "identity",
+    "linear_attention",
+    "linear_attention_step",
+    "relu",
+}
+
+
+def test_the_public_names_are_these():
+    assert set(linkern.__all__) == PUBLIC
+    assert linkern.__all__ == sorted(linkern.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_true(name):
+    module = importlib.import_module(name)
+    if not hasattr(module, "__all__"):
+        assert name == "linkern.adapters"
+        return
+    for public in module.__all__:
+        assert hasattr(module, public), public
+    functions = {
+        attribute
+        for attribute, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == name
+        and not attribute.startswith("_")
+    }
+    if name in ("linkern.feature_maps", "linkern.operators"):
+        assert functions == set(module.__all__)
+
+
+def test_every_operator_documents_shapes_errors_source_and_an_example():
+    for operator in (linkern.linear_attention, linkern.linear_attention_step):
+        for section in (
+            "Parameters",
+            "Returns",
+            "Raises",
+            "Notes",
+            "Examples",
+            "et al.",
+        ):
+            assert section in operator.__doc__
+
+
+def test_the_package_is_typed():
+    assert (Path(linkern.__file__).parent / "py.typed").exists()

@@ -1,0 +1,90 @@
+"""The state: zeros, and the monoid."""
+
+import re
+
+import numpy as np
+import pytest
+
+import linkern
+from linkern import State
+
+
+def random_state(seed, normalize=True):
+    rng = np.random.default_rng(seed)
+    memory = rng.integers(-5, 5, (2, 3, 4)).astype(np.float64)
+    return State(memory, memory[..., 0] if normalize else None)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_combine_is_a_monoid(normalize):
+    a, b, c = (random_state(seed, normalize) for seed in range(3))
+    zero = State.zeros(3, 4, like=a.memory, batch_shape=(2,), normalize=normalize)
+    for left, right in (
+        (a.combine(b).combine(c), a.combine(b.combine(c))),
+        (zero.combine(a), a),
+        (a.combine(zero), a),
+    ):
+        assert np.array_equal(left.memory, right.memory)
+        assert (left.normalizer is None) == (right.normalizer is None)
+        if normalize:
+            assert np.array_equal(left.normalizer, right.normalizer)
+
+
+def test_zeros_follow_the_array_they_are_like(lib):
+    like = lib.array(np.zeros(1, np.float32))
+    state = State.zeros(2, 3, like=like, batch_shape=(4,))
+    assert type(state.memory) is type(like)
+    assert state.memory.dtype == like.dtype
+    assert tuple(state.normalizer.shape) == (4, 2)
+
+
+def test_zeros_like_half_precision_are_float32():
+    assert State.zeros(2, 3, like=np.zeros(1, np.float16)).memory.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (
+            lambda s: State.zeros(-1, 2, like=s.memory),
+            ValueError,
+            "`key_dim` must not be negative, got -1.",
+        ),
+        (
+            lambda s: State.zeros(1.5, 2, like=s.memory),
+            TypeError,
+            "`key_dim` must be an integer, got 1.5.",
+        ),
+        (lambda s: State.zeros(1, 2, like=[1.0]), TypeError, "`like` must be an array"),
+        (
+            lambda s: s.combine(State(s.memory, None)),
+            ValueError,
+            "`later` must carry a normalizer exactly when",
+        ),
+        (
+            lambda s: s.combine(s.memory),
+            TypeError,
+            "`later` must be a `State` or None, got ndarray.",
+        ),
+        (
+            lambda s: s.combine(State(s.memory[:1], s.normalizer[:1])),
+            ValueError,
+            "`later.memory` must have the shape of this state's memory, (2, 3, 4), got (1, 3, 4).",
+        ),
+        (
+            lambda s: s.combine(State(s.memory, s.normalizer[:1])),
+            ValueError,
+            "`later.normalizer` must have the shape",
+        ),
+    ],
+)
+def test_bad_states_are_refused(call, error, sentence):
+    with pytest.raises(error, match=re.escape(sentence)):
+        call(random_state(0))
+
+
+def test_results_are_named_tuples():
+    x = np.ones((2, 1))
+    output, state = linkern.linear_attention(x, x, x)
+    assert output.shape == (2, 1)
+    assert state._fields == ("memory", "normalizer")
