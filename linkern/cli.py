@@ -32,6 +32,7 @@ __all__ = ["main"]
 
 EXIT_USAGE = 2
 EXIT_CANARIES = 4
+CRASH_FOLDER = Path("linkern-repro")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -220,11 +221,13 @@ def _judge(
     found = report_of(plan, results)
     if not one_of_many or found.exit_code:
         console.print(rendering.report(plan, found))
-    if options["repro"] is not None:
-        for result in results:
-            script = reproduce.write(plan, result, options["repro"])
-            if script is not None:
-                console.print(f"wrote {script}")
+    for result in results:
+        example = result.counterexample
+        folder = options["repro"]
+        if folder is None and example is not None and example.died:
+            folder = CRASH_FOLDER  # what killed a process must not be lost
+        if folder is not None and example is not None:
+            console.print(f"wrote {reproduce.write(plan, result, example, folder)}")
     return found
 
 

@@ -178,7 +178,7 @@ def test_devices_do_not_mix():
     arrays = [strict.asarray(GOOD[name]) for name in ("query", "key", "value")]
     arrays[1] = strict.asarray(arrays[1], device=strict.Device("device1"))
     with pytest.raises(
-        ValueError, match="must have the same device, got .*CPU_DEVICE.*device1"
+        ValueError, match=r"must have the same device, got .*CPU_DEVICE.*device1"
     ):
         linkern.linear_attention(*arrays)
 

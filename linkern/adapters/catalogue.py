@@ -52,9 +52,12 @@ class Entry:
 
 def _own() -> Iterator[Entry]:
     for library in ("numpy", "array_api_strict", "torch", "jax"):
-        for form in ("recurrent", "chunkwise", "parallel"):
+        for form in ("auto", "recurrent", "parallel"):
             for operator in OPERATORS.values():
-                options: dict[str, Any] = {"form": form}
+                options: dict[str, Any] = {}
+                if form != "auto":
+                    # Fixed options are not varied: these forms have no chunks.
+                    options = {"form": form, "chunk_size": None}
                 if not operator.causal:
                     options["causal"] = False
                 yield Entry(

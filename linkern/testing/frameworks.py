@@ -34,6 +34,8 @@ class Framework:
         Whether an object is a plain array of the library.
     mutable : bool
         Whether arrays can be overwritten in place.
+    compiles : bool
+        Whether operations are compiled anew for each shape.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Framework:
     to_numpy: Callable[[Any], NDArray[Any]]
     is_native: Callable[[Any], bool]
     mutable: bool = True
+    compiles: bool = False
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -121,6 +124,7 @@ def _jax() -> Framework:
         lambda x: _widened(np.array(x)),
         lambda x: isinstance(x, jax.Array),
         mutable=False,
+        compiles=True,
     )
 
 

@@ -1,10 +1,11 @@
 """Making problems: each kind of input is named after what it does to the sums.
 
-A problem is a draw of shape, kind and seed; its arrays follow from those. That keeps a
-draw small enough for Hypothesis to shrink a sequence of 600 tokens to the 17 that
-matter.
+A problem is a draw of shape, kind and seed; its arrays follow from those. With the same
+seed, a shorter sequence holds the first tokens of a longer one, so that Hypothesis can
+shrink 600 tokens to the 17 that matter.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,14 @@ def _integer_features(
     most = min(3, scope.query_map.largest_integer, scope.key_map.largest_integer)
 
     def features(of: tuple[int, ...], present: float) -> NDArray[np.int64]:
-        drawn = rng.integers(0, most + 1, of) * (rng.random(of) < present)
+        drawn = _tokens(rng, of, lambda r, s: r.integers(0, most, s, endpoint=True))
+        drawn *= _tokens(rng, of, lambda r, s: r.random(s) < present)
         if kind == "onehot" and present:
-            drawn = np.arange(of[-1]) == rng.integers(0, of[-1], (*of[:-1], 1))
+            one = _tokens(rng, (*of[:-1], 1), lambda r, s: r.integers(0, of[-1], s))
+            drawn = (np.arange(of[-1]) == one).astype(np.int64)
         # Feature 0 is 1 in every query and key, so that no denominator is zero.
         drawn[..., 0] = 1
-        return drawn.astype(np.int64)
+        return drawn
 
     a, b = features(shape.query, present), features(shape.key, present)
     # Twice: the filler at most doubles a denominator.
@@ -92,12 +95,12 @@ def _integer_values(
     most = max(1, min(room, 2**scope.input_bits))
     if kind in ("dense", "onehot"):
         most = min(most, 9)
-    v = rng.integers(-most, most, shape, endpoint=True)
-    v *= rng.random(shape) < present
+    v = _tokens(rng, shape, lambda r, s: r.integers(-most, most, s, endpoint=True))
+    v *= _tokens(rng, shape, lambda r, s: r.random(s) < present)
     if kind == "cancelling":
         held = shape[-2] // 2
         v[..., held : 2 * held, :] = -v[..., :held, :]
-        v += rng.integers(-1, 1, shape, endpoint=True)
+        v += _tokens(rng, shape, lambda r, s: r.integers(-1, 1, s, endpoint=True))
         v = np.clip(v, -most, most)
     return v
 
@@ -149,32 +152,46 @@ def _real_features(
     scope: Scope, shape: tuple[int, ...], kind: str, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     if kind == "normal":
-        return np.exp(np.minimum(rng.normal(size=shape), 0)) + np.maximum(
-            rng.normal(size=shape), 0
-        )
+        x = _tokens(rng, shape, lambda r, s: r.normal(size=s))
+        return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
     if kind == "wide":
-        return np.exp2(rng.uniform(-6, 6, shape))
+        return np.exp2(_uniform(rng, shape, -6, 6))
     if kind == "tiny":
         lowest = -tiny_feature_exponent(scope)
-        return np.exp2(rng.uniform(lowest, lowest / 2, shape))
+        return np.exp2(_uniform(rng, shape, lowest, lowest / 2))
     if kind == "constant":
         return np.full(shape, rng.uniform(0.5, 1.5))
-    return rng.uniform(0.1, 1.0, shape)
+    return _uniform(rng, shape, 0.1, 1.0)
 
 
 def _real_values(
     shape: tuple[int, ...], values: str, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     if values == "uniform":
-        return rng.uniform(0, 1, shape)
+        return _uniform(rng, shape, 0, 1)
     if values == "positive":
-        return rng.uniform(0.5, 1.5, shape)
+        return _uniform(rng, shape, 0.5, 1.5)
     if values == "constant":
         # Whole numbers: exact in every dtype, so that the hull is what was passed.
-        return np.broadcast_to(
-            rng.integers(1, 8, (*shape[:-2], 1, shape[-1])), shape
-        ).astype(np.float64)
-    v = rng.normal(size=shape)
+        whole = rng.integers(1, 8, (*shape[:-2], 1, shape[-1]))
+        return np.broadcast_to(whole, shape).astype(np.float64)
+    v = _tokens(rng, shape, lambda r, s: r.normal(size=s))
     if values == "alternating":
         v = abs(v) * np.where(np.arange(shape[-2]) % 2, -1.0, 1.0)[:, None]
     return v
+
+
+def _uniform(
+    rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float
+) -> NDArray[np.float64]:
+    return _tokens(rng, shape, lambda r, s: r.uniform(low, high, s))
+
+
+def _tokens(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    sample: Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]],
+) -> NDArray[Any]:
+    """Draw an array ``(..., T, D)`` token by token, from a generator of its own."""
+    first = (shape[-2], *shape[:-2], shape[-1])
+    return np.moveaxis(sample(rng.spawn(1)[0], first), 0, -2).copy()

@@ -37,12 +37,15 @@ class Scope:
         Dtype of the inputs.
     exposes : frozenset of str
         Keywords of the target, ``form`` and ``chunk_size`` among them if it has forms.
+    few_shapes : bool
+        Whether each new shape is expensive, since it is compiled.
     """
 
     operator: Operator
     contract: Contract
     dtype: str
     exposes: frozenset[str] = frozenset()
+    few_shapes: bool = False
 
     @property
     def query_map(self) -> FeatureMap:

@@ -69,7 +69,9 @@ def _explained(plan: Plan, check: CheckResult) -> RenderableType:
     text.append(f"\n  law       {check.statement}")
     example = check.counterexample
     if example is not None:
-        text.append(f"\n  smallest  {example.input}")
+        text.append(
+            f"\n  {'input   ' if example.died else 'smallest'}  {example.input}"
+        )
         if example.got is not None:
             text.append(f"\n  entry     {example.index} of (B, H, T, V)")
             text.append(f"\n  got       {example.got!r}")

@@ -44,6 +44,8 @@ class Counterexample:
         The calls that show it, with their inputs; the last one is the odd one out.
     index : list of int or None
         First wrong entry in ``(B, H, T, V)``.
+    died : bool
+        Whether the target crashed or hung: the input is not the smallest then.
     got, exact, bound, ratio : float or None
         The entry, the exact one, what a correct kernel may be off by, and the error as
         a multiple of that.
@@ -56,9 +58,12 @@ class Counterexample:
     exact: float | None = None
     bound: float | None = None
     ratio: float | None = None
+    died: bool = False
 
     @classmethod
-    def of(cls, violation: Violation, calls: tuple[Call, ...]) -> "Counterexample":
+    def of(
+        cls, violation: Violation, calls: tuple[Call, ...], *, died: bool = False
+    ) -> "Counterexample":
         """Return the counterexample that a violation and its calls make."""
         return cls(
             repr(violation.problem),
@@ -68,6 +73,7 @@ class Counterexample:
             violation.exact,
             violation.bound,
             violation.ratio,
+            died,
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from linkern.testing.plan import Plan
-from linkern.testing.report import CheckResult
+from linkern.testing.report import CheckResult, Counterexample
 from linkern.testing.worker import to_layout
 
 __all__ = ["command", "write"]
@@ -95,11 +95,10 @@ def command(plan: Plan, check: str) -> str:
     return " ".join(words)
 
 
-def write(plan: Plan, result: CheckResult, folder: Path) -> Path | None:
+def write(
+    plan: Plan, result: CheckResult, example: Counterexample, folder: Path
+) -> Path:
     """Write the counterexample of a result, and return the path of its script."""
-    example = result.counterexample
-    if example is None:
-        return None
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {}
     half = ""

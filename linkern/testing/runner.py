@@ -105,7 +105,13 @@ def _run_check(plan: Plan, check: Check, target: Target) -> tuple[CheckResult, b
     """Run one check on every dtype; return its verdict and whether the target hung."""
     total = Tally()
     for dtype in plan.dtypes:
-        scope = Scope(OPERATORS[plan.op], plan.contract, dtype, target.exposes)
+        scope = Scope(
+            OPERATORS[plan.op],
+            plan.contract,
+            dtype,
+            exposes=target.exposes - set(plan.options),
+            few_shapes=framework_named(plan.framework).compiles,
+        )
         reason = check.unsupported(scope)
         if reason is not None:
             return _result(check, "unsupported", total, reason), False
@@ -116,7 +122,8 @@ def _run_check(plan: Plan, check: Check, target: Target) -> tuple[CheckResult, b
         except TargetDied as death:
             assert total.problem is not None
             message = f"the target {death.reason}"
-            return _failed(check, total, Violation(message, total.problem)), death.hung
+            last = Violation(message, total.problem)
+            return _failed(check, total, last, died=True), death.hung
         except Flaky as flaky:
             found = _violation_inside(flaky)
             message = "the target is not deterministic: a violation did not repeat"
@@ -177,8 +184,10 @@ def _violation_inside(error: BaseException) -> Violation | None:
     return None
 
 
-def _failed(check: Check, tally: Tally, violation: Violation) -> CheckResult:
-    example = Counterexample.of(violation, tuple(tally.calls))
+def _failed(
+    check: Check, tally: Tally, violation: Violation, *, died: bool = False
+) -> CheckResult:
+    example = Counterexample.of(violation, tuple(tally.calls), died=died)
     return _result(check, "failed", tally, violation.message, example)
 
 

@@ -27,6 +27,9 @@ __all__ = [
 EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256)
 LONG = (200, 257, 300, 511, 513, 640)
 LONGEST = 320
+# Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
+FEW_LENGTHS = (1, 2, 17, 65, 130)
+FEW_DIMS = (4,)
 DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65)
 
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
@@ -52,6 +55,8 @@ def lengths(
         largest = limit // step * step
         return max(min(rounded, largest), -(-least // step) * step)
 
+    if scope.few_shapes:
+        return st.sampled_from(FEW_LENGTHS).map(allowed)
     unbounded = st.one_of(
         st.integers(least, max(least, min(LONGEST, limit))),
         st.sampled_from(EDGES + LONG),
@@ -88,11 +93,17 @@ def shapes(
     keys = length
     if not scope.operator.causal and not contract.equal_lengths and draw(st.booleans()):
         keys = draw(lengths(scope, least=max(least, 1), most=most))
-    key_dim = draw(dims(contract.key_dims, key_dims))
-    value_dim = key_dim if contract.equal_dims else draw(dims(contract.value_dims))
-    many = "h" in contract.layout
-    heads = draw(st.integers(least_heads, max(least_heads, 3))) if many else 1
-    batch = draw(st.integers(1, 2)) if "b" in contract.layout else 1
+    few = FEW_DIMS if scope.few_shapes else ()
+    key_dim = draw(dims(contract.key_dims or few, key_dims))
+    value_dim = key_dim
+    if not contract.equal_dims:
+        value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
+    heads, batch = 1, 1
+    if "h" in contract.layout:
+        most_heads = max(least_heads, 2 if few else 3)
+        heads = most_heads if few else draw(st.integers(least_heads, most_heads))
+    if "b" in contract.layout and not few:
+        batch = draw(st.integers(1, 2))
     return Shape(batch, heads, length, keys, key_dim, value_dim)
 
 
@@ -150,7 +161,11 @@ def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 def with_cut(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
     """Add a cut of the tokens into past and future."""
     problem = draw(problems)
-    return _knob(problem, cut=draw(st.integers(1, max(problem.length - 1, 1))))
+    last = max(problem.length - 1, 1)
+    cuts = st.integers(1, last)
+    if problem.scope.few_shapes:
+        cuts = st.sampled_from([n for n in FEW_LENGTHS if n <= last])
+    return _knob(problem, cut=draw(cuts))
 
 
 @st.composite

@@ -1,0 +1,144 @@
+"""The bounds hold for correct arithmetic, and are close enough to be broken by bad."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkern import oracle
+from linkern.oracle.bounds import SIGNIFICAND_BITS
+
+SIZES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def sequential(query, key, value, dtype, order):
+    """Linear attention with every operation rounded to `dtype`, keys in any order."""
+    numerator = np.zeros(value.shape[-1], dtype)
+    denominator = dtype(0)
+    for j in order:
+        weight = dtype(0)
+        for a, b in zip(query, key[j], strict=True):
+            weight = dtype(weight + dtype(a * b))
+        numerator = (numerator + (weight * value[j]).astype(dtype)).astype(dtype)
+        denominator = dtype(denominator + weight)
+    return (numerator / denominator).astype(dtype)
+
+
+def problem(rng, dtype, length=30, key_dim=3):
+    query, key = (rng.uniform(0.1, 1, (n, key_dim)).astype(dtype) for n in (1, length))
+    return query, key, rng.normal(size=(length, 4)).astype(dtype)
+
+
+def expected(query, key, value, dtype, **options):
+    wide = (x.astype(np.float64) for x in (query, key, value))
+    exact = oracle.evaluate(*wide, causal=False)
+    precisions = oracle.Precisions(dtype)
+    return oracle.bounded_output(exact, oracle.Quotient(), precisions, **options)
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+@given(seed=st.integers(0, 2**16))
+def test_any_order_of_keys_stays_within_the_bound(name, seed):
+    rng = np.random.default_rng(seed)
+    query, key, value = problem(rng, SIZES[name])
+    judged = expected(query, key, value, name)
+    got = sequential(query[0], key, value, SIZES[name], rng.permutation(30))
+    assert (abs(got.astype(np.float64) - judged.output[0]) <= judged.bound[0]).all()
+
+
+def test_stagnation_attains_a_good_part_of_the_bound():
+    # Ties to even: 1 + u rounds to 1, time after time, so that nothing is ever added.
+    key = np.full((1001, 1), 2.0**-24, np.float32)
+    key[0] = 1
+    query, value = np.ones((1, 1), np.float32), np.ones((1001, 1), np.float32)
+    value[1:] = -1
+    judged = expected(query, key, value, "float32")
+    got = sequential(query[0], key, value, np.float32, range(1001))
+    ratio = abs(got[0] - judged.output[0, 0]) / judged.bound[0, 0]
+    assert 0.2 < ratio <= 1
+
+
+def test_what_cannot_be_proved_is_infinite():
+    rng = np.random.default_rng(0)
+    query, key, value = problem(rng, ml_dtypes.bfloat16, length=200)
+    assert np.isinf(expected(query, key, value, "bfloat16").bound).all()
+    assert np.isinf(oracle.gamma(np.asarray([200.0]), 2.0**-8)).all()
+
+
+def test_a_declared_chunk_size_gives_a_sharper_bound():
+    rng = np.random.default_rng(0)
+    query, key, value = problem(rng, np.float32, length=2000)
+    loose = expected(query, key, value, "float32").bound
+    sharp = expected(query, key, value, "float32", chunk_size=64).bound
+    assert (sharp * 10 < loose).all()
+
+
+@pytest.mark.parametrize(
+    "stage", ["feature", "operand", "score", "state", "normalizer"]
+)
+def test_every_declared_stage_widens_the_bound(stage):
+    rng = np.random.default_rng(0)
+    wide = (x.astype(np.float64) for x in problem(rng, np.float32))
+    exact = oracle.evaluate(*wide, causal=False)
+    plain = oracle.bounded_output(
+        exact, oracle.Quotient(), oracle.Precisions("float32")
+    )
+    declared = oracle.Precisions("float32", **{stage: "bfloat16"})
+    relaxed = oracle.bounded_output(exact, oracle.Quotient(), declared)
+    u = oracle.unit_roundoff("bfloat16")
+    assert (relaxed.bound > plain.bound + 0.5 * u * abs(relaxed.output)).all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "divisor"),
+    [("denominator", 6 + 2), ("normalizer", 6 + 2 * 3), ("clamp", 7)],
+)
+def test_declared_epsilons_enter_where_they_say(mode, divisor):
+    query, key = np.full((1, 1), 3.0), np.full((1, 1), 2.0)
+    exact = oracle.evaluate(query, key, np.ones((1, 1)), causal=True)
+    eps = 7.0 if mode == "clamp" else 2.0
+    quotient = oracle.Quotient(eps=eps, eps_mode=mode)
+    found = oracle.bounded_output(exact, quotient, oracle.Precisions("float32"))
+    assert found.output[0, 0] == 6 / divisor
+
+
+def test_scale_stays_inside_the_quotient_only_if_there_is_an_epsilon():
+    exact = oracle.evaluate(
+        np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)), causal=True
+    )
+    for quotient, output in (
+        (oracle.Quotient(scale=0.5), 1.0),
+        (oracle.Quotient(scale=0.5, eps=0.5), 0.5),
+        (oracle.Quotient(scale=0.5, normalize=False), 0.5),
+    ):
+        found = oracle.bounded_output(exact, quotient, oracle.Precisions("float32"))
+        assert found.output[0, 0] == output
+
+
+def integers(denominator, key_dim=1):
+    query = np.zeros((1, key_dim), int)
+    query[0, 0] = denominator
+    key = np.ones((1, key_dim), int)
+    return oracle.evaluate_integers(query, key, np.full((1, 1), 3), causal=True)
+
+
+def test_integers_leave_no_room_where_the_divisor_is_a_power_of_two():
+    u = oracle.unit_roundoff("float32")
+    for denominator, key_dim, sharp in ((4, 1, True), (4, 3, False), (5, 1, False)):
+        found = oracle.exact_integer_output(
+            integers(denominator, key_dim), oracle.Quotient(), "float32"
+        )
+        assert found.output[0, 0] == 3
+        assert (found.bound[0, 0] <= 3.1 * u * 3) == sharp
+
+
+def test_an_unnormalised_sum_of_integers_may_not_round_at_all():
+    quotient = oracle.Quotient(normalize=False)
+    found = oracle.exact_integer_output(integers(5), quotient, "float32")
+    assert found.bound[0, 0] <= 2.0**-53 * found.output[0, 0]
+
+
+def test_every_precision_has_a_unit_roundoff():
+    for name, bits in SIGNIFICAND_BITS.items():
+        assert oracle.unit_roundoff(name) == 2.0**-bits

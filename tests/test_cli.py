@@ -1,0 +1,231 @@
+"""The command: exit codes, JSON, reproducers, and never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from linkern import cli
+from linkern.testing import CHECKS, OPERATORS, judging
+
+KERNELS = Path(__file__).parent / "testing" / "kernels.py"
+
+
+@pytest.fixture(autouse=True)
+def trusted(request, monkeypatch):
+    """Spare most tests the canaries, which run at the start of every command."""
+    if "exits_with_4" not in request.node.name:
+        monkeypatch.setattr(cli, "_trust_the_referee", lambda seed: None)
+
+
+def run(*words, target="good", op="linear_attention", profile="quick"):
+    command = ["verify", f"{KERNELS}:{target}", "--op", op, "--profile", profile]
+    return CliRunner().invoke(cli.main, [*command, *words])
+
+
+def test_a_correct_kernel_exits_with_0(tmp_path):
+    result = run("--json", str(tmp_path / "report.json"))
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "passed"
+    assert [check["name"] for check in report["checks"]] == list(CHECKS)
+    assert {"linkern", "rules", "target", "op", "contract", "environment"} <= set(
+        report
+    )
+    keys = {
+        "name",
+        "statement",
+        "verdict",
+        "examples",
+        "worst_ratio",
+        "counterexample",
+        "message",
+        "seconds",
+    }
+    assert all(set(check) == keys for check in report["checks"])
+
+
+def test_a_faulty_kernel_exits_with_1_and_can_be_reproduced(tmp_path):
+    check = ("--check", "value_on_integers")
+    result = run(*check, "--repro", str(tmp_path), target="loses_last_key")
+    assert result.exit_code == 1
+    for word in ("smallest", "got", "exact", "bound", "again", "linkern verify"):
+        assert word in result.output
+    script = tmp_path / "loses_last_key-value_on_integers.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    )
+    assert "call 0: shape (1, 1, 2, 1), dtype float32" in done.stdout
+    assert "exact" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--declare", "epz=1"), 'did you mean "eps"'),
+        (("--declare", "eps"), "must have the form KEY=VALUE"),
+        (("--check", "causalty"), 'did you mean "causality"'),
+        (("--expect-failure", "causality"), "must have the form CHECK=REASON"),
+        (("--expect-failure", "nope=x"), 'unknown check "nope"'),
+        (("--framework", "tensorflow"), 'unknown framework "tensorflow"'),
+        (("--framework", "cupy"), "pip install 'linkern[cuda12]'"),
+        (("--dtype", "int8"), 'unknown dtype for numpy "int8"'),
+        (("--profile", "slow"), 'unknown profile "slow"'),
+        (("--timeout", "0"), "the timeout must be positive"),
+        (("--contract", "/nowhere.toml"), "cannot be read as TOML"),
+        (("--json", "/nowhere/report.json"), "there is no folder"),
+        (("--seed", "-1"), "--seed"),
+    ],
+)
+def test_unusable_options_exit_with_2(words, sentence):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("nowhere.py:kernel", "--op", "linear_attention"),
+            "there is no file nowhere.py",
+        ),
+        (("no.such.module:f", "--op", "linear_attention"), "No module named"),
+        (("kernel", "--op", "linear_attention"), "package.module:attribute"),
+        ((f"{KERNELS}:not_callable", "--op", "linear_attention"), "must be callable"),
+        ((f"{KERNELS}:good",), "with --op"),
+        (
+            (f"{KERNELS}:good", "--op", "linear_atention"),
+            'did you mean "linear_attention"',
+        ),
+        (("--op", "nonsense"), 'unknown operator "nonsense"'),
+    ],
+)
+def test_unusable_targets_exit_with_2(words, sentence):
+    result = CliRunner().invoke(cli.main, ["verify", *words])
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
+def test_a_module_that_fails_to_import_exits_with_2(tmp_path):
+    (tmp_path / "broken.py").write_text("raise SystemExit(5)\n")
+    (tmp_path / "crash.py").write_text("import os\nos.abort()\n")
+    for name, sentence in (("broken", "SystemExit: 5"), ("crash", "SIGABRT")):
+        words = ["verify", f"{tmp_path / name}.py:f", "--op", "linear_attention"]
+        result = CliRunner().invoke(cli.main, words)
+        assert result.exit_code == 2
+        assert sentence in result.output
+
+
+def test_nothing_concluded_exits_with_3():
+    # The only check asked for does not apply: nothing was judged.
+    assert run("--check", "scaling_of_keys").exit_code == 3
+    # Nothing can be proved of sums in bfloat16 over this many features.
+    declared = ("--declare", "accumulator_dtype=bfloat16", "--declare", "key_dims=128")
+    result = run(*declared, "--check", "value_on_reals", "--dtype", "float32")
+    assert result.exit_code == 3
+    assert "inconclusive" in result.output
+
+
+def test_a_blind_referee_exits_with_4(monkeypatch):
+    monkeypatch.setattr(judging.Trial, "_judge", lambda *args: None)
+    result = run()
+    assert result.exit_code == 4
+    assert "did not catch the planted defect" in result.output
+
+
+def test_a_too_generous_referee_exits_with_4(monkeypatch):
+    generous = judging._interval
+
+    def ten_thousand_times(expected, dtype):
+        low, high = generous(expected, dtype)
+        return low - 1e4 * expected.bound - 1, high + 1e4 * expected.bound + 1
+
+    monkeypatch.setattr(judging, "_interval", ten_thousand_times)
+    assert run().exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("segfaults", "crashed with SIGSEGV"),
+        ("exits_hard", "ended its process with exit code 7"),
+        ("hangs", "did not return within 0.5 s"),
+        ("returns_none", "returned builtins.NoneType, not an array"),
+        ("returns_scalar", "returned numpy.float32, not an array"),
+        ("raises", "RuntimeError: no such kernel image"),
+    ],
+)
+def test_wild_targets_fail_and_end_nothing(name, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("--timeout", "0.5", target=name)
+    assert result.exit_code == 1
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+    saved = list(tmp_path.glob("linkern-repro/*.npz"))
+    died = name in ("segfaults", "exits_hard", "hangs")
+    assert bool(saved) == died
+
+
+@pytest.mark.parametrize(
+    "name", ["chatters", "changes_the_process", "returns_state_too", "layer"]
+)
+def test_odd_but_correct_targets_pass(name):
+    result = run("--check", "value_on_reals", "--check", "causality", target=name)
+    assert result.exit_code == 0, result.output
+
+
+def test_expected_failures_are_strict():
+    words = (
+        "--check",
+        "value_on_integers",
+        "--expect-failure",
+        "value_on_integers=known",
+    )
+    result = run(*words, target="loses_last_key")
+    assert result.exit_code == 0
+    assert "xfailed" in result.output
+    result = run(*words, target="good")
+    assert result.exit_code == 1
+    assert "remove the expectation" in " ".join(result.output.split())
+
+
+def test_a_contract_file_and_a_declaration_add_up(tmp_path):
+    path = tmp_path / "contract.toml"
+    path.write_text('layout = "bhtd"\nmin_length = 1\n')
+    result = run(
+        "--contract", str(path), "--declare", "max_length=40", target="segfaults"
+    )
+    assert result.exit_code == 0, result.output
+    assert "max_length=40" in result.output
+
+
+def test_the_listing_shows_everything():
+    result = CliRunner().invoke(cli.main, ["list"])
+    assert result.exit_code == 0
+    for name in (*OPERATORS, *CHECKS):
+        assert name in result.output
+
+
+def test_help_and_version():
+    for option in ("--help", "--version"):
+        assert CliRunner().invoke(cli.main, [option]).exit_code == 0
+    assert "Exit code" in CliRunner().invoke(cli.main, ["verify", "-h"]).output
+
+
+def test_without_a_target_our_own_forms_are_judged(monkeypatch):
+    from linkern.adapters import catalogue
+
+    own = [entry for entry in catalogue.OWN if entry.framework == "numpy"]
+    monkeypatch.setattr(
+        cli, "installed", lambda op: [e for e in own if op in (None, e.op)]
+    )
+    result = CliRunner().invoke(cli.main, ["verify", "--profile", "quick"])
+    assert result.exit_code == 0, result.output
+    for form in ("recurrent", "parallel"):
+        assert result.output.count(f"form={form}") == 2
+    assert result.output.count("causal=False") == 3

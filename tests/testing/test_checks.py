@@ -1,0 +1,213 @@
+"""Each check is seen to fail on a kernel that breaks its law, and to pass others."""
+
+import numpy as np
+import pytest
+
+import linkern
+from linkern.testing import CHECKS, verify
+from linkern.testing.correct import CORRECT, quadratic
+from linkern.testing.mutants import FAULTY
+
+IDENTITY = {"feature_map": "identity"}
+
+
+def in_features(query, key, value):
+    """Correct on features: the recurrent form of a kernel without a feature map."""
+    scores = np.tril(query @ np.swapaxes(key, -1, -2))
+    return (scores @ value) / scores.sum(-1, keepdims=True)
+
+
+def with_tiny_epsilon(query, key, value):
+    """An epsilon so small that only homogeneity can see it."""
+    scores = np.tril(query @ np.swapaxes(key, -1, -2))
+    divisor = scores.sum(-1, keepdims=True) + np.asarray(1e-18, query.dtype)
+    return (scores @ value) / divisor
+
+
+def with_forms(query, key, value, form="parallel", chunk_size=None):
+    """Forgets a key in its recurrent form only, and another with small chunks only."""
+    output = quadratic(query, key, value)
+    if form == "recurrent" or (chunk_size is not None and chunk_size < query.shape[-2]):
+        key, value = key[..., 1:, :], value[..., 1:, :]
+        output[..., 1:, :] = quadratic(query[..., 1:, :], key, value)
+    return output
+
+
+def depends_on_length(query, key, value):
+    """Right on average: the last row is a little off unless the length is even."""
+    output = quadratic(query, key, value)
+    if query.shape[-2] % 2:
+        output[..., -1:, :] *= output.dtype.type(1.001)
+    return output
+
+
+BREAKS = {
+    "shape_and_dtype": FAULTY["returns_float64"],
+    "short_sequences": FAULTY["crashes_on_one_token"],
+    "value_on_integers": FAULTY["key_lost_at_chunk_edge"],
+    "value_on_reals": FAULTY["tfloat32_operands"],
+    "row_normalisation": FAULTY["denominator_clamped"],
+    "causality": FAULTY["noncausal_normalizer"],
+    "parallel_equals_recurrent": with_forms,
+    "chunk_invariance": with_forms,
+    "prefix": depends_on_length,
+    "scaling_of_values": FAULTY["float16_values"],
+    "scaling_of_keys": with_tiny_epsilon,
+    "inputs_untouched": FAULTY["overwrites_key"],
+    "determinism": FAULTY["replays_by_address"],
+    "heads_independent": FAULTY["heads_mixed"],
+}
+
+
+def judge(kernel, check, **options):
+    options = {"profile": "quick", "dtypes": ("float32",), **options}
+    report = verify(kernel, op="linear_attention", checks=[check], **options)
+    return report.checks[0]
+
+
+def test_every_check_has_a_kernel_that_breaks_it():
+    assert set(BREAKS) == set(CHECKS)
+
+
+@pytest.mark.parametrize("check", BREAKS)
+def test_each_check_is_seen_to_fail(check):
+    contract = IDENTITY if check == "scaling_of_keys" else {}
+    result = judge(BREAKS[check], check, contract=contract)
+    assert result.verdict == "failed"
+    assert result.message
+    assert result.counterexample.calls
+
+
+@pytest.mark.parametrize("check", BREAKS)
+def test_each_check_is_seen_to_pass(check):
+    if check == "scaling_of_keys":
+        result = judge(in_features, check, contract=IDENTITY)
+    else:
+        result = judge(linkern.linear_attention, check)
+    assert result.verdict == "passed"
+    assert result.examples >= 20
+
+
+@pytest.mark.parametrize(
+    ("check", "contract", "reason"),
+    [
+        ("scaling_of_keys", {}, "elu_plus_one is not homogeneous"),
+        ("scaling_of_keys", {**IDENTITY, "eps": "1e-6"}, "eps=1e-06"),
+        ("row_normalisation", {"normalize": "false"}, "normalize=false"),
+        ("parallel_equals_recurrent", {}, "no keyword `form`"),
+        ("chunk_invariance", {}, "no keyword `chunk_size`"),
+        ("heads_independent", {"layout": "td"}, "td has no heads"),
+        (
+            "value_on_integers",
+            {"feature_map": "softmax"},
+            "softmax has integer features",
+        ),
+        ("short_sequences", {"min_length": "2"}, "neither no token nor one"),
+    ],
+)
+def test_laws_that_do_not_apply_say_why(check, contract, reason):
+    result = judge(quadratic, check, contract=contract)
+    assert result.verdict == "unsupported"
+    assert reason in result.message
+
+
+def test_a_lost_key_shrinks_to_just_past_the_chunk():
+    example = judge(
+        FAULTY["key_lost_at_chunk_edge"], "value_on_integers"
+    ).counterexample
+    # The mutant loses the last key of a full chunk of 16, so 17 tokens are needed.
+    assert example.calls[-1].query.shape[-2] == 17
+    assert example.index[-2] == 16
+    assert example.got != example.exact
+
+
+def test_a_declared_epsilon_is_allowed_and_another_one_is_not():
+    kernel = FAULTY["eps_1e-6"]
+    for eps, verdict in (("1e-6", "passed"), ("1e-5", "failed")):
+        report = verify(
+            kernel, op="linear_attention", contract={"eps": eps}, profile="quick"
+        )
+        assert report.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("mutant", "declared"),
+    [
+        ("tfloat32_operands", {"operand_dtype": "tfloat32"}),
+        ("bfloat16_scores", {"score_dtype": "bfloat16"}),
+        ("bfloat16_state", {"state_dtype": "bfloat16", "normalizer_dtype": "bfloat16"}),
+        ("bfloat16_normalizer", {"normalizer_dtype": "bfloat16"}),
+        ("denominator_clamped", {"eps": "1e-3", "eps_mode": "clamp"}),
+    ],
+)
+def test_declared_relaxations_make_mutants_honest(mutant, declared):
+    report = verify(
+        FAULTY[mutant],
+        op="linear_attention",
+        contract=declared,
+        dtypes=("float32",),
+        profile="quick",
+    )
+    failed = [c for c in report.checks if c.verdict == "failed"]
+    assert [c.name for c in failed] == []
+
+
+def test_layouts_lengths_and_dims_are_respected():
+    def kernel(query, key, value):
+        assert query.ndim == 4
+        assert query.shape[1] % 8 == 0
+        assert query.shape[-1] == value.shape[-1]
+        assert query.shape[-1] in (4, 8)
+        swapped = (np.swapaxes(x, 1, 2) for x in (query, key, value))
+        return np.swapaxes(quadratic(*swapped), 1, 2)
+
+    contract = {
+        "layout": "bthd",
+        "length_multiple_of": 8,
+        "key_dims": [4, 8],
+        "equal_dims": True,
+        "max_length": 64,
+    }
+    report = verify(kernel, op="linear_attention", contract=contract, profile="quick")
+    assert report.verdict == "passed"
+
+
+@pytest.mark.parametrize("layout", ["htd", "td"])
+def test_fewer_axes(layout):
+    def kernel(query, key, value):
+        assert query.ndim == len(layout)
+        return quadratic(query, key, value)
+
+    report = verify(
+        kernel, op="linear_attention", contract={"layout": layout}, profile="quick"
+    )
+    assert report.verdict == "passed"
+
+
+def test_the_same_seed_gives_the_same_report():
+    def facts(seed):
+        report = verify(
+            FAULTY["tail_not_written"],
+            checks=["value_on_integers", "causality"],
+            op="linear_attention",
+            profile="quick",
+            seed=seed,
+        )
+        checks = report.to_json()["checks"]
+        return [{k: v for k, v in c.items() if k != "seconds"} for c in checks]
+
+    assert facts(3) == facts(3)
+    assert facts(3) != facts(4)
+
+
+def test_a_noncausal_kernel_passes_its_own_operator_and_fails_the_causal_one():
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value, causal=False).output
+
+    options = {"profile": "quick", "checks": ["value_on_reals", "row_normalisation"]}
+    assert (
+        verify(kernel, op="linear_attention_noncausal", **options).verdict == "passed"
+    )
+    assert verify(kernel, op="linear_attention", **options).verdict == "failed"
+    swapped = verify(CORRECT["quadratic"], op="linear_attention_noncausal", **options)
+    assert swapped.verdict == "failed"
