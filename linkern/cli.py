@@ -234,9 +234,9 @@ def _judge(
 def _overview(plans: list[Plan], reports: list[Report]) -> Table:
     table = Table(title="verdicts", title_justify="left")
     for name in ("target", "op", "library", "options", "verdict", "checks"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold", no_wrap=name == "verdict")
     for plan, found in zip(plans, reports, strict=True):
-        words = ", ".join(f"{k}={v}" for k, v in plan.options.items())
+        words = ", ".join(f"{k}={v}" for k, v in plan.options.items() if v is not None)
         row = (plan.target, plan.op, plan.framework, words)
         table.add_row(*row, *rendering.summary_row(found))
     return table

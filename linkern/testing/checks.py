@@ -29,7 +29,13 @@ from linkern.testing.registry import (
 __all__ = ["CHECKS", "Check"]
 
 # Exponents that neither overflow nor underflow on the way, by dtype.
-_EXPONENTS = {"float16": 3, "bfloat16": 60, "float32": 60, "float64": 400}
+_EXPONENTS = {
+    "float16": 3,
+    "bfloat16": 60,
+    "tfloat32": 60,
+    "float32": 60,
+    "float64": 400,
+}
 
 
 def _integers_or_reals(scope: Scope, least: int = 1) -> st.SearchStrategy[Problem]:
@@ -42,12 +48,13 @@ def _integers_or_reals(scope: Scope, least: int = 1) -> st.SearchStrategy[Proble
 def _scaled(scope: Scope) -> st.SearchStrategy[Problem]:
     kinds = ("normal", "uniform", "constant")
     # float16 has so little range that averages of both signs come out subnormal.
-    values = ("positive",) if scope.dtype == "float16" else draws.VALUE_KINDS
+    values = ("positive",) if "float16" in scope.stages else draws.VALUE_KINDS
     return draws.real_problems(scope, kinds=kinds, values=values)
 
 
 def _powers_of_two(scope: Scope) -> tuple[float, ...]:
-    reach = _EXPONENTS[scope.dtype]
+    # Accumulators wider than the inputs do not widen what inputs can hold.
+    reach = min(_EXPONENTS[name] for name in scope.stages)
     return tuple(2.0**n for n in (1, -1, reach // 2, -(reach // 2), reach, -reach))
 
 

@@ -59,6 +59,15 @@ class Scope:
         return FEATURE_MAPS[name]
 
     @property
+    def stages(self) -> set[str]:
+        """The dtypes that a number goes through, from input to output."""
+        stages = self.contract.precisions(self.dtype)
+        declared = (stages.feature, stages.operand, stages.score)
+        carried = (stages.state, stages.normalizer)
+        names = (self.dtype, stages.accumulator, *declared, *carried)
+        return {name for name in names if name}
+
+    @property
     def narrowest_bits(self) -> int:
         """Significand bits of the narrowest stage that sums go through."""
         stages = self.contract.precisions(self.dtype)

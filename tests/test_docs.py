@@ -1,0 +1,53 @@
+"""Every example in the documentation and in the docstrings is executed."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import linkern
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = [
+    module.name for module in pkgutil.walk_packages(linkern.__path__, "linkern.")
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_examples_of_pages(page):
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.failed == 0
+    assert result.attempted or page.name != "README.md"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_docstrings(name):
+    module = importlib.import_module(name)
+    assert doctest.testmod(module).failed == 0
+    if name in ("linkern.operators", "linkern.feature_maps", "linkern._state"):
+        assert doctest.testmod(module).attempted >= 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_between_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_architecture_names_every_room():
+    picture = (ROOT / "docs" / "architecture.md").read_text()
+    for module in MODULES:
+        room = module.rpartition(".")[2]
+        if room not in (
+            "oracle",
+            "testing",
+            "adapters",
+            "errors",
+            "catalogue",
+            "published",
+        ):
+            assert room in picture, module
