@@ -5,6 +5,7 @@ obvious, what to do.
 """
 
 import math
+import numbers
 import operator
 from typing import Any
 
@@ -252,7 +253,7 @@ def chunk_size(size: Any, form: str) -> int | None:
     integer = _as_index(size)
     if integer is None or integer < 1:
         msg = f"`chunk_size` must be a positive integer, got {size!r}."
-        raise (ValueError if isinstance(size, int | float) else TypeError)(msg)
+        raise (ValueError if isinstance(size, numbers.Real) else TypeError)(msg)
     if form in ("recurrent", "parallel"):
         msg = f'`chunk_size` applies to form "chunkwise" only, got form "{form}".'
         raise ValueError(msg)
@@ -292,7 +293,7 @@ def scale(value: Any) -> float | None:
     """Check the factor on the scores."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         msg = f"`scale` must be a real number or None, got {value!r}."
         raise TypeError(msg)
     if not math.isfinite(value) or value == 0:

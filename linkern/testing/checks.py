@@ -64,8 +64,7 @@ def _powers_of_two(scope: Scope) -> tuple[float, ...]:
 )
 def shape_and_dtype(trial: Trial, problem: Problem) -> None:
     """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs."""
-    output = trial.run(problem)
-    trial.require_same(output, output, problem, "")
+    trial.run(problem)
 
 
 @check(
@@ -278,8 +277,6 @@ def inputs_untouched(trial: Trial, problem: Problem) -> None:
     if reply.aliased:
         message = f"the output shares memory with its input {reply.aliased[0]}"
         raise Violation(message, problem)
-    nothing = np.zeros(0)
-    trial.require_same(nothing, nothing, problem, "")
 
 
 @check(

@@ -16,7 +16,7 @@ from linkern.oracle import FEATURE_MAPS, Precisions, Quotient
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import UsageError
 
-__all__ = ["LAYOUTS", "Contract", "nearest"]
+__all__ = ["LAYOUTS", "Contract", "as_text", "nearest"]
 
 LAYOUTS = ("bhtd", "bthd", "htd", "td")
 EPS_MODES = ("denominator", "normalizer", "clamp")
@@ -105,7 +105,7 @@ class Contract:
         for key, raw in declared.items():
             if key not in _PARSERS:
                 raise UsageError(nearest("declaration", key, _PARSERS))
-            values[key] = _PARSERS[key](key, _as_text(raw))
+            values[key] = _PARSERS[key](key, as_text(raw))
         return cls(**values)
 
     @classmethod
@@ -151,12 +151,13 @@ def nearest(what: str, got: str, known: Iterable[str]) -> str:
     return f'unknown {what} "{got}"; {hint}'
 
 
-def _as_text(raw: Any) -> str:
-    if isinstance(raw, bool):
-        return "true" if raw else "false"
-    if isinstance(raw, list):
-        return ",".join(str(item) for item in raw)
-    return str(raw).strip()
+def as_text(value: Any) -> str:
+    """Return a declared value as one writes it on the command line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return str(value).strip()
 
 
 def _refuse(key: str, rule: str, text: str) -> UsageError:

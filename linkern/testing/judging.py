@@ -61,8 +61,8 @@ class Tally:
 
     Parameters
     ----------
-    examples, proved : int
-        Problems tried; comparisons in which the bound proved something.
+    examples, bounded, proved : int
+        Problems tried; comparisons with a bound; those in which it proved something.
     worst_ratio : float or None
         Largest error as a multiple of its bound.
     problem : Problem or None
@@ -72,6 +72,7 @@ class Tally:
     """
 
     examples: int = 0
+    bounded: int = 0
     proved: int = 0
     worst_ratio: float | None = None
     problem: Problem | None = None
@@ -167,13 +168,13 @@ class Trial:
         self, one: Real, other: Real, problem: Problem, message: str
     ) -> None:
         """Require two results to be equal bit by bit (the sign of a zero aside)."""
-        self._count(np.ones(1, bool), one)
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         ratio = np.where(same, 0.0, np.inf)
         exact = Bounded(other, np.zeros_like(other))
         self._judge(same, ratio, one, exact, problem, message)
 
     def _count(self, known: NDArray[np.bool_], got: Real) -> None:
+        self._tally.bounded += 1
         self._tally.proved += bool(known.any() or got.size == 0)
 
     def _judge(

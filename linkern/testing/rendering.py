@@ -5,6 +5,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from linkern.testing.contract import as_text
 from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Report
 from linkern.testing.reproduce import command
@@ -23,7 +24,7 @@ _STYLES = {
 
 def report(plan: Plan, found: Report) -> RenderableType:
     """Return a report as a table followed by its failures."""
-    table = Table(title=_title(plan), title_justify="left", title_style="bold")
+    table = Table()
     table.add_column("check", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("examples", justify="right")
@@ -35,7 +36,7 @@ def report(plan: Plan, found: Report) -> RenderableType:
             str(check.examples),
             _ratio(check.worst_ratio),
         )
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = [_title(plan), table]
     for check in found.checks:
         if check.verdict != "passed":
             parts.append(_explained(plan, check))
@@ -51,9 +52,9 @@ def summary_row(found: Report) -> tuple[RenderableType, ...]:
     return Text(found.verdict, style=_STYLES[found.verdict]), escape(words)
 
 
-def _title(plan: Plan) -> str:
-    dtypes = ", ".join(plan.dtypes)
-    return escape(f"{plan.target} as {plan.op} ({plan.framework}: {dtypes})")
+def _title(plan: Plan) -> Text:
+    fed = f"{plan.framework}: {', '.join(plan.dtypes)}"
+    return Text(f"{plan.target} as {plan.op} ({fed})", style="bold")
 
 
 def _ratio(ratio: float | None) -> str:
@@ -85,7 +86,8 @@ def _explained(plan: Plan, check: CheckResult) -> RenderableType:
 def _footer(found: Report) -> RenderableType:
     ran = [check for check in found.checks if check.verdict != "unsupported"]
     examples = sum(check.examples for check in ran)
-    relaxed = ", ".join(f"{key}={value}" for key, value in found.contract.items())
+    declared = found.contract.items()
+    relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
     text = Text("\n")
     text.append(found.verdict, style=_STYLES[found.verdict])
     text.append(f": {len(ran)} of {len(found.checks)} checks, {examples} examples")

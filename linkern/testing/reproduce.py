@@ -1,10 +1,12 @@
 """Counterexamples as files: inputs as `.npz`, and a script that needs only NumPy."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from linkern.testing.contract import as_text
 from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Counterexample
 from linkern.testing.worker import to_layout
@@ -22,6 +24,7 @@ Judge again with:  {command}
 
 import importlib
 import importlib.util
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +84,7 @@ _HALF = {
 
 def command(plan: Plan, check: str) -> str:
     """Return the shell command that runs one check of a plan again."""
-    words = ["linkern verify", plan.target, "--op", plan.op]
+    words = ["linkern", "verify", plan.target, "--op", plan.op]
     if plan.framework != "numpy":
         words += ["--framework", plan.framework]
     if plan.device != "cpu":
@@ -89,10 +92,9 @@ def command(plan: Plan, check: str) -> str:
     for dtype in plan.dtypes if plan.dtypes != ("float32", "float64") else ():
         words += ["--dtype", dtype]
     for key, value in plan.contract.declared().items():
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        words += ["--declare", f"{key}={text.lower() if value in (0, 1) else text}"]
+        words += ["--declare", f"{key}={as_text(value)}"]
     words += ["--profile", plan.profile, "--seed", str(plan.seed), "--check", check]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def write(

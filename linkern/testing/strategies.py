@@ -25,12 +25,14 @@ __all__ = [
 # Tiles and chunks are powers of two: these lengths leave a full one, an almost full one
 # and a tail of one, up to a chunk of 512.
 EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256)
-LONG = (200, 257, 300, 511, 513, 640)
+LONG = (200, 257, 300, 511, 513, 640, 1025)
 LONGEST = 320
 # Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
 FEW_LENGTHS = (1, 2, 17, 65, 130)
 FEW_DIMS = (4,)
-DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65)
+DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65, 100, 128, 129)
+# Beyond this many entries of all states together, one head is enough.
+LARGE = 2**20
 
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
 REAL_KINDS = ("normal", "uniform", "wide", "constant", "bigfirst", "needle")
@@ -98,13 +100,29 @@ def shapes(
     value_dim = key_dim
     if not contract.equal_dims:
         value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
-    heads, batch = 1, 1
-    if "h" in contract.layout:
-        most_heads = max(least_heads, 2 if few else 3)
-        heads = most_heads if few else draw(st.integers(least_heads, most_heads))
-    if "b" in contract.layout and not few:
-        batch = draw(st.integers(1, 2))
+    large = max(length, keys) * key_dim * value_dim > LARGE
+    batch, heads = draw(leading_axes(scope, least_heads, large=large))
     return Shape(batch, heads, length, keys, key_dim, value_dim)
+
+
+@st.composite
+def leading_axes(
+    draw: st.DrawFn, scope: Scope, least_heads: int, *, large: bool
+) -> tuple[int, int]:
+    """Batch and heads; as few as possible for large problems and compiled targets.
+
+    Reaches: swapped heads, batches taken for heads, a last head that is left out.
+    """
+    batches, heads = [1, 2], [n for n in (1, 2, 3, 5) if n >= least_heads]
+    if scope.few_shapes:
+        batches, heads = [1], [2]
+    elif large:
+        batches, heads = [1], heads[:1]
+    layout = scope.contract.layout
+    return (
+        draw(st.sampled_from(batches)) if "b" in layout else 1,
+        draw(st.sampled_from(heads)) if "h" in layout else 1,
+    )
 
 
 @st.composite
