@@ -104,10 +104,14 @@ class Bounded:
         Exact output, float64.
     bound : array (..., T, V)
         Proved bound on the absolute error; infinite where nothing is proved.
+    sharp : array (..., T, V) or None
+        What is left of it for a kernel that only sums, and divides once, where the sums
+        are of integers; None where they are not.
     """
 
     output: Real
     bound: Real
+    sharp: Real | None = None
 
 
 def unit_roundoff(dtype: str | None) -> float:
@@ -205,12 +209,14 @@ def _widen(gauge: Real, slack: Real, relative: Real) -> Real:
 def exact_integer_output(
     exact: Integers, quotient: Quotient, accumulator: str
 ) -> Bounded:
-    """Return the output on integers, and a bound that is sharp where it can be.
+    """Return the exact output on integers, its bound, and how sharp the bound can be.
 
     Sums of integers are exact in any order, and stay so if every term is first
     multiplied by a power of two. So where the divisor is one, only the last operation
-    can round, whether a kernel divides before it sums or after. Elsewhere a kernel may
-    divide its weights first and then round every term.
+    can round, whether a kernel divides before it sums or after: that is `sharp`. A
+    correct kernel may still round in between, if it renormalises as it goes or splits
+    its operands; `bound` allows for that, and is small enough that no key can get lost
+    in it: changed sums of integers move the quotient by ``1 / (d d')`` or more.
 
     Parameters
     ----------
@@ -224,17 +230,18 @@ def exact_integer_output(
     Returns
     -------
     Bounded
-        Output and bound.
+        Output, bound and sharp bound.
     """
     u = unit_roundoff(accumulator)
     nothing = np.zeros(1)
+    sums = exact.sums
     with np.errstate(all="ignore"):
-        last = _divided(exact.sums, quotient, nothing, nothing, u)
-        h = depth(exact.keys_seen, exact.sums.feature_dim)
-        rounded = gamma(h, u) * exact.numerator_gauge
-        first = _divided(exact.sums, quotient, rounded, nothing, u)
-    exactly = _stays_exact(exact.sums, quotient)
-    return Bounded(last.output, np.where(exactly, last.bound, first.bound))
+        last = _divided(sums, quotient, nothing, nothing, u)
+        rounded = gamma(depth(exact.keys_seen, sums.feature_dim), u)
+        errors = rounded * exact.numerator_gauge, rounded * abs(sums.denominator)
+        any_order = _divided(sums, quotient, *errors, u)
+    sharp = np.where(_stays_exact(sums, quotient), last.bound, any_order.bound)
+    return Bounded(last.output, any_order.bound, sharp)
 
 
 def _stays_exact(exact: Sums, quotient: Quotient) -> NDArray[np.bool_]:

@@ -188,6 +188,24 @@ def divides_first(query: Array, key: Array, value: Array) -> Array:
     return ((scores / scores.sum(-1, keepdims=True)) @ v).astype(query.dtype)
 
 
+def renormalises(query: Array, key: Array, value: Array) -> Array:
+    """Keep every row normalised as chunks of keys come in, like online softmax."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    output = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    total = np.zeros((*q.shape[:-1], 1), v.dtype)
+    positions = np.arange(q.shape[-2])
+    for first in range(0, k.shape[-2], 32):
+        span, rows = slice(first, first + 32), np.s_[..., first:, :]
+        seen = positions[first:, None] >= positions[span]
+        weights = (q[rows] @ np.swapaxes(k[..., span, :], -1, -2)) * seen
+        later = total[rows] + weights.sum(-1, keepdims=True)
+        kept, new = total[rows] / later, weights / later
+        output[rows] = output[rows] * kept + new @ v[..., span, :]
+        total[rows] = later
+    return output.astype(query.dtype)
+
+
 def features_outside(query: Array, key: Array, value: Array) -> Array:
     """Loop over features; each adds its own scan over time."""
     q, k, v = wide(query, key, value)
@@ -227,6 +245,7 @@ CORRECT: dict[str, Kernel] = {
         tree_scan,
         odd_then_even,
         divides_first,
+        renormalises,
         features_outside,
         multiplies_by_reciprocal,
         textbook_features,

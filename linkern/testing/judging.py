@@ -65,6 +65,8 @@ class Tally:
         Problems tried; comparisons with a bound; those in which it proved something.
     worst_ratio : float or None
         Largest error as a multiple of its bound.
+    exact : bool
+        Whether sums of integers came out exactly, wherever they can.
     problem : Problem or None
         The problem most recently passed to the target.
     calls : list of Call
@@ -75,6 +77,7 @@ class Tally:
     bounded: int = 0
     proved: int = 0
     worst_ratio: float | None = None
+    exact: bool = True
     problem: Problem | None = None
     calls: list[Call] = field(default_factory=list)
 
@@ -143,20 +146,23 @@ class Trial:
         to the output dtype. Rounding is monotonic, so its result lies between the
         roundings of the two ends: no further allowance for the output is needed.
         """
-        low, high = _interval(expected, problem.scope.dtype)
-        inside = (low <= got) & (got <= high)
+        dtype = problem.scope.dtype
+        low, high = _interval(expected.output, expected.bound, dtype)
         known = np.isfinite(expected.bound)
         self._count(known, got)
-        allowed = np.where(got >= expected.output, high - expected.output, 0.0)
-        allowed = np.where(got < expected.output, expected.output - low, allowed)
-        ratio = _ratio(abs(got - expected.output), allowed)
+        beyond = np.where(got >= expected.output, high, low)
+        ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
+        inside = (low <= got) & (got <= high)
         self._judge(inside | ~known, ratio, got, expected, problem, message)
+        if expected.sharp is not None:
+            low, high = _interval(expected.output, expected.sharp, dtype)
+            self._tally.exact &= bool(((low <= got) & (got <= high)).all())
 
     def require_agreement(
         self, one: Real, other: Real, expected: Bounded, problem: Problem, message: str
     ) -> None:
         """Require two results to differ by no more than two correct kernels can."""
-        low, high = _interval(expected, problem.scope.dtype)
+        low, high = _interval(expected.output, expected.bound, problem.scope.dtype)
         known = np.isfinite(expected.bound)
         self._count(known, one)
         difference = abs(one - other)
@@ -203,16 +209,12 @@ class Trial:
         )
 
 
-def _interval(expected: Bounded, dtype: str) -> tuple[Real, Real]:
-    """Return the least and the greatest output that rounding can give."""
+def _interval(output: Real, bound: Real, dtype: str) -> tuple[Real, Real]:
+    """Return the least and the greatest result that rounding to `dtype` can give."""
+    stored = numpy_dtype(dtype)
     with np.errstate(all="ignore"):
-        ends = (
-            (expected.output + sign * expected.bound)
-            .astype(numpy_dtype(dtype))
-            .astype(np.float64)
-            for sign in (-1, 1)
-        )
-        low, high = ends
+        low = (output - bound).astype(stored).astype(np.float64)
+        high = (output + bound).astype(stored).astype(np.float64)
     return low, high
 
 

@@ -38,7 +38,7 @@ def report(plan: Plan, found: Report) -> RenderableType:
         )
     parts: list[RenderableType] = [_title(plan), table]
     for check in found.checks:
-        if check.verdict != "passed":
+        if check.verdict != "passed" or check.message:
             parts.append(_explained(plan, check))
     parts.append(_footer(found))
     return Group(*parts)
@@ -65,7 +65,7 @@ def _explained(plan: Plan, check: CheckResult) -> RenderableType:
     style = _STYLES[check.verdict]
     text = Text.assemble("\n", (check.verdict, style), f" {check.name}: ")
     text.append(check.message)
-    if check.verdict in ("unsupported", "inconclusive", "error"):
+    if check.verdict not in ("failed", "xfailed"):
         return Text.assemble(*text.split("\n", include_separator=False)[1:])
     text.append(f"\n  law       {check.statement}")
     example = check.counterexample

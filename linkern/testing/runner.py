@@ -141,7 +141,8 @@ def _run_check(plan: Plan, check: Check, target: Target) -> tuple[CheckResult, b
     if total.bounded and not total.proved:
         message = "no error bound could be proved at the declared precision"
         return _result(check, "inconclusive", total, message), False
-    return _result(check, "passed", total, ""), False
+    message = "" if total.exact else "right, but not exact: it rounds between its sums"
+    return _result(check, "passed", total, message), False
 
 
 def _search(

@@ -130,13 +130,28 @@ def test_integers_leave_no_room_where_the_divisor_is_a_power_of_two():
             integers(denominator, key_dim), oracle.Quotient(), "float32"
         )
         assert found.output[0, 0] == 3
-        assert (found.bound[0, 0] <= 3.1 * u * 3) == sharp
+        assert (found.sharp[0, 0] <= 3.1 * u * 3) == sharp
+        assert found.bound[0, 0] >= found.sharp[0, 0]
+
+
+@given(seed=st.integers(0, 2**16), denominators=st.integers(1, 60))
+def test_no_other_integers_are_within_the_bound_of_small_problems(seed, denominators):
+    rng = np.random.default_rng(seed)
+    ones = np.ones((denominators, 1), int)
+    value = rng.integers(-9, 10, (denominators, 1))
+    exact = oracle.evaluate_integers(ones, ones, value, causal=True)
+    found = oracle.exact_integer_output(exact, oracle.Quotient(), "float32")
+    n, d = exact.sums.numerator, exact.sums.denominator
+    for other_n, other_d in ((n + 1, d), (n - 1, d), (n, d + 1), (n + 1, d + 1)):
+        other = other_n / other_d
+        moved = other != found.output
+        assert (abs(other - found.output) > found.bound)[moved].all()
 
 
 def test_an_unnormalised_sum_of_integers_may_not_round_at_all():
     quotient = oracle.Quotient(normalize=False)
     found = oracle.exact_integer_output(integers(5), quotient, "float32")
-    assert found.bound[0, 0] <= 2.0**-53 * found.output[0, 0]
+    assert found.sharp[0, 0] <= 2.0**-53 * found.output[0, 0]
 
 
 def test_every_precision_has_a_unit_roundoff():

@@ -121,6 +121,13 @@ def test_a_lost_key_shrinks_to_just_past_the_chunk():
     assert example.got != example.exact
 
 
+def test_a_kernel_that_rounds_between_its_sums_is_right_but_not_exact():
+    for name, exact in (("divides_first", True), ("renormalises", False)):
+        result = judge(CORRECT[name], "value_on_integers")
+        assert result.verdict == "passed"
+        assert ("not exact" in result.message) != exact
+
+
 def test_a_declared_epsilon_is_allowed_and_another_one_is_not():
     kernel = FAULTY["eps_1e-6"]
     for eps, verdict in (("1e-6", "passed"), ("1e-5", "failed")):
