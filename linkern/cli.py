@@ -126,7 +126,8 @@ def verify(target: str | None, **options: Any) -> None:
         reports = [_judge(console, plan, options, len(plans) > 1) for plan in plans]
         if options["json_path"] is not None:
             write_json(reports, options["json_path"])
-    except UsageError as error:
+    except (UsageError, OSError) as error:
+        # OSError: a report or reproducer that cannot be written; verdicts are printed.
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
     if len(reports) > 1:

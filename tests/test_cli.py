@@ -228,3 +228,18 @@ def test_without_a_target_our_own_forms_are_judged(monkeypatch):
     for form in ("recurrent", "parallel"):
         assert result.output.count(f"form={form}") == 2
     assert result.output.count("causal=False") == 3
+
+
+def test_reproducers_that_cannot_be_written_lose_no_verdict(tmp_path):
+    (tmp_path / "file").write_text("")
+    words = (
+        "--check",
+        "value_on_integers",
+        "--repro",
+        str(tmp_path / "file" / "below"),
+    )
+    result = run(*words, target="loses_last_key")
+    assert result.exit_code == 2
+    assert "failed value_on_integers" in result.output
+    assert "Not a directory" in result.output
+    assert "Traceback" not in result.output
