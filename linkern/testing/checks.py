@@ -11,6 +11,7 @@ from linkern.oracle import Bounded
 from linkern.testing import strategies as draws
 from linkern.testing.generators import real_problem
 from linkern.testing.judging import Trial, Violation
+from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem, Scope
 from linkern.testing.registry import (
     CHECKS,
@@ -165,7 +166,7 @@ def causality(trial: Trial, problem: Problem) -> None:
     cut = min(problem.knobs["cut"], problem.length - 1)
     past = trial.run(problem)[..., :cut, :]
     changed = {}
-    for name in ("query", "key", "value"):
+    for name in INPUT_NAMES:
         x = getattr(problem, name)
         # Other finite numbers: reversed along the channels, doubled and shifted.
         future = 2 * x[..., cut:, ::-1] + x.dtype.type(0.5)
@@ -312,7 +313,7 @@ def heads_independent(trial: Trial, problem: Problem) -> None:
     rng = np.random.default_rng(problem.length)
     other = real_problem(problem.scope, problem.shape, "uniform", "uniform", rng)
     changed = {}
-    for name in ("query", "key", "value"):
+    for name in INPUT_NAMES:
         changed[name] = getattr(other, name).copy()
         changed[name][0, head] = getattr(problem, name)[0, head]
     after = trial.run(problem.with_inputs(**changed))[0, head]

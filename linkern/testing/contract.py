@@ -15,12 +15,12 @@ from typing import Any
 from linkern.oracle import FEATURE_MAPS, Precisions, Quotient
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import UsageError
+from linkern.testing.operators import INPUT_NAMES
 
 __all__ = ["LAYOUTS", "Contract", "as_text", "nearest"]
 
 LAYOUTS = ("bhtd", "bthd", "htd", "td")
 EPS_MODES = ("denominator", "normalizer", "clamp")
-INPUT_NAMES = ("query", "key", "value")
 # What `scale=K^-0.5` is spelt as: the default of many kernels that do not normalise.
 INVERSE_ROOT_KEY_DIM = "K^-0.5"
 

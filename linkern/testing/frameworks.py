@@ -6,6 +6,7 @@ float32, which holds every one of their values exactly.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -148,6 +149,7 @@ FRAMEWORKS: dict[str, Callable[[], Framework]] = {
 }
 
 
+@cache
 def framework_named(name: str) -> Framework:
     """Import an array library; `UsageError` with the fix if it is not installed."""
     if find_spec(name) is None:

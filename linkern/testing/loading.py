@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from linkern.testing.errors import UsageError
+from linkern.testing.operators import INPUT_NAMES
 
 __all__ = ["Loaded", "load", "resolve"]
-
-INPUT_NAMES = ("query", "key", "value")
 
 
 @dataclass(frozen=True)

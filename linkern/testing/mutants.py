@@ -4,8 +4,6 @@ A check that no mutant fails is a check that may not work. Most are one chunkwis
 with one part replaced.
 """
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,12 +21,7 @@ from linkern.testing.correct import (
     wide,
 )
 
-__all__ = [
-    "FAULTY",
-    "leaves_the_process",
-    "segmentation_fault",
-    "sleeps_for_ever",
-]
+__all__ = ["FAULTY"]
 
 Array = Any
 
@@ -206,26 +199,6 @@ def _keeps_state_between_calls(query: Array, key: Array, value: Array) -> Array:
     _left.clear()
     _left[shape] = (k[..., -1:, :].copy(), v[..., -1:, :].copy())
     return (numerator / denominator).astype(query.dtype)
-
-
-def segmentation_fault(query: Array, key: Array, value: Array) -> Array:
-    """Die of SIGSEGV from the second chunk on."""
-    if query.shape[-2] > 64:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return quadratic(query, key, value)
-
-
-def sleeps_for_ever(query: Array, key: Array, value: Array) -> Array:
-    """Never return."""
-    del query, key, value
-    while True:
-        time.sleep(3600)
-
-
-def leaves_the_process(query: Array, key: Array, value: Array) -> Array:
-    """Exit the process instead of returning."""
-    del query, key, value
-    os._exit(0)
 
 
 def _part(**replaced: Any) -> Kernel:

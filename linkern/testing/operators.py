@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-__all__ = ["OPERATORS", "Operator"]
+__all__ = ["INPUT_NAMES", "OPERATORS", "Operator"]
+
+# What every operator here is called with, in this order.
+INPUT_NAMES = ("query", "key", "value")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Report
 from linkern.testing.reproduce import command
 
-__all__ = ["report", "summary_row"]
+__all__ = ["report", "summary_row", "wide_enough"]
 
 _STYLES = {
     "passed": "green",

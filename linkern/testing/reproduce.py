@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from linkern.testing.contract import as_text
+from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Counterexample
 from linkern.testing.worker import to_layout
@@ -105,7 +106,7 @@ def write(
     arrays: dict[str, Any] = {}
     half = ""
     for i, call in enumerate(example.calls):
-        for name in ("query", "key", "value"):
+        for name in INPUT_NAMES:
             x = to_layout(getattr(call, name), plan.contract.layout)
             if x.dtype.name == "bfloat16":
                 x, half = x.astype(np.float32), _HALF[plan.framework]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.frameworks import Framework, framework_named
-from linkern.testing.loading import INPUT_NAMES, Loaded, load, resolve
+from linkern.testing.loading import Loaded, load, resolve
+from linkern.testing.operators import INPUT_NAMES
 
 __all__ = ["Buffers", "Call", "Environment", "Reply", "execute", "to_layout"]
 
