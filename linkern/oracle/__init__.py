@@ -9,28 +9,35 @@ from linkern.oracle.bounds import (
     Precisions,
     Quotient,
     bounded_output,
+    bounded_state,
     depth,
     exact_integer_output,
     gamma,
+    probable,
     unit_roundoff,
 )
 from linkern.oracle.exact import Evaluation, Integers, Sums, evaluate, evaluate_integers
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
+from linkern.oracle.gradients import Differentiand, bounded_gradients
 
 __all__ = [
     "FEATURE_MAPS",
     "Bounded",
+    "Differentiand",
     "Evaluation",
     "FeatureMap",
     "Integers",
     "Precisions",
     "Quotient",
     "Sums",
+    "bounded_gradients",
     "bounded_output",
+    "bounded_state",
     "depth",
     "evaluate",
     "evaluate_integers",
     "exact_integer_output",
     "gamma",
+    "probable",
     "unit_roundoff",
 ]

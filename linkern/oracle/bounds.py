@@ -10,9 +10,16 @@ likewise for the denominator. From ``E_N`` and ``E_d`` so obtained,
 
 with no constant that was fitted to anything. Source: N. Higham, "Accuracy and Stability
 of Numerical Algorithms", 2nd ed., sections 3.1 and 3.5, applied to a quotient of sums.
+
+Where inputs are drawn independently, rounding errors are all but independent too, and
+their sum grows like the square root: ``gamma_h`` may be replaced by ``exp(lambda
+sqrt(h) u + h u^2 / (1 - u)) - 1``. Source: N. Higham and T. Mary, "A new approach to
+probabilistic rounding error analysis", SIAM J. Sci. Comput. 41 (2019). This is a second
+tier, for such draws only: on constant or tied data it is false.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +32,13 @@ __all__ = [
     "Precisions",
     "Quotient",
     "bounded_output",
+    "bounded_state",
     "depth",
     "exact_integer_output",
     "gamma",
+    "probable",
+    "relative_errors",
+    "smallest",
     "unit_roundoff",
 ]
 
@@ -62,6 +73,8 @@ class Precisions:
     feature, operand, score, state, normalizer : str or None
         To which the features, the operands of products, the scores, the carried memory
         and the carried normalizer are rounded besides; None for not at all.
+    truncates : bool
+        Whether sums are rounded towards zero and not to nearest.
     """
 
     accumulator: str
@@ -70,6 +83,12 @@ class Precisions:
     score: str | None = None
     state: str | None = None
     normalizer: str | None = None
+    truncates: bool = False
+
+    @property
+    def unit(self) -> float:
+        """The largest relative error of one operation of the accumulator."""
+        return unit_roundoff(self.accumulator) * (2 if self.truncates else 1)
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,30 @@ class Bounded:
     bound: Real
     sharp: Real | None = None
 
+    def rows(self, first: int, last: int) -> "Bounded":
+        """Return the same for the rows from `first` to before `last`."""
+        return Bounded(self.output[..., first:last, :], self.bound[..., first:last, :])
+
+    def channels(self, chosen: NDArray[Any]) -> "Bounded":
+        """Return the same for chosen channels, in their order."""
+        bound = np.broadcast_to(self.bound, self.output.shape)
+        return Bounded(self.output[..., chosen], bound[..., chosen])
+
+    def once_stored(self, dtype: str) -> Real:
+        """Return the bound on the error of the result after it is stored as `dtype`."""
+        return self.bound + unit_roundoff(dtype) * (abs(self.output) + self.bound)
+
+
+def smallest(dtype: str) -> float:
+    """Return half the smallest subnormal of a dtype name: what underflow costs at most.
+
+    Examples
+    --------
+    >>> smallest("float16") == 2.0**-25
+    True
+    """
+    return float(2.0 ** (_SMALLEST_EXPONENT[dtype] - 1))
+
 
 def unit_roundoff(dtype: str | None) -> float:
     """Return the unit roundoff of a dtype name; 0 for None.
@@ -130,6 +173,27 @@ def gamma(h: Real | float, u: float) -> Real:
     product = np.asarray(h, dtype=np.float64) * u
     provable = product <= _PROVABLE
     return np.where(provable, product / np.where(provable, 1 - product, 1), np.inf)
+
+
+def probable(h: Real | float, u: float, confidence: float) -> Real:
+    """Return the probabilistic counterpart of `gamma`, never more than it.
+
+    Examples
+    --------
+    >>> bool(probable(10_000, 2.0**-24, confidence=3) < gamma(10_000, 2.0**-24) / 30)
+    True
+    """
+    h = np.asarray(h, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        grown = np.expm1(confidence * np.sqrt(h) * u + h * u * u / (1 - u))
+    return np.minimum(grown, gamma(h, u))
+
+
+def _accumulated(h: Real, precisions: Precisions, confidence: float | None) -> Real:
+    """Return how much `h` roundings of the accumulator amount to."""
+    if confidence is None or precisions.truncates:
+        return gamma(h, precisions.unit)
+    return probable(h, precisions.unit, confidence)
 
 
 def depth(keys_seen: Real, feature_dim: int, chunk_size: int | None = None) -> Real:
@@ -151,8 +215,9 @@ def bounded_output(
     precisions: Precisions,
     *,
     chunk_size: int | None = None,
+    confidence: float | None = None,
 ) -> Bounded:
-    """Return the exact output and the proved any-order bound of a declared arithmetic.
+    """Return the exact output and the any-order bound of a declared arithmetic.
 
     Parameters
     ----------
@@ -164,37 +229,99 @@ def bounded_output(
         In which arithmetic.
     chunk_size : int, optional
         The kernel's chunk size, if it declared one: a smaller depth, a smaller bound.
+    confidence : float, optional
+        The lambda of the probabilistic tier; None for the proved one.
 
     Returns
     -------
     Bounded
         Output and bound. The oracle's own float64 rounding is part of the bound.
     """
-    u = unit_roundoff(precisions.accumulator)
     feature_dim = exact.sums.feature_dim
-    h = depth(exact.keys_seen, feature_dim, chunk_size)
-    h_oracle = depth(exact.keys_seen, feature_dim)
     with np.errstate(all="ignore"):
-        sums = gamma(h, u)
-        own = gamma(h_oracle, unit_roundoff("float64"))
-        carries = exact.keys_seen
-        if chunk_size is not None:
-            carries = np.ceil(carries / chunk_size)
-        stages = (
-            (1 + unit_roundoff(precisions.score))
-            # queries and keys, then scores and values
-            * (1 + unit_roundoff(precisions.operand)) ** 4
-            * (1 + unit_roundoff(precisions.feature)) ** 2
+        e_n, e_d = relative_errors(
+            exact.keys_seen,
+            feature_dim,
+            precisions,
+            chunk_size=chunk_size,
+            confidence=confidence,
         )
-        e_n = (1 + sums) * stages * (1 + _carried(precisions.state, carries)) - 1
-        e_d = (1 + sums) * stages * (1 + _carried(precisions.normalizer, carries)) - 1
+        own = gamma(depth(exact.keys_seen, feature_dim), unit_roundoff("float64"))
         error_n = _widen(exact.numerator_gauge, exact.numerator_slack, e_n + own)
         error_d = _widen(exact.denominator_gauge, exact.denominator_slack, e_d + own)
-        tiny = 2.0 ** (_SMALLEST_EXPONENT[precisions.accumulator] - 1)
+        tiny = smallest(precisions.accumulator)
         underflow = tiny * (exact.sums.query_sum * exact.keys_seen + feature_dim)
         return _divided(
-            exact.sums, quotient, error_n + underflow, error_d + underflow, u
+            exact.sums,
+            quotient,
+            error_n + underflow,
+            error_d + underflow,
+            precisions.unit,
         )
+
+
+def relative_errors(
+    keys_seen: Real,
+    feature_dim: int,
+    precisions: Precisions,
+    *,
+    chunk_size: int | None = None,
+    confidence: float | None = None,
+) -> tuple[Real, Real]:
+    """Return how far numerator and denominator can be off, relative to their gauges."""
+    h = depth(keys_seen, feature_dim, chunk_size)
+    sums = _accumulated(h, precisions, confidence)
+    carries = keys_seen if chunk_size is None else np.ceil(keys_seen / chunk_size)
+    stages = (
+        (1 + unit_roundoff(precisions.score))
+        # queries and keys, then scores and values
+        * (1 + unit_roundoff(precisions.operand)) ** 4
+        * (1 + unit_roundoff(precisions.feature)) ** 2
+    )
+    e_n = (1 + sums) * stages * (1 + _carried(precisions.state, carries)) - 1
+    e_d = (1 + sums) * stages * (1 + _carried(precisions.normalizer, carries)) - 1
+    return e_n, e_d
+
+
+def bounded_state(
+    exact: Evaluation, precisions: Precisions, *, chunk_size: int | None = None
+) -> tuple[Bounded, Bounded]:
+    """Return the exact state with its any-order bound: memory, then normalizer.
+
+    Parameters
+    ----------
+    exact : Evaluation
+        Sums and gauges.
+    precisions : Precisions
+        In which arithmetic.
+    chunk_size : int, optional
+        The kernel's chunk size, if it declared one.
+
+    Returns
+    -------
+    Bounded, Bounded
+        ``S (..., K, V)`` and ``z (..., K)``: sums of T products, so ``T + 1`` roundings
+        besides those of a state that is carried in a narrower dtype.
+    """
+    keys = exact.keys_seen[-1:].ravel() if exact.keys_seen.size else np.zeros(1)
+    own = gamma(keys + 1, unit_roundoff("float64"))
+    sums = gamma(keys + 1, precisions.unit)
+    stages = (1 + unit_roundoff(precisions.operand)) ** 2
+    stages *= 1 + unit_roundoff(precisions.feature)
+    carries = keys if chunk_size is None else np.ceil(keys / chunk_size)
+    gauge, slack = exact.memory_gauge, exact.memory_slack
+    tiny = smallest(precisions.accumulator) * (keys + 1)
+    found = []
+    for dtype in (precisions.state, precisions.normalizer):
+        with np.errstate(all="ignore"):
+            relative = (1 + sums) * stages * (1 + _carried(dtype, carries)) - 1
+        error = _widen(gauge, slack, relative + own) + tiny
+        found.append(error)
+    memory, normalizer = found
+    return (
+        Bounded(exact.memory[..., :-1], memory[..., :-1]),
+        Bounded(exact.memory[..., -1], normalizer[..., -1]),
+    )
 
 
 def _carried(dtype: str | None, carries: Real) -> Real:
@@ -207,7 +334,7 @@ def _widen(gauge: Real, slack: Real, relative: Real) -> Real:
 
 
 def exact_integer_output(
-    exact: Integers, quotient: Quotient, accumulator: str
+    exact: Integers, quotient: Quotient, precisions: Precisions
 ) -> Bounded:
     """Return the exact output on integers, its bound, and how sharp the bound can be.
 
@@ -224,15 +351,15 @@ def exact_integer_output(
         The sums.
     quotient : Quotient
         How the output is formed.
-    accumulator : str
-        Dtype of sums and quotient.
+    precisions : Precisions
+        Arithmetic of sums and quotient.
 
     Returns
     -------
     Bounded
         Output, bound and sharp bound.
     """
-    u = unit_roundoff(accumulator)
+    u = precisions.unit
     nothing = np.zeros(1)
     sums = exact.sums
     with np.errstate(all="ignore"):

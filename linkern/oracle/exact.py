@@ -53,8 +53,9 @@ class Evaluation:
         The most that the admitted errors of the features can move the sums.
     keys_seen : array (T, 1)
         How many keys row i sums over.
-    memory, normalizer : array (..., K, V), (..., K)
-        The state after the last key.
+    memory, memory_gauge, memory_slack : array (..., K, V + 1)
+        The state after the last key, its gauge and its slack; the normalizer is the
+        last column.
     """
 
     sums: Sums
@@ -64,7 +65,8 @@ class Evaluation:
     denominator_slack: Real
     keys_seen: Real
     memory: Real
-    normalizer: Real
+    memory_gauge: Real
+    memory_slack: Real
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,9 @@ def evaluate(
         numerator_slack=slack[..., :-1],
         denominator_slack=slack[..., -1:],
         keys_seen=_keys_seen(query, key, causal=causal),
-        memory=memory[0, ..., :-1],
-        normalizer=memory[0, ..., -1],
+        memory=memory[0],
+        memory_gauge=memory[1],
+        memory_slack=memory[3],
     )
 
 

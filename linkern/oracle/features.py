@@ -40,6 +40,19 @@ class FeatureMap:
         any arithmetic that holds it; 0 if there is no such input.
     from_integers : callable or None
         Those inputs.
+    pullback : callable
+        ``pullback(x, c)``: the gradient with respect to ``x``, if ``c`` is that with
+        respect to the features; monotonic in ``abs``, as is `pullback_gauge`.
+    pullback_gauge : callable
+        The same over absolute values.
+    pullback_error : callable
+        ``pullback_error(x, u)``: the relative error that a correct evaluation of the
+        derivative may have; infinite where there is none.
+    tangent : callable or None
+        ``tangent(x)``: the direction in which all features grow in proportion to
+        themselves.
+    largest_exponent : int
+        Largest ``n`` for which some input has the feature ``2^n`` to full accuracy.
     homogeneous : bool
         Whether ``phi(2^n x) = 2^n phi(x)`` bitwise.
     signed : bool
@@ -52,6 +65,11 @@ class FeatureMap:
     preimage: Callable[[Real], Real]
     largest_integer: int
     from_integers: Callable[[NDArray[Any]], Real] | None
+    pullback: Callable[[Real, Real], Real]
+    pullback_gauge: Callable[[Real, Real], Real]
+    pullback_error: Callable[[Real, float], Real]
+    tangent: Callable[[Real], Real] | None = None
+    largest_exponent: int = 1023
     homogeneous: bool = False
     signed: bool = False
 
@@ -75,6 +93,22 @@ def _elu_plus_one_preimage(features: Real) -> Real:
     return np.where(features > 1, features - 1, np.log(np.maximum(features, 1e-300)))
 
 
+def _elu_derivative(x: Real, c: Real) -> Real:
+    return np.where(x > 0, 1.0, np.exp(np.minimum(x, 0))) * c
+
+
+def _elu_derivative_error(x: Real, u: float) -> Real:
+    # Automatic differentiation of the textbook form takes elu(x) + 1 for its own
+    # derivative below zero, absolute error and all.
+    relative = 4 + np.where(x < 0, 1.5 * np.exp(-np.maximum(x, -700.0)), 0.0)
+    # Where exp vanishes in every format there is nothing to be wrong about.
+    return np.where(x > VANISHING, u * relative, 0.0)
+
+
+def _elu_tangent(x: Real) -> Real:
+    return np.where(x > 0, x + 1, 1.0)
+
+
 def _elu_plus_one_from_integers(features: NDArray[Any]) -> Real:
     return np.where(features > 0, features - 1.0, VANISHING)
 
@@ -85,6 +119,14 @@ def _exp_error(x: Real, u: float) -> Real:
 
 def _exp_from_integers(features: NDArray[Any]) -> Real:
     return np.where(features > 0, 0.0, VANISHING)
+
+
+def _exp_derivative(x: Real, c: Real) -> Real:
+    return np.exp(x) * c
+
+
+def _exp_derivative_error(x: Real, u: float) -> Real:
+    return np.full_like(x, 8 * u)
 
 
 def _softmax(x: Real) -> Real:
@@ -99,6 +141,21 @@ def _softmax_error(x: Real, u: float) -> Real:
     return np.asarray(u * (17 + x.shape[-1] + 4 * spread) * _softmax(x))
 
 
+def _softmax_pullback(x: Real, c: Real) -> Real:
+    weights = _softmax(x)
+    return np.asarray(weights * (c - (weights * c).sum(axis=-1, keepdims=True)))
+
+
+def _softmax_pullback_gauge(x: Real, c: Real) -> Real:
+    weights = _softmax(x)
+    return np.asarray(weights * (c + (weights * c).sum(axis=-1, keepdims=True)))
+
+
+def _softmax_pullback_error(x: Real, u: float) -> Real:
+    spread = np.max(np.abs(x), axis=-1, keepdims=True, initial=0.0)
+    return np.asarray(u * (2 * (17 + x.shape[-1] + 4 * spread) + np.ones_like(x)))
+
+
 def _log(features: Real) -> Real:
     return np.log(np.maximum(features, 1e-300))
 
@@ -107,8 +164,26 @@ def _relu(x: Real) -> Real:
     return np.maximum(x, 0.0)
 
 
+def _relu_derivative(x: Real, c: Real) -> Real:
+    return np.where(x > 0, c, 0.0)
+
+
+def _relu_derivative_error(x: Real, u: float) -> Real:
+    # At zero there is a slope on either side, and none that is right.
+    return np.where(x == 0, np.inf, np.zeros_like(x) * u)
+
+
+def _relu_from_integers(features: NDArray[Any]) -> Real:
+    return np.where(features > 0, features, -1.0)
+
+
 def _identity(x: Real) -> Real:
     return x
+
+
+def _unchanged(x: Real, c: Real) -> Real:
+    del x
+    return c
 
 
 def _as_float(features: NDArray[Any]) -> Real:
@@ -125,6 +200,10 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
             _elu_plus_one_preimage,
             2**52,
             _elu_plus_one_from_integers,
+            _elu_derivative,
+            _elu_derivative,
+            _elu_derivative_error,
+            _elu_tangent,
         ),
         FeatureMap(
             "relu",
@@ -132,10 +211,26 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
             _no_error,
             _identity,
             2**52,
-            _as_float,
+            _relu_from_integers,
+            _relu_derivative,
+            _relu_derivative,
+            _relu_derivative_error,
+            _relu,
             homogeneous=True,
         ),
-        FeatureMap("exp", np.exp, _exp_error, _log, 1, _exp_from_integers),
+        FeatureMap(
+            "exp",
+            np.exp,
+            _exp_error,
+            _log,
+            1,
+            _exp_from_integers,
+            _exp_derivative,
+            _exp_derivative,
+            _exp_derivative_error,
+            np.ones_like,
+            largest_exponent=4,
+        ),
         FeatureMap(
             "identity",
             _identity,
@@ -143,9 +238,24 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
             _identity,
             2**52,
             _as_float,
+            _unchanged,
+            _unchanged,
+            _no_error,
+            _identity,
             homogeneous=True,
             signed=True,
         ),
-        FeatureMap("softmax", _softmax, _softmax_error, _log, 0, None),
+        FeatureMap(
+            "softmax",
+            _softmax,
+            _softmax_error,
+            _log,
+            0,
+            None,
+            _softmax_pullback,
+            _softmax_pullback_gauge,
+            _softmax_pullback_error,
+            largest_exponent=0,
+        ),
     )
 }
