@@ -1,7 +1,9 @@
-"""What importing costs: NumPy and array_api_compat, nothing else."""
+"""What importing costs: nothing until a name is used, then NumPy and its shim alone."""
 
 import subprocess
 import sys
+
+import pytest
 
 HEAVY = (
     "hypothesis",
@@ -26,12 +28,29 @@ def modules_after(statement):
     return set(done.stdout.split())
 
 
-def test_importing_linkern_is_light():
-    loaded = modules_after("import linkern")
-    assert not loaded & set(HEAVY)
-    third_party = loaded - set(sys.stdlib_module_names) - modules_after("pass")
+def third_party_of(statement, before="pass"):
+    loaded = modules_after(f"{before}\n{statement}") - modules_after(before)
+    return loaded - set(sys.stdlib_module_names)
+
+
+def test_using_linkern_is_light():
+    third_party = third_party_of("from linkern import *")
     assert third_party == {"linkern", "numpy", "array_api_compat"}
 
 
-def test_this_test_can_fail():
-    assert "hypothesis" in modules_after("import linkern.testing")
+@pytest.mark.parametrize("name", ["linkern", "linkern.testing"])
+def test_importing_a_package_costs_nothing(name):
+    assert third_party_of(f"import {name}") == {"linkern"}
+
+
+def test_every_run_of_pytest_can_afford_the_plugin():
+    plugin = "import linkern.testing.plugin"
+    assert third_party_of(plugin, before="import pytest") == {"linkern"}
+
+
+def test_the_process_of_a_target_knows_no_hypothesis():
+    assert not modules_after("import linkern.testing.worker") & {"hypothesis", "rich"}
+
+
+def test_these_tests_can_fail():
+    assert "hypothesis" in modules_after("from linkern.testing import verify")
