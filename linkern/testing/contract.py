@@ -17,7 +17,7 @@ from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import UsageError
 from linkern.testing.operators import INPUT_NAMES
 
-__all__ = ["LAYOUTS", "Contract", "as_text", "nearest"]
+__all__ = ["LAYOUTS", "Contract", "as_text", "nearest", "pairs"]
 
 LAYOUTS = ("bhtd", "bthd", "htd", "td")
 EPS_MODES = ("denominator", "normalizer", "clamp")
@@ -57,7 +57,33 @@ class Contract:
     equal_dims, equal_lengths : bool
         Whether it needs ``K == V``; whether it needs ``T == S`` when not causal.
     mutates : tuple of str
-        Inputs it overwrites.
+        Inputs it overwrites, ``initial_state`` among them.
+    interface : str
+        Whether one call takes a ``sequence`` or is one ``step`` of a recurrence.
+    vjp : str, optional
+        Function that gives its gradients, in its own module or ``module:function``,
+        called as ``vjp(query, key, value, output_cotangent)``. Default: the attribute
+        ``vjp`` of the target, or the automatic differentiation of its library.
+    gradients : str
+        ``auto``: judged where there are any; ``required``; ``none``.
+    strides : str
+        ``any``, or ``contiguous`` if it accepts nothing else.
+    nan_policy : str
+        What becomes of a NaN in a value: ``propagate`` to every later row; ``strict``:
+        and to no earlier one, not even as ``0 * NaN``; ``any``.
+    rounding : str
+        ``nearest``, or ``truncation``, as in the accumulators of tensor cores.
+    feature_error : str
+        ``absolute``: ``elu(x) + 1`` may lose what the textbook sum loses below zero;
+        ``relative``: it may not.
+    output_dtype : str, optional
+        Dtype it returns. Default: that of the query.
+    validates : bool
+        Whether it promises to refuse shapes that do not fit.
+    thread_safe : bool
+        Whether it may be called from several threads at once.
+    takes_state : bool
+        Whether a command reads and writes states: it has no signature that would tell.
     """
 
     feature_map: str = "elu_plus_one"
@@ -82,6 +108,17 @@ class Contract:
     equal_dims: bool = False
     equal_lengths: bool = False
     mutates: tuple[str, ...] = ()
+    interface: str = "sequence"
+    vjp: str | None = None
+    gradients: str = "auto"
+    strides: str = "any"
+    nan_policy: str = "propagate"
+    rounding: str = "nearest"
+    feature_error: str = "absolute"
+    output_dtype: str | None = None
+    validates: bool = False
+    thread_safe: bool = True
+    takes_state: bool = False
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""
@@ -140,6 +177,7 @@ class Contract:
             score=self.score_dtype,
             state=self.state_dtype,
             normalizer=self.normalizer_dtype,
+            truncates=self.rounding == "truncation",
         )
 
 
@@ -149,6 +187,18 @@ def nearest(what: str, got: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(got, known, n=1, cutoff=0.5)
     hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}."
     return f'unknown {what} "{got}"; {hint}'
+
+
+def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """Read ``KEY=VALUE`` texts as an option takes them."""
+    found = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not (key and equals and value):
+            msg = f'{option} must have the form {form}, got "{text}".'
+            raise UsageError(msg)
+        found[key.strip()] = value.strip()
+    return found
 
 
 def as_text(value: Any) -> str:
@@ -219,7 +269,14 @@ def _scale(key: str, text: str) -> float | str:
 
 
 def _input_names(key: str, text: str) -> tuple[str, ...]:
-    return tuple(_one_of(*INPUT_NAMES)(key, item.strip()) for item in text.split(","))
+    known = (*INPUT_NAMES, "initial_state")
+    return tuple(_one_of(*known)(key, item.strip()) for item in text.split(","))
+
+
+def _name(key: str, text: str) -> str:
+    if not text:
+        raise _refuse(key, "the name of a function", text)
+    return text
 
 
 _dtype = _one_of(*SIGNIFICAND_BITS)
@@ -246,4 +303,15 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "equal_dims": _boolean,
     "equal_lengths": _boolean,
     "mutates": _input_names,
+    "interface": _one_of("sequence", "step"),
+    "vjp": _name,
+    "gradients": _one_of("auto", "required", "none"),
+    "strides": _one_of("any", "contiguous"),
+    "nan_policy": _one_of("propagate", "strict", "any"),
+    "rounding": _one_of("nearest", "truncation"),
+    "feature_error": _one_of("absolute", "relative"),
+    "output_dtype": _dtype,
+    "validates": _boolean,
+    "thread_safe": _boolean,
+    "takes_state": _boolean,
 }

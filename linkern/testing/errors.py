@@ -1,6 +1,6 @@
 """The ways in which judging can end early, and what each says about whom."""
 
-__all__ = ["TargetDied", "TargetRaised", "UsageError"]
+__all__ = ["DoesNotApply", "TargetDied", "TargetRaised", "UsageError"]
 
 
 class UsageError(Exception):
@@ -9,6 +9,13 @@ class UsageError(Exception):
 
 class TargetRaised(Exception):  # noqa: N818 -- it names what happened, no error of ours
     """The target raised an exception on a valid input."""
+
+
+class DoesNotApply(BaseException):
+    """A law that the target turns out to have nothing to do with, and why.
+
+    Like `TargetDied`, it is not for Hypothesis to repeat.
+    """
 
 
 class TargetDied(BaseException):

@@ -4,7 +4,8 @@ NumPy has no bfloat16 without `ml_dtypes`, so half-precision results travel back
 float32, which holds every one of their values exactly.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,9 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.testing.contract import nearest
 from linkern.testing.errors import UsageError
+from linkern.testing.placement import STYLES
 
-__all__ = ["FRAMEWORKS", "Framework", "framework_named", "numpy_dtype"]
+__all__ = [
+    "FRAMEWORKS",
+    "Framework",
+    "Undifferentiable",
+    "framework_named",
+    "numpy_dtype",
+    "require_device",
+]
+
+Arrays = list[Any]
+# Function of the inputs, inputs, cotangents of what it returns; its values and the
+# gradients of the inputs, None for one that has no influence.
+Gradients = Callable[[Callable[..., Arrays], Arrays, Arrays], tuple[Arrays, Arrays]]
+
+
+class Undifferentiable(Exception):  # noqa: N818 -- it says what the target is
+    """The target has no gradients, and why."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +56,16 @@ class Framework:
         Whether arrays can be overwritten in place.
     compiles : bool
         Whether operations are compiled anew for each shape.
+    wrap : callable or None
+        As `to_native`, but a view with the strides of the NumPy array.
+    styles : tuple of str
+        The ways in which an array of the library can lie in memory.
+    devices : tuple of str
+        Where its arrays can be; empty if only trying tells.
+    gradients : callable or None
+        ``gradients(function, inputs, cotangents)``: the values of a function that
+        returns a list of arrays, and the gradients of its inputs, by automatic
+        differentiation.
     """
 
     name: str
@@ -46,6 +75,27 @@ class Framework:
     is_native: Callable[[Any], bool]
     mutable: bool = True
     compiles: bool = False
+    wrap: Callable[[NDArray[Any], str], Any] | None = None
+    styles: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    gradients: Gradients | None = None
+
+
+@contextmanager
+def _differentiable(*refusals: str) -> Iterator[None]:
+    """Tell the errors with which a library refuses to differentiate from all others.
+
+    All others are faults of the target: a backward function that raises, or returns
+    gradients of another shape.
+    """
+    try:
+        yield
+    except Exception as error:
+        refused = any(words in str(error) for words in refusals)
+        if not (refused or isinstance(error, NotImplementedError)):
+            raise
+        said = str(error).strip().splitlines() or ["it is not implemented"]
+        raise Undifferentiable(said[0]) from error
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -62,7 +112,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def _widened(x: NDArray[Any]) -> NDArray[Any]:
-    return x if x.dtype == np.float64 else x.astype(np.float32)
+    """Return a copy: what a target holds, it may change."""
+    return x.astype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 def _numpy() -> Framework:
@@ -72,6 +123,9 @@ def _numpy() -> Framework:
         lambda x, _device: x.copy(),
         _widened,
         lambda x: type(x) is np.ndarray,
+        wrap=lambda x, _device: x,
+        styles=tuple(STYLES),
+        devices=("cpu",),
     )
 
 
@@ -83,6 +137,7 @@ def _array_api_strict() -> Framework:
         lambda x, _device: xp.asarray(x, copy=True),
         np.array,
         lambda x: isinstance(x, type(xp.ones(1))),
+        devices=("cpu",),
     )
 
 
@@ -101,12 +156,34 @@ def _torch() -> Framework:
         wide = x if x.dtype == torch.float64 else x.to(torch.float32)
         return np.array(wide.numpy())
 
+    def wrap(x: NDArray[Any], device: str) -> Any:
+        if x.dtype.name == "bfloat16":
+            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(device)
+        return torch.from_numpy(x).to(device)
+
+    def gradients(
+        function: Callable[..., Arrays], inputs: Arrays, cotangents: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        with _differentiable("grad", "differentia"), torch.enable_grad():
+            outputs = function(*leaves)
+        if not any(getattr(output, "requires_grad", False) for output in outputs):
+            msg = "its output carries no gradient"
+            raise Undifferentiable(msg)
+        with _differentiable("inplace operation"):
+            found = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
+        return outputs, list(found)
+
     return Framework(
         "torch",
         ("float64", "float32", "float16", "bfloat16"),
         to_native,
         to_numpy,
-        lambda x: isinstance(x, torch.Tensor),
+        # A subclass may do as it likes, later.
+        lambda x: type(x) in (torch.Tensor, torch.nn.Parameter),
+        wrap=wrap,
+        styles=tuple(style for style in STYLES if style != "reversed"),
+        gradients=gradients,
     )
 
 
@@ -118,6 +195,13 @@ def _jax() -> Framework:
     def to_native(x: NDArray[Any], device: str) -> Any:
         return jax.device_put(jax.numpy.asarray(x), jax.devices(device)[0])
 
+    def gradients(
+        function: Callable[..., Arrays], inputs: Arrays, cotangents: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        with _differentiable("differentia", "JVP", "VJP defined", "on traced array"):
+            outputs, pullback = jax.vjp(lambda *xs: list(function(*xs)), *inputs)
+            return outputs, list(pullback(list(cotangents)))
+
     return Framework(
         "jax",
         ("float64", "float32", "float16", "bfloat16"),
@@ -126,6 +210,7 @@ def _jax() -> Framework:
         lambda x: isinstance(x, jax.Array),
         mutable=False,
         compiles=True,
+        gradients=gradients,
     )
 
 
@@ -160,3 +245,16 @@ def framework_named(name: str) -> Framework:
         )
         raise UsageError(msg)
     return FRAMEWORKS[name]()
+
+
+def require_device(framework: Framework, device: str) -> None:
+    """Refuse a device on which a library cannot put an array."""
+    if framework.devices and device not in framework.devices:
+        what = f"device of {framework.name}"
+        raise UsageError(nearest(what, device, framework.devices))
+    try:
+        framework.to_native(np.ones(1, np.float32), device)
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        msg = f'{framework.name} has no device "{device}": {said}'
+        raise UsageError(msg) from None

@@ -1,0 +1,248 @@
+"""Targets that are not Python: a command that reads a safetensors file and writes one.
+
+It reads ``query``, ``key`` and ``value`` in its own layout, and writes ``output``. A
+command that takes a state also reads ``initial_memory`` and ``initial_normalizer``
+where there are any, and writes ``memory`` and ``normalizer``; one that differentiates
+reads ``output_cotangent`` where there is one, and then writes ``query_gradient``,
+``key_gradient`` and ``value_gradient`` too. The metadata of what it reads say
+``format`` (``linkern``), ``op``, ``layout``, ``dtype``, ``scale`` and ``wants_state``
+(``true`` or ``false``: whether its state will be read).
+"""
+
+import shlex
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.testing.errors import UsageError
+from linkern.testing.execution import (
+    INPUTS,
+    OUTPUTS,
+    Tensors,
+    Written,
+    execute,
+    tensor,
+    useless,
+)
+from linkern.testing.loading import Interface
+from linkern.testing.messages import Call, Environment, Reply, from_layout, to_layout
+from linkern.testing.operators import INPUT_NAMES
+
+__all__ = ["CommandTarget", "metadata_of"]
+
+STATE_NAMES = ("memory", "normalizer")
+
+
+class CommandTarget:
+    """A command that is run once for every call, each time in a process of its own.
+
+    Parameters
+    ----------
+    command : str
+        Program and arguments, split as a shell does but never given to one;
+        ``{inputs}`` and ``{outputs}`` stand for the paths of the two files.
+    environment : Environment
+        Layout and scale of the inputs, and how much the command may allocate.
+    timeout : float
+        Seconds that one run may take.
+    op : str
+        Operator that the command claims to be.
+    takes_state, differentiable : bool
+        What it is declared to do besides: there is no signature that would tell.
+
+    Examples
+    --------
+    >>> from linkern.testing.errors import TargetRaised
+    >>> lazy = CommandTarget("true {inputs} {outputs}", Environment(""), 20.0, op="any")
+    >>> x = np.ones((1, 1, 2, 1), np.float32)
+    >>> try:
+    ...     lazy.call(Call(x, x, x))
+    ... except TargetRaised as error:
+    ...     print("the target raised", error)
+    the target raised nothing, but wrote no file to {outputs}
+    """
+
+    def __init__(
+        self,
+        command: str,
+        environment: Environment,
+        timeout: float,
+        *,
+        op: str,
+        takes_state: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        if environment.interface == "step":
+            msg = "`interface=step` is for functions; a command gets whole sequences."
+            raise UsageError(msg)
+        self.interface = Interface(
+            takes_state=takes_state, differentiable=differentiable
+        )
+        self._words = _words_of(command)
+        self._environment = environment
+        self._timeout = timeout
+        self._op = op
+        self._axis = environment.layout.index("t")
+
+    def call(self, call: Call) -> Reply:
+        """Run the command: once, or once for each span and thread of the call."""
+        layout = self._environment.layout
+        inputs = {name: to_layout(getattr(call, name), layout) for name in INPUT_NAMES}
+        others = self._at_once(inputs, call) if call.threads > 1 else []
+        found: dict[str, Any] = {"not_differentiable": self._refusal(call)}
+        if call.cotangent is None or found["not_differentiable"]:
+            pieces, written = self._spans(inputs, call)
+        else:
+            cotangent = to_layout(call.cotangent, layout)
+            written = self._run({**inputs, "output_cotangent": cotangent}, call)
+            pieces = [tensor(written, "output")]
+            found = _gradients(written, layout)
+        if "memory" in written or (call.wants_state and self.interface.takes_state):
+            found |= _states(written, inputs, layout)
+        output = self._joined(pieces)
+        return Reply(
+            output=from_layout(output, layout),
+            dtype=pieces[-1].dtype.name,
+            kind="numpy.ndarray",
+            shape=output.shape,
+            expected_shape=_due(inputs),
+            other_outputs=tuple(from_layout(x, layout) for x in others),
+            **found,
+        )
+
+    def close(self) -> None:
+        """Nothing to let go of: no process outlives its call."""
+
+    def _refusal(self, call: Call) -> str:
+        """Say why there will be no gradients, if they are asked for."""
+        if call.cotangent is None:
+            return ""
+        if not self.interface.differentiable:
+            return "the command is not declared to write gradients"
+        return "a command gives gradients of whole sequences only" if call.cuts else ""
+
+    def _spans(self, inputs: Tensors, call: Call) -> tuple[list[NDArray[Any]], Written]:
+        """Run the command on one span after the other, handing over the state."""
+        if not call.cuts:
+            written = self._run(inputs, call)
+            return [tensor(written, "output")], written
+        state: Tensors = {}
+        pieces = []
+        for start, stop in pairwise((0, *call.cuts, call.query.shape[-2])):
+            select = (*(slice(None),) * self._axis, slice(start, stop))
+            span = {name: x[select] for name, x in inputs.items()}
+            written = self._run({**span, **state}, call)
+            piece = tensor(written, "output")
+            if piece.shape != _due(span):
+                useless(
+                    f"an `output` of shape {piece.shape} for tokens {start} to {stop} "
+                    f"alone, which must have {_due(span)}"
+                )
+            pieces.append(piece)
+            state = {"initial_memory": tensor(written, "memory")}
+            if "normalizer" in written:
+                state["initial_normalizer"] = tensor(written, "normalizer")
+        return pieces, written
+
+    def _at_once(self, inputs: Tensors, call: Call) -> list[NDArray[Any]]:
+        """Run the command several times at once, every second time on other inputs."""
+        other = {**inputs, "value": -inputs["value"]}
+        with ThreadPoolExecutor(call.threads) as pool:
+            runs = [
+                pool.submit(self._spans, other if i % 2 else inputs, call)
+                for i in range(call.threads)
+            ]
+            results = [run.result()[0] for run in runs]
+        return [self._joined(pieces) for pieces in results[::2]]
+
+    def _joined(self, pieces: list[NDArray[Any]]) -> NDArray[Any]:
+        wide = [_wide(piece) for piece in pieces]
+        return wide[0] if len(wide) == 1 else np.concatenate(wide, self._axis)
+
+    def _run(self, tensors: Tensors, call: Call) -> Written:
+        environment = self._environment
+        on_cpu = environment.device == "cpu"
+        return execute(
+            self._words,
+            tensors,
+            metadata_of(call, environment, self._op),
+            timeout=self._timeout,
+            # The driver of an accelerator may reserve far more than is used.
+            memory_limit=environment.memory_limit if on_cpu else None,
+        )
+
+
+def metadata_of(call: Call, environment: Environment, op: str) -> dict[str, str]:
+    """Return what a file of inputs says besides its tensors."""
+    scale = environment.scale
+    if isinstance(scale, str):
+        scale = call.query.shape[-1] ** -0.5
+    return {
+        "format": "linkern",
+        "op": op,
+        "layout": environment.layout,
+        "dtype": call.query.dtype.name,
+        "scale": repr(float(scale)),
+        "wants_state": "true" if call.wants_state or call.cuts else "false",
+    }
+
+
+def _words_of(command: str) -> list[str]:
+    """Split a command into words, and refuse one that could never work."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        msg = (
+            f"`command` must be words as a shell reads them, got {command!r}: {error}."
+        )
+        raise UsageError(msg) from None
+    missing = [p for p in (INPUTS, OUTPUTS) if not any(p in word for word in words)]
+    if missing:
+        msg = (
+            f"`command` must contain {INPUTS} and {OUTPUTS}, got {command!r}; add "
+            f"{' and '.join(missing)} where it takes the path of that file."
+        )
+        raise UsageError(msg)
+    if shutil.which(words[0]) is None:
+        state = "is not executable" if Path(words[0]).is_file() else "is not there"
+        msg = (
+            f'`command` must start with a program, but "{words[0]}" {state}; give its '
+            "path, or one that is on the PATH."
+        )
+        raise UsageError(msg)
+    return words
+
+
+def _wide(x: NDArray[Any]) -> NDArray[Any]:
+    return x if x.dtype == np.float64 else x.astype(np.float32)
+
+
+def _due(inputs: Tensors) -> tuple[int, ...]:
+    return (*inputs["query"].shape[:-1], inputs["value"].shape[-1])
+
+
+def _gradients(written: Written, layout: str) -> dict[str, Any]:
+    found = [tensor(written, f"{name}_gradient") for name in INPUT_NAMES]
+    return {
+        "gradients": tuple(from_layout(_wide(x), layout) for x in found),
+        "gradient_dtypes": tuple(x.dtype.name for x in found),
+    }
+
+
+def _states(written: Written, inputs: Tensors, layout: str) -> dict[str, Any]:
+    """Return memory and normalizer in the order of the judge, if they are that."""
+    memory = tensor(written, "memory")
+    found = [memory, *(tensor(written, n) for n in STATE_NAMES[1:] if n in written)]
+    sizes = zip(layout, inputs["key"].shape, strict=True)
+    lead = tuple(size for axis, size in sizes if axis not in "td")
+    due = (*lead, inputs["key"].shape[-1], inputs["value"].shape[-1])
+    kind = f"tensor `memory` of shape {memory.shape}"
+    if any(x.shape != shape for x, shape in zip(found, (due, due[:-1]), strict=False)):
+        return {"state_kind": kind}
+    batch = (None,) * (2 - len(lead))
+    return {"state_kind": kind, "states": tuple(_wide(x)[batch] for x in found)}

@@ -1,0 +1,121 @@
+"""How inputs lie in memory: the ways in which an array need not be contiguous.
+
+Each style is a NumPy view into a larger array whose other entries are NaN. A kernel
+that reads past the end of its input, or takes strides for granted, computes with them;
+one that writes there leaves a trace.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["GUARD", "STYLES", "Placed", "place"]
+
+# Entries around an input: more than one tile of the widest kernels, so that whatever
+# runs past the end of the last tile lands here.
+GUARD = 4096
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An array, and the array it is a view of.
+
+    Parameters
+    ----------
+    view : array
+        What the target gets.
+    base : array
+        The memory that holds it.
+    before : array
+        A copy of `base` as it was.
+    """
+
+    view: NDArray[Any]
+    base: NDArray[Any]
+    before: NDArray[Any]
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether anything in the memory has changed, in the array or around it."""
+        return self.base.tobytes() != self.before.tobytes()
+
+
+def _offset(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    # An odd offset: aligned for one number, not for a vector of them.
+    base = _poisoned((x.size + 2 * GUARD + 3,), x.dtype)
+    view = base[GUARD + 3 : GUARD + 3 + x.size].reshape(x.shape)
+    return view, base
+
+
+def _fortran(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    base = np.empty(x.shape, x.dtype, order="F")
+    return base, base
+
+
+def _transposed(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Swap the two axes before the last in memory: ``bthd`` seen as ``bhtd``."""
+    if x.ndim < 3:
+        return _fortran(x)
+    base = np.empty(np.swapaxes(x, -3, -2).shape, x.dtype)
+    return np.swapaxes(base, -3, -2), base
+
+
+def _sliced(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Every second entry of the last axis, in rows that are longer than they look."""
+    base = _poisoned((*x.shape[:-2], x.shape[-2] + 5, 2 * x.shape[-1] + 1), x.dtype)
+    return base[..., 2 : 2 + x.shape[-2], : 2 * x.shape[-1] : 2], base
+
+
+def _padded(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Use the first tokens of a longer buffer, the way caches are passed."""
+    base = _poisoned((*x.shape[:-2], x.shape[-2] + 64, x.shape[-1]), x.dtype)
+    return base[..., : x.shape[-2], :], base
+
+
+def _reversed(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    base = np.empty(x.shape, x.dtype)
+    return base[..., ::-1, ::-1], base
+
+
+def _broadcast(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """One entry for all equal ones along an axis, heads above all: a stride of zero."""
+    first = x
+    for axis in range(x.ndim - 1):
+        start = first[(slice(None),) * axis + (slice(1),)]
+        if start.size and (first == start).all():
+            first = start
+    base = first.copy()
+    return np.broadcast_to(base, x.shape), base
+
+
+STYLES: dict[str, Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]] = {
+    "offset": _offset,
+    "fortran": _fortran,
+    "transposed": _transposed,
+    "sliced": _sliced,
+    "padded": _padded,
+    "reversed": _reversed,
+    "broadcast": _broadcast,
+}
+
+
+def place(x: NDArray[Any], style: str) -> Placed:
+    """Put an array into memory in one of the `STYLES`.
+
+    Examples
+    --------
+    >>> placed = place(np.ones((2, 3)), "sliced")
+    >>> bool((placed.view == 1).all()), placed.view.flags.contiguous
+    (True, False)
+    """
+    view, base = STYLES[style](x)
+    if view.flags.writeable:
+        view[...] = x
+    return Placed(view, base, base.copy())
+
+
+def _poisoned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    return np.full(shape, np.nan, dtype)

@@ -1,0 +1,145 @@
+"""What a call may leave behind in its process besides its result, and must not."""
+
+import ctypes
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+__all__ = ["difference", "generators_kept", "look", "restored", "snapshot"]
+
+Snapshot = dict[str, Any]
+
+_UNLIKELY = 2_718_281_828
+# Lazily imported parts of NumPy are no functions, and appear when they are first used.
+_FUNCTIONS = [name for name in np.__all__ if callable(vars(np).get(name))]
+# More than any platform needs to hold its floating-point environment.
+_ENVIRONMENT_BYTES = 512
+try:
+    _MATHEMATICS: Any = ctypes.CDLL(None)
+    _MATHEMATICS.fegetenv, _MATHEMATICS.fesetenv  # noqa: B018 -- are they there?
+except (AttributeError, OSError, TypeError):  # no C library with them
+    _MATHEMATICS = None
+
+
+def _floating_point_mode() -> bytes:
+    """Subnormals, and the direction of rounding, as arithmetic shows them."""
+    with np.errstate(all="ignore"):
+        tiny = np.full(8, 2.0**-1060) * np.full(8, 2.0**-10)
+        narrow = np.full(8, 2.0**-140, np.float32) * np.full(8, 0.5, np.float32)
+        thirds = np.array([1.0, -1.0]) / np.full(2, 3.0)
+    # As bytes: where subnormals are flushed, they also compare equal to zero.
+    return b"".join(x.tobytes() for x in (tiny, narrow, thirds))
+
+
+def _numpy_functions() -> tuple[Any, ...]:
+    found: tuple[Any, ...] = itemgetter(*_FUNCTIONS)(vars(np))
+    return found
+
+
+def _torch(read: Callable[[Any], Any]) -> Callable[[], Any]:
+    def probe() -> Any:
+        torch = sys.modules.get("torch")
+        # A module that is still being imported has no attributes yet.
+        return read(torch) if hasattr(torch, "is_grad_enabled") else None
+
+    return probe
+
+
+PROBES: dict[str, Callable[[], Any]] = {
+    # What a generator gives next is quicker to compare than all of its state.
+    "the random state of Python": random.random,
+    "the random state of NumPy": np.random.random_sample,
+    "the random state of PyTorch": _torch(
+        lambda t: t.rand((), dtype=t.float64, device="cpu").item()
+    ),
+    "the floating-point mode": _floating_point_mode,
+    "the error handling of NumPy": np.geterr,
+    "the functions of NumPy": _numpy_functions,
+    "the working directory": os.getcwd,
+    "the default dtype of PyTorch": _torch(lambda t: t.get_default_dtype()),
+    "the gradient mode of PyTorch": _torch(lambda t: t.is_grad_enabled()),
+}
+
+
+def snapshot() -> Snapshot:
+    """Return what `look` will return if nothing changes.
+
+    The generators are set to states that no target would choose: one that seeds them in
+    every call would otherwise be seen in its first call at most.
+    """
+    _seed()
+    seen = look()
+    _seed()
+    return seen
+
+
+def _seed() -> None:
+    random.seed(_UNLIKELY)
+    np.random.seed(_UNLIKELY)  # noqa: NPY002
+    _torch(lambda t: t.default_generator.manual_seed(_UNLIKELY))()
+
+
+def look() -> Snapshot:
+    """Return what the process looks like, and what its generators give next."""
+    return {name: probe() for name, probe in PROBES.items()}
+
+
+def difference(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
+    """Return what has changed.
+
+    Examples
+    --------
+    >>> with generators_kept():
+    ...     before = snapshot()
+    ...     _ = random.random()
+    ...     difference(before, look())
+    ('the random state of Python',)
+    """
+    return tuple(
+        name
+        for name, value in after.items()
+        # A library that the call imported had no state before.
+        if before[name] is not None and before[name] != value
+    )
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Undo what a call does to the modes of its process: the next call shows it too."""
+    with ExitStack() as undo:
+        undo.callback(_floating_point_environment())
+        undo.enter_context(np.errstate())
+        undo.callback(vars(np).update, zip(_FUNCTIONS, _numpy_functions(), strict=True))
+        undo.callback(os.chdir, os.getcwd())  # noqa: PTH109
+        torch: Any = sys.modules.get("torch")
+        if hasattr(torch, "is_grad_enabled"):
+            undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+            undo.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        yield
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave the random generators of this process as they are: it is not ours alone."""
+    with ExitStack() as undo:
+        undo.callback(random.setstate, random.getstate())
+        undo.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
+        torch: Any = sys.modules.get("torch")
+        if hasattr(torch, "is_grad_enabled"):
+            undo.callback(torch.set_rng_state, torch.get_rng_state())
+        yield
+
+
+def _floating_point_environment() -> Callable[[], object]:
+    """Return what sets the floating-point mode back to what it is now."""
+    if _MATHEMATICS is None:
+        return lambda: None
+    held = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
+    _MATHEMATICS.fegetenv(held)
+    return lambda: _MATHEMATICS.fesetenv(held)
