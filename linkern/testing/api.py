@@ -1,14 +1,16 @@
 """The referee as a function."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
-from linkern.testing.contract import Contract
+from linkern.testing.contract import Contract, nearest
+from linkern.testing.errors import UsageError
 from linkern.testing.plan import Plan
-from linkern.testing.report import CheckResult, Report, environment
-from linkern.testing.runner import CheckFinished, run
+from linkern.testing.report import Report, environment
+from linkern.testing.runner import CheckFinished, Diagnosed, Event, Fingerprinted, run
 
-__all__ = ["report_of", "verify"]
+__all__ = ["plan_of", "report_of", "reports", "verify"]
 
 
 def verify(
@@ -25,6 +27,8 @@ def verify(
     expect_failure: Mapping[str, str] | None = None,
     timeout: float = 20.0,
     in_process: bool = False,
+    fingerprint: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge a kernel.
 
@@ -54,6 +58,10 @@ def verify(
         Seconds that one call may take; in a child process only.
     in_process : bool
         Call a named target in this process.
+    fingerprint : bool
+        Measure the arithmetic of the target too.
+    options : mapping, optional
+        Keyword arguments of every call.
 
     Returns
     -------
@@ -74,30 +82,81 @@ def verify(
     >>> report.verdict
     'passed'
     """
-    if not isinstance(contract, Contract):
-        contract = Contract.from_mapping(contract or {})
-    plan = Plan(
-        target=target if isinstance(target, str) else _name_of(target),
+    plan = plan_of(
+        target,
         op=op,
         contract=contract,
         framework=framework,
         device=device,
-        dtypes=tuple(dtypes),
+        dtypes=dtypes,
         profile=profile,
         seed=seed,
-        checks=tuple(checks),
+        checks=checks,
         expect_failure=expect_failure or {},
         timeout=timeout,
         in_process=in_process,
-        function=None if isinstance(target, str) else target,
+        fingerprint=fingerprint,
+        options=options or {},
     )
+    report = report_of(plan)
+    for _, so_far in reports(plan):
+        report = so_far
+    return report
+
+
+def plan_of(
+    target: str | Callable[..., Any],
+    *,
+    op: str,
+    contract: Mapping[str, Any] | Contract | None = None,
+    **options: Any,
+) -> Plan:
+    """Return the plan of a run, from what `verify` takes.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown.
+    """
+    known = {field.name for field in fields(Plan)} - {"target", "op", "contract"}
+    for option in options:
+        if option not in known:
+            raise UsageError(nearest("option", option, known))
+    for several in ("dtypes", "checks"):
+        if several in options:
+            options[several] = tuple(options[several])
+    if not isinstance(contract, Contract):
+        contract = Contract.from_mapping(contract or {})
+    function = None if isinstance(target, str) else target
+    called = target if isinstance(target, str) else _name_of(target)
+    return Plan(target=called, op=op, contract=contract, function=function, **options)
+
+
+def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
+    """Run a plan, and yield each event with the report as it is by then.
+
+    The report of the last event is complete; nothing found before an interruption is
+    lost.
+    """
+    report = replace(report_of(plan), complete=False)
+    total = len(plan.chosen())
     events = run(plan)
-    results = [event.result for event in events if isinstance(event, CheckFinished)]
-    return report_of(plan, results)
+    try:
+        for event in events:
+            if isinstance(event, CheckFinished):
+                report = replace(report, checks=(*report.checks, event.result))
+            elif isinstance(event, Diagnosed):
+                report = replace(report, diagnosis=event.diagnosis)
+            elif isinstance(event, Fingerprinted):
+                report = replace(report, fingerprint=event.fingerprint)
+            report = replace(report, complete=len(report.checks) == total)
+            yield event, report
+    finally:
+        events.close()
 
 
-def report_of(plan: Plan, results: Sequence[CheckResult]) -> Report:
-    """Return the report of a plan whose checks gave `results`."""
+def report_of(plan: Plan) -> Report:
+    """Return the report of a plan of which no check has run."""
     where = environment(
         framework=plan.framework,
         device=plan.device,
@@ -105,8 +164,7 @@ def report_of(plan: Plan, results: Sequence[CheckResult]) -> Report:
         profile=plan.profile,
         seed=plan.seed,
     )
-    declared = plan.contract.declared()
-    return Report(plan.target, plan.op, declared, where, tuple(results))
+    return Report(plan.target, plan.op, plan.contract.declared(), where, ())
 
 
 def _name_of(function: Any) -> str:

@@ -6,6 +6,7 @@ shrink 600 tokens to the 17 that matter.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,16 @@ from numpy.typing import NDArray
 from linkern.oracle import FeatureMap
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.frameworks import numpy_dtype
-from linkern.testing.problem import Problem, Scope, Shape
+from linkern.testing.problem import Problem
+from linkern.testing.scope import Scope, Shape
 
-__all__ = ["integer_problem", "real_problem", "tiny_feature_exponent"]
+__all__ = [
+    "extreme_problem",
+    "integer_problem",
+    "real_problem",
+    "tiny_feature_exponent",
+    "with_cotangent",
+]
 
 
 def integer_problem(
@@ -113,11 +121,16 @@ def _inputs(
 
 
 def tiny_feature_exponent(scope: Scope) -> int:
-    """Return how small ``2^-n`` features can be and still be right as ``elu(x) + 1``.
+    """Return how small ``2^-n`` features can be and still be right.
 
-    The textbook evaluation has an absolute error of one unit roundoff, so features of
-    at least its 0.8th power keep some relative accuracy.
+    The textbook evaluation of ``elu(x) + 1`` has an absolute error of one unit
+    roundoff, so features of at least its 0.8th power keep some relative accuracy. Maps
+    without such an error, or declared to have none, can go down to ``2^-40``.
     """
+    absolute = scope.contract.feature_error == "absolute"
+    maps = {scope.query_map.name, scope.key_map.name}
+    if not (absolute and "elu_plus_one" in maps) and scope.dtype != "float16":
+        return 40
     stages = scope.contract.precisions(scope.dtype)
     names = (stages.accumulator, stages.feature)
     return int(0.8 * min(SIGNIFICAND_BITS[name] for name in names if name))
@@ -146,6 +159,61 @@ def real_problem(
     key = scope.key_map.preimage(b).astype(dtype)
     value = _real_values(shape.value, values, rng).astype(dtype)
     return Problem(scope, f"{kind} features, {values} values", query, key, value)
+
+
+def with_cotangent(problem: Problem, rng: np.random.Generator) -> Problem:
+    """Add a cotangent of the output: small integers to integers, normal ones else."""
+    shape = (*problem.query.shape[:-1], problem.value.shape[-1])
+    if problem.integers is not None:
+        drawn = _tokens(rng, shape, lambda r, s: r.integers(-3, 3, s, endpoint=True))
+    else:
+        drawn = _tokens(rng, shape, lambda r, s: r.normal(size=s))
+    return replace(problem, cotangent=drawn.astype(numpy_dtype(problem.scope.dtype)))
+
+
+# The largest exponents of the formats that sums are formed in, and of inputs.
+_LARGEST = {
+    "float16": 15,
+    "bfloat16": 127,
+    "tfloat32": 127,
+    "float32": 127,
+    "float64": 1023,
+}
+
+
+def extreme_problem(
+    scope: Scope, shape: Shape, kind: str, rng: np.random.Generator
+) -> Problem:
+    """Make inputs at the ends of what the declared arithmetic can hold.
+
+    Kinds: ``huge`` features, as large as their sums allow; ``large`` values; ``tiny``
+    features, as small as the feature map allows. No sum overflows or leaves the normal
+    numbers in the declared accumulator.
+    """
+    precisions = scope.contract.precisions(scope.dtype)
+    sums = (precisions.accumulator, precisions.score, precisions.state)
+    stages = [_LARGEST[name] for name in (*sums, precisions.normalizer) if name]
+    terms = int(np.ceil(np.log2(max(shape.keys * shape.key_dim, 1))))
+    # A sum holds terms * feature^2 * value; two bits to spare.
+    room = min(stages) - terms - 2
+    held = _LARGEST[scope.dtype] - 1
+    largest = min(held, max(room // 2 - 2, 1), scope.query_map.largest_exponent)
+    exponent, of_values = {
+        "huge": (largest, 0),
+        "large": (0, min(held, room - 2)),
+        "tiny": (-tiny_feature_exponent(scope), 0),
+    }[kind]
+    drawn = real_problem(scope, shape, "uniform", "uniform", rng)
+    dtype = numpy_dtype(scope.dtype)
+    inputs = {
+        name: feature_map.preimage(
+            np.ldexp(_uniform(rng, getattr(shape, name), 0.25, 1.0), exponent)
+        ).astype(dtype)
+        for name, feature_map in (("query", scope.query_map), ("key", scope.key_map))
+    }
+    value = np.ldexp(drawn.value.astype(np.float64), of_values).astype(dtype)
+    made = drawn.with_inputs(value=value, **inputs)
+    return replace(made, kind=f"{kind} features" if of_values == 0 else "large values")
 
 
 def _real_features(

@@ -1,94 +1,22 @@
 """Comparing what came back with what a correct kernel can return."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
-from linkern.testing.errors import TargetRaised
+from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.findings import Tally, Violation
 from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.messages import Call, Reply
+from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.process import Target
-from linkern.testing.worker import Call, Reply
 
-__all__ = ["Tally", "Trial", "Violation"]
+__all__ = ["Trial", "well_formed"]
 
 Real = NDArray[np.float64]
-
-
-class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an error
-    """A law that the target broke, and where.
-
-    Parameters
-    ----------
-    message : str
-        What was observed, in one sentence.
-    problem : Problem
-        The input.
-    index : tuple of int, optional
-        First wrong entry of the output, in ``(B, H, T, V)``.
-    got, exact, bound, ratio : float, optional
-        The entry, what is exact there, what a correct kernel may be off by, and the
-        error as a multiple of that.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        problem: Problem,
-        *,
-        index: tuple[int, ...] | None = None,
-        got: float | None = None,
-        exact: float | None = None,
-        bound: float | None = None,
-        ratio: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.problem = problem
-        self.index = index
-        self.got = got
-        self.exact = exact
-        self.bound = bound
-        self.ratio = ratio
-
-
-@dataclass
-class Tally:
-    """What a check has seen so far.
-
-    Parameters
-    ----------
-    examples, bounded, proved : int
-        Problems tried; comparisons with a bound; those in which it proved something.
-    worst_ratio : float or None
-        Largest error as a multiple of its bound.
-    exact : bool
-        Whether sums of integers came out exactly, wherever they can.
-    problem : Problem or None
-        The problem most recently passed to the target.
-    calls : list of Call
-        The calls made for the example at hand.
-    """
-
-    examples: int = 0
-    bounded: int = 0
-    proved: int = 0
-    worst_ratio: float | None = None
-    exact: bool = True
-    problem: Problem | None = None
-    calls: list[Call] = field(default_factory=list)
-
-    def start(self) -> None:
-        """Begin an example."""
-        self.examples += 1
-        self.calls.clear()
-
-    def record(self, ratio: float) -> None:
-        """Remember the largest error as a multiple of its bound."""
-        self.worst_ratio = max(ratio, self.worst_ratio or 0.0)
 
 
 class Trial:
@@ -106,54 +34,109 @@ class Trial:
         self._target = target
         self._tally = tally
 
-    def observe(self, problem: Problem, **options: Any) -> Reply:
-        """Call the target and return all that was observed, well-formed or not."""
-        call = Call(problem.query, problem.key, problem.value, options)
+    def observe(self, problem: Problem, **of_call: Any) -> Reply:
+        """Call the target and return all that was observed, well-formed or not.
+
+        `of_call` are fields of `Call` besides the inputs.
+        """
+        call = Call(problem.query, problem.key, problem.value, **of_call)
         self._tally.problem = problem
         self._tally.calls.append(call)
         try:
-            return self._target.call(call)
+            reply = self._target.call(call)
         except TargetRaised as raised:
+            self._tally.outputs.append(None)
             message = f"the target raised {raised}"
             raise Violation(message, problem) from None
+        self._tally.outputs.append(reply.output)
+        return reply
 
-    def run(self, problem: Problem, **options: Any) -> Real:
+    def run(self, problem: Problem, *, cuts: Any = (), **options: Any) -> Real:
         """Call the target and return a well-formed output, in float64."""
-        reply = self.observe(problem, **options)
-        if reply.output is None:
-            message = f"the target returned {reply.kind}, not an array of its library"
-            raise Violation(message, problem)
-        if reply.shape != reply.expected_shape:
-            message = (
-                f"the output has shape {reply.shape}, it must have "
-                f"{reply.expected_shape}"
+        reply = self.observe(problem, cuts=tuple(cuts), options=options)
+        return well_formed(reply, problem)
+
+    def split(self, problem: Problem, cuts: Any) -> Reply:
+        """Call the target span by span, handing over its state."""
+        reply = self.observe(problem, cuts=tuple(cuts), wants_state=True)
+        well_formed(reply, problem)
+        if not reply.state_kind:
+            reason = "it takes a state, but returned none besides its output"
+            raise DoesNotApply(reason)
+        return reply
+
+    def states(self, problem: Problem) -> list[Real]:
+        """Call the target and return its final state: memory, then normalizer."""
+        reply = self.split(problem, ())
+        if reply.states is None:
+            reason = (
+                f"its state, a {reply.state_kind}, is not a memory (B, H, K, V) with a "
+                "normalizer (B, H, K)"
             )
-            raise Violation(message, problem)
-        if reply.dtype != problem.scope.dtype:
-            message = (
-                f"the output has dtype {reply.dtype}, it must have the dtype of the "
-                f"query, {problem.scope.dtype}"
-            )
-            raise Violation(message, problem)
-        return reply.output.astype(np.float64)
+            raise DoesNotApply(reason)
+        return [x.astype(np.float64) for x in reply.states]
+
+    def gradients(self, problem: Problem, cuts: Any = ()) -> list[Real]:
+        """Return the target's gradients for the cotangent of the problem."""
+        reply = self.observe(problem, cotangent=problem.cotangent, cuts=tuple(cuts))
+        well_formed(reply, problem)
+        if reply.gradients is None:
+            reason = reply.not_differentiable
+            if problem.scope.contract.gradients == "required":
+                message = f"it has no gradients: {reason}"
+                raise Violation(message, problem)
+            raise DoesNotApply(reason)
+        found = zip(INPUT_NAMES, reply.gradients, reply.gradient_dtypes, strict=True)
+        for name, gradient, dtype in found:
+            due = getattr(problem, name)
+            if not dtype:
+                message = f"no gradient reaches the {name}"
+                raise Violation(message, problem)
+            if gradient.shape != due.shape or dtype != problem.scope.dtype:
+                message = (
+                    f"the gradient of the {name} is {dtype} {gradient.shape}, it must "
+                    f"be {problem.scope.dtype} {due.shape} as the {name} is"
+                )
+                raise Violation(message, problem)
+        return [gradient.astype(np.float64) for gradient in reply.gradients]
+
+    def refuses(self, problem: Problem) -> bool:
+        """Whether the target raises an exception."""
+        try:
+            self.observe(problem)
+        except Violation:
+            return True
+        return False
 
     def require_within(
-        self, got: Real, expected: Bounded, problem: Problem, message: str
+        self,
+        got: Real,
+        expected: Bounded,
+        problem: Problem,
+        message: str,
+        stored: str | None = None,
     ) -> None:
         """Require ``got`` to be a rounding of something within the bound.
 
         A correct kernel holds a number within ``bound`` of the exact one and rounds it
         to the output dtype. Rounding is monotonic, so its result lies between the
         roundings of the two ends: no further allowance for the output is needed.
+        What is no output is rounded to the dtype in which it is `stored`.
         """
-        dtype = problem.scope.dtype
+        dtype = stored or problem.scope.output_dtype
         low, high = _interval(expected.output, expected.bound, dtype)
         known = np.isfinite(expected.bound)
         self._count(known, got)
         beyond = np.where(got >= expected.output, high, low)
         ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
-        inside = (low <= got) & (got <= high)
-        self._judge(inside | ~known, ratio, got, expected, problem, message)
+        fine = (low <= got) & (got <= high) | ~known
+        try:
+            self._judge(fine, ratio, got, expected, problem, message)
+        except Violation as violation:
+            if stored is None and violation.index is not None:
+                index = violation.index
+                violation.allowed = float(low[index]), float(high[index])
+            raise
         if expected.sharp is not None:
             low, high = _interval(expected.output, expected.sharp, dtype)
             self._tally.exact &= bool(((low <= got) & (got <= high)).all())
@@ -162,13 +145,32 @@ class Trial:
         self, one: Real, other: Real, expected: Bounded, problem: Problem, message: str
     ) -> None:
         """Require two results to differ by no more than two correct kernels can."""
-        low, high = _interval(expected.output, expected.bound, problem.scope.dtype)
-        known = np.isfinite(expected.bound)
+        stored = problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, stored)
+        self.require_close(one, other, high - low, problem, message)
+
+    def is_right(self, problem: Problem) -> bool:
+        """Whether a plain call gives an output within the bound; nothing is recorded.
+
+        If it does not, there is no use in asking for more: other checks say what is
+        wrong, and this one would only say it again in words that mislead.
+        """
+        got = self.run(problem)
+        expected, dtype = problem.solve(), problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, dtype)
+        return bool(((low <= got) & (got <= high)).all())
+
+    def require_close(
+        self, one: Real, other: Real, allowed: Real, problem: Problem, message: str
+    ) -> None:
+        """Require two results to differ by no more than is allowed."""
+        known = np.isfinite(allowed)
         self._count(known, one)
-        difference = abs(one - other)
-        ratio = _ratio(difference, high - low)
-        agree = (difference <= high - low) | ~known
-        self._judge(agree, ratio, one, Bounded(other, high - low), problem, message)
+        with np.errstate(invalid="ignore"):
+            difference = abs(one - other)
+        ratio = _ratio(difference, allowed)
+        agree = (difference <= allowed) | ~known
+        self._judge(agree, ratio, one, Bounded(other, allowed), problem, message)
 
     def require_same(
         self, one: Real, other: Real, problem: Problem, message: str
@@ -192,21 +194,42 @@ class Trial:
         problem: Problem,
         message: str,
     ) -> None:
-        within = ratio[fine]
-        self._tally.record(float(within[np.isfinite(within)].max(initial=0.0)))
+        # An error within an infinite bound is none.
+        self._tally.record(np.where(fine & ~np.isfinite(ratio), 0.0, ratio))
         if fine.all():
             return
-        self._tally.record(float(ratio[~fine].max()))
         index = tuple(int(i) for i in np.argwhere(~fine)[0])
+        shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
         raise Violation(
             message,
             problem,
             index=index,
             got=float(got[index]),
-            exact=float(expected.output[index]),
-            bound=float(expected.bound[index]),
+            exact=float(np.broadcast_to(expected.output, got.shape)[index]),
+            bound=float(np.broadcast_to(expected.bound, got.shape)[index]),
             ratio=float(ratio[index]),
+            errors=tuple(tuple(row) for row in shown.tolist()),
         )
+
+
+def well_formed(reply: Reply, problem: Problem) -> Real:
+    """Return the output of a reply in float64, if its type, shape and dtype are due."""
+    if reply.output is None:
+        message = f"the target returned {reply.kind}, not an array of its library"
+        raise Violation(message, problem)
+    if reply.shape != reply.expected_shape:
+        message = (
+            f"the output has shape {reply.shape}, it must have {reply.expected_shape}"
+        )
+        raise Violation(message, problem)
+    due = problem.scope.output_dtype
+    if reply.dtype != due:
+        whose = "of the query" if due == problem.scope.dtype else "that is declared"
+        message = (
+            f"the output has dtype {reply.dtype}, it must have the dtype {whose}, {due}"
+        )
+        raise Violation(message, problem)
+    return reply.output.astype(np.float64)
 
 
 def _interval(output: Real, bound: Real, dtype: str) -> tuple[Real, Real]:

@@ -13,7 +13,7 @@ from linkern.testing.operators import OPERATORS
 __all__ = ["PROFILES", "Plan"]
 
 # Examples per check and dtype.
-PROFILES = {"quick": 25, "default": 120, "deep": 1500}
+PROFILES = {"quick": 25, "default": 90, "deep": 1500}
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Plan:
         Checks that must fail, with the reason.
     timeout : float
         Seconds that one call may take.
+    memory_limit : float
+        GiB that the target may allocate; in a child process only.
     in_process : bool
         Call the target in this process.
     shrink : bool
@@ -48,6 +50,12 @@ class Plan:
         The target itself; implies `in_process`.
     options : mapping
         Keyword arguments of every call.
+    command : str, optional
+        A program to run instead of a function to call.
+    diagnose : bool
+        Look for the cause of a failure.
+    fingerprint : bool
+        Measure the arithmetic of the target too.
     """
 
     target: str
@@ -61,10 +69,14 @@ class Plan:
     checks: tuple[str, ...] = ()
     expect_failure: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 20.0
+    memory_limit: float = 4.0
     in_process: bool = False
     shrink: bool = True
     function: Callable[..., Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    command: str | None = None
+    diagnose: bool = True
+    fingerprint: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -77,6 +89,13 @@ class Plan:
             for name in got:
                 if name not in known:
                     raise UsageError(nearest(what, name, known))
+        if self.command is not None and (
+            self.framework != "numpy" or self.in_process or self.function is not None
+        ):
+            msg = (
+                "a command is a process that reads files: no framework, no in-process."
+            )
+            raise UsageError(msg)
         if not self.dtypes:
             msg = "at least one dtype is needed."
             raise UsageError(msg)

@@ -7,111 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import (
-    FEATURE_MAPS,
     Bounded,
+    Differentiand,
+    Evaluation,
     FeatureMap,
+    bounded_gradients,
     bounded_output,
+    bounded_state,
     evaluate,
     evaluate_integers,
     exact_integer_output,
-    unit_roundoff,
 )
-from linkern.oracle.bounds import SIGNIFICAND_BITS
-from linkern.testing.contract import Contract
-from linkern.testing.operators import Operator
+from linkern.testing.scope import Scope, Shape
 
-__all__ = ["Problem", "Scope", "Shape"]
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What every problem of one run has in common.
-
-    Parameters
-    ----------
-    operator : Operator
-        What the target claims to be.
-    contract : Contract
-        What it declares.
-    dtype : str
-        Dtype of the inputs.
-    exposes : frozenset of str
-        Keywords of the target, ``form`` and ``chunk_size`` among them if it has forms.
-    few_shapes : bool
-        Whether each new shape is expensive, since it is compiled.
-    """
-
-    operator: Operator
-    contract: Contract
-    dtype: str
-    exposes: frozenset[str] = frozenset()
-    few_shapes: bool = False
-
-    @property
-    def query_map(self) -> FeatureMap:
-        """The feature map of queries."""
-        return FEATURE_MAPS[self.contract.feature_map]
-
-    @property
-    def key_map(self) -> FeatureMap:
-        """The feature map of keys."""
-        name = self.contract.key_feature_map or self.contract.feature_map
-        return FEATURE_MAPS[name]
-
-    @property
-    def stages(self) -> set[str]:
-        """The dtypes that a number goes through, from input to output."""
-        stages = self.contract.precisions(self.dtype)
-        declared = (stages.feature, stages.operand, stages.score)
-        carried = (stages.state, stages.normalizer)
-        names = (self.dtype, stages.accumulator, *declared, *carried)
-        return {name for name in names if name}
-
-    @property
-    def narrowest_bits(self) -> int:
-        """Significand bits of the narrowest stage that sums go through."""
-        stages = self.contract.precisions(self.dtype)
-        names = (
-            stages.accumulator,
-            stages.score,
-            stages.state,
-            stages.normalizer,
-        )
-        return min(SIGNIFICAND_BITS[name] for name in names if name)
-
-    @property
-    def input_bits(self) -> int:
-        """Significand bits of the narrowest stage that inputs go through."""
-        stages = self.contract.precisions(self.dtype)
-        names = (self.dtype, stages.feature, stages.operand)
-        return min(SIGNIFICAND_BITS[name] for name in names if name)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of one problem: inputs are ``(batch, heads, length or keys, dim)``."""
-
-    batch: int
-    heads: int
-    length: int
-    keys: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def query(self) -> tuple[int, int, int, int]:
-        """Shape of the query."""
-        return (self.batch, self.heads, self.length, self.key_dim)
-
-    @property
-    def key(self) -> tuple[int, int, int, int]:
-        """Shape of the key."""
-        return (self.batch, self.heads, self.keys, self.key_dim)
-
-    @property
-    def value(self) -> tuple[int, int, int, int]:
-        """Shape of the value."""
-        return (self.batch, self.heads, self.keys, self.value_dim)
+__all__ = ["Problem"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,6 +39,8 @@ class Problem:
         The integer features and values behind them, if sums are exact.
     knobs : dict
         What a check drew besides: a cut, an exponent, a chunk size.
+    cotangent : array (B, H, T, V), optional
+        Cotangent of the output, where gradients are judged.
     """
 
     scope: Scope
@@ -139,6 +50,7 @@ class Problem:
     value: NDArray[Any]
     integers: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
     knobs: dict[str, Any] = field(default_factory=dict)
+    cotangent: NDArray[Any] | None = None
 
     def __repr__(self) -> str:
         """Name the shape, kind and knobs; the arrays are saved, not printed."""
@@ -172,41 +84,129 @@ class Problem:
 
     def prefix(self, length: int) -> "Problem":
         """Return the problem of the first tokens."""
+        return self.span(0, length)
+
+    def span(self, first: int, last: int) -> "Problem":
+        """Return the problem of the tokens from `first` to before `last`."""
+        of_span = (..., slice(first, last), slice(None))
         return self.with_inputs(
-            query=self.query[..., :length, :],
-            key=self.key[..., :length, :],
-            value=self.value[..., :length, :],
+            query=self.query[of_span], key=self.key[of_span], value=self.value[of_span]
         )
 
-    def solve(self, *, shared_features: bool = False) -> Bounded:
+    def solve(
+        self, *, shared_features: bool = False, confidence: float | None = None
+    ) -> Bounded:
         """Return the exact output and the bound on a correct target's error.
 
-        `shared_features` leaves out the error of the feature map, for laws in which the
-        numerator and the denominator see the same features whatever they are.
+        Parameters
+        ----------
+        shared_features : bool
+            Leave out the error of the feature map, for laws in which the numerator and
+            the denominator see the same features whatever they are.
+        confidence : float, optional
+            The lambda of the probabilistic tier, for independent draws only.
         """
         contract = self.scope.contract
         quotient = contract.quotient(self.query.shape[-1])
         precisions = contract.precisions(self.scope.dtype)
-        causal = self.scope.operator.causal
         if self.integers is not None:
+            causal = self.scope.operator.causal
             exact_sums = evaluate_integers(*self.integers, causal=causal)
-            return exact_integer_output(exact_sums, quotient, precisions.accumulator)
-        query, key, value = (
-            x.astype(np.float64) for x in (self.query, self.key, self.value)
+            return exact_integer_output(exact_sums, quotient, precisions)
+        return bounded_output(
+            self._evaluated(shared_features=shared_features),
+            quotient,
+            precisions,
+            chunk_size=contract.chunk_size,
+            confidence=confidence,
         )
+
+    def solve_state(self) -> tuple[Bounded, Bounded]:
+        """Return the exact state after the last key, memory and normalizer."""
+        contract = self.scope.contract
+        return bounded_state(
+            self._evaluated(),
+            contract.precisions(self.scope.dtype),
+            chunk_size=contract.chunk_size,
+        )
+
+    def solve_gradients(
+        self, *, confidence: float | None = None
+    ) -> tuple[Bounded, Bounded, Bounded]:
+        """Return the exact gradients of the inputs for the problem's cotangent."""
+        assert self.cotangent is not None
+        contract = self.scope.contract
+        precisions = contract.precisions(self.scope.dtype)
+        query, key = self._features()
+        of = Differentiand(
+            query.output,
+            key.output,
+            self.value.astype(np.float64),
+            self.cotangent.astype(np.float64),
+            query.bound,
+            key.bound,
+            self.scope.operator.causal,
+        )
+        found = bounded_gradients(
+            of,
+            contract.quotient(self.query.shape[-1]),
+            precisions,
+            output_dtype=self.scope.output_dtype,
+            confidence=confidence,
+        )
+        maps = (self.scope.query_map, self.scope.key_map)
+        through = (
+            _pulled_back(feature_map, x.astype(np.float64), gradient, precisions.unit)
+            for feature_map, x, gradient in zip(
+                maps, (self.query, self.key), found[:2], strict=True
+            )
+        )
+        of_query, of_key = through
+        return of_query, of_key, found[2]
+
+    def _features(self) -> tuple[Bounded, Bounded]:
+        """Return the features of queries and keys with their admitted errors."""
+        contract = self.scope.contract
+        u = contract.precisions(self.scope.dtype).unit
+        found = []
+        for feature_map, x in (
+            (self.scope.query_map, self.query.astype(np.float64)),
+            (self.scope.key_map, self.key.astype(np.float64)),
+        ):
+            with np.errstate(all="ignore"):
+                error = feature_map.error(x, u)
+                if contract.feature_error == "relative":
+                    error = np.minimum(error, 4 * u * abs(feature_map.value(x)))
+                found.append(Bounded(feature_map.value(x), error))
+        query, key = found
+        if self.integers is not None:
+            # Chosen so that any evaluation of the map finds them exactly.
+            query, key = (Bounded(x.output, np.zeros_like(x.bound)) for x in found)
+        return query, key
+
+    def _evaluated(self, *, shared_features: bool = False) -> Evaluation:
+        query, key = self._features()
         errors: dict[str, Any] = {}
         if not shared_features:
-            u = unit_roundoff(precisions.accumulator)
-            errors["query_error"] = self.scope.query_map.error(query, u)
-            errors["key_error"] = self.scope.key_map.error(key, u)
+            errors = {"query_error": query.bound, "key_error": key.bound}
         with np.errstate(all="ignore"):
-            exact = evaluate(
-                self.scope.query_map.value(query),
-                self.scope.key_map.value(key),
-                value,
-                causal=causal,
+            return evaluate(
+                query.output,
+                key.output,
+                self.value.astype(np.float64),
+                causal=self.scope.operator.causal,
                 **errors,
             )
-        return bounded_output(
-            exact, quotient, precisions, chunk_size=contract.chunk_size
-        )
+
+
+def _pulled_back(
+    feature_map: FeatureMap, x: NDArray[Any], gradient: Bounded, u: float
+) -> Bounded:
+    """Return the gradient of an input from that of its features, with its bound."""
+    with np.errstate(all="ignore"):
+        exact = feature_map.pullback(x, gradient.output)
+        carried = feature_map.pullback_gauge(x, gradient.bound)
+        size = feature_map.pullback_gauge(x, abs(gradient.output) + gradient.bound)
+        # Two roundings more: the product with the derivative, and the result.
+        bound = carried + (feature_map.pullback_error(x, u) + 2 * u) * size
+    return Bounded(exact, np.where(np.isnan(bound), np.inf, bound))

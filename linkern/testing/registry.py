@@ -5,23 +5,13 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from linkern.testing import strategies as draws
 from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem, Scope
+from linkern.testing.loading import STATE_NAMES
+from linkern.testing.problem import Problem
+from linkern.testing.scope import Scope
+from linkern.testing.shapes import short_lengths
 
-__all__ = [
-    "CHECKS",
-    "Check",
-    "check",
-    "no_chunk_size",
-    "no_exact_features",
-    "no_forms",
-    "no_heads",
-    "no_short_lengths",
-    "not_causal",
-    "not_homogeneous",
-    "not_normalised",
-]
+__all__ = ["CHECKS", "Check", "check"]
 
 Law = Callable[[Trial, Problem], None]
 
@@ -47,6 +37,11 @@ class Check:
         ``problems(scope)``: a Hypothesis strategy.
     unsupported : callable
         ``unsupported(scope)``: why the law does not apply, or None if it does.
+    share : float
+        How many of the examples of a profile it gets: 1 for all.
+    in_outputs : bool
+        Whether outputs alone show that it is broken: not gradients, not states, nothing
+        that a call does besides.
     """
 
     name: str
@@ -54,6 +49,8 @@ class Check:
     law: Law
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
     unsupported: Callable[[Scope], str | None]
+    share: float = 1.0
+    in_outputs: bool = True
 
 
 CHECKS: dict[str, Check] = {}
@@ -64,26 +61,31 @@ def check(
     *,
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
     unsupported: Callable[[Scope], str | None] = _always,
+    share: float = 1.0,
+    in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
     """Register a law under the name of its function."""
 
     def register(law: Law) -> Law:
         name = law.__name__
         assert name not in CHECKS, name
-        CHECKS[name] = Check(name, statement, law, problems, unsupported)
+        CHECKS[name] = Check(
+            name, statement, law, problems, unsupported, share, in_outputs
+        )
         return law
 
     return register
 
 
-def no_exact_features(scope: Scope) -> str | None:
-    """Ask for inputs with integer features."""
-    for feature_map in (scope.query_map, scope.key_map):
-        if feature_map.from_integers is None:
-            return (
-                f"no input of the feature map {feature_map.name} has integer features"
-            )
-    return None
+def first_of(
+    *reasons: Callable[[Scope], str | None],
+) -> Callable[[Scope], str | None]:
+    """Combine several reasons: the first that holds is given."""
+
+    def unsupported(scope: Scope) -> str | None:
+        return next((why for reason in reasons if (why := reason(scope))), None)
+
+    return unsupported
 
 
 def not_normalised(scope: Scope) -> str | None:
@@ -108,7 +110,7 @@ def not_homogeneous(scope: Scope) -> str | None:
 
 def no_short_lengths(scope: Scope) -> str | None:
     """Ask for a contract that allows no token or one."""
-    if draws.short_lengths(scope):
+    if short_lengths(scope):
         return None
     return "the contract allows neither no token nor one"
 
@@ -130,3 +132,86 @@ def no_heads(scope: Scope) -> str | None:
     if "h" in scope.contract.layout:
         return None
     return f"the layout {scope.contract.layout} has no heads"
+
+
+def no_state(scope: Scope) -> str | None:
+    """Ask for a target that takes a state."""
+    if scope.interface.takes_state:
+        return None
+    return f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
+
+
+def no_gradients(scope: Scope) -> str | None:
+    """Ask for a target that can be differentiated."""
+    contract = scope.contract
+    if contract.gradients == "none":
+        return "the contract says gradients=none"
+    if scope.differentiates or scope.interface.differentiable:
+        return None
+    if contract.gradients == "required":
+        return None  # the law itself will say what is missing
+    return "its library does not differentiate, and it has no attribute `vjp`"
+
+
+def no_gradients_of_state(scope: Scope) -> str | None:
+    """Ask for a target whose gradients go through its state."""
+    if scope.interface.differentiable and not scope.interface.vjp_takes_state:
+        return "its `vjp` takes no `initial_state` and `state_cotangent`"
+    return first_of(no_state, no_gradients)(scope)
+
+
+def no_tangent(scope: Scope) -> str | None:
+    """Ask for features that can grow in proportion, and a quotient that ignores it."""
+    for feature_map in (scope.query_map, scope.key_map):
+        if feature_map.tangent is None:
+            return f"no direction scales the features of {feature_map.name}"
+    if scope.contract.eps:
+        return f"the declared eps={scope.contract.eps:g} breaks it"
+    return not_normalised(scope)
+
+
+def not_float64(scope: Scope) -> str | None:
+    """Ask for float64, in which differences mean something."""
+    return None if scope.dtype == "float64" else f"it needs float64, not {scope.dtype}"
+
+
+def no_styles(scope: Scope) -> str | None:
+    """Ask for arrays that can lie in memory in more than one way."""
+    if not scope.styles:
+        return "arrays of its library always lie in memory in one way"
+    return None
+
+
+def not_any_strides(scope: Scope) -> str | None:
+    """Ask for a target that accepts them."""
+    if scope.contract.strides == "contiguous":
+        return "the contract says strides=contiguous"
+    return no_styles(scope)
+
+
+def not_random(scope: Scope) -> str | None:
+    """Ask for arithmetic to which the probabilistic tier applies."""
+    if scope.contract.rounding == "truncation":
+        return "rounding errors of one sign do not cancel: rounding=truncation"
+    return None
+
+
+def not_thread_safe(scope: Scope) -> str | None:
+    """Ask for a target that may be called from several threads."""
+    return None if scope.contract.thread_safe else "the contract says thread_safe=false"
+
+
+def no_nan_policy(scope: Scope) -> str | None:
+    """Ask for a target that has one."""
+    return (
+        "the contract says nan_policy=any"
+        if scope.contract.nan_policy == "any"
+        else None
+    )
+
+
+def not_validating(scope: Scope) -> str | None:
+    """Ask for a target that promises to refuse what does not fit."""
+    if scope.contract.validates:
+        return None
+    return "it does not promise to refuse bad input: declare validates=true"

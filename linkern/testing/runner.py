@@ -2,27 +2,38 @@
 
 import time
 import traceback
-import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky, Unsatisfiable
 
 from linkern.testing.checks import Check
+from linkern.testing.command import CommandTarget
 from linkern.testing.contract import nearest
-from linkern.testing.errors import TargetDied, UsageError
+from linkern.testing.diagnosis import Diagnosis, diagnose
+from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
+from linkern.testing.findings import Tally, Violation
+from linkern.testing.fingerprint import Fingerprint, fingerprint
 from linkern.testing.frameworks import framework_named, numpy_dtype
-from linkern.testing.judging import Tally, Trial, Violation
+from linkern.testing.messages import Environment
 from linkern.testing.operators import OPERATORS
-from linkern.testing.plan import PROFILES, Plan
-from linkern.testing.problem import Scope
+from linkern.testing.plan import Plan
 from linkern.testing.process import ChildProcess, InProcess, Target
 from linkern.testing.report import CheckResult, Counterexample
-from linkern.testing.worker import Environment
+from linkern.testing.reproduce import command
+from linkern.testing.scope import Scope
+from linkern.testing.search import search
 
-__all__ = ["CheckFinished", "CheckStarted", "Event", "run"]
+__all__ = [
+    "CheckFinished",
+    "CheckStarted",
+    "Diagnosed",
+    "Event",
+    "Fingerprinted",
+    "open_target",
+    "run",
+    "scope_of",
+]
 
 # A target that hangs on everything costs this many timeouts, not one for every check.
 MOST_HANGS = 2
@@ -44,10 +55,24 @@ class CheckFinished:
     result: CheckResult
 
 
-Event = CheckStarted | CheckFinished
+@dataclass(frozen=True)
+class Diagnosed:
+    """All checks have run, some failed, and their cause was looked for."""
+
+    diagnosis: Diagnosis | None
 
 
-def run(plan: Plan) -> Iterator[Event]:
+@dataclass(frozen=True)
+class Fingerprinted:
+    """The arithmetic of the target was measured, as far as that is possible."""
+
+    fingerprint: Fingerprint | None
+
+
+Event = CheckStarted | CheckFinished | Diagnosed | Fingerprinted
+
+
+def run(plan: Plan) -> Generator[Event]:
     """Run the checks of a plan one after the other.
 
     Parameters
@@ -57,8 +82,24 @@ def run(plan: Plan) -> Iterator[Event]:
 
     Yields
     ------
-    CheckStarted, CheckFinished
-        As they happen.
+    CheckStarted, CheckFinished, Diagnosed, Fingerprinted
+        As they happen; `Diagnosed` only if a check failed, `Fingerprinted` only if that
+        was asked for.
+
+    Raises
+    ------
+    UsageError
+        If the target, the contract or an option cannot be used.
+    """
+    target = open_target(plan)
+    try:
+        yield from _run_checks(plan, target)
+    finally:
+        target.close()
+
+
+def open_target(plan: Plan) -> Target:
+    """Load the target of a plan, behind its fence.
 
     Raises
     ------
@@ -70,23 +111,36 @@ def run(plan: Plan) -> Iterator[Event]:
         if dtype not in supported:
             raise UsageError(nearest(f"dtype for {plan.framework}", dtype, supported))
         numpy_dtype(dtype)
+    contract = plan.contract
     where = Environment(
-        plan.target, plan.framework, plan.device, plan.contract.layout, plan.options
+        plan.target,
+        plan.framework,
+        plan.device,
+        layout=contract.layout,
+        interface=contract.interface,
+        vjp=contract.vjp,
+        scale=contract.scale,
+        options=plan.options,
+        memory_limit=plan.memory_limit,
     )
-    target: Target
+    if plan.command is not None:
+        return CommandTarget(
+            plan.command,
+            where,
+            plan.timeout,
+            op=plan.op,
+            takes_state=contract.takes_state,
+            differentiable=contract.gradients == "required",
+        )
     if plan.in_process or plan.function is not None:
-        target = InProcess(where, plan.function)
-    else:
-        target = ChildProcess(where, plan.timeout)
-    try:
-        yield from _run_checks(plan, target)
-    finally:
-        target.close()
+        return InProcess(where, plan.function)
+    return ChildProcess(where, plan.timeout)
 
 
 def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
     checks = plan.chosen()
     hangs = 0
+    broken: dict[str, Scope] = {}  # by dtype: where there is something to explain
     for position, check in enumerate(checks):
         yield CheckStarted(check.name, position, len(checks))
         began = time.perf_counter()
@@ -94,43 +148,71 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
             message = f"not run: the target did not return {MOST_HANGS} times before"
             result = _result(check, "error", Tally(), message)
         else:
-            result, hung = _run_check(plan, check, target)
+            result, hung = _run_check(plan, check, target, broken)
             hangs += hung
         result = _expected(result, plan.expect_failure.get(check.name))
         seconds = round(time.perf_counter() - began, 3)
-        yield CheckFinished(replace(result, seconds=seconds))
+        again = command(plan, check.name)
+        yield CheckFinished(replace(result, seconds=seconds, again=again))
+    if broken and plan.diagnose and not hangs:
+        yield Diagnosed(_diagnosed(target, broken))
+    if plan.fingerprint and not hangs:
+        scope = scope_of(plan, target, plan.dtypes[0])
+        yield Fingerprinted(_fingerprinted(target, scope))
 
 
-def _run_check(plan: Plan, check: Check, target: Target) -> tuple[CheckResult, bool]:
+def _fingerprinted(target: Target, scope: Scope) -> Fingerprint | None:
+    try:
+        return fingerprint(target, scope)
+    except (TargetDied, TargetRaised, UsageError):
+        return None  # the checks say what it does instead
+
+
+def _diagnosed(target: Target, broken: dict[str, Scope]) -> Diagnosis | None:
+    """Look for the cause in the dtypes that failed, until one shows it."""
+    for scope in broken.values():
+        try:
+            found = diagnose(target, scope)
+        except (TargetDied, Exception):  # the verdicts stand without their cause
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _run_check(
+    plan: Plan, check: Check, target: Target, broken: dict[str, Scope]
+) -> tuple[CheckResult, bool]:
     """Run one check on every dtype; return its verdict and whether the target hung."""
     total = Tally()
+    reasons: list[
+        str
+    ] = []  # why it does not apply, for each dtype to which it does not
     for dtype in plan.dtypes:
-        scope = Scope(
-            OPERATORS[plan.op],
-            plan.contract,
-            dtype,
-            exposes=target.exposes - set(plan.options),
-            few_shapes=framework_named(plan.framework).compiles,
-        )
+        scope = scope_of(plan, target, dtype)
         reason = check.unsupported(scope)
         if reason is not None:
-            return _result(check, "unsupported", total, reason), False
+            reasons.append(reason)
+            continue
         try:
-            _search(plan, check, scope, target, total)
+            search(plan, check, scope, target, total)
         except Violation as violation:
-            return _failed(check, total, violation), False
+            broken[dtype] = scope
+            return _failed(check, total, violation, target), False
+        except DoesNotApply as why:
+            reasons.append(str(why))
         except TargetDied as death:
             assert total.problem is not None
             message = f"the target {death.reason}"
             last = Violation(message, total.problem)
-            return _failed(check, total, last, died=True), death.hung
+            return _failed(check, total, last, target, died=True), death.hung
         except Flaky as flaky:
             found = _violation_inside(flaky)
             message = "the target is not deterministic: a violation did not repeat"
             if found is None:
                 return _result(check, "failed", total, message), False
             found.message = f"{message} ({found.message})"
-            return _failed(check, total, found), False
+            return _failed(check, total, found, target), False
         except Unsatisfiable:
             message = "the contract leaves no input to try"
             return _result(check, "inconclusive", total, message), False
@@ -138,6 +220,8 @@ def _run_check(plan: Plan, check: Check, target: Target) -> tuple[CheckResult, b
             where = traceback.extract_tb(error.__traceback__)[-1]
             message = f"the referee failed: {error!r} ({where.name}:{where.lineno})"
             return _result(check, "error", total, message), False
+    if len(reasons) == len(plan.dtypes):
+        return _result(check, "unsupported", total, reasons[-1]), False
     if total.bounded and not total.proved:
         message = "no error bound could be proved at the declared precision"
         return _result(check, "inconclusive", total, message), False
@@ -145,31 +229,19 @@ def _run_check(plan: Plan, check: Check, target: Target) -> tuple[CheckResult, b
     return _result(check, "passed", total, message), False
 
 
-def _search(
-    plan: Plan, check: Check, scope: Scope, target: Target, tally: Tally
-) -> None:
-    """Let Hypothesis look for a violation and shrink it."""
-    trial = Trial(target, tally)
-    # Each check and dtype draws its own inputs; all of them follow from one seed.
-    name = f"{check.name}/{scope.dtype}/{plan.seed}"
-
-    @seed(zlib.crc32(name.encode()))
-    @settings(
-        max_examples=PROFILES[plan.profile],
-        deadline=None,
-        database=None,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        phases=(Phase.generate, Phase.shrink) if plan.shrink else (Phase.generate,),
-        suppress_health_check=list(HealthCheck),
+def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
+    """Return what every problem of a plan has in common, in one dtype."""
+    framework = framework_named(plan.framework)
+    return Scope(
+        OPERATORS[plan.op],
+        plan.contract,
+        dtype,
+        interface=target.interface,
+        fixed=frozenset(plan.options),
+        few_shapes=framework.compiles,
+        styles=() if plan.command else framework.styles,
+        differentiates=framework.gradients is not None,
     )
-    @given(check.problems(scope))
-    def example(problem: Any) -> None:
-        tally.start()
-        check.law(trial, problem)
-
-    example()
 
 
 def _violation_inside(error: BaseException) -> Violation | None:
@@ -186,9 +258,14 @@ def _violation_inside(error: BaseException) -> Violation | None:
 
 
 def _failed(
-    check: Check, tally: Tally, violation: Violation, *, died: bool = False
+    check: Check,
+    tally: Tally,
+    violation: Violation,
+    target: Target,
+    *,
+    died: bool = False,
 ) -> CheckResult:
-    example = Counterexample.of(violation, tuple(tally.calls), died=died)
+    example = Counterexample.of(violation, tally, target.interface, died=died)
     return _result(check, "failed", tally, violation.message, example)
 
 
@@ -207,6 +284,8 @@ def _result(
         tally.worst_ratio,
         counterexample,
         message,
+        curve=tally.curve,
+        ratios=tuple(tally.ratios),
     )
 
 

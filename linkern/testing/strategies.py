@@ -6,123 +6,50 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.generators import integer_problem, real_problem
-from linkern.testing.problem import Problem, Scope, Shape
+from linkern.testing.generators import (
+    extreme_problem,
+    integer_problem,
+    real_problem,
+    with_cotangent,
+)
+from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.problem import Problem
+from linkern.testing.scope import Scope
+from linkern.testing.shapes import (
+    EDGES,
+    FEW_LENGTHS,
+    TILE_DIMS,
+    shapes,
+    short_lengths,
+)
 
 __all__ = [
     "INTEGER_KINDS",
     "REAL_KINDS",
     "VALUE_KINDS",
+    "broadcast_heads",
+    "busy_problems",
+    "extreme_problems",
+    "gradient_problems",
     "integer_problems",
+    "long_problems",
+    "no_integers",
+    "random_problems",
     "real_problems",
-    "shapes",
-    "short_lengths",
     "short_problems",
+    "tile_problems",
     "with_choice",
     "with_cut",
+    "with_cuts",
 ]
 
-# Tiles and chunks are powers of two: these lengths leave a full one, an almost full one
-# and a tail of one, up to a chunk of 512.
-EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256)
-LONG = (200, 257, 300, 511, 513, 640, 1025)
-LONGEST = 320
-# Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
-FEW_LENGTHS = (1, 2, 17, 65, 130)
-FEW_DIMS = (4,)
-DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65, 100, 128, 129)
-# Beyond this many entries of all states together, one head is enough.
-LARGE = 2**20
-
+# Backwards need more memory than forwards, and the referee the scores themselves.
+GRADIENT_LENGTH = 200
+# Independent draws: what the probabilistic tier may be used on.
+RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
 REAL_KINDS = ("normal", "uniform", "wide", "constant", "bigfirst", "needle")
 VALUE_KINDS = ("normal", "uniform", "alternating")
-
-
-def lengths(
-    scope: Scope, *, least: int = 1, most: int | None = None
-) -> st.SearchStrategy[int]:
-    """Lengths that the contract allows, around every edge of a tile or chunk.
-
-    Reaches: lost and doubled keys at chunk edges, tails not written, masks off by one
-    in the last tile.
-    """
-    contract = scope.contract
-    step = contract.length_multiple_of
-    least = max(least, contract.min_length)
-    limit = min(x for x in (most, contract.max_length, 10**9) if x is not None)
-
-    def allowed(length: int) -> int:
-        rounded = -(-length // step) * step
-        largest = limit // step * step
-        return max(min(rounded, largest), -(-least // step) * step)
-
-    if scope.few_shapes:
-        return st.sampled_from(FEW_LENGTHS).map(allowed)
-    unbounded = st.one_of(
-        st.integers(least, max(least, min(LONGEST, limit))),
-        st.sampled_from(EDGES + LONG),
-    )
-    return unbounded.map(allowed)
-
-
-def dims(
-    allowed: tuple[int, ...], preferred: tuple[int, ...] = ()
-) -> st.SearchStrategy[int]:
-    """Dimensions that the contract allows, small ones most of the time.
-
-    Reaches: swapped channels, tiles that assume K = V or a multiple of 8.
-    """
-    if allowed:
-        return st.sampled_from(sorted(allowed))
-    usual = st.one_of(st.integers(1, 8), st.sampled_from(DIMS))
-    return st.sampled_from(preferred) | usual if preferred else usual
-
-
-@st.composite
-def shapes(
-    draw: st.DrawFn,
-    scope: Scope,
-    *,
-    least: int = 1,
-    most: int | None = None,
-    least_heads: int = 1,
-    key_dims: tuple[int, ...] = (),
-) -> Shape:
-    """Shapes that the contract allows, K != V and several heads among them."""
-    contract = scope.contract
-    length = draw(lengths(scope, least=least, most=most))
-    keys = length
-    if not scope.operator.causal and not contract.equal_lengths and draw(st.booleans()):
-        keys = draw(lengths(scope, least=max(least, 1), most=most))
-    few = FEW_DIMS if scope.few_shapes else ()
-    key_dim = draw(dims(contract.key_dims or few, key_dims))
-    value_dim = key_dim
-    if not contract.equal_dims:
-        value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
-    large = max(length, keys) * key_dim * value_dim > LARGE
-    batch, heads = draw(leading_axes(scope, least_heads, large=large))
-    return Shape(batch, heads, length, keys, key_dim, value_dim)
-
-
-@st.composite
-def leading_axes(
-    draw: st.DrawFn, scope: Scope, least_heads: int, *, large: bool
-) -> tuple[int, int]:
-    """Batch and heads; as few as possible for large problems and compiled targets.
-
-    Reaches: swapped heads, batches taken for heads, a last head that is left out.
-    """
-    batches, heads = [1, 2], [n for n in (1, 2, 3, 5) if n >= least_heads]
-    if scope.few_shapes:
-        batches, heads = [1], [2]
-    elif large:
-        batches, heads = [1], heads[:1]
-    layout = scope.contract.layout
-    return (
-        draw(st.sampled_from(batches)) if "b" in layout else 1,
-        draw(st.sampled_from(heads)) if "h" in layout else 1,
-    )
 
 
 @st.composite
@@ -159,12 +86,14 @@ def real_problems(
     return real_problem(scope, shape, kind, value_kind, draw(generators()))
 
 
-def short_lengths(scope: Scope) -> list[int]:
-    """Which of the lengths 1 and 0 the contract allows."""
-    contract = scope.contract
-    most = 1 if contract.max_length is None else min(contract.max_length, 1)
-    step = contract.length_multiple_of
-    return [n for n in range(most, contract.min_length - 1, -1) if n % step == 0]
+def no_integers(scope: Scope) -> str | None:
+    """Ask for inputs with integer features."""
+    for feature_map in (scope.query_map, scope.key_map):
+        if feature_map.from_integers is None:
+            return (
+                f"no input of the feature map {feature_map.name} has integer features"
+            )
+    return None
 
 
 @st.composite
@@ -173,6 +102,101 @@ def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     length = draw(st.sampled_from(short_lengths(scope)))
     shape = draw(shapes(scope, least=length, most=length))
     return real_problem(scope, shape, "normal", "normal", draw(generators()))
+
+
+@st.composite
+def gradient_problems(
+    draw: st.DrawFn, scope: Scope, *, least: int = 1, random: bool = False
+) -> Problem:
+    """Problems with a cotangent, integers or reals: reaches defects of backwards."""
+    shape = draw(shapes(scope, least=least, most=GRADIENT_LENGTH))
+    rng = draw(generators())
+    integers = not random and no_integers(scope) is None and draw(st.booleans())
+    if integers:
+        kind = draw(st.sampled_from(("dense", "onehot")))
+        problem = integer_problem(scope, shape, kind, "dense", rng)
+    else:
+        kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
+        kind = draw(st.sampled_from(kinds))
+        problem = real_problem(scope, shape, kind, "normal", rng)
+    return with_cotangent(problem, rng)
+
+
+@st.composite
+def random_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Independent draws, for the probabilistic tier: reaches undeclared precision."""
+    values = ("normal", "uniform")
+    return draw(real_problems(scope, kinds=RANDOM_KINDS, values=values))
+
+
+@st.composite
+def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Thousands of tokens, few dimensions: reaches drift, narrow indices and sums."""
+    shape = draw(
+        shapes(scope, lengths=(1500, 2049, 3000), key_dims=(4,), pairs=((4, 2), (3, 5)))
+    )
+    kind = draw(st.sampled_from(("random", "onehot")))
+    rng = draw(generators())
+    if kind == "onehot" and no_integers(scope) is None:
+        return integer_problem(scope, shape, "onehot", "sparse", rng)
+    return real_problem(scope, shape, "uniform", "positive", rng)
+
+
+@st.composite
+def tile_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Dimensions above one tile, and no powers of two: reaches masks of channels."""
+    pairs = ((33, 20),) if scope.few_shapes else TILE_DIMS
+    shape = draw(shapes(scope, lengths=(17, 1, 40, 66), pairs=pairs))
+    rng = draw(generators())
+    if no_integers(scope) is None and draw(st.booleans()):
+        return integer_problem(scope, shape, "dense", "sparse", rng)
+    return real_problem(scope, shape, "uniform", "normal", rng)
+
+
+@st.composite
+def busy_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Take calls long enough to meet each other: reaches shared scratch memory."""
+    pairs = ((4, 5),) if scope.few_shapes else ((16, 17), (16, 33))
+    shape = draw(shapes(scope, lengths=(513, 600), least_heads=2, pairs=pairs))
+    return real_problem(scope, shape, "uniform", "normal", draw(generators()))
+
+
+@st.composite
+def extreme_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Features and values at the ends of their range: reaches silent overflow."""
+    kind = draw(st.sampled_from(("huge", "large", "tiny")))
+    return extreme_problem(scope, draw(shapes(scope)), kind, draw(generators()))
+
+
+@st.composite
+def broadcast_heads(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
+    """Make all heads equal, so that one can stand for all of them in memory."""
+    problem = draw(problems)
+    equal = {
+        name: np.repeat(x[:, :1], x.shape[1], axis=1)
+        for name in INPUT_NAMES
+        for x in (getattr(problem, name),)
+    }
+    return problem.with_inputs(**equal)
+
+
+@st.composite
+def with_cuts(
+    draw: st.DrawFn, problems: st.SearchStrategy[Problem], *, most: int = 3
+) -> Problem:
+    """Add cuts of the tokens into spans, at the edges of tiles most of the time."""
+    problem = draw(problems)
+    last = max(problem.length - 1, 1)
+    step = problem.scope.contract.length_multiple_of
+    near = [n for n in EDGES if n <= last] or [1]
+    one = st.integers(1, last) | st.sampled_from(near)
+    if problem.scope.few_shapes:
+        one = st.sampled_from([n for n in FEW_LENGTHS if n <= last] or [1])
+        most = 1
+    drawn = draw(st.lists(one, min_size=1, max_size=most))
+    rounded = {-(-n // step) * step for n in drawn}
+    cuts = sorted(n for n in rounded if n < problem.length)
+    return _knob(problem, cuts=tuple(cuts))
 
 
 @st.composite

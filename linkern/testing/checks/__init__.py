@@ -1,0 +1,18 @@
+"""The checks: each is one law, a strategy that can reach its violations, and a body.
+
+A check is data in a registry. Its body gets a trial and a problem, calls the target as
+often as the law needs, and raises a `Violation` through the trial. Names are public.
+Checks run in the order in which they are registered: first whether a target can be
+judged at all, then what it computes.
+"""
+
+from linkern.testing.registry import CHECKS, Check
+
+# They run in this order.
+# isort: off
+from linkern.testing.checks import calls, values, order, scaling
+from linkern.testing.checks import extremes, memory, states, gradients
+
+__all__ = ["CHECKS", "Check"]
+
+del calls, values, order, scaling, extremes, memory, states, gradients

@@ -1,0 +1,64 @@
+"""Laws at the ends: the largest and smallest numbers, and those that are none."""
+
+import numpy as np
+
+from linkern.testing import strategies as draws
+from linkern.testing.checks.values import require_in_range
+from linkern.testing.findings import Violation
+from linkern.testing.judging import Trial
+from linkern.testing.problem import Problem
+from linkern.testing.registry import check, no_nan_policy
+
+__all__ = ["nan_policy", "ranges"]
+
+
+@check(
+    "within the range of the declared accumulator, features and values may be as large "
+    "or small as they like: the output is finite and right",
+    problems=draws.extreme_problems,
+    share=0.3,
+)
+def ranges(trial: Trial, problem: Problem) -> None:
+    """Reaches: overflow to silent zeros or NaN, underflow, epsilons, thresholds."""
+    output = trial.run(problem)
+    shared = problem.scope.contract.eps == 0 and problem.scope.contract.normalize
+    if shared:
+        require_in_range(trial, output, problem)
+    if "tiny" not in problem.kind or not shared:
+        message = "the output at the ends of the range is wrong"
+        trial.require_within(output, problem.solve(), problem, message)
+
+
+@check(
+    "a NaN or an infinity in a value reaches every later output of its channel, and no "
+    "other channel; nothing turns it into a number",
+    problems=lambda scope: draws.with_choice(
+        draws.with_cut(draws.real_problems(scope, least=2, kinds=("uniform",))),
+        poison=(np.nan, np.inf, -np.inf),
+    ),
+    unsupported=no_nan_policy,
+    share=0.3,
+)
+def nan_policy(trial: Trial, problem: Problem) -> None:
+    """Reaches: `nan_to_num`, clipping, swallowed overflow, masks by multiplication."""
+    causal = problem.scope.operator.causal
+    token = min(problem.knobs["cut"], problem.shape.keys - 1)
+    channel = token % problem.shape.value_dim
+    poison = f"a {problem.knobs['poison']} in the value of token {token}"
+    value = problem.value.copy()
+    value[..., token, channel] = problem.knobs["poison"]
+    poisoned = problem.with_inputs(value=value)
+    output = trial.run(poisoned)
+    after = output[..., token if causal else 0 :, channel]
+    if np.isfinite(after).any():
+        message = f"{poison} became finite"
+        raise Violation(message, poisoned)
+    others = np.delete(output, channel, axis=-1)
+    if not np.isfinite(others).all():
+        message = f"{poison} reached other channels than {channel}"
+        raise Violation(message, poisoned)
+    before = output[..., :token, channel]
+    strict = problem.scope.contract.nan_policy == "strict"
+    if strict and causal and not np.isfinite(before).all():
+        message = f"{poison} reached the past"
+        raise Violation(message, poisoned)

@@ -1,0 +1,156 @@
+"""Laws of the gradients: their values, their structure, and what the outputs say."""
+
+import numpy as np
+
+from linkern.oracle import Bounded, unit_roundoff
+from linkern.testing import strategies as draws
+from linkern.testing.checks.values import CONFIDENCE
+from linkern.testing.judging import Trial
+from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.problem import Problem
+from linkern.testing.registry import (
+    check,
+    first_of,
+    no_gradients,
+    no_gradients_of_state,
+    no_tangent,
+    not_causal,
+    not_float64,
+    not_random,
+)
+
+__all__ = [
+    "finite_differences",
+    "gradient_identities",
+    "gradient_of_state",
+    "gradient_on_random_reals",
+    "gradient_value",
+]
+
+
+def _require_gradients(
+    trial: Trial,
+    problem: Problem,
+    message: str,
+    *,
+    cuts: tuple[int, ...] = (),
+    confidence: float | None = None,
+) -> None:
+    found = trial.gradients(problem, cuts)
+    expected = problem.solve_gradients(confidence=confidence)
+    for name, got, due in zip(INPUT_NAMES, found, expected, strict=True):
+        what = message.format(name=name)
+        trial.require_within(got, due, problem, what, problem.scope.dtype)
+
+
+@check(
+    "the gradients are the closed form's, within the proved bound of any order of "
+    "summation; on integers with denominators that are powers of two they are dyadic",
+    problems=draws.gradient_problems,
+    unsupported=no_gradients,
+    in_outputs=False,
+    share=0.8,
+)
+def gradient_value(trial: Trial, problem: Problem) -> None:
+    """Reaches: a missing path through the normalizer, lost queries, narrow stages."""
+    _require_gradients(trial, problem, "the gradient of the {name} is wrong")
+
+
+@check(
+    "on independent random draws the errors of gradients are independent too",
+    problems=lambda scope: draws.gradient_problems(scope, random=True),
+    unsupported=first_of(no_gradients, not_random),
+    share=0.4,
+    in_outputs=False,
+)
+def gradient_on_random_reals(trial: Trial, problem: Problem) -> None:
+    """Reaches: outputs saved in less than declared, narrow sums over queries."""
+    message = "the error of the gradient of the {name} is larger than rounding makes it"
+    _require_gradients(trial, problem, message, confidence=CONFIDENCE)
+
+
+@check(
+    "the output ignores the scale of a query, and that of all keys together: so the "
+    "gradients are orthogonal to those directions",
+    problems=draws.gradient_problems,
+    unsupported=first_of(no_gradients, no_tangent),
+    share=0.3,
+    in_outputs=False,
+)
+def gradient_identities(trial: Trial, problem: Problem) -> None:
+    """Reaches: the path through the normalizer, epsilons; needs no reference."""
+    found = trial.gradients(problem)
+    expected = problem.solve_gradients()
+    scope = problem.scope
+    stored = unit_roundoff(scope.dtype)
+    of_keys: tuple[int, ...] = (-2, -1)
+    for name, feature_map, got, due, axes in (
+        ("query", scope.query_map, found[0], expected[0], (-1,)),
+        ("key", scope.key_map, found[1], expected[1], of_keys),
+    ):
+        assert feature_map.tangent is not None
+        direction = feature_map.tangent(getattr(problem, name).astype(np.float64))
+        along = (direction * got).sum(axis=axes, keepdims=True)
+        # Where the derivative is not defined, nothing is known of the sum either.
+        allowed = abs(direction) * (due.bound + stored * (abs(due.output) + due.bound))
+        bound = np.where(direction == 0, 0.0, allowed).sum(axis=axes, keepdims=True)
+        message = f"the gradient of the {name} has a part that scales its features"
+        exact = Bounded(np.zeros_like(along), bound)
+        trial.require_within(along, exact, problem, message, "float64")
+
+
+@check(
+    "gradients pass through the state: a sequence that was cut has those of the whole",
+    problems=lambda scope: draws.with_cuts(draws.gradient_problems(scope, least=2)),
+    unsupported=first_of(not_causal, no_gradients_of_state),
+    share=0.4,
+    in_outputs=False,
+)
+def gradient_of_state(trial: Trial, problem: Problem) -> None:
+    """Reaches: gradients of initial and final states missing, half missing or wrong."""
+    cuts = problem.knobs["cuts"]
+    if not cuts:
+        return
+    trial.split(problem, cuts)
+    message = (
+        f"the gradient of the {{name}}, cut at {', '.join(map(str, cuts))}, is wrong"
+    )
+    _require_gradients(trial, problem, message, cuts=cuts)
+
+
+@check(
+    "gradients say how the output changes: they agree with differences of the target's "
+    "own outputs",
+    problems=lambda scope: draws.with_choice(
+        draws.gradient_problems(scope, random=True), inputs=INPUT_NAMES
+    ),
+    unsupported=first_of(not_float64, no_gradients),
+    share=0.3,
+    in_outputs=False,
+)
+def finite_differences(trial: Trial, problem: Problem) -> None:
+    """Reaches: gradients of another function than the one that is computed."""
+    name = problem.knobs["inputs"]
+    x = getattr(problem, name)
+    rng = np.random.default_rng(problem.length)
+    direction = rng.choice([-1.0, 1.0], x.shape)
+    found = dict(zip(INPUT_NAMES, trial.gradients(problem), strict=True))[name]
+    assert problem.cotangent is not None
+    slope = float((found * direction).sum())
+
+    # Central differences at two steps: their difference is three times the error of the
+    # better one, to leading order, and so a safe estimate of it.
+    quotients, noise = [], 0.0
+    for h in (2.0**-12, 2.0**-13):
+        ends = [problem.with_inputs(**{name: x + s * h * direction}) for s in (1, -1)]
+        up, down = (float((problem.cotangent * trial.run(end)).sum()) for end in ends)
+        quotients.append((up - down) / (2 * h))
+        noise = max(
+            noise,
+            sum(float((abs(problem.cotangent) * e.solve().bound).sum()) for e in ends)
+            / (2 * h),
+        )
+    bound = abs(quotients[0] - quotients[1]) + noise
+    message = f"the gradient of the {name} is not the slope of the output"
+    exact = Bounded(np.asarray([quotients[1]]), np.asarray([bound]))
+    trial.require_within(np.asarray([slope]), exact, problem, message, "float64")

@@ -1,0 +1,69 @@
+"""Laws of memory: how inputs lie in it, and what lies around them, must not matter."""
+
+from linkern.testing import strategies as draws
+from linkern.testing.checks.order import integers_or_reals
+from linkern.testing.findings import Violation
+from linkern.testing.judging import Trial, well_formed
+from linkern.testing.problem import Problem
+from linkern.testing.registry import check, no_styles, not_any_strides
+from linkern.testing.scope import Scope
+
+__all__ = ["broadcast_inputs", "nothing_leaks_from_padding", "strides"]
+
+# Contiguous as they are; their surroundings are not.
+_GUARDED = ("offset",)
+
+
+def _strided(scope: Scope) -> tuple[str, ...]:
+    return tuple(s for s in scope.styles if s not in ("broadcast", *_GUARDED)) or ("",)
+
+
+def _require_right(trial: Trial, problem: Problem, style: str) -> None:
+    if not trial.is_right(problem):
+        return
+    reply = trial.observe(problem, memory=style)
+    disturbed = [name for name in reply.changed if name.startswith("the memory")]
+    if disturbed:
+        message = f"the call wrote to {disturbed[0]}, which is not its own"
+        raise Violation(message, problem)
+    output = well_formed(reply, problem)
+    message = f"the output is wrong if inputs are {style} in memory"
+    trial.require_within(output, problem.solve(), problem, message)
+
+
+@check(
+    "strides do not matter: Fortran order, slices, swapped axes and reversed arrays "
+    "give what contiguous ones give, to rounding",
+    problems=lambda scope: draws.with_choice(
+        integers_or_reals(scope), memory=_strided(scope)
+    ),
+    unsupported=not_any_strides,
+    share=0.4,
+)
+def strides(trial: Trial, problem: Problem) -> None:
+    """Reaches: kernels that take their inputs for contiguous."""
+    _require_right(trial, problem, problem.knobs["memory"])
+
+
+@check(
+    "one head may stand for all of them, with a stride of zero",
+    problems=lambda scope: draws.broadcast_heads(draws.real_problems(scope)),
+    unsupported=not_any_strides,
+    share=0.1,
+)
+def broadcast_inputs(trial: Trial, problem: Problem) -> None:
+    """Reaches: expanded tensors read as if they were full."""
+    _require_right(trial, problem, "broadcast")
+
+
+@check(
+    "what lies around the inputs in memory is neither read nor written: it is NaN here",
+    problems=integers_or_reals,
+    unsupported=no_styles,
+    share=0.3,
+)
+def nothing_leaks_from_padding(trial: Trial, problem: Problem) -> None:
+    """Reaches: loads past the end masked by multiplication, stores past the end."""
+    _require_right(trial, problem, "offset")
+    if problem.scope.contract.strides == "any":
+        _require_right(trial, problem, "padded")

@@ -1,0 +1,70 @@
+"""Laws of scaling by powers of two: they commute with every rounding, so bitwise."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from linkern.testing import strategies as draws
+from linkern.testing.judging import Trial
+from linkern.testing.problem import Problem
+from linkern.testing.registry import check, not_homogeneous
+from linkern.testing.scope import Scope
+
+__all__ = ["scaling_of_keys", "scaling_of_values"]
+
+# Exponents that neither overflow nor underflow on the way, by dtype.
+_EXPONENTS = {
+    "float16": 3,
+    "bfloat16": 60,
+    "tfloat32": 60,
+    "float32": 60,
+    "float64": 400,
+}
+
+
+def _scaled(scope: Scope) -> st.SearchStrategy[Problem]:
+    kinds = ("normal", "uniform", "constant")
+    # float16 has so little range that averages of both signs come out subnormal.
+    values = ("positive",) if "float16" in scope.stages else draws.VALUE_KINDS
+    return draws.real_problems(scope, kinds=kinds, values=values)
+
+
+def _powers_of_two(scope: Scope) -> tuple[float, ...]:
+    # Accumulators wider than the inputs do not widen what inputs can hold.
+    reach = min(_EXPONENTS[name] for name in scope.stages)
+    return tuple(2.0**n for n in (1, -1, reach // 2, -(reach // 2), reach, -reach))
+
+
+@check(
+    "scaling the values by a power of two, or negating them, does the same to the "
+    "output, bitwise",
+    problems=_scaled,
+    share=0.35,
+)
+def scaling_of_values(trial: Trial, problem: Problem) -> None:
+    """Reaches: narrow casts of values, absolute thresholds, clipping."""
+    plain = trial.run(problem)
+    for factor in (-1.0, *_powers_of_two(problem.scope)):
+        scaled = problem.with_inputs(value=_times(problem.value, factor))
+        message = f"scaling the values by {factor:g} did not scale the output by it"
+        trial.require_same(trial.run(scaled), factor * plain, problem, message)
+
+
+@check(
+    "scaling all keys, or all queries, by a power of two leaves a normalised output "
+    "unchanged (and scales one that is not normalised), bitwise",
+    problems=lambda scope: draws.with_choice(_scaled(scope), inputs=("key", "query")),
+    unsupported=not_homogeneous,
+)
+def scaling_of_keys(trial: Trial, problem: Problem) -> None:
+    """Reaches: any epsilon or clamp in the quotient, however small."""
+    name, plain = problem.knobs["inputs"], trial.run(problem)
+    for factor in _powers_of_two(problem.scope):
+        scaled = problem.with_inputs(**{name: _times(getattr(problem, name), factor)})
+        expected = plain if problem.scope.contract.normalize else factor * plain
+        message = f"scaling the {name} by {factor:g} changed more than it should"
+        trial.require_same(trial.run(scaled), expected, problem, message)
+
+
+def _times(x: np.ndarray, factor: float) -> np.ndarray:
+    """Scale by a power of two in float64, and come back to the dtype of `x`."""
+    return (x.astype(np.float64) * factor).astype(x.dtype)

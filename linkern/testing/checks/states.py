@@ -1,0 +1,143 @@
+"""Laws of the state: what is handed over must be what the tokens so far left behind."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from linkern.testing import strategies as draws
+from linkern.testing.checks.order import integers_or_reals
+from linkern.testing.checks.values import CONFIDENCE
+from linkern.testing.findings import Violation
+from linkern.testing.judging import Trial
+from linkern.testing.problem import Problem
+from linkern.testing.registry import (
+    check,
+    first_of,
+    no_state,
+    not_causal,
+    not_random,
+)
+from linkern.testing.scope import Scope
+
+__all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value"]
+
+# Tokens that are decoded one by one at most.
+_DECODED = 24
+
+_stateful = first_of(not_causal, no_state)
+
+
+def _cut_problems(scope: Scope) -> st.SearchStrategy[Problem]:
+    return draws.with_cuts(integers_or_reals(scope, least=2))
+
+
+def _require_split(trial: Trial, problem: Problem, cuts: tuple[int, ...]) -> None:
+    if not trial.is_right(problem):
+        return
+    reply = trial.split(problem, cuts)
+    assert reply.output is not None
+    message = (
+        f"spans cut at {', '.join(map(str, cuts))} do not give what the whole gives"
+    )
+    output = reply.output.astype(np.float64)
+    trial.require_within(output, problem.solve(), problem, message)
+
+
+@check(
+    "a sequence can be cut anywhere: the second part, started from the state of the "
+    "first, gives what the whole gives",
+    problems=_cut_problems,
+    unsupported=_stateful,
+)
+def state_split(trial: Trial, problem: Problem) -> None:
+    """Reaches: states ignored, half ignored, wrong after a tail, or read transposed."""
+    if not problem.knobs["cuts"]:
+        return
+    _require_split(trial, problem, problem.knobs["cuts"])
+
+
+@check(
+    "a prompt can be read at once and the rest token by token",
+    problems=_cut_problems,
+    unsupported=_stateful,
+    share=0.3,
+)
+def decoding(trial: Trial, problem: Problem) -> None:
+    """Reaches: states that are right at the edges of chunks only, one-token spans."""
+    if problem.scope.contract.length_multiple_of > 1 or not problem.knobs["cuts"]:
+        return
+    first = problem.knobs["cuts"][0]
+    # Compiled targets: the prompt and the tokens are two shapes, not twenty.
+    short = problem.prefix(min(first + _DECODED, problem.length))
+    _require_split(trial, short, tuple(range(first, short.length)))
+
+
+@check(
+    "the state is the sum over the tokens: memory of k v^T, normalizer of k",
+    problems=integers_or_reals,
+    unsupported=_stateful,
+    in_outputs=False,
+    share=0.5,
+)
+def state_value(trial: Trial, problem: Problem) -> None:
+    """Reaches: states without a tail, scaled, or carried in less than declared."""
+    scope = problem.scope
+    precisions = scope.contract.precisions(scope.dtype)
+    dtypes = (precisions.state, precisions.normalizer)
+    names = ("memory", "normalizer")
+    states, expected = trial.states(problem), problem.solve_state()
+    if scope.contract.normalize and len(states) == 1:
+        message = "the state lacks a normalizer"
+        raise Violation(message, problem)
+    for name, got, due, dtype in zip(names, states, expected, dtypes, strict=False):
+        message = f"the {name} after the last token is wrong"
+        stored = dtype or precisions.accumulator
+        trial.require_within(got, due, problem, message, stored)
+
+
+@check(
+    "states add up: that of two spans is the sum of those of each alone",
+    problems=_cut_problems,
+    unsupported=_stateful,
+    share=0.2,
+    in_outputs=False,
+)
+def state_merge(trial: Trial, problem: Problem) -> None:
+    """Reaches: states that depend on where a span starts, or on its length."""
+    if not problem.knobs["cuts"]:
+        return
+    cut = problem.knobs["cuts"][0]
+    whole = trial.states(problem)
+    spans = (problem.span(0, cut), problem.span(cut, problem.length))
+    parts = [trial.states(span) for span in spans]
+    message = f"the states of the spans cut at {cut} do not add up to that of the whole"
+    precisions = problem.scope.contract.precisions(problem.scope.dtype)
+    stored = precisions.state or precisions.accumulator
+    due = [x.solve_state() for x in (problem, *spans)]
+    for i, got in enumerate(whole):
+        allowed = np.sum([state[i].once_stored(stored) for state in due], axis=0)
+        together = parts[0][i] + parts[1][i]
+        trial.require_close(together, got, allowed, problem, message)
+
+
+@check(
+    "a state that is carried through thousands of tokens does not drift",
+    problems=lambda scope: draws.with_choice(
+        draws.long_problems(scope), span=(250, 64, 500)
+    ),
+    unsupported=_stateful,
+    share=0.05,
+)
+def state_drift(trial: Trial, problem: Problem) -> None:
+    """Reaches: states kept in narrow dtypes, errors that add up at every hand-over."""
+    step = problem.scope.contract.length_multiple_of
+    span = -(-problem.knobs["span"] // step) * step
+    cuts = tuple(range(span, problem.length, span))
+    if not trial.is_right(problem):
+        return
+    reply = trial.split(problem, cuts)
+    assert reply.output is not None
+    confidence = None if not_random(problem.scope) else CONFIDENCE
+    expected = problem.solve(confidence=confidence)
+    message = f"the output drifts as the state is carried from span to span of {span}"
+    output = reply.output.astype(np.float64)
+    trial.require_within(output, expected, problem, message)

@@ -1,0 +1,144 @@
+"""Laws of the values: on integers, on reals, on random draws, on every shape."""
+
+import numpy as np
+
+from linkern.oracle import Bounded
+from linkern.testing import strategies as draws
+from linkern.testing.judging import Trial
+from linkern.testing.problem import Problem
+from linkern.testing.registry import check, not_normalised, not_random
+
+__all__ = [
+    "CONFIDENCE",
+    "dimensions",
+    "long_sequences",
+    "require_in_range",
+    "row_normalisation",
+    "value_on_integers",
+    "value_on_random_reals",
+    "value_on_reals",
+]
+
+# The lambda of the probabilistic tier. Over 16,700 runs of correct kernels in five
+# orders of summation the largest that was needed is 1.4.
+CONFIDENCE = 3.0
+
+
+@check(
+    "on integers every order of summation is exact, so no key can get lost in rounding",
+    problems=draws.integer_problems,
+    unsupported=draws.no_integers,
+)
+def value_on_integers(trial: Trial, problem: Problem) -> None:
+    """Reaches: lost, doubled or misplaced keys, masks, tails, narrow stages."""
+    output = trial.run(problem)
+    message = "the output on integers is wrong"
+    trial.require_within(output, problem.solve(), problem, message)
+
+
+@check(
+    "on reals the output is within the proved bound of any order of summation",
+    problems=draws.real_problems,
+)
+def value_on_reals(trial: Trial, problem: Problem) -> None:
+    """Reaches: undeclared precision, approximate division, truncation, instability."""
+    output = trial.run(problem)
+    message = "the error exceeds the proved bound"
+    trial.require_within(output, problem.solve(), problem, message)
+
+
+@check(
+    "on independent random draws rounding errors are independent too: the error stays "
+    "within 3 sqrt(h) units, not h",
+    problems=draws.random_problems,
+    unsupported=not_random,
+)
+def value_on_random_reals(trial: Trial, problem: Problem) -> None:
+    """Reaches: undeclared precision that the proved bound is too wide to see."""
+    output = trial.run(problem)
+    message = "the error is larger than rounding makes it on random inputs"
+    expected = problem.solve(confidence=CONFIDENCE)
+    trial.require_within(output, expected, problem, message)
+
+
+@check(
+    "the weights of a row sum to one: equal values come back unchanged, and no output "
+    "leaves the range of the values it averages",
+    problems=lambda scope: draws.real_problems(
+        scope,
+        kinds=(*draws.REAL_KINDS, "tiny"),
+        values=("constant", "normal", "uniform"),
+    ),
+    unsupported=not_normalised,
+)
+def row_normalisation(trial: Trial, problem: Problem) -> None:
+    """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts."""
+    output = trial.run(problem)
+    if "constant values" in problem.kind:
+        # Whatever the features are, both sums see the same ones, so the error of the
+        # feature map cancels and the bound stays sharp where features are tiny; unless
+        # a declared epsilon makes the quotient depend on their size.
+        shared = problem.scope.contract.eps == 0
+        expected = problem.solve(shared_features=shared)
+        message = "equal values do not come back unchanged"
+        trial.require_within(output, expected, problem, message)
+        return
+    require_in_range(trial, output, problem)
+
+
+def require_in_range(trial: Trial, output: np.ndarray, problem: Problem) -> None:
+    """Require every output to lie in the range of the values that it averages."""
+    low, high = _hull(problem)
+    rounding = _relative_rounding(problem) * np.maximum(abs(low), abs(high))
+    nearest = Bounded(np.clip(output, low, high), rounding)
+    message = "the output leaves the range of the values"
+    trial.require_within(output, nearest, problem, message)
+
+
+def _hull(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and greatest value that each row averages, with 0 for an eps."""
+    value = problem.value.astype(np.float64)
+    if problem.scope.operator.causal:
+        low = np.minimum.accumulate(value, axis=-2)
+        high = np.maximum.accumulate(value, axis=-2)
+    else:
+        rows = (*problem.query.shape[:-1], value.shape[-1])
+        low = np.broadcast_to(value.min(axis=-2, keepdims=True), rows)
+        high = np.broadcast_to(value.max(axis=-2, keepdims=True), rows)
+    if problem.scope.contract.eps:
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+    return low, high
+
+
+def _relative_rounding(problem: Problem) -> np.ndarray:
+    """Return the bound for equal values of one: how far rounding moves an average."""
+    ones = problem.with_inputs(value=np.ones_like(problem.value))
+    return ones.solve(shared_features=True).bound
+
+
+@check(
+    "the dimensions of keys and values are free: above one tile, not powers of two, "
+    "K != V",
+    problems=draws.tile_problems,
+    share=0.25,
+)
+def dimensions(trial: Trial, problem: Problem) -> None:
+    """Reaches: channels past a tile, strides by the other dimension, masks of lanes."""
+    output = trial.run(problem)
+    message = f"the output is wrong for K={problem.shape.key_dim} "
+    message += f"V={problem.shape.value_dim}"
+    trial.require_within(output, problem.solve(), problem, message)
+
+
+@check(
+    "thousands of tokens are no different: the error grows no faster than the bound",
+    problems=draws.long_problems,
+    share=0.1,
+)
+def long_sequences(trial: Trial, problem: Problem) -> None:
+    """Reaches: sums that saturate, indices that wrap, decay by rounding."""
+    output = trial.run(problem)
+    message = "the output on a long sequence is wrong"
+    confidence = None if not_random(problem.scope) else CONFIDENCE
+    expected = problem.solve(confidence=confidence)
+    trial.require_within(output, expected, problem, message)
