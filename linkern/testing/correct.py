@@ -1,119 +1,26 @@
-"""Correct kernels in many orders of summation, and the parts they are made of.
+"""Correct kernels in many orders of summation.
 
 All are causal linear attention with ``elu(x) + 1``, called as ``f(query, key, value)``
 on NumPy arrays ``(..., T, K)``. A correct kernel that fails a check is a false alarm.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from linkern.testing.assembly import Kernel, Parts, assemble, elu_plus_one, stateful
 
 __all__ = [
     "CORRECT",
     "Kernel",
     "Parts",
-    "all_tokens",
     "assemble",
     "elu_plus_one",
     "quadratic",
     "wide",
 ]
 
-# These kernels stand for code that nobody typed.
 Array = Any
-Kernel = Callable[[Array, Array, Array], Array]
-
-
-def elu_plus_one(x: Array) -> Array:
-    """``elu(x) + 1`` with full relative accuracy."""
-    return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
-
-
-def lower_triangle(scores: Array) -> Array:
-    """Keep the scores of the past and the present."""
-    return np.tril(scores)
-
-
-def quotient(numerator: Array, denominator: Array) -> Array:
-    """Divide; nothing else."""
-    return numerator / denominator
-
-
-def everything(x: Array) -> Array:
-    """Leave as it is."""
-    return x
-
-
-def all_tokens(first: int, length: int, chunk: int) -> Array:
-    """How often each token of a chunk is written to the memory: once."""
-    del first, chunk
-    return np.ones(length)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a chunkwise kernel; each default is right.
-
-    Parameters
-    ----------
-    chunk : int
-        Tokens per chunk.
-    features, operand, values, scores, carried, normalizer : callable
-        Feature map; what happens to the operands of products, to the values, to the
-        scores, to the memory and to the normalizer carried between chunks.
-    mask : callable
-        Which scores of a chunk count.
-    written, weighed : callable
-        How often each token of a chunk is added to the memory and to the normalizer.
-    divide : callable
-        Numerator and denominator to output.
-    finish : callable
-        Output to what is returned.
-    """
-
-    chunk: int = 16
-    features: Callable[[Array], Array] = elu_plus_one
-    operand: Callable[[Array], Array] = everything
-    values: Callable[[Array], Array] = everything
-    scores: Callable[[Array], Array] = everything
-    carried: Callable[[Array], Array] = everything
-    normalizer: Callable[[Array], Array] = everything
-    mask: Callable[[Array], Array] = lower_triangle
-    written: Callable[[int, int, int], Array] = all_tokens
-    weighed: Callable[[int, int, int], Array] | None = None
-    divide: Callable[[Array, Array], Array] = quotient
-    finish: Callable[[Array], Array] = everything
-
-
-def assemble(parts: Parts) -> Kernel:
-    """Return the chunkwise kernel made of `parts`."""
-
-    def kernel(query: Array, key: Array, value: Array) -> Array:
-        precision = np.result_type(query.dtype, np.float32)
-        q, k = (
-            parts.operand(parts.features(x.astype(precision))) for x in (query, key)
-        )
-        v = parts.operand(parts.values(value.astype(precision)))
-        memory = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), precision)
-        z = np.zeros((*k.shape[:-2], k.shape[-1]), precision)
-        output = np.zeros((*q.shape[:-1], v.shape[-1]), precision)
-        for first in range(0, q.shape[-2], parts.chunk):
-            span = slice(first, first + parts.chunk)
-            qc, kc, vc = q[..., span, :], k[..., span, :], v[..., span, :]
-            scores = parts.scores(parts.mask(qc @ np.swapaxes(kc, -1, -2)))
-            numerator = qc @ memory + scores @ vc
-            denominator = (qc @ z[..., None]) + scores.sum(-1, keepdims=True)
-            output[..., span, :] = parts.divide(numerator, denominator)
-            sizes = (first, kc.shape[-2], parts.chunk)
-            writes = parts.written(*sizes).astype(precision)[:, None]
-            weighs = (parts.weighed or parts.written)(*sizes).astype(precision)[:, None]
-            memory = parts.carried(memory + np.swapaxes(kc * writes, -1, -2) @ vc)
-            z = parts.normalizer(parts.carried(z + (kc * weighs).sum(-2)))
-        return parts.finish(output).astype(query.dtype)
-
-    return kernel
 
 
 def wide(*arrays: Array) -> list[Array]:
@@ -253,3 +160,5 @@ CORRECT: dict[str, Kernel] = {
 }
 CORRECT["chunk_16"] = assemble(Parts())
 CORRECT["chunk_100"] = assemble(Parts(chunk=100))
+CORRECT["chunk_32_with_state"] = stateful(Parts(chunk=32))
+CORRECT["recurrent_with_state"] = stateful(Parts(chunk=1))
