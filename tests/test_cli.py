@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from linkern import cli
+from linkern.cli import verdicts
 from linkern.testing import CHECKS, OPERATORS, judging
 
 KERNELS = Path(__file__).parent / "testing" / "kernels.py"
@@ -18,7 +19,7 @@ KERNELS = Path(__file__).parent / "testing" / "kernels.py"
 def trusted(request, monkeypatch):
     """Spare most tests the canaries, which run at the start of every command."""
     if "exits_with_4" not in request.node.name:
-        monkeypatch.setattr(cli, "_trust_the_referee", lambda seed: None)
+        monkeypatch.setattr(verdicts, "_trust_the_referee", lambda seed: None)
 
 
 def run(*words, target="good", op="linear_attention", profile="quick"):
@@ -32,9 +33,21 @@ def test_a_correct_kernel_exits_with_0(tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "passed"
     assert [check["name"] for check in report["checks"]] == list(CHECKS)
-    assert {"linkern", "rules", "target", "op", "contract", "environment"} <= set(
-        report
-    )
+    assert set(report) == {
+        "schema",
+        "linkern",
+        "rules",
+        "target",
+        "op",
+        "contract",
+        "environment",
+        "complete",
+        "verdict",
+        "checks",
+        "diagnosis",
+        "fingerprint",
+    }
+    assert report["complete"]
     keys = {
         "name",
         "statement",
@@ -44,6 +57,9 @@ def test_a_correct_kernel_exits_with_0(tmp_path):
         "counterexample",
         "message",
         "seconds",
+        "again",
+        "curve",
+        "ratios",
     }
     assert all(set(check) == keys for check in report["checks"])
 
@@ -56,10 +72,114 @@ def test_a_faulty_kernel_exits_with_1_and_can_be_reproduced(tmp_path):
         assert word in result.output
     script = tmp_path / "loses_last_key-value_on_integers.py"
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=True
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
     )
-    assert "call 0: shape (1, 1, 2, 1), dtype float32" in done.stdout
-    assert "exact" in done.stdout
+    assert done.returncode == 1
+    assert "output of shape (1, 1, 2, " in done.stdout
+    assert "the law is still broken" in done.stdout
+    # The same calls of a kernel that is right.
+    fixed = script.with_name("fixed.py")
+    fixed.write_text(script.read_text().replace("'loses_last_key'", "'good'"))
+    fixed.with_suffix(".npz").write_bytes(script.with_suffix(".npz").read_bytes())
+    assert subprocess.run([sys.executable, str(fixed)], check=False).returncode == 0
+
+
+def test_a_bundle_is_whole_and_shows_every_failure_again(tmp_path):
+    folder = tmp_path / "bundle"
+    checks = ("value_on_integers", "strides", "inputs_untouched")
+    words = [word for check in checks for word in ("--check", check)]
+    waived = ("--expect-failure", "value_on_integers=known")
+    result = run(
+        *words, *waived, "--bundle", str(folder), target="loses_and_overwrites"
+    )
+    assert result.exit_code == 1, result.output
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"report.json", "report.html", "contract.toml", "waivers.toml"}
+    assert "value_on_integers" in (folder / "waivers.toml").read_text()
+    again = CliRunner().invoke(cli.main, ["check-bundle", str(folder)])
+    assert again.exit_code == 0, again.output
+    # What overwrites an input shows in no output: it was judged again.
+    assert again.output.count("reproduced") == 2
+
+    for script in (folder / "reproducers").glob("*integers.py"):
+        script.write_text(script.read_text().replace("loses_and_overwrites", "good"))
+    again = CliRunner().invoke(cli.main, ["check-bundle", str(folder)])
+    assert again.exit_code == 1
+    assert "gone" in again.output
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[]", "not json"])
+def test_what_is_no_bundle_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "report.json").write_text(content)
+    result = CliRunner().invoke(cli.main, ["check-bundle", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "is not a bundle" in result.output
+
+
+def test_results_are_written_as_they_come(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    seen = []
+    write = verdicts.write_json
+
+    def watched(found, where):
+        write(found, where)
+        seen.append(json.loads(path.read_text()))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(verdicts, "write_json", watched)
+    words = ("value_on_integers", "causality", "prefix")
+    checks = [word for check in words for word in ("--check", check)]
+    result = run(*checks, "--json", str(path))
+    assert result.exit_code == 130
+    assert [len(report["checks"]) for report in seen] == [1, 2]
+    assert not seen[-1]["complete"]
+    assert "interrupted" in result.output
+
+
+def test_a_cause_is_named_and_what_is_known_otherwise(tmp_path):
+    checks = ("--check", "value_on_integers", "--check", "causality")
+    path = tmp_path / "report.html"
+    example = str(KERNELS.parents[2] / "examples" / "chunked_attention.py")
+    result = CliRunner().invoke(
+        cli.main,
+        [
+            "verify",
+            f"{example}:with_epsilon",
+            *("--op", "linear_attention", "--profile", "quick", *checks),
+            *("--html", str(path)),
+        ],
+    )
+    assert "agrees with `eps=1e-6` added to the denominator" in result.output
+    assert "eps=1e-6" in path.read_text()
+    result = run(*checks, target="off_by_a_little")
+    assert "none of the known deviations" in " ".join(result.output.split())
+    assert "causality" in result.output
+
+
+def test_keywords_of_every_call(tmp_path):
+    words = ("--check", "value_on_integers")
+    assert run(*words, target="needs_a_switch").exit_code == 1
+    assert (
+        run(*words, "--option", "switch=True", target="needs_a_switch").exit_code == 0
+    )
+    result = run(*words, "--option", "switch", target="needs_a_switch")
+    assert result.exit_code == 2
+    assert "must have the form NAME=VALUE" in result.output
+
+
+def test_fingerprints(tmp_path):
+    path = tmp_path / "sheet.json"
+    words = ["fingerprint", f"{KERNELS}:good", "--op", "linear_attention"]
+    result = CliRunner().invoke(cli.main, [*words, "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(path.read_text())[0]["bits"]["state"] == 24
+    result = CliRunner().invoke(cli.main, [*words, "--declare", "eps=1e-3"])
+    assert result.exit_code == 1
+    assert "declared" in result.output
+    for refused in (["fingerprint"], ["fingerprint", f"{KERNELS}:good"]):
+        assert CliRunner().invoke(cli.main, refused).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -78,6 +198,8 @@ def test_a_faulty_kernel_exits_with_1_and_can_be_reproduced(tmp_path):
         (("--contract", "/nowhere.toml"), "cannot be read as TOML"),
         (("--json", "/nowhere/report.json"), "there is no folder"),
         (("--seed", "-1"), "--seed"),
+        (("--command", "true {inputs} {outputs}"), "exclude each other"),
+        (("--html", "/nowhere/report.html"), "there is no folder"),
     ],
 )
 def test_unusable_options_exit_with_2(words, sentence):
@@ -221,7 +343,7 @@ def test_without_a_target_our_own_forms_are_judged(monkeypatch):
 
     own = [entry for entry in catalogue.OWN if entry.framework == "numpy"]
     monkeypatch.setattr(
-        cli, "installed", lambda op: [e for e in own if op in (None, e.op)]
+        verdicts, "installed", lambda op: [e for e in own if op in (None, e.op)]
     )
     result = CliRunner().invoke(cli.main, ["verify", "--profile", "quick"])
     assert result.exit_code == 0, result.output

@@ -10,7 +10,7 @@ from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Report
 from linkern.testing.reproduce import command
 
-__all__ = ["report", "summary_row", "wide_enough"]
+__all__ = ["explained", "report", "summary_row", "wide_enough"]
 
 _STYLES = {
     "passed": "green",
@@ -37,9 +37,15 @@ def report(plan: Plan, found: Report) -> RenderableType:
             _ratio(check.worst_ratio),
         )
     parts: list[RenderableType] = [_title(plan), table]
+    reasons: dict[str, list[str]] = {}
     for check in found.checks:
-        if check.verdict != "passed" or check.message:
-            parts.append(_explained(plan, check))
+        if check.verdict == "unsupported":
+            reasons.setdefault(check.message, []).append(check.name)
+        elif check.verdict != "passed" or check.message:
+            parts.append(explained(plan, check))
+    parts += [_not_applicable(names, why) for why, names in reasons.items()]
+    if found.exit_code == 1:
+        parts.append(_cause(found))
     parts.append(_footer(found))
     return Group(*parts)
 
@@ -61,11 +67,12 @@ def _ratio(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.3g}"
 
 
-def _explained(plan: Plan, check: CheckResult) -> RenderableType:
+def explained(plan: Plan, check: CheckResult) -> RenderableType:
+    """Return what the verdict of a check means: law, input, entry, command."""
     style = _STYLES[check.verdict]
     text = Text.assemble("\n", (check.verdict, style), f" {check.name}: ")
     text.append(check.message)
-    if check.verdict not in ("failed", "xfailed"):
+    if check.verdict in ("passed", "unsupported"):
         return Text.assemble(*text.split("\n", include_separator=False)[1:])
     text.append(f"\n  law       {check.statement}")
     example = check.counterexample
@@ -83,12 +90,29 @@ def _explained(plan: Plan, check: CheckResult) -> RenderableType:
     return text
 
 
+def _not_applicable(names: list[str], why: str) -> Text:
+    text = Text("unsupported", style=_STYLES["unsupported"])
+    return text.append(f" {', '.join(names)}: {why}", style="not dim")
+
+
+def _cause(found: Report) -> Text:
+    """Name the cause, or else say what is known."""
+    if found.diagnosis is not None:
+        return Text.assemble("\n", ("cause", "bold"), f" {found.diagnosis.sentence}")
+    kept = [c.name for c in found.checks if c.verdict == "passed"]
+    known = f"; the laws kept: {', '.join(kept)}" if kept else ""
+    text = Text.assemble("\n", ("cause", "bold"), " none of the known deviations ")
+    return text.append(f"reproduces what it returns{known}")
+
+
 def _footer(found: Report) -> RenderableType:
     ran = [check for check in found.checks if check.verdict != "unsupported"]
     examples = sum(check.examples for check in ran)
     declared = found.contract.items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
     text = Text("\n")
+    if not found.complete:
+        text.append("interrupted, so far ")
     text.append(found.verdict, style=_STYLES[found.verdict])
     text.append(f": {len(ran)} of {len(found.checks)} checks, {examples} examples")
     text.append(f"; declared: {relaxed}" if relaxed else "; nothing declared")

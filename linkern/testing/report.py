@@ -5,19 +5,24 @@ import math
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkern._version import __version__
-from linkern.testing.judging import Violation
-from linkern.testing.worker import Call
+from linkern.testing.diagnosis import Diagnosis
+from linkern.testing.findings import Tally, Violation
+from linkern.testing.fingerprint import Fingerprint
+from linkern.testing.loading import Interface
+from linkern.testing.messages import Call
 
 __all__ = [
     "RULES",
+    "SCHEMA",
     "CheckResult",
     "Counterexample",
     "Report",
@@ -26,7 +31,9 @@ __all__ = [
 ]
 
 # Version of the rules: a verdict can change with it, and with nothing else of ours.
-RULES = "1"
+RULES = "2"
+# Version of the JSON report: names are added within one, and never changed.
+SCHEMA = 2
 
 # From best to worst; the verdict of a run is its worst, inapplicable checks aside.
 _SEVERITY = ("passed", "xfailed", "inconclusive", "error", "failed")
@@ -44,6 +51,15 @@ class Counterexample:
         The calls that show it, with their inputs; the last one is the odd one out.
     index : list of int or None
         First wrong entry in ``(B, H, T, V)``.
+    errors : tuple of tuple of float, optional
+        Error as a multiple of the bound, ``(T, V)``, in the head of the first wrong
+        entry.
+    allowed : tuple of float, optional
+        The least and the greatest number that the entry of an output may be.
+    outputs : tuple of array or None
+        What the calls returned, in ``(B, H, T, V)``.
+    interface : Interface
+        How the target is called.
     died : bool
         Whether the target crashed or hung: the input is not the smallest then.
     got, exact, bound, ratio : float or None
@@ -58,21 +74,34 @@ class Counterexample:
     exact: float | None = None
     bound: float | None = None
     ratio: float | None = None
+    errors: tuple[tuple[float, ...], ...] | None = None
+    allowed: tuple[float, float] | None = None
+    outputs: tuple[NDArray[Any] | None, ...] = ()
+    interface: Interface = field(default_factory=Interface)
     died: bool = False
 
     @classmethod
     def of(
-        cls, violation: Violation, calls: tuple[Call, ...], *, died: bool = False
+        cls,
+        violation: Violation,
+        tally: Tally,
+        interface: Interface,
+        *,
+        died: bool = False,
     ) -> "Counterexample":
         """Return the counterexample that a violation and its calls make."""
         return cls(
             repr(violation.problem),
-            calls,
+            tuple(tally.calls),
             None if violation.index is None else list(violation.index),
             violation.got,
             violation.exact,
             violation.bound,
             violation.ratio,
+            violation.errors,
+            violation.allowed,
+            tuple(tally.outputs),
+            interface,
             died,
         )
 
@@ -98,6 +127,13 @@ class CheckResult:
         What was observed, or why the check does not apply.
     seconds : float
         Wall time.
+    again : str
+        The command that runs it again.
+    curve : tuple of float
+        The largest error as a multiple of its bound by position in the sequence, in the
+        worst example.
+    ratios : tuple of float
+        The same, the largest of each comparison.
     """
 
     name: str
@@ -108,17 +144,39 @@ class CheckResult:
     counterexample: Counterexample | None = None
     message: str = ""
     seconds: float = 0.0
+    again: str = ""
+    curve: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict of a run, with everything needed to understand and repeat it."""
+    """The verdict of a run, with everything needed to understand and repeat it.
+
+    Parameters
+    ----------
+    target, op : str
+        What was judged, as what.
+    contract, environment : dict
+        What it declared; the machine, the libraries and the options of the run.
+    checks : tuple of CheckResult
+        In the order in which they ran.
+    diagnosis : Diagnosis or None
+        The named cause of the failures, if one was found.
+    fingerprint : Fingerprint or None
+        What integers measured of its arithmetic, if that was asked for.
+    complete : bool
+        Whether the run came to its end.
+    """
 
     target: str
     op: str
     contract: dict[str, Any]
     environment: dict[str, Any]
     checks: tuple[CheckResult, ...]
+    diagnosis: Diagnosis | None = None
+    fingerprint: Fingerprint | None = None
+    complete: bool = True
 
     @property
     def verdict(self) -> str:
@@ -138,18 +196,24 @@ class Report:
         for check in self.checks:
             entry = _fields(check)
             if check.counterexample is not None:
-                entry["counterexample"] = _fields(check.counterexample)
-                del entry["counterexample"]["calls"]
+                shown = _fields(check.counterexample)
+                for hidden in ("calls", "outputs", "interface"):
+                    del shown[hidden]
+                entry["counterexample"] = shown
             checks.append(entry)
         values = {
+            "schema": SCHEMA,
             "linkern": __version__,
             "rules": RULES,
             "target": self.target,
             "op": self.op,
             "contract": self.contract,
             "environment": self.environment,
+            "complete": self.complete,
             "verdict": self.verdict,
             "checks": checks,
+            "diagnosis": self.diagnosis and _fields(self.diagnosis),
+            "fingerprint": self.fingerprint and _fields(self.fingerprint),
         }
         finite: dict[str, Any] = _finite(values)
         return finite
@@ -165,7 +229,12 @@ def write_json(reports: Sequence[Report], path: Path) -> None:
         values = reports[0].to_json()
     else:
         listed = [report.to_json() for report in reports]
-        values = {"linkern": __version__, "rules": RULES, "reports": listed}
+        values = {
+            "schema": SCHEMA,
+            "linkern": __version__,
+            "rules": RULES,
+            "reports": listed,
+        }
     draft = path.with_name(path.name + ".part")
     text = json.dumps(values, indent=2, allow_nan=False) + "\n"
     draft.write_text(text, encoding="utf-8")
@@ -180,7 +249,7 @@ def _fields(value: Any) -> dict[str, Any]:
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | frozenset):
         return [_finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

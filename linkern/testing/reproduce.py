@@ -1,69 +1,39 @@
-"""Counterexamples as files: inputs as `.npz`, and a script that needs only NumPy."""
+"""Counterexamples as files: inputs as `.npz`, and a script that needs only NumPy.
 
+The scripts are `scripts.function` and `scripts.command` with their constants filled in.
+"""
+
+import re
 import shlex
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from linkern.testing.command import metadata_of
 from linkern.testing.contract import as_text
+from linkern.testing.messages import Call, Environment, to_layout
 from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.placement import place
 from linkern.testing.plan import Plan
+from linkern.testing.registry import CHECKS
 from linkern.testing.report import CheckResult, Counterexample
-from linkern.testing.worker import to_layout
 
 __all__ = ["command", "write"]
 
-_SCRIPT = '''\
+_HEADING = '''\
 """{target} breaks the law `{check}` of {op}.
 
 {statement}.
 Observed: {message}.
 Input: {input}.
-Judge again with:  {command}
+Judge again with:  {again}
 """
-
-import importlib
-import importlib.util
-import shlex
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-
-PLACE, ATTRIBUTE = {place!r}, {attribute!r}
-CALLS = {options!r}
-INDEX = {index!r}  # the first wrong entry of the output, in its own order of axes
-
-
-def load():
-    if PLACE.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("target", PLACE)
-        found = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found)
-    else:
-        found = importlib.import_module(PLACE)
-    for name in ATTRIBUTE.split("."):
-        found = getattr(found, name)
-    return found
-
-
-{convert}
-
-target = load()
-arrays = np.load(Path(__file__).with_suffix(".npz"))
-for call, options in enumerate(CALLS):
-    names = (f"query_{{call}}", f"key_{{call}}", f"value_{{call}}")
-    inputs = [native(arrays[name]) for name in names]
-    returned = target(*inputs, **options)
-    output = returned[0] if isinstance(returned, tuple) else returned
-    print(f"call {{call}}: shape {{tuple(output.shape)}}, dtype {{output.dtype}}")
-    if INDEX is not None:
-        print(f"  output{{list(INDEX)}} = {{output[INDEX]!r}}")
-print({verdict!r})
 '''
 
-_CONVERT = {
+_NATIVE = {
     "numpy": "def native(x):\n    return x{half}\n",
     "array_api_strict": "import array_api_strict\n\n\n"
     "def native(x):\n    return array_api_strict.asarray(x)\n",
@@ -73,7 +43,7 @@ _CONVERT = {
     "def native(x):\n    return jax.numpy.asarray(x){half}\n",
     "cupy": "import cupy\n\n\ndef native(x):\n    return cupy.asarray(x){half}\n",
 }
-# Half precision is stored as float32, which holds it exactly.
+# bfloat16 is stored as float32, which holds it exactly.
 _HALF = {
     "numpy": '.astype(__import__("ml_dtypes").bfloat16)',
     "torch": ".to(torch.bfloat16)",
@@ -83,9 +53,10 @@ _HALF = {
 }
 
 
-def command(plan: Plan, check: str) -> str:
-    """Return the shell command that runs one check of a plan again."""
-    words = ["linkern", "verify", plan.target, "--op", plan.op]
+def command(plan: Plan, *checks: str) -> str:
+    """Return the shell command that runs a plan, or some of its checks, again."""
+    target = [plan.target] if plan.command is None else ["--command", plan.command]
+    words = ["linkern", "verify", *target, "--op", plan.op]
     if plan.framework != "numpy":
         words += ["--framework", plan.framework]
     if plan.device != "cpu":
@@ -94,8 +65,19 @@ def command(plan: Plan, check: str) -> str:
         words += ["--dtype", dtype]
     for key, value in plan.contract.declared().items():
         words += ["--declare", f"{key}={as_text(value)}"]
-    words += ["--profile", plan.profile, "--seed", str(plan.seed), "--check", check]
+    for key, value in plan.options.items():
+        words += ["--option", f"{key}={value!r}"]
+    words += ["--profile", plan.profile, "--seed", str(plan.seed)]
+    for check in checks:
+        words += ["--check", check]
     return shlex.join(words)
+
+
+def _script_name(plan: Plan, check: str) -> str:
+    """Return what the script of one check is called."""
+    if plan.command is not None:
+        return f"{Path(shlex.split(plan.command)[0]).stem}-{check}.py"
+    return f"{plan.target.rpartition(':')[2]}-{check}.py"
 
 
 def write(
@@ -103,48 +85,122 @@ def write(
 ) -> Path:
     """Write the counterexample of a result, and return the path of its script."""
     folder.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {}
-    half = ""
-    for i, call in enumerate(example.calls):
-        for name in INPUT_NAMES:
-            x = to_layout(getattr(call, name), plan.contract.layout)
-            if x.dtype.name == "bfloat16":
-                x, half = x.astype(np.float32), _HALF[plan.framework]
-            arrays[f"{name}_{i}"] = x
-    place, _, attribute = plan.target.rpartition(":")
-    if place.endswith(".py"):
-        place = str(Path(place).resolve())
-    script = folder / f"{attribute}-{result.name}.py"
+    script = folder / _script_name(plan, result.name)
+    arrays, views = _arrays(plan, example)
     np.savez(script.with_suffix(".npz"), **arrays)
-    verdict = result.message
-    if example.got is not None:
-        verdict += (
-            f": got {example.got!r}, exact {example.exact!r}, "
-            f"a correct kernel is within {example.bound!r}"
-        )
-    script.write_text(
-        _SCRIPT.format(
-            target=plan.target,
-            check=result.name,
-            op=plan.op,
-            statement=result.statement,
-            message=result.message,
-            input=example.input,
-            command=command(plan, result.name),
-            place=place,
-            attribute=attribute,
-            options=[{**plan.options, **call.options} for call in example.calls],
-            index=_in_layout(example.index, plan.contract.layout),
-            convert=_CONVERT[plan.framework].format(half=half, device=plan.device),
-            verdict=verdict,
-        ),
-        encoding="utf-8",
+    again = command(plan, result.name)
+    heading = _HEADING.format(
+        target=plan.target,
+        check=result.name,
+        op=plan.op,
+        statement=result.statement,
+        message=result.message,
+        input=example.input,
+        again=again,
     )
+    constants: dict[str, Any] = {
+        "WRONG": _wrong(example, plan.contract.layout),
+        "IN_OUTPUTS": CHECKS[result.name].in_outputs,
+        "AGAIN": again,
+    }
+    if plan.command is not None:
+        constants |= _of_command(plan, example)
+        text = _filled("command.py", heading, constants, "")
+    else:
+        constants |= _of_function(plan, example, views)
+        half = any(call.query.dtype.name == "bfloat16" for call in example.calls)
+        native = _NATIVE[plan.framework].format(
+            half=_HALF[plan.framework] if half else "", device=plan.device
+        )
+        text = _filled("function.py", heading, constants, native)
+    script.write_text(text, encoding="utf-8")
     return script
 
 
-def _in_layout(index: list[int] | None, layout: str) -> tuple[int, ...] | None:
-    if index is None or len(index) != 4:
+def _filled(name: str, heading: str, constants: dict[str, Any], native: str) -> str:
+    source = resources.files("linkern.testing.scripts").joinpath(name).read_text()
+    lines = [f"{key} = {value!r}" for key, value in constants.items()]
+    block = "\n".join(lines) + ("\n\n\n" + native if native else "")
+    source = source.removeprefix('"""HEADING"""\n')
+    pattern = r"# <constants>\n.*?# </constants>"
+    filled = re.sub(pattern, lambda _: block, source, flags=re.DOTALL)
+    # The backslashes and quotes of a message would end or change the docstring.
+    inside = heading[3:-4].replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{inside}"""\n{filled}'
+
+
+def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[Any]]:
+    """Return what is stored, and how each call sees what is stored."""
+    arrays: dict[str, NDArray[Any]] = {}
+    views = []
+    layout = plan.contract.layout
+    for i, (call, output) in enumerate(
+        zip(example.calls, example.outputs, strict=False)
+    ):
+        seen: dict[str, Any] = {}
+        for name in INPUT_NAMES:
+            x = to_layout(getattr(call, name), layout)
+            if x.dtype.name == "bfloat16":
+                x = x.astype(np.float32)
+            stored, view = _in_memory(x, call)
+            arrays[f"{name}_{i}"] = stored
+            if view is not None:
+                seen[f"{name}_{i}"] = view
+        if output is not None:
+            arrays[f"output_{i}"] = to_layout(output.astype(np.float64), layout)
+        views.append(seen)
+    return arrays, views
+
+
+def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
+    """Return the memory that holds an input, and where in it the input is."""
+    if call.memory == "contiguous":
+        return x, None
+    placed = place(x, call.memory)
+    view, base = placed.view, placed.base
+    start = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return base.ravel(order="K"), (view.shape, start, view.strides)
+
+
+def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, Any]:
+    place_, _, attribute = plan.target.rpartition(":")
+    if place_.endswith(".py"):
+        place_ = str(Path(place_).resolve())
+    interface = example.interface
+    return {
+        "PLACE": place_,
+        "ATTRIBUTE": attribute,
+        "CALLS": [
+            {
+                "options": {**plan.options, **call.options},
+                "cuts": call.cuts,
+                "views": seen,
+            }
+            for call, seen in zip(example.calls, views, strict=True)
+        ],
+        "INPUTS": interface.inputs,
+        "STATE": interface.state,
+        "FINAL_STATE": interface.final_state,
+        "TIME": plan.contract.layout.index("t"),
+        "STEPS": plan.contract.interface == "step",
+    }
+
+
+def _of_command(plan: Plan, example: Counterexample) -> dict[str, Any]:
+    contract = plan.contract
+    where = Environment("", layout=contract.layout, scale=contract.scale)
+    return {
+        "COMMAND": plan.command,
+        "CALLS": [
+            {"metadata": metadata_of(call, where, plan.op), "cuts": call.cuts}
+            for call in example.calls
+        ],
+    }
+
+
+def _wrong(example: Counterexample, layout: str) -> Any:
+    """Return the wrong entry of the last output in the target's order of axes."""
+    if example.allowed is None or example.index is None or len(example.index) != 4:
         return None
-    named = dict(zip("bhtd", index, strict=True))
-    return tuple(named[axis] for axis in layout)
+    named = dict(zip("bhtd", example.index, strict=True))
+    return (tuple(named[axis] for axis in layout), *example.allowed)

@@ -1,0 +1,37 @@
+"""``linkern check-bundle``: run the reproducers of a verdict again."""
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from linkern.cli.options import EXIT_USAGE
+from linkern.testing import UsageError, bundle, rendering
+
+__all__ = ["check_bundle"]
+
+
+@click.command("check-bundle")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def check_bundle(folder: Path) -> None:
+    """Run the reproducers in FOLDER, which `linkern verify --bundle` wrote.
+
+    Exit code: 0 every failure of the report is reproduced (or there is none); 1 one is
+    gone, or could not be run; 2 the folder is not a bundle.
+    """
+    try:
+        found = bundle.check(folder)
+    except UsageError as error:
+        click.echo(f"linkern: {error}", err=True)
+        sys.exit(EXIT_USAGE)
+    table = Table(title=f"reproducers of {folder}", title_justify="left")
+    for name in ("check", "outcome", "said"):
+        table.add_column(name, overflow="fold", no_wrap=name == "outcome")
+    for one in found:
+        table.add_row(one.check, one.outcome, escape(one.said))
+    console = rendering.wide_enough(Console())
+    console.print(table if found else "nothing failed, so there is nothing to run")
+    sys.exit(int(any(one.outcome != "reproduced" for one in found)))

@@ -1,0 +1,89 @@
+"""``linkern fingerprint``: measure the arithmetic of a target."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from linkern.cli.options import (
+    EXIT_USAGE,
+    contract_of,
+    in_a_folder,
+    keywords_of,
+    of_target,
+)
+from linkern.testing import OPERATORS, UsageError, rendering
+from linkern.testing.errors import TargetDied, TargetRaised
+from linkern.testing.fingerprint import Fingerprint, sheet
+from linkern.testing.fingerprint import fingerprint as measure
+from linkern.testing.plan import Plan
+from linkern.testing.runner import open_target, scope_of
+
+__all__ = ["fingerprint"]
+
+
+@click.command()
+@of_target
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    callback=in_a_folder,
+    help="Write the measurements as JSON.",
+)
+def fingerprint(target: str | None, **options: Any) -> None:
+    """Measure how many significand bits survive in TARGET, its epsilon, its chunks.
+
+    Exit code: 0 measured; 1 a declaration is contradicted; 2 the target, contract or
+    options cannot be used, or the target did not survive.
+    """
+    console = rendering.wide_enough(Console())
+    try:
+        found = _measured(target, options)
+        if options["json_path"] is not None:
+            values = [one.to_json() for one in found]
+            text = json.dumps(values, indent=2, allow_nan=False) + "\n"
+            options["json_path"].write_text(text, encoding="utf-8")
+    except (UsageError, OSError) as error:
+        click.echo(f"linkern: {error}", err=True)
+        sys.exit(EXIT_USAGE)
+    for one in found:
+        console.print(sheet(one))
+    sys.exit(int(any(one.contradicted for one in found)))
+
+
+def _measured(target: str | None, options: dict[str, Any]) -> list[Fingerprint]:
+    if (target is None) == (options["command"] is None):
+        msg = "name one target, or a program with --command."
+        raise UsageError(msg)
+    if options["op"] is None:
+        msg = f"say which operator the target is with --op: {', '.join(OPERATORS)}."
+        raise UsageError(msg)
+    plan = Plan(
+        target=target or options["command"],
+        op=options["op"],
+        contract=contract_of(options),
+        framework=options["framework"],
+        device=options["device"],
+        dtypes=options["dtype"] or ("float32", "float64"),
+        timeout=options["timeout"],
+        memory_limit=options["memory"],
+        in_process=options["in_process"],
+        options=keywords_of(options["option"]),
+        command=options["command"],
+    )
+    opened = open_target(plan)
+    try:
+        return [measure(opened, scope_of(plan, opened, name)) for name in plan.dtypes]
+    except TargetRaised as raised:
+        msg = f"the target raised {raised}."
+        raise UsageError(msg) from None
+    except TargetDied as death:
+        msg = f"the target {death.reason}."
+        raise UsageError(msg) from None
+    finally:
+        opened.close()

@@ -1,0 +1,101 @@
+"""Options that several commands share: what the target is, and what it declares."""
+
+import ast
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from linkern.testing import Contract, UsageError
+from linkern.testing.contract import pairs
+from linkern.testing.frameworks import FRAMEWORKS
+
+__all__ = ["EXIT_USAGE", "contract_of", "in_a_folder", "keywords_of", "of_target"]
+
+EXIT_USAGE = 2
+
+
+def in_a_folder(
+    context: click.Context, parameter: click.Parameter, path: Path | None
+) -> Path | None:
+    """Refuse a file that could not be written before the run, not after it."""
+    if path is not None and not path.absolute().parent.is_dir():
+        msg = f"there is no folder {path.absolute().parent}."
+        raise click.BadParameter(msg, context, parameter)
+    return path
+
+
+def of_target(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a target is and how it is called."""
+    options = (
+        click.argument("target", required=False),
+        click.option("--op", help="Operator that it claims to be (`linkern list`)."),
+        click.option(
+            "--command",
+            metavar="WORDS",
+            help="A program instead of TARGET: './kernel {inputs} {outputs}', "
+            "safetensors files.",
+        ),
+        click.option(
+            "--declare",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="What it declares; undeclared means strictest. Repeatable.",
+        ),
+        click.option(
+            "--contract", type=click.Path(path_type=Path), help="The same, as TOML."
+        ),
+        click.option(
+            "--option",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A keyword argument of every call, as Python writes it. Repeatable.",
+        ),
+        click.option(
+            "--framework",
+            default="numpy",
+            show_default=True,
+            help="/".join(FRAMEWORKS),
+        ),
+        click.option("--device", default="cpu", show_default=True),
+        click.option(
+            "--dtype", multiple=True, help="Default float32 and float64. Repeatable."
+        ),
+        click.option(
+            "--timeout", default=20.0, show_default=True, help="Seconds for one call."
+        ),
+        click.option(
+            "--memory",
+            default=4.0,
+            show_default=True,
+            help="GiB that it may allocate on the CPU.",
+        ),
+        click.option("--in-process", is_flag=True, help="Do not use a child process."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def contract_of(options: dict[str, Any]) -> Contract:
+    """Return what was declared: in a file, and on the command line over it."""
+    declared: dict[str, Any] = {}
+    if options["contract"] is not None:
+        declared.update(Contract.from_file(options["contract"]))
+    declared.update(pairs("--declare", "KEY=VALUE", options["declare"]))
+    return Contract.from_mapping(declared)
+
+
+def keywords_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the keyword arguments of every call: Python literals, or else text."""
+    keywords: dict[str, Any] = {}
+    for name, text in pairs("--option", "NAME=VALUE", texts).items():
+        if not name.isidentifier():
+            msg = f'--option must name a parameter, got "{name}".'
+            raise UsageError(msg)
+        try:
+            keywords[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            keywords[name] = text
+    return keywords

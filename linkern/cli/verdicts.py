@@ -1,0 +1,233 @@
+"""``linkern verify``: judge one target, or all that are known."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from linkern.adapters.catalogue import Entry, installed
+from linkern.cli.options import (
+    EXIT_USAGE,
+    contract_of,
+    in_a_folder,
+    keywords_of,
+    of_target,
+)
+from linkern.testing import (
+    OPERATORS,
+    Contract,
+    Report,
+    UsageError,
+    bundle,
+    canaries,
+    rendering,
+    reproduce,
+)
+from linkern.testing.api import report_of, reports
+from linkern.testing.contract import pairs
+from linkern.testing.plan import PROFILES, Plan
+from linkern.testing.report import write_json
+from linkern.testing.runner import CheckFinished, CheckStarted
+from linkern.testing.webpage import write_html
+
+__all__ = ["verify"]
+
+EXIT_CANARIES = 4
+EXIT_INTERRUPTED = 130
+CRASH_FOLDER = Path("linkern-repro")
+
+
+@click.command()
+@of_target
+@click.option(
+    "--profile", default="default", show_default=True, help="/".join(PROFILES)
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--check", multiple=True, metavar="NAME", help="Default all. Repeatable.")
+@click.option(
+    "--expect-failure",
+    multiple=True,
+    metavar="CHECK=REASON",
+    help="A check that must fail; if it passes, that is a failure. Repeatable.",
+)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    callback=in_a_folder,
+    help="Write the report as JSON, and anew with every check that ends.",
+)
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    callback=in_a_folder,
+    help="Write the report as one HTML page.",
+)
+@click.option(
+    "--repro",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write each counterexample as .npz and a runnable script.",
+)
+@click.option(
+    "--bundle",
+    "bundle_path",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    callback=in_a_folder,
+    help="Write all of that, contract and waivers to a folder that can be sent.",
+)
+def verify(target: str | None, **options: Any) -> None:
+    """Judge TARGET, `package.module:attribute` or `path/to/file.py:attribute`.
+
+    Without TARGET: linkern's own forms on every array library installed, and every
+    published kernel it knows that is installed.
+
+    Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
+    cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
+    """
+    console = rendering.wide_enough(Console())
+    try:
+        plans = _plans(target, options)
+        _trust_the_referee(options["seed"])
+        found = [_judge(console, plan, options, len(plans) > 1) for plan in plans]
+        if options["json_path"] is not None:
+            write_json(found, options["json_path"])
+    except (UsageError, OSError) as error:
+        # OSError: a report or reproducer that cannot be written; verdicts are printed.
+        click.echo(f"linkern: {error}", err=True)
+        sys.exit(EXIT_USAGE)
+    if len(found) > 1:
+        console.print(_overview(plans, found))
+    codes = {report.exit_code for report in found}
+    sys.exit(next((code for code in (1, 3) if code in codes), 0))
+
+
+def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
+    """Return what is to be judged."""
+    shared = {
+        "profile": options["profile"],
+        "seed": options["seed"],
+        "checks": options["check"],
+        "timeout": options["timeout"],
+        "memory_limit": options["memory"],
+        "in_process": options["in_process"],
+        "fingerprint": bool(options["html_path"] or options["bundle_path"]),
+    }
+    command = options["command"]
+    if target is not None and command is not None:
+        msg = "TARGET and --command exclude each other; give one of them."
+        raise UsageError(msg)
+    if target is None and command is None:
+        for single in ("html", "bundle"):
+            if options[f"{single}_path"] is not None:
+                msg = f"--{single} is for one target; name it."
+                raise UsageError(msg)
+        return [_plan_of(entry, shared) for entry in installed(options["op"])]
+    if options["op"] is None:
+        msg = f"say which operator the target is with --op: {', '.join(OPERATORS)}."
+        raise UsageError(msg)
+    return [
+        Plan(
+            target=target or command,
+            op=options["op"],
+            contract=contract_of(options),
+            framework=options["framework"],
+            device=options["device"],
+            dtypes=options["dtype"] or ("float32", "float64"),
+            expect_failure=pairs(
+                "--expect-failure", "CHECK=REASON", options["expect_failure"]
+            ),
+            options=keywords_of(options["option"]),
+            command=command,
+            **shared,
+        )
+    ]
+
+
+def _plan_of(entry: Entry, shared: dict[str, Any]) -> Plan:
+    expected = entry.expect_failure
+    if shared["checks"]:
+        expected = {k: v for k, v in expected.items() if k in shared["checks"]}
+    return Plan(
+        target=entry.target,
+        op=entry.op,
+        contract=Contract.from_mapping(entry.declare),
+        framework=entry.framework,
+        dtypes=entry.dtypes,
+        expect_failure=expected,
+        options=entry.options,
+        **shared,
+    )
+
+
+def _trust_the_referee(seed: int) -> None:
+    """Withhold every verdict if planted defects go unnoticed."""
+    wrong = canaries.failures(seed)
+    if wrong:
+        click.echo(f"linkern: no verdict, {'; '.join(wrong)}.", err=True)
+        sys.exit(EXIT_CANARIES)
+
+
+def _judge(
+    console: Console, plan: Plan, options: dict[str, Any], one_of_many: bool
+) -> Report:
+    """Run one plan under a progress bar, print its report and write what was asked."""
+    report = report_of(plan)
+    json_path = None if one_of_many else options["json_path"]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    interrupted = False
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(plan.target, total=len(plan.chosen()))
+        try:
+            for event, report in reports(plan):
+                if isinstance(event, CheckStarted):
+                    progress.update(bar, description=f"{plan.target}  {event.name}")
+                elif isinstance(event, CheckFinished):
+                    progress.advance(bar)
+                    if json_path is not None:
+                        write_json([report], json_path)
+        except KeyboardInterrupt:
+            interrupted = True
+    if not one_of_many or report.exit_code:
+        console.print(rendering.report(plan, report))
+    _write(console, plan, report, options)
+    if interrupted:
+        sys.exit(EXIT_INTERRUPTED)
+    return report
+
+
+def _write(
+    console: Console, plan: Plan, report: Report, options: dict[str, Any]
+) -> None:
+    for result in report.checks:
+        example = result.counterexample
+        folder = options["repro"]
+        if folder is None and example is not None and example.died:
+            folder = CRASH_FOLDER  # what killed a process must not be lost
+        if folder is not None and example is not None:
+            console.print(f"wrote {reproduce.write(plan, result, example, folder)}")
+    if options["html_path"] is not None:
+        write_html(plan, report, options["html_path"])
+        console.print(f"wrote {options['html_path']}")
+    if options["bundle_path"] is not None:
+        bundle.write(plan, report, options["bundle_path"])
+        console.print(f"wrote {options['bundle_path']}")
+
+
+def _overview(plans: list[Plan], found: list[Report]) -> Table:
+    table = Table(title="verdicts", title_justify="left")
+    for name in ("target", "op", "library", "options", "verdict", "checks"):
+        table.add_column(name, overflow="fold", no_wrap=name == "verdict")
+    for plan, report in zip(plans, found, strict=True):
+        words = ", ".join(f"{k}={v}" for k, v in plan.options.items() if v is not None)
+        row = (plan.target, plan.op, plan.framework, words)
+        table.add_row(*row, *rendering.summary_row(report))
+    return table

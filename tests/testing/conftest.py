@@ -1,0 +1,120 @@
+"""Reports made by hand, with everything in them that a page must be able to show."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from linkern.testing.contract import Contract
+from linkern.testing.diagnosis import Diagnosis
+from linkern.testing.fingerprint import Fingerprint
+from linkern.testing.plan import Plan
+from linkern.testing.report import CheckResult, Counterexample, Report
+
+HOSTILE = (
+    "</script><script>alert(`1`)</script><img src=x onerror=alert(2)>&\x1b[31m\u202e"
+)
+ERRORS = tuple(
+    tuple(
+        0.0 if t < 60 else (0.03, 1.7, math.inf, math.nan, 5e7)[(t * v) % 5]
+        for v in range(40)
+    )
+    for t in range(300)
+)
+CURVE = tuple(3.0 if t % 64 == 0 else 0.02 * (1 + t % 7) for t in range(700))
+
+
+SMALLEST = Counterexample(
+    input="B=1 H=1 T=2 K=1 V=1 float32, normal features",
+    calls=(),
+    index=[0, 0, 1, 0],
+    got=math.nan,
+    exact=6.0,
+    bound=4.65e-06,
+    ratio=math.inf,
+    errors=((0.0,), (1.64,)),
+)
+CHECKS = (
+    CheckResult(
+        "value_on_reals",
+        "rounding alone",
+        "passed",
+        worst_ratio=0.61,
+        curve=CURVE[1:64],
+        ratios=(0.0,) * 9 + tuple(10.0 ** (n / 50 - 9) for n in range(440)),
+        seconds=5.25,
+    ),
+    CheckResult(
+        "value_on_integers",
+        "no key is lost",
+        "passed",
+        curve=(0.0,) * 9,
+        ratios=(0.0,) * 9,
+    ),
+    CheckResult(
+        "causality",
+        "the past alone",
+        "failed",
+        worst_ratio=math.inf,
+        counterexample=replace(SMALLEST, errors=ERRORS),
+        message="`query` matters",
+        curve=CURVE,
+    ),
+    CheckResult(
+        "row_normalisation",
+        "weights sum to one",
+        "failed",
+        worst_ratio=1.64,
+        counterexample=SMALLEST,
+        message=HOSTILE,
+        curve=(0.0, math.inf),
+    ),
+    CheckResult(
+        "long_sequences",
+        "no drift",
+        "xfailed",
+        worst_ratio=1e300,
+        counterexample=replace(SMALLEST, errors=((1e300, 1e-300, 0.123),) * 12),
+        message="it drifts (expected: it is a clock)",
+        curve=(1e300, 1e-300, math.nan),
+    ),
+    CheckResult(
+        "survival",
+        "no crash",
+        "failed",
+        counterexample=Counterexample("B=1 H=1 T=1", (), died=True),
+        message="the target was ended by SIGSEGV",
+    ),
+    CheckResult("scaling", "powers of two", "unsupported", message="no power"),
+    CheckResult("gradient", "right", "inconclusive", message="nothing proved"),
+    CheckResult(HOSTILE, HOSTILE, "error", message="odd ` backtick\nsecond line"),
+)
+
+
+@pytest.fixture
+def plan():
+    declared = Contract.from_mapping({"eps": 1e-6, "state_dtype": "bfloat16"})
+    return Plan(
+        target=f"kernels.py:{HOSTILE}", op="linear_attention", contract=declared
+    )
+
+
+@pytest.fixture
+def report(plan):
+    """A report of everything at once."""
+    return Report(
+        plan.target,
+        plan.op,
+        plan.contract.declared(),
+        {"python": "3.11", "libraries": {"numpy": "2.1"}, "blas": HOSTILE, "seed": 0},
+        CHECKS,
+        Diagnosis("eps", f"agrees with `eps=1e-6` {HOSTILE}", 0.4),
+        Fingerprint(
+            "float32",
+            {"value": 24, "key": 24, "score": 11, "state": 8, "odd": 3},
+            1e-6,
+            1e-9,
+            64,
+            ("`score_dtype` is float32, but 11 bits survive",),
+        ),
+    )

@@ -1,0 +1,227 @@
+"""The page in a real browser: it renders, it asks for nothing, it fits a phone.
+
+Every look is also taken at a page that is broken on purpose, and must see it.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from html import unescape
+
+import pytest
+
+from linkern.testing.plan import Plan
+from linkern.testing.report import Report
+from linkern.testing.webpage import page
+
+PHONE, DESK = 360, 1200
+DARK = "--blink-settings=preferredColorScheme=0"
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--enable-logging=stderr",
+    "--v=0",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--allow-file-access-from-files",  # the ruler looks into its frame
+)
+# A page with a frame as wide as a screen, which measures what is inside it.
+RULER = """<!doctype html><title></title>
+<iframe src="page.html" style="border:0;width:%dpx;height:20000px"></iframe>
+<script>
+onload = () => {
+  const page = document.querySelector("iframe").contentDocument;
+  const shown = [...page.querySelectorAll("figure > svg")].filter(
+    (svg) => svg.checkVisibility());
+  const box = (node) => node.getBoundingClientRect();
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 &&
+    a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  const labels = shown.map((svg) => [...svg.querySelectorAll("text")].filter(
+    (text) => text.checkVisibility()));
+  const root = page.documentElement;
+  const style = page.defaultView.getComputedStyle(page.body);
+  document.title = JSON.stringify({
+    wider: root.scrollWidth - root.clientWidth,
+    cut: labels.flat().filter((text) =>
+      box(text).left < 0 || box(text).right > root.clientWidth)
+      .map((text) => text.textContent),
+    overlapping: labels.flatMap((texts) => texts.flatMap((one, i) =>
+      texts.slice(i + 1).filter((other) => meet(box(one), box(other)))
+        .map((other) => one.textContent + " over " + other.textContent))),
+    figures: shown.length,
+    empty: [...page.querySelectorAll("section, article, figure > svg, table, dd")]
+      .filter((node) => node.checkVisibility() && box(node).height < 8).length,
+    colours: [style.color, style.backgroundColor],
+  });
+};
+</script>
+"""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What came of opening a page."""
+
+    dom: str
+    console: list
+    requests: list
+
+    @property
+    def title(self):
+        return unescape(re.search("<title>(.*?)</title>", self.dom, re.DOTALL)[1])
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    found = shutil.which("chromium")
+    if found is None:
+        if "chromium" in os.environ.get("LINKERN_REQUIRE", "").split():
+            pytest.fail("chromium is required here and not installed")
+        pytest.skip("chromium is not installed")
+    return found
+
+
+@pytest.fixture
+def visit(chromium, tmp_path):
+    """Open a page, given as text."""
+
+    def open_page(text, *flags, wrapper=None):
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        name = "page.html"
+        if wrapper is not None:
+            name = "wrapper.html"
+            (tmp_path / name).write_text(wrapper, encoding="utf-8")
+        log = tmp_path / "net.json"
+        done = subprocess.run(
+            [
+                chromium,
+                *QUIET,
+                *flags,
+                f"--user-data-dir={tmp_path / 'profile'}",
+                f"--log-net-log={log}",
+                "--dump-dom",
+                (tmp_path / name).as_uri(),
+            ],
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            timeout=120,
+        )
+        said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        return Visit(done.stdout, said, requests_in(log))
+
+    return open_page
+
+
+@pytest.fixture
+def measure(visit):
+    """Lay a page out on a screen of some width, and measure it."""
+
+    def on_a_screen(text, width, *flags):
+        window = f"--window-size={DESK},20000"
+        return json.loads(visit(text, window, *flags, wrapper=RULER % width).title)
+
+    return on_a_screen
+
+
+def requests_in(log):
+    """Return what a page asked for; the browser itself is "not an origin"."""
+    events = json.loads(log.read_text(encoding="utf-8"))["events"]
+    parameters = [event.get("params", {}) for event in events]
+    return [
+        found["url"]
+        for found in parameters
+        if "url" in found and found.get("initiator", "not an origin") != "not an origin"
+    ]
+
+
+def without_policy(text):
+    return re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text)
+
+
+def with_inside(text, extra):
+    assert text.count("</main>") == 1
+    return text.replace("</main>", f"{extra}</main>")
+
+
+INTRUDERS = (
+    "<img src='http://leak.invalid/x.png'>"
+    "<link rel=stylesheet href='http://leak.invalid/x.css'>"
+    "<script>document.title = 'taken over'; fetch('http://leak.invalid/x')</script>"
+)
+
+
+def test_it_renders_without_a_word_or_a_request(visit, plan, report):
+    seen = visit(page(plan, report))
+    assert seen.console == []
+    assert seen.requests == []
+    assert seen.title.startswith("✗ failed: kernels.py:")
+    assert seen.dom.count("<figure>") == 8
+    assert seen.dom.count("<script") == 1
+
+
+def test_intruders_would_be_seen(visit, plan, report):
+    seen = visit(without_policy(with_inside(page(plan, report), INTRUDERS)))
+    assert seen.title == "taken over"
+    assert "http://leak.invalid/x.png" in seen.requests
+    assert any("fetch" in line for line in seen.console)
+
+
+def test_the_policy_stops_intruders(visit, plan, report):
+    seen = visit(with_inside(page(plan, report), INTRUDERS))
+    assert seen.title.startswith("✗ failed: kernels.py:")
+    assert seen.requests == []
+    assert len(seen.console) == 3
+    assert all("Content Security Policy" in line for line in seen.console)
+
+
+@pytest.mark.parametrize("width", [320, PHONE, 600, DESK])
+def test_it_fits_the_screen(measure, plan, report, width):
+    found = measure(page(plan, report), width)
+    assert found["wider"] == 0
+    assert found["cut"] == []
+    assert found["overlapping"] == []
+    assert found["empty"] == 0
+    assert found["figures"] == 8
+
+
+def test_what_does_not_fit_would_be_seen(measure, plan, report):
+    text = page(plan, report)
+    wide = measure(with_inside(text, "<div style='width:600px'>x</div>"), PHONE)
+    assert wide["wider"] > 200
+    crowded = re.sub('class="([^"]*)roomy"', r'class="\1"', text)
+    assert measure(crowded, PHONE)["overlapping"]
+    far = text.replace("</desc>", "</desc><text x='120%'>far</text>", 1)
+    assert measure(far, PHONE)["cut"] == ["far"]
+    hollow = with_inside(text, "<section></section>")
+    assert measure(hollow, PHONE)["empty"] == 1
+
+
+def test_it_is_dark_where_that_is_preferred(measure, plan, report):
+    def brightness(colour):
+        return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+    text = page(plan, report)
+    light = [brightness(c) for c in measure(text, DESK)["colours"]]
+    dark = [brightness(c) for c in measure(text, DESK, DARK)["colours"]]
+    assert light[1] - light[0] > 500
+    assert dark[0] - dark[1] > 500
+
+
+def test_a_page_without_checks_renders(visit, measure, plan, report):
+    nothing = Plan("module:kernel", "linear_attention")
+    for text in (
+        page(nothing, Report(nothing.target, nothing.op, {}, {}, ())),
+        page(plan, replace(report, complete=False, checks=())),
+    ):
+        seen = visit(text)
+        assert (seen.console, seen.requests) == ([], [])
+        found = measure(text, PHONE)
+        assert (found["wider"], found["empty"]) == (0, 0)
