@@ -43,9 +43,10 @@ def test_links_between_files_lead_somewhere(page):
 def test_the_architecture_names_every_room():
     picture = (ROOT / "docs" / "architecture.md").read_text()
     for module in MODULES:
-        room = module.rpartition(".")[2]
-        if room not in ("oracle", "testing", "adapters", "catalogue", "published"):
-            assert room in picture, module
+        wing, *rooms = module.split(".")[1:]
+        # The modules of a package are its own business.
+        room = rooms[0] if wing in ("oracle", "testing") and rooms else wing
+        assert room in picture, module
 
 
 def test_the_failure_shown_in_the_readme_is_what_the_command_prints(monkeypatch):

@@ -6,7 +6,7 @@ def timeraw_import_linkern():
 
 
 class Verify:
-    """Judge a fixed correct kernel in this process."""
+    """Judge a fixed correct kernel, with state and gradients, in this process."""
 
     params = ["quick", "default"]
     param_names = ("profile",)
@@ -19,4 +19,4 @@ class Verify:
         from linkern.testing import verify
         from linkern.testing.correct import CORRECT
 
-        verify(CORRECT["chunk_16"], op="linear_attention", profile=profile)
+        verify(CORRECT["chunk_32_with_state"], op="linear_attention", profile=profile)

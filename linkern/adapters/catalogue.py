@@ -79,11 +79,23 @@ _SOFTMAX_EXP = {
 }
 _FLA = {"feature_map": "identity", "scale": "K^-0.5", "layout": "bthd"}
 _LAT = "linear_attention_transformer.linear_attention_transformer"
+_NAIVE = "fla.ops.linear_attn.naive"
 
 
 def _because(reason: str, *checks: str) -> dict[str, str]:
     return dict.fromkeys(checks, reason)
 
+
+_EPSILON_SHOWS = (
+    "short_sequences",
+    "value_on_integers",
+    "value_on_reals",
+    "value_on_random_reals",
+    "row_normalisation",
+    "dimensions",
+    "long_sequences",
+)
+_GRADIENTS = ("gradient_value", "gradient_on_random_reals")
 
 PUBLISHED = (
     Entry(
@@ -93,11 +105,11 @@ PUBLISHED = (
         declare=_FEATURES,
         expect_failure=_because(
             "adds eps=1e-6 to every entry of the normalizer",
-            "short_sequences",
-            "value_on_integers",
-            "value_on_reals",
-            "row_normalisation",
+            *_EPSILON_SHOWS,
             "scaling_of_keys",
+            "ranges",
+            *_GRADIENTS,
+            "gradient_identities",
         ),
     ),
     Entry(
@@ -115,7 +127,12 @@ PUBLISHED = (
             "normalises features over the keys, not rows; rows sum to K^-0.5",
             "short_sequences",
             "value_on_reals",
+            "value_on_random_reals",
             "row_normalisation",
+            "dimensions",
+            "long_sequences",
+            "ranges",
+            *_GRADIENTS,
         ),
     ),
     Entry(
@@ -123,7 +140,9 @@ PUBLISHED = (
         "linkern.adapters.published:linear_attention_transformer_causal",
         "linear_attention",
         declare=_SOFTMAX_EXP,
-        expect_failure=_because("clamps the denominator at 1e-3", "row_normalisation"),
+        expect_failure=_because(
+            "clamps the denominator at 1e-3", "row_normalisation", "ranges"
+        ),
     ),
     Entry(
         "linear_attention_transformer",
@@ -133,7 +152,13 @@ PUBLISHED = (
         expect_failure=_because(
             "a query sees no key of its own bucket of 64, so the first 64 rows are 0",
             "value_on_reals",
+            "value_on_random_reals",
             "row_normalisation",
+            "dimensions",
+            "long_sequences",
+            "ranges",
+            "nan_policy",
+            *_GRADIENTS,
         ),
     ),
     Entry(
@@ -143,10 +168,11 @@ PUBLISHED = (
         declare={"layout": "bthd"},
         expect_failure=_because(
             "adds eps=1e-6 to the denominator",
-            "short_sequences",
-            "value_on_integers",
-            "value_on_reals",
-            "row_normalisation",
+            "freshness",
+            *_EPSILON_SHOWS,
+            "ranges",
+            *_GRADIENTS,
+            "gradient_identities",
         ),
     ),
     Entry(
@@ -154,22 +180,28 @@ PUBLISHED = (
         "linkern.adapters.published:diffusers_sana",
         "linear_attention_noncausal",
         declare=_FEATURES,
-        expect_failure=_because("adds eps=1e-15 to the denominator", "scaling_of_keys"),
-        dtypes=("float32",),
-    ),
-    Entry(
-        "fla",
-        "linkern.adapters.published:fla_naive_recurrent_normalized",
-        "linear_attention",
-        declare=_FLA,
         expect_failure=_because(
-            "adds eps=1e-10 to the denominator", "row_normalisation", "scaling_of_keys"
+            "adds eps=1e-15 to the denominator", "scaling_of_keys", "ranges"
         ),
         dtypes=("float32",),
     ),
     Entry(
         "fla",
-        "fla.ops.linear_attn.naive:naive_recurrent_linear_attn",
+        f"{_NAIVE}:naive_recurrent_linear_attn",
+        "linear_attention",
+        declare=_FLA,
+        expect_failure=_because(
+            "adds eps=1e-10 to the denominator",
+            "row_normalisation",
+            "scaling_of_keys",
+            "ranges",
+        ),
+        options={"normalize": True},
+        dtypes=("float32",),
+    ),
+    Entry(
+        "fla",
+        f"{_NAIVE}:naive_recurrent_linear_attn",
         "linear_attention",
         declare={**_FLA, "normalize": "false"},
         expect_failure=_because(
@@ -177,26 +209,44 @@ PUBLISHED = (
             "short_sequences",
             "value_on_integers",
             "value_on_reals",
+            "value_on_random_reals",
+            "dimensions",
+            "long_sequences",
+            "permutations",
+            "additivity_of_values",
             "scaling_of_values",
             "scaling_of_keys",
+            "ranges",
+            "state_value",
+            "state_merge",
+            *_GRADIENTS,
+            "gradient_of_state",
+            "finite_differences",
         ),
     ),
     Entry(
         "fla",
-        "linkern.adapters.published:fla_naive_chunk_normalized",
+        f"{_NAIVE}:naive_chunk_linear_attn",
         "linear_attention",
         declare={**_FLA, "length_multiple_of": "64"},
         expect_failure=_because(
             "adds eps=1e-10 to the denominator",
             "value_on_integers",
             "value_on_reals",
+            "value_on_random_reals",
             "row_normalisation",
+            "dimensions",
+            "long_sequences",
             "scaling_of_keys",
+            "ranges",
+            *_GRADIENTS,
+            "gradient_identities",
         ),
+        options={"normalize": True},
     ),
     Entry(
         "fla",
-        "fla.ops.linear_attn.naive:naive_chunk_linear_attn",
+        f"{_NAIVE}:naive_chunk_linear_attn",
         "linear_attention",
         declare={**_FLA, "normalize": "false", "length_multiple_of": "64"},
     ),

@@ -10,8 +10,6 @@ from typing import Any
 
 __all__ = [
     "diffusers_sana",
-    "fla_naive_chunk_normalized",
-    "fla_naive_recurrent_normalized",
     "kornia_loftr",
     "linear_attention_transformer_causal",
     "linear_attention_transformer_causal_blind",
@@ -63,17 +61,3 @@ def diffusers_sana(query: Any, key: Any, value: Any) -> Any:
     """
     channels_first = (x.transpose(-1, -2) for x in (query, key, value))
     return _sana_module().apply_linear_attention(*channels_first).transpose(-1, -2)
-
-
-def fla_naive_recurrent_normalized(query: Any, key: Any, value: Any) -> Any:
-    """`naive_recurrent_linear_attn` of fla-core with ``normalize=True``, ``bthd``."""
-    from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
-
-    return naive_recurrent_linear_attn(query, key, value, normalize=True)
-
-
-def fla_naive_chunk_normalized(query: Any, key: Any, value: Any) -> Any:
-    """`naive_chunk_linear_attn` of fla-core with ``normalize=True``, ``bthd``."""
-    from fla.ops.linear_attn.naive import naive_chunk_linear_attn
-
-    return naive_chunk_linear_attn(query, key, value, normalize=True)

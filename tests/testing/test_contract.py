@@ -57,6 +57,22 @@ def test_scale_by_key_dim():
         ({"state_dtype": "fp8"}, "`state_dtype` must be one of float64, float32"),
         ({"feature_map": "gelu"}, "`feature_map` must be one of elu_plus_one"),
         ({"min_length": "9", "max_length": "3"}, "must not be below `min_length`"),
+        ({"interfaces": "step"}, 'did you mean "interface"?'),
+        ({"interface": "steps"}, "`interface` must be one of sequence, step"),
+        ({"gradients": "yes"}, "`gradients` must be one of auto, required, none"),
+        ({"vjp": ""}, "`vjp` must be the name of a function"),
+        ({"strides": "some"}, "`strides` must be one of any, contiguous"),
+        ({"nan_policy": "zero"}, "`nan_policy` must be one of propagate, strict, any"),
+        ({"rounding": "up"}, "`rounding` must be one of nearest, truncation"),
+        (
+            {"feature_error": "none"},
+            "`feature_error` must be one of absolute, relative",
+        ),
+        ({"output_dtype": "int8"}, "`output_dtype` must be one of float64, float32"),
+        ({"validates": "1"}, '`validates` must be true or false, got "1".'),
+        ({"thread_safe": "no"}, '`thread_safe` must be true or false, got "no".'),
+        ({"takes_state": "S"}, '`takes_state` must be true or false, got "S".'),
+        ({"mutates": "query,stat"}, "`mutates` must be one of query, key, value, init"),
     ],
 )
 def test_nonsense_is_refused(declared, sentence):
