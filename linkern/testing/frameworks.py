@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.contract import nearest
 from linkern.testing.errors import UsageError
 from linkern.testing.placement import STYLES
 
@@ -200,7 +199,9 @@ def _jax() -> Framework:
     ) -> tuple[Arrays, Arrays]:
         with _differentiable("differentia", "JVP", "VJP defined", "on traced array"):
             outputs, pullback = jax.vjp(lambda *xs: list(function(*xs)), *inputs)
-            return outputs, list(pullback(list(cotangents)))
+            # PyTorch does this cast itself, where outputs are declared to be wider.
+            pairs = zip(cotangents, outputs, strict=True)
+            return outputs, list(pullback([x.astype(y.dtype) for x, y in pairs]))
 
     return Framework(
         "jax",
@@ -250,8 +251,9 @@ def framework_named(name: str) -> Framework:
 def require_device(framework: Framework, device: str) -> None:
     """Refuse a device on which a library cannot put an array."""
     if framework.devices and device not in framework.devices:
-        what = f"device of {framework.name}"
-        raise UsageError(nearest(what, device, framework.devices))
+        known = ", ".join(framework.devices)
+        msg = f'{framework.name} has no device "{device}"; it has {known}.'
+        raise UsageError(msg)
     try:
         framework.to_native(np.ones(1, np.float32), device)
     except Exception as error:

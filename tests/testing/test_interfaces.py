@@ -642,3 +642,15 @@ def test_jax(jax):
         return jax.numpy.asarray(quadratic(*map(np.asarray, (query, key, value))))
 
     assert verdicts(through_numpy, "gradient_value", **options) == ["unsupported"]
+
+
+def test_outputs_wider_than_inputs_have_gradients_too(jax):
+    pytest.importorskip("ml_dtypes")
+
+    def kernel(query, key, value):
+        wide = (x.astype(jax.numpy.float32) for x in (query, key, value))
+        return jax_quadratic(jax)(*wide)
+
+    declared = {"output_dtype": "float32"}
+    options = {"framework": "jax", "dtypes": ("bfloat16",), "contract": declared}
+    assert passes(kernel, "gradient_value", **options)

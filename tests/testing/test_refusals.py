@@ -19,7 +19,7 @@ KERNELS = Path(__file__).with_name("kernels.py")
         ("layer.weigth", (), 'has no attribute "layer.weigth"; did you mean "weight"?'),
         ("good", ("--declare", "vjp=gradient_of_good"), 'mean "gradients_of_good"?'),
         ("good", ("--option", "keys=1"), 'of "{}:good" "keys"; did you mean "key"?'),
-        ("good", ("--device", "cuda"), 'unknown device of numpy "cuda"; known: cpu.'),
+        ("good", ("--device", "cuda"), 'numpy has no device "cuda"; it has cpu.'),
     ],
 )
 def test_unknown_names(target, words, sentence, in_process, monkeypatch):
