@@ -134,6 +134,11 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
     if options["op"] is None:
         msg = f"say which operator the target is with --op: {', '.join(OPERATORS)}."
         raise UsageError(msg)
+    expected = pairs("--expect-failure", "CHECK=REASON", options["expect_failure"])
+    for name in expected:
+        if options["check"] and name not in options["check"]:
+            msg = f'"{name}" is expected to fail, but --check leaves it out.'
+            raise UsageError(msg)
     return [
         Plan(
             target=target or command,
@@ -142,9 +147,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             framework=options["framework"],
             device=options["device"],
             dtypes=options["dtype"] or ("float32", "float64"),
-            expect_failure=pairs(
-                "--expect-failure", "CHECK=REASON", options["expect_failure"]
-            ),
+            expect_failure=expected,
             options=keywords_of(options["option"]),
             command=command,
             **shared,

@@ -250,7 +250,7 @@ def bounded_output(
         error_n = _widen(exact.numerator_gauge, exact.numerator_slack, e_n + own)
         error_d = _widen(exact.denominator_gauge, exact.denominator_slack, e_d + own)
         tiny = smallest(precisions.accumulator)
-        underflow = tiny * (exact.sums.query_sum * exact.keys_seen + feature_dim)
+        underflow = tiny * (exact.sums.query_gauge * exact.keys_seen + feature_dim)
         return _divided(
             exact.sums,
             quotient,
@@ -416,9 +416,12 @@ def _divisor(
     if eps == 0:
         return d, error_d
     added: Real = np.full((1,), eps)
+    reach, moved = added, np.zeros(1)
     if quotient.eps_mode == "normalizer":
         added = scale * eps * exact.query_sum
+        reach = abs(scale) * eps * (exact.query_gauge + exact.query_slack)
+        moved = abs(scale) * eps * exact.query_slack
     # The epsilon and the scale are rounded to the kernel's precision, and the epsilon
     # joins a sum of up to K + 1 terms.
-    error_d = error_d + gamma(exact.feature_dim + 4, u) * (abs(d) + abs(added))
+    error_d = error_d + moved + gamma(exact.feature_dim + 4, u) * (abs(d) + reach)
     return (np.maximum(d, eps) if quotient.eps_mode == "clamp" else d + added), error_d

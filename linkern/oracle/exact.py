@@ -27,8 +27,9 @@ class Sums:
         ``N_i = sum_j (a_i.b_j) v_j``.
     denominator : array (..., T, 1)
         ``d_i = sum_j a_i.b_j``.
-    query_sum : array (..., T, 1)
-        ``sum_k |a_ik|``, for epsilons that are added to every entry of the normalizer.
+    query_sum, query_gauge, query_slack : array (..., T, 1)
+        ``sum_k a_ik``, the same over absolute values and over admitted errors, for
+        epsilons that are added to every entry of the normalizer.
     feature_dim : int
         ``K``, the number of features.
     """
@@ -36,6 +37,8 @@ class Sums:
     numerator: Real
     denominator: Real
     query_sum: Real
+    query_gauge: Real
+    query_slack: Real
     feature_dim: int
 
 
@@ -139,7 +142,7 @@ def evaluate(
     read_out, memory = _recurrence(a, b, v, causal=causal)
     exact, gauge, slack = read_out[0], read_out[1], read_out[2] + read_out[3]
     return Evaluation(
-        sums=_sums(query, exact),
+        sums=_sums(query, exact, query_error),
         numerator_gauge=gauge[..., :-1],
         denominator_gauge=gauge[..., -1:],
         numerator_slack=slack[..., :-1],
@@ -180,7 +183,7 @@ def evaluate_integers(
     reach, memory = _recurrence(abs(a), abs(b), abs(columns), causal=causal)
     largest = max(int(reach.max(initial=0)), int(memory.max(initial=0)))
     return Integers(
-        _sums(a, exact),
+        _sums(a, exact, np.zeros_like(a)),
         reach[..., :-1].astype(np.float64),
         _keys_seen(query, key, causal=causal),
         largest,
@@ -193,12 +196,20 @@ def _keys_seen(query: NDArray[Any], key: NDArray[Any], *, causal: bool) -> Real:
     return seen[:, None].astype(np.float64)
 
 
-def _sums(query: NDArray[Any], read_out: NDArray[Any]) -> Sums:
+def _sums(
+    query: NDArray[Any], read_out: NDArray[Any], query_error: NDArray[Any]
+) -> Sums:
     """Split a read-out whose last column is the sum of the weights."""
+    signed, gauge, slack = (
+        x.sum(axis=-1, keepdims=True).astype(np.float64)
+        for x in (query, abs(query), query_error)
+    )
     return Sums(
         numerator=read_out[..., :-1].astype(np.float64),
         denominator=read_out[..., -1:].astype(np.float64),
-        query_sum=abs(query).sum(axis=-1, keepdims=True).astype(np.float64),
+        query_sum=signed,
+        query_gauge=gauge,
+        query_slack=slack,
         feature_dim=query.shape[-1],
     )
 

@@ -84,9 +84,12 @@ def _elu_plus_one(x: Real) -> Real:
 
 
 def _elu_plus_one_error(x: Real, u: float) -> Real:
-    # 4u relative covers exp of any serious library and the sum x + 1; the absolute 1.5u
-    # is what the textbook evaluation elu(x) + 1 loses by adding 1 to expm1(x).
-    return u * (4 * _elu_plus_one(x) + np.where(x < 0, 1.5, 0.0))
+    # 4u relative covers exp of any serious library and the sum x + 1; kernels that work
+    # with the logarithms of features lose those in units besides. The absolute 1.5u is
+    # what the textbook evaluation elu(x) + 1 loses by adding 1 to expm1(x).
+    logarithm = np.where(x > 0, np.log1p(np.maximum(x, 0)), np.minimum(-x, -VANISHING))
+    relative = 4 + 2 * np.abs(logarithm)
+    return u * (relative * _elu_plus_one(x) + np.where(x < 0, 1.5, 0.0))
 
 
 def _elu_plus_one_preimage(features: Real) -> Real:

@@ -147,16 +147,20 @@ def bounded_gradients(
     with np.errstate(all="ignore"):
         divisor, error_d = _divisor(of, quotient, precisions, confidence)
         growth = _growth(of, precisions, confidence) / (1 - error_d) ** 2
+        # Nothing is known of a row whose divisor is not.
+        growth = np.where(np.isfinite(error_d), growth, np.inf)
         exact = _terms(of, quotient, divisor, sign=-1.0)
-        base = _terms(of.absolute(), quotient, abs(divisor), sign=1.0)
-        # Gradients are linear in the cotangent: what grows with row i grows with g_i.
-        grown = replace(of.gauged(), cotangent=abs(of.cotangent) * growth)
+        absolute = replace(quotient, scale=abs(quotient.scale)), abs(divisor)
+        base = _terms(of.absolute(), *absolute, sign=1.0)
         saved = 1 + unit_roundoff(output_dtype)
-        gauges = _terms(grown, quotient, abs(divisor), sign=saved)
+        gauge = _terms(of.gauged(), *absolute, sign=saved)
+        # Gradients are linear in the cotangent: what grows with row i grows with g_i.
+        grown = replace(of.gauged(), cotangent=abs(of.cotangent) * (growth - 1))
+        rounded = _terms(grown, *absolute, sign=saved)
         tiny = smallest(precisions.accumulator) * (of.query.shape[-2] + _PRODUCTS)
         query, key, value = (
-            Bounded(x, np.where(np.isnan(g), np.inf, g - b + tiny))
-            for x, g, b in zip(exact, gauges, base, strict=True)
+            Bounded(x, np.where(np.isnan(r), np.inf, r + (g - b) + tiny))
+            for x, r, g, b in zip(exact, rounded, gauge, base, strict=True)
         )
     return query, key, value
 
@@ -183,16 +187,31 @@ def _divisor(
     _, e_d = relative_errors(
         of.keys_seen, of.query.shape[-1], precisions, confidence=confidence
     )
-    error = (1 + e_d) * dt - plain
+    own = gamma(of.keys_seen + of.query.shape[-1] + 2, unit_roundoff("float64"))
+    error = (e_d + own) * dt + (dt - plain)
+    undecided = np.zeros_like(d, dtype=bool)
     if eps:
-        added = np.full((1,), eps)
+        added = reach = np.full((1,), eps)
+        moved = np.zeros(1)
         if quotient.eps_mode == "normalizer":
-            added = scale * eps * abs(of.query).sum(-1, keepdims=True)
-        error = error + gamma(of.query.shape[-1] + 4, precisions.unit) * (
-            dt + abs(added)
-        )
-        d = np.maximum(d, eps) if quotient.eps_mode == "clamp" else d + added
-    return d, np.where(abs(d) > 2 * error, error / abs(d), np.inf)
+            added, reach, moved = (
+                eps * s * x.sum(-1, keepdims=True)
+                for s, x in (
+                    (scale, of.query),
+                    (abs(scale), of.gauged().query),
+                    (abs(scale), of.query_error),
+                )
+            )
+        error = error + moved
+        error = error + gamma(of.query.shape[-1] + 4, precisions.unit) * (dt + reach)
+        if quotient.eps_mode == "clamp":
+            # On which side of the clamp a kernel is, rounding decides.
+            undecided = abs(d - eps) <= error
+            d = np.maximum(d, eps)
+        else:
+            d = d + added
+    known = (abs(d) > 2 * error) & ~undecided
+    return d, np.where(known, error / abs(d), np.inf)
 
 
 def _terms(

@@ -16,7 +16,7 @@ __all__ = ["CANARIES", "failures"]
 CANARIES = {
     "tail_not_written": "value_on_integers",
     "bfloat16_state": "value_on_reals",
-    "eps_1e-10": "row_normalisation",
+    "eps_1e-6": "row_normalisation",
     "tail_mask_off_by_one": "causality",
     "normalizer_of_state_ignored": "state_split",
     "replays_by_address": "determinism",

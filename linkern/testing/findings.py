@@ -66,8 +66,9 @@ class Tally:
 
     Parameters
     ----------
-    examples, bounded, proved : int
-        Problems tried; comparisons with a bound; those in which it proved something.
+    examples, asked, bounded, proved : int
+        Problems tried; calls of the target; comparisons with a bound; those in which it
+        proved something of every entry.
     worst_ratio : float or None
         Largest error as a multiple of its bound.
     exact : bool
@@ -83,6 +84,7 @@ class Tally:
     """
 
     examples: int = 0
+    asked: int = 0
     bounded: int = 0
     proved: int = 0
     worst_ratio: float | None = None

@@ -127,13 +127,17 @@ def tiny_feature_exponent(scope: Scope) -> int:
     roundoff, so features of at least its 0.8th power keep some relative accuracy. Maps
     without such an error, or declared to have none, can go down to ``2^-40``.
     """
+    stages = scope.contract.precisions(scope.dtype)
+    sums = (stages.accumulator, stages.score, stages.state, stages.normalizer)
+    # Products of two features are among the normal numbers of float16 down to here.
+    lowest = 5 if "float16" in (*sums, stages.feature, stages.operand) else 40
     absolute = scope.contract.feature_error == "absolute"
     maps = {scope.query_map.name, scope.key_map.name}
     if not (absolute and "elu_plus_one" in maps) and scope.dtype != "float16":
-        return 40
-    stages = scope.contract.precisions(scope.dtype)
+        return lowest
     names = (stages.accumulator, stages.feature)
-    return int(0.8 * min(SIGNIFICAND_BITS[name] for name in names if name))
+    bits = min(SIGNIFICAND_BITS[name] for name in names if name)
+    return min(lowest, int(0.8 * bits))
 
 
 def real_problem(
@@ -168,7 +172,9 @@ def with_cotangent(problem: Problem, rng: np.random.Generator) -> Problem:
         drawn = _tokens(rng, shape, lambda r, s: r.integers(-3, 3, s, endpoint=True))
     else:
         drawn = _tokens(rng, shape, lambda r, s: r.normal(size=s))
-    return replace(problem, cotangent=drawn.astype(numpy_dtype(problem.scope.dtype)))
+    return replace(
+        problem, cotangent=drawn.astype(numpy_dtype(problem.scope.output_dtype))
+    )
 
 
 # The largest exponents of the formats that sums are formed in, and of inputs.
@@ -196,8 +202,10 @@ def extreme_problem(
     terms = int(np.ceil(np.log2(max(shape.keys * shape.key_dim, 1))))
     # A sum holds terms * feature^2 * value; two bits to spare.
     room = min(stages) - terms - 2
-    held = _LARGEST[scope.dtype] - 1
-    largest = min(held, max(room // 2 - 2, 1), scope.query_map.largest_exponent)
+    inputs_of = (scope.dtype, precisions.feature, precisions.operand)
+    held = min(_LARGEST[name] for name in inputs_of if name) - 1
+    reached = (m.largest_exponent for m in (scope.query_map, scope.key_map))
+    largest = min(held, max(room // 2 - 2, 1), *reached)
     exponent, of_values = {
         "huge": (largest, 0),
         "large": (0, min(held, room - 2)),

@@ -176,7 +176,7 @@ class Problem:
             with np.errstate(all="ignore"):
                 error = feature_map.error(x, u)
                 if contract.feature_error == "relative":
-                    error = np.minimum(error, 4 * u * abs(feature_map.value(x)))
+                    error = np.minimum(error, 8 * u * abs(feature_map.value(x)))
                 found.append(Bounded(feature_map.value(x), error))
         query, key = found
         if self.integers is not None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.command import metadata_of
 from linkern.testing.contract import as_text
+from linkern.testing.loading import Interface
 from linkern.testing.messages import Call, Environment, to_layout
 from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.placement import place
@@ -172,7 +173,11 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
         "ATTRIBUTE": attribute,
         "CALLS": [
             {
-                "options": {**plan.options, **call.options},
+                "options": {
+                    **_scale(interface, plan, call),
+                    **plan.options,
+                    **call.options,
+                },
                 "cuts": call.cuts,
                 "views": seen,
             }
@@ -180,9 +185,22 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
         ],
         "INPUTS": interface.inputs,
         "STATE": interface.state,
+        "NEEDS_STATE": interface.state in interface.needed,
         "FINAL_STATE": interface.final_state,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
+    }
+
+
+def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
+    """Return the scale as the referee passes it, to a target that has one."""
+    if interface.scale is None:
+        return {}
+    scale = plan.contract.scale
+    return {
+        interface.scale: call.query.shape[-1] ** -0.5
+        if isinstance(scale, str)
+        else scale
     }
 
 

@@ -173,8 +173,11 @@ def _diagnosed(target: Target, broken: dict[str, Scope]) -> Diagnosis | None:
     for scope in broken.values():
         try:
             found = diagnose(target, scope)
-        except (TargetDied, Exception):  # the verdicts stand without their cause
+        except (TargetDied, TargetRaised):
             continue
+        except Exception as error:  # the verdicts stand without their cause
+            sentence = f"could not be looked for: the referee failed with {error!r}"
+            return Diagnosis("unknown", sentence, float("nan"))
         if found is not None:
             return found
     return None
@@ -185,17 +188,17 @@ def _run_check(
 ) -> tuple[CheckResult, bool]:
     """Run one check on every dtype; return its verdict and whether the target hung."""
     total = Tally()
-    reasons: list[
-        str
-    ] = []  # why it does not apply, for each dtype to which it does not
+    reasons: list[str] = []  # why it does not apply, by dtype
     for dtype in plan.dtypes:
         scope = scope_of(plan, target, dtype)
         reason = check.unsupported(scope)
         if reason is not None:
             reasons.append(reason)
             continue
+        before = replace(total)
         try:
             search(plan, check, scope, target, total)
+            _require_examined(total, before)
         except Violation as violation:
             broken[dtype] = scope
             return _failed(check, total, violation, target), False
@@ -214,7 +217,7 @@ def _run_check(
             found.message = f"{message} ({found.message})"
             return _failed(check, total, found, target), False
         except Unsatisfiable:
-            message = "the contract leaves no input to try"
+            message = "no example was run: the contract leaves no input to try"
             return _result(check, "inconclusive", total, message), False
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -222,11 +225,22 @@ def _run_check(
             return _result(check, "error", total, message), False
     if len(reasons) == len(plan.dtypes):
         return _result(check, "unsupported", total, reasons[-1]), False
-    if total.bounded and not total.proved:
-        message = "no error bound could be proved at the declared precision"
+    if total.proved < total.bounded:
+        message = (
+            "for some outputs no error bound could be proved at the declared precision"
+        )
         return _result(check, "inconclusive", total, message), False
     message = "" if total.exact else "right, but not exact: it rounds between its sums"
     return _result(check, "passed", total, message), False
+
+
+def _require_examined(total: Tally, before: Tally) -> None:
+    """Refuse to conclude from a search that tried nothing, or asked nothing."""
+    if total.examples == before.examples:
+        raise Unsatisfiable
+    if total.asked == before.asked:
+        reason = "the contract leaves nothing to compare"
+        raise DoesNotApply(reason)
 
 
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:

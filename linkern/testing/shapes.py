@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
+from linkern.testing.errors import DoesNotApply
 from linkern.testing.scope import Scope, Shape
 
 __all__ = [
@@ -49,10 +50,14 @@ def fitted(
     step = contract.length_multiple_of
     least = max(least, contract.min_length)
     limit = longest(scope, most)
+    shortest = -(-least // step) * step
+    if contract.max_length is not None and shortest > contract.max_length:
+        msg = f"the contract allows no sequence of {least} tokens or more"
+        raise DoesNotApply(msg)
 
     def allowed(length: int) -> int:
         rounded = -(-length // step) * step
-        return max(min(rounded, limit // step * step), -(-least // step) * step)
+        return max(min(rounded, limit // step * step), shortest)
 
     return allowed
 
@@ -124,9 +129,12 @@ def shapes(
     if not scope.operator.causal and not contract.equal_lengths and draw(st.booleans()):
         keys = draw(drawn_lengths(scope, least=max(least, 1), most=most))
     few = FEW_DIMS if scope.few_shapes else ()
+    wanted = contract.key_dims
+    if contract.equal_dims and contract.value_dims:
+        wanted = tuple(n for n in contract.value_dims if not wanted or n in wanted)
     key_dim, value_dim = draw(st.sampled_from(pairs)) if pairs else (0, 0)
-    if not pairs or contract.key_dims:
-        key_dim = draw(dims(contract.key_dims or few, key_dims))
+    if not pairs or wanted:
+        key_dim = draw(dims(wanted or few, key_dims))
     # Square states are the only ones that can be transposed in silence.
     square = not pairs and key_dim in (contract.value_dims or (key_dim,))
     if contract.equal_dims or (

@@ -104,8 +104,11 @@ def emulate(problem: Problem, stages: Stages) -> Bounded:
         gauges = _sums(absolute, stages.unlimited(), starts, causal=causal)
         seen = np.arange(1.0, length + 1) if causal else np.full(length, 1.0 * keys)
         nothing = np.zeros(0)
+        signed_sum, gauge_sum, slack_sum = (
+            x.sum(-1, keepdims=True) for x in (a, abs(a), np.zeros_like(a))
+        )
         sums = Evaluation(
-            Sums(numerator, denominator, abs(a).sum(-1, keepdims=True), a.shape[-1]),
+            Sums(numerator, denominator, signed_sum, gauge_sum, slack_sum, a.shape[-1]),
             *gauges,
             np.zeros_like(numerator),
             np.zeros_like(denominator),

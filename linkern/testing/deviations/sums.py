@@ -43,10 +43,20 @@ def weighted_sums(
     if slack is not None:
         slacks = _sums(slack, abs(counts), abs(weighs), sizes, sizes)[1:]
     terms = ((counts != 0) | (weighs != 0)).sum(-1, keepdims=True)
-    query_sum = abs(query.output).sum(-1, keepdims=True)
+    signed, slack = query.output, query.bound
+    signed_sum, gauge_sum, slack_sum = (
+        x.sum(-1, keepdims=True) for x in (signed, abs(signed), slack)
+    )
     nothing = np.zeros(0)
     return Evaluation(
-        Sums(numerator, denominator, query_sum, query.output.shape[-1]),
+        Sums(
+            numerator,
+            denominator,
+            signed_sum,
+            gauge_sum,
+            slack_sum,
+            query.output.shape[-1],
+        ),
         *gauges,
         *slacks,
         keys_seen=np.maximum(terms, 1).astype(np.float64),
@@ -77,6 +87,8 @@ def divided_by_rows(sums: Evaluation, rows: NDArray[np.int64]) -> Evaluation:
             inner,
             denominator=inner.denominator[..., rows, :],
             query_sum=inner.query_sum[..., rows, :],
+            query_gauge=inner.query_gauge[..., rows, :],
+            query_slack=inner.query_slack[..., rows, :],
         ),
         denominator_gauge=sums.denominator_gauge[..., rows, :],
         denominator_slack=sums.denominator_slack[..., rows, :],

@@ -15,6 +15,7 @@ PLACE, ATTRIBUTE = "", ""
 CALLS: list[dict[str, Any]] = []
 INPUTS: tuple[str, ...] = ()
 STATE: str | None = None
+NEEDS_STATE = False
 FINAL_STATE: str | None = None
 TIME, STEPS = 0, False
 WRONG: tuple[tuple[int, ...], float, float] | None = None
@@ -64,7 +65,7 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
         options = dict(call["options"])
         if FINAL_STATE and call["cuts"]:
             options[FINAL_STATE] = True
-        if STATE and (i or STEPS):
+        if STATE and (i or STEPS or NEEDS_STATE):
             options[STATE] = state
         whole = len(spans) == 1 and not STEPS
         cut = (*(slice(None),) * TIME, span)
