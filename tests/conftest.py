@@ -1,6 +1,11 @@
 """Fixtures: the array libraries that everything is tested on."""
 
 import os
+
+# Tests run in as many processes as there are cores; threads of BLAS beside them would
+# only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from importlib import import_module
 from importlib.util import find_spec
 

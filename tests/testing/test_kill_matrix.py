@@ -28,8 +28,11 @@ def verdicts(function, dtype, **options):
     return {e.result.name: e.result for e in run(plan) if isinstance(e, CheckFinished)}
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "float16"])
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in CORRECT for dtype in DTYPES]
+    + [("chunk_32_with_state", "float16"), ("quadratic", "float16")],
+)
 def test_correct_kernels_pass(name, dtype):
     wrong = {
         check: result.message
