@@ -93,9 +93,9 @@ class Caller:
         left = traces.difference(before, traces.look())
 
         changed = self._changed(given, natives, placed)
-        wrong = next((p for p in pieces if not self._framework.is_native(p)), None)
-        if wrong is not None:
-            return Reply(None, "", _type_name(wrong), (), expected, changed)
+        foreign = [p for p in pieces if not self._framework.is_native(p)]
+        if foreign:
+            return Reply(None, "", _type_name(foreign[0]), (), expected, changed)
         output, overwritten = self._joined(pieces), self._overwritten()
         self._returned = (pieces[-1], self._framework.to_numpy(pieces[-1]))
         return Reply(
