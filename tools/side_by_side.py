@@ -75,6 +75,9 @@ common settings and inputs. FlashAttention applies its own to float16 and bfloat
 only, FLA has other ratios for other operators, and everyone can test more shapes than
 these.
 
+One mutant is none in bfloat16: `output_saved_in_bfloat16`, for a kernel may use the
+output that it returned.
+
 Measured with Python {python} on the CPU.
 
 ## In short

@@ -168,7 +168,6 @@ PUBLISHED = (
         declare={"layout": "bthd"},
         expect_failure=_because(
             "adds eps=1e-6 to the denominator",
-            "freshness",
             *_EPSILON_SHOWS,
             "ranges",
             *_GRADIENTS,
