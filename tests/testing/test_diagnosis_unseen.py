@@ -358,6 +358,17 @@ def test_unseen_kernels_without_a_mask_are_named(case):
     assert says in found.sentence
 
 
+@pytest.mark.parametrize("feature_map", ["elu_plus_one", "identity"])
+def test_more_keys_than_queries_are_no_hindrance(feature_map):
+    def features(x):
+        return elu_plus_one(x) if feature_map == "elu_plus_one" else x
+
+    kernel = dense(lambda s: s, query_map=features, key_map=features, divide=plus(1e-3))
+    operator = "linear_attention_noncausal"
+    found = named(kernel, operator=operator, feature_map=feature_map)
+    assert "`eps=0.001` added to the denominator" in found.sentence
+
+
 def test_two_defects_at_once_have_no_name():
     kernel = part(written=token(-1, 0), divide=plus(1e-3))
     assert named(kernel) is None

@@ -209,7 +209,11 @@ class Evidence:
         """
         worst, shown = 0.0, False
         for probe in self._telling_first:
-            predicted = deviation.predict(probe.problem)
+            try:
+                predicted = deviation.predict(probe.problem)
+            except ValueError:
+                # Queries cannot stand for keys, say, where there are more of them.
+                predicted = None
             if predicted is None:
                 if probe.violated.any():
                     return None
