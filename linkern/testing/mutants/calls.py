@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.assembly import elu_plus_one
 from linkern.testing.correct import quadratic, wide
 from linkern.testing.mutants.catalogue import enter
@@ -40,7 +41,8 @@ def _transposes_output(query: Array, key: Array, value: Array) -> Array:
 
 def _jitters(query: Array, key: Array, value: Array) -> Array:
     output = quadratic(query, key, value)
-    return output * (1 + (time.perf_counter_ns() % 2) * np.finfo(output.dtype).eps)
+    eps = 2.0 ** (1 - SIGNIFICAND_BITS[output.dtype.name])
+    return output * output.dtype.type(1 + (time.perf_counter_ns() % 2) * eps)
 
 
 _replay: dict[Any, Array] = {}
