@@ -1,6 +1,7 @@
 """A problem: the inputs of one call, with what the referee knows about them."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from linkern.oracle import (
     Differentiand,
     Evaluation,
     FeatureMap,
+    Integers,
     bounded_gradients,
     bounded_output,
     bounded_state,
@@ -110,11 +112,11 @@ class Problem:
         quotient = contract.quotient(self.query.shape[-1])
         precisions = contract.precisions(self.scope.dtype)
         if self.integers is not None:
-            causal = self.scope.operator.causal
-            exact_sums = evaluate_integers(*self.integers, causal=causal)
-            return exact_integer_output(exact_sums, quotient, precisions)
+            return exact_integer_output(self._integer_sums, quotient, precisions)
         return bounded_output(
-            self._evaluated(shared_features=shared_features),
+            self._evaluated(shared_features=True)
+            if shared_features
+            else self._evaluation,
             quotient,
             precisions,
             chunk_size=contract.chunk_size,
@@ -125,7 +127,7 @@ class Problem:
         """Return the exact state after the last key, memory and normalizer."""
         contract = self.scope.contract
         return bounded_state(
-            self._evaluated(),
+            self._evaluation,
             contract.precisions(self.scope.dtype),
             chunk_size=contract.chunk_size,
         )
@@ -183,6 +185,16 @@ class Problem:
             # Chosen so that any evaluation of the map finds them exactly.
             query, key = (Bounded(x.output, np.zeros_like(x.bound)) for x in found)
         return query, key
+
+    # Several laws ask for the same sums in several ways: walk over the tokens once.
+    @cached_property
+    def _evaluation(self) -> Evaluation:
+        return self._evaluated()
+
+    @cached_property
+    def _integer_sums(self) -> Integers:
+        assert self.integers is not None
+        return evaluate_integers(*self.integers, causal=self.scope.operator.causal)
 
     def _evaluated(self, *, shared_features: bool = False) -> Evaluation:
         query, key = self._features()
