@@ -12,17 +12,21 @@ import numpy as np
 from linkern._typing import Array, Device, DType, Namespace
 
 __all__ = [
+    "any_true",
     "astype",
     "broadcast_shapes",
+    "broadcast_to",
     "compute_dtype",
     "concat",
     "device_of",
     "dtype_name",
+    "eye",
     "is_array",
     "mT",
     "namespace",
     "namespace_name",
     "ones",
+    "reshape",
     "zeros",
 ]
 
@@ -42,8 +46,15 @@ def is_array(x: object) -> bool:
 
 
 def namespace(*arrays: Array) -> Namespace:
-    """Return the array API namespace of `arrays`; `TypeError` if they mix libraries."""
-    return array_api_compat.array_namespace(*arrays)
+    """Return the array API namespace of `arrays`; `TypeError` if they mix libraries.
+
+    One array that is being differentiated (`linkern._tape`) makes the whole expression
+    so: its namespace comes before that of the library below it.
+    """
+    plain = [getattr(x, "untraced", x) for x in arrays]
+    found = array_api_compat.array_namespace(*plain)
+    traced = (x for x, y in zip(arrays, plain, strict=True) if x is not y)
+    return next((x.__array_namespace__() for x in traced), found)  # type: ignore[attr-defined]
 
 
 def namespace_name(x: Array) -> str:
@@ -81,6 +92,35 @@ def mT(x: Array) -> Array:  # noqa: N802 -- the array API's own name
 def concat(arrays: Sequence[Array], axis: int) -> Array:
     """Join arrays along an axis that exists."""
     return cast(Array, namespace(*arrays).concat(list(arrays), axis=axis))
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Repeat `x` to a shape, without copying where the library can."""
+    if tuple(x.shape) == shape:
+        return x
+    return cast(Array, namespace(x).broadcast_to(x, shape))
+
+
+def any_true(x: Any) -> bool:
+    """Whether any entry is known to be true.
+
+    JAX traces and Dask plans: there, rules about values cannot be checked, and asking
+    would fail or compute everything twice. Nothing is known of them.
+    """
+    if array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__:
+        return False
+    return bool(namespace(x).any(x))
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    """Return `x` in another shape of the same size."""
+    return cast(Array, namespace(x).reshape(x, shape))
+
+
+def eye(size: int, *, like: Array) -> Array:
+    """Identity matrix of the library, dtype and device of `like`."""
+    xp = namespace(like)
+    return cast(Array, xp.eye(size, dtype=like.dtype, device=device_of(like)))
 
 
 def zeros(shape: tuple[int, ...], *, like: Array) -> Array:

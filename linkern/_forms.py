@@ -1,74 +1,80 @@
 """The forms: three orders in which the tokens of one equation can meet.
 
-Each form takes a memory ``(..., K, V)``, features ``(..., T, K)`` and ``(..., S, K)``
-and values ``(..., S, V)``, and returns the read-out ``(..., T, V)`` and the memory
-after the last token. They differ in rounding, storage and speed, never in meaning.
+A form takes a memory ``(..., K, V)`` and the terms of a sequence, and returns the
+read-out ``(..., T, V)`` and the memory after the last token. Forms differ in how many
+tokens they take at once: in rounding, storage and speed, never in meaning.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 
 from linkern._array import concat
-from linkern._chunk import attend, read, write
+from linkern._chunk import attend, chunk, write
+from linkern._recurrence import Terms, token
+from linkern._tape import recomputed
 from linkern._typing import Array
 
-__all__ = ["FORM_NAMES", "Form", "chunkwise", "form_named", "parallel", "recurrent"]
-
-Form = Callable[..., tuple[Array, Array]]
+__all__ = ["DEFAULT_CHUNK_SIZE", "FORM_NAMES", "Form", "form_named", "spans"]
 
 FORM_NAMES = ("auto", "recurrent", "chunkwise", "parallel")
 DEFAULT_CHUNK_SIZE = 64
 
 
+@dataclass(frozen=True)
+class Form:
+    """How many tokens meet the memory at once, and what happens when they do.
+
+    Parameters
+    ----------
+    step : callable
+        From a memory and the terms of a span to the read-out and the next memory.
+    size : int or None
+        Tokens in a span; None for all of them.
+    """
+
+    step: Callable[[Array, Terms], tuple[Array, Array]]
+    size: int | None
+
+    def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
+        """Take one span after the other, each with the memory the last one left."""
+        outputs = []
+        length = of.key.shape[-2]
+        step = self.step if length else chunk  # no token has no token's equation
+        for span in self.spans(length):
+            output, memory = recomputed(step, memory, of.span(span))
+            outputs.append(output)
+        return concat(outputs, axis=-2) if len(outputs) > 1 else outputs[0], memory
+
+    def noncausal(
+        self, memory: Array, query: Array, key: Array, value: Array
+    ) -> tuple[Array, Array]:
+        """Let every query see every key: without an order, nothing is forgotten."""
+        if self.size is None:
+            return attend(memory, query, key, value), write(memory, key, value)
+        for span in self.spans(key.shape[-2]):
+            memory = write(memory, key[..., span, :], value[..., span, :])
+        return query @ memory, memory
+
+    def spans(self, length: int) -> Iterator[slice]:
+        """Cut ``range(length)`` into the spans of this form."""
+        return spans(length, self.size or max(length, 1))
+
+
 def form_named(name: str, chunk_size: int | None) -> Form:
-    """Return the form called `name`; ``"auto"`` is chunkwise, always linear."""
+    """Return the form called `name`; ``"auto"`` is chunkwise, always linear.
+
+    ``recurrent`` takes one token at a time, memory first: the RNN of equations 18 to 20
+    of the paper. ``chunkwise`` is quadratic inside a chunk and recurrent between them.
+    ``parallel`` takes all tokens at once through the T x T matrix of scores.
+    """
     if name == "recurrent":
-        return recurrent
+        return Form(token, 1)
     if name == "parallel":
-        return parallel
-    return partial(chunkwise, chunk_size=chunk_size or DEFAULT_CHUNK_SIZE)
+        return Form(chunk, None)
+    return Form(chunk, chunk_size or DEFAULT_CHUNK_SIZE)
 
 
-def recurrent(
-    memory: Array, query: Array, key: Array, value: Array, *, causal: bool
-) -> tuple[Array, Array]:
-    """One token at a time, memory first: the RNN of the paper's equations 18 to 20."""
-    outputs = []
-    for token in _spans(key.shape[-2], 1):
-        memory = write(memory, key[..., token, :], value[..., token, :])
-        if causal:
-            outputs.append(read(memory, query[..., token, :]))
-    return concat(outputs, axis=-2) if causal else read(memory, query), memory
-
-
-def chunkwise(
-    memory: Array,
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    causal: bool,
-    chunk_size: int = DEFAULT_CHUNK_SIZE,
-) -> tuple[Array, Array]:
-    """Quadratic inside a chunk, recurrent between chunks: linear in the length."""
-    outputs = []
-    for span in _spans(key.shape[-2], chunk_size):
-        tokens = key[..., span, :], value[..., span, :]
-        if causal:
-            outputs.append(attend(memory, query[..., span, :], *tokens, causal=True))
-        memory = write(memory, *tokens)
-    return concat(outputs, axis=-2) if causal else read(memory, query), memory
-
-
-def parallel(
-    memory: Array, query: Array, key: Array, value: Array, *, causal: bool
-) -> tuple[Array, Array]:
-    """All tokens at once through the T x S matrix of scores: quadratic."""
-    output = attend(memory, query, key, value, causal=causal)
-    return output, write(memory, key, value)
-
-
-def _spans(length: int, size: int) -> Iterator[slice]:
+def spans(length: int, size: int) -> Iterator[slice]:
     """Cut ``range(length)`` into spans of `size`; one empty span if there is none."""
     for start in range(0, max(length, 1), size):
         yield slice(start, min(start + size, length))

@@ -7,9 +7,12 @@ obvious, what to do.
 import math
 import numbers
 import operator
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from linkern._array import (
+    any_true,
     astype,
     broadcast_shapes,
     compute_dtype,
@@ -28,10 +31,19 @@ __all__ = [
     "features",
     "flag",
     "form",
+    "gate_fits",
+    "home",
     "initial_state",
+    "leading",
+    "not_positive",
+    "offsets",
+    "packed_state",
     "qkv",
     "scale",
+    "shapes",
+    "state_parts_fit",
     "widened",
+    "within",
 ]
 
 
@@ -44,7 +56,7 @@ def qkv(
     """
     named = {"query": query, "key": key, "value": value}
     wide = {name: widened(name, x) for name, x in named.items()}
-    _same_home(named)
+    home(named)
     axes = "(..., length, dim)" if rank == 2 else "(..., dim)"
     for name, x in named.items():
         if x.ndim < rank:
@@ -108,7 +120,7 @@ def widened(name: str, x: Any) -> Array:
     return astype(x, dtype)
 
 
-def _same_home(named: dict[str, Array]) -> None:
+def home(named: Mapping[str, Array]) -> None:
     """Check that all arrays share one library, one device and one dtype."""
     try:
         namespace(*named.values())
@@ -129,7 +141,7 @@ def _same_home(named: dict[str, Array]) -> None:
         raise ValueError(msg)
 
 
-def _listed(named: dict[str, Array]) -> str:
+def _listed(named: Mapping[str, Array]) -> str:
     *head, last = (f"`{name}`" for name in named)
     return f"{', '.join(head)} and {last}"
 
@@ -186,7 +198,7 @@ def initial_state(
         named["initial_state.normalizer"] = normalizer
     for name, x in named.items():
         widened(name, x)
-    _same_home(named)
+    home(named)
     batch = leading("key and value", key.shape[:-rank], value.shape[:-rank])
     expected: dict[str, tuple[int, ...]] = {"memory": (key.shape[-1], value.shape[-1])}
     if normalizer is not None:
@@ -228,7 +240,7 @@ def combinable(earlier: Any, later: Any) -> None:
         parts["normalizer"] = (earlier.normalizer, normalizer)
     for part, (own, other) in parts.items():
         widened(f"later.{part}", other)
-        _same_home({part: own, f"later.{part}": other})
+        home({part: own, f"later.{part}": other})
         if tuple(own.shape) != tuple(other.shape):
             msg = (
                 f"`later.{part}` must have the shape of this state's {part}, "
@@ -300,3 +312,158 @@ def scale(value: Any) -> float | None:
         msg = f"`scale` must be finite and not zero, got {value!r}."
         raise ValueError(msg)
     return float(value)
+
+
+# What the letters of a shape stand for in error sentences.
+_AXES = {
+    "t": "T",
+    "s": "n T",
+    "k": "K",
+    "v": "V",
+    "m": "M",
+    "l": "L",
+}
+
+
+def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, int]:
+    """Check the last axes of all inputs against each other and return their sizes.
+
+    `axes` has one letter for each of the last axes of an input: ``t`` tokens, ``s``
+    a multiple of them, ``k``, ``v``, ``m``, ``l`` dimensions. The first input that has
+    a letter sets its size.
+    """
+    sizes: dict[str, int] = {}
+    first: dict[str, str] = {}
+    for name, x in inputs.items():
+        letters = axes[name]
+        wanted = f"(..., {', '.join(_AXES[a] for a in letters)})"
+        got = tuple(x.shape)
+        if len(got) < len(letters):
+            msg = f"`{name}` must have shape {wanted}, got {got}."
+            raise ValueError(msg)
+        for letter, size in zip(letters, got[len(got) - len(letters) :], strict=True):
+            due = sizes.setdefault(letter, size)
+            setter = first.setdefault(letter, name)
+            if size != due:
+                fits = ", ".join(str(sizes.get(a, _AXES[a])) for a in letters)
+                msg = (
+                    f"`{name}` must have shape {wanted} = (..., {fits}), where "
+                    f"{_AXES[letter]} = {due} is that of `{setter}`, got {got}."
+                )
+                raise ValueError(msg)
+    if "s" in sizes and (sizes["s"] % sizes["t"] if sizes["t"] else sizes["s"]):
+        msg = (
+            f"`{first['s']}` must have a multiple of the length of `{first['t']}` "
+            f"(axis -2), got {sizes['s']} and {sizes['t']}."
+        )
+        raise ValueError(msg)
+    return sizes
+
+
+def not_positive(name: str, x: Array) -> None:
+    """Check that log-decays are logarithms of numbers up to 1."""
+    if any_true(x > 0):
+        msg = (
+            f"`{name}` must be a natural logarithm of a decay, so 0 or negative, got a "
+            "positive entry; pass log(decay), not the decay itself."
+        )
+        raise ValueError(msg)
+
+
+def within(name: str, x: Array, low: float, high: float) -> None:
+    """Check that all entries are in an interval; NaN passes and shows in the output."""
+    if any_true((x < low) | (x > high)):
+        msg = f"`{name}` must be in [{low:g}, {high:g}], got an entry outside."
+        raise ValueError(msg)
+
+
+def gate_fits(
+    name: str, shape: tuple[int, ...], lead: tuple[int, ...], batch: tuple[int, ...]
+) -> None:
+    """Check that the leading axes of a gate are those of the main inputs, or fewer."""
+    if not _broadcasts_to(lead, batch):
+        core = shape[len(lead) :]
+        msg = (
+            f"`{name}` must have shape {(*batch, *core)}, or leading axes that "
+            f"broadcast to it, got {shape}."
+        )
+        raise ValueError(msg)
+
+
+def state_parts_fit(
+    state: Any,
+    cores: Mapping[str, tuple[int, ...]],
+    batch: tuple[int, ...],
+    like: Array,
+) -> None:
+    """Check an initial state against the last axes of the parts that are due."""
+    parts = dict(
+        zip(("memory", "normalizer"), _state_parts("initial_state", state), strict=True)
+    )
+    if "normalizer" not in cores and parts["normalizer"] is not None:
+        msg = (
+            "`initial_state` must not carry a normalizer for this operator; pass "
+            "`State(memory, None)`."
+        )
+        raise ValueError(msg)
+    if "normalizer" in cores and parts["normalizer"] is None:
+        msg = "`initial_state` must carry a normalizer for this operator, got None."
+        raise ValueError(msg)
+    named = {f"initial_state.{part}": parts[part] for part in cores}
+    for name, x in named.items():
+        widened(name, x)
+    home({"the inputs, widened,": like, **named})
+    for part, core in cores.items():
+        got = tuple(parts[part].shape)
+        lead = got[: len(got) - len(core)]
+        if got[len(lead) :] != core or not _broadcasts_to(lead, batch):
+            msg = (
+                f"`initial_state.{part}` must have shape {(*batch, *core)}, or leading "
+                f"axes that broadcast to it, got {got}."
+            )
+            raise ValueError(msg)
+
+
+def offsets(cu_seqlens: Any, length: int) -> tuple[int, ...]:
+    """Return the offsets of packed sequences as integers, after checking them."""
+    try:
+        found = tuple(operator.index(x) for x in _listed_offsets(cu_seqlens))
+    except TypeError:
+        msg = (
+            "`cu_seqlens` must be a sequence of integers, such as [0, 3, 8], got "
+            f"{cu_seqlens!r}."
+        )
+        raise TypeError(msg) from None
+    if not found or found[0] != 0:
+        msg = f"`cu_seqlens` must begin with 0, got {list(found)}."
+        raise ValueError(msg)
+    if any(b < a for a, b in pairwise(found)):
+        msg = f"`cu_seqlens` must not decrease, got {list(found)}."
+        raise ValueError(msg)
+    if found[-1] > length:
+        msg = f"`cu_seqlens` must not exceed the length, {length}, got {list(found)}."
+        raise ValueError(msg)
+    return found
+
+
+def _listed_offsets(cu_seqlens: Any) -> Any:
+    """Return an array of any library as a list of integers."""
+    if is_array(cu_seqlens):
+        if cu_seqlens.ndim != 1:
+            msg = f"`cu_seqlens` must have one axis, got {tuple(cu_seqlens.shape)}."
+            raise ValueError(msg)
+        return [cu_seqlens[i] for i in range(cu_seqlens.shape[0])]
+    return cu_seqlens
+
+
+def packed_state(state: Any, segments: int) -> None:
+    """Check that a state has one entry for each packed sequence."""
+    memory, normalizer = _state_parts("initial_state", state)
+    for part, x in (("memory", memory), ("normalizer", normalizer)):
+        if x is not None and (not is_array(x) or x.ndim < 1 or x.shape[0] != segments):
+            got = tuple(x.shape) if is_array(x) else type(x).__name__
+            msg = (
+                f"`initial_state.{part}` must have the packed sequences as its first "
+                f"axis, {segments} of them, got {got}."
+            )
+            raise ValueError(msg)

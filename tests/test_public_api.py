@@ -18,17 +18,47 @@ MODULES = [
     ),
 ]
 
-PUBLIC = {
+OPERATORS = {
+    "abc",
+    "based",
+    "comba",
+    "delta_rule",
+    "dplr",
+    "gated_delta_product",
+    "gated_delta_rule",
+    "gdn2",
+    "gla",
+    "gsa",
+    "hgrn",
+    "iplr",
+    "kda",
+    "lightning_attention",
+    "linear_attention",
+    "linear_attention_step",
+    "log_linear_attention",
+    "mesa",
+    "oja",
+    "rebased",
+    "retention",
+    "rwkv4",
+    "rwkv6",
+    "rwkv7",
+    "simple_gla",
+    "ssd",
+}
+PUBLIC = OPERATORS | {
     "AttentionResult",
+    "SpanMap",
     "State",
     "__version__",
     "elu_plus_one",
     "exp",
     "feature_maps",
     "identity",
-    "linear_attention",
-    "linear_attention_step",
     "relu",
+    "span_map",
+    "step",
+    "vjp",
 }
 
 
@@ -54,21 +84,18 @@ def test_all_is_true(name):
         and value.__module__ == name
         and not attribute.startswith("_")
     }
-    if name in ("linkern.feature_maps", "linkern.operators"):
+    if name == "linkern.feature_maps":
         assert functions == set(module.__all__)
+    if name == "linkern.operators":
+        assert set(module.__all__) == OPERATORS
 
 
-def test_every_operator_documents_shapes_errors_source_and_an_example():
-    for operator in (linkern.linear_attention, linkern.linear_attention_step):
-        for section in (
-            "Parameters",
-            "Returns",
-            "Raises",
-            "Notes",
-            "Examples",
-            "et al.",
-        ):
-            assert section in operator.__doc__
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_every_operator_documents_shapes_errors_source_and_an_example(name):
+    documentation = inspect.getdoc(getattr(linkern, name))
+    for section in ("Parameters", "Returns", "Raises", "Notes", "Examples"):
+        assert f"\n{section}\n---" in documentation
+    assert "et al." in documentation or "Source: the " in documentation
 
 
 def test_the_package_is_typed():

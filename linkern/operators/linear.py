@@ -1,10 +1,13 @@
-"""The named operators: each a docstring and a few lines of data."""
+"""Linear attention with a feature map: the operator of the paper, and its step."""
+
+from typing import Any
 
 from linkern import _validate
 from linkern._array import astype, ones
 from linkern._array import concat as _concat
-from linkern._chunk import read, write
-from linkern._forms import FORM_NAMES, form_named
+from linkern._forms import FORM_NAMES, Form, form_named
+from linkern._packing import run_packed
+from linkern._recurrence import Terms, token
 from linkern._state import (
     AttentionResult,
     State,
@@ -27,6 +30,7 @@ def linear_attention(
     normalize: bool = True,
     scale: float | None = None,
     initial_state: State | None = None,
+    cu_seqlens: Any = None,
     form: str = "auto",
     chunk_size: int | None = None,
 ) -> AttentionResult:
@@ -53,6 +57,10 @@ def linear_attention(
     initial_state : State, optional
         State of the tokens before these; its dtype is the accumulation dtype. Default:
         no tokens. ``K`` in its shape counts features.
+    cu_seqlens : sequence or array of int, optional
+        Offsets of packed sequences along the tokens: ``N + 1`` numbers that begin with
+        0 and do not decrease; `causal` only. States then have the sequences as their
+        first axis; rows behind the last offset give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
         Order of the sums. "auto" is "chunkwise". All forms are differentiable and
         compute the same thing.
@@ -111,15 +119,44 @@ def linear_attention(
     q, k, v = _validate.qkv(query, key, value, causal=causal)
     q = _validate.features("query", q, feature_map)
     k = _validate.features("key", k, feature_map)
-    memory = _start(initial_state, k, v, normalize=normalize)
+    order = form_named(form, chunk_size)
 
-    columns = _value_columns(v, normalize=normalize)
-    read_out, memory = form_named(form, chunk_size)(
-        memory, q, k, columns, causal=causal
-    )
-    output = astype(_finish(read_out, scale, normalize=normalize), query.dtype)
+    def on_span(tokens: slice, state: State | None) -> AttentionResult:
+        rows = (x[..., tokens, :] for x in (q, k, v))
+        result = _attend(
+            order, state, *rows, causal=causal, normalize=normalize, scale=scale
+        )
+        return AttentionResult(astype(result.output, query.dtype), result.state)
+
+    if cu_seqlens is not None:
+        if not causal:
+            msg = "`cu_seqlens` needs `causal=True`; call once for each sequence."
+            raise ValueError(msg)
+        return run_packed(cu_seqlens, q.shape[-2], initial_state, on_span)
+    return on_span(slice(None), initial_state)
+
+
+def _attend(
+    form: Form,
+    state: State | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    causal: bool,
+    normalize: bool,
+    scale: float | None,
+) -> AttentionResult:
+    """Run the operator on features of one sequence."""
+    memory = _start(state, key, value, normalize=normalize)
+    columns = _value_columns(value, normalize=normalize)
+    if causal:
+        read_out, memory = form(memory, Terms(query, key, columns))
+    else:
+        read_out, memory = form.noncausal(memory, query, key, columns)
     return AttentionResult(
-        output, without_normalizer_column(memory, normalize=normalize)
+        _finish(read_out, scale, normalize=normalize),
+        without_normalizer_column(memory, normalize=normalize),
     )
 
 
@@ -179,8 +216,9 @@ def linear_attention_step(
     v = v[..., None, :]
     memory = _start(state, k, v, normalize=normalize)
 
-    memory = write(memory, k, _value_columns(v, normalize=normalize))
-    output = _finish(read(memory, q), scale, normalize=normalize)[..., 0, :]
+    terms = Terms(q, k, _value_columns(v, normalize=normalize))
+    read_out, memory = token(memory, terms)
+    output = _finish(read_out, scale, normalize=normalize)[..., 0, :]
     return AttentionResult(
         astype(output, query.dtype),
         without_normalizer_column(memory, normalize=normalize),

@@ -1,0 +1,54 @@
+"""The named operators: each a docstring and a few lines of data."""
+
+from linkern.operators.decays import (
+    gla,
+    lightning_attention,
+    retention,
+    simple_gla,
+    ssd,
+)
+from linkern.operators.erases import (
+    comba,
+    delta_rule,
+    gated_delta_product,
+    gated_delta_rule,
+    gdn2,
+    kda,
+    oja,
+)
+from linkern.operators.levels import log_linear_attention
+from linkern.operators.linear import linear_attention, linear_attention_step
+from linkern.operators.low_rank import dplr, iplr, rwkv7
+from linkern.operators.polynomial import based, rebased
+from linkern.operators.recurrent import hgrn, rwkv4, rwkv6
+from linkern.operators.regression import mesa
+from linkern.operators.slots import abc, gsa
+
+__all__ = [
+    "abc",
+    "based",
+    "comba",
+    "delta_rule",
+    "dplr",
+    "gated_delta_product",
+    "gated_delta_rule",
+    "gdn2",
+    "gla",
+    "gsa",
+    "hgrn",
+    "iplr",
+    "kda",
+    "lightning_attention",
+    "linear_attention",
+    "linear_attention_step",
+    "log_linear_attention",
+    "mesa",
+    "oja",
+    "rebased",
+    "retention",
+    "rwkv4",
+    "rwkv6",
+    "rwkv7",
+    "simple_gla",
+    "ssd",
+]

@@ -1,0 +1,234 @@
+r"""Log-linear attention: a memory for each power of two of distance.
+
+Positions are cut into blocks of ``2^l`` tokens, aligned as the bits of their numbers.
+For a query at position ``t``, the tokens before it fall into at most one block for each
+set bit of ``t`` (a Fenwick tree), and each such level has a weight of its own.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Unpack
+
+from linkern import _validate
+from linkern._array import concat, mT, namespace, ones, zeros
+from linkern._decay import entering, leaving, scores, whole
+from linkern._forms import Form
+from linkern._operator import Definition, Options, operator, run
+from linkern._state import AttentionResult, State
+from linkern._typing import Array
+
+__all__ = ["log_linear_attention"]
+
+
+def _log_linear(
+    form: Form,
+    state: State,
+    *,
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    level_scales: Array,
+    position: int,
+) -> tuple[Array, State]:
+    memory, outputs = state.memory, []
+    length = key.shape[-2]
+    for start, size in _blocks(position, length, form.size or max(length, 1)):
+        tokens = slice(start - position, start - position + size)
+        decay = None if log_decay is None else log_decay[..., tokens, :]
+        output, memory = _block(
+            memory,
+            query[..., tokens, :],
+            key[..., tokens, :],
+            value[..., tokens, :],
+            level_scales[..., tokens, :],
+            decay,
+            start,
+        )
+        outputs.append(output)
+    if not outputs:
+        return value, state
+    return concat(outputs, axis=-2), State(memory, None)
+
+
+def _blocks(position: int, length: int, most: int) -> list[tuple[int, int]]:
+    """Cut positions into aligned blocks of powers of two, none above `most`."""
+    found, end = [], position + length
+    while position < end:
+        aligned = position & -position or 1 << (end - position).bit_length()
+        size = min(aligned, 1 << (min(most, end - position).bit_length() - 1))
+        found.append((position, size))
+        position += size
+    return found
+
+
+def _block(
+    memory: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    level_scales: Array,
+    log_decay: Array | None,
+    start: int,
+) -> tuple[Array, Array]:
+    """Read and update the memories ``(..., L, K, V)`` for one aligned block.
+
+    Inside a block of ``2^s`` tokens only levels up to ``s`` occur; everything before
+    it is in the memories of higher levels.
+    """
+    xp, size = namespace(query), query.shape[-2]
+    inside = size.bit_length() - 1
+    pairs = scores(query, key, log_decay) * _weights(level_scales, size)
+    output = pairs @ value
+    reading = entering(query, log_decay)
+    for level in range(inside + 1, memory.shape[-3]):
+        weight = level_scales[..., level : level + 1]
+        output = output + weight * (reading @ memory[..., level, :, :])
+
+    left = mT(leaving(key, log_decay)) @ value
+    levels = [
+        whole(memory[..., level, :, :], log_decay) for level in range(memory.shape[-3])
+    ]
+    # The number of the next block differs from this one's in its trailing ones and the
+    # zero above them: their memories merge into one.
+    number, merged = start >> inside, inside + 1
+    while number & 1:
+        left = left + levels[merged]
+        levels[merged] = xp.zeros_like(left)
+        number, merged = number >> 1, merged + 1
+    if merged < len(levels):
+        levels[merged] = left
+    return output, concat([x[..., None, :, :] for x in levels], axis=-3)
+
+
+def _weights(level_scales: Array, size: int) -> Array:
+    """Return the weight of each pair of a block, by the level of their distance."""
+    xp = namespace(level_scales)
+    found = zeros((*level_scales.shape[:-1], size), like=level_scales)
+    of_pairs = _levels(size)
+    for level in range(size.bit_length()):
+        chosen = [[1.0 if entry == level else 0.0 for entry in row] for row in of_pairs]
+        mask = zeros((size, size), like=level_scales) + xp.asarray(
+            chosen, dtype=level_scales.dtype
+        )
+        found = found + mask * level_scales[..., level : level + 1]
+    return found
+
+
+def _levels(size: int) -> list[list[int]]:
+    """Return the level of each pair: 0 for a token itself, else ``log2`` of what
+    differs in their positions, rounded down, plus 1.
+    """
+    return [[(i ^ j).bit_length() for j in range(size)] for i in range(size)]
+
+
+def _enough_levels(position: int, query: Array, level_scales: Array) -> None:
+    """Check that the last token, and the one after it, have a level for each bit."""
+    needed = (position + query.shape[-2]).bit_length() + 1
+    if level_scales.shape[-1] < needed:
+        msg = (
+            f"`level_scales` must have at least {needed} levels (last axis) for "
+            f"{position + query.shape[-2]} tokens and the one that may follow, got "
+            f"{level_scales.shape[-1]}; append columns, their values do not matter."
+        )
+        raise ValueError(msg)
+
+
+LOG_LINEAR_ATTENTION = Definition(
+    "log_linear_attention",
+    {
+        "query": "tk",
+        "key": "tk",
+        "value": "tv",
+        "log_decay": "t",
+        "level_scales": "tl",
+    },
+    partial(_log_linear, position=0),
+    memory=lambda n: (n["l"], n["k"], n["v"]),
+    inverse_root_scale=False,
+    affine=False,
+)
+
+
+@operator(LOG_LINEAR_ATTENTION)
+def log_linear_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None = None,
+    level_scales: Array | None = None,
+    *,
+    position: int = 0,
+    **options: Unpack[Options],
+) -> AttentionResult:
+    r"""Linear attention that weighs the past by the power of two of its distance.
+
+    Parameters
+    ----------
+    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
+        As in `simple_gla`.
+    log_decay : array (..., T), optional
+        Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
+    level_scales : array (..., T, L), optional
+        Weight of each level for each query; ``L`` must cover the tokens so far and the
+        one that may follow: ``L > log2(position + T) + 1``. Default: 1.
+    position : int
+        How many tokens the state has seen; levels are counted from the first of them.
+        With `cu_seqlens`, the same for every sequence.
+    **options
+        `scale` (default 1), `initial_state`, `cu_seqlens`, `form` and `chunk_size`
+        (rounded down to a power of two), as in `simple_gla`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., T, V)``; ``state`` with a memory ``(..., L, K, V)``, one for each
+        level as the next token will find it, and no normalizer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `simple_gla`; also if there are too few levels.
+
+    Notes
+    -----
+    .. math::
+
+        o_t = scale \sum_{j \le t} \lambda_{t, \ell(t, j)} \,
+              e^{g_{j+1} + \dots + g_t} \, (q_t . k_j) \, v_j
+
+    with level 0 for ``j = t`` and otherwise :math:`\ell(t, j) = \lfloor \log_2 (t
+    \oplus j) \rfloor + 1`, positions counted from 0 and :math:`\oplus` the exclusive
+    or. With all weights 1 it is `simple_gla` with a scale of 1. The state grows with
+    the logarithm of the length.
+
+    Source: Guo et al. 2025, "Log-Linear Attention", equations 4 to 6.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> ones = np.ones((3, 1))
+    >>> scales = np.asarray([[1.0, 10.0, 100.0]] * 3)
+    >>> linkern.log_linear_attention(ones, ones, ones, None, scales).output[:, 0]
+    array([  1.,  11., 201.])
+    """
+    position = _validate.dimension("position", position)
+    _validate.widened("query", query)
+    if query.ndim > 1 and level_scales is None:
+        levels = (position + query.shape[-2]).bit_length() + 1
+        level_scales = ones((query.shape[-2], levels), like=query)
+    elif query.ndim > 1 and _validate.widened("level_scales", level_scales).ndim > 1:
+        assert level_scales is not None
+        _enough_levels(position, query, level_scales)
+    definition = replace(
+        LOG_LINEAR_ATTENTION, attend=partial(_log_linear, position=position)
+    )
+    return run(
+        definition,
+        options,
+        query=query,
+        key=key,
+        value=value,
+        log_decay=log_decay,
+        level_scales=level_scales,
+    )

@@ -1,0 +1,163 @@
+r"""Operators whose weights are polynomials of the score, as feature maps."""
+
+from typing import Unpack
+
+from linkern._array import concat, ones, reshape
+from linkern._forms import Form
+from linkern._operator import Definition, Options, operator, run
+from linkern._recurrence import Terms
+from linkern._state import (
+    AttentionResult,
+    State,
+    with_normalizer_column,
+    without_normalizer_column,
+)
+from linkern._typing import Array
+
+__all__ = ["based", "rebased"]
+
+
+def _squares(x: Array) -> Array:
+    """Return all products of two entries: ``squares(q) . squares(k) = (q . k)^2``."""
+    products = x[..., None] * x[..., None, :]
+    return reshape(products, (*x.shape[:-1], x.shape[-1] ** 2))
+
+
+def _taylor(x: Array) -> Array:
+    """Return features whose product is ``1 + q.k + (q.k)^2 / 2``."""
+    one = ones((*x.shape[:-1], 1), like=x)
+    return concat([one, x, _squares(x) * 0.5**0.5], axis=-1)
+
+
+def _normalised(
+    form: Form, state: State, query: Array, key: Array, value: Array
+) -> tuple[Array, State]:
+    columns = concat([value, ones((*value.shape[:-1], 1), like=value)], axis=-1)
+    memory = with_normalizer_column(state)
+    read_out, memory = form(memory, Terms(query, key, columns))
+    output = read_out[..., :-1] / read_out[..., -1:]
+    return output, without_normalizer_column(memory, normalize=True)
+
+
+def _based(
+    form: Form, state: State, *, query: Array, key: Array, value: Array
+) -> tuple[Array, State]:
+    return _normalised(form, state, _taylor(query), _taylor(key), value)
+
+
+def _rebased(
+    form: Form, state: State, *, query: Array, key: Array, value: Array
+) -> tuple[Array, State]:
+    return _normalised(form, state, _squares(query), _squares(key), value)
+
+
+_QKV = {"query": "tk", "key": "tk", "value": "tv"}
+BASED = Definition(
+    "based",
+    _QKV,
+    _based,
+    memory=lambda n: (1 + n["k"] + n["k"] ** 2, n["v"]),
+    normalizer=lambda n: (1 + n["k"] + n["k"] ** 2,),
+)
+REBASED = Definition(
+    "rebased",
+    _QKV,
+    _rebased,
+    memory=lambda n: (n["k"] ** 2, n["v"]),
+    normalizer=lambda n: (n["k"] ** 2,),
+)
+
+
+@operator(BASED)
+def based(
+    query: Array, key: Array, value: Array, **options: Unpack[Options]
+) -> AttentionResult:
+    r"""Linear attention with the second-order Taylor polynomial of the exponential.
+
+    Parameters
+    ----------
+    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
+        As in `simple_gla`.
+    **options
+        `scale` (default ``K^-0.5``, inside the polynomial), `initial_state`,
+        `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., T, V)``; ``state`` over the ``F = 1 + K + K^2`` features of the
+        keys: memory ``(..., F, V)``, normalizer ``(..., F)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `simple_gla`.
+
+    Notes
+    -----
+    .. math::
+
+        o_t = \frac{\sum_{j \le t} p(x_{tj}) v_j}{\sum_{j \le t} p(x_{tj})}, \qquad
+        p(x) = 1 + x + x^2 / 2, \qquad x_{tj} = scale \; q_t . k_j
+
+    ``p`` is never below 1/2, so the quotient exists. Kernels of this operator add 1e-6
+    to the denominator; nothing is added here.
+
+    Source: Arora et al. 2024, "Simple Linear Attention Language Models Balance the
+    Recall-Throughput Tradeoff".
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> zeros = np.zeros((2, 2))
+    >>> linkern.based(zeros, zeros, np.asarray([[3.0], [6.0]])).output[:, 0]
+    array([3. , 4.5])
+    """
+    return run(BASED, options, query=query, key=key, value=value)
+
+
+@operator(REBASED)
+def rebased(
+    query: Array, key: Array, value: Array, **options: Unpack[Options]
+) -> AttentionResult:
+    r"""Linear attention with the square of the score.
+
+    Parameters
+    ----------
+    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
+        As in `simple_gla`; the model's learned affine maps are outside.
+    **options
+        `scale` (default ``K^-0.5``; it cancels), `initial_state`, `cu_seqlens`, `form`
+        and `chunk_size`, as in `simple_gla`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., T, V)``; ``state`` over the ``F = K^2`` features of the keys:
+        memory ``(..., F, V)``, normalizer ``(..., F)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `simple_gla`.
+
+    Notes
+    -----
+    .. math::
+
+        o_t = \frac{\sum_{j \le t} (q_t . k_j)^2 v_j}{\sum_{j \le t} (q_t . k_j)^2}
+
+    The quotient is exact: a query that is orthogonal to every key gives NaN, where
+    kernels of this operator, which add 1e-5 or 1e-6, give 0.
+
+    Source: Aksenov et al. 2024, "Linear Transformers with Learnable Kernel Functions
+    Are Better In-Context Models".
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> ones = np.ones((2, 2))
+    >>> linkern.rebased(ones, ones, np.asarray([[3.0], [6.0]])).output[:, 0]
+    array([3. , 4.5])
+    """
+    return run(REBASED, options, query=query, key=key, value=value)

@@ -1,0 +1,604 @@
+"""The equations of the family, one token after the other, one head, in float64.
+
+Each function is a transcription of its source, in the variables and the orientation of
+that source, and shares nothing with its neighbours: what is wrong in one of them is not
+wrong in another. They are slow, and meant to be read next to the paper. Everything else
+that computes an operator of the family is compared with them.
+
+A loop takes the arrays of one head by their canonical names, the scale, and a state or
+None; an input that is absent or None has its neutral value. It returns the output
+``(T, V)`` and the state, a tuple of one or two arrays, memory first, as ``(K, V)``.
+"""
+
+import math
+
+import numpy as np
+
+
+def retention(inputs, scale, state=None, *, log_decay=None, head=0):
+    """RetNet: ``S_n = gamma S_{n-1} + K_n^T V_n``, ``gamma = 1 - 2^(-5-head)``."""
+    Q, K, V = inputs["query"], inputs["key"], inputs["value"]
+    gamma = 1 - 2.0 ** (-5 - head) if log_decay is None else math.exp(log_decay)
+    S = np.zeros((K.shape[1], V.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(Q), V.shape[1]))
+    for n in range(len(Q)):
+        S = gamma * S + np.outer(K[n], V[n])
+        output[n] = scale * (Q[n] @ S)
+    return output, (S,)
+
+
+def lightning_attention(inputs, scale, state=None, *, head=0, heads=1, **where):
+    """Lightning attention: a fixed decay that is linear in the head and the layer."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    layer, layers = where.get("layer", 0), where.get("layers", 1)
+    slope = 8 / heads * (1 - layer / layers) * head
+    kv = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = []
+    for t in range(len(q)):
+        kv = math.exp(-slope) * kv + k[t][:, None] @ v[t][None, :]
+        output.append(scale * kv.T @ q[t])
+    return np.array(output).reshape(len(q), v.shape[1]), (kv,)
+
+
+def simple_gla(inputs, scale, state=None):
+    """Mamba-2 in its recurrent mode: ``h = a h + B x^T``, ``y = h^T C``."""
+    C, B, x = inputs["query"], inputs["key"], inputs["value"]
+    log_a = inputs.get("log_decay")
+    h = np.zeros((B.shape[1], x.shape[1])) if state is None else np.array(state[0])
+    y = np.zeros((len(C), x.shape[1]))
+    for t in range(len(C)):
+        a = 1.0 if log_a is None else np.exp(log_a[t])
+        for n in range(h.shape[0]):
+            for p in range(h.shape[1]):
+                h[n, p] = a * h[n, p] + B[t, n] * x[t, p]
+                y[t, p] += scale * C[t, n] * h[n, p]
+    return y, (h,)
+
+
+def gla(inputs, scale, state=None):
+    """Gated linear attention: ``S = (alpha 1^T) * S + k v^T``."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g = inputs.get("log_decay")
+    S = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        for i in range(k.shape[1]):
+            alpha = 1.0 if g is None else np.exp(g[t, i])
+            S[i] = alpha * S[i] + k[t, i] * v[t]
+            output[t] += scale * q[t, i] * S[i]
+    return output, (S,)
+
+
+def hgrn(inputs, scale=None, state=None):
+    """HGRN: ``h_t = f_t * h_{t-1} + x_t``, the input gate already in ``x``."""
+    x, log_f = inputs["value"], inputs.get("log_decay")
+    h = np.zeros(x.shape[1]) if state is None else np.array(state[0][0])
+    output = np.zeros(x.shape)
+    for t in range(len(x)):
+        f = np.ones(x.shape[1]) if log_f is None else np.exp(log_f[t])
+        h = f * h + x[t]
+        output[t] = h
+    return output, (h[None],)
+
+
+def rwkv4(inputs, scale=None, state=None):
+    """RWKV-4: a numerator and a denominator, read with a bonus before the decay."""
+    k, v = inputs["key"], inputs["value"]
+    w = inputs.get("log_decay")
+    u = inputs.get("bonus")
+    w = np.zeros(v.shape[1]) if w is None else w
+    u = np.zeros(v.shape[1]) if u is None else u
+    num, den = np.zeros(v.shape[1]), np.zeros(v.shape[1])
+    if state is not None:
+        den = np.exp(state[1])
+        num = state[0][0] * den
+    output = np.zeros(v.shape)
+    for t in range(len(v)):
+        output[t] = (num + np.exp(u + k[t]) * v[t]) / (den + np.exp(u + k[t]))
+        num = np.exp(w) * num + np.exp(k[t]) * v[t]
+        den = np.exp(w) * den + np.exp(k[t])
+    mean = np.divide(num, den, out=np.zeros_like(num), where=den > 0)
+    with np.errstate(divide="ignore"):
+        return output, (mean[None], np.log(den))
+
+
+def rwkv6(inputs, scale, state=None):
+    """RWKV-6 with ``s[i, j]``: value ``j``, key ``i``; the bonus at this token only."""
+    r, k, v = inputs["query"], inputs["key"], inputs["value"]
+    log_w, u = inputs.get("log_decay"), inputs.get("bonus")
+    s = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(r), v.shape[1]))
+    for t in range(len(r)):
+        for i in range(k.shape[1]):
+            bonus = 1.0 if u is None else u[i]
+            w = 1.0 if log_w is None else np.exp(log_w[t, i])
+            for j in range(v.shape[1]):
+                kv = k[t, i] * v[t, j]
+                output[t, j] += scale * r[t, i] * (bonus * kv + s[i, j])
+                s[i, j] = w * s[i, j] + kv
+    return output, (s,)
+
+
+def rwkv7(inputs, scale, state=None):
+    """RWKV-7, values by keys: ``wkv (diag(w) - kappa^T (a kappa)) + v^T k``."""
+    r, k, v = inputs["query"], inputs["key"], inputs["value"]
+    kappa, a, log_w = inputs["removal_key"], inputs["removal_rate"], inputs["log_decay"]
+    wkv = np.zeros((v.shape[1], k.shape[1]))
+    if state is not None:
+        wkv = np.array(state[0]).T
+    output = np.zeros((len(r), v.shape[1]))
+    for t in range(len(r)):
+        w = np.ones(k.shape[1]) if log_w is None else np.exp(log_w[t])
+        rate = np.ones(k.shape[1]) if a is None else a[t]
+        G = np.diag(w) - np.outer(kappa[t], rate * kappa[t])
+        wkv = wkv @ G + np.outer(v[t], k[t])
+        output[t] = scale * (wkv @ r[t])
+    return output, (wkv.T,)
+
+
+def dplr(inputs, scale, state=None):
+    """Diagonal plus low rank: ``S_t = (D_t + b_t a_t^T) S_{t-1} + k_t v_t^T``."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    a, b, g = inputs["a"], inputs["b"], inputs.get("log_decay")
+    S = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        D = np.eye(k.shape[1]) if g is None else np.diag(np.exp(g[t]))
+        S = (D + np.outer(b[t], a[t])) @ S + np.outer(k[t], v[t])
+        output[t] = scale * (S.T @ q[t])
+    return output, (S,)
+
+
+def iplr(inputs, scale, state=None):
+    """Identity plus low rank: what is read along ``a`` comes back along ``b``."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    a, b = inputs["a"], inputs["b"]
+    S = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        old = S.copy()
+        for j in range(v.shape[1]):
+            read = sum(a[t, i] * old[i, j] for i in range(k.shape[1]))
+            for i in range(k.shape[1]):
+                S[i, j] = old[i, j] + b[t, i] * read + k[t, i] * v[t, j]
+        output[t] = scale * (q[t] @ S)
+    return output, (S,)
+
+
+def delta_rule(inputs, scale, state=None):
+    """DeltaNet, values by keys: ``S_t = S_{t-1} (I - beta k k^T) + beta v k^T``."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    beta = inputs.get("beta")
+    S = np.zeros((v.shape[1], k.shape[1])) if state is None else np.array(state[0]).T
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        rate = 1.0 if beta is None else beta[t]
+        v_old = S @ k[t]
+        v_new = rate * v[t] + (1 - rate) * v_old
+        S = S - np.outer(v_old, k[t]) + np.outer(v_new, k[t])
+        output[t] = scale * (S @ q[t])
+    return output, (S.T,)
+
+
+def gated_delta_rule(inputs, scale, state=None):
+    """Gated DeltaNet: ``S_t = S_{t-1} alpha (I - beta k k^T) + beta v k^T``."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g, beta = inputs.get("log_decay"), inputs.get("beta")
+    S = np.zeros((v.shape[1], k.shape[1])) if state is None else np.array(state[0]).T
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        alpha = 1.0 if g is None else np.exp(g[t])
+        rate = 1.0 if beta is None else beta[t]
+        erase = np.eye(k.shape[1]) - rate * np.outer(k[t], k[t])
+        S = alpha * (S @ erase) + rate * np.outer(v[t], k[t])
+        output[t] = scale * (S @ q[t])
+    return output, (S.T,)
+
+
+def kda(inputs, scale, state=None):
+    """Kimi delta attention: ``(I - beta k k^T) Diag(alpha) S + beta k v^T``."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g, beta = inputs.get("log_decay"), inputs.get("beta")
+    S = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        alpha = np.ones(k.shape[1]) if g is None else np.exp(g[t])
+        rate = 1.0 if beta is None else beta[t]
+        decayed = np.diag(alpha) @ S
+        transition = np.eye(k.shape[1]) - rate * np.outer(k[t], k[t])
+        S = transition @ decayed + rate * np.outer(k[t], v[t])
+        output[t] = scale * (S.T @ q[t])
+    return output, (S,)
+
+
+def gdn2(inputs, scale, state=None):
+    """Gated DeltaNet 2: gates of their own for what is erased and what is written."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g = inputs.get("log_decay")
+    b, w = inputs.get("erase_gate"), inputs.get("write_gate")
+    S = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        if g is not None:
+            S = S * np.exp(g[t])[:, None]
+        erased = k[t] if b is None else b[t] * k[t]
+        written = v[t] if w is None else w[t] * v[t]
+        old = (erased[:, None] * S).sum(axis=0)
+        S = S + k[t][:, None] * (written - old)[None, :]
+        output[t] = scale * (q[t][:, None] * S).sum(axis=0)
+    return output, (S,)
+
+
+def comba(inputs, scale, state=None, *, undecayed=True):
+    """Comba: a closed loop whose feedback key ``p`` is not the key that writes.
+
+    `p` reads the memory as it was before this token's decay, a scalar plus low rank, as
+    the published kernels do; not `undecayed`, after it, as one published loop does.
+    """
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    p, g, beta = inputs["auxiliary_key"], inputs.get("log_decay"), inputs.get("beta")
+    S = np.zeros((v.shape[1], k.shape[1])) if state is None else np.array(state[0]).T
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        alpha = 1.0 if g is None else np.exp(g[t])
+        rate = 1.0 if beta is None else beta[t]
+        erase = rate * np.outer(p[t], k[t])
+        if not undecayed:
+            erase = alpha * erase
+        S = S @ (alpha * np.eye(k.shape[1]) - erase)
+        S = S + rate * np.outer(v[t], k[t])
+        output[t] = scale * (S @ q[t])
+    return output, (S.T,)
+
+
+def gated_delta_product(inputs, scale, state=None):
+    """Gated DeltaProduct: a decay, then some Householder steps, then one read."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g, beta = inputs.get("log_decay"), inputs.get("beta")
+    steps = len(k) // len(q) if len(q) else 1
+    H = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        A = np.eye(k.shape[1])
+        B = np.zeros_like(H)
+        for j in range(t * steps, (t + 1) * steps):
+            rate = 1.0 if beta is None else beta[j]
+            householder = np.eye(k.shape[1]) - rate * np.outer(k[j], k[j])
+            A = householder @ A
+            B = householder @ B + rate * np.outer(k[j], v[j])
+        H = (1.0 if g is None else np.exp(g[t])) * (A @ H) + B
+        output[t] = scale * (q[t] @ H)
+    return output, (H,)
+
+
+def oja(inputs, scale, state=None):
+    """Gated Oja rule: values decay, and the erase acts from the side of the values."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    gv, beta = inputs.get("log_decay"), inputs.get("beta")
+    S = np.zeros((k.shape[1], v.shape[1])) if state is None else np.array(state[0])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        if gv is not None:
+            S = S @ np.diag(np.exp(gv[t]))
+        rate = 1.0 if beta is None else beta[t]
+        S = S + rate * np.outer(k[t] - S @ v[t], v[t])
+        output[t] = scale * (q[t] @ S)
+    return output, (S,)
+
+
+def gsa(inputs, scale, state=None):
+    """Gated slot attention: softmax over slots between two gated passes."""
+    q, k, v, s = (inputs[name] for name in ("query", "key", "value", "slots"))
+    g = inputs.get("log_decay")
+    K_slots = np.zeros((s.shape[1], k.shape[1]))
+    V_slots = np.zeros((s.shape[1], v.shape[1]))
+    if state is not None:
+        K_slots = np.array(state[0][:, : k.shape[1]])
+        V_slots = np.array(state[0][:, k.shape[1] :])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        scores = np.zeros(s.shape[1])
+        for m in range(s.shape[1]):
+            alpha = 1.0 if g is None else np.exp(g[t, m])
+            K_slots[m] = alpha * K_slots[m] + s[t, m] * k[t]
+            V_slots[m] = alpha * V_slots[m] + s[t, m] * v[t]
+            scores[m] = scale * (K_slots[m] @ q[t])
+        p = np.exp(scores - scores.max())
+        p = p / p.sum()
+        for m in range(s.shape[1]):
+            output[t] += p[m] * V_slots[m]
+    return output, (np.concatenate((K_slots, V_slots), axis=1),)
+
+
+def abc(inputs, scale, state=None):
+    """Attention with bounded memory: every slot is an exponential average so far."""
+    q, k, v, s = (inputs[name] for name in ("query", "key", "value", "slots"))
+    slots, key_dim = s.shape[1], k.shape[1]
+    sum_k, sum_v = np.zeros((slots, key_dim)), np.zeros((slots, v.shape[1]))
+    sum_exp = np.zeros(slots)
+    if state is not None:
+        sum_exp = np.exp(state[1])
+        sum_k = state[0][:, :key_dim] * sum_exp[:, None]
+        sum_v = state[0][:, key_dim:] * sum_exp[:, None]
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        sum_exp = sum_exp + np.exp(s[t])
+        sum_k = sum_k + np.exp(s[t])[:, None] * k[t]
+        sum_v = sum_v + np.exp(s[t])[:, None] * v[t]
+        p = np.exp(scale * (sum_k @ q[t]) / sum_exp)
+        output[t] = (p / p.sum()) @ (sum_v / sum_exp[:, None])
+    filled = np.where(sum_exp > 0, sum_exp, 1.0)[:, None]
+    memory = np.concatenate((sum_k / filled, sum_v / filled), axis=1)
+    with np.errstate(divide="ignore"):
+        return output, (memory, np.log(sum_exp))
+
+
+def based(inputs, scale, state=None):
+    """Based: the Taylor series of the exponential to second order as the weight."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+
+    def phi(x):
+        square = [
+            x[i] * x[j] / math.sqrt(2) for i in range(len(x)) for j in range(len(x))
+        ]
+        return np.array([1.0, *x, *square])
+
+    width = 1 + k.shape[1] + k.shape[1] ** 2
+    S0, z0 = (
+        (np.zeros((width, v.shape[1])), np.zeros(width)) if state is None else state
+    )
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        above, below = phi(scale * q[t]) @ S0, phi(scale * q[t]) @ z0
+        for j in range(t + 1):
+            x = scale * (q[t] @ k[j])
+            above = above + (1 + x + x**2 / 2) * v[j]
+            below = below + (1 + x + x**2 / 2)
+        output[t] = above / below
+    memory, normalizer = np.array(S0), np.array(z0)
+    for j in range(len(k)):
+        memory = memory + np.outer(phi(k[j]), v[j])
+        normalizer = normalizer + phi(k[j])
+    return output, (memory, normalizer)
+
+
+def rebased(inputs, scale, state=None):
+    """ReBased: the square of the score as the weight."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    width = k.shape[1] ** 2
+    S0, z0 = (
+        (np.zeros((width, v.shape[1])), np.zeros(width)) if state is None else state
+    )
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        pairs = np.outer(scale * q[t], scale * q[t]).ravel()
+        above, below = pairs @ S0, pairs @ z0
+        for j in range(t + 1):
+            weight = (scale * (q[t] @ k[j])) ** 2
+            above = above + weight * v[j]
+            below = below + weight
+        output[t] = above / below
+    memory, normalizer = np.array(S0), np.array(z0)
+    for j in range(len(k)):
+        memory = memory + np.outer(np.outer(k[j], k[j]).ravel(), v[j])
+        normalizer = normalizer + np.outer(k[j], k[j]).ravel()
+    return output, (memory, normalizer)
+
+
+def mesa(inputs, scale, state=None):
+    """MesaNet: ridge regression on the keys so far, solved for the query."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g, beta, ridge = (inputs.get(name) for name in ("log_decay", "beta", "ridge"))
+    d = k.shape[1]
+    H_kk, H_kv = np.zeros((d, d)), np.zeros((d, v.shape[1]))
+    if state is not None:
+        H_kk, H_kv = np.array(state[0][:, :d]), np.array(state[0][:, d:])
+    Lambda = np.eye(d) if ridge is None else np.diag(ridge)
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        gamma = 1.0 if g is None else np.exp(g[t])
+        rate = 1.0 if beta is None else beta[t]
+        H_kk = gamma * H_kk + rate * np.outer(k[t], k[t])
+        H_kv = gamma * H_kv + rate * np.outer(k[t], v[t])
+        q_star = np.linalg.solve(H_kk + Lambda, q[t])
+        output[t] = scale * (H_kv.T @ q_star)
+    return output, (np.concatenate((H_kk, H_kv), axis=1),)
+
+
+def level_of(t, j):
+    """Level of the bucket of a Fenwick tree in which token `t` finds token `j`."""
+    return 0 if t == j else math.floor(math.log2(t ^ j)) + 1
+
+
+def log_linear_attention(inputs, scale, state=None, *, position=0):
+    """Log-linear attention: a level for each power of two of the distance back."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    g, scales = inputs.get("log_decay"), inputs.get("level_scales")
+    T = len(q)
+    if scales is None:
+        scales = np.ones((T, (position + T).bit_length() + 1))
+    levels = scales.shape[1]
+    g = np.zeros(T) if g is None else g
+    output = np.zeros((T, v.shape[1]))
+    buckets = np.zeros((levels, k.shape[1], v.shape[1]))
+    for t in range(T):
+        for j in range(t + 1):
+            lam = scales[t, level_of(position + t, position + j)]
+            decay = np.exp(sum(g[j + 1 : t + 1]))
+            output[t] += scale * lam * decay * (q[t] @ k[j]) * v[j]
+    for j in range(T):
+        decay = np.exp(sum(g[j + 1 : T]))
+        level = level_of(position + T, position + j)
+        buckets[level] += decay * np.outer(k[j], v[j])
+    if state is not None:
+        for level, bucket in enumerate(state[0]):
+            if not bucket.any():
+                continue
+            assert level > 0, "no token before this one is at level 0"
+            size = 1 << (level - 1)
+            # The tokens before `position` that differ from it first in this bit.
+            assert position & size, "no token can be in this bucket"
+            member = (position ^ size) // size * size
+            for t in range(T):
+                lam = scales[t, level_of(position + t, member)]
+                decay = np.exp(sum(g[: t + 1]))
+                output[t] += scale * lam * decay * (q[t] @ bucket)
+            buckets[level_of(position + T, member)] += np.exp(sum(g)) * bucket
+    return output, (buckets,)
+
+
+LOOPS = {
+    loop.__name__: loop
+    for loop in (
+        retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
+        dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
+        gated_delta_product, oja, gsa, abc, based, rebased, mesa, log_linear_attention,
+    )
+}  # fmt: skip
+"""What each operator computes: ``LOOPS[name](inputs, scale, state, **keywords)``."""
+
+
+def over_heads(name, inputs, scale, state=None, **keywords):
+    """Run a loop on every batch and value head of arrays ``(B, H, T, ...)``.
+
+    Query and key heads serve groups of value heads; what has no tokens (a bonus, a
+    ridge) is broadcast against batches and heads.
+    """
+    constant = {"rwkv4": {"log_decay": 1, "bonus": 1}, "rwkv6": {"bonus": 1}}.get(
+        name, {"ridge": 1} if name == "mesa" else {}
+    )
+    B, HV = inputs["value"].shape[:2]
+    each = {}
+    for key, x in inputs.items():
+        if x is None:
+            continue
+        if key in constant:
+            each[key] = np.broadcast_to(x, (B, HV, np.shape(x)[-1]))
+        else:
+            each[key] = np.repeat(x, HV // x.shape[1], axis=1)
+    rates = keywords.pop("log_decay", None)
+    results = []
+    for b in range(B):
+        for h in range(HV):
+            here = dict(keywords)
+            if name == "retention":
+                here |= {"head": h, "log_decay": None if rates is None else rates[h]}
+            if name == "lightning_attention":
+                here |= {"head": h, "heads": HV}
+            one = None if state is None else tuple(x[b, h] for x in state)
+            head = {key: x[b, h] for key, x in each.items()}
+            results.append(LOOPS[name](head, scale, one, **here))
+    outputs = np.stack([output for output, _ in results])
+    states = tuple(np.stack(x) for x in zip(*(s for _, s in results), strict=True))
+    return (
+        outputs.reshape(B, HV, *outputs.shape[1:]),
+        tuple(x.reshape(B, HV, *x.shape[1:]) for x in states),
+    )
+
+
+def random_inputs(
+    name, rng, length, key_dim=4, value_dim=3, *, slots=5, steps=2, position=0
+):
+    """Draw inputs of one head: unit keys where they erase, decays mild and strong."""
+
+    def unit(*shape):
+        x = rng.normal(size=shape)
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    def decay(*shape):
+        mild = -abs(rng.normal(size=shape)) / 10
+        return np.where(rng.random(shape) < 0.3, rng.choice(STRENGTHS, shape), mild)
+
+    T, K, V, rows = length, key_dim, value_dim, length * steps
+    draw = {
+        "query": lambda: rng.normal(size=(T, K)),
+        "key": lambda: unit(T, K) if name in ERASING else rng.normal(size=(T, K)),
+        "value": lambda: rng.normal(size=(T, V)),
+        "log_decay": lambda: decay(T),
+        "beta": lambda: rng.uniform(0.02, 0.98, T),
+    }
+    draw |= {
+        "gla": {"log_decay": lambda: decay(T, K)},
+        "hgrn": {"log_decay": lambda: decay(T, V)},
+        "rwkv4": {
+            "key": lambda: rng.normal(size=(T, V)),
+            "log_decay": lambda: decay(V),
+            "bonus": lambda: rng.normal(size=V),
+        },
+        "rwkv6": {
+            "log_decay": lambda: decay(T, K),
+            "bonus": lambda: rng.normal(size=K),
+        },
+        "rwkv7": {
+            "log_decay": lambda: decay(T, K),
+            "removal_key": lambda: unit(T, K),
+            "removal_rate": lambda: rng.uniform(0.02, 0.98, (T, K)),
+        },
+        "dplr": {
+            "a": lambda: -unit(T, K),
+            "b": lambda: rng.uniform(0.02, 0.98, (T, K)) * unit(T, K),
+            "log_decay": lambda: decay(T, K),
+        },
+        "iplr": {
+            "a": lambda: -unit(T, K),
+            "b": lambda: rng.uniform(0.02, 0.98, (T, K)) * unit(T, K),
+        },
+        "kda": {"log_decay": lambda: decay(T, K)},
+        "gdn2": {
+            "log_decay": lambda: decay(T, K),
+            "erase_gate": lambda: rng.uniform(0.02, 0.98, (T, K)),
+            "write_gate": lambda: rng.uniform(0.02, 0.98, (T, V)),
+        },
+        "comba": {"auxiliary_key": lambda: unit(T, K)},
+        "gated_delta_product": {
+            "key": lambda: unit(rows, K),
+            "value": lambda: rng.normal(size=(rows, V)),
+            "beta": lambda: rng.uniform(0.02, 0.98, rows),
+        },
+        "oja": {"value": lambda: unit(T, V), "log_decay": lambda: decay(T, V)},
+        "gsa": {
+            "slots": lambda: rng.uniform(0.02, 0.98, (T, slots)),
+            "log_decay": lambda: decay(T, slots),
+        },
+        "abc": {"slots": lambda: rng.normal(size=(T, slots))},
+        "mesa": {"ridge": lambda: rng.uniform(0.25, 2, K)},
+        "log_linear_attention": {
+            "level_scales": lambda: rng.uniform(
+                0.02, 0.98, (T, (position + T).bit_length() + 1)
+            ),
+        },
+    }.get(name, {})
+    return {field: draw[field]() for field in FIELDS[name]}
+
+
+STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0)
+_QKV = ("query", "key", "value")
+FIELDS = {
+    "retention": _QKV,
+    "lightning_attention": _QKV,
+    "simple_gla": (*_QKV, "log_decay"),
+    "gla": (*_QKV, "log_decay"),
+    "hgrn": ("value", "log_decay"),
+    "rwkv4": ("key", "value", "log_decay", "bonus"),
+    "rwkv6": (*_QKV, "log_decay", "bonus"),
+    "rwkv7": (*_QKV, "log_decay", "removal_key", "removal_rate"),
+    "dplr": (*_QKV, "a", "b", "log_decay"),
+    "iplr": (*_QKV, "a", "b"),
+    "delta_rule": (*_QKV, "beta"),
+    "gated_delta_rule": (*_QKV, "log_decay", "beta"),
+    "kda": (*_QKV, "log_decay", "beta"),
+    "gdn2": (*_QKV, "log_decay", "erase_gate", "write_gate"),
+    "comba": (*_QKV, "auxiliary_key", "log_decay", "beta"),
+    "gated_delta_product": (*_QKV, "log_decay", "beta"),
+    "oja": (*_QKV, "log_decay", "beta"),
+    "gsa": (*_QKV, "slots", "log_decay"),
+    "abc": (*_QKV, "slots"),
+    "based": _QKV,
+    "rebased": _QKV,
+    "mesa": (*_QKV, "log_decay", "beta", "ridge"),
+    "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
+}
+"""The inputs of each operator, in the order of its arguments."""
+ERASING = frozenset(
+    {"rwkv7", "dplr", "iplr", "delta_rule", "gated_delta_rule", "kda", "gdn2", "comba"}
+)
