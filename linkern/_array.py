@@ -40,6 +40,9 @@ _COMPUTE_NAME = {
 }
 
 
+_NAMESPACES: dict[frozenset[type], Namespace] = {}
+
+
 def is_array(x: object) -> bool:
     """Whether `x` is an array of a library that follows the array API."""
     return bool(array_api_compat.is_array_api_obj(x))
@@ -51,10 +54,16 @@ def namespace(*arrays: Array) -> Namespace:
     One array that is being differentiated (`linkern._tape`) makes the whole expression
     so: its namespace comes before that of the library below it.
     """
+    types = frozenset(map(type, arrays))
+    if types in _NAMESPACES:
+        return _NAMESPACES[types]
     plain = [getattr(x, "untraced", x) for x in arrays]
     found = array_api_compat.array_namespace(*plain)
-    traced = (x for x, y in zip(arrays, plain, strict=True) if x is not y)
-    return next((x.__array_namespace__() for x in traced), found)  # type: ignore[attr-defined]
+    traced = [x for x, y in zip(arrays, plain, strict=True) if x is not y]
+    if traced:
+        return traced[0].__array_namespace__()  # type: ignore[attr-defined]
+    # Asking costs as much as a small operation, and forms ask for every chunk.
+    return _NAMESPACES.setdefault(types, found)
 
 
 def namespace_name(x: Array) -> str:

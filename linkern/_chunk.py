@@ -1,76 +1,107 @@
-r"""The equation over a whole span at once: what each token writes, in closed form.
+r"""The equation over whole chunks of tokens: what each token writes, in closed form.
 
-With ``Gamma`` the decays between tokens (`linkern._decay`), a span that is entered with
-memory ``S`` writes the rows ``U`` that solve
+With ``Gamma`` the decays between tokens (`linkern._decay`), a chunk that is entered
+with memory ``S`` writes the rows ``U`` that solve
 
     (I + N) U = V - A' S,      N_ij = a_i^T Gamma_ij k_j  for j < i,
 
 reads ``Q' S + (q_i^T Gamma_ij k_j)_ij U``, and leaves ``S' + K'^T U`` behind. A prime
-says how much of a row has come from, or is left at, the edge of the span. Without an
-erase, ``N`` is zero and ``U = V``.
+says how much of a row has come from, or is left at, the edge of the chunk. Without an
+erase, ``N`` is zero and ``U = V``. Only the memory goes from chunk to chunk: the rest
+is computed for several at once, along an axis of chunks.
 
 Source: the triangular system is the WY form of Bischof and Van Loan 1987, as used for
 the delta rule by Yang et al. 2024, "Parallelizing Linear Transformers with the Delta
 Rule over Sequence Length".
 """
 
-from linkern._array import concat, mT, zeros
-from linkern._decay import entering, leaving, mixed, scores, whole
+from linkern._array import concat, mT, reshape, zeros
+from linkern._decay import Decay
 from linkern._halving import inverse
 from linkern._recurrence import Terms
 from linkern._typing import Array
 
-__all__ = ["attend", "chunk", "write"]
+__all__ = ["attend", "chunks", "write"]
 
 
-def chunk(memory: Array, of: Terms) -> tuple[Array, Array]:
-    """Read and update the memory for a span of tokens, quadratic in its length."""
+def chunks(memory: Array, of: Terms, size: int) -> tuple[Array, Array]:
+    """Read and update the memory for chunks of `size` tokens, quadratic in that."""
     length = of.key.shape[-2]
-    if _by_halves(of):
-        of = _padded(of)
-    decay = of.log_decay
-    written = _written(memory, of)
+    of = _in_chunks(of, size)
+    decay = Decay(of.log_decay)
+    before, written, memory = _walk(memory, of, decay)
+    output = _read(before, written, of, decay)
+    *lead, n, rows, dim = output.shape
+    # Each chunk may end in padding, to a power of two; the last one may be shorter.
+    kept = reshape(output[..., : min(size, rows), :], (*lead, n * min(size, rows), dim))
+    return kept[..., :length, :], memory
+
+
+def _walk(memory: Array, of: Terms, decay: Decay) -> tuple[Array, Array, Array]:
+    """Return the memories before the chunks, what these write, and the last memory."""
+    solving = erasing = None
+    if of.erase is not None:
+        early = of.early_erase
+        erasing = decay.entering(of.erase, early=early)
+        solving = inverse(decay.scores(of.erase, of.key, strict=True, early=early))
+    keys, remaining = mT(decay.leaving(of.key)), decay.whole()
+    before, written = [], []
+    for i in range(of.key.shape[-3]):
+        values = of.value[..., i, :, :]
+        if erasing is not None and solving is not None:
+            values = values - erasing[..., i, :, :] @ memory
+            values = solving[..., i, :, :] @ values
+        before.append(memory)
+        written.append(values)
+        if remaining is not None:
+            memory = remaining[..., i, :, :] * memory
+        memory = memory + keys[..., i, :, :] @ values
+    return _stacked(before), _stacked(written), memory
+
+
+def _read(before: Array, written: Array, of: Terms, decay: Decay) -> Array:
+    """Return what each token finds in the memory before its chunk, and in the chunk."""
     if of.crosswise:
-        held = of.query @ mT(memory)
-        pairs = scores(of.query, written, None)
-        output = entering(held, decay) + mixed(pairs, of.key, decay)
-    else:
-        early = of.early_read
-        held = entering(of.query, decay, early=early) @ memory
-        pairs = scores(of.query, of.key, decay, strict=early, early=early)
-        output = held + pairs @ written
-    after = whole(memory, decay) + mT(leaving(of.key, decay)) @ written
-    return output[..., :length, :], after
+        pairs = Decay(None).scores(of.query, written)
+        held = decay.entering(of.query @ mT(before))
+        return held + decay.mixed(pairs, of.key)
+    early = of.early_read
+    pairs = decay.scores(of.query, of.key, strict=early, early=early)
+    return decay.entering(of.query, early=early) @ before + pairs @ written
 
 
-def _written(memory: Array, of: Terms) -> Array:
-    """Return ``U``: the values less what the memory already holds for them."""
-    if of.erase is None:
-        return of.value
-    early = of.early_erase
-    found = entering(of.erase, of.log_decay, early=early) @ memory
-    among = scores(of.erase, of.key, of.log_decay, strict=True, early=early)
-    return inverse(among) @ (of.value - found)
+def _in_chunks(of: Terms, size: int) -> Terms:
+    """Cut ``(..., T, D)`` into ``(..., n, C, D)``; a power of two where halves need it.
 
-
-def _by_halves(of: Terms) -> bool:
-    """Whether the span is cut in halves, and must be a power of two long."""
-    per_channel = of.log_decay is not None and of.log_decay.shape[-1] > 1
-    return per_channel or of.erase is not None
-
-
-def _padded(of: Terms) -> Terms:
-    """Append tokens that write nothing and decay nothing, up to a power of two."""
+    What is missing is filled with tokens that write nothing and decay nothing.
+    """
     length = of.key.shape[-2]
-    missing = (1 << max(length - 1, 0).bit_length()) - length
+    size = max(min(size, length), 1)
+    n = max(-(-length // size), 1)
+    per_channel = of.log_decay is not None and of.log_decay.shape[-1] > 1
+    by_halves = per_channel or of.erase is not None
+    rows = 1 << (size - 1).bit_length() if by_halves else size
+
+    def cut(x: Array) -> Array:
+        chunked = _filled(x, n * size)
+        chunked = reshape(chunked, (*x.shape[:-2], n, size, x.shape[-1]))
+        return _filled(chunked, rows)
+
+    return of.mapped(cut)
+
+
+def _filled(x: Array, rows: int) -> Array:
+    """Append zeros along the tokens."""
+    missing = rows - x.shape[-2]
     if not missing:
-        return of
+        return x
+    nothing = zeros((*x.shape[:-2], missing, x.shape[-1]), like=x)
+    return concat([x, nothing], axis=-2)
 
-    def longer(x: Array) -> Array:
-        nothing = zeros((*x.shape[:-2], missing, x.shape[-1]), like=x)
-        return concat([x, nothing], axis=-2)
 
-    return of.mapped(longer)
+def _stacked(arrays: list[Array]) -> Array:
+    """Stack along the axis of chunks."""
+    return concat([x[..., None, :, :] for x in arrays], axis=-3)
 
 
 def write(memory: Array, key: Array, value: Array) -> Array:

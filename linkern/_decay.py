@@ -4,139 +4,192 @@ A token j written into the memory has been forgotten by the factor
 
     Gamma_ij = exp(g_{j+1} + ... + g_i)          for each key channel
 
-when token i reads. Every such factor is formed as the exponential of a *sum of
+when token i reads. Every such factor is formed from exponentials of *sums of
 log-decays*, never of a difference of two sums, and never of anything positive: so
 nothing overflows, ``-inf`` forgets exactly, and a strong gate leaves the weights on
 either side of it as accurate as they would be without it.
 
-``log_decay`` is None (nothing is forgotten), ``(..., C, 1)`` (one number for each
-token) or ``(..., C, K)`` (one for each key channel). A read is `early` if it happens
-before the decay of its own token: ``g_i`` is left out of the sum.
+One number for each token makes a matrix of weights. One for each channel cannot (it
+would take ``C^2 K`` numbers), but between an earlier and a later half of the tokens,
+``Gamma_ij`` is what is lost up to the middle times what is lost after it: a product of
+two matrices, for each level of `linkern._halving`.
+
+A read is `early` if it happens before the decay of its own token: ``g_i`` is left out.
 """
 
-from typing import cast
+from typing import NamedTuple, cast
 
 from linkern._array import concat, mT, namespace, reshape, zeros
-from linkern._halving import apart, doubled, halves, together
+from linkern._halving import apart, paired, together
 from linkern._typing import Array
 
-__all__ = ["entering", "leaving", "mixed", "scores", "whole"]
+__all__ = ["Decay"]
 
 
-def entering(rows: Array, log_decay: Array | None, *, early: bool = False) -> Array:
-    """Return `rows` as they read the memory at the start of the span."""
-    if log_decay is None:
-        return rows
-    xp = namespace(log_decay)
-    sums = xp.cumulative_sum(_before(log_decay) if early else log_decay, axis=-2)
-    return cast(Array, rows * xp.exp(sums))
+class _Sums(NamedTuple):
+    """Sums of log-decays inside blocks of one size, ``(..., n, m, K)``.
 
-
-def leaving(rows: Array, log_decay: Array | None) -> Array:
-    """Return `rows` as much as is left of them at the end of the span."""
-    if log_decay is None:
-        return rows
-    return cast(Array, rows * namespace(log_decay).exp(_sums_after(log_decay)))
-
-
-def whole(memory: Array, log_decay: Array | None) -> Array:
-    """Return what is left of a memory ``(..., K, V)`` at the end of the span."""
-    if log_decay is None:
-        return memory
-    xp = namespace(log_decay)
-    return mT(xp.exp(xp.sum(log_decay, axis=-2, keepdims=True))) * memory
-
-
-def scores(
-    rows: Array,
-    columns: Array,
-    log_decay: Array | None,
-    *,
-    strict: bool = False,
-    early: bool = False,
-) -> Array:
-    """Return ``rows_i^T Diag(Gamma_ij) columns_j``, lower triangular, ``(..., C, C)``.
-
-    `strict` leaves out the pairs of a token with itself, as an `early` read must.
+    Parameters
+    ----------
+    until : array
+        From the first token of the block to each token, this one included.
+    after : array
+        From the token that follows to the last of the block.
     """
-    if log_decay is None or log_decay.shape[-1] == 1:
-        pairs = rows @ mT(columns)
+
+    until: Array
+    after: Array
+
+
+class Decay:
+    """The decays of one span of tokens.
+
+    Parameters
+    ----------
+    log_decay : array (..., C, 1) or (..., C, K), or None
+        One number for each token, one for each key channel (then ``C`` is a power of
+        two), or nothing is forgotten.
+    """
+
+    def __init__(self, log_decay: Array | None) -> None:
+        self._log_decay = log_decay
+        self._by_channel = log_decay is not None and log_decay.shape[-1] > 1
+        self._known: dict[tuple[str, bool], list[Array]] = {}
         if log_decay is not None:
-            pairs = _weights(log_decay, early=early) * pairs
-        return cast(Array, namespace(pairs).tril(pairs, k=-int(strict)))
-    spans = (rows[..., None, :, :], columns[..., None, :, :])
-    row_decay = _before(log_decay) if early else log_decay
-    decays = (row_decay[..., None, :, :], log_decay[..., None, :, :])
-    return _scores(*spans, *decays, strict=strict, early=early)[..., 0, :, :]
+            self._levels = (
+                _levels(log_decay) if self._by_channel else [_flat(log_decay)]
+            )
 
+    def entering(self, rows: Array, *, early: bool = False) -> Array:
+        """Return `rows` as they read the memory at the start of the span."""
+        if self._log_decay is None:
+            return rows
+        return rows * self._reading(early=early)[-1]
 
-def mixed(pairs: Array, columns: Array, log_decay: Array | None) -> Array:
-    """Return ``sum_j pairs_ij Gamma_ij * columns_j`` for lower triangular pairs."""
-    if log_decay is None:
-        return pairs @ columns
-    if log_decay.shape[-1] == 1:
-        return (_weights(log_decay, early=False) * pairs) @ columns
-    found = _mixed(
-        pairs[..., None, :, :], columns[..., None, :, :], log_decay[..., None, :, :]
-    )
-    return found[..., 0, :, :]
+    def leaving(self, rows: Array) -> Array:
+        """Return `rows` as much as is left of them at the end of the span."""
+        if self._log_decay is None:
+            return rows
+        return rows * self._left()[-1]
 
+    def whole(self) -> Array | None:
+        """Return what is left of each row of a memory at the end, ``(..., K, 1)``."""
+        if self._log_decay is None:
+            return None
+        xp = namespace(self._log_decay)
+        total = xp.sum(self._log_decay, axis=-2, keepdims=True)
+        return mT(xp.exp(total))
 
-def _scores(
-    rows: Array,
-    columns: Array,
-    row_decay: Array,
-    log_decay: Array,
-    *,
-    strict: bool,
-    early: bool,
-) -> Array:
-    """Do the work of `scores` on ``(..., n, m, K)``, by halves."""
-    if rows.shape[-2] == 1:
+    def scores(
+        self, rows: Array, columns: Array, *, strict: bool = False, early: bool = False
+    ) -> Array:
+        """Return ``rows_i^T Diag(Gamma_ij) columns_j``, lower triangular.
+
+        `strict` leaves out the pairs of a token with itself, as an `early` read must.
+        """
+        if not self._by_channel:
+            pairs = rows @ mT(columns)
+            if self._log_decay is not None:
+                pairs = self._weights(early=early) * pairs
+            return cast(Array, namespace(pairs).tril(pairs, k=-int(strict)))
         products = rows * columns
-        own = namespace(products).sum(products, axis=-1, keepdims=True)
-        return zeros(tuple(own.shape), like=own) if strict else own
-    _, later = halves(rows)
-    earlier, _ = halves(columns)
-    # What an early read leaves out is the decay of its own row: the first row of the
-    # later half still has passed everything up to the row before it.
-    reading = later * namespace(row_decay).exp(
-        _sums_from_middle(row_decay, early=early)
+        own = namespace(products).sum(products, axis=-1, keepdims=True)[..., None]
+        found = zeros(tuple(own.shape), like=own) if strict else own
+        for reading, left in zip(self._reading(early=early), self._left(), strict=True):
+            if found.shape[-3] == 1:
+                break
+            _, later = paired(rows, found.shape[-1])
+            earlier, _ = paired(columns, found.shape[-1])
+            found = together(found, (later * reading) @ mT(earlier * left))
+        return found[..., 0, :, :]
+
+    def mixed(self, pairs: Array, columns: Array) -> Array:
+        """Return ``sum_j pairs_ij Gamma_ij * columns_j`` for lower triangular pairs."""
+        if self._log_decay is None:
+            return pairs @ columns
+        if not self._by_channel:
+            return (self._weights(early=False) * pairs) @ columns
+        below, rest = [], pairs[..., None, :, :]
+        while rest.shape[-1] > 1:
+            rest, block = apart(rest)
+            below.append(block)
+        found = rest * columns[..., None, :]  # (..., C, 1, K): each token with itself
+        levels = zip(self._reading(early=False), self._left(), strict=True)
+        for block, (reading, left) in zip(reversed(below), levels, strict=False):
+            earlier, _ = paired(columns, block.shape[-1])
+            reached = reading * (block @ (earlier * left))
+            *lead, n, m, size = reached.shape
+            halves = reshape(found, (*lead, n, 2, m, size))
+            later = halves[..., 1, :, :] + reached
+            found = concat([halves[..., 0, :, :], later], axis=-2)
+        return found[..., 0, :, :]
+
+    def _reading(self, *, early: bool) -> list[Array]:
+        """Return the factors of rows that read: later halves, and the whole span."""
+        if ("reading", early) not in self._known:
+            sums = [x.until for x in self._levels]
+            if early:
+                sums = [_before(x) for x in sums]
+            self._known["reading", early] = _exponentials(sums, later=True)
+        return self._known["reading", early]
+
+    def _left(self) -> list[Array]:
+        """Return the factors of what was written: earlier halves, and the span."""
+        if ("left", False) not in self._known:
+            sums = [x.after for x in self._levels]
+            self._known["left", False] = _exponentials(sums, later=False)
+        return self._known["left", False]
+
+    def _weights(self, *, early: bool) -> Array:
+        """Return ``Gamma (..., C, C)`` of one log-decay for each token."""
+        if ("weights", early) not in self._known:
+            assert self._log_decay is not None
+            self._known["weights", early] = [_weights(self._log_decay, early=early)]
+        return self._known["weights", early][0]
+
+
+def _levels(log_decay: Array) -> list[_Sums]:
+    """Return the sums inside blocks of 1, 2, 4, ... C tokens.
+
+    Two blocks make one of twice the size: the later one's sums get what the earlier one
+    sums up to, and the other way round. Sums only grow; nothing is subtracted.
+    """
+    single = log_decay[..., None, :]
+    found = [_Sums(single, namespace(single).zeros_like(single))]
+    while found[-1].until.shape[-3] > 1:
+        (first, second), (_, last) = map(_pair, found[-1])
+        earlier, _ = _pair(found[-1].after)
+        until = concat([first, second + first[..., -1:, :]], axis=-2)
+        after = concat([earlier + second[..., -1:, :], last], axis=-2)
+        found.append(_Sums(until, after))
+    return found
+
+
+def _flat(log_decay: Array) -> _Sums:
+    """Return the sums inside one block, of any size."""
+    xp = namespace(log_decay)
+    nothing = xp.zeros_like(log_decay[..., :1, :])
+    following = concat([log_decay[..., 1:, :], nothing], axis=-2)
+    backwards = xp.cumulative_sum(xp.flip(following, axis=-2), axis=-2)
+    until, after = (
+        xp.cumulative_sum(log_decay, axis=-2),
+        xp.flip(backwards, axis=-2),
     )
-    below = reading @ mT(leaving(earlier, halves(log_decay)[0]))
-    diagonal = _scores(
-        doubled(rows),
-        doubled(columns),
-        doubled(row_decay),
-        doubled(log_decay),
-        strict=strict,
-        early=early,
-    )
-    return together(diagonal, below)
+    return _Sums(until[..., None, :, :], after[..., None, :, :])
 
 
-def _sums_from_middle(row_decay: Array, *, early: bool) -> Array:
-    """Return the sums of log-decays that the later half's rows read through."""
-    xp = namespace(row_decay)
-    _, later = halves(row_decay)
-    if early:
-        # The first entry belongs to the last row of the earlier half, whose sums
-        # `leaving` has counted already.
-        later = concat([xp.zeros_like(later[..., :1, :]), later[..., 1:, :]], axis=-2)
-    return cast(Array, xp.cumulative_sum(later, axis=-2))
+def _pair(blocks: Array) -> tuple[Array, Array]:
+    """Return the earlier and the later blocks of all pairs of blocks."""
+    *lead, n, m, size = blocks.shape
+    pairs = reshape(blocks, (*lead, n // 2, 2, m, size))
+    return pairs[..., 0, :, :], pairs[..., 1, :, :]
 
 
-def _mixed(pairs: Array, columns: Array, log_decay: Array) -> Array:
-    """Do the work of `mixed` on ``(..., n, m, K)``, by halves."""
-    if columns.shape[-2] == 1:
-        return pairs * columns
-    diagonal, below = apart(pairs)
-    first, second = halves(log_decay)
-    earlier, _ = halves(columns)
-    reached = entering(below @ leaving(earlier, first), second)
-    inside = _mixed(diagonal, doubled(columns), doubled(log_decay))
-    across = concat([zeros(reached.shape, like=reached), reached], axis=-2)
-    return reshape(inside, across.shape) + across
+def _exponentials(sums: list[Array], *, later: bool) -> list[Array]:
+    """Return the exponentials that each level needs, and last those of the span."""
+    *levels, span = sums
+    xp = namespace(span)
+    return [*(xp.exp(_pair(x)[later]) for x in levels), xp.exp(span[..., 0, :, :])]
 
 
 def _weights(log_decay: Array, *, early: bool) -> Array:
@@ -151,17 +204,7 @@ def _weights(log_decay: Array, *, early: bool) -> Array:
     return cast(Array, xp.exp(xp.cumulative_sum(steps, axis=-2)))
 
 
-def _sums_after(log_decay: Array) -> Array:
-    """Return ``g_{j+1} + ... + g_end``: summed from the end, not by subtraction."""
-    xp = namespace(log_decay)
-    following = concat(
-        [log_decay[..., 1:, :], xp.zeros_like(log_decay[..., :1, :])], axis=-2
-    )
-    backwards = xp.cumulative_sum(xp.flip(following, axis=-2), axis=-2)
-    return cast(Array, xp.flip(backwards, axis=-2))
-
-
-def _before(log_decay: Array) -> Array:
-    """Shift by one token: ``0, g_0, ..., g_{C-2}``."""
-    none = namespace(log_decay).zeros_like(log_decay[..., :1, :])
-    return concat([none, log_decay[..., :-1, :]], axis=-2)
+def _before(sums: Array) -> Array:
+    """Shift sums by one token inside their block: a block's first row sums nothing."""
+    none = namespace(sums).zeros_like(sums[..., :1, :])
+    return concat([none, sums[..., :-1, :]], axis=-2)

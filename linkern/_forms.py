@@ -7,9 +7,10 @@ tokens they take at once: in rounding, storage and speed, never in meaning.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from linkern._array import concat
-from linkern._chunk import attend, chunk, write
+from linkern._chunk import attend, chunks, write
 from linkern._recurrence import Terms, token
 from linkern._tape import recomputed
 from linkern._typing import Array
@@ -18,6 +19,9 @@ __all__ = ["DEFAULT_CHUNK_SIZE", "FORM_NAMES", "Form", "form_named", "spans"]
 
 FORM_NAMES = ("auto", "recurrent", "chunkwise", "parallel")
 DEFAULT_CHUNK_SIZE = 64
+# Chunks whose insides are computed together: fewer calls, and their pairs still fit
+# into a cache.
+_TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -29,18 +33,23 @@ class Form:
     step : callable
         From a memory and the terms of a span to the read-out and the next memory.
     size : int or None
-        Tokens in a span; None for all of them.
+        Tokens that meet the memory at once; None for all of them.
+    together : int
+        How many times as many a span has.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
     size: int | None
+    together: int = 1
 
     def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
         """Take one span after the other, each with the memory the last one left."""
         outputs = []
         length = of.key.shape[-2]
-        step = self.step if length else chunk  # no token has no token's equation
-        for span in self.spans(length):
+        # Without a token there is no token's equation, but chunks may be empty.
+        step = self.step if length else partial(chunks, size=1)
+        size = (self.size or max(length, 1)) * self.together
+        for span in spans(length, size):
             output, memory = recomputed(step, memory, of.span(span))
             outputs.append(output)
         return concat(outputs, axis=-2) if len(outputs) > 1 else outputs[0], memory
@@ -51,13 +60,9 @@ class Form:
         """Let every query see every key: without an order, nothing is forgotten."""
         if self.size is None:
             return attend(memory, query, key, value), write(memory, key, value)
-        for span in self.spans(key.shape[-2]):
+        for span in spans(key.shape[-2], self.size):
             memory = write(memory, key[..., span, :], value[..., span, :])
         return query @ memory, memory
-
-    def spans(self, length: int) -> Iterator[slice]:
-        """Cut ``range(length)`` into the spans of this form."""
-        return spans(length, self.size or max(length, 1))
 
 
 def form_named(name: str, chunk_size: int | None) -> Form:
@@ -70,8 +75,13 @@ def form_named(name: str, chunk_size: int | None) -> Form:
     if name == "recurrent":
         return Form(token, 1)
     if name == "parallel":
-        return Form(chunk, None)
-    return Form(chunk, chunk_size or DEFAULT_CHUNK_SIZE)
+        return Form(_whole, None)
+    size = chunk_size or DEFAULT_CHUNK_SIZE
+    return Form(partial(chunks, size=size), size, _TOGETHER)
+
+
+def _whole(memory: Array, of: Terms) -> tuple[Array, Array]:
+    return chunks(memory, of, size=of.key.shape[-2])
 
 
 def spans(length: int, size: int) -> Iterator[slice]:

@@ -12,19 +12,14 @@ are handled in one call, as a further leading axis. Sizes are powers of two.
 from linkern._array import concat, namespace, reshape, zeros
 from linkern._typing import Array
 
-__all__ = ["apart", "doubled", "halves", "inverse", "together"]
+__all__ = ["apart", "inverse", "paired", "together"]
 
 
-def halves(x: Array) -> tuple[Array, Array]:
-    """Cut rows ``(..., n, m, D)`` into an earlier and a later half, ``m / 2`` each."""
-    middle = x.shape[-2] // 2
-    return x[..., :middle, :], x[..., middle:, :]
-
-
-def doubled(x: Array) -> Array:
-    """Make twice as many spans, half as long: ``(..., 2 n, m / 2, D)``."""
-    *lead, n, m, size = x.shape
-    return reshape(x, (*lead, 2 * n, m // 2, size))
+def paired(rows: Array, size: int) -> tuple[Array, Array]:
+    """Cut rows ``(..., C, D)`` into pairs of blocks: the earlier ones, the later."""
+    *lead, length, dim = rows.shape
+    pairs = reshape(rows, (*lead, length // (2 * size), 2, size, dim))
+    return pairs[..., 0, :, :], pairs[..., 1, :, :]
 
 
 def together(diagonal: Array, below: Array) -> Array:

@@ -57,8 +57,10 @@ def _case(dtype: str, length: int, seed: int) -> Case:
     drawn = [rng.normal(size=(batch, heads, length, dim)) for dim in dims]
     query, key, value, cotangent = (x.astype(numpy_dtype(dtype)) for x in drawn)
     scope = Scope(OPERATORS["linear_attention"], Contract(), dtype)
-    problem = Problem(scope, "normal", query, key, value, cotangent=cotangent)
-    due = (problem.solve(), *problem.solve_state(), *problem.solve_gradients())
+    inputs = {"query": query, "key": key, "value": value}
+    problem = Problem(scope, "normal", inputs, cotangent=cotangent)
+    gradients = problem.solve_gradients().values()
+    due = (problem.solve(), *problem.solve_state(), *gradients)
     # States are kept in the precision of the sums, all else in that of the inputs.
     dtypes = (query.dtype, np.float32, np.float32, *[query.dtype] * 3)
     exact = tuple(x.output.astype(to) for x, to in zip(due, dtypes, strict=True))

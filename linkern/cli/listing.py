@@ -4,9 +4,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from linkern.testing import CHECKS, OPERATORS, rendering
+from linkern.testing import CHECKS, OPERATORS, Operator, rendering
 
 __all__ = ["list_"]
+
+
+def _described(operator: Operator) -> str:
+    """Return the equation of an operator, and what it is called with."""
+    if operator.family is None:
+        return operator.summary
+    scale = f"; scale {operator.scale}" if operator.has_scale else ""
+    return f"{operator.summary}{scale}; inputs {' '.join(operator.names)}"
 
 
 @click.command("list")
@@ -14,7 +22,7 @@ def list_() -> None:
     """Show the operators and the checks."""
     console = rendering.wide_enough(Console())
     for title, rows in (
-        ("operators", [(o.name, o.summary) for o in OPERATORS.values()]),
+        ("operators", [(name, _described(o)) for name, o in OPERATORS.items()]),
         ("checks", [(c.name, c.statement) for c in CHECKS.values()]),
     ):
         table = Table(title=title, title_justify="left", show_header=False)

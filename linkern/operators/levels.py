@@ -11,7 +11,7 @@ from typing import Unpack
 
 from linkern import _validate
 from linkern._array import concat, mT, namespace, ones, zeros
-from linkern._decay import entering, leaving, scores, whole
+from linkern._decay import Decay
 from linkern._forms import Form
 from linkern._operator import Definition, Options, operator, run
 from linkern._state import AttentionResult, State
@@ -78,17 +78,18 @@ def _block(
     """
     xp, size = namespace(query), query.shape[-2]
     inside = size.bit_length() - 1
-    pairs = scores(query, key, log_decay) * _weights(level_scales, size)
+    decay = Decay(log_decay)
+    pairs = decay.scores(query, key) * _weights(level_scales, size)
     output = pairs @ value
-    reading = entering(query, log_decay)
+    reading = decay.entering(query)
     for level in range(inside + 1, memory.shape[-3]):
         weight = level_scales[..., level : level + 1]
         output = output + weight * (reading @ memory[..., level, :, :])
 
-    left = mT(leaving(key, log_decay)) @ value
-    levels = [
-        whole(memory[..., level, :, :], log_decay) for level in range(memory.shape[-3])
-    ]
+    left, remaining = mT(decay.leaving(key)) @ value, decay.whole()
+    levels = [memory[..., level, :, :] for level in range(memory.shape[-3])]
+    if remaining is not None:
+        levels = [remaining * x for x in levels]
     # The number of the next block differs from this one's in its trailing ones and the
     # zero above them: their memories merge into one.
     number, merged = start >> inside, inside + 1

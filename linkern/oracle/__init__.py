@@ -17,14 +17,18 @@ from linkern.oracle.bounds import (
     unit_roundoff,
 )
 from linkern.oracle.exact import Evaluation, Integers, Sums, evaluate, evaluate_integers
+from linkern.oracle.family import FAMILY, FamilyEvaluation, FamilyOperator
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
 from linkern.oracle.gradients import Differentiand, bounded_gradients
 
 __all__ = [
+    "FAMILY",
     "FEATURE_MAPS",
     "Bounded",
     "Differentiand",
     "Evaluation",
+    "FamilyEvaluation",
+    "FamilyOperator",
     "FeatureMap",
     "Integers",
     "Precisions",

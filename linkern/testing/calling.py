@@ -21,7 +21,7 @@ from linkern.testing.messages import (
     from_layout,
     to_layout,
 )
-from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.operators import OPERATORS
 from linkern.testing.placement import Placed, place
 from linkern.testing.spans import ABSENT, Natives, Spans
 
@@ -55,7 +55,7 @@ class Caller:
         self._spans = Spans(loaded, environment, framework)
         self._environment = environment
         self._framework = framework
-        self._axis = environment.layout.index("t")
+        self._operator = OPERATORS[environment.op]
         self._buffers: dict[str, tuple[tuple[Any, ...], Any]] = {}
         self._returned: tuple[Any, NDArray[Any]] | None = None
 
@@ -66,15 +66,17 @@ class Caller:
 
     def _report(self, call: Call) -> Reply:
         layout = self._environment.layout
-        given = [to_layout(getattr(call, name), layout) for name in INPUT_NAMES]
-        placed = [] if call.memory == "contiguous" else self._place(given, call.memory)
+        axes = {name: self._operator.input(name).axes for name in call.inputs}
+        given = {n: to_layout(x, layout, axes[n]) for n, x in call.inputs.items()}
+        placed = {} if call.memory == "contiguous" else self._place(given, call.memory)
+        wrap, device = self._framework.wrap, self._environment.device
         natives = (
-            [self._framework.wrap(p.view, self._environment.device) for p in placed]
-            if placed and self._framework.wrap
-            else [self._buffer(n, x) for n, x in zip(INPUT_NAMES, given, strict=True)]
+            {name: wrap(p.view, device) for name, p in placed.items()}
+            if placed and wrap
+            else {name: self._buffer(name, x) for name, x in given.items()}
         )
-        expected = (*given[0].shape[:-1], given[2].shape[-1])
-        self._poison_free_memory(expected, given[0].dtype)
+        expected = self._expected(call)
+        self._poison_free_memory(expected, given["value"].dtype)
         self._spans.changed_state = False
         before = traces.snapshot()
         others: list[NDArray[Any]] = []
@@ -107,7 +109,7 @@ class Caller:
             changed=changed,
             aliased=tuple(
                 name
-                for name, x in zip(INPUT_NAMES, natives, strict=True)
+                for name, x in natives.items()
                 if any(_share(piece, x) for piece in pieces[-1:])
             ),
             overwritten=overwritten,
@@ -120,8 +122,14 @@ class Caller:
 
     # -- feeding
 
-    def _place(self, given: list[NDArray[Any]], style: str) -> list[Placed]:
-        return [place(x, style) for x in given]
+    def _expected(self, call: Call) -> tuple[int, ...]:
+        """Return the shape that the output must have, in the layout of the target."""
+        sizes = self._operator.sizes(call.inputs)
+        of = {"b": sizes["b"], "h": sizes["g"], "t": sizes["t"], "d": sizes["v"]}
+        return tuple(of[axis] for axis in self._environment.layout)
+
+    def _place(self, given: dict[str, NDArray[Any]], style: str) -> dict[str, Placed]:
+        return {name: place(x, style) for name, x in given.items()}
 
     def _buffer(self, name: str, x: NDArray[Any]) -> Any:
         signature = (x.shape, x.dtype.name)
@@ -144,7 +152,7 @@ class Caller:
 
     def _from_threads(self, natives: Natives, call: Call) -> list[NDArray[Any]]:
         """Call the target from several threads at once, one with the inputs at hand."""
-        other = [*natives[:2], natives[2] * -2]
+        other = {**natives, "value": natives["value"] * -2}
         outputs: list[NDArray[Any]] = []
         failures: list[BaseException] = []
         start = threading.Barrier(call.threads)
@@ -197,8 +205,10 @@ class Caller:
             "gradients": tuple(
                 np.zeros(())
                 if x is None
-                else from_layout(self._framework.to_numpy(x), layout)
-                for x in arrays
+                else from_layout(
+                    self._framework.to_numpy(x), layout, self._operator.input(n).axes
+                )
+                for n, x in zip(natives, arrays, strict=True)
             ),
             "gradient_dtypes": tuple(
                 "" if x is None else dtype_name(x) for x in arrays
@@ -218,18 +228,21 @@ class Caller:
         return not np.array_equal(after, before, equal_nan=True)
 
     def _changed(
-        self, given: list[NDArray[Any]], natives: Natives, placed: list[Placed]
+        self,
+        given: dict[str, NDArray[Any]],
+        natives: Natives,
+        placed: dict[str, Placed],
     ) -> tuple[str, ...]:
         changed = [
             name
-            for name, x, native in zip(INPUT_NAMES, given, natives, strict=True)
+            for name, x in given.items()
             if not np.array_equal(
-                self._framework.to_numpy(native), _wide(x), equal_nan=True
+                self._framework.to_numpy(natives[name]), _wide(x), equal_nan=True
             )
         ]
         around = [
             f"the memory around {name}"
-            for name, p in zip(INPUT_NAMES, placed, strict=False)
+            for name, p in placed.items()
             if p.disturbed and name not in changed
         ]
         state = ["initial_state"] if self._spans.changed_state else []
@@ -239,22 +252,22 @@ class Caller:
         """Return memory and normalizer in the order of the judge, if they are that."""
         if state is ABSENT:
             return None
-        layout = self._environment.layout
-        heads = to_layout(call.key, layout).shape
-        lead = tuple(
-            n for n, axis in zip(heads, layout, strict=True) if axis not in "td"
-        )
-        sizes = (call.key.shape[-1], call.value.shape[-1])
+        sizes = self._operator.sizes(call.inputs)
+        of = {"b": sizes["b"], "h": sizes["g"]}
+        lead = tuple(of[axis] for axis in self._environment.layout if axis in of)
+        memory, *others = self._operator.state_shapes(sizes)
+        turned = self._environment.state_layout == "vk"
+        due = (*lead, *(memory[:-2] + memory[:-3:-1] if turned else memory))
         arrays = [self._framework.to_numpy(x) for x in self._spans.arrays_in(state)]
-        arrays.sort(key=lambda x: x.shape != (*lead, *sizes))  # the memory comes first
-        if not arrays or arrays[0].shape != (*lead, *sizes):
+        arrays.sort(key=lambda x: x.shape != due)  # the memory comes first
+        if not arrays or arrays[0].shape != due:
             return None
-        found = [arrays[0]]
-        if len(arrays) > 1:
+        found = [np.swapaxes(arrays[0], -1, -2) if turned else arrays[0]]
+        for normalizer, x in zip(others, arrays[1:], strict=False):
             # Kernels keep the normalizer with an axis of one, here or there.
-            if arrays[1].size != int(np.prod((*lead, sizes[0]))):
+            if x.size != int(np.prod((*lead, *normalizer))):
                 return None
-            found.append(arrays[1].reshape((*lead, sizes[0])))
+            found.append(x.reshape((*lead, *normalizer)))
         missing = 2 - len(lead)
         return tuple(x[(None,) * missing] for x in found)
 

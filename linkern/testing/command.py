@@ -1,12 +1,14 @@
 """Targets that are not Python: a command that reads a safetensors file and writes one.
 
-It reads ``query``, ``key`` and ``value`` in its own layout, and writes ``output``. A
+It reads the inputs of its operator, ``query``, ``key`` and ``value`` among them, in its
+own layout, and writes ``output``. A
 command that takes a state also reads ``initial_memory`` and ``initial_normalizer``
 where there are any, and writes ``memory`` and ``normalizer``; one that differentiates
 reads ``output_cotangent`` where there is one, and then writes ``query_gradient``,
-``key_gradient`` and ``value_gradient`` too. The metadata of what it reads say
-``format`` (``linkern``), ``op``, ``layout``, ``dtype``, ``scale`` and ``wants_state``
-(``true`` or ``false``: whether its state will be read).
+``key_gradient``, ``value_gradient`` and those of all other inputs too. The metadata of
+what it reads say ``format`` (``linkern``), ``op``, ``layout``, ``dtype``, ``scale``,
+``wants_state`` (``true`` or ``false``: whether its state will be read) and the
+``position`` of the first token where that is not 0.
 """
 
 import shlex
@@ -31,7 +33,8 @@ from linkern.testing.execution import (
 )
 from linkern.testing.loading import Interface
 from linkern.testing.messages import Call, Environment, Reply, from_layout, to_layout
-from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.operators import OPERATORS
+from linkern.testing.spans import factor_of
 
 __all__ = ["CommandTarget", "metadata_of"]
 
@@ -50,18 +53,16 @@ class CommandTarget:
         Layout and scale of the inputs, and how much the command may allocate.
     timeout : float
         Seconds that one run may take.
-    op : str
-        Operator that the command claims to be.
     takes_state, differentiable : bool
         What it is declared to do besides: there is no signature that would tell.
 
     Examples
     --------
     >>> from linkern.testing.errors import TargetRaised
-    >>> lazy = CommandTarget("true {inputs} {outputs}", Environment(""), 20.0, op="any")
+    >>> lazy = CommandTarget("true {inputs} {outputs}", Environment(""), 20.0)
     >>> x = np.ones((1, 1, 2, 1), np.float32)
     >>> try:
-    ...     lazy.call(Call(x, x, x))
+    ...     lazy.call(Call({"query": x, "key": x, "value": x}))
     ... except TargetRaised as error:
     ...     print("the target raised", error)
     the target raised nothing, but wrote no file to {outputs}
@@ -73,7 +74,6 @@ class CommandTarget:
         environment: Environment,
         timeout: float,
         *,
-        op: str,
         takes_state: bool = False,
         differentiable: bool = False,
     ) -> None:
@@ -86,13 +86,16 @@ class CommandTarget:
         self._words = _words_of(command)
         self._environment = environment
         self._timeout = timeout
-        self._op = op
+        self._operator = OPERATORS[environment.op]
         self._axis = environment.layout.index("t")
 
     def call(self, call: Call) -> Reply:
         """Run the command: once, or once for each span and thread of the call."""
         layout = self._environment.layout
-        inputs = {name: to_layout(getattr(call, name), layout) for name in INPUT_NAMES}
+        inputs = {
+            name: to_layout(x, layout, self._operator.input(name).axes)
+            for name, x in call.inputs.items()
+        }
         others = self._at_once(inputs, call) if call.threads > 1 else []
         found: dict[str, Any] = {"not_differentiable": self._refusal(call)}
         if call.cotangent is None or found["not_differentiable"]:
@@ -101,16 +104,16 @@ class CommandTarget:
             cotangent = to_layout(call.cotangent, layout)
             written = self._run({**inputs, "output_cotangent": cotangent}, call)
             pieces = [tensor(written, "output")]
-            found = _gradients(written, layout)
+            found = self._gradients(written, call)
         if "memory" in written or (call.wants_state and self.interface.takes_state):
-            found |= _states(written, inputs, layout)
+            found |= self._states(written, call)
         output = self._joined(pieces)
         return Reply(
             output=from_layout(output, layout),
             dtype=pieces[-1].dtype.name,
             kind="numpy.ndarray",
             shape=output.shape,
-            expected_shape=_due(inputs),
+            expected_shape=self._due(call),
             other_outputs=tuple(from_layout(x, layout) for x in others),
             **found,
         )
@@ -133,21 +136,67 @@ class CommandTarget:
             return [tensor(written, "output")], written
         state: Tensors = {}
         pieces = []
-        for start, stop in pairwise((0, *call.cuts, call.query.shape[-2])):
-            select = (*(slice(None),) * self._axis, slice(start, stop))
-            span = {name: x[select] for name, x in inputs.items()}
-            written = self._run({**span, **state}, call)
-            piece = tensor(written, "output")
-            if piece.shape != _due(span):
+        sizes = self._operator.sizes(call.inputs)
+        for start, stop in pairwise((0, *call.cuts, sizes["t"])):
+            span = {n: self._cut(n, x, start, stop, call) for n, x in inputs.items()}
+            written = self._run({**span, **state}, call, position=start)
+            piece, due = tensor(written, "output"), self._due(call, stop - start)
+            if piece.shape != due:
                 useless(
                     f"an `output` of shape {piece.shape} for tokens {start} to {stop} "
-                    f"alone, which must have {_due(span)}"
+                    f"alone, which must have {due}"
                 )
             pieces.append(piece)
             state = {"initial_memory": tensor(written, "memory")}
             if "normalizer" in written:
                 state["initial_normalizer"] = tensor(written, "normalizer")
         return pieces, written
+
+    def _cut(
+        self, name: str, x: NDArray[Any], start: int, stop: int, call: Call
+    ) -> NDArray[Any]:
+        """Return what an input, in the layout of the command, holds of a span."""
+        one = self._operator.input(name)
+        if not one.per_token:
+            return x
+        sizes = self._operator.sizes(call.inputs)
+        each = sizes["s"] // max(sizes["t"], 1) if "s" in one.axes else 1
+        span = slice(start * each, stop * each)
+        return x[(*(slice(None),) * self._axis, span)]
+
+    def _due(self, call: Call, length: int | None = None) -> tuple[int, ...]:
+        """Return the shape that an output must have, of so many tokens."""
+        sizes = self._operator.sizes(call.inputs)
+        tokens = sizes["t"] if length is None else length
+        of = {"b": sizes["b"], "h": sizes["g"], "t": tokens, "d": sizes["v"]}
+        return tuple(of[axis] for axis in self._environment.layout)
+
+    def _gradients(self, written: Written, call: Call) -> dict[str, Any]:
+        found = {name: tensor(written, f"{name}_gradient") for name in call.inputs}
+        layout, operator = self._environment.layout, self._operator
+        return {
+            "gradients": tuple(
+                from_layout(_wide(x), layout, operator.input(name).axes)
+                for name, x in found.items()
+            ),
+            "gradient_dtypes": tuple(x.dtype.name for x in found.values()),
+        }
+
+    def _states(self, written: Written, call: Call) -> dict[str, Any]:
+        """Return memory and normalizer in the order of the judge, if they are that."""
+        memory = tensor(written, "memory")
+        found = [memory, *(tensor(written, n) for n in STATE_NAMES[1:] if n in written)]
+        sizes = self._operator.sizes(call.inputs)
+        of = {"b": sizes["b"], "h": sizes["g"]}
+        lead = tuple(of[axis] for axis in self._environment.layout if axis in of)
+        kind = f"tensor `memory` of shape {memory.shape}"
+        if self._environment.state_layout == "vk":
+            found[0] = np.swapaxes(memory, -1, -2)
+        due = [(*lead, *shape) for shape in self._operator.state_shapes(sizes)]
+        if any(x.shape != shape for x, shape in zip(found, due, strict=False)):
+            return {"state_kind": kind}
+        batch = (None,) * (2 - len(lead))
+        return {"state_kind": kind, "states": tuple(_wide(x)[batch] for x in found)}
 
     def _at_once(self, inputs: Tensors, call: Call) -> list[NDArray[Any]]:
         """Run the command several times at once, every second time on other inputs."""
@@ -164,32 +213,32 @@ class CommandTarget:
         wide = [_wide(piece) for piece in pieces]
         return wide[0] if len(wide) == 1 else np.concatenate(wide, self._axis)
 
-    def _run(self, tensors: Tensors, call: Call) -> Written:
+    def _run(self, tensors: Tensors, call: Call, position: int = 0) -> Written:
         environment = self._environment
         on_cpu = environment.device == "cpu"
         return execute(
             self._words,
             tensors,
-            metadata_of(call, environment, self._op),
+            metadata_of(call, environment, position),
             timeout=self._timeout,
             # The driver of an accelerator may reserve far more than is used.
             memory_limit=environment.memory_limit if on_cpu else None,
         )
 
 
-def metadata_of(call: Call, environment: Environment, op: str) -> dict[str, str]:
+def metadata_of(
+    call: Call, environment: Environment, position: int = 0
+) -> dict[str, str]:
     """Return what a file of inputs says besides its tensors."""
-    scale = environment.scale
-    if isinstance(scale, str):
-        scale = call.query.shape[-1] ** -0.5
-    return {
+    said = {
         "format": "linkern",
-        "op": op,
+        "op": environment.op,
         "layout": environment.layout,
-        "dtype": call.query.dtype.name,
-        "scale": repr(float(scale)),
+        "dtype": call.inputs["value"].dtype.name,
+        "scale": repr(float(factor_of(environment, call))),
         "wants_state": "true" if call.wants_state or call.cuts else "false",
     }
+    return said | ({"position": str(position)} if position else {})
 
 
 def _words_of(command: str) -> list[str]:
@@ -220,29 +269,3 @@ def _words_of(command: str) -> list[str]:
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:
     return x if x.dtype == np.float64 else x.astype(np.float32)
-
-
-def _due(inputs: Tensors) -> tuple[int, ...]:
-    return (*inputs["query"].shape[:-1], inputs["value"].shape[-1])
-
-
-def _gradients(written: Written, layout: str) -> dict[str, Any]:
-    found = [tensor(written, f"{name}_gradient") for name in INPUT_NAMES]
-    return {
-        "gradients": tuple(from_layout(_wide(x), layout) for x in found),
-        "gradient_dtypes": tuple(x.dtype.name for x in found),
-    }
-
-
-def _states(written: Written, inputs: Tensors, layout: str) -> dict[str, Any]:
-    """Return memory and normalizer in the order of the judge, if they are that."""
-    memory = tensor(written, "memory")
-    found = [memory, *(tensor(written, n) for n in STATE_NAMES[1:] if n in written)]
-    sizes = zip(layout, inputs["key"].shape, strict=True)
-    lead = tuple(size for axis, size in sizes if axis not in "td")
-    due = (*lead, inputs["key"].shape[-1], inputs["value"].shape[-1])
-    kind = f"tensor `memory` of shape {memory.shape}"
-    if any(x.shape != shape for x, shape in zip(found, (due, due[:-1]), strict=False)):
-        return {"state_kind": kind}
-    batch = (None,) * (2 - len(lead))
-    return {"state_kind": kind, "states": tuple(_wide(x)[batch] for x in found)}

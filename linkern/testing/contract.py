@@ -15,14 +15,33 @@ from typing import Any
 from linkern.oracle import FEATURE_MAPS, Precisions, Quotient
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import UsageError
-from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.operators import (
+    INPUT_NAMES,
+    INVERSE_ROOT_KEY_DIM,
+    OPERATORS,
+    Operator,
+)
 
 __all__ = ["LAYOUTS", "Contract", "as_text", "nearest", "pairs"]
 
 LAYOUTS = ("bhtd", "bthd", "htd", "td")
 EPS_MODES = ("denominator", "normalizer", "clamp")
-# What `scale=K^-0.5` is spelt as: the default of many kernels that do not normalise.
-INVERSE_ROOT_KEY_DIM = "K^-0.5"
+# What feature maps and epsilons are declared with, and what decays and erases are.
+_LINEAR_ATTENTION_ALONE = (
+    "feature_map",
+    "key_feature_map",
+    "normalize",
+    "eps",
+    "eps_mode",
+    "feature_error",
+)
+_FAMILY_ALONE = (
+    "decay_log_base",
+    "decay_form",
+    "decay_floor",
+    "l2norm",
+    "value_groups",
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +55,8 @@ class Contract:
         given): ``elu_plus_one``, ``relu``, ``exp``, ``identity``, ``softmax``.
     normalize : bool
         Whether rows are divided by the sum of their weights.
-    scale : float or "K^-0.5"
-        Factor on the scores.
+    scale : float or "K^-0.5", optional
+        Factor on the scores. Default: that of the operator.
     eps, eps_mode : float, str
         Epsilon in the quotient: added to the ``denominator``, added to every entry of
         the ``normalizer``, or the lower ``clamp`` of the denominator.
@@ -84,12 +103,25 @@ class Contract:
         Whether it may be called from several threads at once.
     takes_state : bool
         Whether a command reads and writes states: it has no signature that would tell.
+    decay_log_base : str
+        ``e``, or ``2`` if the log-decays it takes are logarithms to base 2.
+    decay_form : str
+        ``log``, or ``factor`` if it takes the decays themselves, between 0 and 1.
+    decay_floor : float
+        The least natural log-decay that it accepts besides 0.
+    state_layout : str
+        ``kv``, or ``vk`` if it keeps the transpose of the memory.
+    l2norm : float, optional
+        It divides queries and keys by their norms itself, with this epsilon under the
+        square root.
+    value_groups : bool
+        Whether it accepts more heads of values than of queries.
     """
 
     feature_map: str = "elu_plus_one"
     key_feature_map: str | None = None
     normalize: bool = True
-    scale: float | str = 1.0
+    scale: float | str | None = None
     eps: float = 0.0
     eps_mode: str = "denominator"
     layout: str = "bhtd"
@@ -119,6 +151,12 @@ class Contract:
     validates: bool = False
     thread_safe: bool = True
     takes_state: bool = False
+    decay_log_base: str = "e"
+    decay_form: str = "log"
+    decay_floor: float = -math.inf
+    state_layout: str = "kv"
+    l2norm: float | None = None
+    value_groups: bool = False
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""
@@ -127,6 +165,9 @@ class Contract:
             raise UsageError(msg)
         if self.eps and not self.normalize:
             msg = "`eps` is part of the quotient, so it needs `normalize=true`."
+            raise UsageError(msg)
+        if self.decay_form == "factor" and self.decay_log_base != "e":
+            msg = "`decay_log_base` is for logarithms, so not with `decay_form=factor`."
             raise UsageError(msg)
         if self.max_length is not None and self.max_length < self.min_length:
             msg = (
@@ -162,10 +203,29 @@ class Contract:
             if getattr(self, field.name) != field.default
         }
 
+    def factor(self, default: float | str, key_dim: int) -> float:
+        """Return the factor on the scores, of an operator that has this default."""
+        scale = default if self.scale is None else self.scale
+        return key_dim**-0.5 if isinstance(scale, str) else scale
+
+    def require_of(self, operator: Operator) -> None:
+        """Refuse declarations that mean nothing for an operator."""
+        foreign = _LINEAR_ATTENTION_ALONE if operator.family else _FAMILY_ALONE
+        meaningless = set(foreign)
+        if operator.family and not any(n == "log_decay" for n in operator.names):
+            meaningless |= {"decay_log_base", "decay_form", "decay_floor"}
+        if operator.family and not {"query", "key"} <= {*operator.names}:
+            meaningless |= {"l2norm", "scale"}
+        for key in self.declared():
+            if key in meaningless:
+                msg = f"`{key}` means nothing for {operator.name}; leave it out."
+                raise UsageError(msg)
+
     def quotient(self, key_dim: int) -> Quotient:
         """Return how this target turns a read-out into an output."""
-        scale = key_dim**-0.5 if isinstance(self.scale, str) else self.scale
-        return Quotient(self.normalize, scale, self.eps, self.eps_mode)
+        return Quotient(
+            self.normalize, self.factor(1.0, key_dim), self.eps, self.eps_mode
+        )
 
     def precisions(self, dtype: str) -> Precisions:
         """Return the arithmetic of this target on inputs of `dtype`."""
@@ -268,8 +328,16 @@ def _scale(key: str, text: str) -> float | str:
     return value
 
 
+def _log_decay(key: str, text: str) -> float:
+    value = _number(key, text)
+    if not value < 0:
+        raise _refuse(key, "a negative number", text)
+    return value
+
+
 def _input_names(key: str, text: str) -> tuple[str, ...]:
-    known = (*INPUT_NAMES, "initial_state")
+    names = {name for operator in OPERATORS.values() for name in operator.names}
+    known = (*INPUT_NAMES, "initial_state", *sorted(names - {*INPUT_NAMES}))
     return tuple(_one_of(*known)(key, item.strip()) for item in text.split(","))
 
 
@@ -314,4 +382,10 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {
     "validates": _boolean,
     "thread_safe": _boolean,
     "takes_state": _boolean,
+    "decay_log_base": _one_of("e", "2"),
+    "decay_form": _one_of("log", "factor"),
+    "decay_floor": _log_decay,
+    "state_layout": _one_of("kv", "vk"),
+    "l2norm": _epsilon,
+    "value_groups": _boolean,
 }

@@ -107,8 +107,11 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     Returns
     -------
     Diagnosis or None
-        None if no deviation of the catalogue predicts all of its outputs.
+        None if no deviation of the catalogue predicts all of its outputs, or if there
+        is no catalogue for the operator.
     """
+    if scope.operator.family:
+        return None  # the deviations of the catalogue are those of linear attention
     seen: list[Evidence] = []
     for ask, families in STAGES:
         try:

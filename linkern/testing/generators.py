@@ -5,7 +5,6 @@ seed, a shorter sequence holds the first tokens of a longer one, so that Hypothe
 shrink 600 tokens to the 17 that matter.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +13,11 @@ from numpy.typing import NDArray
 
 from linkern.oracle import FeatureMap
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing import gates
 from linkern.testing.frameworks import numpy_dtype
 from linkern.testing.problem import Problem
 from linkern.testing.scope import Scope, Shape
+from linkern.testing.tokens import per_token, real_values, uniform
 
 __all__ = [
     "extreme_problem",
@@ -39,15 +40,19 @@ def integer_problem(
     taken back later, so that what was rounded away while they were held shows.
     """
     present = {"zeros": 0.0, "sparse": 0.2, "dense": 1.0}[density]
+    if scope.operator.family:
+        return gates.integer_problem(scope, shape, kind, present, rng)
     a, b = _integer_features(scope, shape, kind, present, rng)
     room = 2 ** (scope.narrowest_bits - 1) // _reach(a, b)
     v = _integer_values(scope, shape.value, kind, room, max(present, 0.05), rng)
     return Problem(
         scope,
         f"{kind} integers",
-        _inputs(scope.query_map, a, scope.dtype),
-        _inputs(scope.key_map, b, scope.dtype),
-        v.astype(numpy_dtype(scope.dtype)),
+        {
+            "query": _inputs(scope.query_map, a, scope.dtype),
+            "key": _inputs(scope.key_map, b, scope.dtype),
+            "value": v.astype(numpy_dtype(scope.dtype)),
+        },
         integers=(a, b, v),
     )
 
@@ -59,10 +64,10 @@ def _integer_features(
     most = min(3, scope.query_map.largest_integer, scope.key_map.largest_integer)
 
     def features(of: tuple[int, ...], present: float) -> NDArray[np.int64]:
-        drawn = _tokens(rng, of, lambda r, s: r.integers(0, most, s, endpoint=True))
-        drawn *= _tokens(rng, of, lambda r, s: r.random(s) < present)
+        drawn = per_token(rng, of, lambda r, s: r.integers(0, most, s, endpoint=True))
+        drawn *= per_token(rng, of, lambda r, s: r.random(s) < present)
         if kind == "onehot" and present:
-            one = _tokens(rng, (*of[:-1], 1), lambda r, s: r.integers(0, of[-1], s))
+            one = per_token(rng, (*of[:-1], 1), lambda r, s: r.integers(0, of[-1], s))
             drawn = (np.arange(of[-1]) == one).astype(np.int64)
         # Feature 0 is 1 in every query and key, so that no denominator is zero.
         drawn[..., 0] = 1
@@ -103,12 +108,12 @@ def _integer_values(
     most = max(1, min(room, 2**scope.input_bits))
     if kind in ("dense", "onehot"):
         most = min(most, 9)
-    v = _tokens(rng, shape, lambda r, s: r.integers(-most, most, s, endpoint=True))
-    v *= _tokens(rng, shape, lambda r, s: r.random(s) < present)
+    v = per_token(rng, shape, lambda r, s: r.integers(-most, most, s, endpoint=True))
+    v *= per_token(rng, shape, lambda r, s: r.random(s) < present)
     if kind == "cancelling":
         held = shape[-2] // 2
         v[..., held : 2 * held, :] = -v[..., :held, :]
-        v += _tokens(rng, shape, lambda r, s: r.integers(-1, 1, s, endpoint=True))
+        v += per_token(rng, shape, lambda r, s: r.integers(-1, 1, s, endpoint=True))
         v = np.clip(v, -most, most)
     return v
 
@@ -152,6 +157,8 @@ def real_problem(
     ``normal``, ``uniform``, ``positive`` and far from zero, ``constant`` per channel,
     ``alternating`` in sign.
     """
+    if scope.operator.family:
+        return gates.real_problem(scope, shape, kind, values, rng)
     a = _real_features(scope, shape.query, kind, rng)
     b = _real_features(scope, shape.key, kind, rng)
     if kind == "bigfirst" and shape.keys:
@@ -161,17 +168,18 @@ def real_problem(
     dtype = numpy_dtype(scope.dtype)
     query = scope.query_map.preimage(a).astype(dtype)
     key = scope.key_map.preimage(b).astype(dtype)
-    value = _real_values(shape.value, values, rng).astype(dtype)
-    return Problem(scope, f"{kind} features, {values} values", query, key, value)
+    value = real_values(shape.value, values, rng).astype(dtype)
+    inputs = {"query": query, "key": key, "value": value}
+    return Problem(scope, f"{kind} features, {values} values", inputs)
 
 
 def with_cotangent(problem: Problem, rng: np.random.Generator) -> Problem:
     """Add a cotangent of the output: small integers to integers, normal ones else."""
-    shape = (*problem.query.shape[:-1], problem.value.shape[-1])
-    if problem.integers is not None:
-        drawn = _tokens(rng, shape, lambda r, s: r.integers(-3, 3, s, endpoint=True))
+    shape = problem.shape.of("bgtv")
+    if problem.integers is not None or problem.exact:
+        drawn = per_token(rng, shape, lambda r, s: r.integers(-3, 3, s, endpoint=True))
     else:
-        drawn = _tokens(rng, shape, lambda r, s: r.normal(size=s))
+        drawn = per_token(rng, shape, lambda r, s: r.normal(size=s))
     return replace(
         problem, cotangent=drawn.astype(numpy_dtype(problem.scope.output_dtype))
     )
@@ -196,6 +204,8 @@ def extreme_problem(
     features, as small as the feature map allows. No sum overflows or leaves the normal
     numbers in the declared accumulator.
     """
+    if scope.operator.family:
+        return gates.extreme_problem(scope, shape, kind, rng)
     precisions = scope.contract.precisions(scope.dtype)
     sums = (precisions.accumulator, precisions.score, precisions.state)
     stages = [_LARGEST[name] for name in (*sums, precisions.normalizer) if name]
@@ -215,7 +225,7 @@ def extreme_problem(
     dtype = numpy_dtype(scope.dtype)
     inputs = {
         name: feature_map.preimage(
-            np.ldexp(_uniform(rng, getattr(shape, name), 0.25, 1.0), exponent)
+            np.ldexp(uniform(rng, getattr(shape, name), 0.25, 1.0), exponent)
         ).astype(dtype)
         for name, feature_map in (("query", scope.query_map), ("key", scope.key_map))
     }
@@ -228,46 +238,13 @@ def _real_features(
     scope: Scope, shape: tuple[int, ...], kind: str, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     if kind == "normal":
-        x = _tokens(rng, shape, lambda r, s: r.normal(size=s))
+        x = per_token(rng, shape, lambda r, s: r.normal(size=s))
         return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
     if kind == "wide":
-        return np.exp2(_uniform(rng, shape, -6, 6))
+        return np.exp2(uniform(rng, shape, -6, 6))
     if kind == "tiny":
         lowest = -tiny_feature_exponent(scope)
-        return np.exp2(_uniform(rng, shape, lowest, lowest / 2))
+        return np.exp2(uniform(rng, shape, lowest, lowest / 2))
     if kind == "constant":
         return np.full(shape, rng.uniform(0.5, 1.5))
-    return _uniform(rng, shape, 0.1, 1.0)
-
-
-def _real_values(
-    shape: tuple[int, ...], values: str, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    if values == "uniform":
-        return _uniform(rng, shape, 0, 1)
-    if values == "positive":
-        return _uniform(rng, shape, 0.5, 1.5)
-    if values == "constant":
-        # Whole numbers: exact in every dtype, so that the hull is what was passed.
-        whole = rng.integers(1, 8, (*shape[:-2], 1, shape[-1]))
-        return np.broadcast_to(whole, shape).astype(np.float64)
-    v = _tokens(rng, shape, lambda r, s: r.normal(size=s))
-    if values == "alternating":
-        v = abs(v) * np.where(np.arange(shape[-2]) % 2, -1.0, 1.0)[:, None]
-    return v
-
-
-def _uniform(
-    rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float
-) -> NDArray[np.float64]:
-    return _tokens(rng, shape, lambda r, s: r.uniform(low, high, s))
-
-
-def _tokens(
-    rng: np.random.Generator,
-    shape: tuple[int, ...],
-    sample: Callable[[np.random.Generator, tuple[int, ...]], NDArray[Any]],
-) -> NDArray[Any]:
-    """Draw an array ``(..., T, D)`` token by token, from a generator of its own."""
-    first = (shape[-2], *shape[:-2], shape[-1])
-    return np.moveaxis(sample(rng.spawn(1)[0], first), 0, -2).copy()
+    return uniform(rng, shape, 0.1, 1.0)

@@ -10,7 +10,6 @@ from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.findings import Tally, Violation
 from linkern.testing.frameworks import numpy_dtype
 from linkern.testing.messages import Call, Reply
-from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.process import Target
 
@@ -39,7 +38,7 @@ class Trial:
 
         `of_call` are fields of `Call` besides the inputs.
         """
-        call = Call(problem.query, problem.key, problem.value, **of_call)
+        call = Call(problem.inputs, **of_call)
         self._tally.problem = problem
         self._tally.asked += 1
         self._tally.calls.append(call)
@@ -70,14 +69,11 @@ class Trial:
         """Call the target and return its final state: memory, then normalizer."""
         reply = self.split(problem, ())
         if reply.states is None:
-            reason = (
-                f"its state, a {reply.state_kind}, is not a memory (B, H, K, V) with a "
-                "normalizer (B, H, K)"
-            )
+            reason = f"its state, a {reply.state_kind}, is not {_state_of(problem)}"
             raise DoesNotApply(reason)
         return [x.astype(np.float64) for x in reply.states]
 
-    def gradients(self, problem: Problem, cuts: Any = ()) -> list[Real]:
+    def gradients(self, problem: Problem, cuts: Any = ()) -> dict[str, Real]:
         """Return the target's gradients for the cotangent of the problem."""
         reply = self.observe(problem, cotangent=problem.cotangent, cuts=tuple(cuts))
         well_formed(reply, problem)
@@ -87,9 +83,10 @@ class Trial:
                 message = f"it has no gradients: {reason}"
                 raise Violation(message, problem)
             raise DoesNotApply(reason)
-        found = zip(INPUT_NAMES, reply.gradients, reply.gradient_dtypes, strict=True)
+        names = tuple(problem.inputs)
+        found = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
         for name, gradient, dtype in found:
-            due = getattr(problem, name)
+            due = problem.inputs[name]
             if not dtype:
                 message = f"no gradient reaches the {name}"
                 raise Violation(message, problem)
@@ -99,7 +96,8 @@ class Trial:
                     f"be {problem.scope.dtype} {due.shape} as the {name} is"
                 )
                 raise Violation(message, problem)
-        return [gradient.astype(np.float64) for gradient in reply.gradients]
+        wide = (gradient.astype(np.float64) for gradient in reply.gradients)
+        return dict(zip(names, wide, strict=True))
 
     def refuses(self, problem: Problem) -> bool:
         """Whether the target raises an exception."""
@@ -232,6 +230,16 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
         )
         raise Violation(message, problem)
     return reply.output.astype(np.float64)
+
+
+def _state_of(problem: Problem) -> str:
+    """Return what a state must be, in words."""
+    named = ("a memory", "with a normalizer")
+    shapes = (
+        ", ".join(("B", "H", *(axis.upper() for axis in axes)))
+        for axes in problem.scope.operator.state
+    )
+    return " ".join(f"{n} ({x})" for n, x in zip(named, shapes, strict=False))
 
 
 def _interval(output: Real, bound: Real, dtype: str) -> tuple[Real, Real]:

@@ -19,15 +19,18 @@ from typing import Any
 
 from linkern.testing.contract import nearest
 from linkern.testing.errors import UsageError
-from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.operators import OPERATORS, Input, Operator
 
 __all__ = ["Interface", "Loaded", "load", "resolve"]
 
 # How the parameters of kernels in the field are called.
-SHORT_NAMES = ("q", "k", "v")
 STATE_NAMES = ("initial_state", "state", "init_state", "past_state", "h0")
 FINAL_STATE_NAMES = ("output_final_state", "return_final_state", "return_state")
 STATE_COTANGENT_NAMES = ("state_cotangent", "dht")
+PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
+POSITION_NAMES = ("position", "start_position")
+MICRO_STEP_NAMES = ("num_householder", "micro_steps")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,13 @@ class Interface:
     vjp_takes_state : bool
         Whether those accept a state and its cotangent.
     inputs : tuple of str
-        Names of its query, key and value; empty if they are passed by position.
+        Names of its inputs in the order of the operator; empty if they are passed by
+        position.
     state, final_state, scale : str or None
         Its parameters for a state, for asking it to return one, and for the scale.
+    cu_seqlens, position, micro_steps : str or None
+        Its parameters for where packed sequences begin, for the position of the first
+        token, and for how many keys there are for each query.
     """
 
     keywords: frozenset[str] = frozenset()
@@ -60,6 +67,9 @@ class Interface:
     state: str | None = None
     final_state: str | None = None
     scale: str | None = None
+    cu_seqlens: str | None = None
+    position: str | None = None
+    micro_steps: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +156,7 @@ def load(
     vjp: str | None = None,
     interface: str = "sequence",
     options: Collection[str] = (),
+    op: str = "linear_attention",
 ) -> Loaded:
     """Check that `target` can be called, and recognise its parameters by name.
 
@@ -161,6 +172,8 @@ def load(
         Whether it takes all tokens of a call or one.
     options : collection of str
         Keywords that every call will have.
+    op : str
+        Operator that it claims to be.
     """
     if not callable(target):
         msg = f'"{name}" must be callable, got {type(target).__name__}.'
@@ -171,10 +184,11 @@ def load(
     gradients = _vjp_of(target, name, vjp)
     parameters = _parameters(target)
     of_vjp = _parameters(gradients) if gradients is not None else {}
-    inputs = _inputs(parameters, name)
+    operator = OPERATORS[op]
+    inputs = _inputs(parameters, name, operator)
     state = _first(STATE_NAMES, parameters)
     if interface == "step" and state is None:
-        state = _state_of_step(parameters, inputs, name)
+        state = _state_of_step(parameters, inputs, name, operator)
     understood = Interface(
         frozenset(parameters),
         frozenset(n for n, p in parameters.items() if p.default is p.empty),
@@ -186,8 +200,11 @@ def load(
         state=state,
         final_state=_first(FINAL_STATE_NAMES, parameters),
         scale="scale" if "scale" in parameters else None,
+        cu_seqlens=_first(PACKED_NAMES, parameters),
+        position=_first(POSITION_NAMES, parameters),
+        micro_steps=_first(MICRO_STEP_NAMES, parameters),
     )
-    _require_callable(target, name, understood, options)
+    _require_callable(target, name, understood, options, operator)
     return Loaded(target, gradients, understood)
 
 
@@ -236,28 +253,65 @@ def _first(
     return next((name for name in names if name in parameters), None)
 
 
-def _inputs(parameters: dict[str, inspect.Parameter], name: str) -> tuple[str, ...]:
+def _inputs(
+    parameters: dict[str, inspect.Parameter], name: str, operator: Operator
+) -> tuple[str, ...]:
     """Return the names of the inputs, if they can be passed by name."""
-    for names in (INPUT_NAMES, SHORT_NAMES):
-        kinds = [parameters[n].kind for n in names if n in parameters]
-        if len(kinds) == 3:
-            if inspect.Parameter.POSITIONAL_ONLY not in kinds:
-                return names
-            if [n for n in parameters if n in names] != list(names):
-                msg = (
-                    f'"{name}" takes {", ".join(names)} by position only, in another '
-                    "order; let them be passed by name."
-                )
-                raise UsageError(msg)
+    found = _recognised(parameters, operator)
+    if not found:
+        return ()
+    missing = [one for one in operator.names if one not in found]
+    if missing and operator.family is None:
+        return ()
+    if missing:
+        msg = (
+            f'"{name}" has no parameter for the {missing[0]} of {operator.name}: its '
+            f"parameters are ({', '.join(parameters)}); call it "
+            f"{' or '.join((missing[0], *operator.input(missing[0]).aliases))}."
+        )
+        raise UsageError(msg)
+    names = tuple(found[one] for one in operator.names)
+    kinds = [parameters[n].kind for n in names]
+    if inspect.Parameter.POSITIONAL_ONLY not in kinds:
+        return names
+    if [n for n in parameters if n in names] != list(names):
+        msg = (
+            f'"{name}" takes {", ".join(names)} by position only, in another '
+            "order; let them be passed by name."
+        )
+        raise UsageError(msg)
     return ()
 
 
+def _recognised(
+    parameters: dict[str, inspect.Parameter], operator: Operator
+) -> dict[str, str]:
+    """Return which parameter is which input: its own name first, then the field's."""
+    named = {n for n, p in parameters.items() if p.kind not in _VARIADIC}
+    found = {one: one for one in operator.names if one in named}
+    for one in operator.inputs:
+        if one.name in found:
+            continue
+        free = named - {*found.values()}
+        alias = next((n for n in _aliases(one, named) if n in free), None)
+        if alias is not None:
+            found[one.name] = alias
+    return found
+
+
+def _aliases(one: Input, named: set[str]) -> tuple[str, ...]:
+    return () if one.unless in named else one.aliases
+
+
 def _state_of_step(
-    parameters: dict[str, inspect.Parameter], inputs: tuple[str, ...], name: str
+    parameters: dict[str, inspect.Parameter],
+    inputs: tuple[str, ...],
+    name: str,
+    operator: Operator,
 ) -> str:
     """Return the parameter that is no input, whatever it is called."""
     rest = [n for n in parameters if n not in inputs]
-    at = 0 if inputs else len(INPUT_NAMES)
+    at = 0 if inputs else len(operator.names)
     if len(rest) <= at:
         msg = (
             f'"{name}" must take a state to be a step, but its parameters are '
@@ -268,17 +322,25 @@ def _state_of_step(
 
 
 def _require_callable(
-    target: Any, name: str, interface: Interface, options: Collection[str]
+    target: Any,
+    name: str,
+    interface: Interface,
+    options: Collection[str],
+    operator: Operator,
 ) -> None:
     """Require that the first call can be made as it will be made."""
     signature = _signature(target)
     if signature is None:
         return
     given = {*interface.inputs, *options}
-    for known in (interface.state, interface.final_state, interface.scale):
+    known_too = (interface.cu_seqlens, interface.position, interface.micro_steps)
+    for known in (
+        *(interface.state, interface.final_state, interface.scale),
+        *known_too,
+    ):
         if known is not None:
             given.add(known)
-    positional = () if interface.inputs else INPUT_NAMES
+    positional = () if interface.inputs else operator.names
     kinds = [p.kind for p in signature.parameters.values()]
     if inspect.Parameter.VAR_KEYWORD not in kinds:
         for option in (n for n in options if n not in signature.parameters):
@@ -288,7 +350,7 @@ def _require_callable(
         signature.bind(*positional, **dict.fromkeys(given))
     except TypeError as error:
         msg = (
-            f'"{name}" must be callable as f(query, key, value), but its signature '
-            f"{signature} does not allow it: {error}."
+            f'"{name}" must be callable as f({", ".join(operator.names)}), but its '
+            f"signature {signature} does not allow it: {error}."
         )
         raise UsageError(msg) from None

@@ -18,14 +18,19 @@ class Environment:
     ----------
     target : str
         ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    op : str
+        Operator that it claims to be.
     framework, device, layout : str
         Array library and device of the inputs; order of their axes.
     interface : {"sequence", "step"}
         Whether one call takes all tokens or one.
     vjp : str or None
         Declared name of the function that gives its gradients.
-    scale : float or "K^-0.5"
-        Passed to targets that have a parameter of that name.
+    scale : float, "K^-0.5" or None
+        Passed to targets that have a parameter of that name; None for the default of
+        the operator.
+    state_layout : {"kv", "vk"}
+        Order of the last two axes of its memory.
     options : mapping
         Keyword arguments of every call.
     memory_limit : float
@@ -38,7 +43,9 @@ class Environment:
     layout: str = "bhtd"
     interface: str = "sequence"
     vjp: str | None = None
-    scale: float | str = 1.0
+    scale: float | str | None = None
+    state_layout: str = "kv"
+    op: str = "linear_attention"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
 
@@ -49,8 +56,8 @@ class Call:
 
     Parameters
     ----------
-    query, key, value : array (B, H, T, K), (B, H, S, K), (B, H, S, V)
-        Inputs.
+    inputs : mapping of str to array
+        Inputs by name, in the order of the operator and with its axes.
     options : mapping
         Keyword arguments for this call alone.
     cuts : tuple of int
@@ -63,17 +70,19 @@ class Call:
         How the inputs lie in memory, one of `linkern.testing.placement.STYLES`.
     threads : int
         How many threads call the target at once, all but one with other inputs.
+    segments : tuple of int
+        Where sequences that are packed one after the other begin and end; empty if
+        there is one.
     """
 
-    query: NDArray[Any]
-    key: NDArray[Any]
-    value: NDArray[Any]
+    inputs: Mapping[str, NDArray[Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
     cuts: tuple[int, ...] = ()
     wants_state: bool = False
     cotangent: NDArray[Any] | None = None
     memory: str = "contiguous"
     threads: int = 1
+    segments: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,12 +106,12 @@ class Reply:
     traces : tuple of str
         What the call left behind in its process: one word for each.
     states : tuple of arrays or None
-        The final state, memory ``(B, H, K, V)`` and normalizer ``(B, H, K)`` if it has
-        that shape; None if there was none, or if it has another form.
+        The final state: memory, and normalizer if there is one, in the order and with
+        the axes of the operator; None if there was none, or if it has another form.
     state_kind : str
         Type of the final state; empty if there was none.
     gradients : tuple of arrays or None
-        Gradients of the query, key and value.
+        Gradients of the inputs, in the order of the call.
     gradient_dtypes : tuple of str
         Their dtypes, empty for an input that no gradient reaches.
     not_differentiable : str
@@ -128,15 +137,44 @@ class Reply:
     other_outputs: tuple[NDArray[Any], ...] = ()
 
 
-def to_layout(x: NDArray[Any], layout: str) -> NDArray[Any]:
-    """Return an array ``(B, H, T, D)`` in another order of axes, contiguous."""
-    if layout == "bthd":
+def to_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:
+    """Return an array in another order of axes, contiguous.
+
+    Parameters
+    ----------
+    x : array
+        With a batch axis, if it has any tokens or batches at all.
+    layout : str
+        The order for ``(B, H, T, D)``; what it leaves out has a size of one.
+    axes : str
+        The letters of the axes of `x`.
+
+    Examples
+    --------
+    >>> to_layout(np.zeros((2, 3, 5)), "bthd", "bht").shape
+    (2, 5, 3)
+    >>> to_layout(np.zeros((1, 3, 5, 4)), "htd").shape
+    (3, 5, 4)
+    """
+    if _swapped(axes, layout):
         return np.ascontiguousarray(np.swapaxes(x, 1, 2))
-    return np.ascontiguousarray(x[(0,) * (4 - len(layout))])
+    return np.ascontiguousarray(x[(0,) * _missing(axes, layout)])
 
 
-def from_layout(x: NDArray[Any], layout: str) -> NDArray[Any]:
+def from_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:
     """Undo `to_layout`."""
-    if layout == "bthd" and x.ndim == 4:
+    if _swapped(axes, layout) and x.ndim == len(axes):
         return np.swapaxes(x, 1, 2)
-    return x[(None,) * (4 - len(layout))]
+    return x[(None,) * _missing(axes, layout)]
+
+
+def _swapped(axes: str, layout: str) -> bool:
+    """Whether heads and tokens, which follow the batch, trade places."""
+    return layout == "bthd" and axes[0] == "b" and len(axes) > 2
+
+
+def _missing(axes: str, layout: str) -> int:
+    """Return how many axes in front a layout leaves out."""
+    return sum(a == "b" for a in axes) * ("b" not in layout) + sum(
+        a in "hg" for a in axes
+    ) * ("h" not in layout)

@@ -65,19 +65,25 @@ def _transposed(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _sliced(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Every second entry of the last axis, in rows that are longer than they look."""
+    if x.ndim < 2:
+        base = _poisoned((2 * x.size + 1,), x.dtype)
+        return base[: 2 * x.size : 2], base
     base = _poisoned((*x.shape[:-2], x.shape[-2] + 5, 2 * x.shape[-1] + 1), x.dtype)
     return base[..., 2 : 2 + x.shape[-2], : 2 * x.shape[-1] : 2], base
 
 
 def _padded(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Use the first tokens of a longer buffer, the way caches are passed."""
+    if x.ndim < 2:
+        return _offset(x)
     base = _poisoned((*x.shape[:-2], x.shape[-2] + 64, x.shape[-1]), x.dtype)
     return base[..., : x.shape[-2], :], base
 
 
 def _reversed(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     base = np.empty(x.shape, x.dtype)
-    return base[..., ::-1, ::-1], base
+    backwards = (slice(None, None, -1),) * min(x.ndim, 2)
+    return base[(slice(None),) * (x.ndim - len(backwards)) + backwards], base
 
 
 def _broadcast(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

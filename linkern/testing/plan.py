@@ -89,6 +89,7 @@ class Plan:
             for name in got:
                 if name not in known:
                     raise UsageError(nearest(what, name, known))
+        self.contract.require_of(OPERATORS[self.op])
         if self.command is not None and (
             self.framework != "numpy" or self.in_process or self.function is not None
         ):

@@ -1,5 +1,6 @@
 """A problem: the inputs of one call, with what the referee knows about them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from linkern.oracle import (
     evaluate_integers,
     exact_integer_output,
 )
+from linkern.testing import consulting
 from linkern.testing.scope import Scope, Shape
 
 __all__ = ["Problem"]
@@ -35,10 +37,12 @@ class Problem:
         Operator, contract and dtype.
     kind : str
         Which generator made it.
-    query, key, value : array (B, H, T, K), (B, H, S, K), (B, H, S, V)
-        Inputs in the dtype of the scope.
+    inputs : mapping of str to array
+        The inputs by name, in the order of the operator and the dtype of the scope.
     integers : tuple of arrays, optional
         The integer features and values behind them, if sums are exact.
+    exact : bool
+        The same of an operator without features: whether every sum is exact.
     knobs : dict
         What a check drew besides: a cut, an exponent, a chunk size.
     cotangent : array (B, H, T, V), optional
@@ -47,12 +51,11 @@ class Problem:
 
     scope: Scope
     kind: str
-    query: NDArray[Any]
-    key: NDArray[Any]
-    value: NDArray[Any]
+    inputs: Mapping[str, NDArray[Any]]
     integers: tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None = None
     knobs: dict[str, Any] = field(default_factory=dict)
     cotangent: NDArray[Any] | None = None
+    exact: bool = False
 
     def __repr__(self) -> str:
         """Name the shape, kind and knobs; the arrays are saved, not printed."""
@@ -60,6 +63,8 @@ class Problem:
         keys = "" if of.keys == of.length else f" S={of.keys}"
         sizes = f"B={of.batch} H={of.heads} T={of.length}{keys}"
         dims = f"K={of.key_dim} V={of.value_dim}"
+        dims += f" M={of.slots}" if of.slots > 1 else ""
+        dims += f" groups={of.groups}" if of.groups > 1 else ""
         knobs = "".join(f" {name}={value}" for name, value in self.knobs.items())
         return f"{sizes} {dims} {self.scope.dtype}, {self.kind}{knobs}"
 
@@ -69,20 +74,66 @@ class Problem:
         printer.text(repr(self))
 
     @property
+    def query(self) -> NDArray[Any]:
+        """The queries."""
+        return self.inputs["query"]
+
+    @property
+    def key(self) -> NDArray[Any]:
+        """The keys."""
+        return self.inputs["key"]
+
+    @property
+    def value(self) -> NDArray[Any]:
+        """The values."""
+        return self.inputs["value"]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis by its letter."""
+        return self.scope.operator.sizes(self.inputs)
+
+    @property
     def length(self) -> int:
         """``T``, the number of queries."""
-        return int(self.query.shape[-2])
+        return self.sizes["t"]
 
     @property
     def shape(self) -> Shape:
         """The sizes of the problem."""
-        batch, heads, length, key_dim = self.query.shape
-        keys, value_dim = self.value.shape[-2:]
-        return Shape(batch, heads, length, keys, key_dim, value_dim)
+        of = self.sizes
+        tokens = (of["b"], of["h"], of["t"], of["s"], of["k"], of["v"])
+        groups = of["g"] // max(of["h"], 1)
+        return Shape(*tokens, groups=groups, slots=of["m"], levels=of["l"])
 
     def with_inputs(self, **inputs: Any) -> "Problem":
         """Return the problem with other inputs, whose sums are not known exactly."""
-        return replace(self, integers=None, **inputs)
+        changed = {**self.inputs, **inputs}
+        return replace(self, integers=None, exact=False, inputs=changed)
+
+    def without(self, *names: str) -> "Problem":
+        """Return the problem with some inputs left out."""
+        kept = {n: x for n, x in self.inputs.items() if n not in names}
+        return replace(self, integers=None, exact=False, inputs=kept)
+
+    def first_of_batch(self) -> "Problem":
+        """Return the problem of the first batch entry."""
+        inputs = self.scope.operator.inputs
+        one = {x.name for x in inputs if "b" in x.axes}
+        return self.with_inputs(
+            **{name: x[:1] for name, x in self.inputs.items() if name in one}
+        )
+
+    def of_tokens(self, name: str, first: int | None, last: int | None) -> Any:
+        """Return what an input holds of the tokens from `first` to before `last`."""
+        x, axis = self.inputs[name], self.scope.operator.input(name).token_axis
+        if axis is None:
+            return x
+        each = x.shape[axis] // max(self.length, 1)  # keys of one query
+        if not self.scope.operator.family:
+            each = 1
+        span = slice(*(n if n is None else n * each for n in (first, last)))
+        return x[(*(slice(None),) * axis, span)]
 
     def prefix(self, length: int) -> "Problem":
         """Return the problem of the first tokens."""
@@ -90,9 +141,8 @@ class Problem:
 
     def span(self, first: int, last: int) -> "Problem":
         """Return the problem of the tokens from `first` to before `last`."""
-        of_span = (..., slice(first, last), slice(None))
         return self.with_inputs(
-            query=self.query[of_span], key=self.key[of_span], value=self.value[of_span]
+            **{name: self.of_tokens(name, first, last) for name in self.inputs}
         )
 
     def solve(
@@ -108,6 +158,8 @@ class Problem:
         confidence : float, optional
             The lambda of the probabilistic tier, for independent draws only.
         """
+        if self.scope.operator.family:
+            return consulting.output(self._consultation, confidence)
         contract = self.scope.contract
         quotient = contract.quotient(self.query.shape[-1])
         precisions = contract.precisions(self.scope.dtype)
@@ -123,8 +175,10 @@ class Problem:
             confidence=confidence,
         )
 
-    def solve_state(self) -> tuple[Bounded, Bounded]:
-        """Return the exact state after the last key, memory and normalizer."""
+    def solve_state(self) -> tuple[Bounded, ...]:
+        """Return the exact state after the last key: memory, normalizer if any."""
+        if self.scope.operator.family:
+            return consulting.states(self._consultation)
         contract = self.scope.contract
         return bounded_state(
             self._evaluation,
@@ -132,11 +186,12 @@ class Problem:
             chunk_size=contract.chunk_size,
         )
 
-    def solve_gradients(
-        self, *, confidence: float | None = None
-    ) -> tuple[Bounded, Bounded, Bounded]:
+    def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
         assert self.cotangent is not None
+        if self.scope.operator.family:
+            cotangent = self.cotangent.astype(np.float64)
+            return consulting.gradients(self._consultation, cotangent, confidence)
         contract = self.scope.contract
         precisions = contract.precisions(self.scope.dtype)
         query, key = self._features()
@@ -163,8 +218,7 @@ class Problem:
                 maps, (self.query, self.key), found[:2], strict=True
             )
         )
-        of_query, of_key = through
-        return of_query, of_key, found[2]
+        return dict(zip(self.inputs, (*through, found[2]), strict=True))
 
     def _features(self) -> tuple[Bounded, Bounded]:
         """Return the features of queries and keys with their admitted errors."""
@@ -190,6 +244,13 @@ class Problem:
     @cached_property
     def _evaluation(self) -> Evaluation:
         return self._evaluated()
+
+    @cached_property
+    def _consultation(self) -> consulting.Consultation:
+        of = self.scope
+        return consulting.Consultation(
+            of.operator, of.contract, of.dtype, dict(self.inputs), exact=self.exact
+        )
 
     @cached_property
     def _integer_sums(self) -> Integers:

@@ -90,7 +90,11 @@ def first_of(
 
 def not_normalised(scope: Scope) -> str | None:
     """Ask for normalised rows."""
-    return None if scope.contract.normalize else "the contract says normalize=false"
+    if scope.normalised:
+        return None
+    if scope.operator.family:
+        return "rows of the operator are no averages"
+    return "the contract says normalize=false"
 
 
 def not_causal(scope: Scope) -> str | None:
@@ -100,6 +104,10 @@ def not_causal(scope: Scope) -> str | None:
 
 def not_homogeneous(scope: Scope) -> str | None:
     """Ask for maps and a quotient that commute with powers of two."""
+    if scope.operator.family:
+        if {"query", "key"} & {*scope.linear}:
+            return None
+        return "the output is linear neither in queries nor in keys"
     for feature_map in (scope.query_map, scope.key_map):
         if not feature_map.homogeneous:
             return f"the feature map {feature_map.name} is not homogeneous"
@@ -162,12 +170,35 @@ def no_gradients_of_state(scope: Scope) -> str | None:
 
 def no_tangent(scope: Scope) -> str | None:
     """Ask for features that can grow in proportion, and a quotient that ignores it."""
+    if scope.operator.family:
+        return "the operator has no feature map"
     for feature_map in (scope.query_map, scope.key_map):
         if feature_map.tangent is None:
             return f"no direction scales the features of {feature_map.name}"
     if scope.contract.eps:
         return f"the declared eps={scope.contract.eps:g} breaks it"
     return not_normalised(scope)
+
+
+def not_linear_in_values(scope: Scope) -> str | None:
+    """Ask for an operator whose weights do not depend on the values."""
+    if "value" in scope.linear:
+        return None
+    return "the output is not linear in the values"
+
+
+def not_mergeable(scope: Scope) -> str | None:
+    """Ask for states that are sums over the tokens, whatever came before."""
+    if scope.operator.family in (None, "based", "rebased"):
+        return None
+    return "what a state becomes depends on later tokens, so states do not add up"
+
+
+def no_long_sequences(scope: Scope) -> str | None:
+    """Ask for an operator of which long sequences can be judged."""
+    if scope.operator.longest is not None:
+        return "no error bound is proved for the operator on sequences that long"
+    return None
 
 
 def not_float64(scope: Scope) -> str | None:

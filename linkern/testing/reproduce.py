@@ -16,11 +16,12 @@ from linkern.testing.command import metadata_of
 from linkern.testing.contract import as_text
 from linkern.testing.loading import Interface
 from linkern.testing.messages import Call, Environment, to_layout
-from linkern.testing.operators import INPUT_NAMES
+from linkern.testing.operators import OPERATORS
 from linkern.testing.placement import place
 from linkern.testing.plan import Plan
 from linkern.testing.registry import CHECKS
 from linkern.testing.report import CheckResult, Counterexample
+from linkern.testing.spans import factor_of
 
 __all__ = ["command", "write"]
 
@@ -109,7 +110,8 @@ def write(
         text = _filled("command.py", heading, constants, "")
     else:
         constants |= _of_function(plan, example, views)
-        half = any(call.query.dtype.name == "bfloat16" for call in example.calls)
+        values = [call.inputs["value"] for call in example.calls]
+        half = any(x.dtype.name == "bfloat16" for x in values)
         native = _NATIVE[plan.framework].format(
             half=_HALF[plan.framework] if half else "", device=plan.device
         )
@@ -134,13 +136,13 @@ def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[A
     """Return what is stored, and how each call sees what is stored."""
     arrays: dict[str, NDArray[Any]] = {}
     views = []
-    layout = plan.contract.layout
+    layout, operator = plan.contract.layout, OPERATORS[plan.op]
     for i, (call, output) in enumerate(
         zip(example.calls, example.outputs, strict=False)
     ):
         seen: dict[str, Any] = {}
-        for name in INPUT_NAMES:
-            x = to_layout(getattr(call, name), layout)
+        for name, given in call.inputs.items():
+            x = to_layout(given, layout, operator.input(name).axes)
             if x.dtype.name == "bfloat16":
                 x = x.astype(np.float32)
             stored, view = _in_memory(x, call)
@@ -175,18 +177,24 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
             {
                 "options": {
                     **_scale(interface, plan, call),
+                    **_micro_steps(interface, plan, call),
                     **plan.options,
                     **call.options,
                 },
                 "cuts": call.cuts,
+                "segments": call.segments,
                 "views": seen,
             }
             for call, seen in zip(example.calls, views, strict=True)
         ],
+        "NAMES": OPERATORS[plan.op].names,
+        "TIMES": _token_axes(plan),
         "INPUTS": interface.inputs,
         "STATE": interface.state,
         "NEEDS_STATE": interface.state in interface.needed,
         "FINAL_STATE": interface.final_state,
+        "PACKED": interface.cu_seqlens,
+        "POSITION": interface.position,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
     }
@@ -194,23 +202,40 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
 
 def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
     """Return the scale as the referee passes it, to a target that has one."""
-    if interface.scale is None:
+    if interface.scale is None or not OPERATORS[plan.op].has_scale:
         return {}
-    scale = plan.contract.scale
-    return {
-        interface.scale: call.query.shape[-1] ** -0.5
-        if isinstance(scale, str)
-        else scale
-    }
+    return {interface.scale: factor_of(_environment(plan), call)}
+
+
+def _micro_steps(interface: Interface, plan: Plan, call: Call) -> dict[str, int]:
+    """Return how many keys each query has, for a target that asks for it."""
+    if interface.micro_steps is None:
+        return {}
+    sizes = OPERATORS[plan.op].sizes(call.inputs)
+    return {interface.micro_steps: sizes["s"] // max(sizes["t"], 1) or 1}
+
+
+def _environment(plan: Plan) -> Environment:
+    contract = plan.contract
+    return Environment(
+        "", layout=contract.layout, scale=contract.scale, op=OPERATORS[plan.op].name
+    )
+
+
+def _token_axes(plan: Plan) -> dict[str, int]:
+    """Return which axis of each input has the tokens, in the layout of the target."""
+    axis = plan.contract.layout.index("t")
+    return {one.name: axis for one in OPERATORS[plan.op].inputs if one.per_token}
 
 
 def _of_command(plan: Plan, example: Counterexample) -> dict[str, Any]:
-    contract = plan.contract
-    where = Environment("", layout=contract.layout, scale=contract.scale)
+    where = _environment(plan)
     return {
         "COMMAND": plan.command,
+        "NAMES": OPERATORS[plan.op].names,
+        "TIMES": _token_axes(plan),
         "CALLS": [
-            {"metadata": metadata_of(call, where, plan.op), "cuts": call.cuts}
+            {"metadata": metadata_of(call, where), "cuts": call.cuts}
             for call in example.calls
         ],
     }

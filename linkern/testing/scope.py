@@ -50,6 +50,21 @@ class Scope:
         return self.interface.keywords - self.fixed
 
     @property
+    def normalised(self) -> bool:
+        """Whether rows are averages of the values."""
+        if self.operator.family:
+            return self.operator.normalised
+        return self.contract.normalize
+
+    @property
+    def linear(self) -> tuple[str, ...]:
+        """The inputs in each of which the output is linear."""
+        kept = self.operator.linear
+        if self.contract.l2norm is None:
+            return kept
+        return tuple(name for name in kept if name not in ("query", "key"))
+
+    @property
     def output_dtype(self) -> str:
         """The dtype that an output must have."""
         return self.contract.output_dtype or self.dtype
@@ -96,7 +111,11 @@ class Scope:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one problem: inputs are ``(batch, heads, length or keys, dim)``."""
+    """Sizes of one problem: inputs are ``(batch, heads, length or keys, dim)``.
+
+    There are `groups` heads of values for each head of queries; slots and levels are
+    those of the operators that have any.
+    """
 
     batch: int
     heads: int
@@ -104,6 +123,29 @@ class Shape:
     keys: int
     key_dim: int
     value_dim: int
+    groups: int = 1
+    slots: int = 1
+    levels: int = 1
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis by the letter that operators know it by."""
+        return {
+            "b": self.batch,
+            "h": self.heads,
+            "g": self.heads * self.groups,
+            "t": self.length,
+            "s": self.keys,
+            "k": self.key_dim,
+            "v": self.value_dim,
+            "m": self.slots,
+            "l": self.levels,
+        }
+
+    def of(self, axes: str) -> tuple[int, ...]:
+        """Return the shape of an array with these axes."""
+        sizes = self.sizes
+        return tuple(sizes[axis] for axis in axes)
 
     @property
     def query(self) -> tuple[int, int, int, int]:

@@ -1,6 +1,7 @@
 """Strategies for sizes: lengths around the edges of tiles, dimensions beside them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -39,6 +40,8 @@ TILE_DIMS = (
 )
 # Beyond this many entries of all states together, or tokens, one head is enough.
 LARGE = 2**20
+# Keys of each query, where an operator takes several.
+MICRO = (2, 1, 3)
 MANY = 400
 
 
@@ -64,7 +67,7 @@ def fitted(
 
 def longest(scope: Scope, most: int | None = None) -> int:
     """Return the largest length to try."""
-    limits = [most, scope.contract.max_length, 10**9]
+    limits = [most, scope.contract.max_length, scope.operator.longest, 10**9]
     if scope.contract.interface == "step":
         limits.append(STEPS)  # one call of the target for each token
     return min(x for x in limits if x is not None)
@@ -132,9 +135,14 @@ def shapes(
     wanted = contract.key_dims
     if contract.equal_dims and contract.value_dims:
         wanted = tuple(n for n in contract.value_dims if not wanted or n in wanted)
+    most_dim = scope.operator.largest_key_dim
+    if most_dim is not None:
+        pairs = tuple(pair for pair in pairs if pair[0] <= most_dim)
     key_dim, value_dim = draw(st.sampled_from(pairs)) if pairs else (0, 0)
     if not pairs or wanted:
         key_dim = draw(dims(wanted or few, key_dims))
+        if most_dim is not None and not wanted:
+            key_dim = min(key_dim, most_dim)
     # Square states are the only ones that can be transposed in silence.
     square = not pairs and key_dim in (contract.value_dims or (key_dim,))
     if contract.equal_dims or (
@@ -146,7 +154,29 @@ def shapes(
     tokens = max(length, keys)
     large = tokens * key_dim * value_dim > LARGE or tokens > MANY
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
-    return Shape(batch, heads, length, keys, key_dim, value_dim)
+    of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
+    return draw(_completed(scope, of_tokens)) if scope.operator.family else of_tokens
+
+
+@st.composite
+def _completed(draw: st.DrawFn, scope: Scope, shape: Shape) -> Shape:
+    """Add the sizes that only some operators have.
+
+    Reaches: value heads that meet the wrong key head, slots taken for channels, levels
+    that are one too few, micro-steps taken for tokens.
+    """
+    letters = {axis for one in scope.operator.inputs for axis in one.axes}
+    groups, slots, levels, keys = 1, 1, 1, shape.keys
+    if scope.contract.value_groups and "h" in letters and draw(st.booleans()):
+        groups = 2
+    if "m" in letters:
+        slots = draw(st.sampled_from((4,) if scope.few_shapes else (3, 1, 4, 8, 17)))
+    if "l" in letters:
+        levels = shape.length.bit_length() + 1  # of the next token, too
+    if "s" in letters:
+        keys = shape.length * draw(st.sampled_from((2,) if scope.few_shapes else MICRO))
+    more = {"groups": groups, "slots": slots, "levels": levels, "keys": keys}
+    return replace(shape, **more)
 
 
 @st.composite

@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 from linkern.testing.frameworks import Framework, Undifferentiable
 from linkern.testing.loading import STATE_COTANGENT_NAMES, STATE_NAMES, Loaded
 from linkern.testing.messages import Call, Environment
+from linkern.testing.operators import OPERATORS
 
-__all__ = ["ABSENT", "Natives", "Spans", "leaves"]
+__all__ = ["ABSENT", "Natives", "Spans", "factor_of", "leaves"]
 
 # No state: not even None was returned.
 ABSENT = object()
-Natives = list[Any]
+Natives = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One span: what selects it, the state before, the output, the state after."""
+    """One span: which it is, the state before, the output, the state after."""
 
-    select: tuple[Any, ...]
+    span: Any
     before: Any
     output: Any
     after: Any
@@ -54,33 +55,50 @@ class Spans:
         self._environment = environment
         self._framework = framework
         self._axis = environment.layout.index("t")
+        self.operator = OPERATORS[environment.op]
         self.changed_state = False
 
-    def _once(self, inputs: Natives, state: Any, call: Call) -> tuple[Any, Any]:
-        """Call the target on one span, and tell its output from its state."""
+    def _once(
+        self, inputs: Natives, state: Any, call: Call, first: int = 0
+    ) -> tuple[Any, Any]:
+        """Call the target on the span from a token on; return its output and state."""
         interface = self._loaded.interface
         states = {interface.state, interface.final_state}
         options: dict[str, Any] = dict.fromkeys(interface.needed & states)
-        if interface.scale:
-            options[interface.scale] = self._scale(call)
+        options |= self._known_besides(call, first)
         if (call.wants_state or call.cuts) and interface.final_state:
             options[interface.final_state] = True
         if interface.state is not None and state is not ABSENT:
             options[interface.state] = state
         options |= {**self._environment.options, **call.options}
+        given = [inputs.get(name) for name in self.operator.names]
         if interface.inputs:
-            options |= dict(zip(interface.inputs, inputs, strict=True))
+            # What is not given is left to the target's own default.
+            named = zip(interface.inputs, given, strict=True)
+            options |= {name: x for name, x in named if x is not None}
             returned = self._loaded.function(**options)
         else:
-            returned = self._loaded.function(*inputs, **options)
+            returned = self._loaded.function(*given, **options)
         if isinstance(returned, tuple | list) and returned:
             rest = returned[1:]
             return returned[0], rest[0] if len(rest) == 1 else tuple(rest) or ABSENT
         return returned, ABSENT
 
-    def _scale(self, call: Call) -> float:
-        scale = self._environment.scale
-        return call.query.shape[-1] ** -0.5 if isinstance(scale, str) else scale
+    def _known_besides(self, call: Call, first: int) -> dict[str, Any]:
+        """Return what a target that asks for it is told besides its inputs."""
+        interface, options = self._loaded.interface, dict[str, Any]()
+        sizes = self.operator.sizes(call.inputs)
+        if interface.scale and self.operator.has_scale:
+            options[interface.scale] = factor_of(self._environment, call)
+        if interface.position and first:
+            options[interface.position] = first
+        if interface.micro_steps:
+            options[interface.micro_steps] = sizes["s"] // max(sizes["t"], 1) or 1
+        if interface.cu_seqlens and call.segments:
+            edges = np.asarray(call.segments, dtype=np.int64)
+            device = self._environment.device
+            options[interface.cu_seqlens] = self._framework.to_native(edges, device)
+        return options
 
     def _pieces(self, length: int, cuts: tuple[int, ...]) -> Iterator[Any]:
         """Yield what selects the tokens of each span along the time axis."""
@@ -89,8 +107,23 @@ class Spans:
         else:
             yield from (slice(*span) for span in pairwise((0, *cuts, length)))
 
+    def length(self, call: Call) -> int:
+        """Return the number of tokens of a call."""
+        return self.operator.sizes(call.inputs)["t"]
+
     def _select(self, span: Any) -> tuple[Any, ...]:
         return (*(slice(None),) * self._axis, span, ...)
+
+    def _part(self, natives: Natives, span: Any, call: Call) -> Natives:
+        """Return the inputs of one span; what is not of tokens belongs to all."""
+        sizes = self.operator.sizes(call.inputs)
+        each = sizes["s"] // max(sizes["t"], 1)
+        return {
+            name: x[self._select(_widened(span, each if "s" in of.axes else 1))]
+            if (of := self.operator.input(name)).per_token
+            else x
+            for name, x in natives.items()
+        }
 
     def run(self, natives: Natives, call: Call) -> tuple[list[Any], Any]:
         """Call the target on one span after the other, handing over the state."""
@@ -104,12 +137,13 @@ class Spans:
     def _walk(self, natives: Natives, call: Call) -> Iterator["_Step"]:
         """Call the target on one span after the other, and yield what it did."""
         state: Any = ABSENT
-        for span in self._pieces(call.query.shape[-2], call.cuts):
-            select = self._select(span)
+        for span in self._pieces(self.length(call), call.cuts):
             held = self._leaves(state)
-            output, after = self._once([x[select] for x in natives], state, call)
+            part = self._part(natives, span, call)
+            first = span.start if isinstance(span, slice) else span
+            output, after = self._once(part, state, call, first)
             self._note_changes(held)
-            yield _Step(select, state, output, after)
+            yield _Step(span, state, output, after)
             state = after
 
     def _leaves(self, state: Any) -> list[tuple[Any, NDArray[Any]]]:
@@ -148,11 +182,13 @@ class Spans:
             raise Undifferentiable(msg)
         cotangents = [
             cotangent[self._select(span)]
-            for span in self._pieces(call.query.shape[-2], call.cuts)
+            for span in self._pieces(self.length(call), call.cuts)
         ]
-        return self._framework.gradients(
-            lambda *inputs: self.run(list(inputs), call)[0], natives, cotangents
-        )
+
+        def function(*inputs: Any) -> list[Any]:
+            return self.run(dict(zip(natives, inputs, strict=True)), call)[0]
+
+        return self._framework.gradients(function, [*natives.values()], cotangents)
 
     def _declared_gradients(
         self, natives: Natives, cotangent: Any, call: Call
@@ -162,7 +198,9 @@ class Spans:
         assert vjp is not None
         if not call.cuts and self._environment.interface == "sequence":
             pieces, _ = self.run(natives, call)
-            return pieces, _gradients_of(vjp(*natives, cotangent), 3)[:3]
+            due = len(natives)
+            found_whole = self._gradients_of(vjp(*natives.values(), cotangent), due)
+            return pieces, found_whole[:due]
         names = inspect.signature(vjp).parameters
         given = next((n for n in STATE_NAMES if n in names), None)
         of_final = next((n for n in STATE_COTANGENT_NAMES if n in names), None)
@@ -170,20 +208,36 @@ class Spans:
             msg = "its `vjp` takes no state and no cotangent of one"
             raise Undifferentiable(msg)
         steps = list(self._walk(natives, call))
-        found: list[list[Any]] = [[], [], []]
+        found: list[list[Any]] = [[] for _ in natives]
         of_state = None
         for step in reversed(steps):
             before = None if step.before is ABSENT else step.before
-            inputs = (x[step.select] for x in natives)
+            inputs = self._part(natives, step.span, call).values()
             options = {given: before, of_final: of_state}
-            returned = vjp(*inputs, cotangent[step.select], **options)
-            *of_inputs, of_state = _gradients_of(returned, 4)[:4]
+            of_output = cotangent[self._select(step.span)]
+            returned = vjp(*inputs, of_output, **options)
+            due = len(natives) + 1
+            *of_inputs, of_state = self._gradients_of(returned, due)[:due]
             for kept, x in zip(found, of_inputs, strict=True):
                 kept.insert(0, self._framework.to_numpy(x))
-        joined = (self.joined(x).astype(call.query.dtype) for x in found)
-        device = self._environment.device
-        native = [self._framework.to_native(x, device) for x in joined]
+        device, native = self._environment.device, []
+        for name, pieces in zip(natives, found, strict=True):
+            each_token = self.operator.input(name).per_token
+            whole = self.joined(pieces) if each_token else np.sum(pieces, axis=0)
+            stored = whole.astype(call.inputs[name].dtype)
+            native.append(self._framework.to_native(stored, device))
         return [step.output for step in steps], native
+
+    def _gradients_of(self, returned: Any, due: int) -> list[Any]:
+        """Return what a `vjp` returned, if there is enough of it."""
+        if not isinstance(returned, tuple | list) or len(returned) < due:
+            *first, last = self.operator.names
+            msg = f"its `vjp` must return the gradients of the {', the '.join(first)}"
+            msg += f" and the {last}" if first else last
+            if due > len(self.operator.names):
+                msg += ", and that of the state"
+            raise TypeError(msg)
+        return list(returned)
 
     def joined(self, pieces: list[NDArray[Any]]) -> NDArray[Any]:
         """Put the spans together again; if they do not fit, the first will show it."""
@@ -198,14 +252,23 @@ class Spans:
         return np.concatenate(pieces, axis=self._axis) if fit else pieces[0]
 
 
-def _gradients_of(returned: Any, due: int) -> list[Any]:
-    """Return what a `vjp` returned, if there is enough of it."""
-    if not isinstance(returned, tuple | list) or len(returned) < due:
-        msg = "its `vjp` must return the gradients of the query, the key and the value"
-        if due > 3:
-            msg += ", and that of the state"
-        raise TypeError(msg)
-    return list(returned)
+def factor_of(environment: Environment, call: Call) -> float:
+    """Return the factor on the scores that a target is told."""
+    operator = OPERATORS[environment.op]
+    declared = environment.scale
+    scale = operator.scale if declared is None else declared
+    if isinstance(scale, str):
+        return float(operator.sizes(call.inputs)["k"] ** -0.5)
+    return scale
+
+
+def _widened(span: Any, each: int) -> Any:
+    """Return what selects the keys of a span of queries."""
+    if each == 1:
+        return span
+    if isinstance(span, slice):
+        return slice(span.start * each, span.stop * each)
+    return slice(span * each, (span + 1) * each)
 
 
 def leaves(state: Any) -> list[Any]:

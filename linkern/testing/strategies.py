@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from linkern.testing import gates
 from linkern.testing.generators import (
     extreme_problem,
     integer_problem,
     real_problem,
     with_cotangent,
 )
-from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.scope import Scope, Shape
 from linkern.testing.shapes import (
@@ -45,6 +45,7 @@ __all__ = [
 
 # Backwards need more memory than forwards, and the referee the scores themselves.
 GRADIENT_LENGTH = 200
+SHORTER = 70
 # Independent draws: what the probabilistic tier may be used on.
 RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
@@ -79,15 +80,28 @@ def real_problems(
     kinds: tuple[str, ...] = REAL_KINDS,
     values: tuple[str, ...] = VALUE_KINDS,
 ) -> Problem:
-    """Problems that round: reaches undeclared precision, instability, epsilons."""
+    """Problems that round: reaches undeclared precision, instability, epsilons.
+
+    Kinds are those of features; an operator without any has gates of several kinds.
+    """
     shape = draw(shapes(scope, least=least, least_heads=least_heads))
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from(_kinds(scope, kinds)))
     value_kind = draw(st.sampled_from(values))
     return real_problem(scope, shape, kind, value_kind, draw(generators()))
 
 
+def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds to draw from: what features are, or else what gates are."""
+    if not scope.operator.family:
+        return kinds
+    independent = set(kinds) <= {*RANDOM_KINDS, "constant"}
+    return gates.CALM if independent else gates.KINDS
+
+
 def no_integers(scope: Scope) -> str | None:
-    """Ask for inputs with integer features."""
+    """Ask for inputs with integer features, or sums that are exact."""
+    if scope.operator.family:
+        return gates.no_integers(scope)
     for feature_map in (scope.query_map, scope.key_map):
         if feature_map.from_integers is None:
             return (
@@ -108,23 +122,39 @@ def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """No token or one token: reaches empty grids, reshapes of nothing, first reads."""
     length = draw(st.sampled_from(short_lengths(scope)))
     shape = draw(shapes(scope, least=length, most=length))
-    return real_problem(scope, shape, "normal", "normal", draw(generators()))
+    kind = draw(st.sampled_from(_kinds(scope, ("normal",))))
+    return real_problem(scope, shape, kind, "normal", draw(generators()))
 
 
 @st.composite
 def gradient_problems(
-    draw: st.DrawFn, scope: Scope, *, least: int = 1, random: bool = False
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    random: bool = False,
+    smooth: bool = False,
 ) -> Problem:
-    """Problems with a cotangent, integers or reals: reaches defects of backwards."""
-    shape = draw(shapes(scope, least=least, most=GRADIENT_LENGTH))
+    """Problems with a cotangent, integers or reals: reaches defects of backwards.
+
+    Gates that are `smooth` are not at the ends of what they may be.
+    """
+    most = SHORTER if scope.operator.family else GRADIENT_LENGTH
+    shape = draw(shapes(scope, least=least, most=most))
     rng = draw(generators())
     integers = not random and exact_integers(scope, shape) and draw(st.booleans())
     if integers:
         kind = draw(st.sampled_from(("dense", "onehot")))
         problem = integer_problem(scope, shape, kind, "dense", rng)
+        if "log_decay" in problem.inputs:
+            # What a gradient is where nothing is left, is not for integers to tell.
+            opened = gates.with_decays(problem, np.zeros(1))
+            problem = replace(opened, exact=True)
     else:
         kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
-        kind = draw(st.sampled_from(kinds))
+        kind = draw(st.sampled_from(_kinds(scope, kinds)))
+        if smooth and scope.operator.family:
+            kind = "smooth"
         problem = real_problem(scope, shape, kind, "normal", rng)
     return with_cotangent(problem, rng)
 
@@ -146,7 +176,9 @@ def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     rng = draw(generators())
     if kind == "onehot" and exact_integers(scope, shape):
         return integer_problem(scope, shape, "onehot", "sparse", rng)
-    return real_problem(scope, shape, "uniform", "positive", rng)
+    # Decays would add up to more error than a sum of all has.
+    calm = "open" if scope.operator.family else "uniform"
+    return real_problem(scope, shape, calm, "positive", rng)
 
 
 @st.composite
@@ -157,7 +189,7 @@ def tile_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     rng = draw(generators())
     if exact_integers(scope, shape) and draw(st.booleans()):
         return integer_problem(scope, shape, "dense", "sparse", rng)
-    return real_problem(scope, shape, "uniform", "normal", rng)
+    return real_problem(scope, shape, _kinds(scope, ("uniform",))[0], "normal", rng)
 
 
 @st.composite
@@ -165,7 +197,8 @@ def busy_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Take calls long enough to meet each other: reaches shared scratch memory."""
     pairs = ((4, 5),) if scope.few_shapes else ((16, 17), (16, 33))
     shape = draw(shapes(scope, lengths=(513, 600), least_heads=2, pairs=pairs))
-    return real_problem(scope, shape, "uniform", "normal", draw(generators()))
+    calm = _kinds(scope, ("uniform",))[0]
+    return real_problem(scope, shape, calm, "normal", draw(generators()))
 
 
 @st.composite
@@ -179,11 +212,11 @@ def extreme_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 def broadcast_heads(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
     """Make all heads equal, so that one can stand for all of them in memory."""
     problem = draw(problems)
-    equal = {
-        name: np.repeat(x[:, :1], x.shape[1], axis=1)
-        for name in INPUT_NAMES
-        for x in (getattr(problem, name),)
-    }
+    equal = dict(problem.inputs)
+    for name, x in problem.inputs.items():
+        axis = problem.scope.operator.input(name).head_axis
+        if axis is not None:
+            equal[name] = np.repeat(np.take(x, [0], axis), x.shape[axis], axis)
     return problem.with_inputs(**equal)
 
 

@@ -39,6 +39,7 @@ def open_target(
         vjp=environment.vjp,
         interface=environment.interface,
         options=environment.options,
+        op=environment.op,
     )
     return loaded.interface, Caller(loaded, environment, framework)
 

@@ -127,8 +127,13 @@ def judge(kernel, check, **options):
     return report.checks[0]
 
 
+# Those of operators with gates are seen to fail in test_family.
+OF_GATES = "linkern.testing.checks.family"
+LAWS = [name for name, law in CHECKS.items() if law.law.__module__ != OF_GATES]
+
+
 def test_every_check_has_a_kernel_that_breaks_it():
-    assert set(BREAKS) == set(CHECKS)
+    assert set(BREAKS) == set(LAWS)
 
 
 def judge_law(kernel, check):
@@ -138,7 +143,7 @@ def judge_law(kernel, check):
     )
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", LAWS)
 def test_each_check_is_seen_to_fail(check):
     result = judge_law(BREAKS[check], check)
     assert result.verdict == "failed"
@@ -146,7 +151,7 @@ def test_each_check_is_seen_to_fail(check):
     assert result.counterexample.calls
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", LAWS)
 def test_each_check_is_seen_to_pass(check):
     right = stateful(Parts())
     if check == "scaling_of_keys":
@@ -197,7 +202,7 @@ def test_a_lost_key_shrinks_to_just_past_the_chunk():
         FAULTY["key_lost_at_chunk_edge"], "value_on_integers"
     ).counterexample
     # The mutant loses the last key of a full chunk of 16, so 17 tokens are needed.
-    assert example.calls[-1].query.shape[-2] == 17
+    assert example.calls[-1].inputs["query"].shape[-2] == 17
     assert example.index[-2] == 16
     assert example.got != example.exact
 

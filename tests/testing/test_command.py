@@ -32,7 +32,7 @@ def target(command, timeout=20.0, **options):
         if name in options
     }
     where = Environment("", **options)
-    return CommandTarget(command, where, timeout, op="linear_attention", **of_target)
+    return CommandTarget(command, where, timeout, **of_target)
 
 
 def program(name, **options):
@@ -54,9 +54,11 @@ def random_call(length=5, dtype=np.float32, layout="bhtd", **options):
     rng = np.random.default_rng(0)
     lead = {"htd": (1, 3), "td": (1, 1)}.get(layout, (2, 3))
     query, key = rng.normal(size=(2, *lead, length, 4)).astype(dtype)
-    return Call(
-        query, key, rng.normal(size=(*lead, length, 6)).astype(dtype), **options
-    )
+    return of(query, key, rng.normal(size=(*lead, length, 6)).astype(dtype), **options)
+
+
+def of(query, key, value, **options):
+    return Call({"query": query, "key": key, "value": value}, **options)
 
 
 def dtype_named(name):
@@ -76,8 +78,8 @@ def test_numbers_come_back_bit_for_bit(name, layout):
     wide = np.float64 if name == "float64" else np.float32
     assert reply.dtype == name
     assert reply.output.dtype == wide
-    assert reply.output.tobytes() == call.value.astype(wide).tobytes()
-    sizes = dict(zip("bhtd", call.value.shape, strict=True))
+    assert reply.output.tobytes() == call.inputs["value"].astype(wide).tobytes()
+    sizes = dict(zip("bhtd", call.inputs["value"].shape, strict=True))
     assert reply.shape == reply.expected_shape == tuple(sizes[a] for a in layout)
     assert not reply.changed
     assert not reply.aliased
@@ -132,7 +134,7 @@ def test_states_are_handed_over_bit_for_bit():
     spans = rng.normal(size=(2, 1, 1, 3, 2)).astype(np.float32)
     value = np.concatenate(spans, axis=-2)
     reply = program("remembers", takes_state=True).call(
-        Call(value, value, value, cuts=(3,))
+        of(value, value, value, cuts=(3,))
     )
     assert np.array_equal(reply.output, np.concatenate(spans[[0, 0]], axis=-2))
     # Its memory has a shape of its own: that is said, and not read as a state.
@@ -148,7 +150,7 @@ def test_states_come_back_in_the_order_of_the_judge(layout):
         .call(call)
         .states
     )
-    lead = call.query.shape[:2]
+    lead = call.inputs["query"].shape[:2]
     assert np.array_equal(memory, np.full((*lead, 4, 6), 3, np.float32))
     assert np.array_equal(normalizer, np.ones((*lead, 4), np.float32))
 
@@ -158,9 +160,10 @@ def test_the_example_goes_on_where_it_left_off(layout):
     kernel = example(layout=layout)
     whole = random_call(length=7, layout=layout)
     # With features of one and integer values, every sum is exact in every order.
-    zeros, value = np.zeros_like(whole.query), np.rint(whole.value * 4)
-    one = kernel.call(Call(zeros, zeros, value, wants_state=True))
-    other = kernel.call(Call(zeros, zeros, value, cuts=(0, 2, 6)))
+    zeros = np.zeros_like(whole.inputs["query"])
+    value = np.rint(whole.inputs["value"] * 4)
+    one = kernel.call(of(zeros, zeros, value, wants_state=True))
+    other = kernel.call(of(zeros, zeros, value, cuts=(0, 2, 6)))
     assert np.array_equal(one.output, other.output)
     sums = np.cumsum(value, -2)
     assert np.array_equal(one.output, sums / np.arange(1, 8, dtype="f4")[:, None])
@@ -189,9 +192,10 @@ def test_a_span_of_the_wrong_shape_is_named():
 @pytest.mark.parametrize("name", ["float64", "bfloat16"])
 def test_gradients(name, layout):
     call = random_call(dtype=dtype_named(name), layout=layout)
-    call = Call(call.query, call.key, call.value, cotangent=call.value[..., ::-1])
+    cotangent = call.inputs["value"][..., ::-1]
+    call = of(*call.inputs.values(), cotangent=cotangent)
     reply = program("differentiates", layout=layout, differentiable=True).call(call)
-    due = (call.query, call.key, call.cotangent)
+    due = (call.inputs["query"], call.inputs["key"], call.cotangent)
     for got, exact in zip(reply.gradients, due, strict=True):
         assert np.array_equal(got, exact.astype(got.dtype))
     assert reply.gradient_dtypes == (name,) * 3
@@ -199,11 +203,11 @@ def test_gradients(name, layout):
 
 
 def test_gradients_that_there_are_none_of():
-    call = random_call(cotangent=random_call().value)
+    call = random_call(cotangent=random_call().inputs["value"])
     assert "not declared" in program("copies").call(call).not_differentiable
     with pytest.raises(TargetRaised, match="no tensor `query_gradient`"):
         program("copies", differentiable=True).call(call)
-    cotangent = random_call(length=4).value
+    cotangent = random_call(length=4).inputs["value"]
     cut = random_call(length=4, cuts=(2,), cotangent=cotangent)
     reply = program("remembers", differentiable=True).call(cut)
     assert reply.gradients is None
@@ -221,8 +225,8 @@ def test_threads_are_processes_at_once(tmp_path):
     )
     reply = shell(script).call(call)
     assert len(reply.other_outputs) == 1
-    assert np.array_equal(reply.other_outputs[0], call.value)
-    assert np.array_equal(reply.output, call.value)
+    assert np.array_equal(reply.other_outputs[0], call.inputs["value"])
+    assert np.array_equal(reply.output, call.inputs["value"])
 
 
 def test_a_crash_among_threads_is_a_crash():
@@ -401,9 +405,9 @@ def test_a_kernel_in_c_and_its_flaw(compiled):
     zeros = np.zeros((2, 2, 9, 3), np.float32)
     value = np.broadcast_to(np.arange(9, dtype=np.float32)[:, None], (2, 2, 9, 5))
     due = value / 2
-    right = compiled("right").call(Call(zeros, zeros, value))
+    right = compiled("right").call(of(zeros, zeros, value))
     assert np.array_equal(right.output, due)
-    wrong = compiled("wrong", "-DLOSE_LAST_KEY").call(Call(zeros, zeros, value))
+    wrong = compiled("wrong", "-DLOSE_LAST_KEY").call(of(zeros, zeros, value))
     assert np.array_equal(wrong.output[..., :-1, :], due[..., :-1, :])
     assert (wrong.output[..., -1, :] == 3.5).all()
 

@@ -166,7 +166,7 @@ def test_gradients_of_integers_are_dyadic(seed, length, key_dim):
     inputs = problem.query, problem.key, problem.value, problem.cotangent
     # Float64 holds every sum on the way: what a correct kernel returns is exact.
     found = stateful(Parts()).vjp(*inputs)
-    for got, due in zip(found[:3], problem.solve_gradients(), strict=True):
+    for got, due in zip(found[:3], problem.solve_gradients().values(), strict=True):
         assert np.array_equal(got, due.output)
 
 
@@ -190,8 +190,10 @@ def test_the_gradient_of_relu_at_zero_is_unknown_and_any_other_is_not():
     one = np.ones((1, 1, 3, 2), np.float32)
     query = one.copy()
     query[0, 0, 1, 0] = 0
-    problem = Problem(scope, "by hand", query, one, one, cotangent=one)
-    of_query, of_key, of_value = problem.solve_gradients()
+    problem = Problem(
+        scope, "by hand", {"query": query, "key": one, "value": one}, cotangent=one
+    )
+    of_query, of_key, of_value = problem.solve_gradients().values()
     assert np.array_equal(np.isinf(of_query.bound), query == 0)
     assert np.isfinite(of_key.bound).all()
     assert np.isfinite(of_value.bound).all()

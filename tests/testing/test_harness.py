@@ -86,7 +86,7 @@ def the_counterexample_is_none():
     kernel = FAULTY["key_lost_at_chunk_edge"]
     example = judged(kernel, "value_on_integers", shrink=True).counterexample
     call = example.calls[-1]
-    output = kernel(call.query, call.key, call.value)
+    output = kernel(*call.inputs.values())
     if example.index is None or any(
         i >= n for i, n in zip(example.index, output.shape, strict=True)
     ):

@@ -19,7 +19,7 @@ def target(name):
 
 def call(length=2, dtype=np.float32):
     x = np.ones((1, 1, length, 1), dtype)
-    return Call(x, x, x)
+    return Call({"query": x, "key": x, "value": x})
 
 
 @pytest.fixture

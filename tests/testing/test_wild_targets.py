@@ -140,7 +140,7 @@ def alive(group):
 
 def call(length=2, dim=1):
     x = np.ones((1, 1, length, dim), np.float32)
-    return Call(x, x, x)
+    return Call({"query": x, "key": x, "value": x})
 
 
 def open_child(name, timeout=10.0, **options):

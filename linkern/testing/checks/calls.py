@@ -4,8 +4,8 @@ import numpy as np
 
 from linkern.testing import strategies as draws
 from linkern.testing.findings import Violation
+from linkern.testing.gates import altered
 from linkern.testing.judging import Trial, well_formed
-from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.registry import (
     check,
@@ -13,6 +13,7 @@ from linkern.testing.registry import (
     not_thread_safe,
     not_validating,
 )
+from linkern.testing.scope import Scope
 
 __all__ = [
     "bad_input",
@@ -60,7 +61,8 @@ def determinism(trial: Trial, problem: Problem) -> None:
 @check(
     "an output belongs to its caller: the next call neither changes it nor returns it",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope, least=2, kinds=("uniform",)), inputs=INPUT_NAMES
+        draws.real_problems(scope, least=2, kinds=("uniform",)),
+        inputs=tuple(x.name for x in scope.operator.inputs if x.per_token),
     ),
     share=0.3,
     in_outputs=False,
@@ -70,8 +72,14 @@ def freshness(trial: Trial, problem: Problem) -> None:
     trial.run(problem)
     name = problem.knobs["inputs"]
     # The last token alone is another: a kernel that compares the first few will not do.
-    x = getattr(problem, name).copy()
-    x[..., -1:, :] = x[..., -1:, :] * 3 - 1
+    x = problem.inputs[name].copy()
+    axis = problem.scope.operator.input(name).token_axis
+    assert axis is not None
+    last = (*(slice(None),) * axis, slice(-1, None))
+    if problem.scope.operator.family:
+        x[last] = altered(problem, name, x[last])
+    else:
+        x[last] = x[last] * 3 - 1
     changed = problem.with_inputs(**{name: x})
     reply = trial.observe(changed)
     if reply.overwritten:
@@ -153,11 +161,18 @@ def short_sequences(trial: Trial, problem: Problem) -> None:
     trial.require_within(output, problem.solve(), problem, message)
 
 
+def _misfits(scope: Scope) -> tuple[str, ...]:
+    """Return what can be wrong with the shape of an input."""
+    names = [x.name for x in scope.operator.inputs if x.per_token and x.name != "query"]
+    channels = [f"{n} channels" for n in names if n == "key"]
+    return (*channels, *(f"{n} tokens" for n in names), "all heads")
+
+
 @check(
     "inputs whose shapes do not fit are refused with an exception",
     problems=lambda scope: draws.with_choice(
         draws.real_problems(scope, least=3),
-        misfit=("key channels", "key tokens", "value tokens", "heads"),
+        misfit=_misfits(scope),
     ),
     unsupported=not_validating,
     share=0.3,
@@ -166,15 +181,18 @@ def short_sequences(trial: Trial, problem: Problem) -> None:
 def bad_input(trial: Trial, problem: Problem) -> None:
     """Reaches: missing validation, silent broadcasting."""
     what = problem.knobs["misfit"]
-    key, value = problem.key, problem.value
-    if what == "key channels":
-        key = np.concatenate([key, key], axis=-1)
-    elif what == "key tokens":
-        key = key[..., :-1, :]
-    elif what == "value tokens":
-        value = value[..., :-1, :]
+    name, _, wrong = what.partition(" ")
+    if wrong == "heads":
+        name = "key" if "key" in problem.inputs else "value"
+    x = problem.inputs[name]
+    axis = problem.scope.operator.input(name).token_axis
+    if wrong == "channels":
+        x = np.concatenate([x, x], axis=-1)
+    elif wrong == "tokens":
+        assert axis is not None
+        x = np.take(x, range(x.shape[axis] - 1), axis)
     else:
-        key = np.concatenate([key, key, key], axis=1)
-    if not trial.refuses(problem.with_inputs(key=key, value=value)):
+        x = np.concatenate([x, x, x], axis=1)
+    if not trial.refuses(problem.with_inputs(**{name: x})):
         message = f"it accepted a misfit of {what} in silence"
         raise Violation(message, problem)

@@ -7,7 +7,12 @@ from linkern.testing.checks.values import require_in_range
 from linkern.testing.findings import Violation
 from linkern.testing.judging import Trial
 from linkern.testing.problem import Problem
-from linkern.testing.registry import check, no_nan_policy
+from linkern.testing.registry import (
+    check,
+    first_of,
+    no_nan_policy,
+    not_linear_in_values,
+)
 
 __all__ = ["nan_policy", "ranges"]
 
@@ -21,6 +26,10 @@ __all__ = ["nan_policy", "ranges"]
 def ranges(trial: Trial, problem: Problem) -> None:
     """Reaches: overflow to silent zeros or NaN, underflow, epsilons, thresholds."""
     output = trial.run(problem)
+    if problem.scope.operator.family:
+        message = "the output at the ends of the range is wrong"
+        trial.require_within(output, problem.solve(), problem, message)
+        return
     shared = problem.scope.contract.eps == 0 and problem.scope.contract.normalize
     if shared:
         require_in_range(trial, output, problem)
@@ -36,7 +45,7 @@ def ranges(trial: Trial, problem: Problem) -> None:
         draws.with_cut(draws.real_problems(scope, least=2, kinds=("uniform",))),
         poison=(np.nan, np.inf, -np.inf),
     ),
-    unsupported=no_nan_policy,
+    unsupported=first_of(no_nan_policy, not_linear_in_values),
     share=0.3,
 )
 def nan_policy(trial: Trial, problem: Problem) -> None:

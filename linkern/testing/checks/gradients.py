@@ -6,7 +6,6 @@ from linkern.oracle import Bounded, unit_roundoff
 from linkern.testing import strategies as draws
 from linkern.testing.checks.values import CONFIDENCE
 from linkern.testing.judging import Trial
-from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.registry import (
     check,
@@ -38,7 +37,8 @@ def _require_gradients(
 ) -> None:
     found = trial.gradients(problem, cuts)
     expected = problem.solve_gradients(confidence=confidence)
-    for name, got, due in zip(INPUT_NAMES, found, expected, strict=True):
+    for name, got in found.items():
+        due = expected[name]
         what = message.format(name=name)
         trial.require_within(got, due, problem, what, problem.scope.dtype)
 
@@ -85,8 +85,8 @@ def gradient_identities(trial: Trial, problem: Problem) -> None:
     stored = unit_roundoff(scope.dtype)
     of_keys: tuple[int, ...] = (-2, -1)
     for name, feature_map, got, due, axes in (
-        ("query", scope.query_map, found[0], expected[0], (-1,)),
-        ("key", scope.key_map, found[1], expected[1], of_keys),
+        ("query", scope.query_map, found["query"], expected["query"], (-1,)),
+        ("key", scope.key_map, found["key"], expected["key"], of_keys),
     ):
         assert feature_map.tangent is not None
         direction = feature_map.tangent(getattr(problem, name).astype(np.float64))
@@ -122,7 +122,8 @@ def gradient_of_state(trial: Trial, problem: Problem) -> None:
     "gradients say how the output changes: they agree with differences of the target's "
     "own outputs",
     problems=lambda scope: draws.with_choice(
-        draws.gradient_problems(scope, random=True), inputs=INPUT_NAMES
+        draws.gradient_problems(scope, random=True, smooth=True),
+        inputs=scope.operator.names,
     ),
     unsupported=first_of(not_float64, no_gradients),
     share=0.3,
@@ -131,10 +132,10 @@ def gradient_of_state(trial: Trial, problem: Problem) -> None:
 def finite_differences(trial: Trial, problem: Problem) -> None:
     """Reaches: gradients of another function than the one that is computed."""
     name = problem.knobs["inputs"]
-    x = getattr(problem, name)
+    x = problem.inputs[name]
     rng = np.random.default_rng(problem.length)
     direction = rng.choice([-1.0, 1.0], x.shape)
-    found = dict(zip(INPUT_NAMES, trial.gradients(problem), strict=True))[name]
+    found = trial.gradients(problem)[name]
     assert problem.cotangent is not None
     slope = float((found * direction).sum())
 

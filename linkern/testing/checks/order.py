@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from linkern.testing import strategies as draws
+from linkern.testing.gates import altered
 from linkern.testing.generators import real_problem
 from linkern.testing.judging import Trial
-from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.registry import (
     check,
@@ -16,6 +16,7 @@ from linkern.testing.registry import (
     no_forms,
     no_heads,
     not_causal,
+    not_linear_in_values,
 )
 from linkern.testing.scope import Scope
 
@@ -50,11 +51,15 @@ def causality(trial: Trial, problem: Problem) -> None:
     cut = min(problem.knobs["cut"], problem.length - 1)
     past = trial.run(problem)[..., :cut, :]
     changed = {}
-    for name in INPUT_NAMES:
-        x = getattr(problem, name)
-        # Other finite numbers: reversed along the channels, doubled and shifted.
-        future = 2 * x[..., cut:, ::-1] + x.dtype.type(0.5)
-        changed[name] = np.concatenate([x[..., :cut, :], future], axis=-2)
+    for name in problem.inputs:
+        axis = problem.scope.operator.input(name).token_axis
+        if axis is not None:
+            before, later = (
+                problem.of_tokens(name, *span) for span in ((None, cut), (cut, None))
+            )
+            # Other finite numbers: reversed along the channels, doubled and shifted.
+            future = altered(problem, name, later)
+            changed[name] = np.concatenate([before, future], axis=axis)
     after = trial.run(problem.with_inputs(**changed))[..., :cut, :]
     message = f"changing tokens from {cut} on changed an earlier output"
     trial.require_same(after, past, problem, message)
@@ -123,17 +128,27 @@ def chunk_invariance(trial: Trial, problem: Problem) -> None:
 )
 def heads_independent(trial: Trial, problem: Problem) -> None:
     """Reaches: swapped heads and batches, scratch memory shared between heads."""
-    head = problem.knobs["head"] % problem.query.shape[1]
+    head = problem.knobs["head"] % problem.sizes["g"]
     before = trial.run(problem)[0, head]
     rng = np.random.default_rng(problem.length)
-    other = real_problem(problem.scope, problem.shape, "uniform", "uniform", rng)
+    kind = "mild" if problem.scope.operator.family else "uniform"
+    other = real_problem(problem.scope, problem.shape, kind, "uniform", rng)
     changed = {}
-    for name in INPUT_NAMES:
-        changed[name] = getattr(other, name).copy()
-        changed[name][0, head] = getattr(problem, name)[0, head]
+    for name, x in problem.inputs.items():
+        changed[name] = other.inputs[name].copy()
+        here = _entries_of(problem, name, head)
+        changed[name][here] = x[here]
     after = trial.run(problem.with_inputs(**changed))[0, head]
     message = f"changing other heads changed the output of head {head}"
     trial.require_same(after, before, problem, message)
+
+
+def _entries_of(problem: Problem, name: str, head: int) -> tuple[int, ...]:
+    """Return where an input has what the first output of a head depends on."""
+    axes = problem.scope.operator.input(name).axes
+    of_key = head // problem.shape.groups
+    at = {"b": 0, "h": of_key, "g": head}
+    return tuple(at[axis] for axis in axes if axis in at)
 
 
 @check(
@@ -149,16 +164,18 @@ def permutations(trial: Trial, problem: Problem) -> None:
     rng = np.random.default_rng(problem.length)
     plain, expected = trial.run(problem), problem.solve()
     what = problem.knobs["permuted"]
-    if what == "keys" and problem.scope.operator.causal:
+    operator = problem.scope.operator
+    if what == "keys" and operator.causal:
         what = "features"
+    if what == "features" and not any("k" in one.axes for one in operator.inputs):
+        what = "value channels"
     if what == "value channels":
         by = rng.permutation(problem.shape.value_dim)
-        other = trial.run(problem.with_inputs(value=problem.value[..., by]))
+        other = trial.run(_permuted(problem, "v", by))
         plain, expected = plain[..., by], expected.channels(by)
     elif what == "features":
         by = rng.permutation(problem.shape.key_dim)
-        permuted = {n: getattr(problem, n)[..., by] for n in ("query", "key")}
-        other = trial.run(problem.with_inputs(**permuted))
+        other = trial.run(_permuted(problem, "k", by))
     else:
         by = rng.permutation(problem.shape.keys)
         permuted = {n: getattr(problem, n)[..., by, :] for n in ("key", "value")}
@@ -167,9 +184,17 @@ def permutations(trial: Trial, problem: Problem) -> None:
     trial.require_agreement(other, plain, expected, problem, message)
 
 
+def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
+    """Return the problem with the channels of that letter in another order."""
+    inputs = (one for one in problem.scope.operator.inputs if axis in one.axes)
+    there = (one.name for one in inputs if one.name in problem.inputs)
+    return problem.with_inputs(**{n: problem.inputs[n][..., by] for n in there})
+
+
 @check(
     "the output is additive in the values: f(v + w) = f(v) + f(w)",
     problems=integers_or_reals,
+    unsupported=not_linear_in_values,
     share=0.3,
 )
 def additivity_of_values(trial: Trial, problem: Problem) -> None:
@@ -178,7 +203,10 @@ def additivity_of_values(trial: Trial, problem: Problem) -> None:
     mask = np.arange(problem.value.shape[-2])[:, None] % 2 == 0
     first = np.where(mask, problem.value, problem.value / 2).astype(problem.value.dtype)
     second = np.where(mask, 0, problem.value / 2).astype(problem.value.dtype)
-    parts = [replace(problem, value=v, integers=None) for v in (first, second)]
+    parts = [
+        replace(problem.with_inputs(value=v), exact=problem.exact)
+        for v in (first, second)
+    ]
     together = trial.run(problem)
     total = np.add(*(trial.run(part) for part in parts))
     stored = problem.scope.output_dtype

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from linkern.testing import strategies as draws
 from linkern.testing.judging import Trial
 from linkern.testing.problem import Problem
-from linkern.testing.registry import check, not_homogeneous
+from linkern.testing.registry import check, not_homogeneous, not_linear_in_values
 from linkern.testing.scope import Scope
 
 __all__ = ["scaling_of_keys", "scaling_of_values"]
@@ -38,6 +38,7 @@ def _powers_of_two(scope: Scope) -> tuple[float, ...]:
     "scaling the values by a power of two, or negating them, does the same to the "
     "output, bitwise",
     problems=_scaled,
+    unsupported=not_linear_in_values,
     share=0.35,
 )
 def scaling_of_values(trial: Trial, problem: Problem) -> None:
@@ -49,18 +50,26 @@ def scaling_of_values(trial: Trial, problem: Problem) -> None:
         trial.require_same(trial.run(scaled), factor * plain, problem, message)
 
 
+def _homogeneous(scope: Scope) -> tuple[str, ...]:
+    if not scope.operator.family:
+        return ("key", "query")
+    return tuple(name for name in ("key", "query") if name in scope.linear)
+
+
 @check(
     "scaling all keys, or all queries, by a power of two leaves a normalised output "
     "unchanged (and scales one that is not normalised), bitwise",
-    problems=lambda scope: draws.with_choice(_scaled(scope), inputs=("key", "query")),
+    problems=lambda scope: draws.with_choice(
+        _scaled(scope), inputs=_homogeneous(scope)
+    ),
     unsupported=not_homogeneous,
 )
 def scaling_of_keys(trial: Trial, problem: Problem) -> None:
     """Reaches: any epsilon or clamp in the quotient, however small."""
     name, plain = problem.knobs["inputs"], trial.run(problem)
     for factor in _powers_of_two(problem.scope):
-        scaled = problem.with_inputs(**{name: _times(getattr(problem, name), factor)})
-        expected = plain if problem.scope.contract.normalize else factor * plain
+        scaled = problem.with_inputs(**{name: _times(problem.inputs[name], factor)})
+        expected = plain if problem.scope.normalised else factor * plain
         message = f"scaling the {name} by {factor:g} changed more than it should"
         trial.require_same(trial.run(scaled), expected, problem, message)
 

@@ -12,8 +12,10 @@ from linkern.testing.problem import Problem
 from linkern.testing.registry import (
     check,
     first_of,
+    no_long_sequences,
     no_state,
     not_causal,
+    not_mergeable,
     not_random,
 )
 from linkern.testing.scope import Scope
@@ -85,7 +87,7 @@ def state_value(trial: Trial, problem: Problem) -> None:
     dtypes = (precisions.state, precisions.normalizer)
     names = ("memory", "normalizer")
     states, expected = trial.states(problem), problem.solve_state()
-    if scope.contract.normalize and len(states) == 1:
+    if len(scope.operator.state) > 1 and scope.normalised and len(states) == 1:
         message = "the state lacks a normalizer"
         raise Violation(message, problem)
     for name, got, due, dtype in zip(names, states, expected, dtypes, strict=False):
@@ -97,7 +99,7 @@ def state_value(trial: Trial, problem: Problem) -> None:
 @check(
     "states add up: that of two spans is the sum of those of each alone",
     problems=_cut_problems,
-    unsupported=_stateful,
+    unsupported=first_of(_stateful, not_mergeable),
     share=0.2,
     in_outputs=False,
 )
@@ -124,7 +126,7 @@ def state_merge(trial: Trial, problem: Problem) -> None:
     problems=lambda scope: draws.with_choice(
         draws.long_problems(scope), span=(250, 64, 500)
     ),
-    unsupported=_stateful,
+    unsupported=first_of(_stateful, no_long_sequences),
     share=0.05,
 )
 def state_drift(trial: Trial, problem: Problem) -> None:

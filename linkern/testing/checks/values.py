@@ -6,7 +6,12 @@ from linkern.oracle import Bounded
 from linkern.testing import strategies as draws
 from linkern.testing.judging import Trial
 from linkern.testing.problem import Problem
-from linkern.testing.registry import check, not_normalised, not_random
+from linkern.testing.registry import (
+    check,
+    no_long_sequences,
+    not_normalised,
+    not_random,
+)
 
 __all__ = [
     "CONFIDENCE",
@@ -102,7 +107,7 @@ def _hull(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         low = np.minimum.accumulate(value, axis=-2)
         high = np.maximum.accumulate(value, axis=-2)
     else:
-        rows = (*problem.query.shape[:-1], value.shape[-1])
+        rows = problem.shape.of("bgtv")
         low = np.broadcast_to(value.min(axis=-2, keepdims=True), rows)
         high = np.broadcast_to(value.max(axis=-2, keepdims=True), rows)
     if problem.scope.contract.eps:
@@ -133,6 +138,7 @@ def dimensions(trial: Trial, problem: Problem) -> None:
 @check(
     "thousands of tokens are no different: the error grows no faster than the bound",
     problems=draws.long_problems,
+    unsupported=no_long_sequences,
     share=0.1,
 )
 def long_sequences(trial: Trial, problem: Problem) -> None:

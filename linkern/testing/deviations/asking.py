@@ -10,7 +10,6 @@ from linkern.testing.deviations.evidence import Evidence, Probe
 from linkern.testing.deviations.variant import Variant, attend
 from linkern.testing.errors import TargetRaised
 from linkern.testing.messages import Call, Reply
-from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.process import Target
 from linkern.testing.registry import no_gradients, no_gradients_of_state, no_state
@@ -138,9 +137,7 @@ def _call(target: Target, problem: Problem) -> Reply:
     cuts = problem.knobs.get("cuts", ())
     return target.call(
         Call(
-            problem.query,
-            problem.key,
-            problem.value,
+            problem.inputs,
             cuts=cuts,
             wants_state=bool(cuts),
             cotangent=problem.cotangent,
@@ -162,8 +159,8 @@ def _of_gradients(problem: Problem, reply: Reply) -> Iterable[Probe]:
     if reply.gradients is None:
         return
     exact = problem.solve_gradients()
-    for name, got, dtype, expected in zip(
-        INPUT_NAMES, reply.gradients, reply.gradient_dtypes, exact, strict=True
+    for (name, expected), got, dtype in zip(
+        exact.items(), reply.gradients, reply.gradient_dtypes, strict=True
     ):
         of = replace(problem, knobs=problem.knobs | {"of": name, "exact": expected})
         due = dtype or problem.scope.dtype

@@ -162,7 +162,7 @@ def _of_other(problem: Problem, other: dict[str, str]) -> Bounded | None:
     if problem.shape.length != problem.shape.keys:
         return None
     exact = problem.solve_gradients()
-    return exact[INPUT_NAMES.index(other[name])]
+    return exact[other[name]]
 
 
 def _moved(

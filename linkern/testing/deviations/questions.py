@@ -185,7 +185,8 @@ def _large_first_value(problem: Problem) -> Problem:
     a, b, v = problem.integers
     v = v.copy()
     v[..., 0, :] = np.where(v[..., 0, :] == 0, 1, v[..., 0, :]) * 2**17
-    return replace(problem, value=v.astype(problem.value.dtype), integers=(a, b, v))
+    changed = problem.with_inputs(value=v.astype(problem.value.dtype))
+    return replace(changed, integers=(a, b, v))
 
 
 def _large_features(
@@ -217,4 +218,5 @@ def _large_features(
     v = np.clip(v, -3, 3)
     integers = features["query"], features["key"], v
     kind = f"integers, large {of} features"
-    yield Problem(scope, kind, value=v.astype(dtype), integers=integers, **inputs)
+    inputs["value"] = v.astype(dtype)
+    yield Problem(scope, kind, inputs, integers=integers)

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded, Quotient
-from linkern.testing.contract import INVERSE_ROOT_KEY_DIM
 from linkern.testing.deviations.evidence import Evidence
 from linkern.testing.deviations.measuring import (
     decimals,
@@ -18,6 +17,7 @@ from linkern.testing.deviations.measuring import (
 )
 from linkern.testing.deviations.pairs import Condition, Real
 from linkern.testing.deviations.variant import Deviation, variant
+from linkern.testing.operators import INVERSE_ROOT_KEY_DIM
 from linkern.testing.problem import Problem
 
 __all__ = ["divisors", "epsilons", "scales"]

@@ -18,6 +18,7 @@ from linkern.testing.contract import Contract
 from linkern.testing.errors import TargetRaised, UsageError
 from linkern.testing.frameworks import numpy_dtype
 from linkern.testing.messages import Call
+from linkern.testing.operators import INPUT_NAMES
 from linkern.testing.process import Target
 from linkern.testing.scope import Scope
 
@@ -285,8 +286,7 @@ def power_of_four(n: int) -> bool:
 
 def _answer(target: Target, inputs: list[NDArray[Any]]) -> tuple[Real, str]:
     try:
-        query, key, value = inputs
-        reply = target.call(Call(query, key, value))
+        reply = target.call(Call(dict(zip(INPUT_NAMES, inputs, strict=True))))
     except TargetRaised as raised:
         raise Unanswered(str(raised)) from None
     expected = (*inputs[0].shape[:-1], inputs[2].shape[-1])

@@ -15,6 +15,8 @@ import numpy as np
 # <constants>
 COMMAND = ""
 CALLS: list[dict[str, Any]] = []
+NAMES: tuple[str, ...] = ()
+TIMES: dict[str, int] = {}
 WRONG: tuple[tuple[int, ...], float, float] | None = None
 IN_OUTPUTS = True
 AGAIN = ""
@@ -83,16 +85,22 @@ def run(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, Any]:
 def called(inputs: dict[str, Any], call: dict[str, Any]) -> Any:
     """Run the command span by span, handing over its state."""
     axis = call["metadata"]["layout"].index("t")
-    edges = (0, *call["cuts"], inputs["query"].shape[axis])
+    length = min(inputs[name].shape[time] for name, time in TIMES.items())
+    edges = (0, *call["cuts"], length)
     pieces: list[Any] = []
     state: dict[str, Any] = {}
     for span in pairwise(edges):
         tensors = dict(state)
         for name, x in inputs.items():
-            part = x[(*(slice(None),) * axis, slice(*span))] if call["cuts"] else x
+            part = x
+            if call["cuts"] and name in TIMES:
+                each = x.shape[axis] // max(length, 1)  # keys of one query
+                tokens = slice(span[0] * each, span[1] * each)
+                part = x[(*(slice(None),) * axis, tokens)]
             dtype = call["metadata"]["dtype"]
             tensors[name] = tensor(np.ascontiguousarray(part), dtype)
-        written = run(call["metadata"], tensors)
+        position = {"position": str(span[0])} if span[0] else {}
+        written = run({**call["metadata"], **position}, tensors)
         pieces.append(array(written["output"]))
         state = {
             f"initial_{name}": written[name]
@@ -123,7 +131,9 @@ def main() -> int:
     arrays = np.load(Path(__file__).with_suffix(".npz"))
     outputs = []
     for i, call in enumerate(CALLS):
-        inputs = {name: arrays[f"{name}_{i}"] for name in ("query", "key", "value")}
+        inputs = {
+            name: arrays[f"{name}_{i}"] for name in NAMES if f"{name}_{i}" in arrays
+        }
         try:
             outputs.append(called(inputs, call))
         except (OSError, subprocess.CalledProcessError, KeyError) as error:

@@ -13,10 +13,14 @@ import numpy as np
 # <constants>
 PLACE, ATTRIBUTE = "", ""
 CALLS: list[dict[str, Any]] = []
+NAMES: tuple[str, ...] = ()
+TIMES: dict[str, int] = {}
 INPUTS: tuple[str, ...] = ()
 STATE: str | None = None
 NEEDS_STATE = False
 FINAL_STATE: str | None = None
+PACKED: str | None = None
+POSITION: str | None = None
 TIME, STEPS = 0, False
 WRONG: tuple[tuple[int, ...], float, float] | None = None
 IN_OUTPUTS = True
@@ -54,9 +58,23 @@ def placed(arrays: Any, name: str, call: dict[str, Any]) -> Any:
     return native(x)
 
 
+def cut(name: str, x: Any, span: Any, length: int) -> Any:
+    """Return what an input holds of a span of tokens."""
+    if x is None or name not in TIMES:
+        return x
+    each = x.shape[TIMES[name]] // max(length, 1)
+    if each > 1:  # so many keys for each query
+        first, last = (
+            (span.start, span.stop) if isinstance(span, slice) else (span, span + 1)
+        )
+        span = slice(first * each, last * each)
+    return x[(*(slice(None),) * TIMES[name], span)]
+
+
 def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
     """Call the target span by span; return its outputs in one NumPy array."""
-    length = inputs[0].shape[TIME]
+    named = dict(zip(NAMES, inputs, strict=True))
+    length = min(named[n].shape[t] for n, t in TIMES.items() if named[n] is not None)
     spans = [slice(*span) for span in pairwise((0, *call["cuts"], length))]
     state: Any = None
     outputs = []
@@ -67,11 +85,16 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
             options[FINAL_STATE] = True
         if STATE and (i or STEPS or NEEDS_STATE):
             options[STATE] = state
+        first = span if STEPS else span.start
+        if POSITION and first:
+            options[POSITION] = first
+        if PACKED and call["segments"]:
+            options[PACKED] = native(np.asarray(call["segments"], dtype=np.int64))
         whole = len(spans) == 1 and not STEPS
-        cut = (*(slice(None),) * TIME, span)
-        parts = inputs if whole else [x[cut] for x in inputs]
+        parts = inputs if whole else [cut(n, x, span, length) for n, x in named.items()]
         if INPUTS:
-            returned = target(**dict(zip(INPUTS, parts, strict=True)), **options)
+            given = zip(INPUTS, parts, strict=True)
+            returned = target(**{n: x for n, x in given if x is not None}, **options)
         else:
             returned = target(*parts, **options)
         if isinstance(returned, tuple | list):
@@ -113,8 +136,8 @@ def main() -> int:
     arrays = np.load(Path(__file__).with_suffix(".npz"))
     outputs = []
     for i, call in enumerate(CALLS):
-        names = [f"{name}_{i}" for name in ("query", "key", "value")]
-        inputs = [placed(arrays, name, call) for name in names]
+        names = [f"{name}_{i}" for name in NAMES]
+        inputs = [placed(arrays, n, call) if n in arrays else None for n in names]
         try:
             outputs.append(called(target, inputs, call))
         except Exception as error:

@@ -1,0 +1,190 @@
+r"""The recurrence of the family, row by row, and the same backwards.
+
+A row decays the memory, erases along a key, writes, and is read:
+
+    R_t = f_t S_{t-1},         u_t = v_t - a_t^T R_t,
+    S_t = R_t + w_t u_t^T,     o_t = q_t^T S_t
+
+with ``f_t = exp(log_decay_t)`` per channel. An *undecayed* erase reads ``S_{t-1}``
+instead of ``R_t``; a *transposed* read is ``o_t = S_t q_t``. What an operator does
+before its update, or in several steps, are rows of their own: zeros for ``w``, ``a``,
+``q`` and ones for ``f`` do nothing.
+
+The adjoint ``D_t = dL/dS_t`` obeys ``D <- D + q_t do_t^T``, ``du_t = w_t^T D_t``,
+``D <- f_t (D_t - a_t du_t^T)``: rows of the same kind, from the last to the first, in
+which writes are reads and erases are writes. So there is one loop.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Rows", "Trace", "reversed_rows", "run"]
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What every row does; leading axes are equal in all arrays.
+
+    Parameters
+    ----------
+    query : array (..., R, K), or (..., R, V) if `transposed`
+        What reads.
+    write, value : array (..., R, K), (..., R, V)
+        What is written: ``w`` and ``v``.
+    factor : array (..., R, K) or (..., R, 1)
+        By what the memory is multiplied first.
+    erase : array (..., R, K) or None
+        ``a``, or None for rows that never erase.
+    undecayed, transposed : bool
+        What the erase reads; what the query contracts.
+    """
+
+    query: Real
+    write: Real
+    value: Real
+    factor: Real
+    erase: Real | None = None
+    undecayed: bool = False
+    transposed: bool = False
+
+    @property
+    def length(self) -> int:
+        """The number of rows."""
+        return int(self.write.shape[-2])
+
+    def absolute(self) -> "Rows":
+        """Return the rows over absolute values."""
+        return replace(
+            self,
+            query=abs(self.query),
+            write=abs(self.write),
+            value=abs(self.value),
+            erase=None if self.erase is None else abs(self.erase),
+        )
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run leaves behind.
+
+    Parameters
+    ----------
+    reads : array (..., R, V), or (..., R, K) if transposed
+        What was read.
+    updates : array (..., R, V)
+        ``u``: what was written, the erased taken off.
+    erased : array (..., R, V) or None
+        ``a_t^T R_t``, for rows that erase.
+    last : array (..., K, V)
+        The memory after the last row.
+    states : array (..., R, K, V) or None
+        The memory after every row, where it was asked for.
+    """
+
+    reads: Real
+    updates: Real
+    erased: Real | None
+    last: Real
+    states: Real | None
+
+
+def run(
+    rows: Rows,
+    state: Real,
+    *,
+    keep: bool = False,
+    erasing: bool = True,
+    peak: Real | None = None,
+) -> Trace:
+    """Run through the rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        What to do.
+    state : array (..., K, V)
+        The memory before.
+    keep : bool
+        Whether to keep the memory after every row.
+    erasing : bool
+        Whether updates are ``v - a^T R``; if not, what an erase would read is noted,
+        and the values are written as they are: the gauge of Higham's analysis.
+    peak : array (..., R, K, V), optional
+        States to be joined by their absolute value: the memory becomes the largest
+        magnitude of any of them, decayed to here, and nothing is written.
+    """
+    lead = (*state.shape[:-2], rows.length)
+    memory = np.array(state, dtype=np.float64)
+    updates = np.empty((*lead, state.shape[-1]))
+    erased = None if rows.erase is None else np.empty_like(updates)
+    reads = np.empty((*lead, state.shape[-2 if rows.transposed else -1]))
+    states = np.empty((*lead, *state.shape[-2:])) if keep else None
+    for t in range(rows.length):
+        before = memory
+        memory = rows.factor[..., t, :, None] * memory
+        update = rows.value[..., t, :]
+        if rows.erase is not None and erased is not None:
+            source = before if rows.undecayed else memory
+            erased[..., t, :] = _read(rows.erase[..., t, :], source)
+            if erasing:
+                update = update - erased[..., t, :]
+        updates[..., t, :] = update
+        if peak is None:
+            memory = memory + rows.write[..., t, :, None] * update[..., None, :]
+        else:
+            memory = np.maximum(memory, abs(peak[..., t, :, :]))
+        query = rows.query[..., t, :]
+        reads[..., t, :] = (
+            (memory @ query[..., None])[..., 0]
+            if rows.transposed
+            else _read(query, memory)
+        )
+        if states is not None:
+            states[..., t, :, :] = memory
+    return Trace(reads, updates, erased, memory, states)
+
+
+def _read(key: Real, memory: Real) -> Real:
+    return np.asarray((key[..., None, :] @ memory)[..., 0, :])
+
+
+def reversed_rows(rows: Rows, cotangent: Real) -> Rows:
+    """Return the rows by which the adjoint runs, for a cotangent of the reads.
+
+    Two for each row that can erase: the first writes what was read, and reads with
+    ``w``; the second takes off what was erased. Without erases the second is absent.
+    """
+    write, value = rows.query, cotangent
+    if rows.transposed:
+        write, value = value, write
+    ones = np.ones_like(rows.factor[..., :1, :])
+    later = np.concatenate([rows.factor[..., 1:, :], ones], axis=-2)
+    if rows.erase is None:
+        return Rows(
+            query=rows.write[..., ::-1, :],
+            write=write[..., ::-1, :],
+            value=value[..., ::-1, :],
+            factor=later[..., ::-1, :],
+        )
+    first, second = (later, np.ones_like(later))
+    if rows.undecayed:
+        first, second = second, rows.factor
+    nothing = np.zeros_like
+    return Rows(
+        query=_interleaved(rows.write, nothing(rows.write)),
+        write=_interleaved(write, rows.erase),
+        value=_interleaved(value, nothing(value)),
+        factor=_interleaved(first, second),
+        erase=_interleaved(nothing(rows.write), rows.write),
+        undecayed=rows.undecayed,
+    )
+
+
+def _interleaved(first: Real, second: Real) -> Real:
+    """Return the rows of both from the last to the first, in pairs."""
+    pairs = np.stack([first[..., ::-1, :], second[..., ::-1, :]], axis=-2)
+    return pairs.reshape(*first.shape[:-2], -1, first.shape[-1])
