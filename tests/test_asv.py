@@ -26,8 +26,15 @@ def test_each_benchmark_runs(suite, method):
     nested = isinstance(suite.params[0], list)
     parameters = [p[0] for p in suite.params] if nested else [suite.params[0]]
     instance = suite()
-    if hasattr(instance, "setup"):
-        instance.setup(*parameters)
+    try:
+        if hasattr(instance, "setup"):
+            instance.setup(*parameters)
+    except NotImplementedError as reason:  # how asv is told that a peer is missing
+        pytest.skip(str(reason))
+    if hasattr(instance, "lengths"):
+        instance.lengths = instance.lengths[:2]
     measured = getattr(instance, method)(*parameters)
     if method.startswith("track_"):
-        assert 0 < measured <= 1
+        assert measured > 0
+    if method.endswith("_over_bound"):
+        assert measured <= 1

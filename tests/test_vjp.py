@@ -1,5 +1,7 @@
 """Gradients: of every operator and input, in every form, against three other ways."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -282,3 +284,20 @@ def test_the_rule_of_a_linear_system():
 def test_slices_with_a_step_are_refused():
     with pytest.raises(TypeError, match="slices with a step"):
         Traced(X)[..., ::2]
+
+
+@pytest.mark.parametrize("name", ["gla", "kda", "gsa"])
+def test_the_memory_of_a_gradient_is_linear_in_the_length(name):
+    """Four times the tokens take four times the memory; all pairs would take sixteen."""
+
+    def peak(length):
+        inputs = problem(name, np.random.default_rng(0), length, heads=1)
+        tracemalloc.start()
+        result, pullback = linkern.vjp(operator(name), **inputs, chunk_size=16)
+        pullback(result.output)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(64)  # what is imported and cached once
+    assert peak(4096) < 5 * peak(1024)

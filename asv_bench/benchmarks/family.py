@@ -7,11 +7,13 @@ that is slow for a while is slow for both.
 
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 
 import linkern
 import linkern.operators
+from linkern._operator import DEFINITIONS
 
 HEADS, DIM = 8, 64
 LENGTH = 4096
@@ -67,7 +69,7 @@ def inputs_of(name, length, seed=0):
             np.repeat(wide[n], 2, 1) for n in ("key", "value")
         )
         wide["beta"] = np.repeat(wide["beta"], 2, 1)
-    axes = linkern._operator.DEFINITIONS[name].axes
+    axes = DEFINITIONS[name].axes
     own = [n for n in axes if n != "log_decay" or axes[n]]
     return {n: wide[n].astype("float32") for n in own}
 
@@ -145,9 +147,9 @@ class Length:
         call = getattr(linkern, operator)
         times = []
         for length in self.lengths:
-            inputs = inputs_of(operator, length)
-            call(**inputs)
-            times.append(min(seconds(lambda: call(**inputs)) for _ in range(2)))
+            forward = partial(call, **inputs_of(operator, length))
+            forward()
+            times.append(min(seconds(forward) for _ in range(2)))
         return float(np.polyfit(np.log(self.lengths), np.log(times), 1)[0])
 
 
@@ -161,7 +163,8 @@ class Torch:
         try:
             import torch
         except ImportError:
-            raise NotImplementedError("PyTorch is not installed") from None
+            msg = "PyTorch is not installed"
+            raise NotImplementedError(msg) from None
         self.torch = torch
         self.inputs = inputs_of(operator, LENGTH)
         self.tensors = {n: torch.asarray(x) for n, x in self.inputs.items()}
