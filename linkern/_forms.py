@@ -47,7 +47,8 @@ class Form:
         outputs = []
         length = of.key.shape[-2]
         # Without a token there is no token's equation, but chunks may be empty.
-        step = self.step if length else partial(chunks, size=1)
+        empty = self.step is token and not length
+        step = partial(chunks, size=1) if empty else self.step
         size = (self.size or max(length, 1)) * self.together
         for span in spans(length, size):
             output, memory = recomputed(step, memory, of.span(span))

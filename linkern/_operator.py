@@ -244,13 +244,14 @@ def prepare(
     inputs: Inputs,
     *,
     scale: float | None = None,
-    form: str = "auto",
+    form: str | Form = "auto",
     chunk_size: int | None = None,
 ) -> Prepared:
     """Check all inputs against each other and bring them into the common shape."""
     scale = _validate.scale(scale)
-    form = _validate.form(form, FORM_NAMES)
-    chunk_size = _validate.chunk_size(chunk_size, form)
+    if not isinstance(form, Form):  # a form of our own is passed by `span_map` alone
+        form = _validate.form(form, FORM_NAMES)
+        form = form_named(form, _validate.chunk_size(chunk_size, form))
     given = {
         name: x
         for name, x in inputs.items()
@@ -278,9 +279,7 @@ def prepare(
     if factor is not None and factor != 1 and "query" in ready:
         ready["query"] = ready["query"] * factor
     dtype = given[definition.required[0]].dtype
-    return Prepared(
-        definition, ready, form_named(form, chunk_size), sizes, batch, dtype
-    )
+    return Prepared(definition, ready, form, sizes, batch, dtype)
 
 
 def _in_groups(wide: dict[str, Array], axes: Mapping[str, str]) -> dict[str, Array]:
@@ -327,6 +326,8 @@ def _values(given: Inputs) -> None:
         _validate.not_positive("log_decay", given["log_decay"])
     if "beta" in given:
         _validate.within("beta", given["beta"], 0.0, 2.0)
+    if "ridge" in given:
+        _validate.positive("ridge", given["ridge"])
 
 
 def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:

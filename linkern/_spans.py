@@ -7,14 +7,12 @@ empty memory. Maps compose associatively, so chunking, splitting, prefilling, an
 dividing a sequence among machines are all the same law.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from linkern import _validate
 from linkern._array import broadcast_to, eye, mT, zeros
 from linkern._binding import bound, definition_of
-from linkern._forms import Form
-from linkern._operator import prepare
+from linkern._forms import FORM_NAMES, Form, form_named
 from linkern._recurrence import Terms
 from linkern._state import State
 from linkern._typing import Array
@@ -165,15 +163,16 @@ def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap:
         if given.pop(name, None) is not None:
             msg = f"`{name}` must be left out: a span map is a function of the state."
             raise ValueError(msg)
-    ready = prepare(definition, arrays, **given)
+    name = _validate.form(given.pop("form", "auto"), FORM_NAMES)
+    form = form_named(name, _validate.chunk_size(given.pop("chunk_size", None), name))
     seen: list[Array] = []
 
-    def walked(memory: Array, of: Terms) -> tuple[Array, Array]:
-        seen.append(_transition(ready.form, of))
-        return ready.form(memory, of)
+    def watched(memory: Array, of: Terms) -> tuple[Array, Array]:
+        seen.append(_transition(form, of))
+        return form(memory, of)
 
-    watched = replace(ready, form=Form(walked, None))
-    increment = watched.attend(ready.initial_state(None)).state
+    # Through the operator itself, for what it fills in; all its passes decay alike.
+    increment = op(**arrays, **given, form=Form(watched, None)).state
     return SpanMap(seen[-1], increment, definition.crosswise)
 
 

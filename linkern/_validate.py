@@ -38,6 +38,7 @@ __all__ = [
     "not_positive",
     "offsets",
     "packed_state",
+    "positive",
     "qkv",
     "scale",
     "shapes",
@@ -367,6 +368,13 @@ def not_positive(name: str, x: Array) -> None:
             f"`{name}` must be a natural logarithm of a decay, so 0 or negative, got a "
             "positive entry; pass log(decay), not the decay itself."
         )
+        raise ValueError(msg)
+
+
+def positive(name: str, x: Array) -> None:
+    """Check that all entries are above 0; NaN passes and shows in the output."""
+    if any_true(x <= 0):
+        msg = f"`{name}` must be positive, got an entry that is not."
         raise ValueError(msg)
 
 

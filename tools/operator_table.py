@@ -1,0 +1,165 @@
+"""Measure what each operator can do, and write the table in `docs/operators.md`.
+
+    python tools/operator_table.py            # write the page
+    python tools/operator_table.py --check    # measure, and only compare with it
+
+No cell is typed in. The forms of an operator are those that agree with its recurrent
+form on a problem of the referee's; its gradient is there if every input gets one that
+is a slope; packed sequences work if they equal separate calls bit by bit.
+"""
+
+import argparse
+import sys
+from difflib import unified_diff
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+import linkern
+from linkern.adapters.catalogue import judged
+from linkern.testing import OPERATORS
+from linkern.testing.contract import Contract
+from linkern.testing.gates import no_integers, real_problem
+from linkern.testing.operators import Operator
+from linkern.testing.scope import Scope, Shape
+
+PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
+FORMS = ("recurrent", "chunkwise", "parallel")
+# What a step of central differences in float64 can be trusted to.
+NEAR = 2.0**-18
+STEP = 2.0**-17
+
+INTRODUCTION = """# Operators
+
+<!-- Written by tools/operator_table.py; do not edit. -->
+
+Every operator is data for one recurrence over a memory $S$ of shape $K \\times V$ for
+each head,
+
+$$\\tilde S = \\mathrm{Diag}(e^{g_t})\\, S_{t-1}, \\qquad
+u_t = v_t - \\tilde S^T a_t, \\qquad
+S_t = \\tilde S + k_t u_t^T, \\qquad
+o_t = scale\\; q_t^T S_t,$$
+
+with natural logarithms $g_t \\le 0$ of the decays. Three switches cover the conventions
+in use: what is erased may be read before the decay, the query may read before the
+update, or along the values. Operators named after each other reduce to each other:
+`kda`, `gated_delta_rule`, `delta_rule` and `iplr`; `rwkv7`, `dplr` and `iplr`; `gdn2`
+and `kda`; `gla`, `simple_gla` and `retention`; `abc` and `gsa`.
+
+The columns: **forms** that agree; **gradient** of every input through `linkern.vjp`;
+**packed** sequences by `cu_seqlens`, equal to separate calls bit by bit; **integers** on
+which the referee knows every bit, or why there are none; **published** implementations
+that were judged (see [findings](findings.md)).
+"""
+
+
+def problem(operator: Operator, length: int = 9) -> dict[str, np.ndarray]:
+    """Draw inputs of an operator, as its function is called with them."""
+    scope = Scope(operator, Contract(scale=operator.scale), "float64")
+    shape = Shape(1, 2, length, length, 4, 3)
+    rng = np.random.default_rng(0)
+    drawn = real_problem(scope, shape, "typical", "normal", rng).inputs
+    return dict(drawn)
+
+
+def forms(operator: Operator) -> list[str]:
+    """Return the forms that agree with the recurrent one."""
+    inputs, call = problem(operator), getattr(linkern, operator.name)
+    due = call(**inputs, form="recurrent").output
+    return [
+        form
+        for form in FORMS
+        if np.allclose(call(**inputs, form=form).output, due, rtol=1e-9, atol=1e-12)
+    ]
+
+
+def has_gradient(operator: Operator) -> bool:
+    """Whether every input has a gradient that is a slope of the output."""
+    inputs, call = problem(operator), getattr(linkern, operator.name)
+    result, pullback = linkern.vjp(call, **inputs)
+    rng = np.random.default_rng(1)
+    cotangent = rng.normal(size=result.output.shape)
+    gradients = pullback(cotangent)
+    for name, x in inputs.items():
+        # Towards zero, so that a log-decay stays one.
+        direction = np.sign(x) * rng.uniform(0, 1, x.shape) * np.minimum(abs(x), 1)
+        up, down = (
+            (
+                call(**{**inputs, name: x + s * STEP * direction}).output * cotangent
+            ).sum()
+            for s in (1, -1)
+        )
+        slope, along = (up - down) / (2 * STEP), (gradients[name] * direction).sum()
+        if abs(slope - along) > NEAR * (1 + abs(slope)):
+            return False
+    return True
+
+
+def is_packed(operator: Operator) -> bool:
+    """Whether packed sequences equal separate calls bit by bit."""
+    inputs, call = problem(operator), getattr(linkern, operator.name)
+    ends = (0, 3, 3, 4, 9)
+    packed = call(**inputs, cu_seqlens=ends).output
+    for start, stop in pairwise(ends):
+        part = {}
+        for one in operator.inputs:
+            x = inputs[one.name]
+            rows = x.shape[2] // 9 if one.per_token else 0
+            part[one.name] = x[:, :, start * rows : stop * rows] if rows else x
+        if not np.array_equal(call(**part).output, packed[:, :, start:stop]):
+            return False
+    return True
+
+
+def integers(operator: Operator) -> str:
+    """Return on which integers its results are exact in any order, or why on none."""
+    reason = no_integers(Scope(operator, Contract(scale=operator.scale), "float32"))
+    if reason is None:
+        return "keys that erase exactly" if operator.erases else "yes"
+    return reason.removeprefix("no input makes it exact: ")
+
+
+def row(operator: Operator) -> str:
+    """Return one row of the table."""
+    cells = [
+        f"[`{operator.name}`](#linkern.{operator.name})",
+        operator.summary.replace("|", "\\|"),
+        ", ".join(forms(operator)),
+        "yes" if has_gradient(operator) else "no",
+        "yes" if is_packed(operator) else "no",
+        integers(operator),
+        ", ".join(judged(operator.name)) or "none",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def page() -> str:
+    """Return the page."""
+    named = {op.name: op for op in OPERATORS.values() if op.family is not None}
+    lines = [
+        "| operator | equation | forms | gradient | packed | integers | published |",
+        "|---|---|---|---|---|---|---|",
+        *(row(operator) for operator in named.values()),
+    ]
+    return INTRODUCTION + "\n" + "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the page, or compare with it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    found = page()
+    if not parser.parse_args().check:
+        PAGE.write_text(found, encoding="utf-8")
+        return 0
+    written = PAGE.read_text(encoding="utf-8")
+    sys.stdout.writelines(
+        unified_diff(written.splitlines(True), found.splitlines(True), "page", "now")
+    )
+    return int(written != found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
