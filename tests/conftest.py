@@ -59,6 +59,12 @@ def lib(request):
     return library(request.param)
 
 
+@pytest.fixture(params=["numpy", "array_api_strict", "torch"], scope="session")
+def eager_lib(request):
+    """Each array library that does not compile: for sweeps over many operators."""
+    return library(request.param)
+
+
 @pytest.fixture(scope="session")
 def torch():
     return library("torch").module

@@ -191,7 +191,8 @@ def test_no_decay_overflows_or_spoils_what_it_does_not_forget(name, strength):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_array_library_computes_the_same(lib, name):
+def test_every_array_library_computes_the_same(eager_lib, name):
+    lib = eager_lib
     inputs = problem(name, np.random.default_rng(6), 21)
     for form in ({"form": "recurrent"}, {"form": "parallel"}, {"chunk_size": 8}):
         result = operator(name)(**{k: lib.array(x) for k, x in inputs.items()}, **form)
@@ -200,6 +201,16 @@ def test_every_array_library_computes_the_same(lib, name):
             linkern.AttentionResult(lib.numpy(result.output), state),
             expected(name, inputs),
         )
+
+
+@pytest.mark.parametrize("name", ["simple_gla", "kda", "rwkv4"])
+def test_jax_compiles_and_computes_the_same(jax, name):
+    inputs = problem(name, np.random.default_rng(6), 21)
+    arrays = {k: jax.numpy.asarray(x) for k, x in inputs.items()}
+    result = jax.jit(lambda x: operator(name)(**x, chunk_size=8))(arrays)
+    state = State(*(None if x is None else np.asarray(x) for x in result.state))
+    got = linkern.AttentionResult(np.asarray(result.output), state)
+    agrees(got, expected(name, inputs))
 
 
 @pytest.mark.parametrize("name", NAMES)
