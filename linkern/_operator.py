@@ -16,6 +16,7 @@ from linkern._forms import FORM_NAMES, Form, form_named
 from linkern._packing import run_packed
 from linkern._state import AttentionResult, State
 from linkern._typing import Array
+from linkern._vjp import gradients_of
 
 __all__ = [
     "DEFINITIONS",
@@ -198,7 +199,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def operator(definition: Definition) -> Callable[[Function], Function]:
-    """Register the function that users call, and spell its options out."""
+    """Register the function that users call; spell its options and gradients out."""
 
     def register(function: Function) -> Function:
         DEFINITIONS[definition.name] = definition
@@ -211,6 +212,7 @@ def operator(definition: Definition) -> Callable[[Function], Function]:
         ]
         shown = signature.replace(parameters=[*own, *options])
         function.__signature__ = shown  # type: ignore[attr-defined]
+        function.vjp = gradients_of(function)  # type: ignore[attr-defined]
         return function
 
     return register

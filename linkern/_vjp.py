@@ -10,7 +10,7 @@ from linkern._state import AttentionResult, State
 from linkern._tape import Traced, cotangents, raw
 from linkern._typing import Array
 
-__all__ = ["vjp"]
+__all__ = ["gradients_of", "vjp"]
 
 Pullback = Callable[..., dict[str, Any]]
 
@@ -86,6 +86,24 @@ def vjp(
         return {name: _collected(x, found) for name, x in leaves.items()}
 
     return result, pullback
+
+
+def gradients_of(op: Callable[..., AttentionResult]) -> Pullback:
+    """Return the gradients of an operator as one function, as other people's are.
+
+    That is what an operator has as its attribute ``vjp``, and `linkern verify` calls.
+    """
+
+    def gradients(
+        output_cotangent: Array,
+        initial_state: State | None = None,
+        state_cotangent: State | None = None,
+        **inputs: Any,
+    ) -> dict[str, Any]:
+        _, pullback = vjp(op, initial_state=initial_state, **inputs)
+        return pullback(output_cotangent, state_cotangent)
+
+    return gradients
 
 
 def _traced(name: str, x: Any) -> Any:

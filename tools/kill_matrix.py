@@ -3,11 +3,13 @@
     python tools/kill_matrix.py            # write the page
     python tools/kill_matrix.py --check    # measure, and only compare with it
 
-Every mutant is run through every check, quick profile, without shrinking. It is a
-failure if a mutant survives, if a correct kernel is flagged, or if the page is about
-other mutants or checks. Which checks catch a mutant besides its own may depend on how a
-machine rounds: that difference is printed and is none. What catches a mutant by chance
-is left out of the page.
+Every mutant of linear attention is run through every check, quick profile, without
+shrinking; those of operators with gates, whose exact answers take longer, through the
+checks that matter to them, and correct kernels of the same operator through those that
+must catch one. It is a failure if a mutant survives, if a correct kernel is flagged, or
+if the page is about other mutants or checks. Which checks catch a mutant besides its
+own may depend on how a machine rounds: that difference is printed and is none. What
+catches a mutant by chance is left out of the page.
 """
 
 import argparse
@@ -22,7 +24,9 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from linkern.testing import CHECKS, Plan, run
+from linkern.testing.contract import Contract
 from linkern.testing.correct import CORRECT
+from linkern.testing.family import GATED_CORRECT, GATED_MUTANTS
 from linkern.testing.mutants import FAULTY, MUTANTS
 from linkern.testing.runner import CheckFinished
 
@@ -56,6 +60,42 @@ def caught_by(name: str, dtype: str) -> list[str]:
     return [r.name for r in results if r.verdict not in ("passed", "unsupported")]
 
 
+def gated_caught_by(name: str) -> list[str]:
+    """Return the checks that fail on a kernel of the family, of those that matter."""
+    kernel = GATED_MUTANTS.get(name) or GATED_CORRECT[name]
+    plan = Plan(
+        target=f"kernel:{name}",
+        op=kernel.op,
+        contract=Contract(**kernel.contract),
+        dtypes=("float32",),
+        profile="quick",
+        shrink=False,
+        diagnose=False,
+        function=kernel.kernel,
+        checks=laws_of(name),
+    )
+    results = [e.result for e in run(plan) if isinstance(e, CheckFinished)]
+    # That nothing can be proved of strong gates says nothing about a kernel.
+    silent = ("passed", "unsupported", "inconclusive")
+    return [r.name for r in results if r.verdict not in silent]
+
+
+def laws_of(name: str) -> tuple[str, ...]:
+    """Return the checks that matter to a kernel of the family."""
+    if name in GATED_MUTANTS:
+        return GATED_MUTANTS[name].laws
+    of_op = (m for m in GATED_MUTANTS.values() if m.op == GATED_CORRECT[name].op)
+    return tuple(sorted({mutant.laws[0] for mutant in of_op} | {"value_on_reals"}))
+
+
+def gated_measured() -> dict[str, list[str]]:
+    """Return what catches each mutant and each correct kernel of the family."""
+    names = [*GATED_MUTANTS, *GATED_CORRECT]
+    with ProcessPoolExecutor(2) as pool:
+        caught = pool.map(gated_caught_by, names, chunksize=1)
+        return dict(zip(names, caught, strict=True))
+
+
 def measured() -> dict[str, dict[str, list[str]]]:
     """Return what catches each mutant and each correct kernel, by dtype."""
     found = {}
@@ -67,7 +107,7 @@ def measured() -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def page(found: dict[str, dict[str, list[str]]]) -> str:
+def page(found: dict[str, dict[str, list[str]]], gated: dict[str, list[str]]) -> str:
     """Return the page."""
     lines = [
         "# The kill matrix",
@@ -101,15 +141,45 @@ def page(found: dict[str, dict[str, list[str]]]) -> str:
         "Checks without a mutant of their own are seen to fail on kernels of",
         "`tests/testing/test_checks.py`.",
         "",
-        "| check | catches | alone |",
-        "|---|---|---|",
+        "| check | catches | alone | catches with gates |",
+        "|---|---|---|---|",
     ]
     certain = {n: c for n, c in found["float32"].items() if n not in BY_CHANCE}
     catches = Counter(check for name in certain for check in certain[name])
+    with_gates = Counter(check for name in GATED_MUTANTS for check in gated[name])
     for check in CHECKS:
-        alone = [f"`{n}`" for n, c in certain.items() if c == [check]]
-        lines.append(f"| {check} | {catches[check]} | {', '.join(alone)} |")
-    return "\n".join(lines) + "\n"
+        alone = ", ".join(f"`{n}`" for n, c in certain.items() if c == [check])
+        counts = str(catches[check]), alone, str(with_gates[check])
+        lines.append(_row(check, [*counts]))
+    return "\n".join(lines + gated_part(gated)) + "\n"
+
+
+def gated_part(found: dict[str, list[str]]) -> list[str]:
+    """Return the part of the page about operators with gates."""
+    lines = [
+        "",
+        "## Operators with gates (float32)",
+        "",
+        "Every planted defect of `linkern.testing.family` through the checks that",
+        "matter to it. The number in front is that of our own list of defects found",
+        "in the field, of which each is like one; where that was, comes after it.",
+        "Correct kernels of an operator go through the checks that must catch one of",
+        "its mutants.",
+        "",
+        "| | caught or flagged |",
+        "|---|---|",
+        _row("mutants with gates caught", [_count(found, GATED_MUTANTS)]),
+        _row("correct kernels with gates flagged", [_count(found, GATED_CORRECT)]),
+        "",
+        "| mutant | operator | after | caught by | not by |",
+        "|---|---|---|---|---|",
+    ]
+    for name, mutant in GATED_MUTANTS.items():
+        caught, missed = found[name], {*mutant.laws} - {*found[name]}
+        shown = ", ".join(caught) or "**nothing**"
+        cells = [f"`{name}`", mutant.op, mutant.precedent, shown]
+        lines.append(_row(cells[0], [*cells[1:], ", ".join(sorted(missed))]))
+    return lines
 
 
 def _row(title: str, cells: list[str]) -> str:
@@ -126,8 +196,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     only_check = parser.parse_args().check
-    found = measured()
-    text = page(found)
+    found, gated = measured(), gated_measured()
+    text = page(found, gated)
     wrong = []
     if only_check:
         written = PAGE.read_text(encoding="utf-8")
@@ -140,7 +210,9 @@ def main() -> int:
     else:
         PAGE.write_text(text, encoding="utf-8")
     survived = [f"{n} ({d})" for d in DTYPES for n in MUTANTS if not found[d][n]]
+    survived += [n for n, m in GATED_MUTANTS.items() if m.laws[0] not in gated[n]]
     flagged = [f"{n} ({d})" for d in DTYPES for n in CORRECT if found[d][n]]
+    flagged += [n for n in GATED_CORRECT if gated[n]]
     for what, names in (("survived", survived), ("flagged though right", flagged)):
         if names:
             wrong.append(f"{what}: {', '.join(names)}")

@@ -1,263 +1,102 @@
 """What `linkern verify` judges when it is given no target.
 
-linkern's own forms on every array library, and published kernels with the laws that
+linkern's own operators on every array library, and published kernels with the laws that
 each is known to break. An expected failure that no longer happens is a failure: the
 entry is out of date, and so is `docs/findings.md`.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from linkern.adapters.entry import Entry
+from linkern.adapters.fla_entries import FLA
+from linkern.adapters.linear_attention_entries import LINEAR_ATTENTION
+from linkern.adapters.transformers_entries import TRANSFORMERS
 from linkern.testing import OPERATORS, UsageError
 from linkern.testing.contract import nearest
+from linkern.testing.operators import Operator
 
-__all__ = ["OWN", "PUBLISHED", "Entry", "installed"]
+__all__ = ["OWN", "PUBLISHED", "Entry", "installed", "judged"]
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One kernel, and how to judge it.
-
-    Parameters
-    ----------
-    package : str
-        Import name of the package that must be installed.
-    target : str
-        ``package.module:attribute``.
-    op : str
-        Operator it claims to be.
-    framework : str
-        What it is fed.
-    declare : mapping
-        Its contract.
-    expect_failure : mapping
-        Laws that it is known to break, and why.
-    options : mapping
-        Keyword arguments of every call.
-    dtypes : tuple of str
-        Dtypes it is fed.
-    """
-
-    package: str
-    target: str
-    op: str
-    framework: str = "torch"
-    declare: Mapping[str, str] = field(default_factory=dict)
-    expect_failure: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dtypes: tuple[str, ...] = ("float32", "float64")
+_FORMS = ("auto", "recurrent", "parallel")
+# One operator for each way in which the family reads, forgets, erases and averages.
+_REPRESENTATIVES = (
+    "simple_gla",
+    "gla",
+    "kda",
+    "rwkv6",
+    "rwkv7",
+    "oja",
+    "gated_delta_product",
+    "abc",
+    "based",
+    "mesa",
+    "log_linear_attention",
+    "rwkv4",
+)
+# JAX compiles every shape anew, so a few have to stand for all.
+_COMPILED = ("simple_gla", "gated_delta_rule", "rwkv4")
+_FAMILY = tuple({one.name for one in OPERATORS.values() if one.family})
 
 
 def _own() -> Iterator[Entry]:
-    for library in ("numpy", "array_api_strict", "torch", "jax"):
-        for form in ("auto", "recurrent", "parallel"):
-            for operator in OPERATORS.values():
-                options: dict[str, Any] = {}
-                if form != "auto":
-                    # Fixed options are not varied: these forms have no chunks.
-                    options = {"form": form, "chunk_size": None}
-                if not operator.causal:
-                    options["causal"] = False
-                yield Entry(
-                    package=library,
-                    target="linkern:linear_attention",
-                    op=operator.name,
-                    framework=library,
-                    options=options,
-                )
+    """Yield every operator of ours on NumPy, and one of each kind elsewhere."""
+    linear = [one.name for one in OPERATORS.values() if one.family is None]
+    of_library = {
+        "numpy": sorted(_FAMILY, key=list(OPERATORS).index),
+        "array_api_strict": _REPRESENTATIVES,
+        "torch": _REPRESENTATIVES,
+        "jax": _COMPILED,
+    }
+    for library, family in of_library.items():
+        for form in _FORMS:
+            for name in (*linear, *family):
+                yield _of(OPERATORS[name], library, form)
+
+
+def _of(operator: Operator, library: str, form: str) -> Entry:
+    options: dict[str, Any] = {}
+    if form != "auto":
+        # Fixed options are not varied: these forms have no chunks.
+        options = {"form": form, "chunk_size": None}
+    if not operator.causal:
+        options["causal"] = False
+    function = operator.family or "linear_attention"
+    return Entry(
+        package=library,
+        target=f"linkern:{function}",
+        op=operator.name,
+        framework=library,
+        options=options,
+    )
 
 
 OWN = tuple(_own())
-
-_FEATURES = {"feature_map": "identity"}
-_SOFTMAX_EXP = {
-    "feature_map": "softmax",
-    "key_feature_map": "exp",
-    "equal_dims": "true",
-}
-_FLA = {"feature_map": "identity", "scale": "K^-0.5", "layout": "bthd"}
-_LAT = "linear_attention_transformer.linear_attention_transformer"
-_NAIVE = "fla.ops.linear_attn.naive"
+PUBLISHED = (*LINEAR_ATTENTION, *FLA, *TRANSFORMERS)
 
 
-def _because(reason: str, *checks: str) -> dict[str, str]:
-    return dict.fromkeys(checks, reason)
+def judged(op: str) -> tuple[str, ...]:
+    """Return the published implementations of an operator that were judged.
 
-
-_EPSILON_SHOWS = (
-    "short_sequences",
-    "value_on_integers",
-    "value_on_reals",
-    "value_on_random_reals",
-    "row_normalisation",
-    "dimensions",
-    "long_sequences",
-)
-_GRADIENTS = ("gradient_value", "gradient_on_random_reals")
-
-PUBLISHED = (
-    Entry(
-        "performer_pytorch",
-        "performer_pytorch.performer_pytorch:causal_linear_attention_noncuda",
-        "linear_attention",
-        declare=_FEATURES,
-        expect_failure=_because(
-            "adds eps=1e-6 to every entry of the normalizer",
-            *_EPSILON_SHOWS,
-            "scaling_of_keys",
-            "ranges",
-            *_GRADIENTS,
-            "gradient_identities",
-        ),
-    ),
-    Entry(
-        "performer_pytorch",
-        "performer_pytorch.performer_pytorch:linear_attention",
-        "linear_attention_noncausal",
-        declare=_FEATURES,
-    ),
-    Entry(
-        "linear_attention_transformer",
-        f"{_LAT}:linear_attn",
-        "linear_attention_noncausal",
-        declare=_SOFTMAX_EXP,
-        expect_failure=_because(
-            "normalises features over the keys, not rows; rows sum to K^-0.5",
-            "short_sequences",
-            "value_on_reals",
-            "value_on_random_reals",
-            "row_normalisation",
-            "dimensions",
-            "long_sequences",
-            "ranges",
-            *_GRADIENTS,
-        ),
-    ),
-    Entry(
-        "linear_attention_transformer",
-        "linkern.adapters.published:linear_attention_transformer_causal",
-        "linear_attention",
-        declare=_SOFTMAX_EXP,
-        expect_failure=_because(
-            "clamps the denominator at 1e-3", "row_normalisation", "ranges"
-        ),
-    ),
-    Entry(
-        "linear_attention_transformer",
-        "linkern.adapters.published:linear_attention_transformer_causal_blind",
-        "linear_attention",
-        declare={**_SOFTMAX_EXP, "length_multiple_of": "64"},
-        expect_failure=_because(
-            "a query sees no key of its own bucket of 64, so the first 64 rows are 0",
-            "value_on_reals",
-            "value_on_random_reals",
-            "row_normalisation",
-            "dimensions",
-            "long_sequences",
-            "ranges",
-            "nan_policy",
-            *_GRADIENTS,
-        ),
-    ),
-    Entry(
-        "kornia",
-        "linkern.adapters.published:kornia_loftr",
-        "linear_attention_noncausal",
-        declare={"layout": "bthd"},
-        expect_failure=_because(
-            "adds eps=1e-6 to the denominator",
-            *_EPSILON_SHOWS,
-            "ranges",
-            *_GRADIENTS,
-            "gradient_identities",
-        ),
-    ),
-    Entry(
-        "diffusers",
-        "linkern.adapters.published:diffusers_sana",
-        "linear_attention_noncausal",
-        declare=_FEATURES,
-        expect_failure=_because(
-            "adds eps=1e-15 to the denominator", "scaling_of_keys", "ranges"
-        ),
-        dtypes=("float32",),
-    ),
-    Entry(
-        "fla",
-        f"{_NAIVE}:naive_recurrent_linear_attn",
-        "linear_attention",
-        declare=_FLA,
-        expect_failure=_because(
-            "adds eps=1e-10 to the denominator",
-            "row_normalisation",
-            "scaling_of_keys",
-            "ranges",
-        ),
-        options={"normalize": True},
-        dtypes=("float32",),
-    ),
-    Entry(
-        "fla",
-        f"{_NAIVE}:naive_recurrent_linear_attn",
-        "linear_attention",
-        declare={**_FLA, "normalize": "false"},
-        expect_failure=_because(
-            "computes in float32 whatever it is given",
-            "short_sequences",
-            "value_on_integers",
-            "value_on_reals",
-            "value_on_random_reals",
-            "dimensions",
-            "long_sequences",
-            "permutations",
-            "additivity_of_values",
-            "scaling_of_values",
-            "scaling_of_keys",
-            "ranges",
-            "state_value",
-            "state_merge",
-            *_GRADIENTS,
-            "gradient_of_state",
-            "finite_differences",
-        ),
-    ),
-    Entry(
-        "fla",
-        f"{_NAIVE}:naive_chunk_linear_attn",
-        "linear_attention",
-        declare={**_FLA, "length_multiple_of": "64"},
-        expect_failure=_because(
-            "adds eps=1e-10 to the denominator",
-            "value_on_integers",
-            "value_on_reals",
-            "value_on_random_reals",
-            "row_normalisation",
-            "dimensions",
-            "long_sequences",
-            "scaling_of_keys",
-            "ranges",
-            *_GRADIENTS,
-            "gradient_identities",
-        ),
-        options={"normalize": True},
-    ),
-    Entry(
-        "fla",
-        f"{_NAIVE}:naive_chunk_linear_attn",
-        "linear_attention",
-        declare={**_FLA, "normalize": "false", "length_multiple_of": "64"},
-    ),
-)
+    Each is the package and the function in it that does the arithmetic, in the order
+    of the catalogue; a function that is judged in several ways is named once.
+    """
+    return tuple(dict.fromkeys(one.name for one in PUBLISHED if one.op == _known(op)))
 
 
 def installed(op: str | None = None) -> list[Entry]:
     """Return the entries whose package is installed, for one operator or for all."""
-    if op is not None and op not in OPERATORS:
-        raise UsageError(nearest("operator", op, OPERATORS))
+    name = None if op is None else _known(op)
     return [
         entry
         for entry in (*OWN, *PUBLISHED)
-        if find_spec(entry.package) is not None and op in (None, entry.op)
+        if find_spec(entry.package) is not None and name in (None, entry.op)
     ]
+
+
+def _known(op: str) -> str:
+    """Return the name of an operator, whatever alias it was given by."""
+    if op not in OPERATORS:
+        raise UsageError(nearest("operator", op, OPERATORS))
+    return OPERATORS[op].name

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from linkern.testing import Contract, UsageError
-from linkern.testing.contract import pairs
+from linkern.testing.declarations import pairs
 from linkern.testing.frameworks import FRAMEWORKS
 
 __all__ = ["EXIT_USAGE", "contract_of", "in_a_folder", "keywords_of", "of_target"]

@@ -28,7 +28,7 @@ from linkern.testing import (
     reproduce,
 )
 from linkern.testing.api import report_of, reports
-from linkern.testing.contract import pairs
+from linkern.testing.declarations import pairs
 from linkern.testing.plan import PROFILES, Plan
 from linkern.testing.report import write_json
 from linkern.testing.runner import CheckFinished, CheckStarted

@@ -47,9 +47,9 @@ def _rwkv4(
     of = averaging(key, state.normalizer, log_decay)
     means, memory = _channels(form, state.memory, of.weight * value, of.log_decay)
     before = concat([state.memory, means[..., :-1, :]], axis=-2)
-    own = sigmoid((key if bonus is None else key + bonus) - of.before)
-    # Written so that the first token, which has no past, is exactly its own value.
-    output = value + (1 - own) * (before - value)
+    ahead = (key if bonus is None else key + bonus) - of.before
+    # Two weights that add up to 1, each accurate where it is small.
+    output = sigmoid(ahead) * value + sigmoid(-ahead) * before
     if value.shape[-2] == 0:
         return value, state
     return output, State(memory, of.last)

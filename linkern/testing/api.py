@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from linkern.testing.contract import Contract, nearest
+from linkern.testing.contract import Contract
+from linkern.testing.declarations import nearest
 from linkern.testing.errors import UsageError
 from linkern.testing.plan import Plan
 from linkern.testing.report import Report, environment

@@ -6,11 +6,12 @@ defects run through the same checks, runner and comparison as the target does.
 
 from linkern.testing.contract import Contract
 from linkern.testing.correct import CORRECT
+from linkern.testing.family import GATED_CORRECT, GATED_MUTANTS
 from linkern.testing.mutants import FAULTY
 from linkern.testing.plan import Plan
 from linkern.testing.runner import CheckFinished, run
 
-__all__ = ["CANARIES", "failures"]
+__all__ = ["CANARIES", "GATED_CANARIES", "failures"]
 
 # Mutant and the check that must catch it.
 CANARIES = {
@@ -21,6 +22,9 @@ CANARIES = {
     "normalizer_of_state_ignored": "state_split",
     "replays_by_address": "determinism",
 }
+# The same of an operator with gates, the least costly of them, and one that is right.
+GATED_CANARIES = {"gate_of_token_before": "value_on_reals"}
+GATED_AND_RIGHT = "simple_gla by chunks"
 
 
 def failures(seed: int) -> list[str]:
@@ -42,27 +46,31 @@ def failures(seed: int) -> list[str]:
     []
     """
     wrong = []
-    for mutant, check in CANARIES.items():
+    planted = {**CANARIES, **GATED_CANARIES}
+    for mutant, check in planted.items():
         if _verdict(mutant, check, seed) != "failed":
             wrong.append(f"{check} did not catch the planted defect {mutant}")
-    for check in sorted(set(CANARIES.values())):
-        if _verdict("chunk_32_with_state", check, seed) != "passed":
+    right = [("chunk_32_with_state", x) for x in sorted(set(CANARIES.values()))]
+    right += [(GATED_AND_RIGHT, x) for x in GATED_CANARIES.values()]
+    for kernel, check in right:
+        if _verdict(kernel, check, seed) != "passed":
             wrong.append(f"{check} did not pass a correct kernel")
     return wrong
 
 
 def _verdict(kernel: str, check: str, seed: int) -> str:
+    gated = GATED_MUTANTS.get(kernel) or GATED_CORRECT.get(kernel)
     plan = Plan(
         target=f"canary:{kernel}",
-        op="linear_attention",
-        contract=Contract(),
+        op=gated.op if gated else "linear_attention",
+        contract=Contract(**gated.contract) if gated else Contract(),
         dtypes=("float32",),
         profile="quick",
         seed=seed,
         checks=(check,),
         shrink=False,
         diagnose=False,
-        function={**CORRECT, **FAULTY}[kernel],
+        function=gated.kernel if gated else {**CORRECT, **FAULTY}[kernel],
     )
     results = [e.result for e in run(plan) if isinstance(e, CheckFinished)]
     return results[0].verdict

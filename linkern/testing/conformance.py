@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from linkern.testing.contract import Contract, as_text, pairs
+from linkern.testing.contract import Contract
+from linkern.testing.declarations import as_text, pairs
 from linkern.testing.errors import UsageError
 from linkern.testing.operators import OPERATORS
 from linkern.testing.plan import Plan

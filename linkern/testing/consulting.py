@@ -86,9 +86,14 @@ class Consultation:
     def widened(self, found: Bounded) -> Bounded:
         """Admit the error with which a target normalises queries and keys.
 
-        Each of the two is off by K + 4 roundings, relatively, and the products of both
-        are bounded already with K + 1 roundings or more of the same sums of absolute
-        values: so the bound grows by that ratio at most.
+        The sum of squares, its root and the quotient are at most K + 4 roundings of
+        each entry, so a product of both is off by 2 (K + 4) units relatively. The
+        oracle's bound grows at least in proportion to the roundings that it counts of
+        such products, which are K + 1 or more: to admit 2 (K + 4) others enlarges it by
+        the ratio at most. Where rows erase, keys that are off leave a residual of
+        2 (K + 4) u N~ |U|, of which `linkern.oracle.family.enclosures` admits 3 e,
+        e >= (K + 13) u: so the residual grows by a factor below 5/3, whose square, by
+        which the terms of second order grow, is below the ratio as well.
         """
         if self.contract.l2norm is None:
             return found
@@ -104,20 +109,26 @@ class Consultation:
     def answers(self, confidence: float | None) -> Answers:
         """Return output and states."""
         if confidence not in self._known:
-            found = self._asked(self.meant, confidence)
-            if self.exact and "log_decay" in self.meant:
-                # All these decays are 1 or 0, and so exact: what else may round, the
-                # open gates tell.
-                rounded = self._asked({**self.meant, "log_decay": None}, confidence)
-                found = (
-                    Bounded(found[0].output, rounded[0].bound),
-                    tuple(
-                        Bounded(one.output, other.bound)
-                        for one, other in zip(found[1], rounded[1], strict=True)
-                    ),
-                )
-            self._known[confidence] = found
+            self._known[confidence] = (
+                self._as_if_open(confidence)
+                if self.exact and "log_decay" in self.meant
+                else self._asked(self.meant, confidence)
+            )
         return self._known[confidence]
+
+    def _as_if_open(self, confidence: float | None) -> Answers:
+        """Return the answers where all decays are 1 or 0, and so are exact.
+
+        What else may round, the open gates tell.
+        """
+        with np.errstate(all="ignore"):
+            exact = FAMILY[str(self.operator.family)].evaluate(self.meant, self.scale)
+        rounded = self._asked({**self.meant, "log_decay": None}, confidence)
+        pairs = zip(exact.state, rounded[1], strict=True)
+        return (
+            Bounded(exact.output, rounded[0].bound),
+            tuple(Bounded(x, other.bound) for x, other in pairs),
+        )
 
     def _asked(
         self, inputs: dict[str, Real | None], confidence: float | None

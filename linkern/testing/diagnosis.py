@@ -14,6 +14,10 @@ from linkern.testing.deviations import (
     asking,
     chunks,
     distances,
+    gated,
+    gated_gradients,
+    gated_questions,
+    gated_states,
     gradients,
     handovers,
     layouts,
@@ -73,6 +77,21 @@ STAGES: tuple[tuple[Asking, tuple[Family, ...]], ...] = (
     (asking.placed, (layouts.strides,)),
 )
 
+STAGES_OF_FAMILY: tuple[tuple[Asking, tuple[Family, ...]], ...] = (
+    (
+        gated_questions.outputs,
+        (gated.scales, gated.gates, gated.rates, gated.erases, gated.of_chunks),
+    ),
+    (gated_questions.omitted, (gated_states.without_gate,)),
+    (gated_questions.spans, (gated_states.handed_over,)),
+    (gated_questions.packed, (gated_states.left_in_packs,)),
+    (
+        gated_questions.gradients,
+        (gated_gradients.other_scale, gated_gradients.changed),
+    ),
+    (gated_questions.gradients_of_spans, (gated_gradients.handed_back,)),
+)
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -107,13 +126,11 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     Returns
     -------
     Diagnosis or None
-        None if no deviation of the catalogue predicts all of its outputs, or if there
-        is no catalogue for the operator.
+        None if no deviation of the catalogue predicts all of its outputs.
     """
-    if scope.operator.family:
-        return None  # the deviations of the catalogue are those of linear attention
+    stages = STAGES_OF_FAMILY if scope.operator.family else STAGES
     seen: list[Evidence] = []
-    for ask, families in STAGES:
+    for ask, families in stages:
         try:
             seen.append(ask(target, scope))
         except (TargetRaised, TargetDied):

@@ -147,7 +147,19 @@ def _drawn(
         draw = _weight
     if one.name == "slots" and scope.operator.name == "abc":
         draw = _normal
-    return draw(rng, rows, kind).reshape(of)
+    drawn = draw(rng, rows, kind)
+    if one.name in ("query", "key") and scope.contract.l2norm is not None:
+        drawn = drawn * _lengths(rng, (*rows[:-1], 1), scope.contract.l2norm)
+    return drawn.reshape(of)
+
+
+def _lengths(rng: np.random.Generator, rows: tuple[int, ...], epsilon: float) -> Real:
+    """Draw how long rows are that will be normalised: some as short as their epsilon.
+
+    A longer row does not show where under the root an epsilon is, or whether there is.
+    """
+    short = np.sqrt(epsilon) or 2.0**-10
+    return per_token(rng, rows, lambda r, s: r.choice((1.0, 1.0, 4.0, short), s))
 
 
 def _related(scope: Scope, drawn: dict[str, Real]) -> None:

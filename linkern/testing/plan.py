@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from linkern.testing.checks import CHECKS, Check
-from linkern.testing.contract import Contract, nearest
+from linkern.testing.contract import Contract
+from linkern.testing.declarations import nearest
 from linkern.testing.errors import UsageError
 from linkern.testing.frameworks import FRAMEWORKS
 from linkern.testing.operators import OPERATORS

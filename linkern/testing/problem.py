@@ -136,8 +136,8 @@ class Problem:
         return x[(*(slice(None),) * axis, span)]
 
     def prefix(self, length: int) -> "Problem":
-        """Return the problem of the first tokens."""
-        return self.span(0, length)
+        """Return the problem of the first tokens; their sums are no less exact."""
+        return replace(self.span(0, length), exact=self.exact)
 
     def span(self, first: int, last: int) -> "Problem":
         """Return the problem of the tokens from `first` to before `last`."""

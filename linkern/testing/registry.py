@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from linkern.testing.judging import Trial
-from linkern.testing.loading import STATE_NAMES
 from linkern.testing.problem import Problem
 from linkern.testing.scope import Scope
 from linkern.testing.shapes import short_lengths
+from linkern.testing.signatures import STATE_NAMES
 
 __all__ = ["CHECKS", "Check", "check"]
 

@@ -5,7 +5,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from linkern.testing.contract import as_text
+from linkern.testing.declarations import as_text
 from linkern.testing.plan import Plan
 from linkern.testing.report import CheckResult, Report
 from linkern.testing.reproduce import command

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.command import metadata_of
-from linkern.testing.contract import as_text
+from linkern.testing.declarations import as_text
 from linkern.testing.loading import Interface
 from linkern.testing.messages import Call, Environment, to_layout
 from linkern.testing.operators import OPERATORS

@@ -9,7 +9,7 @@ from hypothesis.errors import Flaky, Unsatisfiable
 
 from linkern.testing.checks import Check
 from linkern.testing.command import CommandTarget
-from linkern.testing.contract import nearest
+from linkern.testing.declarations import nearest
 from linkern.testing.diagnosis import Diagnosis, diagnose
 from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
 from linkern.testing.findings import Tally, Violation

@@ -4,7 +4,6 @@ The state is handed over as the target returned it, whatever it is made of. This
 the fence looks into it only to see whether a call has changed it.
 """
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.frameworks import Framework, Undifferentiable
-from linkern.testing.loading import STATE_COTANGENT_NAMES, STATE_NAMES, Loaded
+from linkern.testing.loading import Loaded
 from linkern.testing.messages import Call, Environment
 from linkern.testing.operators import OPERATORS
 
@@ -193,18 +192,15 @@ class Spans:
     def _declared_gradients(
         self, natives: Natives, cotangent: Any, call: Call
     ) -> tuple[list[Any], list[Any]]:
-        """Call the target's own backward function, span by span in reverse."""
-        vjp = self._loaded.vjp
-        assert vjp is not None
+        """Call the function of its gradients, span by span in reverse."""
+        backwards = self._loaded.vjp
+        assert backwards is not None
+        fixed = {**self._environment.options, **call.options}
         if not call.cuts and self._environment.interface == "sequence":
             pieces, _ = self.run(natives, call)
-            due = len(natives)
-            found_whole = self._gradients_of(vjp(*natives.values(), cotangent), due)
-            return pieces, found_whole[:due]
-        names = inspect.signature(vjp).parameters
-        given = next((n for n in STATE_NAMES if n in names), None)
-        of_final = next((n for n in STATE_COTANGENT_NAMES if n in names), None)
-        if given is None or of_final is None:
+            options = {**self._known_besides(call, 0), **fixed}
+            return pieces, backwards(natives, cotangent, options)[0]
+        if not backwards.takes_state:
             msg = "its `vjp` takes no state and no cotangent of one"
             raise Undifferentiable(msg)
         steps = list(self._walk(natives, call))
@@ -212,32 +208,25 @@ class Spans:
         of_state = None
         for step in reversed(steps):
             before = None if step.before is ABSENT else step.before
-            inputs = self._part(natives, step.span, call).values()
-            options = {given: before, of_final: of_state}
-            of_output = cotangent[self._select(step.span)]
-            returned = vjp(*inputs, of_output, **options)
-            due = len(natives) + 1
-            *of_inputs, of_state = self._gradients_of(returned, due)[:due]
+            first = step.span.start if isinstance(step.span, slice) else step.span
+            options = {**self._known_besides(call, first), **fixed}
+            of_inputs, of_state = backwards(
+                self._part(natives, step.span, call),
+                cotangent[self._select(step.span)],
+                options,
+                (before, of_state),
+            )
             for kept, x in zip(found, of_inputs, strict=True):
                 kept.insert(0, self._framework.to_numpy(x))
         device, native = self._environment.device, []
         for name, pieces in zip(natives, found, strict=True):
-            each_token = self.operator.input(name).per_token
-            whole = self.joined(pieces) if each_token else np.sum(pieces, axis=0)
+            if self.operator.input(name).per_token:
+                whole = self.joined(pieces)
+            else:
+                whole = np.asarray(np.sum(pieces, axis=0, dtype=np.float64))
             stored = whole.astype(call.inputs[name].dtype)
             native.append(self._framework.to_native(stored, device))
         return [step.output for step in steps], native
-
-    def _gradients_of(self, returned: Any, due: int) -> list[Any]:
-        """Return what a `vjp` returned, if there is enough of it."""
-        if not isinstance(returned, tuple | list) or len(returned) < due:
-            *first, last = self.operator.names
-            msg = f"its `vjp` must return the gradients of the {', the '.join(first)}"
-            msg += f" and the {last}" if first else last
-            if due > len(self.operator.names):
-                msg += ", and that of the state"
-            raise TypeError(msg)
-        return list(returned)
 
     def joined(self, pieces: list[NDArray[Any]]) -> NDArray[Any]:
         """Put the spans together again; if they do not fit, the first will show it."""

@@ -256,3 +256,12 @@ def test_integers_and_float64_leave_next_to_nothing():
     inputs = problem("kda", np.random.default_rng(0), 30, 8, 8, decays="mild")
     output, _ = FAMILY["kda"].bounded(inputs, None, Precisions("float64"))
     assert output.bound.max() < 1e-11
+
+
+@pytest.mark.parametrize("name", ["simple_gla", "gla", "kda", "rwkv4"])
+def test_float64_bounds_are_proved_where_everything_is_forgotten(name):
+    rng = np.random.default_rng(3)
+    inputs = problem(name, rng, 12, decays="extreme")
+    precisions = Precisions("float64")
+    output, _ = FAMILY[name].bounded(inputs, None, precisions, chunk_size=1)
+    assert np.isfinite(output.bound).all()

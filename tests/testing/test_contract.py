@@ -6,11 +6,11 @@ from dataclasses import fields
 import pytest
 
 from linkern.testing import Contract, UsageError
-from linkern.testing.contract import _PARSERS
+from linkern.testing.declarations import PARSERS
 
 
 def test_every_field_can_be_declared():
-    assert set(_PARSERS) == {field.name for field in fields(Contract)}
+    assert set(PARSERS) == {field.name for field in fields(Contract)}
 
 
 def test_text_and_toml_values_mean_the_same(tmp_path):

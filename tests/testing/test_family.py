@@ -6,7 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from family_kernels import (
+
+from linkern.testing import CHECKS, UsageError, bundle, run
+from linkern.testing.api import plan_of, report_of, reports
+from linkern.testing.contract import Contract
+from linkern.testing.loading import load
+from linkern.testing.operators import OPERATORS
+from linkern.testing.runner import CheckFinished
+from tests.testing.family_kernels import (
     KERNELS,
     chunked_gated_delta_rule,
     gated_delta_rule,
@@ -17,13 +24,6 @@ from family_kernels import (
     simple_gla,
     wide,
 )
-
-from linkern.testing import CHECKS, UsageError, bundle, run
-from linkern.testing.api import plan_of, report_of, reports
-from linkern.testing.contract import Contract
-from linkern.testing.loading import load
-from linkern.testing.operators import OPERATORS
-from linkern.testing.runner import CheckFinished
 
 
 def judge(kernel, op, *checks, contract=None, **options):

@@ -95,7 +95,9 @@ class Rounding:
     @property
     def lowest(self) -> float:
         """The magnitude of a log-decay beyond which every factor is zero."""
-        return -float(np.log(smallest(self.precisions.accumulator)))
+        # What an underflow costs in float64 is itself no number of float64.
+        least = max(smallest(self.precisions.accumulator), 2.0**-1074)
+        return -float(np.log(least))
 
     def accumulated(self, operations: Real | float) -> Real:
         """Return what roundings of the accumulator amount to, the oracle's included."""

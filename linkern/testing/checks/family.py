@@ -1,7 +1,6 @@
 """Laws of operators with gates: neutral ones, extreme ones, and what they reduce to."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +15,7 @@ from linkern.testing.gates import with_decays
 from linkern.testing.judging import Trial, well_formed
 from linkern.testing.operators import OPERATORS
 from linkern.testing.problem import Problem
+from linkern.testing.reductions import REDUCTIONS, Reduction
 from linkern.testing.registry import (
     check,
     first_of,
@@ -24,17 +24,19 @@ from linkern.testing.registry import (
     not_linear_in_values,
 )
 from linkern.testing.scope import Scope
+from linkern.testing.shards import PROBES, WRITING, left_by, measured
 
 __all__ = [
     "decay_extremes",
+    "gradient_causality",
     "option_neutrality",
     "packed_equals_separate",
     "reduction",
+    "shard_law",
     "state_linearity",
     "time_reversal_adjoint",
 ]
 
-Reading = Callable[[Problem], NDArray[Any]]
 # From no decay at all to one that leaves nothing, in every format.
 EXTREMES = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0, -1e4, -np.inf)
 
@@ -114,112 +116,8 @@ def decay_extremes(trial: Trial, problem: Problem) -> None:
 # -- one operator inside another
 
 
-@dataclass(frozen=True)
-class _Reduction:
-    """What an operator becomes for some inputs.
-
-    Parameters
-    ----------
-    to : str
-        The other operator.
-    restrict : callable
-        From a problem of the one to one that the other describes as well.
-    kept : callable
-        The inputs of the other.
-    """
-
-    to: str
-    restrict: Callable[[Problem], Problem]
-    kept: Callable[[Problem], dict[str, NDArray[Any]]]
-
-
-def _shared(problem: Problem, to: str) -> dict[str, NDArray[Any]]:
-    names = OPERATORS[to].names
-    return {name: x for name, x in problem.inputs.items() if name in names}
-
-
-def _open(problem: Problem) -> Problem:
-    return with_decays(problem, np.zeros(problem.inputs["log_decay"].shape))
-
-
-def _to(
-    to: str,
-    restrict: Callable[[Problem], Problem],
-    renamed: Mapping[str, Reading] | None = None,
-) -> _Reduction:
-    def kept(problem: Problem) -> dict[str, NDArray[Any]]:
-        named = {n: read(problem) for n, read in (renamed or {}).items()}
-        return _shared(problem, to) | named
-
-    return _Reduction(to, restrict, kept)
-
-
-def _equal_channels(problem: Problem) -> Problem:
-    decays = problem.inputs["log_decay"]
-    equal = np.broadcast_to(decays[..., :1], decays.shape).copy()
-    return problem.with_inputs(log_decay=equal)
-
-
-def _one_channel(problem: Problem) -> NDArray[Any]:
-    return problem.inputs["log_decay"][..., 0]
-
-
-def _filled(**numbers: float) -> Callable[[Problem], Problem]:
-    def restrict(problem: Problem) -> Problem:
-        inputs = problem.inputs
-        return problem.with_inputs(
-            **{name: np.full_like(inputs[name], x) for name, x in numbers.items()}
-        )
-
-    return restrict
-
-
-def _tied_gates(problem: Problem) -> Problem:
-    """Erase and write at the same rate, the same in every channel."""
-    erase, write = (problem.inputs[x] for x in ("erase_gate", "write_gate"))
-    rate = erase[..., :1]
-    return problem.with_inputs(
-        erase_gate=np.broadcast_to(rate, erase.shape).copy(),
-        write_gate=np.broadcast_to(rate, write.shape).copy(),
-    )
-
-
-def _values_of_zero(problem: Problem) -> NDArray[Any]:
-    return np.zeros_like(problem.value)
-
-
-def _same_keys(problem: Problem) -> Problem:
-    return problem.with_inputs(auxiliary_key=problem.key.copy())
-
-
-_PER_STATE: dict[str, Reading] = {"log_decay": _one_channel}
-_NOTHING: dict[str, Reading] = {"value": _values_of_zero}
-_REDUCTIONS: dict[str, tuple[_Reduction, ...]] = {
-    "gla": (_to("simple_gla", _equal_channels, _PER_STATE),),
-    "gated_delta_rule": (
-        _to("delta_rule", _open),
-        _to("simple_gla", _filled(beta=0.0), _NOTHING),
-    ),
-    "delta_rule": (_to("simple_gla", _filled(beta=0.0), _NOTHING),),
-    "kda": (
-        _to("gated_delta_rule", _equal_channels, _PER_STATE),
-        _to("delta_rule", _open),
-        _to("gla", _filled(beta=0.0), _NOTHING),
-    ),
-    "gdn2": (
-        _to("kda", _tied_gates, {"beta": lambda x: x.inputs["erase_gate"][..., 0]}),
-        _to("gla", _filled(erase_gate=0.0, write_gate=1.0)),
-    ),
-    "comba": (_to("delta_rule", lambda x: _same_keys(_open(x))),),
-    "rwkv7": (_to("gla", _filled(removal_rate=0.0)),),
-    "dplr": (_to("iplr", _open), _to("gla", _filled(b=0.0))),
-    "iplr": (_to("simple_gla", _filled(b=0.0)),),
-    "log_linear_attention": (_to("simple_gla", _filled(level_scales=1.0)),),
-}
-
-
 def _irreducible(scope: Scope) -> str | None:
-    if scope.operator.name in _REDUCTIONS:
+    if scope.operator.name in REDUCTIONS:
         return None
     return "no simpler operator is known to be inside it"
 
@@ -228,14 +126,14 @@ def _irreducible(scope: Scope) -> str | None:
     "with gates that are open, equal or zero, an operator is the simpler one that it "
     "contains",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope), reduced=_REDUCTIONS[scope.operator.name]
+        draws.real_problems(scope), reduced=REDUCTIONS[scope.operator.name]
     ),
     unsupported=_irreducible,
     share=0.4,
 )
 def reduction(trial: Trial, problem: Problem) -> None:
     """Reaches: shortcuts for special gates, and what general ones get wrong there."""
-    reduced: _Reduction = problem.knobs["reduced"]
+    reduced: Reduction = problem.knobs["reduced"]
     named = {**problem.knobs, "reduced": reduced.to}
     inside = replace(reduced.restrict(problem), knobs=named)
     scope = problem.scope
@@ -335,6 +233,75 @@ def time_reversal_adjoint(trial: Trial, problem: Problem) -> None:
     trial.require_close(of_value, again, allowed, problem, message)
 
 
+def _not_affine(scope: Scope) -> str | None:
+    contract = scope.contract
+    if scope.operator.name not in WRITING:
+        return "no tokens are known that write any state of the operator"
+    if contract.l2norm is not None or contract.length_multiple_of > 1:
+        return "the contract does not allow the tokens that would write a state"
+    return None
+
+
+@check(
+    "what a span does to a state is affine: measured on unit states, it says what the "
+    "span makes of the state that an earlier one leaves, as shards of a sequence do",
+    problems=lambda scope: draws.with_cut(draws.real_problems(scope, least=2)),
+    unsupported=first_of(_not_affine, no_state),
+    share=0.2,
+    in_outputs=False,
+)
+def shard_law(trial: Trial, problem: Problem) -> None:
+    """Reaches: spans that treat a state they were handed unlike one they wrote."""
+    sizes, longest = problem.sizes, problem.scope.operator.longest
+    cut = problem.knobs["cut"]
+    most = problem.scope.contract.max_length or np.inf
+    if -(-sizes["k"] // max(sizes["v"], 1)) > PROBES or sizes["k"] == 0:
+        return
+    if problem.length - cut + sizes["k"] > min(most, longest or np.inf):
+        return
+    first, second = problem.span(0, cut), problem.span(cut, problem.length)
+    whole = left_by(trial, problem)
+    composed = measured(trial, second).of(left_by(trial, first))
+    allowed = composed.bound + whole.bound
+    if not np.isfinite(allowed).all():
+        return  # what cannot be proved of such gates is not asked
+    message = f"the shards cut at {cut}, composed, are not what the whole leaves"
+    trial.require_close(composed.output, whole.output, allowed, problem, message)
+
+
+def _no_family(scope: Scope) -> str | None:
+    return None if scope.operator.family else "causality says so of the outputs"
+
+
+@check(
+    "gradients look back only: where no later output counts, the gradient is zero, and "
+    "not what is left when a sum is taken from another",
+    problems=lambda scope: draws.with_cut(draws.gradient_problems(scope, least=2)),
+    unsupported=first_of(_no_family, no_gradients),
+    share=0.3,
+    in_outputs=False,
+)
+def gradient_causality(trial: Trial, problem: Problem) -> None:
+    """Reaches: sums from the end formed by subtraction, and masked after the fact."""
+    cut = problem.knobs["cut"]
+    assert problem.cotangent is not None
+    cotangent = problem.cotangent.copy()
+    cotangent[..., cut:, :] = 0
+    early = replace(problem, cotangent=cotangent)
+    found, expected = trial.gradients(early), early.solve_gradients()
+    for one in problem.scope.operator.inputs:
+        axis = one.token_axis
+        if axis is None or one.name not in found:
+            continue
+        each = problem.inputs[one.name].shape[axis] // problem.length
+        late = (*(slice(None),) * axis, slice(cut * each, None))
+        due = expected[one.name]
+        message = f"no output from token {cut} on counts, but the {one.name} does there"
+        of_late = Bounded(due.output[late], due.bound[late])
+        got, stored = found[one.name][late], problem.scope.dtype
+        trial.require_within(got, of_late, early, message, stored)
+
+
 # -- sequences that are packed
 
 
@@ -360,14 +327,22 @@ def _packed(scope: Scope) -> st.SearchStrategy[Problem]:
     unsupported=_not_packed,
 )
 def packed_equals_separate(trial: Trial, problem: Problem) -> None:
-    """Reaches: chunks that reach into the next sequence, states that are not reset."""
+    """Reaches: chunks that reach into the next sequence, states that are not reset.
+
+    Rows that belong to no sequence may hold any number, but a NaN that was never
+    written there reaches the gradients of whatever is multiplied with it.
+    """
     alone = problem.first_of_batch()
     last = alone.length - problem.knobs["slack"]
     inner = [n for n in problem.knobs["cuts"] if n < last]
     edges = [0, *inner, *inner[:1] * problem.knobs["empty"], last]
     edges.sort()
     reply = trial.observe(alone, segments=tuple(edges))
-    output = well_formed(reply, alone)[..., :last, :]
+    whole = well_formed(reply, alone)
+    if not np.isfinite(whole[..., last:, :]).all():
+        message = f"rows after the last packed sequence, from {last} on, are not finite"
+        raise Violation(message, alone)
+    output = whole[..., :last, :]
     parts = [alone.span(*ends).solve() for ends in pairwise(edges) if ends[0] < ends[1]]
     expected = Bounded(
         np.concatenate([part.output for part in parts], axis=-2),

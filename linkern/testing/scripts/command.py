@@ -85,7 +85,7 @@ def run(metadata: dict[str, str], tensors: dict[str, Any]) -> dict[str, Any]:
 def called(inputs: dict[str, Any], call: dict[str, Any]) -> Any:
     """Run the command span by span, handing over its state."""
     axis = call["metadata"]["layout"].index("t")
-    length = min(inputs[name].shape[time] for name, time in TIMES.items())
+    length = min(inputs[n].shape[time] for n, time in TIMES.items() if n in inputs)
     edges = (0, *call["cuts"], length)
     pieces: list[Any] = []
     state: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from linkern._version import __version__
-from linkern.testing.contract import as_text
+from linkern.testing.declarations import as_text
 from linkern.testing.plan import Plan
 from linkern.testing.report import RULES, CheckResult, Report
 from linkern.testing.reproduce import command

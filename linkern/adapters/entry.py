@@ -1,0 +1,58 @@
+"""One published kernel, as the catalogue knows it: how to judge it, what is known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["GRADIENTS", "Entry", "because"]
+
+# The laws that compare gradients with exact ones.
+GRADIENTS = ("gradient_value", "gradient_on_random_reals")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel, and how to judge it.
+
+    Parameters
+    ----------
+    package : str
+        Import name of the package that must be installed.
+    target : str
+        ``package.module:attribute``.
+    op : str
+        Operator it claims to be.
+    framework : str
+        What it is fed.
+    declare : mapping
+        Its contract.
+    expect_failure : mapping
+        Laws that it is known to break, and why.
+    options : mapping
+        Keyword arguments of every call.
+    dtypes : tuple of str
+        Dtypes it is fed.
+    function : str
+        ``package.module:attribute`` of what does the arithmetic, where the target is
+        an adapter.
+    """
+
+    package: str
+    target: str
+    op: str
+    framework: str = "torch"
+    declare: Mapping[str, str] = field(default_factory=dict)
+    expect_failure: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    function: str = ""
+
+    @property
+    def name(self) -> str:
+        """``package.module:attribute`` of the published function itself."""
+        return self.function or self.target
+
+
+def because(reason: str, *checks: str) -> dict[str, str]:
+    """Return these laws, each expected to fail for one reason."""
+    return dict.fromkeys(checks, reason)
