@@ -49,16 +49,17 @@ update, or along the values. Operators named after each other reduce to each oth
 and `kda`; `gla`, `simple_gla` and `retention`; `abc` and `gsa`.
 
 The columns: **forms** that agree; **gradient** of every input through `linkern.vjp`;
-**packed** sequences by `cu_seqlens`, equal to separate calls bit by bit; **integers** on
-which the referee knows every bit, or why there are none; **published** implementations
-that were judged (see [findings](findings.md)).
+**packed** sequences by `cu_seqlens`, equal to separate calls bit by bit; **integers**
+on which the referee knows every bit, or why there are none; **published**
+implementations that were judged (see [findings](findings.md)).
 """
 
 
 def problem(operator: Operator, length: int = 9) -> dict[str, np.ndarray]:
     """Draw inputs of an operator, as its function is called with them."""
     scope = Scope(operator, Contract(scale=operator.scale), "float64")
-    shape = Shape(1, 2, length, length, 4, 3)
+    keys = length * (2 if operator.name == "gated_delta_product" else 1)
+    shape = Shape(1, 2, length, keys, 4, 3, slots=5, levels=length.bit_length() + 1)
     rng = np.random.default_rng(0)
     drawn = real_problem(scope, shape, "typical", "normal", rng).inputs
     return dict(drawn)
@@ -124,13 +125,13 @@ def integers(operator: Operator) -> str:
 def row(operator: Operator) -> str:
     """Return one row of the table."""
     cells = [
-        f"[`{operator.name}`](#linkern.{operator.name})",
+        f"[`{operator.name}`](reference.md#linkern.{operator.name})",
         operator.summary.replace("|", "\\|"),
         ", ".join(forms(operator)),
         "yes" if has_gradient(operator) else "no",
         "yes" if is_packed(operator) else "no",
         integers(operator),
-        ", ".join(judged(operator.name)) or "none",
+        ", ".join(f"`{name}`" for name in judged(operator.name)) or "none",
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -74,8 +74,9 @@ def extreme_problem(
 ) -> Problem:
     """Make values, or another input that the output is linear in, huge or tiny."""
     drawn = real_problem(scope, shape, "mild", "uniform", rng)
-    narrow = "float16" in scope.stages
-    reach = {"float64": 300}.get(scope.dtype, 40 if not narrow else 3)
+    # As far as the narrowest stage allows that a number goes through.
+    stages = scope.stages | {scope.output_dtype}
+    reach = 300 if stages == {"float64"} else 3 if "float16" in stages else 40
     name, exponent = {
         "huge": (scope.linear[0], reach),
         "large": (scope.linear[-1], reach),

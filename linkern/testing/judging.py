@@ -83,20 +83,23 @@ class Trial:
                 message = f"it has no gradients: {reason}"
                 raise Violation(message, problem)
             raise DoesNotApply(reason)
-        names = tuple(problem.inputs)
+        names, gradients = tuple(problem.inputs), list(reply.gradients)
         found = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
-        for name, gradient, dtype in found:
+        for i, (name, gradient, dtype) in enumerate(found):
             due = problem.inputs[name]
             if not dtype:
-                message = f"no gradient reaches the {name}"
-                raise Violation(message, problem)
+                if problem.solve_gradients()[name].output.any():
+                    message = f"no gradient reaches the {name}"
+                    raise Violation(message, problem)
+                gradients[i] = np.zeros(due.shape)  # none is right where it is zero
+                continue
             if gradient.shape != due.shape or dtype != problem.scope.dtype:
                 message = (
                     f"the gradient of the {name} is {dtype} {gradient.shape}, it must "
                     f"be {problem.scope.dtype} {due.shape} as the {name} is"
                 )
                 raise Violation(message, problem)
-        wide = (gradient.astype(np.float64) for gradient in reply.gradients)
+        wide = (gradient.astype(np.float64) for gradient in gradients)
         return dict(zip(names, wide, strict=True))
 
     def refuses(self, problem: Problem) -> bool:
