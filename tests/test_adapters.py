@@ -60,7 +60,9 @@ def test_every_operator_of_ours_is_judged_in_every_form():
     for one in catalogue.OWN:
         key = (one.package, one.op)
         forms.setdefault(key, []).append(one.options.get("form", "auto"))
-    assert set(map(tuple, forms.values())) == {("auto", "recurrent", "parallel")}
+    for (library, op), found in forms.items():
+        every = library == "numpy" or op not in FAMILY
+        assert found == ["auto", "recurrent", "parallel"][: 3 if every else 1]
     assert {op for library, op in forms if library == "numpy"} == {
         *FAMILY,
         "linear_attention",

@@ -41,7 +41,7 @@ _FAMILY = tuple({one.name for one in OPERATORS.values() if one.family})
 
 
 def _own() -> Iterator[Entry]:
-    """Yield every operator of ours on NumPy, and one of each kind elsewhere."""
+    """Yield all our operators in every form on NumPy, one of each kind elsewhere."""
     linear = [one.name for one in OPERATORS.values() if one.family is None]
     of_library = {
         "numpy": sorted(_FAMILY, key=list(OPERATORS).index),
@@ -51,7 +51,8 @@ def _own() -> Iterator[Entry]:
     }
     for library, family in of_library.items():
         for form in _FORMS:
-            for name in (*linear, *family):
+            everywhere = form == "auto" or library == "numpy"
+            for name in (*linear, *(family if everywhere else ())):
                 yield _of(OPERATORS[name], library, form)
 
 
