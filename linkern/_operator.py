@@ -7,7 +7,7 @@ sequences, the scale and the dtype of the output are the same for all, and live 
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, TypeVar
 
 from linkern import _validate
@@ -149,18 +149,17 @@ class Prepared:
 
     def tokens(self, span: slice) -> "Prepared":
         """Return the same for a span of tokens."""
-        cut = {}
+        length = span.stop - span.start
+        steps = self.sizes.get("s", 0) // max(self.sizes["t"], 1)
+        rows_of_token = {"t": 1, "s": steps}
+        cut = dict(self.inputs)
         for name, x in self.inputs.items():
-            of_token = self.definition.axes[name][:1]
-            if x is None or of_token not in ("t", "s"):
-                cut[name] = x
-                continue
-            rows = self.sizes["s"] // max(self.sizes["t"], 1) if of_token == "s" else 1
-            cut[name] = x[..., span.start * rows : span.stop * rows, :]
-        sizes = {**self.sizes, "t": span.stop - span.start}
-        if "s" in sizes:
-            sizes["s"] = sizes["t"] * (self.sizes["s"] // max(self.sizes["t"], 1))
-        return Prepared(self.definition, cut, self.form, sizes, self.batch, self.dtype)
+            rows = rows_of_token.get(self.definition.axes[name][:1])
+            if x is not None and rows is not None:
+                cut[name] = x[..., span.start * rows : span.stop * rows, :]
+        own = {letter: n * length for letter, n in rows_of_token.items()}
+        sizes = {letter: own.get(letter, n) for letter, n in self.sizes.items()}
+        return replace(self, inputs=cut, sizes=sizes)
 
 
 class Options(TypedDict, total=False):
