@@ -32,9 +32,11 @@ __all__ = [
 ]
 
 
-def integers_or_reals(scope: Scope, least: int = 1) -> st.SearchStrategy[Problem]:
+def integers_or_reals(
+    scope: Scope, least: int = 1, kinds: tuple[str, ...] = draws.REAL_KINDS
+) -> st.SearchStrategy[Problem]:
     """Both kinds of problems, if the feature map allows for both."""
-    reals = draws.real_problems(scope, least=least)
+    reals = draws.real_problems(scope, least=least, kinds=kinds)
     if draws.no_integers(scope):
         return reals
     return draws.integer_problems(scope, least=least) | reals
