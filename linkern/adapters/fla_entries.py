@@ -221,6 +221,7 @@ FLA = (
         expect=because(
             "subtracts the largest slot of the whole sequence, later tokens included",
             "causality",
+            "gradient_causality",
         ),
     ),
     _fla(
