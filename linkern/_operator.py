@@ -8,7 +8,7 @@ sequences, the scale and the dtype of the output are the same for all, and live 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 from linkern import _validate
 from linkern._array import astype, broadcast_to, namespace, reshape, zeros
@@ -142,9 +142,10 @@ class Prepared:
             found["normalizer"] = self.definition.normalizer(self.sizes)
         return found
 
-    def attend(self, state: State) -> AttentionResult:
-        """Run the operator on one sequence."""
-        output, after = self.definition.attend(self.form, state, **self.inputs)
+    def attend(self, state: State | None) -> AttentionResult:
+        """Run the operator on one sequence, from a state or from the empty one."""
+        before = self.initial_state(state)
+        output, after = self.definition.attend(self.form, before, **self.inputs)
         return AttentionResult(astype(output, self.dtype), after)
 
     def tokens(self, span: slice) -> "Prepared":
@@ -227,17 +228,13 @@ def run(definition: Definition, given: Options, **inputs: Any) -> AttentionResul
     state, cu_seqlens = options.pop("initial_state"), options.pop("cu_seqlens")
     ready = prepare(definition, inputs, **options)
     if cu_seqlens is None:
-        return ready.attend(ready.initial_state(state))
+        return ready.attend(state)
     return run_packed(
         cu_seqlens,
         ready.sizes["t"],
         state,
-        lambda span, state: _on_span(ready.tokens(span), state),
+        lambda span, state: ready.tokens(span).attend(state),
     )
-
-
-def _on_span(of: Prepared, state: State | None) -> AttentionResult:
-    return of.attend(of.initial_state(state))
 
 
 def prepare(
@@ -351,4 +348,4 @@ def softmax(x: Array) -> Array:
     """Return weights over the last axis."""
     xp = namespace(x)
     weights = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
-    return weights / xp.sum(weights, axis=-1, keepdims=True)  # type: ignore[no-any-return]
+    return cast(Array, weights / xp.sum(weights, axis=-1, keepdims=True))

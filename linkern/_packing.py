@@ -11,7 +11,7 @@ from typing import Any
 
 from linkern import _validate
 from linkern._array import concat, zeros
-from linkern._state import AttentionResult, State
+from linkern._state import AttentionResult, State, mapped
 from linkern._typing import Array
 
 __all__ = ["run_packed"]
@@ -40,13 +40,12 @@ def run_packed(
     if states is not None:
         _validate.packed_state(states, len(ends) - 1)
     results = [
-        call(slice(start, stop), None if states is None else _entry(states, n))
+        call(slice(start, stop), _entry(states, n))
         for n, (start, stop) in enumerate(pairwise(ends))
     ]
     if not results:  # no sequence at all: the shapes are those of an empty one
         empty = call(slice(0, 0), None)
-        none = State(*(None if x is None else x[None, ...] for x in empty.state))  # type: ignore[arg-type]
-        state = State(*(None if x is None else x[:0, ...] for x in none))  # type: ignore[arg-type]
+        state = mapped(lambda x: x[None, ...][:0, ...], empty.state)
         return AttentionResult(_with_slack([empty.output], length), state)
     memory = _stacked([result.state.memory for result in results])
     normalizer = None
@@ -58,11 +57,8 @@ def run_packed(
     )
 
 
-def _entry(states: State, n: int) -> State:
-    normalizer = states.normalizer
-    return State(
-        states.memory[n, ...], None if normalizer is None else normalizer[n, ...]
-    )
+def _entry(states: State | None, n: int) -> State | None:
+    return None if states is None else mapped(lambda x: x[n, ...], states)
 
 
 def _stacked(arrays: list[Any]) -> Array:

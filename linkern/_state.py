@@ -1,6 +1,7 @@
 """What linear attention remembers: the two memories of the paper, and their monoid."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from linkern import _validate
 from linkern._array import concat, zeros
@@ -125,6 +126,12 @@ class AttentionResult(NamedTuple):
 
     output: Array
     state: State
+
+
+def mapped(function: Callable[[Any], Any], state: State) -> State:
+    """Return a state with a function applied to each part that it has."""
+    memory, normalizer = state.memory, state.normalizer
+    return State(function(memory), None if normalizer is None else function(normalizer))
 
 
 def with_normalizer_column(state: State) -> Array:

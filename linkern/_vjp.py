@@ -6,7 +6,7 @@ from typing import Any
 
 from linkern import _validate
 from linkern._array import is_array, namespace_name
-from linkern._state import AttentionResult, State
+from linkern._state import AttentionResult, State, mapped
 from linkern._tape import Traced, cotangents, raw
 from linkern._typing import Array
 
@@ -71,7 +71,7 @@ def vjp(
         if traced is not None:
             leaves[name] = called.arguments[name] = traced
     made = op(*called.args, **called.kwargs)
-    result = AttentionResult(raw(made.output), _mapped(raw, made.state))
+    result = AttentionResult(raw(made.output), mapped(raw, made.state))
 
     def pullback(
         output_cotangent: Array | None, state_cotangent: State | None = None
@@ -109,16 +109,11 @@ def gradients_of(op: Callable[..., AttentionResult]) -> Pullback:
 def _traced(name: str, x: Any) -> Any:
     """Return what is to be differentiated as traced arrays; None if nothing is."""
     if hasattr(x, "memory") and hasattr(x, "normalizer"):
-        return _mapped(lambda part: Traced(part, leaf=True), x)
+        return mapped(lambda part: Traced(part, leaf=True), x)
     # Offsets are arrays of integers, and no numbers that anything depends on smoothly.
     if is_array(x) and name != "cu_seqlens":
         return Traced(x, leaf=True)
     return None
-
-
-def _mapped(function: Callable[[Any], Any], state: Any) -> State:
-    memory, normalizer = state.memory, state.normalizer
-    return State(function(memory), None if normalizer is None else function(normalizer))
 
 
 def _parts(state: State | None) -> tuple[Any, Any]:
@@ -128,7 +123,7 @@ def _parts(state: State | None) -> tuple[Any, Any]:
 def _collected(x: Any, found: dict[int, Any]) -> Any:
     """Return the gradient of one argument, zeros if nothing depends on it."""
     if isinstance(x, State):
-        return _mapped(lambda part: _collected(part, found), x)
+        return mapped(lambda part: _collected(part, found), x)
     gradient = found.get(x.serial)
     if gradient is None:
         return raw(x.__array_namespace__().zeros_like(x))

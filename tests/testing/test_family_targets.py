@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing import UsageError, bundle
 from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.loading import load
 from linkern.testing.reproduce import write
 from tests.testing.family_kernels import gated_delta_rule, kda
-from tests.testing.own_kernels import with_gradients
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gated_delta_rule.py"
 QUICK = {"profile": "quick", "dtypes": ("float32",), "diagnose": False}
@@ -129,7 +129,7 @@ GRADIENTS = ("gradient_value", "gradient_of_state")
 @pytest.mark.parametrize("op", ["gla", "rwkv6", "oja", "gated_delta_product"])
 def test_gradients_of_numpy_kernels(op):
     options = {**QUICK, "dtypes": ("float64",)}
-    report = verify(with_gradients(op), op=op, checks=GRADIENTS, **options)
+    report = verify(getattr(linkern, op), op=op, checks=GRADIENTS, **options)
     assert report.verdict == "passed", [x.message for x in report.checks]
     assert all(x.verdict == "passed" for x in report.checks)
 
@@ -139,7 +139,7 @@ def spoilt(change):
 
     A tuple of gradients has the order of the parameters.
     """
-    right = with_gradients("gated_delta_rule")
+    right = linkern.gated_delta_rule
 
     def kernel(q, k, v, beta, g, scale=None, initial_state=None):
         result = right(q, k, v, g, beta, scale=scale, initial_state=initial_state)
