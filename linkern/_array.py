@@ -4,6 +4,7 @@ This is the only file that imports `array_api_compat`.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import array_api_compat
@@ -27,6 +28,7 @@ __all__ = [
     "namespace_name",
     "ones",
     "reshape",
+    "writable",
     "zeros",
 ]
 
@@ -74,6 +76,13 @@ def namespace_name(x: Array) -> str:
 
 def dtype_name(dtype: DType) -> str:
     """Return the bare name of a dtype: ``"float32"``, ``"bfloat16"``, ``"int64"``."""
+    # The type comes first: dtypes of two libraries do not like to be compared.
+    kind: Any = type(dtype)
+    return _spelled(kind, dtype)
+
+
+@cache  # NumPy spells a name out each time, and every check asks for one
+def _spelled(_: Any, dtype: DType) -> str:
     return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
 
 
@@ -119,6 +128,17 @@ def any_true(x: Any) -> bool:
     if array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__:
         return False
     return bool(namespace(x).any(x))
+
+
+def writable(*arrays: Array) -> bool:
+    """Whether the first array may be written to, with numbers of the others.
+
+    Not in libraries whose arrays never change, and not while PyTorch keeps what it needs
+    for gradients.
+    """
+    if any(getattr(x, "requires_grad", False) for x in arrays):
+        return False
+    return bool(array_api_compat.is_writeable_array(arrays[0]))
 
 
 def reshape(x: Array, shape: tuple[int, ...]) -> Array:

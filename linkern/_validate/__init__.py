@@ -16,12 +16,28 @@ from linkern._validate.arrays import (
     widened,
     within,
 )
+from linkern._validate.attention import (
+    at_least,
+    attended,
+    block_size,
+    bucket_count,
+    generator,
+    mask,
+    not_negative,
+    pattern,
+    root_scale,
+    same_length,
+    similarities,
+    summary,
+    with_shared_keys,
+)
 from linkern._validate.options import (
     chunk_size,
     dimension,
     flag,
     form,
     offsets,
+    positive_integer,
     scale,
 )
 from linkern._validate.states import (
@@ -32,6 +48,10 @@ from linkern._validate.states import (
 )
 
 __all__ = [
+    "at_least",
+    "attended",
+    "block_size",
+    "bucket_count",
     "chunk_size",
     "combinable",
     "dimension",
@@ -39,17 +59,27 @@ __all__ = [
     "flag",
     "form",
     "gate_fits",
+    "generator",
     "home",
     "initial_state",
     "leading",
+    "mask",
+    "not_negative",
     "not_positive",
     "offsets",
     "packed_state",
+    "pattern",
     "positive",
+    "positive_integer",
     "qkv",
+    "root_scale",
+    "same_length",
     "scale",
     "shapes",
+    "similarities",
     "state_parts_fit",
+    "summary",
     "widened",
+    "with_shared_keys",
     "within",
 ]

@@ -16,6 +16,7 @@ __all__ = [
     "flag",
     "form",
     "offsets",
+    "positive_integer",
     "scale",
 ]
 
@@ -62,6 +63,15 @@ def _as_index(size: Any) -> int | None:
         return operator.index(size)
     except TypeError:
         return None
+
+
+def positive_integer(name: str, size: Any) -> int:
+    """Check a number of things of which there must be some."""
+    integer = dimension(name, size)
+    if integer == 0:
+        msg = f"`{name}` must be a positive integer, got 0."
+        raise ValueError(msg)
+    return integer
 
 
 def flag(name: str, value: Any) -> bool:

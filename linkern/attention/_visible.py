@@ -1,0 +1,32 @@
+"""Which keys each query sees, as a boolean matrix: the causal order and a mask."""
+
+from typing import Any
+
+from linkern._array import device_of, namespace
+from linkern._typing import Array
+
+__all__ = ["positions", "visible_keys"]
+
+
+def positions(start: int, stop: int, *, like: Array) -> Any:
+    """Return the integers from `start` to `stop`, on the device of `like`."""
+    xp = namespace(like)
+    return xp.arange(start, stop, device=device_of(like))
+
+
+def visible_keys(
+    mask: Array | None, query: Array, key: Array, keys: slice, *, causal: bool
+) -> Array | None:
+    """Return which of some `keys` each query sees; None if it sees all of them.
+
+    The queries are the last ones: query t stands at the position ``S - T + t``.
+    """
+    shown = mask
+    if mask is not None and mask.shape[-1] != 1:
+        shown = mask[..., keys]
+    if not causal:
+        return shown
+    length, source = query.shape[-2], key.shape[-2]
+    rows = positions(source - length, source, like=key)[:, None]
+    order = rows >= positions(keys.start, keys.stop, like=key)[None, :]
+    return order if shown is None else order & shown  # type: ignore[no-any-return]
