@@ -1,0 +1,87 @@
+"""What decoding begins with: prompts, and for an encoder-decoder a source."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from linkern._array import device_of, is_array, namespace
+from linkern._typing import Array
+from linkern.transformer.models import EncoderDecoder, LanguageModel, encode
+from linkern.transformer.states import DecodingState
+
+__all__ = ["prompt_rows", "source_memory"]
+
+Model = LanguageModel | EncoderDecoder
+
+
+def prompt_rows(parameters: Model, prompts: Any) -> list[Array]:
+    """Return each prompt as an array ``(T,)`` of the library of the model."""
+    table = parameters.readout.weight
+    rows: Iterable[Any] = prompts
+    if is_array(prompts):
+        if prompts.ndim != 2:
+            msg = f"`prompts` must have shape (N, T), got {tuple(prompts.shape)}."
+            raise ValueError(msg)
+        rows = [prompts[n, :] for n in range(prompts.shape[0])]
+    elif not isinstance(prompts, Sequence) or isinstance(prompts, str):
+        msg = (
+            "`prompts` must be an integer array (N, T) or a sequence of sequences of "
+            f"integers, got {type(prompts).__name__}."
+        )
+        raise TypeError(msg)
+    found = [_prompt(n, row, like=table) for n, row in enumerate(rows)]
+    if not found:
+        msg = "`prompts` must hold at least one prompt, got none."
+        raise ValueError(msg)
+    return found
+
+
+def _prompt(n: int, row: Any, *, like: Array) -> Array:
+    """Return one prompt as an array ``(T,)``."""
+    made = row
+    if not is_array(row):
+        numbers = np.asarray(row)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            msg = f"`prompts[{n}]` must be a sequence of integers, got {row!r}."
+            raise TypeError(msg)
+        integers = numbers.astype(np.int64)
+        made = namespace(like).asarray(integers, device=device_of(like))
+    if made.ndim != 1 or made.shape[0] == 0:
+        msg = (
+            f"`prompts[{n}]` must have at least one token, got shape "
+            f"{tuple(made.shape)}; begin with a start token."
+        )
+        raise ValueError(msg)
+    return made  # type: ignore[no-any-return]
+
+
+def source_memory(
+    parameters: Model,
+    source: Array | None,
+    visible: Array | None,
+    state: DecodingState | None,
+    sequences: int,
+    form: str,
+) -> Array | None:
+    """Return the output of an encoder that has not been read yet."""
+    if isinstance(parameters, LanguageModel) or state is not None:
+        if source is not None:
+            msg = (
+                "`source` must be None for a model without an encoder, and where "
+                "`state` has read it already."
+            )
+            raise ValueError(msg)
+        return None
+    if source is None:
+        msg = (
+            "`source` must be an integer array (N, S) for an encoder-decoder, got None."
+        )
+        raise ValueError(msg)
+    if source.shape[0] != sequences:
+        msg = (
+            f"`source` must have a row for each of the {sequences} prompts, got "
+            f"{source.shape[0]}."
+        )
+        raise ValueError(msg)
+    return encode(parameters, source, visible=visible, form=form)

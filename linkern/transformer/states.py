@@ -1,0 +1,69 @@
+"""What a model remembers between two calls: one state for each of its layers."""
+
+from typing import Any
+
+from linkern._array import concat
+from linkern._typing import Array
+from linkern.transformer.cache import Cache, stacked
+from linkern.transformer.models import EncoderDecoder, LanguageModel, described
+from linkern.transformer.parameters import children, kind, rebuilt, static
+from linkern.transformer.stack import LayerState
+
+__all__ = ["DecodingState", "belongs", "rows_of", "side_by_side"]
+
+Model = LanguageModel | EncoderDecoder
+
+
+@kind
+class DecodingState:
+    """What a model remembers of the tokens so far.
+
+    Parameters
+    ----------
+    layers : tuple of LayerState
+        One for each layer.
+    position : integer array (N,)
+        How many tokens each sequence has had.
+    model : str
+        Which models it fits.
+    """
+
+    layers: tuple[LayerState, ...]
+    position: Array
+    model: str = static()
+
+
+def belongs(parameters: Model, state: Any) -> None:
+    """Check that a state was left behind by a model like this one."""
+    if not isinstance(state, DecodingState):
+        msg = (
+            "`state` must be a DecodingState, as `prefill` returns, got "
+            f"{type(state).__name__}."
+        )
+        raise TypeError(msg)
+    due = described(parameters)
+    if state.model != due:
+        msg = f"`state` must be that of this model ({due}), got one of ({state.model})."
+        raise ValueError(msg)
+
+
+def rows_of(node: Any, rows: slice) -> Any:
+    """Return some sequences of a state."""
+    below = children(node)
+    if below is None:
+        return None if node is None else node[rows, ...]
+    return rebuilt(node, {name: rows_of(x, rows) for name, x in below.items()})
+
+
+def side_by_side(states: list[Any]) -> Any:
+    """Return the states of several batches as one."""
+    first = states[0]
+    if isinstance(first, Cache):
+        return stacked(states)
+    below = children(first)
+    if below is None:
+        return None if first is None else concat(states, axis=0)
+    parts = [children(state) or {} for state in states]
+    return rebuilt(
+        first, {name: side_by_side([part[name] for part in parts]) for name in below}
+    )
