@@ -133,8 +133,8 @@ def any_true(x: Any) -> bool:
 def writable(*arrays: Array) -> bool:
     """Whether the first array may be written to, with numbers of the others.
 
-    Not in libraries whose arrays never change, and not while PyTorch keeps what it needs
-    for gradients.
+    Not in libraries whose arrays never change, and not while PyTorch keeps what
+    gradients need.
     """
     if any(getattr(x, "requires_grad", False) for x in arrays):
         return False

@@ -174,7 +174,7 @@ def bucket_count(count: Any, default: int) -> tuple[int, ...]:
     return found
 
 
-def generator(rng: Any) -> np.random.Generator:
+def generator(rng: Any) -> "np.random.Generator":
     """Return the source of random numbers."""
     try:
         return np.random.default_rng(rng)

@@ -171,7 +171,7 @@ def _unit(x: Array) -> Array:
 
 
 def _buckets(
-    query: Array, factors: tuple[int, ...], generator: np.random.Generator
+    query: Array, factors: tuple[int, ...], generator: "np.random.Generator"
 ) -> Array:
     """Return the bucket of each query in each round: ``(..., R, T)``."""
     xp = namespace(query)

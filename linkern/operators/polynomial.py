@@ -2,7 +2,7 @@ r"""Operators whose weights are polynomials of the score, as feature maps."""
 
 from typing import Unpack
 
-from linkern._array import concat, ones, reshape
+from linkern._array import concat, ones
 from linkern._forms import Form
 from linkern._operator import Definition, Options, operator, run
 from linkern._recurrence import Terms
@@ -13,20 +13,12 @@ from linkern._state import (
     without_normalizer_column,
 )
 from linkern._typing import Array
+from linkern.feature_maps import polynomial, taylor
 
 __all__ = ["based", "rebased"]
 
 
-def _squares(x: Array) -> Array:
-    """Return all products of two entries: ``squares(q) . squares(k) = (q . k)^2``."""
-    products = x[..., None] * x[..., None, :]
-    return reshape(products, (*x.shape[:-1], x.shape[-1] ** 2))
-
-
-def _taylor(x: Array) -> Array:
-    """Return features whose product is ``1 + q.k + (q.k)^2 / 2``."""
-    one = ones((*x.shape[:-1], 1), like=x)
-    return concat([one, x, _squares(x) * 0.5**0.5], axis=-1)
+_squares = polynomial(degree=2)
 
 
 def _normalised(
@@ -42,7 +34,7 @@ def _normalised(
 def _based(
     form: Form, state: State, *, query: Array, key: Array, value: Array
 ) -> tuple[Array, State]:
-    return _normalised(form, state, _taylor(query), _taylor(key), value)
+    return _normalised(form, state, taylor(query), taylor(key), value)
 
 
 def _rebased(

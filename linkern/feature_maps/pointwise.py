@@ -1,13 +1,9 @@
-"""Feature maps: the functions that stand between a query or key and its similarity.
-
-A feature map takes ``(..., T, K)`` to ``(..., T, F)``. Those here act on each entry, so
-``F = K``. Any callable with that contract can be passed to an operator.
-"""
+"""Feature maps that act on each entry, so that ``F = K``."""
 
 from linkern._array import namespace
 from linkern._typing import Array
 
-__all__ = ["elu_plus_one", "exp", "identity", "relu"]
+__all__ = ["elu_plus_one", "exp", "identity", "relu", "squared_relu"]
 
 
 def elu_plus_one(x: Array, /) -> Array:
@@ -73,6 +69,34 @@ def relu(x: Array, /) -> Array:
     xp = namespace(x)
     # `x <= 0` rather than `maximum`: NaN propagates and the gradient at 0 is 0.
     return xp.where(x <= 0, xp.zeros_like(x), x)  # type: ignore[no-any-return]
+
+
+def squared_relu(x: Array, /) -> Array:
+    """Non-negative features ``max(x, 0)^2``; the denominator can be zero.
+
+    Parameters
+    ----------
+    x : array (..., K)
+        Queries or keys, of any real floating dtype.
+
+    Returns
+    -------
+    array (..., K)
+        ``x^2`` where ``x`` is positive, zero elsewhere; NaN stays NaN.
+
+    Notes
+    -----
+    Smooth at zero, where `relu` is not. Source: So et al. 2021, "Primer: Searching for
+    Efficient Transformers for Language Modeling".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> squared_relu(np.asarray([-1.0, 0.0, 3.0]))
+    array([0., 0., 9.])
+    """
+    positive = relu(x)
+    return positive * positive
 
 
 def exp(x: Array, /) -> Array:

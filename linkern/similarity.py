@@ -1,0 +1,291 @@
+r"""Similarities: the quadratic side of a feature map, one number for each pair.
+
+A similarity takes queries ``(..., T, K)`` and keys ``(..., S, K)`` to ``(..., T, S)``.
+Those here are kernels: ``similarity(x, x)`` is symmetric and positive semidefinite, so
+each is ``phi(q) . phi(k)`` for some feature map, of infinitely many features if need
+be.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from linkern import _validate
+from linkern._array import astype, mT, namespace
+from linkern._typing import Array, FeatureMapFunction
+from linkern.feature_maps._checks import number
+
+__all__ = [
+    "Similarity",
+    "exponential",
+    "of_features",
+    "polynomial",
+    "rbf",
+    "taylor",
+]
+
+Similarity: TypeAlias = Callable[[Any, Any], Any]
+
+
+def exponential(scale: float | None = None) -> Similarity:
+    r"""Make the similarity of softmax attention.
+
+    Parameters
+    ----------
+    scale : float, optional
+        Positive factor on the scores, dimensionless. Default ``K^-0.5``.
+
+    Returns
+    -------
+    callable
+        ``similarity(query, key)``: ``(..., T, K)`` and ``(..., S, K)`` to
+        ``(..., T, S)``, in the dtype of `query`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `scale` is not a positive number.
+
+    Notes
+    -----
+    .. math:: s(q, k) = \exp(scale \; q . k)
+
+    Nothing is subtracted from the scores, as no quotient is here to cancel it: scores
+    above 88 overflow in float32. Source: Tsai et al. 2019, "Transformer Dissection: A
+    Unified Understanding of Transformer's Attention via the Lens of Kernel";
+    Katharopoulos et al. 2020, "Transformers are RNNs", equation 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> exponential()(np.zeros((1, 4)), np.ones((2, 4)))
+    array([[1., 1.]])
+    """
+    return partial(_exponential, scale=_factor(scale))
+
+
+def rbf(bandwidth: float = 1.0) -> Similarity:
+    r"""Make the Gaussian similarity, which depends on the distance alone.
+
+    Parameters
+    ----------
+    bandwidth : float
+        Distance, in the units of the queries, at which it has fallen to
+        ``exp(-1/2)``; positive.
+
+    Returns
+    -------
+    callable
+        ``similarity(query, key)``, as that of `exponential`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `bandwidth` is not a positive number.
+
+    Notes
+    -----
+    .. math:: s(q, k) = \exp\left(-|q - k|^2 / (2 \; bandwidth^2)\right)
+
+    Distances are sums of squared differences, entry by entry: it takes memory
+    ``(..., T, S, K)``, where ``|q|^2 - 2 q . k + |k|^2`` would cancel for neighbours.
+    With `bandwidth` ``K^0.25`` it is `exponential` between vectors of one norm, but for
+    a factor. Source: Tsai et al. 2019, "Transformer Dissection: A Unified Understanding
+    of Transformer's Attention via the Lens of Kernel".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rbf()(np.ones((1, 2)), np.ones((1, 2)) * 1e8)
+    array([[0.]])
+    >>> rbf()(np.full((1, 2), 1e8), np.full((1, 2), 1e8))
+    array([[1.]])
+    """
+    return partial(_rbf, bandwidth=number("bandwidth", bandwidth))
+
+
+def polynomial(degree: int = 2, offset: float = 1.0) -> Similarity:
+    r"""Make the polynomial similarity.
+
+    Parameters
+    ----------
+    degree : int
+        Exponent, positive. An odd one can make similarities negative.
+    offset : float
+        Added to the score; zero or positive, or it would not be a kernel.
+
+    Returns
+    -------
+    callable
+        ``similarity(query, key)``, as that of `exponential`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `degree` is not a positive integer or `offset` is negative.
+
+    See Also
+    --------
+    linkern.feature_maps.polynomial : its features, exactly.
+
+    Notes
+    -----
+    .. math:: s(q, k) = (q . k + offset)^{degree}
+
+    Source: Tsai et al. 2019, "Transformer Dissection: A Unified Understanding of
+    Transformer's Attention via the Lens of Kernel"; Katharopoulos et al.
+    2020, "Transformers are RNNs", section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> polynomial()(np.ones((1, 2)), np.asarray([[1.0, 1.0], [-1.0, 0.0]]))
+    array([[9., 0.]])
+    """
+    offset = number("offset", offset, zero=True)
+    return partial(
+        _polynomial, degree=_validate.positive_integer("degree", degree), offset=offset
+    )
+
+
+def taylor(scale: float | None = None) -> Similarity:
+    r"""Make the second-order Taylor polynomial of `exponential`.
+
+    Parameters
+    ----------
+    scale : float, optional
+        Positive factor on the scores, dimensionless. Default ``K^-0.5``.
+
+    Returns
+    -------
+    callable
+        ``similarity(query, key)``, as that of `exponential`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `scale` is not a positive number.
+
+    See Also
+    --------
+    linkern.feature_maps.taylor : its features, exactly, of scaled inputs.
+
+    Notes
+    -----
+    .. math:: s(q, k) = 1 + x + x^2 / 2, \qquad x = scale \; q . k
+
+    It is at least 1/2. Source: Arora et al. 2024, "Simple Linear Attention Language
+    Models Balance the Recall-Throughput Tradeoff".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> taylor(scale=1.0)(np.ones((1, 1)), np.asarray([[0.0], [2.0], [-1.0]]))
+    array([[1. , 5. , 0.5]])
+    """
+    return partial(_taylor, scale=_factor(scale))
+
+
+def of_features(feature_map: Any) -> Similarity:
+    r"""Make the similarity that linear attention with a feature map computes.
+
+    Parameters
+    ----------
+    feature_map : callable
+        ``(..., K)`` to ``(..., F)``. See `linkern.feature_maps`.
+
+    Returns
+    -------
+    callable
+        ``similarity(query, key)``, as that of `exponential`.
+
+    Raises
+    ------
+    TypeError
+        If `feature_map` is not callable.
+
+    Notes
+    -----
+    .. math:: s(q, k) = \phi(q) . \phi(k)
+
+    A kernel for any feature map: its Gram matrix is a matrix times its own transpose.
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> of_features(linkern.elu_plus_one)(np.zeros((1, 2)), np.ones((1, 2)))
+    array([[4.]])
+    """
+    if not callable(feature_map):
+        msg = (
+            "`feature_map` must be a callable from (..., K) to (..., F), such as "
+            f"`linkern.elu_plus_one`, got {feature_map!r}."
+        )
+        raise TypeError(msg)
+    return partial(_of_features, feature_map=feature_map)
+
+
+def _factor(scale: float | None) -> float | None:
+    return None if scale is None else number("scale", scale)
+
+
+def _pair(query: Array, key: Array) -> tuple[Array, Array]:
+    """Check queries and keys against each other; return them in compute precision."""
+    named = {"query": query, "key": key}
+    wide = [_validate.widened(name, x) for name, x in named.items()]
+    _validate.home(named)
+    for name, x in named.items():
+        if x.ndim < 2:
+            msg = f"`{name}` must have shape (..., length, dim), got {tuple(x.shape)}."
+            raise ValueError(msg)
+    if query.shape[-1] != key.shape[-1]:
+        msg = (
+            "`query` and `key` must have the same key dimension (last axis), got "
+            f"{query.shape[-1]} and {key.shape[-1]}."
+        )
+        raise ValueError(msg)
+    _validate.leading("query and key", query.shape[:-2], key.shape[:-2])
+    return wide[0], wide[1]
+
+
+def _scores(query: Array, key: Array, scale: float | None) -> Array:
+    q, k = _pair(query, key)
+    # Keys without entries have score 0, whatever the scale.
+    factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
+    return (q @ mT(k)) * factor
+
+
+def _exponential(query: Array, key: Array, *, scale: float | None) -> Array:
+    scores = _scores(query, key, scale)
+    return astype(namespace(scores).exp(scores), query.dtype)
+
+
+def _rbf(query: Array, key: Array, *, bandwidth: float) -> Array:
+    q, k = _pair(query, key)
+    xp = namespace(q, k)
+    # Scaled after the difference, which is exact for neighbours: scaled before it, each
+    # would be rounded on its own.
+    apart = (q[..., :, None, :] - k[..., None, :, :]) * (0.5**0.5 / bandwidth)
+    return astype(xp.exp(-xp.sum(apart * apart, axis=-1)), query.dtype)
+
+
+def _polynomial(query: Array, key: Array, *, degree: int, offset: float) -> Array:
+    base = _scores(query, key, 1.0) + offset
+    power = base
+    for _ in range(degree - 1):
+        power = power * base
+    return astype(power, query.dtype)
+
+
+def _taylor(query: Array, key: Array, *, scale: float | None) -> Array:
+    # A square and a half, so that rounding cannot take it below that half.
+    root = _scores(query, key, scale) + 1
+    return astype((root * root + 1) * 0.5, query.dtype)
+
+
+def _of_features(query: Array, key: Array, *, feature_map: FeatureMapFunction) -> Array:
+    q, k = _pair(query, key)
+    q = _validate.features("query", q, feature_map)
+    k = _validate.features("key", k, feature_map)
+    return astype(q @ mT(k), query.dtype)
