@@ -11,12 +11,17 @@ from linkern._version import __version__
 
 __all__ = [
     "AttentionResult",
+    "Decoder",
     "SpanMap",
     "State",
     "__version__",
     "abc",
+    "approximation_curve",
+    "approximation_error",
+    "attention_weights",
     "based",
     "comba",
+    "cost",
     "delta_rule",
     "dplr",
     "elu_plus_one",
@@ -31,10 +36,12 @@ __all__ = [
     "identity",
     "iplr",
     "kda",
+    "kernel_attention",
     "lightning_attention",
     "linear_attention",
     "linear_attention_step",
     "log_linear_attention",
+    "lsh_attention",
     "mesa",
     "oja",
     "rebased",
@@ -43,19 +50,32 @@ __all__ = [
     "rwkv4",
     "rwkv6",
     "rwkv7",
+    "similarity",
     "simple_gla",
+    "softmax_attention",
     "span_map",
+    "sparse_attention",
     "ssd",
     "step",
+    "transformer",
     "vjp",
 ]
 
 if TYPE_CHECKING:
-    from linkern import feature_maps
+    from linkern import cost, feature_maps, similarity, transformer
+    from linkern._decoder import Decoder
     from linkern._spans import SpanMap, span_map
     from linkern._state import AttentionResult, State
     from linkern._stepping import step
     from linkern._vjp import vjp
+    from linkern._weights import attention_weights
+    from linkern.approximation import approximation_curve, approximation_error
+    from linkern.attention import (
+        kernel_attention,
+        lsh_attention,
+        softmax_attention,
+        sparse_attention,
+    )
     from linkern.feature_maps import elu_plus_one, exp, identity, relu
     from linkern.operators import (
         abc,
@@ -88,11 +108,16 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "AttentionResult": "_state",
+        "Decoder": "_decoder",
         "SpanMap": "_spans",
         "State": "_state",
         "abc": "operators",
+        "approximation_curve": "approximation",
+        "approximation_error": "approximation",
+        "attention_weights": "_weights",
         "based": "operators",
         "comba": "operators",
+        "cost": "cost",
         "delta_rule": "operators",
         "dplr": "operators",
         "elu_plus_one": "feature_maps",
@@ -107,10 +132,12 @@ else:
         "identity": "feature_maps",
         "iplr": "operators",
         "kda": "operators",
+        "kernel_attention": "attention",
         "lightning_attention": "operators",
         "linear_attention": "operators",
         "linear_attention_step": "operators",
         "log_linear_attention": "operators",
+        "lsh_attention": "attention",
         "mesa": "operators",
         "oja": "operators",
         "rebased": "operators",
@@ -119,10 +146,14 @@ else:
         "rwkv4": "operators",
         "rwkv6": "operators",
         "rwkv7": "operators",
+        "similarity": "similarity",
         "simple_gla": "operators",
+        "softmax_attention": "attention",
         "span_map": "_spans",
+        "sparse_attention": "attention",
         "ssd": "operators",
         "step": "_stepping",
+        "transformer": "transformer",
         "vjp": "_vjp",
     }
     __getattr__ = attributes_of(__name__, _HOMES)

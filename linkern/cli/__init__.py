@@ -1,8 +1,9 @@
-"""The command line: ``linkern verify``, ``list``, ``fingerprint``, ``check-bundle``."""
+"""The commands ``verify``, ``list``, ``fingerprint``, ``check-bundle``, ``bench``."""
 
 import click
 
 from linkern._version import __version__
+from linkern.cli.benches import bench
 from linkern.cli.bundles import check_bundle
 from linkern.cli.fingerprints import fingerprint
 from linkern.cli.listing import list_
@@ -17,5 +18,5 @@ def main() -> None:
     """Use the numerical reference and the referee for linear attention."""
 
 
-for _command in (verify, list_, fingerprint, check_bundle):
+for _command in (verify, list_, fingerprint, check_bundle, bench):
     main.add_command(_command)

@@ -1,0 +1,161 @@
+"""What a decoder can be made of and stepped with: its checks and their sentences."""
+
+from typing import Any
+
+import numpy as np
+
+from linkern import _validate
+from linkern._array import is_array, namespace_name
+
+__all__ = [
+    "feature_map",
+    "numpy_array",
+    "output",
+    "sizes",
+    "sizes_of",
+    "token",
+    "token_dtype",
+    "window",
+]
+
+_DTYPES = ("float16", "float32", "float64")
+
+
+def numpy_array(name: str, x: Any) -> None:
+    """Check that `x` is an array of NumPy."""
+    if not isinstance(x, np.ndarray):
+        got = namespace_name(x) if is_array(x) else type(x).__name__
+        msg = (
+            f"`{name}` must be a NumPy array, got {got}; "
+            "`linear_attention_step` takes every array library."
+        )
+        raise TypeError(msg)
+
+
+def feature_map(function: Any) -> None:
+    """Check that a feature map can be called, before there is a token to call it on."""
+    if not callable(function):
+        msg = (
+            "`feature_map` must be a callable from (..., K) to (..., F), such as "
+            f"`linkern.elu_plus_one`, got {function!r}."
+        )
+        raise TypeError(msg)
+
+
+def token(
+    name: str,
+    x: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    free: bool = False,
+) -> None:
+    """Check one input of a step; `free`: its last axis may have any size."""
+    numpy_array(name, x)
+    if x.dtype != dtype:
+        msg = (
+            f"`{name}` must have the dtype of this decoder, {dtype}, got {x.dtype}; "
+            "say another one with `dtype=`."
+        )
+        raise TypeError(msg)
+    last = x.shape[-1:] if free else shape[-1:]
+    if x.ndim == 0 or x.shape != (*shape[:-1], *last):
+        msg = f"`{name}` must have shape {shape}, got {x.shape}."
+        raise ValueError(msg)
+
+
+def output(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Check where an output is to be written."""
+    if type(out) is not np.ndarray or out.dtype != dtype:
+        got = getattr(out, "dtype", type(out).__name__)
+        msg = f"`out` must be a NumPy array of {dtype}, got {got}."
+        raise TypeError(msg)
+    if out.shape != shape:
+        msg = f"`out` must have shape {shape}, got {out.shape}."
+        raise ValueError(msg)
+    if not out.flags.writeable:
+        msg = "`out` must be writeable, got a read-only array; copy it first."
+        raise ValueError(msg)
+
+
+def window(tokens: Any) -> int:
+    """Check the number of tokens between two updates."""
+    size = _validate.dimension("window", tokens)
+    if size == 0:
+        msg = "`window` must be a positive integer, got 0."
+        raise ValueError(msg)
+    return size
+
+
+def sizes(batch: Any, key_dim: Any, value_dim: Any) -> tuple[tuple[int, ...], int, int]:
+    """Return the sizes that were given in place of a state."""
+    if not isinstance(batch, tuple):
+        msg = f"`batch_shape` must be a tuple of integers, got {batch!r}."
+        raise TypeError(msg)
+    for name, size in (("key_dim", key_dim), ("value_dim", value_dim)):
+        if size is None:
+            msg = f"`{name}` must be given when there is no `state` to take it from."
+            raise ValueError(msg)
+    return (
+        tuple(_validate.dimension("batch_shape", size) for size in batch),
+        _validate.dimension("key_dim", key_dim),
+        _validate.dimension("value_dim", value_dim),
+    )
+
+
+def sizes_of(
+    state: Any, batch: Any, key_dim: Any, value_dim: Any, *, normalize: bool
+) -> tuple[tuple[int, ...], int, int]:
+    """Return the sizes of a state, after checking its parts against each other."""
+    if (batch, key_dim, value_dim) != ((), None, None):
+        msg = (
+            "`batch_shape`, `key_dim` and `value_dim` must be left out when `state` is "
+            "given; they are those of the state."
+        )
+        raise ValueError(msg)
+    try:
+        memory, normalizer = state.memory, state.normalizer
+    except AttributeError:
+        msg = f"`state` must be a `State` or None, got {type(state).__name__}."
+        raise TypeError(msg) from None
+    if (normalizer is not None) != normalize:
+        has = "no normalizer" if normalizer is None else "a normalizer"
+        msg = (
+            "`state` must carry a normalizer exactly when `normalize` is True, got "
+            f"{has} and `normalize={normalize}`."
+        )
+        raise ValueError(msg)
+    numpy_array("state.memory", memory)
+    if memory.ndim < 2:
+        msg = f"`state.memory` must have shape (..., K, V), got {memory.shape}."
+        raise ValueError(msg)
+    if normalizer is not None:
+        numpy_array("state.normalizer", normalizer)
+        _validate.home({"state.memory": memory, "state.normalizer": normalizer})
+        if normalizer.shape != memory.shape[:-1]:
+            msg = (
+                f"`state.normalizer` must have shape {memory.shape[:-1]}, that of the "
+                f"memory without its last axis, got {normalizer.shape}."
+            )
+            raise ValueError(msg)
+    return memory.shape[:-2], memory.shape[-2], memory.shape[-1]
+
+
+def token_dtype(dtype: Any, of_state: Any) -> np.dtype[Any]:
+    """Return the dtype of the tokens: the one asked for, or that of the state."""
+    asked = dtype if dtype is not None else "float32" if of_state is None else of_state
+    try:
+        found = np.dtype(asked)
+    except TypeError:
+        found = None
+    if found is None or found.name not in _DTYPES:
+        msg = f"`dtype` must be one of {', '.join(_DTYPES)}, got {asked!r}."
+        raise TypeError(msg)
+    wide = np.result_type(found, np.float32)
+    if of_state is not None and wide != of_state:
+        msg = (
+            f"`state` must have dtype {wide}, in which {found} tokens are accumulated, "
+            f"got {of_state}."
+        )
+        raise TypeError(msg)
+    return np.dtype(found.name)  # the one object that NumPy has for it

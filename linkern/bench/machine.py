@@ -1,0 +1,116 @@
+"""What a measurement was made on: a time without it says nothing."""
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linkern._version import __version__
+
+__all__ = ["Machine", "this_machine"]
+
+_LIBRARIES = ("numpy", "torch")
+_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processor, system, libraries and threads.
+
+    Parameters
+    ----------
+    processor : str
+        Its name.
+    cores : int
+        Of which this process may use so many.
+    system, python, linkern : str
+        Names and versions.
+    libraries : dict of str to str
+        Version of each array library installed.
+    blas : str
+        What NumPy multiplies matrices with.
+    threads : dict of str to str
+        What says how many threads there are; what is not set, libraries choose.
+    load : float or None
+        How many processes were running on average in the last minute.
+    """
+
+    processor: str
+    cores: int
+    system: str
+    python: str
+    linkern: str
+    libraries: dict[str, str]
+    blas: str
+    threads: dict[str, str]
+    load: float | None
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the same as lines of text."""
+        libraries = ", ".join(f"{name} {x}" for name, x in self.libraries.items())
+        threads = ", ".join(f"{name}={x}" for name, x in self.threads.items())
+        load = "unknown" if self.load is None else f"{self.load:.2f}"
+        return (
+            f"{self.processor}, {self.cores} cores, {self.system}, load {load}",
+            f"Python {self.python}, linkern {self.linkern}, {libraries}, {self.blas}",
+            f"threads: {threads or 'as the libraries choose'}",
+        )
+
+
+def this_machine() -> Machine:
+    """Return what this process runs on."""
+    return Machine(
+        processor=_processor(),
+        cores=_cores(),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        linkern=__version__,
+        libraries=_versions(),
+        blas=_blas(),
+        threads=_threads(),
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    )
+
+
+def _processor() -> str:
+    if _CPUINFO.exists():
+        for line in _CPUINFO.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _blas() -> str:
+    built: Any = np.show_config(mode="dicts")
+    blas = built.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown BLAS')} {blas.get('version', '')}".strip()
+
+
+def _threads() -> dict[str, str]:
+    found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    torch = sys.modules.get("torch")  # asked only if somebody uses it
+    if torch is not None:
+        found["torch"] = str(torch.get_num_threads())
+    return found
