@@ -99,6 +99,8 @@ def device_of(x: Array) -> Device | None:
 
 def astype(x: Array, dtype: DType) -> Array:
     """Return `x` as `dtype`: itself if it already is."""
+    if x.dtype == dtype:
+        return x
     return cast(Array, namespace(x).astype(x, dtype, copy=False))
 
 

@@ -232,21 +232,9 @@ def _factor(scale: float | None) -> float | None:
 
 def _pair(query: Array, key: Array) -> tuple[Array, Array]:
     """Check queries and keys against each other; return them in compute precision."""
-    named = {"query": query, "key": key}
-    wide = [_validate.widened(name, x) for name, x in named.items()]
-    _validate.home(named)
-    for name, x in named.items():
-        if x.ndim < 2:
-            msg = f"`{name}` must have shape (..., length, dim), got {tuple(x.shape)}."
-            raise ValueError(msg)
-    if query.shape[-1] != key.shape[-1]:
-        msg = (
-            "`query` and `key` must have the same key dimension (last axis), got "
-            f"{query.shape[-1]} and {key.shape[-1]}."
-        )
-        raise ValueError(msg)
+    wide = _validate.rows({"query": query, "key": key})
     _validate.leading("query and key", query.shape[:-2], key.shape[:-2])
-    return wide[0], wide[1]
+    return wide["query"], wide["key"]
 
 
 def _scores(query: Array, key: Array, scale: float | None) -> Array:

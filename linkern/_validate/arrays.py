@@ -25,6 +25,7 @@ __all__ = [
     "not_positive",
     "positive",
     "qkv",
+    "rows",
     "shapes",
     "widened",
     "within",
@@ -95,6 +96,15 @@ def qkv(
     `rank` is 2 for sequences ``(..., T, K)`` and 1 for single tokens ``(..., K)``.
     """
     named = {"query": query, "key": key, "value": value}
+    wide = rows(named, rank=rank)
+    if rank == 2:
+        _lengths(query, key, value, causal=causal)
+    leading("query, key and value", *(x.shape[:-rank] for x in named.values()))
+    return wide["query"], wide["key"], wide["value"]
+
+
+def rows(named: Mapping[str, Array], *, rank: int = 2) -> dict[str, Array]:
+    """Check queries, keys and what goes with them; return them in compute precision."""
     wide = {name: widened(name, x) for name, x in named.items()}
     home(named)
     axes = "(..., length, dim)" if rank == 2 else "(..., dim)"
@@ -102,16 +112,14 @@ def qkv(
         if x.ndim < rank:
             msg = f"`{name}` must have shape {axes}, got {tuple(x.shape)}."
             raise ValueError(msg)
+    query, key = named["query"], named["key"]
     if query.shape[-1] != key.shape[-1]:
         msg = (
             "`query` and `key` must have the same key dimension (last axis), got "
             f"{query.shape[-1]} and {key.shape[-1]}."
         )
         raise ValueError(msg)
-    if rank == 2:
-        _lengths(query, key, value, causal=causal)
-    leading("query, key and value", *(x.shape[:-rank] for x in named.values()))
-    return wide["query"], wide["key"], wide["value"]
+    return wide
 
 
 def _lengths(query: Array, key: Array, value: Array, *, causal: bool) -> None:

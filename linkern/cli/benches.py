@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ from linkern.bench.machine import this_machine
 from linkern.bench.plotting import plot, require_matplotlib
 from linkern.bench.report import Report, quoted_table, write_json
 from linkern.bench.timing import Schedule
-from linkern.cli.options import EXIT_USAGE, in_a_folder
+from linkern.cli.options import EXIT_USAGE, file_option
 from linkern.testing import UsageError, rendering
 
 __all__ = ["bench"]
@@ -57,22 +56,8 @@ def bench() -> None:
 )
 @click.option("--quick", is_flag=True, help="Short lengths, few rounds: seconds.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    callback=in_a_folder,
-    help="Write what was measured as JSON.",
-)
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    callback=in_a_folder,
-    help="Draw time and memory against length (.png, .svg, .pdf).",
-)
+@file_option("--json", "Write what was measured as JSON.")
+@file_option("--plot", "Draw time and memory against length (.png, .svg, .pdf).")
 def generation(**options: Any) -> None:
     """Generate token by token: linear attention, softmax cached and not, LSH.
 

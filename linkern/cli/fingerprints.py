@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from rich.console import Console
 from linkern.cli.options import (
     EXIT_USAGE,
     contract_of,
-    in_a_folder,
+    file_option,
     keywords_of,
     of_target,
 )
@@ -27,14 +26,7 @@ __all__ = ["fingerprint"]
 
 @click.command()
 @of_target
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    callback=in_a_folder,
-    help="Write the measurements as JSON.",
-)
+@file_option("--json", "Write the measurements as JSON.")
 def fingerprint(target: str | None, **options: Any) -> None:
     """Measure how many significand bits survive in TARGET, its epsilon, its chunks.
 

@@ -11,7 +11,14 @@ from linkern.testing import Contract, UsageError
 from linkern.testing.declarations import pairs
 from linkern.testing.frameworks import FRAMEWORKS
 
-__all__ = ["EXIT_USAGE", "contract_of", "in_a_folder", "keywords_of", "of_target"]
+__all__ = [
+    "EXIT_USAGE",
+    "contract_of",
+    "file_option",
+    "in_a_folder",
+    "keywords_of",
+    "of_target",
+]
 
 EXIT_USAGE = 2
 
@@ -24,6 +31,18 @@ def in_a_folder(
         msg = f"there is no folder {path.absolute().parent}."
         raise click.BadParameter(msg, context, parameter)
     return path
+
+
+def file_option(flag: str, text: str) -> Callable[..., Any]:
+    """Return an option that names a file to write, as ``flag_path``."""
+    return click.option(
+        flag,
+        f"{flag.removeprefix('--')}_path",
+        type=click.Path(path_type=Path, dir_okay=False, writable=True),
+        metavar="FILE",
+        callback=in_a_folder,
+        help=text,
+    )
 
 
 def of_target(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from linkern.adapters.catalogue import Entry, installed
 from linkern.cli.options import (
     EXIT_USAGE,
     contract_of,
+    file_option,
     in_a_folder,
     keywords_of,
     of_target,
@@ -54,22 +55,8 @@ CRASH_FOLDER = Path("linkern-repro")
     metavar="CHECK=REASON",
     help="A check that must fail; if it passes, that is a failure. Repeatable.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    callback=in_a_folder,
-    help="Write the report as JSON, and anew with every check that ends.",
-)
-@click.option(
-    "--html",
-    "html_path",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
-    metavar="FILE",
-    callback=in_a_folder,
-    help="Write the report as one HTML page.",
-)
+@file_option("--json", "Write the report as JSON, and anew with every check that ends.")
+@file_option("--html", "Write the report as one HTML page.")
 @click.option(
     "--repro",
     type=click.Path(path_type=Path, file_okay=False),
