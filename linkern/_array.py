@@ -22,6 +22,7 @@ __all__ = [
     "device_of",
     "dtype_name",
     "eye",
+    "from_numpy",
     "is_array",
     "mT",
     "namespace",
@@ -102,6 +103,15 @@ def astype(x: Array, dtype: DType) -> Array:
     if x.dtype == dtype:
         return x
     return cast(Array, namespace(x).astype(x, dtype, copy=False))
+
+
+def from_numpy(x: Any, *, like: Array) -> Array:
+    """Return an array of NumPy in the library, dtype and device of `like`."""
+    # NumPy has no half types of other libraries, and some devices have no float64.
+    known = "float64" if dtype_name(like.dtype) == "float64" else "float32"
+    xp = namespace(like)
+    made = xp.asarray(np.asarray(x, known), device=device_of(like))
+    return astype(made, like.dtype)
 
 
 def mT(x: Array) -> Array:  # noqa: N802 -- the array API's own name

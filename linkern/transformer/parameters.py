@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 import numpy as np
 
 from linkern import _validate
-from linkern._array import astype, device_of, is_array, namespace
+from linkern._array import from_numpy, is_array
 from linkern._typing import Array
 
 __all__ = [
@@ -213,15 +213,9 @@ class Source:
 
     def normal(self, shape: tuple[int, ...], deviation: float) -> Array:
         """Return normal numbers of mean 0; the same for every library."""
-        return self.array(self.generator.normal(scale=deviation, size=shape))
+        drawn = self.generator.normal(scale=deviation, size=shape)
+        return from_numpy(drawn, like=self.like)
 
     def constant(self, shape: tuple[int, ...], value: float) -> Array:
         """Return one number, repeated."""
-        return self.array(np.full(shape, value))
-
-    def array(self, x: Any) -> Array:
-        """Return a NumPy array as one of the wanted kind."""
-        xp = namespace(self.like)
-        # float64 first: no library refuses it, and half types are not NumPy's.
-        found = xp.asarray(np.asarray(x, np.float64), device=device_of(self.like))
-        return astype(found, self.like.dtype)
+        return from_numpy(np.full(shape, value), like=self.like)

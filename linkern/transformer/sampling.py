@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from linkern import _validate
-from linkern._array import astype, device_of, namespace
+from linkern._array import from_numpy, namespace
 from linkern._typing import Array
 
 __all__ = ["checked_temperature", "checked_top_k", "sample"]
@@ -65,7 +65,7 @@ def sample(
         least = xp.sort(wide, axis=-1)[..., -top_k][..., None]
         wide = xp.where(wide >= least, wide, -math.inf + xp.zeros_like(wide))
     noise = np.random.default_rng(rng).gumbel(size=tuple(wide.shape))
-    gumbel = astype(xp.asarray(noise, device=device_of(wide)), wide.dtype)
+    gumbel = from_numpy(noise, like=wide)
     return xp.argmax(wide / temperature + gumbel, axis=-1)  # type: ignore[no-any-return]
 
 
