@@ -131,7 +131,7 @@ class Decoder:
         feature_map: FeatureMapFunction = elu_plus_one,
         normalize: bool = True,
         scale: float | None = None,
-        window: int = 8,
+        window: int = 16,
     ) -> None:
         normalize = _validate.flag("normalize", normalize)
         scale = _validate.scale(scale)
