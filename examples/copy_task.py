@@ -4,8 +4,7 @@ A sequence is `0 w 0 w`, where w are random symbols 1..10; the second w is to be
 predicted. How much is copied is asked of the model as a recurrent network: it reads
 `0 w 0` and writes the rest. Some 15 seconds on two cores:
 
-    pip install -e ".[torch]"
-    python examples/copy_task.py
+    python -m pip install '.[torch]' && python examples/copy_task.py
 
 `--length 63` gives sequences of 128 tokens, as in the paper, and takes 40 seconds.
 Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 4.1.

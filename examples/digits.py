@@ -5,8 +5,7 @@ from those before it. Training is PyTorch's; all that comes after, evaluation an
 decoding as a recurrent network, are the same functions on NumPy arrays. About a minute
 on two cores that have nothing else to do:
 
-    pip install -e ".[torch,examples]"
-    python examples/digits.py
+    python -m pip install '.[examples]' && python examples/digits.py
 
 Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 4.2.
 """

@@ -68,6 +68,8 @@ class Schedule:
         last call and would take a core from the next.
     clock, sleep : callable
         Time in seconds; waiting. Tests put their own here.
+    window : float
+        Seconds that a turn lasts at least: short ones are repeated, and give medians.
     """
 
     rounds: int = 7
@@ -75,6 +77,7 @@ class Schedule:
     pause: float = 0.08
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
+    window: float = 0.25
 
 
 def interleaved(

@@ -100,6 +100,16 @@ def test_progress_is_told():
     assert told == [("a", 5), ("a", 5)]
 
 
+def test_what_is_short_is_repeated_within_a_turn():
+    clock = Clock()
+    made, generated = contestant(clock, "short", lambda i: 0.01)
+    (row,) = measure([made], [4], schedule(clock, rounds=1, window=0.25))
+    runs = [pair for pair in generated if pair == (4, 0, 4)]
+    # The first warms up, seven are timed, the last token is for memory.
+    assert len(runs) == 1 + 7
+    assert row.seconds.median == pytest.approx(0.04)
+
+
 def law_contestants_take_turns(interleaved):
     clock, order = Clock(), []
     tasks = {name: (lambda name=name: order.append(name)) for name in "abc"}
