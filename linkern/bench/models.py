@@ -103,7 +103,7 @@ def whole_models(
             _generate_again,
             _kept_tokens,
             recomputes=True,
-            longest=4096,  # one token of 16384 alone takes more than a minute
+            longest=4096,  # one token of 16384 alone takes a minute and a half
         ),
     )
 
