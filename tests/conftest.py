@@ -71,6 +71,16 @@ def torch():
 
 
 @pytest.fixture(scope="session")
+def matplotlib():
+    return library("matplotlib").module
+
+
+@pytest.fixture(scope="session")
+def sklearn():
+    return library("sklearn").module
+
+
+@pytest.fixture(scope="session")
 def jax():
     library("jax")
     return import_module("jax")

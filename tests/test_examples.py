@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,13 +37,6 @@ def digits(examples):
 @pytest.fixture(scope="module")
 def copy_task(examples):
     return examples.copy_task
-
-
-@pytest.fixture
-def sklearn():
-    if "sklearn" in os.environ.get("LINKERN_REQUIRE", "").split():
-        return importlib.import_module("sklearn")
-    return pytest.importorskip("sklearn")
 
 
 def images_of(rng, count=20, pixels=64):
@@ -499,8 +491,9 @@ def test_torch_a_model_trained_to_see_what_it_predicts_is_caught(
     fails(law_decoding_gives_the_bits_of_the_forward_pass, digits, cheat)
 
 
-def test_torch_the_whole_example_of_digits(digits, torch, sklearn, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
+def test_torch_the_whole_example_of_digits(
+    digits, torch, sklearn, matplotlib, tmp_path, capsys
+):
     digits.main(["--quick", "--out", str(tmp_path / "first")])
     told = capsys.readouterr()
     assert "bits per pixel" in told.out

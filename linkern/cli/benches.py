@@ -124,7 +124,7 @@ def _measured(
     contestants: tuple[Contestant, ...], lengths: tuple[int, ...], *, quick: bool
 ) -> tuple[Measured, ...]:
     """Measure under a line that says what is running."""
-    schedule = Schedule(rounds=5, budget=0.4) if quick else Schedule()
+    schedule = Schedule(rounds=5, budget=0.4, window=0) if quick else Schedule()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     # Drawn between turns only: a thread that draws would take a core from a turn.
     stderr = Console(stderr=True)

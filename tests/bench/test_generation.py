@@ -40,7 +40,8 @@ def contestant(clock, name, cost, **options):
 
 
 def schedule(clock, **options):
-    return Schedule(clock=clock, sleep=clock.sleep, **{"budget": 1e9, **options})
+    defaults = {"budget": 1e9, "window": 0}
+    return Schedule(clock=clock, sleep=clock.sleep, **{**defaults, **options})
 
 
 def test_what_keeps_a_state_is_run_from_first_to_last():

@@ -70,7 +70,7 @@ def test_those_that_recompute_run_the_whole_model(monkeypatch):
 
 
 def test_all_of_them_can_be_measured():
-    schedule = Schedule(rounds=1, pause=0)
+    schedule = Schedule(rounds=1, pause=0, window=0)
     found = measure(models.whole_models(**SMALL), [5, LENGTH], schedule, samples=3)
     held = {(row.contestant, row.length): row.held_bytes for row in found}
     assert len(found) == 8

@@ -130,8 +130,8 @@ def test_json_holds_everything(report, tmp_path):
     assert {"processor", "threads", "libraries", "blas"} <= set(found["machine"])
 
 
-def test_pictures_are_written(report, tmp_path):
-    pytest.importorskip("matplotlib")
+@pytest.mark.usefixtures("matplotlib")
+def test_matplotlib_writes_pictures(report, tmp_path):
     plot([report, report], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="not supported"):

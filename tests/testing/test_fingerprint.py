@@ -523,5 +523,8 @@ def test_kernels_in_torch(dtype):
     for kernel, chunk in ((quadratic, None), (chunked, 32)):
         found = take(kernel, dtype, framework="torch")
         assert found.bits == dict.fromkeys(STAGES, accumulator(dtype))
-        assert found.chunk_size == chunk
+        # A product of matrices takes keys in blocks of its own, larger than any chunk
+        # here: on some processors (192 keys in float32 on an AMD EPYC) they are seen.
+        blocks = found.chunk_size is not None and found.chunk_size > 128
+        assert found.chunk_size == chunk or (chunk is None and blocks)
         assert not found.contradicted
