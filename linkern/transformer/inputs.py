@@ -18,7 +18,6 @@ from linkern.transformer.layers import Affine, affine, apart
 from linkern.transformer.parameters import Source
 
 __all__ = [
-    "QUADRATIC",
     "axes_of",
     "definition_named",
     "initial_inputs",
@@ -29,13 +28,13 @@ __all__ = [
 Sizes = Mapping[str, int]
 
 _QKV = {"query": "tk", "key": "tk", "value": "tv"}
-# Attention that is no recurrence with a fixed state.
-QUADRATIC = {
+# Those that are no `Definition`.
+_AXES = {
+    "linear_attention": _QKV,
     "softmax_attention": _QKV,
     "sparse_attention": _QKV,
     "lsh_attention": {"query": "tk", "value": "tv"},
 }
-_AXES = {**QUADRATIC, "linear_attention": _QKV}
 
 # Biases of the projections: decays begin near 1 and gates half open.
 _BIAS = {"log_decay": 3.0}
