@@ -29,6 +29,7 @@ __all__ = [
     "namespace_name",
     "ones",
     "reshape",
+    "softmax",
     "writable",
     "zeros",
 ]
@@ -156,6 +157,13 @@ def writable(*arrays: Array) -> bool:
 def reshape(x: Array, shape: tuple[int, ...]) -> Array:
     """Return `x` in another shape of the same size."""
     return cast(Array, namespace(x).reshape(x, shape))
+
+
+def softmax(x: Array) -> Array:
+    """Return weights over the last axis, which the standard has no function for."""
+    xp = namespace(x)
+    weights = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return cast(Array, weights / xp.sum(weights, axis=-1, keepdims=True))
 
 
 def eye(size: int, *, like: Array) -> Array:

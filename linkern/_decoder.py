@@ -136,7 +136,7 @@ class Decoder:
         normalize = _validate.flag("normalize", normalize)
         scale = _validate.scale(scale)
         window = checks.window(window)
-        checks.feature_map(feature_map)
+        _validate.a_feature_map(feature_map)
         if state is None:
             sizes = checks.sizes(batch_shape, key_dim, value_dim)
             kind = checks.token_dtype(dtype, None)

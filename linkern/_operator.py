@@ -8,10 +8,10 @@ sequences, the scale and the dtype of the output are the same for all, and live 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar
 
 from linkern import _validate
-from linkern._array import astype, broadcast_to, namespace, reshape, zeros
+from linkern._array import astype, broadcast_to, reshape, zeros
 from linkern._forms import FORM_NAMES, Form, form_named
 from linkern._packing import run_packed
 from linkern._state import AttentionResult, State
@@ -28,7 +28,6 @@ __all__ = [
     "prepare",
     "run",
     "scaled",
-    "softmax",
 ]
 
 Inputs = Mapping[str, Any]
@@ -342,10 +341,3 @@ def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:
 def scaled(factor: Array | None, x: Array) -> Array:
     """Return ``factor * x``, or `x` itself for a neutral factor."""
     return x if factor is None else factor * x
-
-
-def softmax(x: Array) -> Array:
-    """Return weights over the last axis."""
-    xp = namespace(x)
-    weights = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
-    return cast(Array, weights / xp.sum(weights, axis=-1, keepdims=True))

@@ -217,12 +217,7 @@ def of_features(feature_map: Any) -> Similarity:
     >>> of_features(linkern.elu_plus_one)(np.zeros((1, 2)), np.ones((1, 2)))
     array([[4.]])
     """
-    if not callable(feature_map):
-        msg = (
-            "`feature_map` must be a callable from (..., K) to (..., F), such as "
-            f"`linkern.elu_plus_one`, got {feature_map!r}."
-        )
-        raise TypeError(msg)
+    _validate.a_feature_map(feature_map)
     return partial(_of_features, feature_map=feature_map)
 
 

@@ -5,6 +5,7 @@ obvious, what to do.
 """
 
 from linkern._validate.arrays import (
+    a_feature_map,
     features,
     gate_fits,
     home,
@@ -49,6 +50,7 @@ from linkern._validate.states import (
 )
 
 __all__ = [
+    "a_feature_map",
     "at_least",
     "attended",
     "block_size",

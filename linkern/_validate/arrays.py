@@ -17,6 +17,7 @@ from linkern._array import (
 from linkern._typing import Array
 
 __all__ = [
+    "a_feature_map",
     "broadcasts_to",
     "features",
     "gate_fits",
@@ -138,14 +139,19 @@ def _lengths(query: Array, key: Array, value: Array, *, causal: bool) -> None:
         raise ValueError(msg)
 
 
-def features(name: str, x: Array, feature_map: Any) -> Array:
-    """Return ``feature_map(x)`` after checking that it is still a sequence of rows."""
-    if not callable(feature_map):
+def a_feature_map(function: Any) -> None:
+    """Check that a feature map can be called, before there are rows to call it on."""
+    if not callable(function):
         msg = (
             "`feature_map` must be a callable from (..., K) to (..., F), such as "
-            f"`linkern.elu_plus_one`, got {feature_map!r}."
+            f"`linkern.elu_plus_one`, got {function!r}."
         )
         raise TypeError(msg)
+
+
+def features(name: str, x: Array, feature_map: Any) -> Array:
+    """Return ``feature_map(x)`` after checking that it is still a sequence of rows."""
+    a_feature_map(feature_map)
     mapped = feature_map(x)
     if not is_array(mapped) or namespace_name(mapped) != namespace_name(x):
         msg = (

@@ -8,7 +8,6 @@ from linkern import _validate
 from linkern._array import is_array, namespace_name
 
 __all__ = [
-    "feature_map",
     "numpy_array",
     "output",
     "sizes",
@@ -28,16 +27,6 @@ def numpy_array(name: str, x: Any) -> None:
         msg = (
             f"`{name}` must be a NumPy array, got {got}; "
             "`linear_attention_step` takes every array library."
-        )
-        raise TypeError(msg)
-
-
-def feature_map(function: Any) -> None:
-    """Check that a feature map can be called, before there is a token to call it on."""
-    if not callable(function):
-        msg = (
-            "`feature_map` must be a callable from (..., K) to (..., F), such as "
-            f"`linkern.elu_plus_one`, got {function!r}."
         )
         raise TypeError(msg)
 

@@ -3,7 +3,7 @@ r"""Feature maps that see a vector and its negative, so that no sign is lost."""
 from functools import partial
 
 from linkern import _validate
-from linkern._array import astype, concat, namespace
+from linkern._array import astype, concat, softmax
 from linkern._typing import Array, FeatureMapFunction
 from linkern.feature_maps._checks import rows
 from linkern.feature_maps.pointwise import relu
@@ -113,7 +113,7 @@ def hedgehog(x: Array, /, *, projection: Array | None = None) -> Array:
     if not wide.shape[-1]:
         msg = f"`x` must have an entry in its last axis, got shape {tuple(x.shape)}."
         raise ValueError(msg)
-    features = concat([_softmax(wide), _softmax(-wide)], axis=-1)
+    features = concat([softmax(wide), softmax(-wide)], axis=-1)
     return astype(features, x.dtype)
 
 
@@ -129,9 +129,3 @@ def _projected(x: Array, projection: Array) -> Array:
     if x.ndim > 1:
         return x @ matrix
     return (x[None, :] @ matrix)[..., 0, :]
-
-
-def _softmax(x: Array) -> Array:
-    xp = namespace(x)
-    weights = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
-    return weights / xp.sum(weights, axis=-1, keepdims=True)  # type: ignore[no-any-return]

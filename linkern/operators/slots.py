@@ -6,10 +6,10 @@ second writes values into the same slots and reads them by the softmax of the sc
 
 from typing import Unpack
 
-from linkern._array import concat
+from linkern._array import concat, softmax
 from linkern._averaging import averaging
 from linkern._forms import Form
-from linkern._operator import Definition, Options, operator, run, softmax
+from linkern._operator import Definition, Options, operator, run
 from linkern._recurrence import Terms
 from linkern._state import AttentionResult, State
 from linkern._typing import Array

@@ -9,17 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from linkern import _validate
 from linkern._array import concat, is_array, namespace, zeros
 from linkern._typing import Array
-from linkern.transformer.models import (
-    EncoderDecoder,
-    LanguageModel,
-    continued,
-    described,
-)
+from linkern.transformer.models import Model, continued, described
 from linkern.transformer.prompts import prompt_rows, source_memory
 from linkern.transformer.sampling import checked_temperature, checked_top_k, sample
 from linkern.transformer.states import (
@@ -36,8 +29,6 @@ __all__ = [
     "generate",
     "prefill",
 ]
-
-Model = LanguageModel | EncoderDecoder
 
 
 class Decoded(NamedTuple):
@@ -236,7 +227,7 @@ def generate(
     """
     steps = _validate.dimension("steps", steps)
     temperature, top_k = checked_temperature(temperature), checked_top_k(top_k)
-    generator = np.random.default_rng(rng)
+    generator = _validate.generator(rng)
     logits, state = prefill(
         parameters, prompts, source=source, visible=visible, state=state
     )
@@ -278,8 +269,9 @@ def _read(
     if state is None:
         # A tensor of zeros in the library's own kind of integers for indices.
         position, before = zeros((tokens.shape[0],), like=tokens), None
+        model = described(parameters)
     else:
-        position, before = state.position, state.layers
+        position, before, model = state.position, state.layers, state.model
     logits, after = continued(
         parameters, tokens, before, position, memory=memory, visible=visible, form=form
     )
@@ -289,7 +281,7 @@ def _read(
             "run `language_model` on the whole sequence again."
         )
         raise ValueError(msg)
-    read = DecodingState(after, position + tokens.shape[1], described(parameters))
+    read = DecodingState(after, position + tokens.shape[1], model)
     return Decoded(logits[:, -1, :], read)
 
 

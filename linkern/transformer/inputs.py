@@ -122,14 +122,13 @@ def _same(x: Array) -> Array:
     return x
 
 
-def _log_sigmoid(x: Array) -> Array:
-    xp = namespace(x)
-    return -xp.logaddexp(xp.zeros_like(x), -x)  # type: ignore[no-any-return]
-
-
 def _softplus(x: Array) -> Array:
     xp = namespace(x)
     return cast(Array, xp.logaddexp(xp.zeros_like(x), x))
+
+
+def _log_sigmoid(x: Array) -> Array:
+    return -_softplus(-x)
 
 
 def _unit(x: Array) -> Array:

@@ -13,6 +13,7 @@ from linkern.transformer.stack import LayerOptions, LayerState, Stack
 __all__ = [
     "EncoderDecoder",
     "LanguageModel",
+    "Model",
     "continued",
     "described",
     "encode",
@@ -263,10 +264,7 @@ def continued(
 
     `position` is how many tokens there were, for each sequence ``(N,)``.
     """
-    if isinstance(parameters, LanguageModel):
-        embedding, stack = parameters.embedding, parameters.stack
-    else:
-        embedding, stack = parameters.target_embedding, parameters.decoder
+    embedding, stack = _written_side(parameters)
     x = embedded(embedding, tokens, position)
     x, after = run(stack, x, states, position=position, **how)
     return affine(parameters.readout, x), after
@@ -274,10 +272,7 @@ def continued(
 
 def described(parameters: Model) -> str:
     """Return what makes a state of one model fit another: all but the weights."""
-    if isinstance(parameters, LanguageModel):
-        embedding, stack = parameters.embedding, parameters.stack
-    else:
-        embedding, stack = parameters.target_embedding, parameters.decoder
+    embedding, stack = _written_side(parameters)
     parts = [
         type(parameters).__name__,
         f"vocabulary {embedding.tokens.shape[0]}",
@@ -290,6 +285,13 @@ def described(parameters: Model) -> str:
             f"{name} {own[name]}" for name in ("operator", "heads", "feature_map")
         ]
     return ", ".join(parts)
+
+
+def _written_side(parameters: Model) -> tuple[Embedding, Stack]:
+    """Return what a model writes with, token by token."""
+    if isinstance(parameters, LanguageModel):
+        return parameters.embedding, parameters.stack
+    return parameters.target_embedding, parameters.decoder
 
 
 def _sequences(name: str, tokens: Any) -> None:

@@ -23,7 +23,6 @@ __all__ = [
     "kind",
     "named_arrays",
     "rebuilt",
-    "same_names",
     "static",
     "statics",
     "with_arrays",
@@ -161,7 +160,7 @@ def with_arrays(parameters: Tree, arrays: Mapping[str, Any]) -> Tree:
     array([2., 2., 2.], dtype=float32)
     """
     shapes = {name: tuple(x.shape) for name, x in named_arrays(parameters).items()}
-    same_names("arrays", shapes, arrays)
+    _same_names("arrays", shapes, arrays)
     for name, shape in shapes.items():
         if tuple(arrays[name].shape) != shape:
             msg = (
@@ -172,7 +171,7 @@ def with_arrays(parameters: Tree, arrays: Mapping[str, Any]) -> Tree:
     return cast(Tree, _filled(parameters, lambda path, _: arrays[path]))
 
 
-def same_names(name: str, due: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+def _same_names(name: str, due: Mapping[str, Any], got: Mapping[str, Any]) -> None:
     """Check that a collection of arrays has just the names that are due."""
     missing = sorted(due.keys() - got.keys())
     unknown = sorted(got.keys() - due.keys())
@@ -209,7 +208,7 @@ class Source:
     def __init__(self, rng: Any = None, like: Array | None = None) -> None:
         self.like: Array = np.zeros(0, np.float32) if like is None else like
         _validate.widened("like", self.like)
-        self.generator = np.random.default_rng(rng)
+        self.generator = _validate.generator(rng)
 
     def normal(self, shape: tuple[int, ...], deviation: float) -> Array:
         """Return normal numbers of mean 0; the same for every library."""

@@ -7,12 +7,10 @@ import numpy as np
 
 from linkern._array import device_of, is_array, namespace
 from linkern._typing import Array
-from linkern.transformer.models import EncoderDecoder, LanguageModel, encode
+from linkern.transformer.models import LanguageModel, Model, encode
 from linkern.transformer.states import DecodingState
 
 __all__ = ["prompt_rows", "source_memory"]
-
-Model = LanguageModel | EncoderDecoder
 
 
 def prompt_rows(parameters: Model, prompts: Any) -> list[Array]:

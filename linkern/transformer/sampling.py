@@ -4,8 +4,6 @@ import math
 import numbers
 from typing import Any
 
-import numpy as np
-
 from linkern import _validate
 from linkern._array import from_numpy, namespace
 from linkern._typing import Array
@@ -64,7 +62,7 @@ def sample(
     if top_k is not None and top_k < wide.shape[-1]:
         least = xp.sort(wide, axis=-1)[..., -top_k][..., None]
         wide = xp.where(wide >= least, wide, -math.inf + xp.zeros_like(wide))
-    noise = np.random.default_rng(rng).gumbel(size=tuple(wide.shape))
+    noise = _validate.generator(rng).gumbel(size=tuple(wide.shape))
     gumbel = from_numpy(noise, like=wide)
     return xp.argmax(wide / temperature + gumbel, axis=-1)  # type: ignore[no-any-return]
 

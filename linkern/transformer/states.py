@@ -5,13 +5,11 @@ from typing import Any
 from linkern._array import concat
 from linkern._typing import Array
 from linkern.transformer.cache import Cache, stacked
-from linkern.transformer.models import EncoderDecoder, LanguageModel, described
+from linkern.transformer.models import Model, described
 from linkern.transformer.parameters import children, kind, rebuilt, static
 from linkern.transformer.stack import LayerState
 
 __all__ = ["DecodingState", "belongs", "rows_of", "side_by_side"]
-
-Model = LanguageModel | EncoderDecoder
 
 
 @kind
