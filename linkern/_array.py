@@ -27,6 +27,7 @@ __all__ = [
     "mT",
     "namespace",
     "namespace_name",
+    "on_numpy",
     "ones",
     "reshape",
     "softmax",
@@ -50,6 +51,12 @@ _NAMESPACES: dict[frozenset[type], Namespace] = {}
 def is_array(x: object) -> bool:
     """Whether `x` is an array of a library that follows the array API."""
     return bool(array_api_compat.is_array_api_obj(x))
+
+
+def on_numpy(*arrays: object) -> bool:
+    """Whether all arrays are NumPy's, or None, or traced (`linkern._tape`) over it."""
+    plain = (getattr(x, "untraced", x) for x in arrays)
+    return all(x is None or isinstance(x, np.ndarray) for x in plain)
 
 
 def namespace(*arrays: Array) -> Namespace:
@@ -188,5 +195,8 @@ def ones(shape: tuple[int, ...], *, like: Array) -> Array:
 
 def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the shape that `shapes` broadcast to; `ValueError` if they do not."""
+    # Nearly always they are one shape, and NumPy takes its time to find that out.
+    if shapes and all(shape == shapes[0] for shape in shapes):
+        return tuple(shapes[0])
     # Shapes are tuples of integers in every library, so NumPy can do this for all.
     return np.broadcast_shapes(*shapes)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from linkern import _cpu
 from linkern._array import concat
 from linkern._chunk import attend, chunks, write
 from linkern._recurrence import Terms, token
@@ -36,14 +37,19 @@ class Form:
         Tokens that meet the memory at once; None for all of them.
     together : int
         How many times as many a span has.
+    on_numpy : callable or None
+        The same for NumPy arrays, in place (`linkern._cpu`), for the terms it takes.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
     size: int | None
     together: int = 1
+    on_numpy: Callable[[Array, Terms], tuple[Array, Array]] | None = None
 
     def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
         """Take one span after the other, each with the memory the last one left."""
+        if self.on_numpy is not None and _cpu.takes(memory, of):
+            return self.on_numpy(memory, of)
         outputs = []
         length = of.key.shape[-2]
         # Without a token there is no token's equation, but chunks may be empty.
@@ -78,7 +84,8 @@ def form_named(name: str, chunk_size: int | None) -> Form:
     if name == "parallel":
         return Form(_whole, None)
     size = chunk_size or DEFAULT_CHUNK_SIZE
-    return Form(partial(chunks, size=size), size, _TOGETHER)
+    native = partial(_cpu.chunkwise, size=size)
+    return Form(partial(chunks, size=size), size, _TOGETHER, native)
 
 
 def _whole(memory: Array, of: Terms) -> tuple[Array, Array]:

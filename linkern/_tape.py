@@ -8,7 +8,7 @@ follows from the rules in `linkern._rules`, one for each function of the standar
 
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +17,7 @@ import linkern._array as ground
 from linkern._rules import CONSTANT, RULES
 from linkern._typing import Array
 
-__all__ = ["Traced", "TracedNamespace", "cotangents", "raw", "recomputed"]
+__all__ = ["Traced", "TracedNamespace", "cotangents", "joint", "raw", "recomputed"]
 
 Pull = Callable[[Any], Any]
 
@@ -248,6 +248,54 @@ def _sum(one: Any, other: Any) -> Any:
     return one + other
 
 
+def joint(
+    function: Callable[..., tuple[Any, ...]],
+    back: Callable[[Sequence[Any], Sequence[int], Mapping[int, Any]], Sequence[Any]],
+    items: Sequence[Any],
+) -> tuple[Any, ...]:
+    """Call ``function(*items)``, a function whose gradient is known as a whole.
+
+    Parameters
+    ----------
+    function : callable
+        From arrays, and whatever else is among the items, to a tuple of arrays or None.
+    back : callable
+        ``back(items, varying, cotangents)`` returns the cotangents of the items at the
+        positions `varying`, or None for zero. `cotangents` are those of the results, by
+        position; what is missing is zero.
+    items : sequence
+        The arguments; some of them may be traced.
+    """
+    varying = [i for i, x in enumerate(items) if isinstance(x, Traced) and x.varies]
+    plain = [raw(x) for x in items]
+    results = function(*plain)
+    if not varying:  # constants stay what they were: traced or not
+        if not any(isinstance(x, Traced) for x in items):
+            return results
+        return tuple(None if x is None else Traced(x) for x in results)
+    once: list[tuple[Any, Sequence[Any]]] = []
+
+    def pull_of(position: int, value: Any) -> Pull:
+        def pull(cotangent: dict[int, Any]) -> Any:
+            if not once or once[0][0] is not cotangent:
+                once[:] = [(cotangent, back(plain, varying, cotangent))]
+            found = once[0][1][position]
+            return ground.namespace(value).zeros_like(value) if found is None else found
+
+        return pull
+
+    parents = [(items[i], pull_of(n, plain[i])) for n, i in enumerate(varying)]
+    both = Traced(results, parents)
+
+    def part(position: int) -> Pull:
+        return lambda cotangent: {position: cotangent}
+
+    return tuple(
+        None if x is None else Traced(x, [(both, part(i))])
+        for i, x in enumerate(results)
+    )
+
+
 def recomputed(
     step: Callable[[Array, Any], tuple[Array, Array]], memory: Array, of: Any
 ) -> tuple[Array, Array]:
@@ -257,39 +305,19 @@ def recomputed(
     inside of one span at a time: linear in the length, with a factor that does not grow
     with the size of a span. `of` is a named tuple, some of whose items are arrays.
     """
-    items = (memory, *of)
-    traced = [i for i, x in enumerate(items) if isinstance(x, Traced) and x.varies]
-    if not traced:
-        return step(memory, of)
 
-    def run(arrays: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
-        filled = list(rest)
-        for i, x in zip(traced, arrays, strict=True):
+    def run(*items: Any) -> tuple[Any, Any]:
+        return step(items[0], type(of)(*items[1:]))
+
+    def back(
+        _: Sequence[Any], varying: Sequence[int], cotangent: Mapping[int, Any]
+    ) -> list[Any]:
+        # Constants stay traced: strict arrays refuse to be combined with other kinds.
+        filled = [memory, *of]
+        leaves = [Traced(raw(filled[i]), leaf=True) for i in varying]
+        for i, x in zip(varying, leaves, strict=True):
             filled[i] = x
-        return step(filled[0], type(of)(*filled[1:]))
+        found = cotangents(run(*filled), [cotangent.get(0), cotangent.get(1)])
+        return [found.get(x.serial) for x in leaves]
 
-    once: list[tuple[Any, list[Any]]] = []
-
-    def pulled(cotangent: dict[int, Any]) -> list[Any]:
-        if not once or once[0][0] is not cotangent:
-            leaves = [Traced(items[i].value, leaf=True) for i in traced]
-            found = cotangents(run(leaves, items), [cotangent.get(0), cotangent.get(1)])
-            once[:] = [(cotangent, [found.get(x.serial) for x in leaves])]
-        return once[0][1]
-
-    def pull_of(position: int, value: Any) -> Pull:
-        def pull(cotangent: dict[int, Any]) -> Any:
-            found = pulled(cotangent)[position]
-            return ground.namespace(value).zeros_like(value) if found is None else found
-
-        return pull
-
-    plain = [raw(x) for x in items]
-    results = run([plain[i] for i in traced], plain)
-    parents = [(items[i], pull_of(n, items[i].value)) for n, i in enumerate(traced)]
-    both = Traced(results, parents)
-    made = (
-        Traced(results[0], [(both, lambda c: {0: c})]),
-        Traced(results[1], [(both, lambda c: {1: c})]),
-    )
-    return cast(tuple[Array, Array], made)
+    return cast(tuple[Array, Array], joint(run, back, (memory, *of)))

@@ -15,6 +15,7 @@ from linkern._validate.arrays import (
     qkv,
     rows,
     shapes,
+    wide_dtype,
     widened,
     within,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "similarities",
     "state_parts_fit",
     "summary",
+    "wide_dtype",
     "widened",
     "with_shared_keys",
     "within",

@@ -13,8 +13,9 @@ from linkern._array import (
     is_array,
     namespace,
     namespace_name,
+    on_numpy,
 )
-from linkern._typing import Array
+from linkern._typing import Array, DType
 
 __all__ = [
     "a_feature_map",
@@ -28,6 +29,7 @@ __all__ = [
     "qkv",
     "rows",
     "shapes",
+    "wide_dtype",
     "widened",
     "within",
 ]
@@ -35,6 +37,11 @@ __all__ = [
 
 def widened(name: str, x: Any) -> Array:
     """Return the floating-point array `x` in float32 or wider."""
+    return astype(x, wide_dtype(name, x))
+
+
+def wide_dtype(name: str, x: Any) -> DType:
+    """Return the dtype in which to compute with the floating-point array `x`."""
     if not is_array(x):
         msg = (
             f"`{name}` must be an array of an array API library (NumPy, PyTorch, JAX, "
@@ -48,11 +55,14 @@ def widened(name: str, x: Any) -> Array:
             f"float64), got {dtype_name(x.dtype)}."
         )
         raise TypeError(msg)
-    return astype(x, dtype)
+    return dtype
 
 
 def home(named: Mapping[str, Array]) -> None:
     """Check that all arrays share one library, one device and one dtype."""
+    first, *others = named.values()
+    if on_numpy(first, *others) and all(x.dtype == first.dtype for x in others):
+        return  # NumPy has one device, and this is asked for every token
     try:
         namespace(*named.values())
     except TypeError:
@@ -90,23 +100,32 @@ def leading(names: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def qkv(
-    query: Array, key: Array, value: Array, *, causal: bool, rank: int = 2
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    causal: bool,
+    rank: int = 2,
+    wide: bool = True,
 ) -> tuple[Array, Array, Array]:
     """Check the three inputs against each other and return them in compute precision.
 
-    `rank` is 2 for sequences ``(..., T, K)`` and 1 for single tokens ``(..., K)``.
+    `rank` is 2 for sequences ``(..., T, K)`` and 1 for single tokens ``(..., K)``. They
+    are returned as they are if they should not be `wide`.
     """
     named = {"query": query, "key": key, "value": value}
-    wide = rows(named, rank=rank)
+    checked = rows(named, rank=rank, wide=wide)
     if rank == 2:
         _lengths(query, key, value, causal=causal)
     leading("query, key and value", *(x.shape[:-rank] for x in named.values()))
-    return wide["query"], wide["key"], wide["value"]
+    return checked["query"], checked["key"], checked["value"]
 
 
-def rows(named: Mapping[str, Array], *, rank: int = 2) -> dict[str, Array]:
+def rows(
+    named: Mapping[str, Array], *, rank: int = 2, wide: bool = True
+) -> dict[str, Array]:
     """Check queries, keys and what goes with them; return them in compute precision."""
-    wide = {name: widened(name, x) for name, x in named.items()}
+    dtypes = {name: wide_dtype(name, x) for name, x in named.items()}
     home(named)
     axes = "(..., length, dim)" if rank == 2 else "(..., dim)"
     for name, x in named.items():
@@ -120,7 +139,7 @@ def rows(named: Mapping[str, Array], *, rank: int = 2) -> dict[str, Array]:
             f"{query.shape[-1]} and {key.shape[-1]}."
         )
         raise ValueError(msg)
-    return wide
+    return {name: astype(x, dtypes[name]) if wide else x for name, x in named.items()}
 
 
 def _lengths(query: Array, key: Array, value: Array, *, causal: bool) -> None:

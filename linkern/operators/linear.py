@@ -1,9 +1,10 @@
 """Linear attention with a feature map: the operator of the paper, and its step."""
 
+from functools import partial
 from typing import Any
 
-from linkern import _validate
-from linkern._array import astype, ones
+from linkern import _cpu, _validate
+from linkern._array import astype, broadcast_to, on_numpy, ones
 from linkern._array import concat as _concat
 from linkern._forms import FORM_NAMES, Form, form_named
 from linkern._packing import run_packed
@@ -11,11 +12,13 @@ from linkern._recurrence import Terms, token
 from linkern._state import (
     AttentionResult,
     State,
+    mapped,
     with_normalizer_column,
     without_normalizer_column,
 )
+from linkern._tape import raw
 from linkern._typing import Array, FeatureMapFunction
-from linkern.feature_maps import elu_plus_one
+from linkern.feature_maps import elu_plus_one, identity
 
 __all__ = ["linear_attention", "linear_attention_step"]
 
@@ -115,15 +118,23 @@ def linear_attention(
     normalize = _validate.flag("normalize", normalize)
     scale = _validate.scale(scale)
     form = _validate.form(form, FORM_NAMES)
-    chunk_size = _validate.chunk_size(chunk_size, form)
-    q, k, v = _validate.qkv(query, key, value, causal=causal)
-    q = _validate.features("query", q, feature_map)
-    k = _validate.features("key", k, feature_map)
-    order = form_named(form, chunk_size)
+    order = form_named(form, _validate.chunk_size(chunk_size, form))
+    _validate.a_feature_map(feature_map)
+    # On NumPy, blocks are widened and mapped when it is their turn, if each entry is
+    # mapped alone; what is differentiated is widened here, so that it sums up wide.
+    native = order.on_numpy is not None and on_numpy(query, key, value)
+    by_block = native and _cpu.acts_on_entries(feature_map)
+    wide = not by_block or raw(query) is not query
+    q, k, v = _validate.qkv(query, key, value, causal=causal, wide=wide)
+    if not by_block:
+        q = _validate.features("query", q, feature_map)
+        k = _validate.features("key", k, feature_map)
+        feature_map = identity
+    attend = partial(_attend_in_place, feature_map=feature_map) if native else _attend
 
     def on_span(tokens: slice, state: State | None) -> AttentionResult:
         rows = (x[..., tokens, :] for x in (q, k, v))
-        result = _attend(
+        result = attend(
             order, state, *rows, causal=causal, normalize=normalize, scale=scale
         )
         return AttentionResult(astype(result.output, query.dtype), result.state)
@@ -158,6 +169,45 @@ def _attend(
         _finish(read_out, scale, normalize=normalize),
         without_normalizer_column(memory, normalize=normalize),
     )
+
+
+def _attend_in_place(
+    form: Form,
+    state: State | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: Any,
+    causal: bool,
+    normalize: bool,
+    scale: float | None,
+) -> AttentionResult:
+    """Run the operator on one sequence of NumPy arrays, features made on the way."""
+    start = _initial(state, key, value, normalize=normalize)
+    own = tuple(start.memory.shape[:-2])
+    batch = _validate.leading("all inputs", query.shape[:-2], own)
+    options: Any = {"causal": causal, "scale": scale}
+    if 0 in batch:  # there may be a state where there is no query
+        q, k, v = (_validate.widened("rows", x) for x in (query, key, value))
+        features = feature_map(q), feature_map(k)
+        return _attend(form, state, *features, v, normalize=normalize, **options)
+    rows = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (query, key, value))
+    before = mapped(lambda x: broadcast_to(x, (*batch, *x.shape[len(own) :])), start)
+    output, memory, normalizer = _cpu.attend(
+        *rows,
+        None,
+        *before,
+        feature_map=_cpu.in_place(feature_map),
+        size=form.size,
+        **options,
+    )
+    after = State(memory, normalizer)
+    if batch != own:
+        # Queries alone have further heads, and the state is the same for all of these.
+        shared = [slice(None) if n > 1 else slice(0, 1) for n in own]
+        after = mapped(lambda x: x[(*[0] * (len(batch) - len(own)), *shared)], after)
+    return AttentionResult(output, after)
 
 
 def linear_attention_step(
@@ -225,8 +275,11 @@ def linear_attention_step(
     )
 
 
-def _start(state: State | None, key: Array, value: Array, *, normalize: bool) -> Array:
-    """Return the memory that the first token meets."""
+def _initial(
+    state: State | None, key: Array, value: Array, *, normalize: bool
+) -> State:
+    """Return the state that the first token meets."""
+    key = _validate.widened("key", key[..., :0, :])
     if state is None:
         batch = _validate.leading("key and value", key.shape[:-2], value.shape[:-2])
         state = State.zeros(
@@ -238,7 +291,12 @@ def _start(state: State | None, key: Array, value: Array, *, normalize: bool) ->
         )
     else:
         _validate.initial_state(state, key, value, normalize=normalize)
-    return with_normalizer_column(state)
+    return State(state.memory, state.normalizer)
+
+
+def _start(state: State | None, key: Array, value: Array, *, normalize: bool) -> Array:
+    """Return the memory that the first token meets, with all its columns."""
+    return with_normalizer_column(_initial(state, key, value, normalize=normalize))
 
 
 def _value_columns(value: Array, *, normalize: bool) -> Array:

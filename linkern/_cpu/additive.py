@@ -1,0 +1,209 @@
+"""What is only added to the memory, on NumPy: no decay, or one for each token.
+
+The equation of `linkern._chunk` without an erase, block by block: a block is a few
+chunks of a few heads, small enough that all it needs stays in the cache of a core.
+Features are made there, keys are transposed once, so that all large products are plain
+ones, sums over rows are products with ones, and nothing is allocated on the way.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern._cpu.decay import TokenDecay
+from linkern._cpu.features import InPlace
+
+__all__ = ["Block", "Shape", "carry", "everything", "read", "total", "write"]
+
+Real = NDArray[Any]
+
+
+class Shape(NamedTuple):
+    """Sizes of a block.
+
+    Parameters
+    ----------
+    heads, chunks, size : int
+        How many of what; tokens in a chunk.
+    features, values : int
+        ``K`` and ``V``.
+    """
+
+    heads: int
+    chunks: int
+    size: int
+    features: int
+    values: int
+
+
+class Block:
+    """Buffers for a few chunks of a few heads, which are the first two axes of each.
+
+    Parameters
+    ----------
+    shape : Shape
+        Sizes.
+    dtype : dtype
+        Of the computation.
+    feature_map : InPlace or None
+        None if features are given.
+    normalize : bool
+        Whether to divide by the sum of the weights.
+    decays : bool
+        Whether tokens forget.
+    causal : bool
+        Whether pairs of tokens are looked at.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: Any,
+        feature_map: InPlace | None,
+        *,
+        normalize: bool,
+        decays: bool = False,
+        causal: bool = True,
+    ) -> None:
+        heads, chunks, size, features, values = shape
+
+        def empty(*axes: int) -> Real:
+            return np.empty((heads, chunks, *axes), dtype)
+
+        self.shape, self.dtype, self.feature_map = shape, np.dtype(dtype), feature_map
+        self.normalize = normalize
+        # States before and after each chunk are the same rows, one apart: a memory,
+        # then its normalizer, so that one sum takes both along.
+        memory = features * values
+        width = memory + (features if normalize else 0)
+        states = np.empty((heads, chunks + 1, width), dtype)
+        self.first, self.last = states[:, 0], states[:, chunks]
+        self.steps = [(states[:, i], states[:, i + 1]) for i in range(chunks)]
+        memories = states[..., :memory].reshape(heads, chunks + 1, features, values)
+        self.before, self.after = memories[:, :-1], memories[:, 1:]
+        if normalize:
+            sums = states[..., memory:].reshape(heads, chunks + 1, features, 1)
+            self.sums_before, self.sums_after = sums[:, :-1], sums[:, 1:]
+        self.rows, self.spare = empty(size, features), empty(size, features)
+        self.wide_values, self.found = empty(size, values), empty(size, values)
+        self.values = self.wide_values  # or where they lie, if they can be used there
+        self.weights = empty(size, 1)
+        self.zeros = np.zeros((size, features), dtype)
+        self.ones = np.ones((size, 1), dtype)
+        self.decay = None
+        if not causal:
+            return
+        # Features of the keys, transposed; and as much of them as is left at the end.
+        self.keys = self.left = empty(features, size)
+        if decays:
+            self.decay = TokenDecay(heads, chunks, size, dtype)
+            self.left = empty(features, size)
+        self.pairs = empty(size, size)
+        self.read, self.read_weights = empty(size, values), empty(size, 1)
+        # All bits of the pairs that are seen: what is not vanishes even if infinite.
+        self.pair_bits = self.pairs.view(f"i{self.dtype.itemsize}")
+        self.mask = -np.tri(size, dtype=self.pair_bits.dtype)
+
+    def cut(self, rows: Real) -> Real:
+        """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
+        heads, chunks, size, _, _ = self.shape
+        return rows.reshape(heads, chunks, size, rows.shape[-1], copy=False)
+
+    def featured(self, rows: Real) -> Real:
+        """Return the features of queries or keys, in `rows` or where they are."""
+        if self.feature_map is None:
+            return self.widened(rows, self.rows)
+        wide = self.widened(rows, self.spare)
+        self.feature_map.write(wide, self.rows, self.spare, self.zeros)
+        return self.rows
+
+    def widened(self, rows: Real, buffer: Real) -> Real:
+        """Return rows in the dtype of the computation, as matrices that BLAS takes."""
+        if rows.dtype == self.dtype and _is_matrix(rows):
+            return rows
+        np.copyto(buffer, rows, casting="unsafe")
+        return buffer
+
+    def place(self, output: Real) -> Real:
+        """Return where to compute the output: there, or in a buffer if it is narrow."""
+        return output if output.dtype == self.dtype else self.found
+
+
+def _is_matrix(x: Real) -> bool:
+    """Whether the rows of `x` are contiguous and do not overlap."""
+    down, right = x.strides[-2:]
+    size = x.itemsize
+    return right == size and down >= x.shape[-1] * size and down % size == 0
+
+
+def write(block: Block, key: Real, value: Real, log_decay: Real | None) -> None:
+    """Take in keys and values: what each chunk alone adds to the memory."""
+    np.copyto(block.keys, block.featured(block.cut(key)).swapaxes(-1, -2))
+    if block.decay is not None and log_decay is not None:
+        block.decay.load(block.cut(log_decay)[..., 0])
+        np.multiply(block.keys, block.decay.leaving, out=block.left)
+    block.values = block.widened(block.cut(value), block.wide_values)
+    np.matmul(block.left, block.values, out=block.after)
+    if block.normalize:
+        np.matmul(block.left, block.ones, out=block.sums_after)
+
+
+def carry(block: Block) -> None:
+    """Sum the states up from `block.first` to `block.last`."""
+    if block.decay is None:
+        for before, after in block.steps:
+            np.add(before, after, out=after)
+        return
+    whole = block.decay.entering[:, :, -1]
+    for i, (before, after) in enumerate(block.steps):
+        np.add(after, before * whole[:, i], out=after)
+
+
+def read(block: Block, query: Real, output: Real, scale: float | None) -> None:
+    """Write what each query finds: in its chunk, and in the memory before it."""
+    output = block.cut(output)
+    found = block.place(output)
+    rows = block.featured(block.cut(query))
+    np.matmul(rows, block.keys, out=block.pairs)
+    if block.decay is not None:
+        np.multiply(block.pairs, block.decay.between, out=block.pairs)
+        rows = np.multiply(rows, block.decay.entering, out=block.spare)
+    np.bitwise_and(block.pair_bits, block.mask, out=block.pair_bits)
+    np.matmul(block.pairs, block.values, out=found)
+    np.matmul(rows, block.before, out=block.read)
+    np.add(found, block.read, out=found)
+    if block.normalize:
+        np.matmul(block.pairs, block.ones, out=block.weights)
+        np.matmul(rows, block.sums_before, out=block.read_weights)
+        np.add(block.weights, block.read_weights, out=block.weights)
+    _finish(block, found, output, scale)
+
+
+def total(block: Block, key: Real, value: Real) -> None:
+    """Take in keys and values of which every query sees all: what they add."""
+    rows = block.featured(block.cut(key)).swapaxes(-1, -2)
+    values = block.widened(block.cut(value), block.wide_values)
+    np.matmul(rows, values, out=block.after)
+    if block.normalize:
+        np.matmul(rows, block.ones, out=block.sums_after)
+
+
+def everything(block: Block, query: Real, output: Real, scale: float | None) -> None:
+    """Write what each query finds in `block.first`."""
+    output = block.cut(output)
+    found = block.place(output)
+    rows = block.featured(block.cut(query))
+    np.matmul(rows, block.before, out=found)
+    if block.normalize:
+        np.matmul(rows, block.sums_before, out=block.weights)
+    _finish(block, found, output, scale)
+
+
+def _finish(block: Block, found: Real, output: Real, scale: float | None) -> None:
+    if block.normalize:
+        np.divide(found, block.weights, out=found)
+    elif scale is not None:
+        np.multiply(found, scale, out=found)
+    if found is not output:
+        np.copyto(output, found, casting="unsafe")

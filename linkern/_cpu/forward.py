@@ -1,0 +1,155 @@
+"""Attention on NumPy: from arrays of any layout to an output and a state."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern._cpu import additive
+from linkern._cpu.additive import Block, Shape
+from linkern._cpu.features import InPlace
+from linkern._cpu.heads import merged
+from linkern._cpu.threads import blas_held, thread_count
+from linkern._cpu.walking import Layout, Pass, go, pieces
+
+__all__ = ["attend", "flat_state", "layout_of", "parts_of", "schedule"]
+
+Real = NDArray[Any]
+
+# Bytes of a block: what the cache of a core holds beside inputs and outputs.
+_CACHE = 1 << 20
+_MOST_CHUNKS = 16
+# Tokens of a block where every query sees every key.
+_ROWS = 512
+# Multiply-adds below which starting threads takes longer than they save.
+_WORTH_THREADS = 1 << 23
+
+
+def attend(
+    query: Real,
+    key: Real,
+    value: Real,
+    log_decay: Real | None,
+    memory: Real,
+    normalizer: Real | None,
+    *,
+    feature_map: InPlace | None = None,
+    scale: float | None = None,
+    size: int = 64,
+    causal: bool = True,
+) -> tuple[Real, Real, Real | None]:
+    """Return the output and the state after the last key.
+
+    Parameters
+    ----------
+    query, key, value : array (..., T, K), (..., S, K), (..., S, V)
+        With the same leading axes; any strides, any real floating dtype.
+    log_decay : array (..., T, 1) or None
+        One for each token.
+    memory, normalizer : array (..., K, V), (..., K) or None
+        State before the first token, in the dtype of the computation. Without a
+        normalizer, rows are not divided by their weights.
+    feature_map : InPlace, optional
+        Applied to queries and keys, which are features themselves by default.
+    scale : float, optional
+        Factor on the output of rows that are not divided.
+    size : int
+        Tokens in a chunk.
+    causal : bool
+        Whether a query sees the keys up to its own alone.
+
+    Returns
+    -------
+    output : array (..., T, V)
+        In the dtype of `query`.
+    memory, normalizer : array
+        New arrays.
+    """
+    features, values = memory.shape[-2:]
+    normalize, dtype = normalizer is not None, memory.dtype
+    # All that is needed is allocated before anything is computed, but for buffers.
+    state = flat_state(memory, normalizer)
+    output = np.empty((*query.shape[:-1], values), query.dtype)
+    sources = {"key": key, "value": value}
+    if log_decay is not None:
+        sources["log_decay"] = log_decay
+
+    def make(heads: int, chunks: int, size: int) -> Block:
+        return Block(
+            Shape(heads, chunks, size, features, values),
+            dtype,
+            feature_map,
+            normalize=normalize,
+            decays=log_decay is not None,
+            causal=causal,
+        )
+
+    def write(block: Block, of: Mapping[str, Real]) -> None:
+        additive.write(block, of["key"], of["value"], of.get("log_decay"))
+
+    def read(block: Block, of: Mapping[str, Real]) -> None:
+        additive.read(block, of["query"], of["output"], scale)
+
+    def total(block: Block, of: Mapping[str, Real]) -> None:
+        additive.total(block, of["key"], of["value"])
+
+    def everything(block: Block, of: Mapping[str, Real]) -> None:
+        additive.everything(block, of["query"], of["output"], scale)
+
+    targets = {"query": query, "output": output}
+    layout = layout_of(size, features, values, dtype) if causal else Layout(1, _ROWS)
+    if causal:
+        one_way = Pass(make, write, read, additive.carry)
+        schedule(one_way, {**sources, **targets}, state, layout)
+    else:
+        schedule(Pass(make, total, carry=additive.carry), sources, state, layout)
+        schedule(Pass(make, follow=everything), targets, state, layout)
+    return (output, *parts_of(state, features, values, normalize=normalize))
+
+
+def layout_of(size: int, features: int, values: int, dtype: Any) -> Layout:
+    """Return blocks that fit into the cache of a core."""
+    cell = size * (3 * features + size + 2 * values) + features * values
+    chunks = _CACHE // max(cell * dtype.itemsize, 1)
+    return Layout(max(1, min(_MOST_CHUNKS, chunks)), size)
+
+
+def schedule(
+    the: Pass,
+    named: Mapping[str, Real],
+    state: Real,
+    layout: Layout,
+) -> None:
+    """Go through all heads and tokens."""
+    batch = state.shape[:-1]
+    length, heads = next(iter(named.values())).shape[-2], prod(batch)
+    order = pieces(length, layout)
+    threads = thread_count()
+    if heads * length * state.shape[-1] < _WORTH_THREADS:
+        threads = 1
+    # Short sequences leave room for more heads in a block.
+    room = layout.chunks // max(1, sum(piece.chunks for piece in order))
+    together = max(1, min(room, heads // threads))
+    groups = merged({**named, "state": state}, batch, together)
+    with blas_held():
+        go(the, groups, order, threads)
+
+
+def flat_state(memory: Real, normalizer: Real | None) -> Real:
+    """Return a state as one new row for each head: the memory, then the normalizer."""
+    *batch, features, values = memory.shape
+    rows = [memory.reshape(*batch, features * values)]
+    if normalizer is not None:
+        rows.append(normalizer)
+    return np.concatenate(rows, axis=-1)
+
+
+def parts_of(
+    state: Real, features: int, values: int, *, normalize: bool
+) -> tuple[Real, Real | None]:
+    """Undo `flat_state`."""
+    width = features * values
+    memory = state[..., :width].reshape(*state.shape[:-1], features, values)
+    return memory, state[..., width:].copy() if normalize else None
