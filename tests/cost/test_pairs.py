@@ -1,4 +1,4 @@
-"""Costs against counts: of matrix products that ran, and of entries of masks."""
+"""Costs of attention against counts: of products that ran, of entries of masks."""
 
 from itertools import pairwise
 

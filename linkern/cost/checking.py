@@ -1,0 +1,163 @@
+"""What the cost of a call depends on: sizes, inputs, and the shapes that follow."""
+
+from collections.abc import Collection, Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from linkern import _validate, operators
+from linkern._binding import definition_of
+from linkern._operator import Definition
+from linkern.cost.family import FAMILY, Given, Sizes
+
+__all__ = ["Call", "checked", "definition_named", "numbers_read", "width_of"]
+
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_NAMES = {"k": "key_dim", "v": "value_dim", "m": "slots"}
+
+
+class Call(NamedTuple):
+    """What has been checked of a call: sizes, inputs, and the shapes that follow."""
+
+    sizes: dict[str, int]
+    given: Given
+    axes: Mapping[str, str]
+    state: tuple[tuple[int, ...], ...]
+
+
+def checked(
+    op: str,
+    length: int,
+    value_dim: int,
+    key_dim: int | None,
+    slots: int | None,
+    steps: int,
+    levels: int | None,
+    without: Collection[str],
+) -> Call:
+    """Check what the cost of any call depends on."""
+    if not isinstance(op, str) or op not in FAMILY:
+        msg = f"`op` must be one of {', '.join(sorted(FAMILY))}, got {op!r}."
+        raise ValueError(msg)
+    axes, required = _interface(op)
+    sizes = {
+        "t": _validate.positive_integer("length", length),
+        **_dimensions(op, axes, {"k": key_dim, "v": value_dim, "m": slots}),
+    }
+    sizes["s"] = _validate.positive_integer("steps", steps) * sizes["t"]
+    if not _has(axes, "s"):
+        _neutral(op, "steps", steps, 1)
+    least = sizes["l"] = sizes["t"].bit_length() + 1
+    if not _has(axes, "l"):
+        _neutral(op, "levels", levels, None)
+    elif levels is not None:
+        sizes["l"] = _validate.at_least("levels", levels, least)
+    _optional(op, without, axes.keys() - set(required))
+    return Call(
+        {**sizes, **_derived(sizes)},
+        frozenset(axes) - frozenset(without),
+        axes,
+        _state(op, sizes),
+    )
+
+
+def _dimensions(
+    op: str, axes: Mapping[str, str], dims: Mapping[str, Any]
+) -> dict[str, int]:
+    """Check that the dimensions are given that the operator has, and no others."""
+    found = {}
+    for letter, size in dims.items():
+        name = _NAMES[letter]
+        if _has(axes, letter):
+            found[letter] = _validate.positive_integer(name, size)
+        else:
+            _neutral(op, name, size, None)
+    return found
+
+
+def _optional(op: str, without: Collection[str], known: Collection[str]) -> None:
+    """Check the names of inputs that are not given."""
+    if isinstance(without, str):
+        msg = f"`without` must be a collection of names, got the string {without!r}."
+        raise TypeError(msg)
+    for name in without:
+        if name not in known:
+            all_of_them = ", ".join(sorted(known)) or "none"
+            msg = (
+                f"`without` must name optional inputs of {op} ({all_of_them}), got "
+                f"{name!r}."
+            )
+            raise ValueError(msg)
+
+
+def _has(axes: Mapping[str, str], letter: str) -> bool:
+    return any(letter in letters for letters in axes.values())
+
+
+def _neutral(op: str, name: str, size: Any, neutral: int | None) -> None:
+    """Check that a size that an operator does not have is not given."""
+    if size != neutral:
+        msg = f"`{name}` must be {neutral} for {op}, got {size!r}; it has none."
+        raise ValueError(msg)
+
+
+def definition_named(op: str) -> Definition | None:
+    """Return the definition of an operator; None for the one that has no definition."""
+    if op == "linear_attention":
+        return None
+    return definition_of(getattr(operators, op))
+
+
+def _interface(op: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the axes of the inputs, and those that must be given."""
+    definition = definition_named(op)
+    if definition is None:
+        axes = {"query": "tk", "key": "tk", "value": "tv"}
+        return axes, tuple(axes)
+    axes = dict(definition.axes)
+    if op == "lightning_attention":
+        del axes["log_decay"]  # follows from the head
+    return axes, definition.required
+
+
+def _state(op: str, sizes: Sizes) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the parts of the state of one head."""
+    definition = definition_named(op)
+    if definition is None:
+        return (sizes["k"], sizes["v"]), (sizes["k"],)
+    memory = definition.memory(sizes)
+    if definition.normalizer is None:
+        return (memory,)
+    return memory, definition.normalizer(sizes)
+
+
+def _derived(sizes: Sizes) -> dict[str, int]:
+    """Return the sizes that `linkern.cost.family` needs besides."""
+    keys, values = sizes.get("k", 0), sizes["v"]
+    return {
+        "1": 1,
+        "2t": 2 * sizes["t"],
+        "v+1": values + 1,
+        "k+v": keys + values,
+        "kk": keys * keys,
+        "1+k+kk": 1 + keys + keys * keys,
+    }
+
+
+def numbers_read(call: Call, heads: int, batch: int) -> int:
+    """Return how many numbers the inputs have."""
+    found = 0
+    for name in call.given:
+        letters = call.axes[name]
+        # What has no tokens is one for each head, the same in all batches.
+        many = heads * (batch if letters[:1] in ("t", "s") else 1)
+        found += many * prod(call.sizes[x] for x in letters)
+    return found
+
+
+def width_of(dtype: Any) -> int:
+    """Return the bytes of a number."""
+    if dtype not in _BYTES:
+        known = ", ".join(f'"{x}"' for x in _BYTES)
+        msg = f"`dtype` must be one of {known}, got {dtype!r}."
+        raise ValueError(msg)
+    return _BYTES[dtype]

@@ -1,0 +1,182 @@
+r"""The products of matrices in one recurrence, and which of them are differentiated.
+
+Each is listed once, with what its operands depend on. Going forwards takes it once;
+going back, a span is computed again, and each operand that depends on an input takes
+another product of the same size.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from linkern._forms import Form, spans
+from linkern.cost.counts import Counts
+from linkern.cost.recurrences import (
+    Recurrence,
+    Spans,
+    chunk,
+    rows_of,
+    spans_of,
+    token,
+)
+
+__all__ = ["Gradient", "Product", "forward", "gradient"]
+
+
+class Product(NamedTuple):
+    """A product of matrices in a chunk or for a token.
+
+    Parameters
+    ----------
+    size : int
+        Multiply-adds.
+    varying : int
+        Operands that depend on an input, the memory not among them.
+    memory : {"", "own", "stacked"}
+        Whether an operand is the memory before the chunk: this one's alone, or in one
+        array with those of the other chunks of its span.
+    last : bool
+        Whether the result goes nowhere but into the next memory.
+    """
+
+    size: int
+    varying: int
+    memory: str = ""
+    last: bool = False
+
+
+class Gradient(NamedTuple):
+    """Multiply-adds of a result and of its vector-Jacobian product.
+
+    Parameters
+    ----------
+    forward, recomputed, pulled : int
+        For the result; for computing spans again on the way back; for cotangents.
+    """
+
+    forward: int
+    recomputed: int
+    pulled: int
+
+    def __add__(self, other: object) -> "Gradient":
+        """Return the numbers of both."""
+        if not isinstance(other, Gradient):
+            return NotImplemented
+        return Gradient(*(x + y for x, y in zip(self, other, strict=True)))
+
+    def times(self, count: int) -> "Gradient":
+        """Return the numbers of `count` alike."""
+        return Gradient(*(x * count for x in self))
+
+
+def forward(of: Recurrence, length: int, form: Form, *, padded: bool = True) -> Counts:
+    """Count all that a form does with one recurrence over `length` tokens."""
+    if _by_token(form):
+        once = Counts(sum(x.size for x in _of_token(of))) + token(of)
+        return once * length
+    found = Counts()
+    for span in spans_of(length, form, padded=padded):
+        products = Counts(sum(x.size for x in _of_chunk(of, span.size)))
+        found += (products + chunk(of, span.size)) * (span.times * span.chunks)
+    return found
+
+
+def gradient(
+    of: Recurrence, length: int, form: Form, every: int | None = None
+) -> Gradient:
+    """Count the products of a result and its gradient, from no state and to none.
+
+    The form is called anew after `every` tokens, if that is given.
+    """
+    cut = [x.stop - x.start for x in spans(length, every or length)]
+    calls = [list(spans_of(part, form)) for part in cut]
+    once = pulled = 0
+    for span in chain.from_iterable(calls):
+        products = list(_products(of, form, span))
+        times = span.times * span.chunks
+        once += times * sum(x.size for x in products)
+        pulled += times * sum(map(_pulled, products))
+    # Nothing depends on the memory before the first chunk, if that stands alone, ...
+    first, last = calls[0][0], calls[-1][-1]
+    alone = first.chunks == 1 or _by_token(form)
+    for x in _products(of, form, first):
+        pulled -= x.size * (x.memory == "own" or (x.memory == "stacked" and alone))
+    # ... and what the last one only leaves behind is not asked for.
+    pulled -= sum(_pulled(x) for x in _products(of, form, last) if x.last)
+    return Gradient(once, once, pulled)
+
+
+def _pulled(product: Product) -> int:
+    """Return the multiply-adds for the cotangents of both operands."""
+    return product.size * (product.varying + bool(product.memory))
+
+
+def _by_token(form: Form) -> bool:
+    """Whether the equation for one token is used, and not the one for chunks."""
+    return form.size == 1 and form.together == 1
+
+
+def _products(of: Recurrence, form: Form, span: Spans) -> Iterator[Product]:
+    return _of_token(of) if _by_token(form) else _of_chunk(of, span.size)
+
+
+def _of_token(of: Recurrence) -> Iterator[Product]:
+    """List the products of `linkern._recurrence.token`."""
+    size = of.rows * of.columns
+    query, key, value = (_varies(of, x) for x in ("query", "key", "value"))
+    if of.erase:
+        # A decayed memory depends on the decay, whatever the memory depends on.
+        if of.early_erase or not of.decays:
+            yield Product(size, 1, "own", last=of.early_read)
+        else:
+            yield Product(size, 2, last=of.early_read)
+    yield Product(size, key + (value or of.erase), last=of.early_read)
+    yield Product(size, query, "own") if of.early_read else Product(size, query + 1)
+
+
+def _of_chunk(of: Recurrence, size: int) -> Iterator[Product]:
+    """List the products of `linkern._chunk.chunks` in one chunk."""
+    rows, keys, values = rows_of(of, size), of.rows, of.columns
+    query, key = _varies(of, "query"), _varies(of, "key")
+    written = _varies(of, "value") or of.erase
+    decay = of.decays > 0
+    single = rows == 1  # erases nothing of its own: its inverse is 1
+    if of.erase:
+        yield _pairs(of, rows, () if single else ("erase", "key"))
+        yield from _inverse(rows)
+        yield Product(rows * keys * values, 1, "own")
+        yield Product(rows * rows * values, 1 + (not single))
+    yield Product(rows * keys * values, (key or decay) + written, last=True)
+    if of.crosswise:
+        yield Product(rows * rows * values, query + written)
+        yield Product(rows * keys * values, query, "stacked")
+        weights = query or written
+        if of.by_channel:
+            yield Product(keys * rows * (rows - 1) // 2, weights + 1)
+        else:
+            yield Product(rows * rows * keys, (weights or decay) + key)
+        return
+    yield _pairs(of, rows, ("query", "key"))
+    yield Product(rows * keys * values, query or decay, "stacked")
+    weights = query or key or decay
+    if single and of.by_channel and of.early_read:
+        weights = False  # sees nothing of itself
+    yield Product(rows * rows * values, weights + written)
+
+
+def _pairs(of: Recurrence, rows: int, names: Sequence[str]) -> Product:
+    """Return the product that gives each pair of tokens its weight."""
+    if of.by_channel:  # blocks between earlier and later halves, decayed beforehand
+        return Product(of.rows * rows * (rows - 1) // 2, 2)
+    return Product(rows * rows * of.rows, sum(_varies(of, x) for x in names))
+
+
+def _inverse(rows: int) -> Iterator[Product]:
+    """Return the products of `linkern._halving.inverse`; some are with ones."""
+    single = rows // 2
+    yield Product(2 * single, 1)
+    yield Product(rows * (rows * rows - 1) // 3 - 2 * single, 2)
+
+
+def _varies(of: Recurrence, name: str) -> bool:
+    return name not in of.constant

@@ -1,0 +1,135 @@
+r"""What one recurrence costs, from the sizes of its memory and its switches alone.
+
+``K`` and ``V`` are the rows and columns of the memory, ``R`` the tokens of a chunk,
+rounded up to a power of two where triangular matrices are made by halves. The counts
+follow `linkern._recurrence` and `linkern._chunk` line by line; the products of matrices
+have a list of their own (`linkern.cost.products`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from linkern._forms import Form
+from linkern.cost.counts import Counts
+
+__all__ = ["Recurrence", "Spans", "chunk", "rows_of", "spans_of", "token"]
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The sizes and switches of `linkern._recurrence.Terms`.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Of the memory, ``K`` and ``V``.
+    decays : int
+        Log-decays for each token: 0, 1 or ``K``.
+    erase, early_erase, early_read, crosswise : bool
+        As there; `erase` says whether there is one.
+    constant : frozenset of str
+        Terms that no input changes: nothing is differentiated by them.
+    """
+
+    rows: int
+    columns: int
+    decays: int = 0
+    erase: bool = False
+    early_erase: bool = False
+    early_read: bool = False
+    crosswise: bool = False
+    constant: frozenset[str] = frozenset()
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether key channels decay apart from each other."""
+        return self.decays > 1
+
+
+class Spans(NamedTuple):
+    """So many spans of tokens alike: each has `chunks` of `size` tokens."""
+
+    times: int
+    chunks: int
+    size: int
+
+
+def spans_of(length: int, form: Form, *, padded: bool = True) -> Iterator[Spans]:
+    """Cut a sequence as `Form` does; the last chunk is filled up if `padded`."""
+    if form.size is None:
+        yield Spans(1, 1, length)
+        return
+    if form.together == 1 or not padded:
+        whole, rest = divmod(length, form.size)
+        parts = Spans(1, whole, form.size), Spans(1, 1, rest)
+        yield from (x for x in parts if x.chunks and x.size)
+        return
+    count, rest = divmod(length, form.size * form.together)
+    if count:
+        yield Spans(count, form.together, form.size)
+    if rest:
+        size = min(form.size, rest)
+        yield Spans(1, -(-rest // size), size)
+
+
+def rows_of(of: Recurrence, size: int) -> int:
+    """Return ``R``: the tokens of a chunk, and what fills them up to halves."""
+    return 1 << (size - 1).bit_length() if of.by_channel or of.erase else size
+
+
+def token(of: Recurrence) -> Counts:
+    """Count the elementwise part of the equation for one token."""
+    memory = of.rows * of.columns
+    decay = Counts(0, memory, of.decays) if of.decays else Counts()
+    return decay + Counts(0, memory + of.erase * of.columns)
+
+
+def chunk(of: Recurrence, size: int) -> Counts:
+    """Count the elementwise part of the equation for a chunk of `size` tokens."""
+    rows = rows_of(of, size)
+    found = _decay(of, rows) if of.decays else Counts()
+    written = of.rows * of.columns  # added to the memory
+    read = rows * (of.rows if of.crosswise else of.columns)  # held and paired, added
+    found += Counts(0, written + read)
+    if of.erase:
+        # What is erased is taken away; the inverse changes signs block by block.
+        negative = rows * (rows - 1) // 2
+        found += _weighing(of, rows) + Counts(0, rows * of.columns + negative)
+    return found + (_mixing(of, rows) if of.crosswise else _weighing(of, rows))
+
+
+def _decay(of: Recurrence, rows: int) -> Counts:
+    """Count the sums of log-decays, their exponentials, and what these multiply."""
+    levels = rows.bit_length() - 1
+    # Who reads before the decay of its own token needs exponentials of its own.
+    readings = {of.early_read and not of.crosswise}
+    if of.erase:
+        readings.add(of.early_erase)
+    if of.by_channel:
+        sums, weights = levels * rows * of.rows, Counts()
+        factors = of.rows * (rows + rows // 2 * levels)
+    else:
+        sums, factors = 2 * (rows - 1), rows
+        weights = Counts(0, rows * (rows - 1), rows * rows)
+    whole = Counts(0, (rows - 1) * of.decays + of.rows * of.columns, of.decays)
+    edges = rows * of.rows * (3 if of.erase else 2)  # entering and leaving
+    exponentials = factors * (1 + len(readings))
+    return Counts(0, sums + edges, exponentials) + whole + weights * len(readings)
+
+
+def _weighing(of: Recurrence, rows: int) -> Counts:
+    """Count what makes weights of the products of rows with keys."""
+    if not of.by_channel:
+        return Counts(0, rows * rows if of.decays else 0)
+    levels = rows.bit_length() - 1
+    own = rows * of.rows + rows * (of.rows - 1)  # each token with itself
+    return Counts(0, own + levels * rows * of.rows)
+
+
+def _mixing(of: Recurrence, rows: int) -> Counts:
+    """Count the same where the pairs come first, and the keys are mixed by them."""
+    if not of.by_channel:
+        return Counts(0, rows * rows if of.decays else 0)
+    levels = rows.bit_length() - 1
+    return Counts(0, rows * of.rows + levels * 3 * (rows // 2) * of.rows)
