@@ -1,8 +1,16 @@
 """The decoder: the step, several times faster, and nothing else different."""
 
+import contextvars
 import copy
+import gc
+import os
 import pickle
+import signal
+import threading
+import time
 import warnings
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,13 +19,36 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern import oracle
-from linkern._decoder import Decoder
+from linkern._decoder import Decoder, cells, decoder, helpers
 from linkern.bench.memory import peak_by_tracing
 
 # Both sides of a comparison are right to a few hundred units of rounding (a term meets
 # at most tokens + features + 3 of them); the sums have positive weights, so errors are
 # relative to the largest value.
 FLOAT64 = 1e-12
+
+
+def decoder_of(part):
+    """Return a decoder that does its arithmetic with another kind of cells."""
+
+    class Made(Decoder):
+        def _adopt(self, *laid):
+            with mock.patch.object(decoder, "Cells", part):
+                super()._adopt(*laid)
+
+    Made.__name__ = Made.__qualname__ = part.__name__
+    globals()[part.__name__] = Made  # where pickle looks for it
+    return Made
+
+
+@contextmanager
+def threads(count):
+    """Share steps of any size by so many threads."""
+    with (
+        mock.patch.object(decoder, "_BYTES_PER_THREAD", 1),
+        mock.patch.dict(os.environ, LINKERN_NUM_THREADS=str(count)),
+    ):
+        yield
 
 
 def doubled(x):
@@ -176,59 +207,63 @@ def run(law, decoder, examples=40):
     judged()
 
 
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_law(law):
-    run(law, Decoder)
+def test_law(law, count):
+    with threads(count):
+        run(law, Decoder, examples=40 if count == 1 else 12)
 
 
 # Wrong decoders, and the law that each must break.
 
 
-class WindowLost(Decoder):
+class WindowLost(cells.Cells):
     """Begins a new window without adding the old one to the memory."""
 
-    def _fold(self):
-        self._filled = 0
+    def add_window(self):
+        self.added += 1
 
 
-class NormalizerTwice(Decoder):
+class NormalizerTwice(cells.Cells):
     """Adds the window to the normalizer twice."""
 
-    def _fold(self):
-        if self._denominator is not None:
-            self._memory[:, : self._features, -1] += self._keys.sum(axis=-1)
-        super()._fold()
+    def add_window(self):
+        for block in self._blocks:
+            block.memory[..., -4:] += block.keys.sum(axis=-1)[..., None]
+        super().add_window()
 
 
-class LastTokenUnread(Decoder):
+class LastTokenUnread(cells.Cells):
     """Reads before the token is written."""
 
-    def _elu_plus_one(self, query, key, key_features):
-        super()._elu_plus_one(query, key, key_features)
-        self._hidden = key_features.copy()
-        key_features[...] = 0
-
-    def step(self, *token, **options):
-        output = super().step(*token, **options)
-        if self._in_place:
-            self._slots[self._filled - 1].key[...] = self._hidden
-        return output
+    def step(self, before, i, query, key, value, out):
+        super().step(before, i, query, key, value, out)
+        kept = self._slots[i].key.copy()
+        scores = self._slots[i].scores
+        scores[..., -1] = 0
+        np.matmul(self._slots[i].weights, self._slots[i].rows, out=self._read)
+        out[...] = self._numerator / self._read.reshape(*out.shape[:-1], -1)[..., -1:]
+        self._slots[i].key[...] = kept
 
 
-class FoldOffByOne(Decoder):
+class LastOfWindowLost(cells.Cells):
     """Leaves the last token of a full window out of the memory."""
 
-    def _fold(self):
-        self._keys[:, :, -1] = 0
-        super()._fold()
+    def add_window(self):
+        self._slots[-1].key[...] = 0
+        super().add_window()
 
 
-class SlotSkipped(Decoder):
-    """Begins a new window at its second slot, so that an old token stays in it."""
+class OldTokenRead(cells.Cells):
+    """Reads the tokens of the last window that are not yet overwritten."""
 
-    def _fold(self):
-        super()._fold()
-        self._filled = min(1, len(self._slots) - 1)
+    def step(self, before, i, query, key, value, out):
+        last = self._slots[-1]
+        full = self._slots[i]._replace(
+            keys=last.keys, scores=last.scores, weights=last.weights, rows=last.rows
+        )
+        self._slots = (*self._slots[:i], full, *self._slots[i + 1 :])
+        super().step(before, i, query, key, value, out)
 
 
 class StateFolds(Decoder):
@@ -237,21 +272,19 @@ class StateFolds(Decoder):
     @property
     def state(self):
         found = super().state
-        features = self._features
-        recent = self._memory[:, features : features + self._filled]
-        self._memory[:, :features] += self._keys[:, :, : self._filled] @ recent
+        features = self._key_shape[-1]
+        recent = slice(features, features + self._taken % self._window)
+        keys = self._keys[..., : self._taken % self._window, :].swapaxes(-1, -2)
+        self._memory[..., :features, :] += keys @ self._memory[..., recent, :]
         return found
 
 
 class StateWithoutWindow(Decoder):
     """Gives the memory as the state, without what still waits."""
 
-    @property
-    def state(self):
-        filled, self._filled = self._filled, 0
-        found = super().state
-        self._filled = filled
-        return found
+    def _add_full_window(self):
+        super()._add_full_window()
+        return 0
 
 
 class SharedForks(Decoder):
@@ -259,21 +292,22 @@ class SharedForks(Decoder):
 
     def copy(self):
         fork = super().copy()
-        fork._adopt(self._memory, fork._keys, fork._filled)
+        fork._adopt(self._memory, fork._keys, fork._taken)
         return fork
 
 
 class StateNotCopied(Decoder):
-    """Adds its window to the memory that it was given."""
+    """Writes into the memory that it was given."""
 
     def __init__(self, state=None, **options):
         super().__init__(state, **options)
         self._given = state
 
-    def _fold(self):
-        super()._fold()
+    def step(self, *token, **options):
+        output = super().step(*token, **options)
         if self._given is not None:
             self._given.memory[...] += 1
+        return output
 
 
 KEPT = {}
@@ -296,11 +330,11 @@ class OutIgnored(Decoder):
 
 
 MUTANTS = {
-    WindowLost: law_every_token_is_the_step,
-    NormalizerTwice: law_every_token_is_the_step,
-    LastTokenUnread: law_every_token_is_the_step,
-    FoldOffByOne: law_every_token_is_the_step,
-    SlotSkipped: law_every_token_is_the_step,
+    decoder_of(WindowLost): law_every_token_is_the_step,
+    decoder_of(NormalizerTwice): law_every_token_is_the_step,
+    decoder_of(LastTokenUnread): law_every_token_is_the_step,
+    decoder_of(LastOfWindowLost): law_every_token_is_the_step,
+    decoder_of(OldTokenRead): law_every_token_is_the_step,
     StateFolds: law_reading_the_state_changes_nothing,
     StateWithoutWindow: law_every_token_is_the_step,
     SharedForks: law_forks_are_independent,
@@ -352,12 +386,12 @@ def test_errors_are_within_the_proved_bound(dtype, seed, window):
 
 
 def test_features_that_were_rounded_to_half_are_not_within_it():
-    class RoundedFeatures(Decoder):
-        def _elu_plus_one(self, query, key, key_features):
-            super()._elu_plus_one(query, key, key_features)
-            key_features[...] = key_features.astype("float16")
+    class RoundedFeatures(cells.Cells):
+        def _elu_plus_one(self, query, key, key_row):
+            super()._elu_plus_one(query, key, key_row)
+            key_row[...] = key_row.astype("float16")
 
-    assert errors_over_bound(RoundedFeatures, 0, 8, "float32") > 10
+    assert errors_over_bound(decoder_of(RoundedFeatures), 0, 8, "float32") > 10
 
 
 def law_features_far_below_zero_keep_their_digits(decoder):
@@ -370,11 +404,11 @@ def law_features_far_below_zero_keep_their_digits(decoder):
     assert_close(made.state.normalizer / exact, np.ones(3), 1e-6)
 
 
-class Textbook(Decoder):
+class Textbook(cells.Cells):
     """``elu(x) + 1``, as it is written."""
 
-    def _elu_plus_one(self, query, key, key_features):
-        for x, out in ((query, self._query_features), (key, key_features)):
+    def _elu_plus_one(self, query, key, key_row):
+        for x, out in ((query, self._query_features), (key, key_row)):
             out[...] = np.where(x > 0, x, np.expm1(np.minimum(x, 0))) + 1
 
 
@@ -382,7 +416,7 @@ class Textbook(Decoder):
 def test_features_far_below_zero():
     law_features_far_below_zero_keep_their_digits(Decoder)
     with pytest.raises(AssertionError):
-        law_features_far_below_zero_keep_their_digits(Textbook)
+        law_features_far_below_zero_keep_their_digits(decoder_of(Textbook))
 
 
 @pytest.mark.parametrize("feature_map", [linkern.elu_plus_one, linkern.exp])
@@ -469,7 +503,7 @@ class CountsFirst(Decoder):
         try:
             return super().step(*token, **options)
         except RuntimeWarning:
-            self._filled = min(self._filled + 1, len(self._slots))
+            self._taken += 1
             raise
 
 
@@ -491,20 +525,19 @@ def law_an_overflow_does_not_stop_half_way(decoder):
         assert made.step(np.zeros(1), one, one).shape == (1,)
 
 
-class FoldsAloud(Decoder):
+class FoldsAloud(cells.Cells):
     """Raises between the memory and the count."""
 
-    def _fold(self):
-        self._memory[:, : self._features] += (
-            self._keys @ self._memory[:, self._features :]
-        )
-        self._filled = 0
+    def add_window(self):
+        for block in self._blocks:
+            block.memory[...] += block.keys @ block.values
+        self.added += 1
 
 
 def test_overflow():
     law_an_overflow_does_not_stop_half_way(Decoder)
     with pytest.raises(FloatingPointError):
-        law_an_overflow_does_not_stop_half_way(FoldsAloud)
+        law_an_overflow_does_not_stop_half_way(decoder_of(FoldsAloud))
 
 
 BAD_TOKENS = {
@@ -642,8 +675,8 @@ def law_steps_allocate_nothing(decoder):
     steps()
     assert peak_by_tracing(steps) < 2**17
     assert made.nbytes == held
-    # Memory, one of that size to fold, and buffers of a window: well under three.
-    assert 2 <= held / (128 * 8 * 64 * 65 * 4) <= 3
+    # The memory, a window of values and keys, of each a fourth, and some buffers.
+    assert 1.5 <= held / (128 * 8 * 64 * 65 * 4) <= 1.75
 
 
 class Allocates(Decoder):
@@ -655,6 +688,237 @@ class Allocates(Decoder):
 
 
 def test_steps_allocate_nothing():
-    law_steps_allocate_nothing(Decoder)
+    with threads(1):
+        law_steps_allocate_nothing(Decoder)
+        with pytest.raises(AssertionError):
+            law_steps_allocate_nothing(Allocates)
+
+
+# Threads, and what may come between.
+
+
+def law_threads_change_no_bit(decoder, problem):
+    """Outputs and states are the same with any number of threads."""
+    tokens, sizes, options, _ = problem
+    found = []
+    for count in (1, 2, 5):
+        with threads(count):
+            made = decoder(**sizes, **options)
+            rows = zip(*tokens, strict=True)
+            found.append([*(made.step(*row) for row in rows), *made.state])
+    assert all(same(found[0], other) for other in found[1:])
+
+
+class WindowByThreads(Decoder):
+    """Takes a shorter window where there are more threads."""
+
+    def __init__(self, *, window, **options):
+        count = int(os.environ["LINKERN_NUM_THREADS"])
+        super().__init__(window=window if count == 1 else 1, **options)
+
+
+def test_threads_change_no_bit():
+    run(law_threads_change_no_bit, Decoder, examples=12)
     with pytest.raises(AssertionError):
-        law_steps_allocate_nothing(Allocates)
+        run(law_threads_change_no_bit, WindowByThreads)
+
+
+def shared(part=cells.Cells, batch=(2,), count=2, **options):
+    """Return a decoder of the sum of all values over two threads."""
+    options = {"feature_map": linkern.relu, "dtype": "float64", **options}
+    with threads(count):
+        return decoder_of(part)(batch_shape=batch, key_dim=1, value_dim=1, **options)
+
+
+def law_the_callers_floating_point_state_holds(make):
+    """Division by zero in another thread is treated as in this one, and not counted."""
+    one, zero = np.ones((2, 1)), np.asarray([[1.0], [0.0]])
+    for window in (1, 3):
+        made = make(window=window)
+        for _ in range(4):
+            made.step(one, one, one)
+            before = made.state
+            with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
+                made.step(zero, one, one)
+            assert same(made.state, before)
+            with np.errstate(invalid="ignore"):
+                assert np.isnan(made.copy().step(zero, one, one)[1, 0])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_callers_floating_point_state_holds():
+    law_the_callers_floating_point_state_holds(shared)
+    with (
+        mock.patch.object(helpers, "copy_context", contextvars.Context),
+        pytest.raises(pytest.fail.Exception),
+    ):
+        law_the_callers_floating_point_state_holds(shared)
+
+
+def own_threads():
+    return {x for x in threading.enumerate() if x.name == helpers.NAME}
+
+
+def law_threads_end_with_the_decoder(make):
+    before, one = own_threads(), np.ones((2, 1))
+    made = make()
+    made.step(one, one, one)
+    fork = made.copy()
+    begun = own_threads() - before
+    assert len(begun) == 1
+    fork.step(one, one, one)  # alone
+    del made
+    gc.collect()
+    for thread in begun:
+        thread.join(timeout=1)
+    assert not any(thread.is_alive() for thread in begun)
+
+
+def test_threads_end_with_the_decoder():
+    law_threads_end_with_the_decoder(shared)
+    kept = []
+
+    def keeping():
+        kept.append(shared())
+        return kept[-1]
+
+    with pytest.raises(AssertionError):
+        law_threads_end_with_the_decoder(keeping)
+
+
+def law_a_fork_goes_on(make):
+    """A child of this process steps as this one would."""
+    made, one = make(), np.ones((2, 1))
+    made.step(one, one, one)
+    child = os.fork()
+    if child == 0:
+        signal.setitimer(signal.ITIMER_REAL, 1)  # a thread that waits forever
+        try:
+            os._exit(0 if np.array_equal(made.step(one, one, 3 * one), 2 * one) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_a_fork_goes_on():
+    law_a_fork_goes_on(shared)
+    with (
+        mock.patch.object(helpers, "getpid", return_value=0),
+        pytest.raises(AssertionError),
+    ):
+        law_a_fork_goes_on(shared)
+
+
+def law_an_interrupt_waits_for_all(run_jobs):
+    """Nothing is written any more when it is raised, and the next call is its own."""
+    done = []
+
+    def slow():
+        time.sleep(0.05)
+        done.append("slow")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    own = helpers.Helpers()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(own, [interrupted, slow])
+    assert done == ["slow"]
+    run_jobs(own, [lambda: done.append("here"), lambda: done.append("there")])
+    assert sorted(done) == ["here", "slow", "there"]
+
+
+def test_an_interrupt_waits_for_all():
+    law_an_interrupt_waits_for_all(helpers.Helpers.run)
+
+    def impatient(own, jobs):
+        with mock.patch.object(threading.Thread, "join"):
+            own.run(jobs)
+
+    with pytest.raises(AssertionError):
+        law_an_interrupt_waits_for_all(impatient)
+
+
+class Interrupting:
+    """NumPy, but behind the call of that number comes an interrupt."""
+
+    def __init__(self, number):
+        self.left = number
+
+    def __getattr__(self, name):
+        found = getattr(np, name)
+        if not isinstance(found, np.ufunc):
+            return found
+
+        def called(*operands, **options):
+            result = found(*operands, **options)
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+            return result
+
+        return called
+
+
+def law_an_interrupt_changes_nothing(part):
+    """It may come behind any call of a step, also one that adds the window."""
+    rows = np.random.default_rng(0).uniform(size=(5, 3, 2, 1))
+
+    def stepped_to(length):
+        with mock.patch.object(cells, "_BLOCK_BYTES", 1):  # a block for each cell
+            made = shared(part, count=1, window=2)
+        for row in rows[:length]:
+            made.step(*row)
+        return made
+
+    def interrupted(length, number):
+        """Return a decoder of so many tokens, and whether the next was interrupted."""
+        made = stepped_to(length)
+        with mock.patch.object(cells, "np", Interrupting(number)):
+            try:
+                made.step(*rows[length])
+            except KeyboardInterrupt:
+                return made, True
+        return made, False
+
+    for length, row in enumerate(rows):
+        plain, number = stepped_to(length), 1
+        before, expected, after = plain.state, plain.step(*row), plain.state
+        while interrupted(length, number)[1]:
+            assert same(interrupted(length, number)[0].state, before)
+            made, _ = interrupted(length, number)
+            assert np.array_equal(made.step(*row), expected)
+            assert same(made.state, after)
+            number += 1
+        assert number > 3
+
+
+class AddsInPlace(cells.Cells):
+    """Adds the window as one would."""
+
+    def add_window(self):
+        for keys, values, memory, sums in self._blocks:
+            cells.np.matmul(keys, values, out=sums)
+            cells.np.add(memory, sums, out=memory)
+        self.added += 1
+
+
+def test_an_interrupt_changes_nothing():
+    law_an_interrupt_changes_nothing(cells.Cells)
+    with pytest.raises(AssertionError):
+        law_an_interrupt_changes_nothing(AddsInPlace)
+
+
+def test_zero_threads_are_refused():
+    with pytest.raises(ValueError, match="`LINKERN_NUM_THREADS` must be a positive"):
+        shared(count=0)
+
+
+def test_small_batches_have_no_threads():
+    made = Decoder(batch_shape=(1, 8), key_dim=64, value_dim=64)
+    before = own_threads()
+    token = np.ones((1, 8, 64), "float32")
+    made.step(token, token, token)
+    assert own_threads() == before

@@ -7,17 +7,21 @@ it twice more. Here the features and values of the last ``W`` tokens wait in buf
 
 and one matrix product adds them to ``S`` when the buffers are full. They lie below the
 memory as further rows, so that both terms are one product of ``[q, q K_W^T]``; the
-normalizer is the last column, as everywhere.
+normalizer is a further column, as everywhere.
 """
 
-import math
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkern import _validate
-from linkern._state import State, with_normalizer_column, without_normalizer_column
+from linkern._cpu.threads import thread_count
+from linkern._decoder.cells import Cells, width
+from linkern._decoder.helpers import Helpers
+from linkern._state import State, without_normalizer_column
 from linkern._typing import FeatureMapFunction
 from linkern._validate import decoder as checks
 from linkern.feature_maps import elu_plus_one
@@ -26,19 +30,9 @@ __all__ = ["Decoder"]
 
 Real = NDArray[Any]
 
-
-class _Slot(NamedTuple):
-    """Where one token of the window is written, and what its query reads.
-
-    Slicing costs as much as a small product, so all views are made beforehand.
-    """
-
-    key: Real  # (*batch, F): features of this token's key
-    value: Real  # (*batch, V)
-    keys: Real  # (N, F, j): features of the window up to this token
-    scores: Real  # (N, 1, j): the query's scores with them
-    weights: Real  # (N, 1, F + j): features of the query, then these scores
-    rows: Real  # (N, F + j, V or V + 1): the memory, then the values of the window
+# What a thread has to read in a step, for about 150 microseconds, to be worth what two
+# cost: 20 to hand the work over, and more where they wait for the interpreter's lock.
+_BYTES_PER_THREAD = 1 << 21
 
 
 class Decoder:
@@ -91,9 +85,12 @@ class Decoder:
                  {\phi(q)^T z + (\phi(q)^T K_W^T) 1}, \qquad
         S \leftarrow S + K_W^T V_W \text{ every } W \text{ tokens}.
 
-    A step makes no array but its output. An object is not safe in several threads;
-    several objects in several threads are. A step that raises leaves the decoder as it
-    was. `copy.copy`, `copy.deepcopy` and `pickle` give independent decoders.
+    A step makes no array but its output. Large batches are shared by as many threads as
+    the process has cores, or the environment variable ``LINKERN_NUM_THREADS`` says when
+    the decoder is made; outputs do not depend on it, bit by bit. An object is not safe
+    in several threads; several objects in several threads are. A step that raises, or
+    is interrupted, leaves the decoder as it was. `copy.copy`, `copy.deepcopy` and
+    `pickle` give independent decoders.
 
     An infinite value on a feature that is exactly zero is ``inf * 0``, NaN, in the
     memory, and reaches the outputs when the window is added.
@@ -114,11 +111,10 @@ class Decoder:
     array([2., 2.])
     """
 
-    _memory: Real  # (N, F + W, V or V + 1): the memory, then the values of the window
-    _keys: Real  # (N, F, W): features of the window
-    _filled: int  # how many tokens of the window are taken in
-    _features: int
-    _written: Real
+    _memory: Real  # (*batch, F + W, C): the memory, then the values of the window
+    _keys: Real  # (*batch, W, F): features of the window
+    _window: int
+    _taken: int  # how many tokens have been taken in, with those of the first window
 
     def __init__(
         self,
@@ -146,34 +142,36 @@ class Decoder:
             kind = checks.token_dtype(dtype, state.memory.dtype)
         batch, features, values = sizes
         wide = np.result_type(kind, np.float32)
-        cells = math.prod(batch)
-        memory = np.zeros((cells, features + window, values + normalize), wide)
-        if normalize:
-            # The weight of a token of the window in the denominator is its score.
-            memory[:, features:, values] = 1
+        columns = width(values, normalize=normalize)
+        memory = np.zeros((*batch, features + window, columns), wide)
+        # The weight of a token of the window in the denominator is its score.
+        memory[..., features:, values:] = 1
         if state is not None:
-            of_state: Any = with_normalizer_column(state)
-            memory[:, :features] = of_state.reshape(cells, features, memory.shape[-1])
+            of_state: Any = state
+            memory[..., :features, :values] = of_state.memory
+            if normalize:
+                memory[..., :features, values:] = of_state.normalizer[..., None]
         self._options = (batch, values, kind, feature_map, normalize, scale)
-        self._adopt(memory, np.zeros((cells, features, window), wide), 0)
+        self._adopt(memory, np.zeros((*batch, window, features), wide), 0)
 
     @property
     def state(self) -> State:
         """The state after the last token, exact at every step: a copy."""
-        batch, _, _, _, normalize, _ = self._options
-        features = self._features
-        recent = slice(features, features + self._filled)
+        filled = self._add_full_window()
+        _, values, _, _, normalize, _ = self._options
+        features = self._key_shape[-1]
+        columns, recent = slice(values + normalize), slice(features, features + filled)
         with np.errstate(all="ignore"):
-            written = self._keys[:, :, : self._filled] @ self._memory[:, recent]
-            memory = self._memory[:, :features] + written
-        memory = memory.reshape(*batch, features, memory.shape[-1])
+            keys = self._keys[..., :filled, :].swapaxes(-1, -2)
+            written = keys @ self._memory[..., recent, columns]
+            memory = self._memory[..., :features, columns] + written
         return without_normalizer_column(memory, normalize=normalize)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the memory and of all buffers: constant."""
-        held = (self._memory, self._keys, self._weights, self._tokens, self._exps)
-        return sum(x.nbytes for x in (*held, self._read, self._written))
+        own = self._memory.nbytes + self._keys.nbytes
+        return own + sum(part.nbytes for _, part in self._parts)
 
     def copy(self) -> "Decoder":
         """Return a decoder that goes on from here on its own."""
@@ -193,7 +191,8 @@ class Decoder:
         value : array (..., V)
             Likewise.
         out : array (..., V), optional
-            Where to write the output. It may be one of the inputs.
+            Where to write the output. It may be one of the inputs, and share memory
+            with nothing else of them.
 
         Returns
         -------
@@ -227,24 +226,21 @@ class Decoder:
             and out.flags.writeable
         ):
             checks.output(out, self._dtype, self._value_shape)
-        if self._filled == len(self._slots):
-            self._fold()
-        slot = self._slots[self._filled]
-        if self._in_place:
-            self._elu_plus_one(query, key, slot.key)
+        before, i = divmod(self._taken, self._window)
+        if not self._in_place:  # a function of a user's stays in the user's thread
+            query, key = self._mapped("query", query), self._mapped("key", key)
+        if self._helpers is None:
+            self._cells.step(before, i, query, key, value, out)
         else:
-            self._mapped(query, key, slot.key)
-        slot.value[...] = value
-        np.matmul(self._query, slot.keys, out=slot.scores)
-        np.matmul(slot.weights, slot.rows, out=self._read)
-        if self._denominator is not None:
-            np.divide(self._numerator, self._denominator, out=out)
-        elif self._scale is not None:
-            np.multiply(self._numerator, self._scale, out=out)
-        else:
-            out[...] = self._numerator
+            arrays = (query, key, value, out)
+            self._helpers.run(
+                [
+                    partial(cells.step, before, i, *(x[where] for x in arrays))
+                    for where, cells in self._parts
+                ]
+            )
         # Last: whatever was raised above, the slot is free and the token not taken in.
-        self._filled += 1
+        self._taken += 1
         return out
 
     def _look_closely(self, query: Any, key: Any, value: Any) -> None:
@@ -255,52 +251,34 @@ class Decoder:
         checks.token("key", key, self._dtype, self._key_shape, free=free)
         checks.token("value", value, self._dtype, self._value_shape)
 
-    def _elu_plus_one(self, query: Real, key: Real, key_features: Real) -> None:
-        """Write ``max(x + 1, exp(min(x, 0)))`` of both: `linkern.elu_plus_one`."""
-        tokens, exps = self._tokens, self._exps
-        self._tokens_query[...] = query
-        self._tokens_key[...] = key
-        np.minimum(tokens, self._zero, out=exps)
-        np.exp(exps, out=exps)
-        np.add(tokens, self._one, out=tokens)
-        # Contiguous, then copied: faster than two maxima into strided places.
-        np.maximum(tokens, exps, out=tokens)
-        self._query_features[...] = self._tokens_query
-        key_features[...] = self._tokens_key
-
-    def _mapped(self, query: Real, key: Real, key_features: Real) -> None:
-        """Write the features of both."""
-        found = []
-        for name, x in (("query", query), ("key", key)):
-            mapped = _validate.features(
-                name, _validate.widened(name, x), self._options[3]
+    def _mapped(self, name: str, x: Real) -> Real:
+        """Return the features of the queries or keys."""
+        wide = _validate.widened(name, x)
+        mapped: Any = _validate.features(name, wide, self._options[3])
+        got, features = mapped.shape[-1], self._key_shape[-1]
+        if got != features:
+            msg = (
+                f"`{name}` must have {features} features, the `key_dim` of this "
+                f"decoder, got {got} from its feature map."
             )
-            if mapped.shape[-1] != self._features:
-                msg = (
-                    f"`{name}` must have {self._features} features, the `key_dim` of "
-                    f"this decoder, got {mapped.shape[-1]} from its feature map."
-                )
-                raise ValueError(msg)
-            found.append(mapped)
-        self._query_features[...], key_features[...] = found
+            raise ValueError(msg)
+        return mapped  # type: ignore[no-any-return]
 
-    def _fold(self) -> None:
-        """Add the full window to the memory."""
-        features = self._features
-        memory, written = self._memory, self._written
-        # Not to stop half-way where overflow is an error: it shows in the outputs.
-        with np.errstate(all="ignore"):
-            np.matmul(self._keys, memory[:, features:], out=written[:, :features])
-            # Zero is added to the rows of the window: whole arrays are faster.
-            np.add(memory, written, out=memory)
-        self._filled = 0
+    def _add_full_window(self) -> int:
+        """Do now what the next step would begin with; return the tokens that wait."""
+        before = self._taken // self._window
+        for _, cells in self._parts:
+            if cells.added != before:
+                cells.add_window()
+        return self._taken % self._window
 
     def __getstate__(self) -> dict[str, Any]:
+        filled = self._add_full_window()
         return {
             "options": self._options,
             "memory": self._memory.copy(),
             "keys": self._keys.copy(),
-            "filled": self._filled,
+            "filled": filled,
         }
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
@@ -308,39 +286,37 @@ class Decoder:
         self._adopt(kept["memory"], kept["keys"], kept["filled"])
 
     def _adopt(self, memory: Real, keys: Real, filled: int) -> None:
-        """Lay the buffers and views of a step around the memory and the window."""
+        """Divide memory and window among threads, and lay buffers around each part."""
         batch, values, dtype, feature_map, normalize, scale = self._options
-        cells, features, window = keys.shape
-        wide = memory.dtype
-        self._memory = memory
-        self._keys = keys
-        self._filled = filled
-        self._features = features
+        self._memory, self._keys, self._taken = memory, keys, filled
+        self._window, features = keys.shape[-2:]
+        self._key_shape, self._value_shape = (*batch, features), (*batch, values)
         # Pickling makes other objects of the same dtype; a step asks for identity.
         self._dtype = np.dtype(dtype.name)
         self._in_place = feature_map is elu_plus_one
-        self._key_shape, self._value_shape = (*batch, features), (*batch, values)
-        self._tokens, self._exps = np.empty((2, 2, *self._key_shape), wide)
-        self._tokens_query, self._tokens_key = self._tokens[0], self._tokens[1]
-        self._weights = np.empty((cells, 1, features + window), wide)
-        self._query = self._weights[:, :, :features]
-        self._query_features = self._query.reshape(self._key_shape, copy=False)
-        self._read = np.empty((cells, 1, memory.shape[-1]), wide)
-        read = self._read.reshape(*batch, memory.shape[-1], copy=False)
-        self._numerator = read[..., :values]
-        self._denominator = read[..., values:] if normalize else None
-        self._written = np.zeros_like(memory)
-        # Arrays without axes: NumPy takes them faster than its or Python's numbers.
-        self._zero, self._one = np.zeros((), wide), np.ones((), wide)
-        self._scale = None if scale is None else np.asarray(scale, wide)
-        self._slots = tuple(
-            _Slot(
-                keys[:, :, i].reshape(self._key_shape, copy=False),
-                memory[:, features + i, :values].reshape(self._value_shape, copy=False),
-                keys[:, :, : i + 1],
-                self._weights[:, :, features : features + i + 1],
-                self._weights[:, :, : features + i + 1],
-                memory[:, : features + i + 1],
-            )
-            for i in range(window)
-        )
+        options: dict[str, Any] = {
+            "normalize": normalize,
+            "scale": None if scale is None else np.asarray(scale, memory.dtype),
+            "mapped": not self._in_place,
+        }
+        self._parts = [
+            (where, Cells(memory[where], keys[where], values, **options))
+            for where in _division(batch, memory.nbytes)
+        ]
+        self._cells = self._parts[0][1]
+        self._helpers = Helpers() if len(self._parts) > 1 else None
+
+
+def _division(batch: tuple[int, ...], nbytes: int) -> list[tuple[slice, ...]]:
+    """Return the cells that each thread takes, a part of the first axis that has any.
+
+    Numbers do not depend on the division, so it may depend on the machine.
+    """
+    axis = next((i for i, size in enumerate(batch) if size > 1), 0)
+    size = batch[axis] if batch else 1
+    parts = min(thread_count(), size, nbytes // _BYTES_PER_THREAD)
+    if parts < 2:
+        return [()]
+    bounds = [size * i // parts for i in range(parts + 1)]
+    before = (slice(None),) * axis
+    return [(*before, slice(*ends)) for ends in pairwise(bounds)]
