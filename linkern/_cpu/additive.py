@@ -98,6 +98,7 @@ class Block:
         self.keys = self.left = empty(features, size)
         if decays:
             self.decay = TokenDecay(heads, chunks, size, dtype)
+            self.faded = np.empty((heads, width), dtype)
             self.left = empty(features, size)
         self.pairs = empty(size, size)
         self.read, self.read_weights = empty(size, values), empty(size, 1)
@@ -157,7 +158,8 @@ def carry(block: Block) -> None:
         return
     whole = block.decay.entering[:, :, -1]
     for i, (before, after) in enumerate(block.steps):
-        np.add(after, before * whole[:, i], out=after)
+        np.multiply(before, whole[:, i], out=block.faded)
+        np.add(after, block.faded, out=after)
 
 
 def read(block: Block, query: Real, output: Real, scale: float | None) -> None:

@@ -18,6 +18,7 @@ from linkern._state import (
 )
 from linkern._tape import raw
 from linkern._typing import Array, FeatureMapFunction
+from linkern._vjp import gradients_of
 from linkern.feature_maps import elu_plus_one, identity
 
 __all__ = ["linear_attention", "linear_attention_step"]
@@ -145,6 +146,9 @@ def linear_attention(
             raise ValueError(msg)
         return run_packed(cu_seqlens, q.shape[-2], initial_state, on_span)
     return on_span(slice(None), initial_state)
+
+
+linear_attention.vjp = gradients_of(linear_attention)  # type: ignore[attr-defined]
 
 
 def _attend(
