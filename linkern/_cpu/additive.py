@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from linkern._cpu.decay import TokenDecay
 from linkern._cpu.features import InPlace
 
-__all__ = ["Block", "Shape", "carry", "everything", "read", "total", "write"]
+__all__ = [
+    "Block",
+    "Shape",
+    "as_matrices",
+    "carry",
+    "everything",
+    "read",
+    "total",
+    "write",
+]
 
 Real = NDArray[Any]
 
@@ -114,28 +123,28 @@ class Block:
     def featured(self, rows: Real) -> Real:
         """Return the features of queries or keys, in `rows` or where they are."""
         if self.feature_map is None:
-            return self.widened(rows, self.rows)
-        wide = self.widened(rows, self.spare)
+            return as_matrices(rows, self.rows)
+        wide = as_matrices(rows, self.spare)
         self.feature_map.write(wide, self.rows, self.spare, self.zeros)
         return self.rows
-
-    def widened(self, rows: Real, buffer: Real) -> Real:
-        """Return rows in the dtype of the computation, as matrices that BLAS takes."""
-        if rows.dtype == self.dtype and _is_matrix(rows):
-            return rows
-        np.copyto(buffer, rows, casting="unsafe")
-        return buffer
 
     def place(self, output: Real) -> Real:
         """Return where to compute the output: there, or in a buffer if it is narrow."""
         return output if output.dtype == self.dtype else self.found
 
 
-def _is_matrix(x: Real) -> bool:
-    """Whether the rows of `x` are contiguous and do not overlap."""
-    down, right = x.strides[-2:]
-    size = x.itemsize
-    return right == size and down >= x.shape[-1] * size and down % size == 0
+def as_matrices(rows: Real, buffer: Real) -> Real:
+    """Return rows as they are, if BLAS takes them, or else a copy in the buffer.
+
+    It takes rows of its dtype, each contiguous, that do not overlap.
+    """
+    down, right = rows.strides[-2:]
+    size = buffer.itemsize
+    plain = right == size and down >= rows.shape[-1] * size and down % size == 0
+    if rows.dtype == buffer.dtype and plain:
+        return rows
+    np.copyto(buffer, rows, casting="unsafe")
+    return buffer
 
 
 def write(block: Block, key: Real, value: Real, log_decay: Real | None) -> None:
@@ -144,7 +153,7 @@ def write(block: Block, key: Real, value: Real, log_decay: Real | None) -> None:
     if block.decay is not None and log_decay is not None:
         block.decay.load(block.cut(log_decay)[..., 0])
         np.multiply(block.keys, block.decay.leaving, out=block.left)
-    block.values = block.widened(block.cut(value), block.wide_values)
+    block.values = as_matrices(block.cut(value), block.wide_values)
     np.matmul(block.left, block.values, out=block.after)
     if block.normalize:
         np.matmul(block.left, block.ones, out=block.sums_after)
@@ -185,7 +194,7 @@ def read(block: Block, query: Real, output: Real, scale: float | None) -> None:
 def total(block: Block, key: Real, value: Real) -> None:
     """Take in keys and values of which every query sees all: what they add."""
     rows = block.featured(block.cut(key)).swapaxes(-1, -2)
-    values = block.widened(block.cut(value), block.wide_values)
+    values = as_matrices(block.cut(value), block.wide_values)
     np.matmul(rows, values, out=block.after)
     if block.normalize:
         np.matmul(rows, block.ones, out=block.sums_after)

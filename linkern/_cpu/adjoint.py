@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern._cpu.additive import Shape
+from linkern._cpu.additive import Shape, as_matrices
 from linkern._cpu.decay import TokenDecay
 from linkern._cpu.decay_back import PairSums
 from linkern._cpu.features import InPlace
@@ -119,21 +119,11 @@ class Adjoint:
         heads, chunks, size, _, _ = self.shape
         return rows.reshape(heads, chunks, size, rows.shape[-1], copy=False)
 
-    def widened(self, rows: Real, buffer: Real) -> Real:
-        """Return rows in the dtype of the computation, as matrices that BLAS takes."""
-        down, right = rows.strides[-2:]
-        size = self.dtype.itemsize
-        plain = right == size and down >= rows.shape[-1] * size and down % size == 0
-        if rows.dtype == self.dtype and plain:
-            return rows
-        np.copyto(buffer, rows, casting="unsafe")
-        return buffer
-
     def featured(self, rows: Real, place: Real) -> Real:
         """Return the features of queries or keys, in `place` or where they are."""
         if self.feature_map is None:
-            return self.widened(rows, place)
-        wide = self.widened(rows, self.spare)
+            return as_matrices(rows, place)
+        wide = as_matrices(rows, self.spare)
         self.feature_map.write(wide, place, self.spare, self.zeros)
         return place
 

@@ -145,7 +145,7 @@ def _layout(size: int, features: int, values: int, itemsize: int) -> Layout:
 
 
 def _even(heads: int, most: int) -> int:
-    """Return how many heads go together: as many in each group, so that all fit."""
+    """Return how many heads go together, at most: about as many in each group."""
     groups = -(-heads // most)
     return max(1, -(-heads // max(1, groups)))
 

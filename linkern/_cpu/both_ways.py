@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.pull import add_back, add_up, load, pull_keys, pull_queries, write
 from linkern._cpu.threads import share
-from linkern._cpu.walking import Layout, Piece, pieces
+from linkern._cpu.walking import Layout, Piece, Shelf, pieces
 
 __all__ = ["go_back"]
 
@@ -28,17 +28,6 @@ _LANES = 2
 Item = TypeVar("Item")
 # Does something with each of some items, which do not depend on each other.
 Each = Callable[[Callable[[Item], object], Sequence[Item]], None]
-
-
-class _Shelf(dict[tuple[int, int, int], Adjoint]):
-    """The buffers of one worker: made when they are first needed."""
-
-    def __init__(self, make: Make) -> None:
-        self._make = make
-
-    def __missing__(self, key: tuple[int, int, int]) -> Adjoint:
-        self[key] = self._make(*key)
-        return self[key]
 
 
 def go_back(
@@ -56,16 +45,16 @@ def go_back(
     longest = max(tokens, default=0)
     most = len(pieces(longest, layout))
     if len(groups) >= threads or most <= 1:
-        free: deque[_Shelf] = deque()
+        free: deque[Shelf] = deque()
 
         def whole(group: Views) -> Iterator[None]:
-            shelf = free.pop() if free else _Shelf(make)
+            shelf = free.pop() if free else Shelf(make)
             yield from walk(group, layout, [shelf], _in_turn)
             free.append(shelf)
 
         share(groups, whole, threads)
         return
-    lanes = [_Shelf(make) for _ in range(min(_LANES * threads, most))]
+    lanes = [Shelf(make) for _ in range(min(_LANES * threads, most))]
     for group in groups:
         for _ in walk(group, layout, lanes, _shared(threads)):
             pass
@@ -99,7 +88,7 @@ def _stretches(
     group: Views,
     names: Iterable[str],
     order: Sequence[tuple[int, Piece]],
-    lanes: Sequence[_Shelf],
+    lanes: Sequence[Shelf],
 ) -> Iterator[list[_Visit]]:
     """Go through the blocks, as many at a time as there are buffers."""
     heads = group["state"].shape[0]
@@ -121,7 +110,7 @@ _QUERIES = ("query", "output", "d_query")
 
 
 def _there_and_back(
-    group: Views, layout: Layout, lanes: Sequence[_Shelf], each: Each[_Visit]
+    group: Views, layout: Layout, lanes: Sequence[Shelf], each: Each[_Visit]
 ) -> Iterator[None]:
     """Take one group of heads through all blocks, where queries see earlier keys."""
     order = list(enumerate(pieces(group["key"].shape[-2], layout)))
@@ -159,7 +148,7 @@ def _there_and_back(
 
 
 def _all_at_once(
-    group: Views, layout: Layout, lanes: Sequence[_Shelf], each: Each[_Visit]
+    group: Views, layout: Layout, lanes: Sequence[Shelf], each: Each[_Visit]
 ) -> Iterator[None]:
     """Take one group of heads through all blocks, where every query sees every key."""
     keys = list(enumerate(pieces(group["key"].shape[-2], layout)))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern._cpu.additive import as_matrices
 from linkern._cpu.adjoint import Adjoint
 
 __all__ = ["add_back", "add_up", "load", "pull_keys", "pull_queries", "write"]
@@ -44,7 +45,7 @@ def load(block: Adjoint, of: Tokens, *, known: bool) -> None:
         block.decay.load(block.cut(of["log_decay"])[..., 0])
         leaving = block.decay.leaving.swapaxes(-1, -2)
         block.kept_keys = np.multiply(block.keys, leaving, out=block.left)
-    block.values = block.widened(block.cut(of["value"]), block.wide_values)
+    block.values = as_matrices(block.cut(of["value"]), block.wide_values)
 
 
 def write(block: Adjoint) -> None:
@@ -124,7 +125,7 @@ def _pair(block: Adjoint) -> None:
 
 def _cotangent(block: Adjoint, output: Real, rows: Real, normalizer: Real) -> Real:
     """Return the cotangent of what was read, before it was divided or scaled."""
-    given = block.widened(block.cut(output), block.wide_cotangent)
+    given = as_matrices(block.cut(output), block.wide_cotangent)
     if block.normalize:
         np.matmul(rows, normalizer.swapaxes(-1, -2), out=block.weights)
         if block.causal:

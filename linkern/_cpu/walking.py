@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from linkern._cpu.threads import share
 
-__all__ = ["Layout", "Pass", "Piece", "go", "pieces"]
+__all__ = ["Layout", "Pass", "Piece", "Shelf", "go", "pieces"]
 
 Real = NDArray[Any]
 Tokens = Mapping[str, Real]
@@ -86,7 +86,7 @@ class Pass:
     carry: Callable[[Any], object] | None = None
 
 
-class _Shelf(dict[tuple[int, int, int], Any]):
+class Shelf(dict[tuple[int, int, int], Any]):
     """The buffers of one worker: made when they are first needed."""
 
     def __init__(self, make: Callable[[int, int, int], Any]) -> None:
@@ -109,20 +109,20 @@ def go(
     ``(heads, T, dim)``.
     """
     if len(groups) >= threads or len(order) == 1:
-        free: deque[_Shelf] = deque()
+        free: deque[Shelf] = deque()
         share(groups, lambda group: _through(the, group, order, free), threads)
         return
-    lanes = [_Shelf(the.make) for _ in range(min(_LANES * threads, len(order)))]
+    lanes = [Shelf(the.make) for _ in range(min(_LANES * threads, len(order)))]
     for group in groups:
         for start in range(0, len(order), len(lanes)):
             _side_by_side(the, group, order[start : start + len(lanes)], lanes, threads)
 
 
 def _through(
-    the: Pass, group: dict[str, Real], order: Sequence[Piece], free: deque[_Shelf]
+    the: Pass, group: dict[str, Real], order: Sequence[Piece], free: deque[Shelf]
 ) -> Iterator[None]:
     """Take one group through all pieces; it may be left between two of them."""
-    shelf = free.pop() if free else _Shelf(the.make)
+    shelf = free.pop() if free else Shelf(the.make)
     for piece in order:
         block, tokens = _entered(shelf, group, piece)
         if the.alone is not None:
@@ -138,7 +138,7 @@ def _side_by_side(
     the: Pass,
     group: dict[str, Real],
     order: Sequence[Piece],
-    lanes: Sequence[_Shelf],
+    lanes: Sequence[Shelf],
     threads: int,
 ) -> None:
     """Take one group through a stretch, all blocks of it at the same time."""
@@ -161,7 +161,7 @@ def _side_by_side(
     doing(the.follow)
 
 
-def _entered(shelf: _Shelf, group: dict[str, Real], piece: Piece) -> tuple[Any, Tokens]:
+def _entered(shelf: Shelf, group: dict[str, Real], piece: Piece) -> tuple[Any, Tokens]:
     span, chunks, size = piece
     tokens = {n: x[:, span] for n, x in group.items() if n != "state"}
     return shelf[group["state"].shape[0], chunks, size], tokens
