@@ -5,7 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["checkpoints", "crossover", "exponent", "integral", "prefixes"]
+__all__ = [
+    "checkpoints",
+    "crossover",
+    "exponent",
+    "integral",
+    "overtaken",
+    "prefixes",
+]
 
 Span = tuple[int, int]
 
@@ -124,3 +131,37 @@ def crossover(
         return None
     part = float(-ahead[last] / (ahead[last + 1] - ahead[last]))
     return math.ceil(stops[last] + part * (stops[last + 1] - stops[last]) - 1e-9)
+
+
+def overtaken(
+    lengths: Sequence[int], ours: Sequence[float], theirs: Sequence[float]
+) -> int | None:
+    """Return the length from which on `ours` is less than `theirs`.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Increasing.
+    ours, theirs : sequence of float
+        Seconds at each length.
+
+    Returns
+    -------
+    int or None
+        On the straight line between two lengths, both axes logarithmic; the first
+        length if `ours` is less from the start; None if it is not at the last.
+
+    Examples
+    --------
+    >>> overtaken([100, 400], [2.0, 2.0], [1.0, 4.0])
+    200
+    """
+    ahead = np.log(np.asarray(theirs, "float64") / np.asarray(ours, "float64"))
+    behind = np.flatnonzero(ahead <= 0)
+    if len(lengths) == 0 or (behind.size and behind[-1] + 1 == len(lengths)):
+        return None
+    if behind.size == 0:
+        return lengths[0]
+    last = int(behind[-1])
+    x, y = np.log(lengths[last : last + 2]), ahead[last : last + 2]
+    return round(float(np.exp(x[0] - y[0] * (x[1] - x[0]) / (y[1] - y[0]))))

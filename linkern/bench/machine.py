@@ -14,8 +14,20 @@ from linkern._version import __version__
 
 __all__ = ["Machine", "this_machine"]
 
-_LIBRARIES = ("numpy", "torch")
-_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+_LIBRARIES = (
+    "numpy",
+    "torch",
+    "jax",
+    "pytorch-fast-transformers",
+    "linear-attention-transformer",
+    "performer-pytorch",
+)
+_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "LINKERN_NUM_THREADS",
+)
 _CPUINFO = Path("/proc/cpuinfo")
 
 

@@ -1,4 +1,4 @@
-"""``linkern bench``: measure, on this machine, beside whatever else is installed."""
+"""``linkern bench generation``: what generating costs, token by token."""
 
 import sys
 from dataclasses import replace
@@ -17,7 +17,7 @@ from linkern.bench.timing import Schedule
 from linkern.cli.options import EXIT_USAGE, file_option
 from linkern.testing import UsageError, rendering
 
-__all__ = ["bench"]
+__all__ = ["generation"]
 
 LENGTHS = (784, 3072, 16384)
 QUICK_LENGTHS = (196, 784)
@@ -25,12 +25,7 @@ ALONE = "attention alone: generating with one layer, 8 heads of 32, batch 1, flo
 WHOLE = "whole models: NumPy, {depth} layers, 8 heads of 32, batch 1, float32"
 
 
-@click.group()
-def bench() -> None:
-    """Measure time and memory."""
-
-
-@bench.command()
+@click.command()
 @click.option(
     "--length",
     "lengths",
