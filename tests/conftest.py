@@ -2,9 +2,10 @@
 
 import os
 
-# Tests run in as many processes as there are cores; threads of BLAS beside them would
-# only wait for each other.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
+# beside them would only wait for each other.
+for library_of_threads in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library_of_threads}_NUM_THREADS", "1")
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,15 +1,20 @@
 """Measure which check catches which planted defect, and write `docs/kill-matrix.md`.
 
-    python tools/kill_matrix.py            # write the page
-    python tools/kill_matrix.py --check    # measure, and only compare with it
+    python tools/kill_matrix.py            # measure, and write the page
+    python tools/kill_matrix.py --check    # put the page to the test
 
 Every mutant of linear attention is run through every check, quick profile, without
 shrinking; those of operators with gates, whose exact answers take longer, through the
 checks that matter to them, and correct kernels of the same operator through those that
-must catch one. It is a failure if a mutant survives, if a correct kernel is flagged, or
-if the page is about other mutants or checks. Which checks catch a mutant besides its
-own may depend on how a machine rounds: that difference is printed and is none. What
-catches a mutant by chance is left out of the page.
+must catch one. It is a failure if a mutant survives or if a correct kernel is flagged.
+What catches a mutant by chance is left out of the page.
+
+With `--check`, each mutant is run through the checks that the page says catch it: it is
+a failure if the one that is made for it does not, or if the page is not the one that
+follows from its rows, because it is about other mutants or checks. Which checks catch a
+mutant besides its own may depend on how a machine rounds: if one of them does not, that
+is printed and is no failure. Correct kernels are left to the tests, which judge them in
+every dtype, by all checks.
 """
 
 import argparse
@@ -31,7 +36,7 @@ from linkern.testing.mutants import FAULTY, MUTANTS
 from linkern.testing.runner import CheckFinished
 
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
-DTYPES = ("float32",)
+DTYPE = "float32"
 # Defects that show at some calls and not at others: what else catches them is chance.
 BY_CHANCE = {
     "jitters",
@@ -45,8 +50,12 @@ BY_CHANCE = {
 }
 
 
-def caught_by(name: str, dtype: str) -> list[str]:
-    """Return the checks that fail on a kernel."""
+Asked = dict[str, tuple[str, ...]]
+Caught = dict[str, list[str]]
+
+
+def caught_by(name: str, dtype: str, checks: tuple[str, ...] = ()) -> list[str]:
+    """Return the checks that fail on a kernel, of some or of all."""
     plan = Plan(
         target=f"kernel:{name}",
         op="linear_attention",
@@ -55,13 +64,14 @@ def caught_by(name: str, dtype: str) -> list[str]:
         shrink=False,
         diagnose=False,
         function={**CORRECT, **FAULTY}[name],
+        checks=checks,
     )
     results = [e.result for e in run(plan) if isinstance(e, CheckFinished)]
     return [r.name for r in results if r.verdict not in ("passed", "unsupported")]
 
 
-def gated_caught_by(name: str) -> list[str]:
-    """Return the checks that fail on a kernel of the family, of those that matter."""
+def gated_caught_by(name: str, checks: tuple[str, ...]) -> list[str]:
+    """Return the checks that fail on a kernel of the family, of some."""
     kernel = GATED_MUTANTS.get(name) or GATED_CORRECT[name]
     plan = Plan(
         target=f"kernel:{name}",
@@ -72,7 +82,7 @@ def gated_caught_by(name: str) -> list[str]:
         shrink=False,
         diagnose=False,
         function=kernel.kernel,
-        checks=laws_of(name),
+        checks=checks,
     )
     results = [e.result for e in run(plan) if isinstance(e, CheckFinished)]
     # That nothing can be proved of strong gates says nothing about a kernel.
@@ -88,26 +98,68 @@ def laws_of(name: str) -> tuple[str, ...]:
     return tuple(sorted({mutant.laws[0] for mutant in of_op} | {"value_on_reals"}))
 
 
-def gated_measured() -> dict[str, list[str]]:
-    """Return what catches each mutant and each correct kernel of the family."""
-    names = [*GATED_MUTANTS, *GATED_CORRECT]
+def measured() -> tuple[Caught, Caught]:
+    """Return what catches each kernel: of linear attention, of operators with gates."""
+    names, gated = [*MUTANTS, *CORRECT], [*GATED_MUTANTS, *GATED_CORRECT]
+    return _run(dict.fromkeys(names, ()), {name: laws_of(name) for name in gated})
+
+
+def _run(plain: Asked, gated: Asked) -> tuple[Caught, Caught]:
     with ProcessPoolExecutor(2) as pool:
-        caught = pool.map(gated_caught_by, names, chunksize=1)
-        return dict(zip(names, caught, strict=True))
+        caught = pool.map(caught_by, plain, [DTYPE] * len(plain), plain.values())
+        with_gates = pool.map(gated_caught_by, gated, gated.values())
+        return (
+            dict(zip(plain, caught, strict=True)),
+            dict(zip(gated, with_gates, strict=True)),
+        )
 
 
-def measured() -> dict[str, dict[str, list[str]]]:
-    """Return what catches each mutant and each correct kernel, by dtype."""
-    found = {}
-    with ProcessPoolExecutor(2) as pool:
-        for dtype in DTYPES:
-            names = [*MUTANTS, *CORRECT]
-            caught = pool.map(caught_by, names, [dtype] * len(names), chunksize=1)
-            found[dtype] = dict(zip(names, caught, strict=True))
-    return found
+def claimed(text: str) -> tuple[Caught, Caught]:
+    """Return what the rows of a page say of each kernel."""
+    rows = [line[2:-2].split(" | ") for line in text.splitlines()]
+    of = {row[0].strip("`"): row for row in rows if len(row) > 2}
+    known = set(CHECKS)
+
+    def said(name: str, column: int) -> list[str]:
+        cell = of.get(name, [""] * (column + 1))[column]
+        words = cell.replace("*", "").replace(";", ",").replace(" alone", "")
+        return [word for word in words.split(", ") if word in known]
+
+    found = {name: said(name, 2) for name in MUTANTS}
+    gated = {name: said(name, 3) for name in GATED_MUTANTS}
+    nothing: Caught = {name: [] for name in (*CORRECT, *GATED_CORRECT)}
+    return found | nothing, gated | nothing
 
 
-def page(found: dict[str, dict[str, list[str]]], gated: dict[str, list[str]]) -> str:
+def put_to_the_test(text: str) -> list[str]:
+    """Return what is wrong with a page, in sentences."""
+    found, gated = claimed(text)
+    due = page(found, gated)
+    wrong = []
+    if due != text:
+        pages = (text.splitlines(), due.splitlines())
+        sys.stderr.writelines(f"{x}\n" for x in unified_diff(*pages, "page", "due"))
+        wrong.append(f"{PAGE.name} is about other mutants or checks: write it again")
+    made_for = {name: mutant.law for name, mutant in MUTANTS.items()}
+    made_for_gates = {name: mutant.laws[0] for name, mutant in GATED_MUTANTS.items()}
+    caught = _run(
+        {n: tuple({law, *found[n]}) for n, law in made_for.items()},
+        {n: tuple({law, *gated[n]}) for n, law in made_for_gates.items()},
+    )
+    for laws, said, seen in zip(
+        (made_for, made_for_gates), (found, gated), caught, strict=True
+    ):
+        missed = {name: sorted({*said[name]} - {*seen[name]}) for name in laws}
+        sys.stderr.writelines(
+            f"{name}: here not caught by {', '.join(by)}\n"
+            for name, by in missed.items()
+            if by
+        )
+        wrong += [f"survived: {n}" for n, law in laws.items() if law not in seen[n]]
+    return wrong
+
+
+def page(found: Caught, gated: Caught) -> str:
     """Return the page."""
     lines = [
         "# The kill matrix",
@@ -116,10 +168,10 @@ def page(found: dict[str, dict[str, list[str]]], gated: dict[str, list[str]]) ->
         "`linkern.testing.mutants` through every check, quick profile, seed 0, NumPy.",
         "A check that catches what no other check catches is *alone* with it.",
         "",
-        "| | " + " | ".join(DTYPES) + " |",
-        "|---" * (len(DTYPES) + 1) + "|",
-        _row("mutants caught", [_count(found[d], MUTANTS) for d in DTYPES]),
-        _row("correct kernels flagged", [_count(found[d], CORRECT) for d in DTYPES]),
+        f"| | {DTYPE} |",
+        "|---|---|",
+        _row("mutants caught", [_count(found, MUTANTS)]),
+        _row("correct kernels flagged", [_count(found, CORRECT)]),
         "",
         "## By mutant (float32)",
         "",
@@ -127,7 +179,7 @@ def page(found: dict[str, dict[str, list[str]]], gated: dict[str, list[str]]) ->
         "|---|---|---|",
     ]
     for name, mutant in MUTANTS.items():
-        checks = found["float32"][name]
+        checks = found[name]
         shown = ", ".join(checks) or "**nothing**"
         if name in BY_CHANCE:
             shown = f"{mutant.law}; others by chance"
@@ -144,7 +196,7 @@ def page(found: dict[str, dict[str, list[str]]], gated: dict[str, list[str]]) ->
         "| check | catches | alone | catches with gates |",
         "|---|---|---|---|",
     ]
-    certain = {n: c for n, c in found["float32"].items() if n not in BY_CHANCE}
+    certain = {n: found[n] for n in found if n not in BY_CHANCE}
     catches = Counter(check for name in certain for check in certain[name])
     with_gates = Counter(check for name in GATED_MUTANTS for check in gated[name])
     for check in CHECKS:
@@ -192,37 +244,21 @@ def _count(found: dict[str, list[str]], names: object) -> str:
 
 
 def main() -> int:
-    """Write the page or compare it; 1 if it differs or if a mutant survived."""
+    """Write the page or put it to the test; 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    only_check = parser.parse_args().check
-    found, gated = measured(), gated_measured()
-    text = page(found, gated)
-    wrong = []
-    if only_check:
-        written = PAGE.read_text(encoding="utf-8")
-        pages = (written.splitlines(), text.splitlines())
-        sys.stderr.writelines(
-            f"{x}\n" for x in unified_diff(*pages, "page", "measured")
-        )
-        if _first_cells(written) != _first_cells(text):
-            wrong.append(f"{PAGE.name} is about other mutants or checks")
+    if parser.parse_args().check:
+        wrong = put_to_the_test(PAGE.read_text(encoding="utf-8"))
     else:
-        PAGE.write_text(text, encoding="utf-8")
-    survived = [f"{n} ({d})" for d in DTYPES for n in MUTANTS if not found[d][n]]
-    survived += [n for n, m in GATED_MUTANTS.items() if m.laws[0] not in gated[n]]
-    flagged = [f"{n} ({d})" for d in DTYPES for n in CORRECT if found[d][n]]
-    flagged += [n for n in GATED_CORRECT if gated[n]]
-    for what, names in (("survived", survived), ("flagged though right", flagged)):
-        if names:
-            wrong.append(f"{what}: {', '.join(names)}")
+        found, gated = measured()
+        PAGE.write_text(page(found, gated), encoding="utf-8")
+        wrong = [f"survived: {name}" for name in MUTANTS if not found[name]]
+        laws = {name: mutant.laws[0] for name, mutant in GATED_MUTANTS.items()}
+        wrong += [f"survived: {n}" for n, law in laws.items() if law not in gated[n]]
+        wrong += [f"flagged though right: {name}" for name in CORRECT if found[name]]
+        wrong += [f"flagged though right: {n}" for n in GATED_CORRECT if gated[n]]
     sys.stderr.writelines(f"{sentence}\n" for sentence in wrong)
     return int(bool(wrong))
-
-
-def _first_cells(text: str) -> list[str]:
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if "|" in line]
-    return [row for row in rows if not row.startswith("-")]
 
 
 if __name__ == "__main__":

@@ -132,15 +132,13 @@ def evaluate(
     """
     query_error = np.zeros_like(query) if query_error is None else query_error
     key_error = np.zeros_like(key) if key_error is None else key_error
-    # Four readings of one loop, stacked in front: the sums themselves, their gauge, and
-    # the two halves of (|a| + da)(|b| + db) - |a||b| = da(|b| + db) + |a| db.
-    a = np.stack([query, abs(query), query_error, abs(query)])
-    b = np.stack([key, abs(key), abs(key) + key_error, key_error])
     columns = np.concatenate([value, np.ones((*value.shape[:-1], 1))], axis=-1)
-    v = np.stack([columns, abs(columns), abs(columns), abs(columns)])
-
-    read_out, memory = _recurrence(a, b, v, causal=causal)
-    exact, gauge, slack = read_out[0], read_out[1], read_out[2] + read_out[3]
+    found = None
+    if not query_error.any() and not key_error.any():
+        found = _without_errors(query, key, columns, causal=causal)
+    if found is None:
+        found = _with_errors(query, key, columns, query_error, key_error, causal=causal)
+    (exact, gauge, slack), memory = found
     return Evaluation(
         sums=_sums(query, exact, query_error),
         numerator_gauge=gauge[..., :-1],
@@ -150,8 +148,42 @@ def evaluate(
         keys_seen=_keys_seen(query, key, causal=causal),
         memory=memory[0],
         memory_gauge=memory[1],
-        memory_slack=memory[3],
+        memory_slack=memory[2],
     )
+
+
+def _with_errors(
+    query: Real,
+    key: Real,
+    columns: Real,
+    query_error: Real,
+    key_error: Real,
+    *,
+    causal: bool,
+) -> tuple[tuple[Real, Real, Real], tuple[Real, Real, Real]]:
+    """Return what is read and the memory: exact, their gauge and their slack."""
+    # Four readings of one loop, stacked in front: the sums themselves, their gauge, and
+    # the two halves of (|a| + da)(|b| + db) - |a||b| = da(|b| + db) + |a| db.
+    a = np.stack([query, abs(query), query_error, abs(query)])
+    b = np.stack([key, abs(key), abs(key) + key_error, key_error])
+    v = np.stack([columns, *[abs(columns)] * 3])
+    read, memory = _recurrence(a, b, v, causal=causal)
+    return (read[0], read[1], read[2] + read[3]), (memory[0], memory[1], memory[3])
+
+
+def _without_errors(
+    query: Real, key: Real, columns: Real, *, causal: bool
+) -> tuple[tuple[Real, Real, Real], tuple[Real, Real, Real]] | None:
+    """Return the same for features that are exact; None if a sum overflows.
+
+    Nothing times a finite number is nothing, so the slacks need no reading.
+    """
+    a, b, v = (np.stack([x, abs(x)]) for x in (query, key, columns))
+    read, memory = _recurrence(a, b, v, causal=causal)
+    if not (np.isfinite(read[1]).all() and np.isfinite(memory[1]).all()):
+        return None
+    slacks = np.zeros_like(read[1]), np.zeros_like(memory[1])
+    return (read[0], read[1], slacks[0]), (memory[0], memory[1], slacks[1])
 
 
 def evaluate_integers(

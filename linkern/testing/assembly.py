@@ -7,6 +7,7 @@ arrays ``(..., T, K)``, as its author might write it, and no relative of the ref
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,13 @@ def slope_of_elu(x: Array) -> Array:
 
 def lower_triangle(scores: Array) -> Array:
     """Keep the scores of the past and the present."""
-    return np.tril(scores)
+    return np.where(_past(*scores.shape[-2:]), scores, scores.dtype.type(0))
+
+
+@lru_cache(maxsize=64)
+def _past(queries: int, keys: int) -> Array:
+    """Which keys each query sees; most chunks are as long as the one before."""
+    return np.tri(queries, keys, dtype=bool)
 
 
 def quotient(numerator: Array, denominator: Array) -> Array:
@@ -171,11 +178,22 @@ def _walk(parts: Parts, query: Array, key: Array, value: Array, state: Any) -> A
         output = parts.divide(numerator, denominator)
         chunks.append(_Chunk(span, qc, kc, vc, memory, z, denominator, output))
         sizes = (first, kc.shape[-2], parts.chunk)
-        writes = parts.written(*sizes).astype(precision)[:, None]
-        weighs = (parts.weighed or parts.written)(*sizes).astype(precision)[:, None]
-        memory = parts.carried(memory + np.swapaxes(kc * writes, -1, -2) @ vc)
-        z = parts.normalizer(parts.carried(z + (kc * weighs).sum(-2)))
+        written = _counted(kc, parts.written, sizes)
+        weighed = written
+        if parts.weighed is not None:
+            weighed = _counted(kc, parts.weighed, sizes)
+        memory = parts.carried(memory + np.swapaxes(written, -1, -2) @ vc)
+        z = parts.normalizer(parts.carried(z + weighed.sum(-2)))
     return chunks, (memory, z)
+
+
+def _counted(
+    key: Array, times: Callable[[int, int, int], Array], sizes: tuple[int, int, int]
+) -> Array:
+    """Return keys as often as they count; once is what they are."""
+    if times is all_tokens:
+        return key
+    return key * times(*sizes).astype(key.dtype)[:, None]
 
 
 def stateful(parts: Parts) -> Kernel:

@@ -76,9 +76,10 @@ class Caller:
             else {name: self._buffer(name, x) for name, x in given.items()}
         )
         expected = self._expected(call)
-        self._poison_free_memory(expected, given["value"].dtype)
         self._spans.changed_state = False
         before = traces.snapshot()
+        # Last of all, so that nothing of ours takes the place.
+        self._poison_free_memory(expected, given["value"].dtype)
         others: list[NDArray[Any]] = []
         gradients: dict[str, Any] = {}
         if call.cotangent is None:

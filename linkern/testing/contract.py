@@ -155,6 +155,9 @@ class Contract:
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""
+        for several in ("key_dims", "value_dims", "mutates"):
+            # Lists as well: what is drawn under a contract is kept by the contract.
+            object.__setattr__(self, several, tuple(getattr(self, several)))
         if self.eps_mode != "denominator" and self.eps == 0:
             msg = f"`eps_mode={self.eps_mode}` needs an `eps`; declare it too."
             raise UsageError(msg)

@@ -36,21 +36,30 @@ def quadratic(query: Array, key: Array, value: Array) -> Array:
 
 
 def recurrent(query: Array, key: Array, value: Array) -> Array:
-    """One token after the other."""
-    return assemble(Parts(chunk=1))(query, key, value)
+    """One token after the other, the normalizer as one more column."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
+    memory = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
+    read_out = np.empty_like(v)
+    for i in range(q.shape[-2]):
+        memory = memory + k[..., i, :, None] * v[..., i, None, :]
+        read_out[..., i, :] = (q[..., i, None, :] @ memory)[..., 0, :]
+    return (read_out[..., :-1] / read_out[..., -1:]).astype(query.dtype)
 
 
 def backwards(query: Array, key: Array, value: Array) -> Array:
     """Sum the keys of each row from the last to the first."""
     q, k, v = wide(query, key, value)
     q, k = elu_plus_one(q), elu_plus_one(k)
-    output = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
-    for i in range(q.shape[-2]):
-        weights = (q[..., i : i + 1, :] * k[..., i::-1, :]).sum(-1, keepdims=True)
-        terms = weights * v[..., i::-1, :]
-        total = np.cumsum(terms, axis=-2)[..., -1, :]
-        output[..., i, :] = total / np.cumsum(weights, axis=-2)[..., -1, :]
-    return output.astype(query.dtype)
+    output, total = np.zeros_like(v), np.zeros_like(v[..., :1])
+    # All rows at once: at every step each of them meets the key before the last one.
+    for behind in range(q.shape[-2]):
+        before = slice(0, q.shape[-2] - behind)
+        weights = (q[..., behind:, :] * k[..., before, :]).sum(-1, keepdims=True)
+        output[..., behind:, :] += weights * v[..., before, :]
+        total[..., behind:, :] += weights
+    return (output / total).astype(query.dtype)
 
 
 def prefix_sums(query: Array, key: Array, value: Array) -> Array:

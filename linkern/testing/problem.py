@@ -1,9 +1,9 @@
 """A problem: the inputs of one call, with what the referee knows about them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from linkern.testing import consulting
 from linkern.testing.scope import Scope, Shape
 
 __all__ = ["Problem"]
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,6 +137,12 @@ class Problem:
         span = slice(*(n if n is None else n * each for n in (first, last)))
         return x[(*(slice(None),) * axis, span)]
 
+    def told(self, **knobs: Any) -> "Problem":
+        """Return the same problem with more knobs; what is known of it stays known."""
+        same = replace(self, knobs={**self.knobs, **knobs})
+        vars(same)["_known"] = self._known
+        return same
+
     def prefix(self, length: int) -> "Problem":
         """Return the problem of the first tokens; their sums are no less exact."""
         return replace(self.span(0, length), exact=self.exact)
@@ -158,6 +166,12 @@ class Problem:
         confidence : float, optional
             The lambda of the probabilistic tier, for independent draws only.
         """
+        asked = ("output", shared_features, confidence)
+        return self.recalled(
+            asked, lambda: self._solved(shared_features, confidence=confidence)
+        )
+
+    def _solved(self, shared_features: bool, *, confidence: float | None) -> Bounded:
         if self.scope.operator.family:
             return consulting.output(self._consultation, confidence)
         contract = self.scope.contract
@@ -188,6 +202,11 @@ class Problem:
 
     def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
+        return self.recalled(
+            ("gradients", confidence), lambda: self._solved_gradients(confidence)
+        )
+
+    def _solved_gradients(self, confidence: float | None) -> dict[str, Bounded]:
         assert self.cotangent is not None
         if self.scope.operator.family:
             cotangent = self.cotangent.astype(np.float64)
@@ -242,20 +261,40 @@ class Problem:
 
     # Several laws ask for the same sums in several ways: walk over the tokens once.
     @cached_property
-    def _evaluation(self) -> Evaluation:
-        return self._evaluated()
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
 
-    @cached_property
+    def recalled(self, what: Hashable, find: Callable[[], Found]) -> Found:
+        """Return what `find` finds, which is looked for once; nobody may change it."""
+        if what not in self._known:
+            self._known[what] = find()
+        found: Found = self._known[what]
+        return found
+
+    @property
+    def _evaluation(self) -> Evaluation:
+        return self.recalled("evaluation", self._evaluated)
+
+    @property
     def _consultation(self) -> consulting.Consultation:
         of = self.scope
-        return consulting.Consultation(
-            of.operator, of.contract, of.dtype, dict(self.inputs), exact=self.exact
-        )
 
-    @cached_property
+        def asked() -> consulting.Consultation:
+            inputs = dict(self.inputs)
+            return consulting.Consultation(
+                of.operator, of.contract, of.dtype, inputs, exact=self.exact
+            )
+
+        return self.recalled("consultation", asked)
+
+    @property
     def _integer_sums(self) -> Integers:
         assert self.integers is not None
-        return evaluate_integers(*self.integers, causal=self.scope.operator.causal)
+        a, b, v = self.integers
+        causal = self.scope.operator.causal
+        return self.recalled(
+            "integers", lambda: evaluate_integers(a, b, v, causal=causal)
+        )
 
     def _evaluated(self, *, shared_features: bool = False) -> Evaluation:
         query, key = self._features()

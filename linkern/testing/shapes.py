@@ -1,7 +1,13 @@
-"""Strategies for sizes: lengths around the edges of tiles, dimensions beside them."""
+"""Strategies for sizes: lengths around the edges of tiles, dimensions beside them.
+
+Hypothesis examines a strategy when it is first drawn from, which takes longer than the
+draw: what many examples draw from is made once and kept.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,7 +18,9 @@ __all__ = [
     "EDGES",
     "FEW_LENGTHS",
     "TILE_DIMS",
+    "kept",
     "longest",
+    "one_of",
     "shapes",
     "short_lengths",
 ]
@@ -43,6 +51,14 @@ LARGE = 2**20
 # Keys of each query, where an operator takes several.
 MICRO = (2, 1, 3)
 MANY = 400
+# More than the runs of one process have of them at once.
+kept = lru_cache(maxsize=512, typed=True)
+
+
+@kept
+def one_of(*values: Any) -> st.SearchStrategy[Any]:
+    """One of some values."""
+    return st.sampled_from(values)
 
 
 def fitted(
@@ -73,6 +89,7 @@ def longest(scope: Scope, most: int | None = None) -> int:
     return min(x for x in limits if x is not None)
 
 
+@kept
 def drawn_lengths(
     scope: Scope, *, least: int = 1, most: int | None = None
 ) -> st.SearchStrategy[int]:
@@ -92,6 +109,16 @@ def drawn_lengths(
     return unbounded.map(allowed)
 
 
+@kept
+def _fitted_lengths(
+    scope: Scope, lengths: tuple[int, ...], *, least: int, most: int | None
+) -> st.SearchStrategy[int]:
+    """Given lengths, as far as the contract allows them."""
+    fitting = st.sampled_from(lengths[:1] if scope.few_shapes else lengths)
+    return fitting.map(fitted(scope, least=least, most=most))
+
+
+@kept
 def dims(
     allowed: tuple[int, ...], preferred: tuple[int, ...] = ()
 ) -> st.SearchStrategy[int]:
@@ -105,6 +132,7 @@ def dims(
     return st.sampled_from(preferred) | usual if preferred else usual
 
 
+@kept
 @st.composite
 def shapes(
     draw: st.DrawFn,
@@ -124,8 +152,7 @@ def shapes(
     """
     contract = scope.contract
     if lengths:
-        fitting = st.sampled_from(lengths[:1] if scope.few_shapes else lengths)
-        length = draw(fitting.map(fitted(scope, least=least, most=most)))
+        length = draw(_fitted_lengths(scope, lengths, least=least, most=most))
     else:
         length = draw(drawn_lengths(scope, least=least, most=most))
     keys = length
@@ -138,16 +165,14 @@ def shapes(
     most_dim = scope.operator.largest_key_dim
     if most_dim is not None:
         pairs = tuple(pair for pair in pairs if pair[0] <= most_dim)
-    key_dim, value_dim = draw(st.sampled_from(pairs)) if pairs else (0, 0)
+    key_dim, value_dim = draw(one_of(*pairs)) if pairs else (0, 0)
     if not pairs or wanted:
         key_dim = draw(dims(wanted or few, key_dims))
         if most_dim is not None and not wanted:
             key_dim = min(key_dim, most_dim)
     # Square states are the only ones that can be transposed in silence.
     square = not pairs and key_dim in (contract.value_dims or (key_dim,))
-    if contract.equal_dims or (
-        square and draw(st.sampled_from((False,) * 3 + (True,)))
-    ):
+    if contract.equal_dims or (square and draw(one_of(False, False, False, True))):
         value_dim = key_dim
     elif not pairs or contract.value_dims:
         value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
@@ -170,15 +195,16 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape) -> Shape:
     if scope.contract.value_groups and "h" in letters and draw(st.booleans()):
         groups = 2
     if "m" in letters:
-        slots = draw(st.sampled_from((4,) if scope.few_shapes else (3, 1, 4, 8, 17)))
+        slots = draw(one_of(*((4,) if scope.few_shapes else (3, 1, 4, 8, 17))))
     if "l" in letters:
         levels = shape.length.bit_length() + 1  # of the next token, too
     if "s" in letters:
-        keys = shape.length * draw(st.sampled_from((2,) if scope.few_shapes else MICRO))
+        keys = shape.length * draw(one_of(*((2,) if scope.few_shapes else MICRO)))
     more = {"groups": groups, "slots": slots, "levels": levels, "keys": keys}
     return replace(shape, **more)
 
 
+@kept
 @st.composite
 def leading_axes(
     draw: st.DrawFn, scope: Scope, least_heads: int, *, large: bool
@@ -194,8 +220,8 @@ def leading_axes(
         batches, heads = [1], heads[:1]
     layout = scope.contract.layout
     return (
-        draw(st.sampled_from(batches)) if "b" in layout else 1,
-        draw(st.sampled_from(heads)) if "h" in layout else 1,
+        draw(one_of(*batches)) if "b" in layout else 1,
+        draw(one_of(*heads)) if "h" in layout else 1,
     )
 
 

@@ -19,6 +19,8 @@ from linkern.testing.shapes import (
     EDGES,
     FEW_LENGTHS,
     TILE_DIMS,
+    kept,
+    one_of,
     shapes,
     short_lengths,
 )
@@ -65,8 +67,8 @@ def integer_problems(
     most = 2 ** (scope.narrowest_bits - 3)
     # Where K is a power of 4, a factor K^-0.5 on the scores is exact too.
     shape = draw(shapes(scope, least=least, most=max(most, least), key_dims=(4, 16)))
-    density = draw(st.sampled_from(("zeros", "sparse", "dense")))
-    kind = draw(st.sampled_from(kinds))
+    density = draw(one_of("zeros", "sparse", "dense"))
+    kind = draw(one_of(*kinds))
     return integer_problem(scope, shape, kind, density, draw(generators()))
 
 
@@ -85,8 +87,8 @@ def real_problems(
     Kinds are those of features; an operator without any has gates of several kinds.
     """
     shape = draw(shapes(scope, least=least, least_heads=least_heads))
-    kind = draw(st.sampled_from(_kinds(scope, kinds)))
-    value_kind = draw(st.sampled_from(values))
+    kind = draw(one_of(*_kinds(scope, kinds)))
+    value_kind = draw(one_of(*values))
     return real_problem(scope, shape, kind, value_kind, draw(generators()))
 
 
@@ -122,7 +124,7 @@ def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """No token or one token: reaches empty grids, reshapes of nothing, first reads."""
     length = draw(st.sampled_from(short_lengths(scope)))
     shape = draw(shapes(scope, least=length, most=length))
-    kind = draw(st.sampled_from(_kinds(scope, ("normal",))))
+    kind = draw(one_of(*_kinds(scope, ("normal",))))
     return real_problem(scope, shape, kind, "normal", draw(generators()))
 
 
@@ -144,7 +146,7 @@ def gradient_problems(
     rng = draw(generators())
     integers = not random and exact_integers(scope, shape) and draw(st.booleans())
     if integers:
-        kind = draw(st.sampled_from(("dense", "onehot")))
+        kind = draw(one_of("dense", "onehot"))
         problem = integer_problem(scope, shape, kind, "dense", rng)
         if "log_decay" in problem.inputs:
             # What a gradient is where nothing is left, is not for integers to tell.
@@ -152,7 +154,7 @@ def gradient_problems(
             problem = replace(opened, exact=True)
     else:
         kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
-        kind = draw(st.sampled_from(_kinds(scope, kinds)))
+        kind = draw(one_of(*_kinds(scope, kinds)))
         if smooth and scope.operator.family:
             kind = "smooth"
         problem = real_problem(scope, shape, kind, "normal", rng)
@@ -172,7 +174,7 @@ def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     shape = draw(
         shapes(scope, lengths=(1500, 2049, 3000), key_dims=(4,), pairs=((4, 2), (3, 5)))
     )
-    kind = draw(st.sampled_from(("random", "onehot")))
+    kind = draw(one_of("random", "onehot"))
     rng = draw(generators())
     if kind == "onehot" and exact_integers(scope, shape):
         return integer_problem(scope, shape, "onehot", "sparse", rng)
@@ -236,7 +238,7 @@ def with_cuts(
     drawn = draw(st.lists(one, min_size=1, max_size=most))
     rounded = {-(-n // step) * step for n in drawn}
     cuts = sorted(n for n in rounded if n < problem.length)
-    return _knob(problem, cuts=tuple(cuts))
+    return problem.told(cuts=tuple(cuts))
 
 
 @st.composite
@@ -247,7 +249,7 @@ def with_cut(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
     cuts = st.integers(1, last)
     if problem.scope.few_shapes:
         cuts = st.sampled_from([n for n in FEW_LENGTHS if n <= last])
-    return _knob(problem, cut=draw(cuts))
+    return problem.told(cut=draw(cuts))
 
 
 @st.composite
@@ -257,13 +259,10 @@ def with_choice(
     """Add one value for each named knob."""
     problem = draw(problems)
     drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
-    return _knob(problem, **drawn)
+    return problem.told(**drawn)
 
 
+@kept
 def generators() -> st.SearchStrategy[np.random.Generator]:
     """NumPy generators, by seed."""
     return st.integers(0, 2**16 - 1).map(np.random.default_rng)
-
-
-def _knob(problem: Problem, **knobs: Any) -> Problem:
-    return replace(problem, knobs={**problem.knobs, **knobs})

@@ -18,6 +18,7 @@ Snapshot = dict[str, Any]
 _UNLIKELY = 2_718_281_828
 # Lazily imported parts of NumPy are no functions, and appear when they are first used.
 _FUNCTIONS = [name for name in np.__all__ if callable(vars(np).get(name))]
+_look_up = itemgetter(*_FUNCTIONS)
 # More than any platform needs to hold its floating-point environment.
 _ENVIRONMENT_BYTES = 512
 try:
@@ -26,19 +27,22 @@ try:
 except (AttributeError, OSError, TypeError):  # no C library with them
     _MATHEMATICS = None
 
+# What the floating-point mode is asked about.
+_TINY, _SMALL = np.full(8, 2.0**-1060), np.full(8, 2.0**-10)
+_NARROW, _HALF = np.full(8, 2.0**-140, np.float32), np.full(8, 0.5, np.float32)
+_ONES = np.array([1.0, -1.0])
+
 
 def _floating_point_mode() -> bytes:
     """Subnormals, and the direction of rounding, as arithmetic shows them."""
     with np.errstate(all="ignore"):
-        tiny = np.full(8, 2.0**-1060) * np.full(8, 2.0**-10)
-        narrow = np.full(8, 2.0**-140, np.float32) * np.full(8, 0.5, np.float32)
-        thirds = np.array([1.0, -1.0]) / np.full(2, 3.0)
+        tiny, narrow, thirds = _TINY * _SMALL, _NARROW * _HALF, _ONES / 3.0
     # As bytes: where subnormals are flushed, they also compare equal to zero.
     return b"".join(x.tobytes() for x in (tiny, narrow, thirds))
 
 
 def _numpy_functions() -> tuple[Any, ...]:
-    found: tuple[Any, ...] = itemgetter(*_FUNCTIONS)(vars(np))
+    found: tuple[Any, ...] = _look_up(vars(np))
     return found
 
 

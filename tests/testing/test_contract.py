@@ -87,3 +87,10 @@ def test_unreadable_files_are_refused(tmp_path, text):
         path.write_text(text)
     with pytest.raises(UsageError, match="cannot be read as TOML"):
         Contract.from_file(path)
+
+
+def test_lists_are_as_good_as_tuples():
+    given = Contract(key_dims=[4, 8], value_dims=[2], mutates=["query"])
+    assert given == Contract(key_dims=(4, 8), value_dims=(2,), mutates=("query",))
+    # What is drawn under a contract is kept by it.
+    assert hash(given) == hash(Contract(**vars(given)))

@@ -1,9 +1,13 @@
 """The power of the referee: every mutant fails its law, no correct kernel fails any."""
 
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
 import pytest
 
 from linkern.testing import CHECKS, Plan, run
 from linkern.testing.correct import CORRECT
+from linkern.testing.family import GATED_MUTANTS
 from linkern.testing.mutants import MUTANTS
 from linkern.testing.runner import CheckFinished
 
@@ -55,3 +59,56 @@ def test_there_are_enough_of_both():
     assert len(MUTANTS) >= 40
     assert all(mutant.precedent for mutant in MUTANTS.values())
     assert {mutant.law for mutant in MUTANTS.values()} <= set(CHECKS)
+
+
+@pytest.fixture
+def matrix():
+    path = Path(__file__).parents[2] / "tools" / "kill_matrix.py"
+    spec = spec_from_file_location("kill_matrix", path)
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def catching_all_but(matrix, *survivors):
+    """In place of running the mutants: all are caught as the page says, but some."""
+
+    def caught(*asked):
+        return tuple(
+            {n: [] if n in survivors else [*checks] for n, checks in of.items()}
+            for of in asked
+        )
+
+    matrix._run = caught
+    return matrix
+
+
+def test_the_page_follows_from_its_rows(matrix, capsys):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    assert catching_all_but(matrix).put_to_the_test(page) == []
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("| `heads_mixed` |", "| `heads_swapped` |"),
+        (f"| {len(MUTANTS)} of {len(MUTANTS)} |", "| some |"),
+        ("**dimensions** alone", "**dimension** alone"),
+        ("| causality | ", "| casualty | "),
+        ("fla #594", "fla #595"),
+    ],
+)
+def test_a_page_about_something_else_is_refused(matrix, old, new):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    assert old in page
+    (wrong, *_) = catching_all_but(matrix).put_to_the_test(page.replace(old, new))
+    assert "about other mutants or checks" in wrong
+
+
+@pytest.mark.parametrize("name", ["heads_mixed", next(iter(GATED_MUTANTS))])
+def test_a_mutant_that_survives_is_named(matrix, name, capsys):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    found = catching_all_but(matrix, name).put_to_the_test(page)
+    assert found == [f"survived: {name}"]
+    assert f"{name}: here not caught by" in capsys.readouterr().err

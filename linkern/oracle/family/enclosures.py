@@ -131,12 +131,15 @@ def enclosed(
     keep: bool = False,
 ) -> Enclosed:
     """Run rows, and bound what any kernel of the arithmetic makes of them."""
-    exact = run(rows, state, keep=keep)
     if rows.erase is None:
+        exact = run(rows, state, keep=keep)
         return _additive(rows, state, radii, arithmetic, exact)
-    if rows.length > _LONGEST:
-        return _unproved(exact)
-    return _erasing(rows, state, radii, arithmetic, exact)
+    unproved = radii.write is not None or radii.log_decay is not None
+    if unproved or rows.length > _LONGEST:
+        return _unproved(run(rows, state, keep=keep))
+    # The bound needs the states, whoever else does.
+    exact = run(rows, state, keep=True)
+    return _erasing(rows, state, radii, arithmetic, exact, keep=keep)
 
 
 def _additive(
@@ -219,15 +222,19 @@ def _underflow(rows: Rows, state: Real, arithmetic: Arithmetic) -> Real:
 
 
 def _erasing(
-    rows: Rows, state: Real, radii: Radii, arithmetic: Arithmetic, exact: Trace
+    rows: Rows,
+    state: Real,
+    radii: Radii,
+    arithmetic: Arithmetic,
+    exact: Trace,
+    *,
+    keep: bool,
 ) -> Enclosed:
-    keep = exact.states is not None
-    if radii.write is not None or radii.log_decay is not None:
-        return _unproved(exact)
     e, absolute = arithmetic.error, rows.absolute()
     inverse, reads, last, states = _sensitivities(rows, state, keep=keep)
-    peak = exact.states if keep else run(rows, state, keep=True).states
-    held = run(absolute, abs(state), erasing=False, peak=peak).erased
+    held = run(
+        absolute, abs(state), erasing=False, reading=False, peak=exact.states
+    ).erased
     assert held is not None
     y = inverse @ (abs(rows.value) + held)
     moved = np.zeros_like(state) if radii.state is None else radii.state
@@ -240,8 +247,7 @@ def _erasing(
     residual = 3 * (within * y + e * gauge.erased) + underflow
     if radii.value is not None:
         residual = residual + radii.value
-    silent = replace(absolute, value=np.zeros_like(rows.value))
-    drift = run(silent, moved, keep=keep, erasing=False)
+    drift = _drift(absolute, radii.state, gauge)
     assert drift.erased is not None
     residual = residual + drift.erased
     residual, updates = _self_consistent(absolute, inverse, residual, arithmetic)
@@ -267,6 +273,21 @@ def _erasing(
     )
 
 
+def _drift(absolute: Rows, moved: Real | None, gauge: Trace) -> Trace:
+    """Return what becomes of the error of the first memory, and of nothing else."""
+    if moved is not None:
+        silent = replace(absolute, value=np.zeros_like(absolute.value))
+        return run(silent, moved, keep=gauge.states is not None, erasing=False)
+    assert gauge.erased is not None
+    return Trace(
+        reads=np.zeros_like(gauge.reads),
+        updates=np.zeros_like(gauge.updates),
+        erased=np.zeros_like(gauge.erased),
+        last=np.zeros_like(gauge.last),
+        states=None if gauge.states is None else np.zeros_like(gauge.states),
+    )
+
+
 def _bounded_states(
     exact: Trace,
     states: Real | None,
@@ -276,8 +297,9 @@ def _bounded_states(
     drift: Trace,
     underflow: Real,
 ) -> Ball | None:
-    if exact.states is None or states is None:
+    if states is None:
         return None
+    assert exact.states is not None
     assert gauge.states is not None
     assert drift.states is not None
     error = states @ residual[..., None, :, :] + drift.states
@@ -297,6 +319,7 @@ def _sensitivities(
         replace(rows, value=identity, query=query, transposed=False),
         nothing,
         keep=keep,
+        reading=not rows.transposed,
     )
     states = None if ran.states is None else abs(ran.states)
     return abs(ran.updates), abs(ran.reads), abs(ran.last), states
@@ -309,7 +332,7 @@ def _transposed_response(rows: Rows, residual: Real) -> Real:
     identity = np.broadcast_to(np.eye(length), (*lead, length, length))
     nothing = np.zeros_like(rows.write)
     plain = replace(rows, value=identity, query=nothing, transposed=False)
-    states = run(plain, state, keep=True).states
+    states = run(plain, state, keep=True, reading=False).states
     assert states is not None
     pairs = abs(rows.query) @ np.swapaxes(residual, -1, -2)
     return np.asarray((abs(states) @ pairs[..., None])[..., 0])
@@ -324,11 +347,11 @@ def _self_consistent(
 
     def moved(x: Real) -> Real:
         """Return ``4 e L~ x``."""
-        erased = run(replace(absolute, value=x), nothing, erasing=False).erased
+        rows = replace(absolute, value=x)
+        erased = run(rows, nothing, erasing=False, reading=False).erased
         assert erased is not None
         return np.asarray(4 * (arithmetic.within * x + arithmetic.error * erased))
 
-    absolute = replace(absolute, query=np.zeros_like(absolute.write), transposed=False)
     x = inverse @ residual
     once = inverse @ moved(x)
     twice = inverse @ moved(once)

@@ -98,6 +98,7 @@ def run(
     *,
     keep: bool = False,
     erasing: bool = True,
+    reading: bool = True,
     peak: Real | None = None,
 ) -> Trace:
     """Run through the rows.
@@ -113,21 +114,54 @@ def run(
     erasing : bool
         Whether updates are ``v - a^T R``; if not, what an erase would read is noted,
         and the values are written as they are: the gauge of Higham's analysis.
+    reading : bool
+        Whether what is read is wanted; if not, it is zeros.
     peak : array (..., R, K, V), optional
         States to be joined by their absolute value: the memory becomes the largest
         magnitude of any of them, decayed to here, and nothing is written.
     """
+    # Reads by zeros are zeros; but of a memory that has overflowed they are not.
+    for everywhere in (False, True):
+        ran = _run(
+            rows,
+            state,
+            keep=keep,
+            erasing=erasing,
+            reading=reading,
+            peak=peak,
+            everywhere=everywhere,
+        )
+        if np.isfinite(ran.last).all():
+            break
+    return ran
+
+
+def _run(
+    rows: Rows,
+    state: Real,
+    *,
+    keep: bool,
+    erasing: bool,
+    reading: bool,
+    peak: Real | None,
+    everywhere: bool,
+) -> Trace:
+    """Run through the rows; those of zeros are read only if `everywhere`."""
     lead = (*state.shape[:-2], rows.length)
     memory = np.array(state, dtype=np.float64)
     updates = np.empty((*lead, state.shape[-1]))
-    erased = None if rows.erase is None else np.empty_like(updates)
-    reads = np.empty((*lead, state.shape[-2 if rows.transposed else -1]))
+    erased = None if rows.erase is None else np.zeros_like(updates)
+    reads = np.zeros((*lead, state.shape[-2 if rows.transposed else -1]))
     states = np.empty((*lead, *state.shape[-2:])) if keep else None
+    decays = _anywhere(rows.factor != 1)
+    wanted = _anywhere((rows.query != 0) | everywhere)
+    erases = [] if rows.erase is None else _anywhere((rows.erase != 0) | everywhere)
     for t in range(rows.length):
         before = memory
-        memory = rows.factor[..., t, :, None] * memory
+        if decays[t]:
+            memory = rows.factor[..., t, :, None] * memory
         update = rows.value[..., t, :]
-        if rows.erase is not None and erased is not None:
+        if rows.erase is not None and erased is not None and erases[t]:
             source = before if rows.undecayed else memory
             erased[..., t, :] = _read(rows.erase[..., t, :], source)
             if erasing:
@@ -137,15 +171,23 @@ def run(
             memory = memory + rows.write[..., t, :, None] * update[..., None, :]
         else:
             memory = np.maximum(memory, abs(peak[..., t, :, :]))
-        query = rows.query[..., t, :]
-        reads[..., t, :] = (
-            (memory @ query[..., None])[..., 0]
-            if rows.transposed
-            else _read(query, memory)
-        )
+        if reading and wanted[t]:
+            query = rows.query[..., t, :]
+            reads[..., t, :] = (
+                (memory @ query[..., None])[..., 0]
+                if rows.transposed
+                else _read(query, memory)
+            )
         if states is not None:
             states[..., t, :, :] = memory
     return Trace(reads, updates, erased, memory, states)
+
+
+def _anywhere(of_rows: NDArray[np.bool_]) -> list[bool]:
+    """Return of which rows something is true, in any head and channel."""
+    others = tuple(n for n in range(of_rows.ndim) if n != of_rows.ndim - 2)
+    found: list[bool] = of_rows.any(axis=others).tolist()
+    return found
 
 
 def _read(key: Real, memory: Real) -> Real:

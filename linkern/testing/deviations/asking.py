@@ -1,7 +1,6 @@
 """Putting questions to a target: whole sequences, spans, gradients."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -55,8 +54,7 @@ def outputs(target: Target, scope: Scope) -> Evidence:
     previous, returned, failure = None, np.zeros(0), ""
     probes, replies = [], []
     for number, problem in enumerate(questions.whole(scope)):
-        known = {"previous": previous, "returned": returned}
-        asked = replace(problem, knobs=known)
+        asked = problem.told(previous=previous, returned=returned)
         try:
             reply = _call(target, asked)
         except TargetRaised as raised:
@@ -162,6 +160,6 @@ def _of_gradients(problem: Problem, reply: Reply) -> Iterable[Probe]:
     for (name, expected), got, dtype in zip(
         exact.items(), reply.gradients, reply.gradient_dtypes, strict=True
     ):
-        of = replace(problem, knobs=problem.knobs | {"of": name, "exact": expected})
+        of = problem.told(of=name, exact=expected)
         due = dtype or problem.scope.dtype
         yield Probe(of, got.astype(np.float64), due, expected)

@@ -8,6 +8,7 @@ import numpy as np
 
 from linkern.oracle import Bounded
 from linkern.testing.deviations.evidence import Evidence, Probe
+from linkern.testing.deviations.questions import asked_again
 from linkern.testing.gates import no_integers, real_problem
 from linkern.testing.generators import integer_problem, with_cotangent
 from linkern.testing.messages import Call, Reply
@@ -93,6 +94,7 @@ def separately(problem: Problem, edges: Iterable[int]) -> Bounded:
 # -- problems
 
 
+@asked_again
 def _whole(scope: Scope) -> Iterator[Problem]:
     rng = np.random.default_rng(0)
     small = _shape(scope, 2, 3, 47, 4, 5)
@@ -103,6 +105,7 @@ def _whole(scope: Scope) -> Iterator[Problem]:
         yield integer_problem(scope, small, "dense", "dense", rng)
 
 
+@asked_again
 def _without_gates(scope: Scope) -> Iterator[Problem]:
     rng = np.random.default_rng(1)
     made = real_problem(scope, _shape(scope, 2, 3, 47, 4, 5), "mild", "normal", rng)
@@ -113,6 +116,7 @@ def _without_gates(scope: Scope) -> Iterator[Problem]:
             yield made.without(one.name)
 
 
+@asked_again
 def _in_spans(scope: Scope) -> Iterator[Problem]:
     rng = np.random.default_rng(3)
     for sizes, cuts in (((2, 3, 40, 4, 5), (21,)), ((1, 2, 47, 5, 5), (16, 30))):
@@ -121,18 +125,20 @@ def _in_spans(scope: Scope) -> Iterator[Problem]:
         fitting = tuple(sorted(cut for cut in inner if cut < shape.length))
         for kind in ("mild", "typical") if fitting else ():
             made = real_problem(scope, shape, kind, "normal", rng)
-            yield replace(made, knobs={"cuts": fitting})
+            yield made.told(cuts=fitting)
 
 
+@asked_again
 def _in_one(scope: Scope) -> Iterator[Problem]:
     rng = np.random.default_rng(4)
     shape = replace(_shape(scope, 1, 2, 40, 4, 5), batch=1)
     for edges in ((0, 7, 33), (0, 5, 5, 21), (0, 16)):
         made = real_problem(scope, shape, "mild", "normal", rng)
         ends = (*(n for n in edges if n < made.length), made.length)
-        yield replace(made, knobs={"segments": ends})
+        yield made.told(segments=ends)
 
 
+@asked_again
 def _to_differentiate(scope: Scope) -> Iterator[Problem]:
     rng = np.random.default_rng(6)
     for sizes in ((2, 3, 40, 4, 5), (1, 2, 47, 5, 5)):
@@ -193,8 +199,7 @@ def _asked_back(target: Target, scope: Scope, problems: Iterable[Problem]) -> Ev
         for name, got, dtype in zip(
             problem.inputs, reply.gradients, reply.gradient_dtypes, strict=True
         ):
-            knobs = problem.knobs | {"of": name, "exact": exact[name]}
-            of = replace(problem, knobs=knobs)
+            of = problem.told(of=name, exact=exact[name])
             due = dtype or scope.dtype
             probes.append(Probe(of, got.astype(np.float64), due, exact[name]))
     return Evidence(scope, tuple(probes), tuple(replies))

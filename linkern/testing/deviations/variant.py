@@ -156,8 +156,7 @@ def attend(problem: Problem, exchanged: Variant) -> Bounded:
     key_dim = query.shape[-1]
     quotient = exchanged.quotient(contract.quotient(key_dim), key_dim)
     with np.errstate(all="ignore"):
-        a = features(problem, exchanged.query_map or scope.query_map, query)
-        b = features(problem, exchanged.key_map or scope.key_map, key)
+        a, b = _both_features(problem, exchanged, query, key)
         finite = np.where(np.isfinite(value), value, 0.0)
         sums = _summed(a, b, finite, pairs, exchanged)
         output = bounded_output(
@@ -170,6 +169,24 @@ def attend(problem: Problem, exchanged: Variant) -> Bounded:
     if not np.isfinite(value).all():
         output = _touched(output, exchanged.numerator(pairs), ~np.isfinite(value))
     return exchanged.finish(output)
+
+
+def _both_features(
+    problem: Problem, exchanged: Variant, query: Real, key: Real
+) -> tuple[Bounded, Bounded]:
+    """Return the features of queries and keys; most variants leave them as they are."""
+    scope = problem.scope
+
+    def found() -> tuple[Bounded, Bounded]:
+        return (
+            features(problem, exchanged.query_map or scope.query_map, query),
+            features(problem, exchanged.key_map or scope.key_map, key),
+        )
+
+    usual = exchanged.arrange is _as_given and exchanged.before is None
+    if usual and exchanged.query_map is exchanged.key_map is None:
+        return problem.recalled("features of variants", found)
+    return found()
 
 
 def _float64(*arrays: NDArray[Any]) -> Inputs:
