@@ -1,44 +1,79 @@
-"""Time for one token: a decoder, the step, and softmax attention with a cache."""
+"""Time for one token: the step, a decoder, and softmax attention with a cache."""
 
 import numpy as np
 
-import linkern
-from linkern._decoder import Decoder
-from linkern.bench.contestants import attention_alone
+from .ground import DIM, HEADS, needed
 
-HEADS = 8
+
+def token(dim, batch):
+    """Return query, key and value of one token: float32, 8 heads."""
+    shape = (3, batch, HEADS, dim)
+    return list(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
 
 
 class LinearToken:
-    """One token of linear attention, float32, 8 heads."""
+    """One token of linear attention on NumPy."""
 
     params = ([32, 64], [1, 64])
     param_names = ("dim", "batch")
 
     def setup(self, dim, batch):
-        rng = np.random.default_rng(0)
-        shape = (batch, HEADS, dim)
-        self.token = [rng.normal(size=shape).astype("float32") for _ in range(3)]
-        self.state = linkern.linear_attention_step(None, *self.token).state
-        self.decoder = Decoder(self.state)
-        self.out = np.empty(shape, "float32")
-
-    def time_window_of_a_decoder(self, dim, batch):
-        for _ in range(8):  # one of them folds
-            self.decoder.step(*self.token, self.out)
+        self.token = token(dim, batch)
+        self.step = needed("linear_attention_step")
+        self.state = self.step(None, *self.token).state
 
     def time_step(self, dim, batch):
-        linkern.linear_attention_step(self.state, *self.token)
+        self.step(self.state, *self.token)
+
+
+class Window:
+    """As many tokens as a decoder keeps beside its memory: one of them folds."""
+
+    params = ([32, 64], [1, 64])
+    param_names = ("dim", "batch")
+
+    def setup(self, dim, batch):
+        self.token = token(dim, batch)
+        state = needed("linear_attention_step")(None, *self.token).state
+        self.decoder = needed("Decoder", "linkern._decoder")(state)
+        self.out = np.empty((batch, HEADS, dim), "float32")
+
+    def time_16_steps(self, dim, batch):
+        for _ in range(16):
+            self.decoder.step(*self.token, self.out)
+
+
+class FamilyToken:
+    """One token of an operator with gates, float32, 8 heads, K = V = 64."""
+
+    params = ["gla", "gated_delta_rule"]
+    param_names = ("operator",)
+
+    def setup(self, operator):
+        rng = np.random.default_rng(0)
+        shape = (HEADS, DIM)
+        query, key, value, decay = (rng.normal(size=shape) for _ in range(4))
+        key /= np.linalg.norm(key, axis=-1, keepdims=True)
+        gates = [-abs(decay)]
+        if operator == "gated_delta_rule":
+            gates = [-abs(decay[:, 0]), rng.uniform(size=HEADS)]
+        self.token = [x.astype("float32") for x in (query, key, value, *gates)]
+        self.call, self.step = needed(operator), needed("step")
+        self.state = self.step(self.call, None, *self.token).state
+
+    def time_step(self, operator):
+        self.step(self.call, self.state, *self.token)
 
 
 class CachedToken:
     """One token of softmax attention over preallocated keys and values, on NumPy."""
 
-    params = ([256, 1024, 4096],)
+    params = [256, 1024, 4096]
     param_names = ("length",)
 
     def setup(self, length):
-        named = {c.name: c for c in attention_alone(heads=HEADS, dim=32)}
+        contestants = needed("attention_alone", "linkern.bench.contestants")
+        named = {one.name: one for one in contestants(heads=HEADS, dim=32)}
         self.contestant = named["numpy-cache"]
         self.session = self.contestant.prepare(length)
 

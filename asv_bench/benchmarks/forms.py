@@ -1,61 +1,87 @@
-"""Time and memory of the forms on NumPy, and their error as a fraction of the bound."""
+"""Linear attention by library, form, length and dtype: time and memory.
 
-import numpy as np
+Causal, 8 heads, K = V = 64, float32 unless said otherwise. Two or three of these vary
+at a time: forms at short lengths, lengths and dtypes for the form that users get.
+"""
 
-import linkern
+import tracemalloc
+from functools import partial
 
-HEADS, DIM = 8, 64
+from .ground import BACKENDS, backend, needed, once, skip, tokens
 
 
 class Forms:
-    """Causal linear attention, float32, 8 heads, K = V = 64."""
+    """The three orders of the sum. The parallel form is quadratic: short lengths."""
 
-    params = (["recurrent", "chunkwise", "parallel"], [512, 2048])
-    param_names = ("form", "length")
+    params = (BACKENDS, ["recurrent", "chunkwise", "parallel"], [512, 2048])
+    param_names = ("backend", "form", "length")
 
-    def setup(self, form, length):
-        rng = np.random.default_rng(0)
-        shape = (HEADS, length, DIM)
-        self.inputs = [rng.normal(size=shape).astype("float32") for _ in range(3)]
+    def setup(self, name, form, length):
+        array, self.wait = backend(name)
+        inputs = [array(x, "float32") for x in tokens(length)]
+        self.call = once(partial(needed("linear_attention"), *inputs, form=form))
 
-    def time_forward(self, form, length):
-        linkern.linear_attention(*self.inputs, form=form)
+    def time_forward(self, name, form, length):
+        self.call()
+        self.wait()
 
-    def peakmem_forward(self, form, length):
-        linkern.linear_attention(*self.inputs, form=form)
-
-    def track_error_over_bound(self, form, length):
-        from linkern import oracle
-
-        query, key, value = (x[:1].astype("float64") for x in self.inputs)
-        phi = oracle.FEATURE_MAPS["elu_plus_one"]
-        u = oracle.unit_roundoff("float32")
-        exact = oracle.evaluate(
-            phi.value(query),
-            phi.value(key),
-            value,
-            causal=True,
-            query_error=phi.error(query, u),
-            key_error=phi.error(key, u),
-        )
-        judged = oracle.bounded_output(
-            exact, oracle.Quotient(), oracle.Precisions("float32")
-        )
-        result = linkern.linear_attention(*(x[:1] for x in self.inputs), form=form)
-        return float((abs(result.output - judged.output) / judged.bound).max())
+    def peakmem_forward(self, name, form, length):
+        self.call()
 
 
-class Step:
-    """Decoding: one token."""
+class Lengths:
+    """What users get, from short to long."""
 
-    params = [1, 64]
-    param_names = ("batch",)
+    params = (BACKENDS, [1024, 4096, 16384, 65536])
+    param_names = ("backend", "length")
 
-    def setup(self, batch):
-        rng = np.random.default_rng(0)
-        shape = (batch, HEADS, DIM)
-        self.token = [rng.normal(size=shape).astype("float32") for _ in range(3)]
-        self.state = linkern.linear_attention_step(None, *self.token).state
+    def setup(self, name, length):
+        array, self.wait = backend(name)
+        inputs = [array(x, "float32") for x in tokens(length)]
+        self.call = once(partial(needed("linear_attention"), *inputs))
 
-    def time_step(self, batch):
-        linkern.linear_attention_step(self.state, *self.token)
+    def time_forward(self, name, length):
+        self.call()
+        self.wait()
+
+    def time_not_causal(self, name, length):
+        self.call(causal=False)
+        self.wait()
+
+
+class Extra:
+    """Memory on NumPy beyond inputs and output: what does not grow with the length."""
+
+    params = [4096, 65536]
+    param_names = ("length",)
+    unit = "MiB"
+
+    def setup(self, length):
+        self.call = once(partial(needed("linear_attention"), *tokens(length)))
+
+    def track_extra(self, length):
+        tracemalloc.start()
+        try:
+            result = self.call()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        return (peak - result.output.nbytes) / 2**20
+
+
+class Dtypes:
+    """T = 4096."""
+
+    params = (BACKENDS, ["float16", "bfloat16", "float32", "float64"])
+    param_names = ("backend", "dtype")
+
+    def setup(self, name, dtype):
+        array, self.wait = backend(name)
+        if name == "cupy" and dtype == "bfloat16":
+            skip("CuPy has no bfloat16")
+        inputs = [array(x, dtype) for x in tokens(4096)]
+        self.call = once(partial(needed("linear_attention"), *inputs))
+
+    def time_forward(self, name, dtype):
+        self.call()
+        self.wait()

@@ -1,8 +1,26 @@
 """What importing costs, and what a verdict costs."""
 
+from .ground import needed, skip
+
 
 def timeraw_import_linkern():
     return "import linkern"
+
+
+def timeraw_import_operators():
+    return "import linkern; linkern.linear_attention"
+
+
+def timeraw_first_call():
+    return """
+    import numpy, linkern
+    x = numpy.ones((4, 2))
+    linkern.linear_attention(x, x, x)
+    """
+
+
+def timeraw_import_referee():
+    return "from linkern.testing import verify"
 
 
 class Verify:
@@ -14,9 +32,28 @@ class Verify:
     number = 1
     repeat = 2
     rounds = 1
+    checks = ()  # all
+
+    def setup(self, profile):
+        self.verify = needed("verify", "linkern.testing")
+        kernels = needed("CORRECT", "linkern.testing.correct")
+        if "chunk_32_with_state" not in kernels:
+            skip("this commit has no kernel chunk_32_with_state")
+        self.kernel = kernels["chunk_32_with_state"]
 
     def time_verify(self, profile):
-        from linkern.testing import verify
-        from linkern.testing.correct import CORRECT
+        some = {"checks": self.checks} if self.checks else {}
+        self.verify(self.kernel, op="linear_attention", profile=profile, **some)
 
-        verify(CORRECT["chunk_32_with_state"], op="linear_attention", profile=profile)
+
+class Exact:
+    """The exact answer to one problem, token by token in float64, T = 512."""
+
+    def setup(self):
+        import numpy as np
+
+        self.evaluate = needed("evaluate", "linkern.oracle")
+        self.inputs = np.random.default_rng(0).uniform(0.1, 1, size=(3, 1, 512, 64))
+
+    def time_evaluate(self):
+        self.evaluate(*self.inputs, causal=True)

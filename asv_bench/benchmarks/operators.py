@@ -1,0 +1,69 @@
+"""Every operator of the family on NumPy: its forms, and one form by the other.
+
+Float32, 8 heads, K = V = 64 (K = 16 where features have K^2 channels), mild decays.
+"""
+
+from functools import partial
+
+from .ground import needed, once, ratio
+from .inputs import KINDS, OPERATORS, inputs_of
+
+
+class Operators:
+    """Forward, T = 4096."""
+
+    params = (OPERATORS, ["chunkwise", "recurrent"])
+    param_names = ("operator", "form")
+    timeout = 300
+    length = 4096
+
+    def setup(self, operator, form):
+        call = needed(operator)
+        self.call = once(partial(call, **inputs_of(call, self.length), form=form))
+
+    def time_forward(self, operator, form):
+        self.call()
+
+    def peakmem_forward(self, operator, form):
+        self.call()
+
+
+class Ratios:
+    """How many times faster the chunkwise form is than the recurrent one, T = 4096."""
+
+    params = OPERATORS
+    param_names = ("operator",)
+    unit = "times"
+    timeout = 300
+    length = 4096
+
+    def setup(self, operator):
+        call = needed(operator)
+        self.call = partial(call, **inputs_of(call, self.length))
+
+    def track_recurrent_over_chunkwise(self, operator):
+        return ratio(partial(self.call, form="recurrent"), self.call)
+
+
+class Gradients:
+    """Forward and back, T = 1024."""
+
+    params = ["linear_attention", *KINDS]
+    param_names = ("operator",)
+    timeout = 300
+
+    def setup(self, operator):
+        vjp, op = needed("vjp"), needed(operator)
+        inputs = inputs_of(op, 1024)
+
+        def call():
+            result, pullback = vjp(op, **inputs)
+            return pullback(result.output)
+
+        self.call = once(call)
+
+    def time_vjp(self, operator):
+        self.call()
+
+    def peakmem_vjp(self, operator):
+        self.call()

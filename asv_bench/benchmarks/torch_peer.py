@@ -1,0 +1,57 @@
+"""A plain loop over chunks in PyTorch: how many times longer it takes, T = 4096."""
+
+from .ground import DIM, HEADS, needed, package, ratio
+from .inputs import inputs_of
+
+
+class Torch:
+    """Float32, 8 heads, K = V = 64; first it is seen to compute the same."""
+
+    params = ["simple_gla", "gated_delta_rule"]
+    param_names = ("operator",)
+    unit = "times"
+    length = 4096
+
+    def setup(self, operator):
+        self.torch = package("torch")
+        self.call = needed(operator)
+        self.inputs = inputs_of(self.call, self.length)
+        self.tensors = {n: self.torch.asarray(x) for n, x in self.inputs.items()}
+
+    def track_torch_over_chunkwise(self, operator):
+        step = getattr(self, operator)
+        ours, theirs = self.call(**self.inputs).output, self.loop(step).numpy()
+        assert abs(ours - theirs).max() < 1e-3 * abs(ours).max()
+        return ratio(lambda: self.loop(step), lambda: self.call(**self.inputs))
+
+    def loop(self, step, chunk=64):
+        torch, x = self.torch, self.tensors
+        memory = torch.zeros((HEADS, DIM, DIM))
+        outputs = []
+        for start in range(0, self.length, chunk):
+            of = {n: t[:, start : start + chunk] for n, t in x.items()}
+            sums = of["log_decay"].cumsum(-1)
+            weights = (sums[..., :, None] - sums[..., None, :]).tril().exp().tril()
+            output, memory = step(memory, of, sums[..., None], weights)
+            outputs.append(output)
+        return torch.cat(outputs, 1) * DIM**-0.5
+
+    def simple_gla(self, memory, of, sums, weights):
+        return self.finished(memory, of, sums, weights, of["value"])
+
+    def gated_delta_rule(self, memory, of, sums, weights):
+        beta = of["beta"][..., None]
+        pairs = (beta * of["key"] @ of["key"].mT * weights).tril(-1)
+        held = of["value"] - (sums.exp() * of["key"]) @ memory
+        eye = self.torch.eye(pairs.shape[-1])
+        written = self.torch.linalg.solve_triangular(
+            eye + pairs, beta * held, upper=False, unitriangular=True
+        )
+        return self.finished(memory, of, sums, weights, written)
+
+    def finished(self, memory, of, sums, weights, written):
+        last = sums[:, -1:]
+        output = (sums.exp() * of["query"]) @ memory
+        output = output + (of["query"] @ of["key"].mT * weights) @ written
+        left = ((last - sums).exp() * of["key"]).mT @ written
+        return output, last.exp() * memory + left
