@@ -38,18 +38,20 @@ class Form:
     together : int
         How many times as many a span has.
     on_numpy : callable or None
-        The same for NumPy arrays, in place (`linkern._cpu`), for the terms it takes.
+        The same for NumPy arrays, in place (`linkern._cpu`), or None for what it does
+        not take.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
     size: int | None
     together: int = 1
-    on_numpy: Callable[[Array, Terms], tuple[Array, Array]] | None = None
+    on_numpy: Callable[[Array, Terms], tuple[Array, Array] | None] | None = None
 
     def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
         """Take one span after the other, each with the memory the last one left."""
-        if self.on_numpy is not None and _cpu.takes(memory, of):
-            return self.on_numpy(memory, of)
+        found = None if self.on_numpy is None else self.on_numpy(memory, of)
+        if found is not None:
+            return found
         outputs = []
         length = of.key.shape[-2]
         # Without a token there is no token's equation, but chunks may be empty.
@@ -80,12 +82,12 @@ def form_named(name: str, chunk_size: int | None) -> Form:
     ``parallel`` takes all tokens at once through the T x T matrix of scores.
     """
     if name == "recurrent":
-        return Form(token, 1)
+        return Form(token, 1, on_numpy=_cpu.recurrent)
     if name == "parallel":
         return Form(_whole, None)
     size = chunk_size or DEFAULT_CHUNK_SIZE
-    native = partial(_cpu.chunkwise, size=size)
-    return Form(partial(chunks, size=size), size, _TOGETHER, native)
+    on_numpy = partial(_cpu.chunkwise, size=size)
+    return Form(partial(chunks, size=size), size, _TOGETHER, on_numpy)
 
 
 def _whole(memory: Array, of: Terms) -> tuple[Array, Array]:

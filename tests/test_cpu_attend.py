@@ -224,7 +224,7 @@ def test_the_future_is_not_seen():
 def law_memory_does_not_grow(attend):
     """Beyond the output, buffers alone: 12 MiB, however long the sequence is."""
     extra = []
-    for length in (2048, 16384):
+    for length in (4095, 16384 - 65):  # blocks of three sizes
         query, key, value = np.ones((3, 8, length, 64), "float32")
         state = np.zeros((8, 64, 64), "float32"), np.zeros((8, 64), "float32")
         tracemalloc.start()

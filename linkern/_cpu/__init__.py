@@ -6,6 +6,6 @@ forms do, and is judged as any other kernel is.
 """
 
 from linkern._cpu.features import acts_on_entries, in_place
-from linkern._cpu.terms import attend, chunkwise, takes
+from linkern._cpu.terms import attend, chunkwise, recurrent
 
-__all__ = ["acts_on_entries", "attend", "chunkwise", "in_place", "takes"]
+__all__ = ["acts_on_entries", "attend", "chunkwise", "in_place", "recurrent"]

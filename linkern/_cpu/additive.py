@@ -6,6 +6,7 @@ Features are made there, keys are transposed once, so that all large products ar
 ones, sums over rows are products with ones, and nothing is allocated on the way.
 """
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +64,8 @@ class Block:
         Whether tokens forget.
     causal : bool
         Whether pairs of tokens are looked at.
+    other : Block or None
+        A block that is not used at the same time: its memory is, as far as it goes.
     """
 
     def __init__(
@@ -74,11 +77,19 @@ class Block:
         normalize: bool,
         decays: bool = False,
         causal: bool = True,
+        other: "Block | None" = None,
     ) -> None:
         heads, chunks, size, features, values = shape
+        there = iter(other.buffers if other is not None else ())
+        self.buffers: list[Real] = []
 
         def empty(*axes: int) -> Real:
-            return np.empty((heads, chunks, *axes), dtype)
+            needed = heads * chunks * prod(axes)
+            found = next(there, None)
+            if found is None or found.size < needed:
+                found = np.empty(needed, dtype)
+            self.buffers.append(found)
+            return found[:needed].reshape(heads, chunks, *axes)
 
         self.shape, self.dtype, self.feature_map = shape, np.dtype(dtype), feature_map
         self.normalize = normalize

@@ -102,7 +102,7 @@ def pullback(
     before = flat_state(memory.swapaxes(-1, -2), normalizer)
     given |= {"before": before, "state": state}
 
-    def make(heads: int, chunks: int, size: int) -> Adjoint:
+    def make(heads: int, chunks: int, size: int, _: object) -> Adjoint:
         return Adjoint(
             Shape(heads, chunks, size, features, values),
             memory.dtype,

@@ -20,7 +20,7 @@ __all__ = ["go_back"]
 
 Real = NDArray[Any]
 Views = dict[str, Real]
-Make = Callable[[int, int, int], Adjoint]
+Make = Callable[[int, int, int, Any], Adjoint]
 
 # Blocks of a stretch for each thread, where there are fewer heads than threads.
 _LANES = 2

@@ -8,8 +8,9 @@ are the block between them. Sums only grow, nothing is subtracted, ``-inf`` is e
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
+
+from linkern._cpu.halving import below
 
 __all__ = ["TokenDecay"]
 
@@ -88,19 +89,4 @@ def _level(until: Real, after: Real, sums: Real, block: int) -> _Level:
         later[..., :, None],
         earlier[..., None, :],
         below(sums, block),
-    )
-
-
-def below(matrices: Real, block: int) -> Real:
-    """Return the blocks between the halves of every pair: ``(..., n, m, m)``, a view.
-
-    The diagonal of ``(..., C, C)`` is cut into blocks of `block`; these lie below each
-    second one's left neighbour.
-    """
-    *outer, down, right = matrices.strides
-    count = matrices.shape[-1] // (2 * block)
-    return as_strided(
-        matrices[..., block:, :],
-        (*matrices.shape[:-2], count, block, block),
-        (*outer, 2 * block * (down + right), down, right),
     )

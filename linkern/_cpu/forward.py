@@ -18,9 +18,11 @@ __all__ = ["attend", "flat_state", "layout_of", "parts_of", "schedule"]
 
 Real = NDArray[Any]
 
-# Bytes of a block: what the cache of a core holds beside inputs and outputs.
-_CACHE = 1 << 20
-_MOST_CHUNKS = 16
+# Bytes of a block, and of those of all threads, and chunks of one. A block should stay
+# in a cache near the core, and yet take so long that threads seldom wait for each other
+# to give the interpreter back between two calls.
+_LEAST, _MOST, _TOTAL = 1 << 20, 4 << 20, 8 << 20
+_MOST_CHUNKS = 32
 # Tokens of a block where every query sees every key.
 _ROWS = 512
 # Multiply-adds below which starting threads takes longer than they save.
@@ -76,7 +78,7 @@ def attend(
     if log_decay is not None:
         sources["log_decay"] = log_decay
 
-    def make(heads: int, chunks: int, size: int) -> Block:
+    def make(heads: int, chunks: int, size: int, other: Any) -> Block:
         return Block(
             Shape(heads, chunks, size, features, values),
             dtype,
@@ -84,6 +86,7 @@ def attend(
             normalize=normalize,
             decays=log_decay is not None,
             causal=causal,
+            other=other,
         )
 
     def write(block: Block, of: Mapping[str, Real]) -> None:
@@ -110,9 +113,10 @@ def attend(
 
 
 def layout_of(size: int, features: int, values: int, dtype: Any) -> Layout:
-    """Return blocks that fit into the cache of a core."""
+    """Return how many chunks of `size` tokens make a block."""
     cell = size * (3 * features + size + 2 * values) + features * values
-    chunks = _CACHE // max(cell * dtype.itemsize, 1)
+    room = max(_LEAST, min(_MOST, _TOTAL // thread_count()))
+    chunks = room // max(cell * dtype.itemsize, 1)
     return Layout(max(1, min(_MOST_CHUNKS, chunks)), size)
 
 
@@ -129,9 +133,10 @@ def schedule(
     threads = thread_count()
     if heads * length * state.shape[-1] < _WORTH_THREADS:
         threads = 1
-    # Short sequences leave room for more heads in a block.
-    room = layout.chunks // max(1, sum(piece.chunks for piece in order))
-    together = max(1, min(room, heads // threads))
+    # Short sequences leave room for more heads in a block; all threads get as many.
+    room = max(1, layout.chunks // max(1, sum(piece.chunks for piece in order)))
+    rounds = max(1, -(-heads // (threads * room)))
+    together = max(1, -(-heads // (threads * rounds)))
     groups = merged({**named, "state": state}, batch, together)
     with blas_held():
         go(the, groups, order, threads)

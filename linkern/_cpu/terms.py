@@ -6,11 +6,13 @@ from typing import Any
 
 from linkern._array import on_numpy
 from linkern._cpu import backward, forward
+from linkern._cpu.chunks import chunks
+from linkern._cpu.recurrent import recurrent as token_by_token
 from linkern._recurrence import Terms
-from linkern._tape import joint
+from linkern._tape import joint, raw
 from linkern._typing import Array
 
-__all__ = ["attend", "chunkwise", "takes"]
+__all__ = ["attend", "chunkwise", "recurrent"]
 
 
 def attend(*arrays: Any, **options: Any) -> tuple[Any, Any, Any]:
@@ -27,16 +29,32 @@ def attend(*arrays: Any, **options: Any) -> tuple[Any, Any, Any]:
     return output, memory, normalizer
 
 
-def takes(memory: Array, of: Terms) -> bool:
-    """Whether these are arrays of NumPy, and terms that are computed here."""
-    if not on_numpy(memory, of.query, of.key, of.value, of.log_decay):
-        return False
+def chunkwise(memory: Array, of: Terms, size: int) -> tuple[Array, Array] | None:
+    """Return the read-out and the memory after the last token, in chunks of `size`.
+
+    None for arrays of other libraries, and for gradients that have no closed form here.
+    """
+    arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
+    if not on_numpy(*arrays):
+        return None
+    if _is_additive(of):
+        output, last, _ = attend(*arrays[1:5], memory, None, size=size)
+        return output, last
+    return None if _traced(*arrays) else chunks(memory, of, size)
+
+
+def recurrent(memory: Array, of: Terms) -> tuple[Array, Array] | None:
+    """Return the same, token by token; None as well while gradients are traced."""
+    arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
+    if not on_numpy(*arrays) or _traced(*arrays):
+        return None
+    return token_by_token(memory, of)
+
+
+def _is_additive(of: Terms) -> bool:
     by_token = of.log_decay is None or of.log_decay.shape[-1] == 1
     return by_token and of.erase is None and not (of.early_read or of.crosswise)
 
 
-def chunkwise(memory: Array, of: Terms, size: int) -> tuple[Array, Array]:
-    """Return the read-out and the memory after the last token, in chunks of `size`."""
-    rows = of.query, of.key, of.value, of.log_decay
-    output, memory, _ = attend(*rows, memory, None, size=size)
-    return output, memory
+def _traced(*arrays: Any) -> bool:
+    return any(raw(x) is not x for x in arrays)

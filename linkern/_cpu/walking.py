@@ -19,6 +19,7 @@ __all__ = ["Layout", "Pass", "Piece", "Shelf", "go", "pieces"]
 
 Real = NDArray[Any]
 Tokens = Mapping[str, Real]
+Make = Callable[[int, int, int, Any], Any]
 
 # Blocks of a stretch for each thread: more take turns better, and more memory.
 _LANES = 4
@@ -70,7 +71,8 @@ class Pass:
     Parameters
     ----------
     make : callable
-        Makes the buffers for some heads, chunks and tokens in a chunk.
+        Makes the buffers for some heads, chunks and tokens in a chunk. Last it is given
+        a block that is not used at the same time, or None.
     alone : callable or None
         ``alone(block, tokens)``: what a block is without a state.
     follow : callable or None
@@ -80,7 +82,7 @@ class Pass:
         it stays as it is.
     """
 
-    make: Callable[[int, int, int], Any]
+    make: Make
     alone: Callable[[Any, Tokens], object] | None = None
     follow: Callable[[Any, Tokens], object] | None = None
     carry: Callable[[Any], object] | None = None
@@ -89,11 +91,11 @@ class Pass:
 class Shelf(dict[tuple[int, int, int], Any]):
     """The buffers of one worker: made when they are first needed."""
 
-    def __init__(self, make: Callable[[int, int, int], Any]) -> None:
+    def __init__(self, make: Make) -> None:
         self._make = make
 
     def __missing__(self, key: tuple[int, int, int]) -> Any:
-        self[key] = self._make(*key)
+        self[key] = self._make(*key, next(iter(self.values()), None))
         return self[key]
 
 

@@ -123,7 +123,7 @@ def linear_attention(
     _validate.a_feature_map(feature_map)
     # On NumPy, blocks are widened and mapped when it is their turn, if each entry is
     # mapped alone; what is differentiated is widened here, so that it sums up wide.
-    native = order.on_numpy is not None and on_numpy(query, key, value)
+    native = form in ("auto", "chunkwise") and on_numpy(query, key, value)
     by_block = native and _cpu.acts_on_entries(feature_map)
     wide = not by_block or raw(query) is not query
     q, k, v = _validate.qkv(query, key, value, causal=causal, wide=wide)

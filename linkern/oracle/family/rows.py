@@ -186,7 +186,8 @@ def _run(
 def _anywhere(of_rows: NDArray[np.bool_]) -> list[bool]:
     """Return of which rows something is true, in any head and channel."""
     others = tuple(n for n in range(of_rows.ndim) if n != of_rows.ndim - 2)
-    found: list[bool] = of_rows.any(axis=others).tolist()
+    anywhere: Any = of_rows.any(axis=others)
+    found: list[bool] = anywhere.tolist()
     return found
 
 
