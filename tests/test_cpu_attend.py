@@ -10,9 +10,17 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern import _cpu
-from linkern._cpu import additive, forward
+from linkern._cpu import additive, forward, shelves
 from linkern._forms import Form
 from linkern._recurrence import Terms, token
+
+
+@pytest.fixture(autouse=True)
+def _no_buffers_but_its_own():
+    shelves.clear()
+    yield
+    shelves.clear()
+
 
 MAPS = (linkern.identity, linkern.elu_plus_one, linkern.relu, linkern.feature_maps.exp)
 
@@ -227,6 +235,7 @@ def law_memory_does_not_grow(attend):
     for length in (4095, 16384 - 65):  # blocks of three sizes
         query, key, value = np.ones((3, 8, length, 64), "float32")
         state = np.zeros((8, 64, 64), "float32"), np.zeros((8, 64), "float32")
+        shelves.clear()
         tracemalloc.start()
         output, *_ = attend(query, key, value, None, *state)
         extra.append(tracemalloc.get_traced_memory()[1] - output.nbytes)
@@ -253,6 +262,7 @@ def test_memory_exhausted_half_way_leaves_everything_as_it_was(monkeypatch):
         raise MemoryError(msg)
 
     for step in ("Block", "write", "read"):
+        shelves.clear()
         with monkeypatch.context() as patch:
             owner = forward if step == "Block" else additive
             patch.setattr(owner, step, failing)

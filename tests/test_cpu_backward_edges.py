@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 from linkern import feature_maps
-from linkern._cpu import adjoint, backward, pull
+from linkern._cpu import adjoint, backward, pull, shelves
 from linkern._cpu.backward import Gradients, pullback
 from linkern._cpu.features import in_place
 from linkern._cpu.threads import thread_count
 from linkern._cpu.walking import Layout
 from tests.backward_problems import KINDS, Problem, from_tape, near, problem
+
+
+@pytest.fixture(autouse=True)
+def _no_buffers_but_its_own():
+    shelves.clear()
+    yield
+    shelves.clear()
+
 
 # Any layout, any dtype, any number of threads.
 
@@ -281,6 +289,7 @@ def law_little_is_kept():
         of = problem(
             np.random.default_rng(18), length=length, batch=(1,), dims=(16, 16), size=64
         )
+        shelves.clear()
         tracemalloc.start()
         found = pullback(*of.arrays(), **of.options())
         peak = tracemalloc.get_traced_memory()[1]

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from linkern import _array
+from linkern._cpu import shelves
 from linkern.bench.memory import peak_by_tracing
 
 TOTALS = ("calls", "multiply_adds", "elements", "arrays", "bytes", "peak")
@@ -191,9 +192,11 @@ def counting() -> Iterator[Tally]:
     for names, key, _, counted in changed:
         names[key] = counted
     TALLY.clear()
+    shelves.clear()  # buffers are counted, and of the class that counts
     try:
         yield TALLY
     finally:
+        shelves.clear()
         for names, key, plain, _ in changed:
             names[key] = plain
         known.clear()
@@ -234,9 +237,11 @@ def count(prepare: Callable[[type], Call]) -> dict[str, Any]:
             call = prepare(Counted)
             call()
             tally.clear()
+            shelves.clear()
             call()
             by, totals = dict(sorted(tally.names.items())), dict(tally.totals)
         call = prepare(np.ndarray)
         call()
+        shelves.clear()
         peak = peak_by_tracing(call)
     return {**{name: totals.get(name, 0) for name in TOTALS}, "peak": peak, "by": by}

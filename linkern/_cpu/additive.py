@@ -126,6 +126,10 @@ class Block:
         self.pair_bits = self.pairs.view(f"i{self.dtype.itemsize}")
         self.mask = -np.tri(size, dtype=self.pair_bits.dtype)
 
+    def forget(self) -> None:
+        """Let go of what belongs to a caller."""
+        self.values = self.wide_values
+
     def cut(self, rows: Real) -> Real:
         """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
         heads, chunks, size, _, _ = self.shape

@@ -114,6 +114,12 @@ class Adjoint:
             self._empty(size, 1) for _ in range(3)
         )
 
+    def forget(self) -> None:
+        """Let go of what belongs to a caller."""
+        self.keys = self.kept_keys = self.key_rows
+        self.values, self.queries = self.wide_values, self.query_rows
+        self.reading = self.wide_cotangent
+
     def cut(self, rows: Real) -> Real:
         """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
         heads, chunks, size, _, _ = self.shape

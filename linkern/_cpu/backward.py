@@ -16,6 +16,7 @@ from linkern._cpu.both_ways import go_back
 from linkern._cpu.features import InPlace
 from linkern._cpu.forward import flat_state
 from linkern._cpu.heads import merged
+from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count
 from linkern._cpu.walking import Layout, pieces
 
@@ -113,6 +114,8 @@ def pullback(
             scale=scale,
         )
 
+    has = normalizer is not None, log_decay is not None, causal
+    kind = (Adjoint, features, values, memory.dtype, feature_map, has, scale)
     threads = thread_count()
     longest = max(query.shape[-2], key.shape[-2])
     if prod(batch) * longest * state.shape[-1] < _WORTH_THREADS:
@@ -125,7 +128,7 @@ def pullback(
     together = _even(prod(batch), max(1, min(room, prod(batch) // threads)))
     groups = merged({**given, **made}, tuple(batch), together)
     with blas_held():
-        go_back(make, groups, layout, threads, causal=causal)
+        go_back(Shelves(kind, make), groups, layout, threads, causal=causal)
     width = features * values
     return Gradients(
         made["d_query"],

@@ -5,7 +5,6 @@ again from it. As in `linkern._cpu.walking`, threads share the heads, or the blo
 stretch of tokens where heads are few, and blocks depend on shapes alone.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,17 +12,14 @@ from numpy.typing import NDArray
 
 from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.pull import add_back, add_up, load, pull_keys, pull_queries, write
+from linkern._cpu.shelves import Shelf, Shelves
 from linkern._cpu.threads import share
-from linkern._cpu.walking import Layout, Piece, Shelf, pieces
+from linkern._cpu.walking import LANES, Layout, Piece, pieces
 
 __all__ = ["go_back"]
 
 Real = NDArray[Any]
 Views = dict[str, Real]
-Make = Callable[[int, int, int, Any], Adjoint]
-
-# Blocks of a stretch for each thread, where there are fewer heads than threads.
-_LANES = 2
 
 Item = TypeVar("Item")
 # Does something with each of some items, which do not depend on each other.
@@ -31,7 +27,12 @@ Each = Callable[[Callable[[Item], object], Sequence[Item]], None]
 
 
 def go_back(
-    make: Make, groups: Sequence[Views], layout: Layout, threads: int, *, causal: bool
+    shelves: Shelves,
+    groups: Sequence[Views],
+    layout: Layout,
+    threads: int,
+    *,
+    causal: bool,
 ) -> None:
     """Take all groups of heads through all tokens, and write their gradients.
 
@@ -45,19 +46,17 @@ def go_back(
     longest = max(tokens, default=0)
     most = len(pieces(longest, layout))
     if len(groups) >= threads or most <= 1:
-        free: deque[Shelf] = deque()
 
         def whole(group: Views) -> Iterator[None]:
-            shelf = free.pop() if free else Shelf(make)
-            yield from walk(group, layout, [shelf], _in_turn)
-            free.append(shelf)
+            with shelves.lent(1) as lanes:
+                yield from walk(group, layout, lanes, _in_turn)
 
         share(groups, whole, threads)
         return
-    lanes = [Shelf(make) for _ in range(min(_LANES * threads, most))]
-    for group in groups:
-        for _ in walk(group, layout, lanes, _shared(threads)):
-            pass
+    with shelves.lent(min(LANES * threads, most)) as lanes:
+        for group in groups:
+            for _ in walk(group, layout, lanes, _shared(threads)):
+                pass
 
 
 def _in_turn(do: Callable[[Item], object], items: Sequence[Item]) -> None:

@@ -13,6 +13,7 @@ from linkern._cpu.forward import flat_state, parts_of
 from linkern._cpu.gated import Block, Kind, kind_of
 from linkern._cpu.halving import power_of_two
 from linkern._cpu.heads import merged
+from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count
 from linkern._cpu.walking import Layout, Pass, go, pieces
 from linkern._recurrence import Terms
@@ -59,7 +60,8 @@ def chunks(memory: Any, of: Terms, size: int) -> tuple[Any, Any]:
     if of.erase is not None:
         named["erase"] = of.erase
     if length:
-        the = Pass(make, gated.write, gated.read, gated.carry)
+        shelves = Shelves((Block, features, values, dtype, kind), make)
+        the = Pass(shelves, gated.write, gated.read, gated.carry)
         room = _BYTES // _bytes(size, features, values, dtype, kind)
         _schedule(the, named, state, size, min(_MOST_CHUNKS, room))
     return output, parts_of(state, features, values, normalize=False)[0]

@@ -11,8 +11,9 @@ from linkern._cpu import additive
 from linkern._cpu.additive import Block, Shape
 from linkern._cpu.features import InPlace
 from linkern._cpu.heads import merged
+from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count
-from linkern._cpu.walking import Layout, Pass, go, pieces
+from linkern._cpu.walking import LANES, Layout, Pass, go, pieces
 
 __all__ = ["attend", "flat_state", "layout_of", "parts_of", "schedule"]
 
@@ -89,6 +90,9 @@ def attend(
             other=other,
         )
 
+    kind = (Block, features, values, dtype, feature_map, normalize)
+    shelves = Shelves((*kind, log_decay is not None, causal), make)
+
     def write(block: Block, of: Mapping[str, Real]) -> None:
         additive.write(block, of["key"], of["value"], of.get("log_decay"))
 
@@ -104,11 +108,11 @@ def attend(
     targets = {"query": query, "output": output}
     layout = layout_of(size, features, values, dtype) if causal else Layout(1, _ROWS)
     if causal:
-        one_way = Pass(make, write, read, additive.carry)
+        one_way = Pass(shelves, write, read, additive.carry)
         schedule(one_way, {**sources, **targets}, state, layout)
     else:
-        schedule(Pass(make, total, carry=additive.carry), sources, state, layout)
-        schedule(Pass(make, follow=everything), targets, state, layout)
+        schedule(Pass(shelves, total, carry=additive.carry), sources, state, layout)
+        schedule(Pass(shelves, follow=everything), targets, state, layout)
     return (output, *parts_of(state, features, values, normalize=normalize))
 
 
@@ -129,10 +133,12 @@ def schedule(
     """Go through all heads and tokens."""
     batch = state.shape[:-1]
     length, heads = next(iter(named.values())).shape[-2], prod(batch)
-    order = pieces(length, layout)
     threads = thread_count()
     if heads * length * state.shape[-1] < _WORTH_THREADS:
         threads = 1
+    if heads < threads:  # then several blocks are there at the same time
+        layout = layout._replace(chunks=-(-layout.chunks // LANES))
+    order = pieces(length, layout)
     # Short sequences leave room for more heads in a block; all threads get as many.
     room = max(1, layout.chunks // max(1, sum(piece.chunks for piece in order)))
     rounds = max(1, -(-heads // (threads * room)))

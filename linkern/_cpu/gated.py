@@ -165,6 +165,9 @@ class Block:
             self.solving[:, i, :size, :size] if erases else None,
         )
 
+    def forget(self) -> None:
+        """Let go of what belongs to a caller: nothing, all of it was copied."""
+
     def cut(self, rows: Real) -> Real:
         """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
         heads, chunks, size, _, _ = self.shape

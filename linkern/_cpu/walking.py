@@ -6,23 +6,22 @@ than threads they share the blocks of a stretch of tokens, and only the state go
 block to block in order. Blocks follow from shapes: results do not depend on threads.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from linkern._cpu.shelves import Shelf, Shelves
 from linkern._cpu.threads import share
 
-__all__ = ["Layout", "Pass", "Piece", "Shelf", "go", "pieces"]
+__all__ = ["LANES", "Layout", "Pass", "Piece", "go", "pieces"]
 
 Real = NDArray[Any]
 Tokens = Mapping[str, Real]
-Make = Callable[[int, int, int, Any], Any]
 
-# Blocks of a stretch for each thread: more take turns better, and more memory.
-_LANES = 4
+#: Blocks of a stretch for each thread: more take turns better, and more memory.
+LANES = 2
 
 
 class Layout(NamedTuple):
@@ -70,9 +69,8 @@ class Pass:
 
     Parameters
     ----------
-    make : callable
-        Makes the buffers for some heads, chunks and tokens in a chunk. Last it is given
-        a block that is not used at the same time, or None.
+    shelves : Shelves
+        The buffers.
     alone : callable or None
         ``alone(block, tokens)``: what a block is without a state.
     follow : callable or None
@@ -82,21 +80,10 @@ class Pass:
         it stays as it is.
     """
 
-    make: Make
+    shelves: Shelves
     alone: Callable[[Any, Tokens], object] | None = None
     follow: Callable[[Any, Tokens], object] | None = None
     carry: Callable[[Any], object] | None = None
-
-
-class Shelf(dict[tuple[int, int, int], Any]):
-    """The buffers of one worker: made when they are first needed."""
-
-    def __init__(self, make: Make) -> None:
-        self._make = make
-
-    def __missing__(self, key: tuple[int, int, int]) -> Any:
-        self[key] = self._make(*key, next(iter(self.values()), None))
-        return self[key]
 
 
 def go(
@@ -111,29 +98,28 @@ def go(
     ``(heads, T, dim)``.
     """
     if len(groups) >= threads or len(order) == 1:
-        free: deque[Shelf] = deque()
-        share(groups, lambda group: _through(the, group, order, free), threads)
+        share(groups, lambda group: _through(the, group, order), threads)
         return
-    lanes = [Shelf(the.make) for _ in range(min(_LANES * threads, len(order)))]
-    for group in groups:
-        for start in range(0, len(order), len(lanes)):
-            _side_by_side(the, group, order[start : start + len(lanes)], lanes, threads)
+    with the.shelves.lent(min(LANES * threads, len(order))) as lanes:
+        for group in groups:
+            for start in range(0, len(order), len(lanes)):
+                stretch = order[start : start + len(lanes)]
+                _side_by_side(the, group, stretch, lanes, threads)
 
 
 def _through(
-    the: Pass, group: dict[str, Real], order: Sequence[Piece], free: deque[Shelf]
+    the: Pass, group: dict[str, Real], order: Sequence[Piece]
 ) -> Iterator[None]:
     """Take one group through all pieces; it may be left between two of them."""
-    shelf = free.pop() if free else Shelf(the.make)
-    for piece in order:
-        block, tokens = _entered(shelf, group, piece)
-        if the.alone is not None:
-            the.alone(block, tokens)
-        _carried(the, block, group["state"])
-        if the.follow is not None:
-            the.follow(block, tokens)
-        yield
-    free.append(shelf)
+    with the.shelves.lent(1) as [shelf]:
+        for piece in order:
+            block, tokens = _entered(shelf, group, piece)
+            if the.alone is not None:
+                the.alone(block, tokens)
+            _carried(the, block, group["state"])
+            if the.follow is not None:
+                the.follow(block, tokens)
+            yield
 
 
 def _side_by_side(

@@ -186,9 +186,7 @@ def _run(
 def _anywhere(of_rows: NDArray[np.bool_]) -> list[bool]:
     """Return of which rows something is true, in any head and channel."""
     others = tuple(n for n in range(of_rows.ndim) if n != of_rows.ndim - 2)
-    anywhere: Any = of_rows.any(axis=others)
-    found: list[bool] = anywhere.tolist()
-    return found
+    return [bool(x) for x in np.asarray(of_rows.any(axis=others))]
 
 
 def _read(key: Real, memory: Real) -> Real:

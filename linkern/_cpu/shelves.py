@@ -1,0 +1,84 @@
+"""Buffers, and a few of them kept between calls.
+
+A call that takes a millisecond would spend as long again on asking the system for
+memory and giving it back. What is kept is bounded, and nobody sees it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["Shelf", "Shelves", "clear"]
+
+# From heads, chunks and tokens in a chunk, and a block that is not used at the same
+# time, or None.
+Make = Callable[[int, int, int, Any], Any]
+
+
+class Shelf(dict[tuple[int, int, int], Any]):
+    """The blocks of one worker, by heads, chunks and tokens in a chunk.
+
+    Each is made when it is first needed.
+    """
+
+    kind: Hashable = None
+    make: Make | None = None
+
+    def __missing__(self, key: tuple[int, int, int]) -> Any:
+        assert self.make is not None
+        self[key] = self.make(*key, next(iter(self.values()), None))
+        return self[key]
+
+
+# The last ones used, of all calls, each with up to a few MiB; others are let go.
+_KEPT: deque[Shelf] = deque(maxlen=8)
+# Shapes of one shelf that are kept: sequences of many lengths would pile up.
+_SHAPES = 3
+
+
+class Shelves:
+    """Shelves for one kind of blocks.
+
+    Parameters
+    ----------
+    kind : hashable
+        All that blocks depend on, but for heads, chunks and tokens.
+    make : callable
+        Makes a block. It has a method `forget`, which lets go of a caller's arrays.
+    """
+
+    def __init__(self, kind: Hashable, make: Make) -> None:
+        self._kind, self._make = kind, make
+
+    @contextmanager
+    def lent(self, count: int) -> Iterator[list[Shelf]]:
+        """Lend some shelves; they are kept if nothing goes wrong."""
+        shelves = [self._found() for _ in range(count)]
+        for shelf in shelves:
+            shelf.kind, shelf.make = self._kind, self._make
+        yield shelves
+        for shelf in shelves:
+            shelf.make = None  # it may know the arrays of this call, as blocks do
+            while len(shelf) > _SHAPES:
+                del shelf[next(iter(shelf))]
+            for block in shelf.values():
+                block.forget()
+            _KEPT.append(shelf)
+
+    def _found(self) -> Shelf:
+        # Taking one and putting it back are single steps: threads cannot come between.
+        for _ in range(len(_KEPT)):
+            try:
+                shelf = _KEPT.popleft()
+            except IndexError:
+                break
+            if shelf.kind == self._kind:
+                return shelf
+            _KEPT.append(shelf)
+        return Shelf()
+
+
+def clear() -> None:
+    """Let go of all that is kept."""
+    _KEPT.clear()
