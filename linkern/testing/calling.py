@@ -31,6 +31,8 @@ __all__ = ["Caller"]
 THREADED_CALLS = 10
 # How many times as many it makes at most, to wait for the others.
 PATIENCE = 8
+# Entries of an output that costs little to write several times.
+_SMALL_OUTPUT = 2**16
 
 
 class Caller:
@@ -145,7 +147,10 @@ class Caller:
     def _poison_free_memory(self, shape: tuple[int, ...], dtype: Any) -> None:
         """Leave NaN where the allocator will look first for an output."""
         if self._framework.mutable:
-            held = [np.full(shape, np.nan, dtype) for _ in range(3)]
+            # There may be several places of that size, and seven small ones are put
+            # aside: with more than those, none is left as it was.
+            count = 8 if np.prod(shape) <= _SMALL_OUTPUT else 3
+            held = [np.full(shape, np.nan, dtype) for _ in range(count)]
             native = [
                 self._framework.to_native(x, self._environment.device) for x in held
             ]
