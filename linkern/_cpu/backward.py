@@ -25,7 +25,7 @@ __all__ = ["Gradients", "pullback"]
 Real = NDArray[Any]
 
 # Bytes of a block: what the cache of a core holds beside inputs and outputs.
-_CACHE = 3 << 19
+_CACHE = 3 << 20
 _MOST_CHUNKS = 16
 # Tokens of a block where every query sees every key.
 _ROWS = 512
