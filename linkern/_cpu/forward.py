@@ -25,7 +25,7 @@ Real = NDArray[Any]
 _LEAST, _MOST, _TOTAL = 1 << 20, 4 << 20, 8 << 20
 _MOST_CHUNKS = 32
 # Tokens of a block where every query sees every key.
-_ROWS = 512
+_ROWS = 2048
 # Multiply-adds below which starting threads takes longer than they save.
 _WORTH_THREADS = 1 << 23
 
