@@ -17,7 +17,7 @@ Rule over Sequence Length".
 
 from linkern._array import concat, mT, reshape, zeros
 from linkern._decay import Decay
-from linkern._halving import inverse
+from linkern._halving import inverse, power_of_two
 from linkern._recurrence import Terms
 from linkern._typing import Array
 
@@ -80,7 +80,7 @@ def _in_chunks(of: Terms, size: int) -> Terms:
     n = max(-(-length // size), 1)
     per_channel = of.log_decay is not None and of.log_decay.shape[-1] > 1
     by_halves = per_channel or of.erase is not None
-    rows = 1 << (size - 1).bit_length() if by_halves else size
+    rows = power_of_two(size) if by_halves else size
 
     def cut(x: Array) -> Array:
         chunked = _filled(x, n * size)

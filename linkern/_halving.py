@@ -12,7 +12,12 @@ are handled in one call, as a further leading axis. Sizes are powers of two.
 from linkern._array import concat, namespace, reshape, zeros
 from linkern._typing import Array
 
-__all__ = ["apart", "inverse", "paired", "together"]
+__all__ = ["apart", "inverse", "paired", "power_of_two", "together"]
+
+
+def power_of_two(size: int) -> int:
+    """Return the least power of two that is not less."""
+    return 1 << max(size - 1, 0).bit_length()
 
 
 def paired(rows: Array, size: int) -> tuple[Array, Array]:

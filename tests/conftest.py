@@ -100,3 +100,13 @@ def sklearn():
 def jax():
     library("jax")
     return import_module("jax")
+
+
+@pytest.fixture
+def no_kept_buffers():
+    """Buffers that the engine keeps between calls are those of the test alone."""
+    from linkern._cpu import shelves
+
+    shelves.clear()
+    yield
+    shelves.clear()

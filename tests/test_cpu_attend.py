@@ -14,12 +14,7 @@ from linkern._cpu import additive, forward, shelves
 from linkern._forms import Form
 from linkern._recurrence import Terms, token
 
-
-@pytest.fixture(autouse=True)
-def _no_buffers_but_its_own():
-    shelves.clear()
-    yield
-    shelves.clear()
+pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
 MAPS = (linkern.identity, linkern.elu_plus_one, linkern.relu, linkern.feature_maps.exp)

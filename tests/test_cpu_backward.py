@@ -9,12 +9,7 @@ from linkern._cpu.backward import pullback
 from linkern._cpu.forward import attend
 from tests.backward_problems import KINDS, from_tape, near, problem, problems
 
-
-@pytest.fixture(autouse=True)
-def _no_buffers_but_its_own():
-    shelves.clear()
-    yield
-    shelves.clear()
+pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
 def law_as_the_tape(back, of):

@@ -13,12 +13,7 @@ from linkern._cpu.threads import thread_count
 from linkern._cpu.walking import Layout
 from tests.backward_problems import KINDS, Problem, from_tape, near, problem
 
-
-@pytest.fixture(autouse=True)
-def _no_buffers_but_its_own():
-    shelves.clear()
-    yield
-    shelves.clear()
+pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
 # Any layout, any dtype, any number of threads.

@@ -14,18 +14,13 @@ from hypothesis import strategies as st
 
 from linkern._chunk import chunks as array_chunks
 from linkern._cpu import chunks as driver
-from linkern._cpu import gated, halving, pairs, shelves
+from linkern._cpu import gated, halving, pairs
 from linkern._cpu.chunks import chunks
 from linkern._cpu.recurrent import _Steps, recurrent
 from linkern._forms import Form
 from linkern._recurrence import Terms, token
 
-
-@pytest.fixture(autouse=True)
-def _no_buffers_but_its_own():
-    shelves.clear()
-    yield
-    shelves.clear()
+pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
 EXAMPLES = settings(max_examples=150)

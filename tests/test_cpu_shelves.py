@@ -9,12 +9,7 @@ import linkern
 from linkern._cpu import additive, shelves
 from linkern._cpu.shelves import Shelves
 
-
-@pytest.fixture(autouse=True)
-def _no_buffers_but_its_own():
-    shelves.clear()
-    yield
-    shelves.clear()
+pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
 class Forgetful:

@@ -6,11 +6,11 @@ r"""Count what every operator costs, and write the tables in `docs/cost.md`.
 No number is typed in: all come from `linkern.cost`.
 """
 
-import argparse
 import sys
 from collections.abc import Iterable
-from difflib import unified_diff
 from pathlib import Path
+
+from pages import write_or_compare
 
 from linkern.cost import (
     crossover,
@@ -211,20 +211,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    """Write the page, or compare with it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    found = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(found, encoding="utf-8")
-        return 0
-    written = PAGE.read_text(encoding="utf-8")
-    sys.stdout.writelines(
-        unified_diff(written.splitlines(True), found.splitlines(True), "page", "now")
-    )
-    return int(written != found)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PAGE, page, __doc__))

@@ -8,13 +8,12 @@ form on a problem of the referee's; its gradient is there if every input gets on
 is a slope; packed sequences work if they equal separate calls bit by bit.
 """
 
-import argparse
 import sys
-from difflib import unified_diff
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from pages import write_or_compare
 
 import linkern
 from linkern.adapters.catalogue import judged
@@ -147,20 +146,5 @@ def page() -> str:
     return INTRODUCTION + "\n" + "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Write the page, or compare with it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    found = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(found, encoding="utf-8")
-        return 0
-    written = PAGE.read_text(encoding="utf-8")
-    sys.stdout.writelines(
-        unified_diff(written.splitlines(True), found.splitlines(True), "page", "now")
-    )
-    return int(written != found)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PAGE, page, __doc__))

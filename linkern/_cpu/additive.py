@@ -46,6 +46,10 @@ class Shape(NamedTuple):
     features: int
     values: int
 
+    def cut(self, rows: Real) -> Real:
+        """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
+        return rows.reshape(*self[:3], rows.shape[-1], copy=False)
+
 
 class Block:
     """Buffers for a few chunks of a few heads, which are the first two axes of each.
@@ -130,11 +134,6 @@ class Block:
         """Let go of what belongs to a caller."""
         self.values = self.wide_values
 
-    def cut(self, rows: Real) -> Real:
-        """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
-        heads, chunks, size, _, _ = self.shape
-        return rows.reshape(heads, chunks, size, rows.shape[-1], copy=False)
-
     def featured(self, rows: Real) -> Real:
         """Return the features of queries or keys, in `rows` or where they are."""
         if self.feature_map is None:
@@ -164,11 +163,11 @@ def as_matrices(rows: Real, buffer: Real) -> Real:
 
 def write(block: Block, key: Real, value: Real, log_decay: Real | None) -> None:
     """Take in keys and values: what each chunk alone adds to the memory."""
-    np.copyto(block.keys, block.featured(block.cut(key)).swapaxes(-1, -2))
+    np.copyto(block.keys, block.featured(block.shape.cut(key)).swapaxes(-1, -2))
     if block.decay is not None and log_decay is not None:
-        block.decay.load(block.cut(log_decay)[..., 0])
+        block.decay.load(block.shape.cut(log_decay)[..., 0])
         np.multiply(block.keys, block.decay.leaving, out=block.left)
-    block.values = as_matrices(block.cut(value), block.wide_values)
+    block.values = as_matrices(block.shape.cut(value), block.wide_values)
     np.matmul(block.left, block.values, out=block.after)
     if block.normalize:
         np.matmul(block.left, block.ones, out=block.sums_after)
@@ -188,9 +187,9 @@ def carry(block: Block) -> None:
 
 def read(block: Block, query: Real, output: Real, scale: float | None) -> None:
     """Write what each query finds: in its chunk, and in the memory before it."""
-    output = block.cut(output)
+    output = block.shape.cut(output)
     found = block.place(output)
-    rows = block.featured(block.cut(query))
+    rows = block.featured(block.shape.cut(query))
     np.matmul(rows, block.keys, out=block.pairs)
     if block.decay is not None:
         np.multiply(block.pairs, block.decay.between, out=block.pairs)
@@ -208,8 +207,8 @@ def read(block: Block, query: Real, output: Real, scale: float | None) -> None:
 
 def total(block: Block, key: Real, value: Real) -> None:
     """Take in keys and values of which every query sees all: what they add."""
-    rows = block.featured(block.cut(key)).swapaxes(-1, -2)
-    values = as_matrices(block.cut(value), block.wide_values)
+    rows = block.featured(block.shape.cut(key)).swapaxes(-1, -2)
+    values = as_matrices(block.shape.cut(value), block.wide_values)
     np.matmul(rows, values, out=block.after)
     if block.normalize:
         np.matmul(rows, block.ones, out=block.sums_after)
@@ -217,9 +216,9 @@ def total(block: Block, key: Real, value: Real) -> None:
 
 def everything(block: Block, query: Real, output: Real, scale: float | None) -> None:
     """Write what each query finds in `block.first`."""
-    output = block.cut(output)
+    output = block.shape.cut(output)
     found = block.place(output)
-    rows = block.featured(block.cut(query))
+    rows = block.featured(block.shape.cut(query))
     np.matmul(rows, block.before, out=found)
     if block.normalize:
         np.matmul(rows, block.sums_before, out=block.weights)

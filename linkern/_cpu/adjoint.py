@@ -120,11 +120,6 @@ class Adjoint:
         self.values, self.queries = self.wide_values, self.query_rows
         self.reading = self.wide_cotangent
 
-    def cut(self, rows: Real) -> Real:
-        """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
-        heads, chunks, size, _, _ = self.shape
-        return rows.reshape(heads, chunks, size, rows.shape[-1], copy=False)
-
     def featured(self, rows: Real, place: Real) -> Real:
         """Return the features of queries or keys, in `place` or where they are."""
         if self.feature_map is None:

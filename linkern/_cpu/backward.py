@@ -14,7 +14,7 @@ from linkern._cpu.additive import Shape
 from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.both_ways import go_back
 from linkern._cpu.features import InPlace
-from linkern._cpu.forward import flat_state
+from linkern._cpu.forward import flat_state, parts_of
 from linkern._cpu.heads import merged
 from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count
@@ -129,14 +129,13 @@ def pullback(
     groups = merged({**given, **made}, tuple(batch), together)
     with blas_held():
         go_back(Shelves(kind, make), groups, layout, threads, causal=causal)
-    width = features * values
+    parts = parts_of(state, features, values, normalize=normalizer is not None)
     return Gradients(
         made["d_query"],
         made["d_key"],
         made["d_value"],
         made.get("d_log_decay"),
-        state[..., :width].reshape(memory.shape),
-        None if normalizer is None else state[..., width:].copy(),
+        *parts,
     )
 
 

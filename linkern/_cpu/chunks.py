@@ -11,11 +11,11 @@ from linkern._cpu import gated
 from linkern._cpu.additive import Shape
 from linkern._cpu.forward import flat_state, parts_of
 from linkern._cpu.gated import Block, Kind, kind_of
-from linkern._cpu.halving import power_of_two
 from linkern._cpu.heads import merged
 from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count
 from linkern._cpu.walking import Layout, Pass, go, pieces
+from linkern._halving import power_of_two
 from linkern._recurrence import Terms
 
 __all__ = ["broadcast", "chunks"]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern._cpu.halving import below
+from linkern._halving import power_of_two
 
 __all__ = ["TokenDecay"]
 
@@ -41,7 +42,7 @@ class TokenDecay:
     """
 
     def __init__(self, heads: int, chunks: int, size: int, dtype: Any) -> None:
-        rows = 1 << max(size - 1, 0).bit_length()
+        rows = power_of_two(size)
         lead = (heads, chunks)
         # Tokens beyond `size` fill up to a power of two: they decay nothing.
         self._until = np.zeros((*lead, rows), dtype)

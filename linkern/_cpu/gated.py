@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern._cpu.additive import Shape
-from linkern._cpu.halving import Inverse, power_of_two
+from linkern._cpu.halving import Inverse
 from linkern._cpu.pairs import ByChannel, Flat, Readers, side_by_side
+from linkern._halving import power_of_two
 from linkern._recurrence import Terms
 
 __all__ = ["Block", "Kind", "carry", "kind_of", "read", "write"]
@@ -168,15 +169,10 @@ class Block:
     def forget(self) -> None:
         """Let go of what belongs to a caller: nothing, all of it was copied."""
 
-    def cut(self, rows: Real) -> Real:
-        """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
-        heads, chunks, size, _, _ = self.shape
-        return rows.reshape(heads, chunks, size, rows.shape[-1], copy=False)
-
     def take(self, rows: Real, buffer: Real) -> None:
         """Copy rows to where they are computed with."""
         wide = buffer[..., : self.shape.size, :]
-        np.copyto(wide, self.cut(rows), casting="unsafe")
+        np.copyto(wide, self.shape.cut(rows), casting="unsafe")
 
 
 def write(block: Block, of: Tokens) -> None:
@@ -187,7 +183,7 @@ def write(block: Block, of: Tokens) -> None:
     if block.inverse is not None:
         block.take(of["erase"], block.erase)
         np.negative(block.erase, out=block.erase)
-    block.decay.load(block.cut(of["log_decay"]) if block.kind.decays else None)
+    block.decay.load(block.shape.cut(of["log_decay"]) if block.kind.decays else None)
     block.decay.scores(block.readers)
     if block.inverse is not None:
         block.inverse.solve()
@@ -212,7 +208,7 @@ def carry(block: Block) -> None:
 
 def read(block: Block, of: Tokens) -> None:
     """Write what each token finds in its chunk, and in the memory before it."""
-    output = block.cut(of["output"])
+    output = block.shape.cut(of["output"])
     found = output if output.dtype == block.dtype else block.found
     if block.kind.crosswise:
         np.matmul(block.query, block.written.swapaxes(-1, -2), out=block.pairs)

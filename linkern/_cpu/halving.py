@@ -13,14 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-__all__ = ["Inverse", "below", "diagonal", "halves", "power_of_two", "sizes"]
+__all__ = ["Inverse", "below", "diagonal", "halves", "sizes"]
 
 Real = NDArray[Any]
-
-
-def power_of_two(size: int) -> int:
-    """Return the least power of two that is not less."""
-    return 1 << max(size - 1, 0).bit_length()
 
 
 def sizes(rows: int) -> list[int]:

@@ -35,17 +35,17 @@ def load(block: Adjoint, of: Tokens, *, known: bool) -> None:
     The place of the gradient of the keys holds their features until it is written; they
     are `known` if they are there already.
     """
-    place = block.place(block.cut(of["d_key"]), block.key_rows)
+    place = block.place(block.shape.cut(of["d_key"]), block.key_rows)
     if known and place is not block.key_rows and block.feature_map is not None:
         block.keys = place
     else:
-        block.keys = block.featured(block.cut(of["key"]), place)
+        block.keys = block.featured(block.shape.cut(of["key"]), place)
     block.kept_keys = block.keys
     if block.decay is not None:
-        block.decay.load(block.cut(of["log_decay"])[..., 0])
+        block.decay.load(block.shape.cut(of["log_decay"])[..., 0])
         leaving = block.decay.leaving.swapaxes(-1, -2)
         block.kept_keys = np.multiply(block.keys, leaving, out=block.left)
-    block.values = as_matrices(block.cut(of["value"]), block.wide_values)
+    block.values = as_matrices(block.shape.cut(of["value"]), block.wide_values)
 
 
 def write(block: Adjoint) -> None:
@@ -79,14 +79,16 @@ def _through(block: Adjoint, chunk: int, state: Real) -> Real:
 
 def pull_queries(block: Adjoint, of: Tokens) -> None:
     """Write the gradient of the queries, and what they alone add to the cotangents."""
-    output = block.cut(of["d_query"])
+    output = block.shape.cut(of["d_query"])
     memory_told, normalizer_told = block.told
     if "output" not in of:
         output[...] = memory_told[...] = normalizer_told[...] = 0
         return
     count = block.shape.values
     memory, normalizer = block.before[:, :, :count], block.before[:, :, count:]
-    rows = block.queries = block.featured(block.cut(of["query"]), block.query_rows)
+    rows = block.queries = block.featured(
+        block.shape.cut(of["query"]), block.query_rows
+    )
     if block.decay is not None:
         rows = np.multiply(rows, block.decay.entering, out=block.entered)
     if block.causal:
@@ -125,7 +127,7 @@ def _pair(block: Adjoint) -> None:
 
 def _cotangent(block: Adjoint, output: Real, rows: Real, normalizer: Real) -> Real:
     """Return the cotangent of what was read, before it was divided or scaled."""
-    given = as_matrices(block.cut(output), block.wide_cotangent)
+    given = as_matrices(block.shape.cut(output), block.wide_cotangent)
     if block.normalize:
         np.matmul(rows, normalizer.swapaxes(-1, -2), out=block.weights)
         if block.causal:
@@ -180,12 +182,12 @@ def pull_keys(block: Adjoint, of: Tokens) -> None:
         cotangent = block.pair_cotangent.swapaxes(-1, -2)
         np.matmul(cotangent, block.queries, out=block.narrow)
         np.add(found, block.narrow, out=found)
-    block.through_features(found, block.keys, block.cut(of["d_key"]))
+    block.through_features(found, block.keys, block.shape.cut(of["d_key"]))
 
 
 def _pull_values(block: Adjoint, memory: Real, output: Real, *, paired: bool) -> None:
     """Write the gradients of values: of the memory they are in, and of their pairs."""
-    output = block.cut(output)
+    output = block.shape.cut(output)
     found = block.place(output, block.narrow_values)
     np.matmul(block.kept_keys, memory, out=found)
     if paired:
@@ -210,4 +212,4 @@ def _pull_decays(block: Adjoint, output: Real, *, paired: bool) -> None:
     products = block.products.reshape(heads, chunks, 1, block.first.shape[-1])
     block.row_sums(products, sums.whole[..., None, None])
     np.multiply(sums.whole, block.decay.entering[:, :, -1, 0], out=sums.whole)
-    sums.write(block.cut(output))
+    sums.write(block.shape.cut(output))

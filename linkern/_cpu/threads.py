@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = ["blas_held", "share", "thread_count"]
+__all__ = ["blas_held", "cores", "share", "thread_count"]
 
 VARIABLE = "LINKERN_NUM_THREADS"
 
@@ -36,14 +36,15 @@ def thread_count() -> int:
     """
     said = os.environ.get(VARIABLE)
     if said is None:
-        return _cores()
+        return cores()
     if not said.strip().isdecimal() or int(said) < 1:
         msg = f"`{VARIABLE}` must be a positive integer, got {said!r}; set or unset it."
         raise ValueError(msg)
     return int(said)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

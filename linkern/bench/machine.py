@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from linkern._cpu.threads import cores
 from linkern._version import __version__
 
 __all__ = ["Machine", "this_machine"]
@@ -79,7 +80,7 @@ def this_machine() -> Machine:
     """Return what this process runs on."""
     return Machine(
         processor=_processor(),
-        cores=_cores(),
+        cores=cores(),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         linkern=__version__,
@@ -96,12 +97,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _versions() -> dict[str, str]:

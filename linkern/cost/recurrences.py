@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from linkern._forms import Form
+from linkern._halving import power_of_two
 from linkern.cost.counts import Counts
 
 __all__ = ["Recurrence", "Spans", "chunk", "rows_of", "spans_of", "token"]
@@ -75,7 +76,7 @@ def spans_of(length: int, form: Form, *, padded: bool = True) -> Iterator[Spans]
 
 def rows_of(of: Recurrence, size: int) -> int:
     """Return ``R``: the tokens of a chunk, and what fills them up to halves."""
-    return 1 << (size - 1).bit_length() if of.by_channel or of.erase else size
+    return power_of_two(size) if of.by_channel or of.erase else size
 
 
 def token(of: Recurrence) -> Counts:

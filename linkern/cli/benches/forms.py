@@ -1,6 +1,5 @@
 """``linkern bench``: linkern beside its peers, and both beside the machine's limits."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,9 +8,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from linkern._cpu.threads import cores
 from linkern.bench import tables
 from linkern.bench.machine import this_machine
 from linkern.bench.panels import draw_run
@@ -22,6 +21,7 @@ from linkern.bench.records import changes, differences, read_run, write_run
 from linkern.bench.runs import Run
 from linkern.bench.tasks import TASKS, Task
 from linkern.bench.timing import Schedule
+from linkern.cli.benches.showing import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
 from linkern.testing import UsageError, rendering
 
@@ -93,7 +93,7 @@ def _measure(options: dict[str, Any]) -> None:
     # Whatever cannot be used is said before anything is measured.
     if options["plot_path"] is not None:
         require_matplotlib()
-    quick, threads = options["quick"], options["threads"] or _cores()
+    quick, threads = options["quick"], options["threads"] or cores()
     tasks = _tasks(options["tasks"], quick=quick)
     peers = _peers(options["peers"], tasks)
     old = None if options["compared"] is None else read_run(options["compared"])
@@ -104,15 +104,15 @@ def _measure(options: dict[str, Any]) -> None:
         return Run(machine, commit, threads, options["seed"], tuple(rows))
 
     for line in machine.lines()[:-1]:  # the threads of the children are ours to say
-        _say(console, line)
-    _say(console, f"commit {commit or 'unknown'}; threads: {threads} for everybody")
+        say(console, line)
+    say(console, f"commit {commit or 'unknown'}; threads: {threads} for everybody")
     rows: list[Row] = []
     for found in _raced(tasks, peers, threads, options):
         rows += found
         part = run_of(found)
         console.print(tables.task_table(part, part.tasks()[0]))
         for line in tables.remarks(part):
-            _say(console, line)
+            say(console, line)
         if options["json_path"] is not None:  # a run that is cut short leaves something
             write_run(run_of(rows), options["json_path"])
     run = run_of(rows)
@@ -162,11 +162,7 @@ def _raced(
 ) -> Iterator[tuple[Row, ...]]:
     """Measure task by task, under a line that says what is running."""
     quick, lengths = options["quick"], tuple(sorted({*options["lengths"]}))
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    # Drawn between turns only: a thread that draws would take a core from a turn.
-    stderr = Console(stderr=True)
-    with Progress(*columns, console=stderr, transient=True, auto_refresh=False) as bar:
-        shown = bar.add_task("", total=None)
+    with progress() as show:
         yield from race(
             [(x, lengths or (x.quick if quick else x.lengths)) for x in tasks],
             peers,
@@ -174,24 +170,20 @@ def _raced(
             threads=threads,
             seed=options["seed"],
             attempts=1 if quick else 3,
-            progress=lambda text: bar.update(shown, description=text, refresh=True),
+            progress=show,
         )
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
 
 
 def _show(console: Console, run: Run, old: Run | None) -> None:
     """Show what is not of one task alone."""
     for line in tables.notes(run):
-        _say(console, line)
+        say(console, line)
     goals = tables.goals_table(run)
     if goals is not None:
         console.print(goals)
     if old is not None:
         for line in differences(old, run):
-            _say(console, f"not the same machine or software: {line}")
+            say(console, f"not the same machine or software: {line}")
         console.print(_changes_table(old, run))
 
 
@@ -218,12 +210,6 @@ def _changes_table(old: Run, new: Run) -> Table:
 
 def _factor(x: float) -> str:
     return f"x {x:.2f}"
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _commit() -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from linkern.bench import contestants, models
 from linkern.bench.generation import Contestant, Measured, measure
@@ -14,6 +13,7 @@ from linkern.bench.machine import this_machine
 from linkern.bench.plotting import plot, require_matplotlib
 from linkern.bench.report import Report, quoted_table, write_json
 from linkern.bench.timing import Schedule
+from linkern.cli.benches.showing import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
 from linkern.testing import UsageError, rendering
 
@@ -80,11 +80,11 @@ def generation(**options: Any) -> None:
             reports.append(Report(setting, racing[0].name, measured))
         machine = replace(this_machine(), load=load)
         for line in machine.lines():
-            console.print(line, highlight=False, soft_wrap=True)
+            say(console, line)
         for report in reports:
             console.print(report.table())
             for line in report.notes():
-                console.print(line, highlight=False, soft_wrap=True)
+                say(console, line)
         console.print(quoted_table())
         if options["json_path"] is not None:
             write_json(machine, reports, options["json_path"])
@@ -120,16 +120,12 @@ def _measured(
 ) -> tuple[Measured, ...]:
     """Measure under a line that says what is running."""
     schedule = Schedule(rounds=5, budget=0.4, window=0) if quick else Schedule()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    # Drawn between turns only: a thread that draws would take a core from a turn.
-    stderr = Console(stderr=True)
-    with Progress(
-        *columns, console=stderr, transient=True, auto_refresh=False
-    ) as progress:
-        bar = progress.add_task("", total=None)
-
-        def show(name: str, length: int) -> None:
-            progress.update(bar, description=f"{name}, {length} tokens", refresh=True)
-
-        samples = 6 if quick else 12
-        return measure(contestants, lengths, schedule, samples=samples, progress=show)
+    samples = 6 if quick else 12
+    with progress() as show:
+        return measure(
+            contestants,
+            lengths,
+            schedule,
+            samples=samples,
+            progress=lambda name, length: show(f"{name}, {length} tokens"),
+        )
