@@ -13,8 +13,11 @@ With `--check`, each mutant is run through the checks that the page says catch i
 a failure if the one that is made for it does not, or if the page is not the one that
 follows from its rows, because it is about other mutants or checks. Which checks catch a
 mutant besides its own may depend on how a machine rounds: if one of them does not, that
-is printed and is no failure. Correct kernels are left to the tests, which judge them in
-every dtype, by all checks.
+is printed and is no failure. Inputs depend on more than the seed: Hypothesis also draws
+numbers that it finds in a user's own modules, and ours count as such where the package
+is installed for editing. Two further seeds are therefore tried on a mutant that its own
+check missed, which survives if they miss it, too. Correct kernels are left to the
+tests, which judge them in every dtype.
 """
 
 import argparse
@@ -37,6 +40,7 @@ from linkern.testing.runner import CheckFinished
 
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 DTYPE = "float32"
+FURTHER_SEEDS = (1, 2)
 # Defects that show at some calls and not at others: what else catches them is chance.
 BY_CHANCE = {
     "jitters",
@@ -54,35 +58,37 @@ Asked = dict[str, tuple[str, ...]]
 Caught = dict[str, list[str]]
 
 
-def caught_by(name: str, dtype: str, checks: tuple[str, ...] = ()) -> list[str]:
+def caught_by(name: str, checks: tuple[str, ...] = (), seed: int = 0) -> list[str]:
     """Return the checks that fail on a kernel, of some or of all."""
     plan = Plan(
         target=f"kernel:{name}",
         op="linear_attention",
-        dtypes=(dtype,),
+        dtypes=(DTYPE,),
         profile="quick",
         shrink=False,
         diagnose=False,
         function={**CORRECT, **FAULTY}[name],
         checks=checks,
+        seed=seed,
     )
     results = [e.result for e in run(plan) if isinstance(e, CheckFinished)]
     return [r.name for r in results if r.verdict not in ("passed", "unsupported")]
 
 
-def gated_caught_by(name: str, checks: tuple[str, ...]) -> list[str]:
+def gated_caught_by(name: str, checks: tuple[str, ...], seed: int = 0) -> list[str]:
     """Return the checks that fail on a kernel of the family, of some."""
     kernel = GATED_MUTANTS.get(name) or GATED_CORRECT[name]
     plan = Plan(
         target=f"kernel:{name}",
         op=kernel.op,
         contract=Contract(**kernel.contract),
-        dtypes=("float32",),
+        dtypes=(DTYPE,),
         profile="quick",
         shrink=False,
         diagnose=False,
         function=kernel.kernel,
         checks=checks,
+        seed=seed,
     )
     results = [e.result for e in run(plan) if isinstance(e, CheckFinished)]
     # That nothing can be proved of strong gates says nothing about a kernel.
@@ -106,7 +112,7 @@ def measured() -> tuple[Caught, Caught]:
 
 def _run(plain: Asked, gated: Asked) -> tuple[Caught, Caught]:
     with ProcessPoolExecutor(2) as pool:
-        caught = pool.map(caught_by, plain, [DTYPE] * len(plain), plain.values())
+        caught = pool.map(caught_by, plain, plain.values())
         with_gates = pool.map(gated_caught_by, gated, gated.values())
         return (
             dict(zip(plain, caught, strict=True)),
@@ -146,8 +152,12 @@ def put_to_the_test(text: str) -> list[str]:
         {n: tuple({law, *found[n]}) for n, law in made_for.items()},
         {n: tuple({law, *gated[n]}) for n, law in made_for_gates.items()},
     )
-    for laws, said, seen in zip(
-        (made_for, made_for_gates), (found, gated), caught, strict=True
+    for laws, said, seen, again in zip(
+        (made_for, made_for_gates),
+        (found, gated),
+        caught,
+        (caught_by, gated_caught_by),
+        strict=True,
     ):
         missed = {name: sorted({*said[name]} - {*seen[name]}) for name in laws}
         sys.stderr.writelines(
@@ -155,7 +165,12 @@ def put_to_the_test(text: str) -> list[str]:
             for name, by in missed.items()
             if by
         )
-        wrong += [f"survived: {n}" for n, law in laws.items() if law not in seen[n]]
+        wrong += [
+            f"survived: {name}"
+            for name, law in laws.items()
+            if law not in seen[name]
+            and not any(again(name, (law,), seed) for seed in FURTHER_SEEDS)
+        ]
     return wrong
 
 

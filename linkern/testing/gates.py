@@ -32,7 +32,8 @@ __all__ = [
     "with_decays",
 ]
 
-KINDS = ("mild", "typical", "strong", "open", "long")
+# Strong gates and long keys show the most, so they come twice.
+KINDS = ("mild", "typical", "strong", "strong", "open", "long", "long")
 # Gates under which the sums of all tokens stay as large as they are.
 CALM = ("mild", "open")
 # From nothing at all to less than float32 holds.

@@ -69,7 +69,7 @@ def _no_omissible(scope: Scope) -> str | None:
         draws.real_problems(scope), omitted=_omissible(scope)
     ),
     unsupported=_no_omissible,
-    share=0.3,
+    share=0.4,
 )
 def option_neutrality(trial: Trial, problem: Problem) -> None:
     """Reaches: defaults of the wrong value, gates that are required in secret."""
