@@ -80,3 +80,12 @@ def test_results_are_not_among_them():
     linkern.linear_attention(*(-inputs()))
     for x, y in zip((first.output, *first.state), kept, strict=True):
         assert np.array_equal(x, y)
+
+
+def test_buffers_begin_at_lines_of_their_own():
+    made = [shelves.empty((3, 5, size), "float32") for size in range(1, 65)]
+    starts = {x.ctypes.data % 4096 for x in made}
+    assert all(start % 64 == 0 for start in starts)
+    assert len(starts) == 64
+    assert all(x.flags.c_contiguous and x.flags.writeable for x in made)
+    assert [x.shape for x in made] == [(3, 5, size) for size in range(1, 65)]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from linkern._cpu.decay import TokenDecay
 from linkern._cpu.features import InPlace
+from linkern._cpu.shelves import empty
 
 __all__ = [
     "Block",
@@ -87,11 +88,11 @@ class Block:
         there = iter(other.buffers if other is not None else ())
         self.buffers: list[Real] = []
 
-        def empty(*axes: int) -> Real:
+        def buffer(*axes: int) -> Real:
             needed = heads * chunks * prod(axes)
             found = next(there, None)
             if found is None or found.size < needed:
-                found = np.empty(needed, dtype)
+                found = empty((needed,), dtype)
             self.buffers.append(found)
             return found[:needed].reshape(heads, chunks, *axes)
 
@@ -101,7 +102,7 @@ class Block:
         # then its normalizer, so that one sum takes both along.
         memory = features * values
         width = memory + (features if normalize else 0)
-        states = np.empty((heads, chunks + 1, width), dtype)
+        states = empty((heads, chunks + 1, width), dtype)
         self.first, self.last = states[:, 0], states[:, chunks]
         self.steps = [(states[:, i], states[:, i + 1]) for i in range(chunks)]
         memories = states[..., :memory].reshape(heads, chunks + 1, features, values)
@@ -109,23 +110,23 @@ class Block:
         if normalize:
             sums = states[..., memory:].reshape(heads, chunks + 1, features, 1)
             self.sums_before, self.sums_after = sums[:, :-1], sums[:, 1:]
-        self.rows, self.spare = empty(size, features), empty(size, features)
-        self.wide_values, self.found = empty(size, values), empty(size, values)
+        self.rows, self.spare = buffer(size, features), buffer(size, features)
+        self.wide_values, self.found = buffer(size, values), buffer(size, values)
         self.values = self.wide_values  # or where they lie, if they can be used there
-        self.weights = empty(size, 1)
+        self.weights = buffer(size, 1)
         self.zeros = np.zeros((size, features), dtype)
         self.ones = np.ones((size, 1), dtype)
         self.decay = None
         if not causal:
             return
         # Features of the keys, transposed; and as much of them as is left at the end.
-        self.keys = self.left = empty(features, size)
+        self.keys = self.left = buffer(features, size)
         if decays:
             self.decay = TokenDecay(heads, chunks, size, dtype)
-            self.faded = np.empty((heads, width), dtype)
-            self.left = empty(features, size)
-        self.pairs = empty(size, size)
-        self.read, self.read_weights = empty(size, values), empty(size, 1)
+            self.faded = empty((heads, width), dtype)
+            self.left = buffer(features, size)
+        self.pairs = buffer(size, size)
+        self.read, self.read_weights = buffer(size, values), buffer(size, 1)
         # All bits of the pairs that are seen: what is not vanishes even if infinite.
         self.pair_bits = self.pairs.view(f"i{self.dtype.itemsize}")
         self.mask = -np.tri(size, dtype=self.pair_bits.dtype)

@@ -12,6 +12,7 @@ from linkern._cpu.additive import Shape, as_matrices
 from linkern._cpu.decay import TokenDecay
 from linkern._cpu.decay_back import PairSums
 from linkern._cpu.features import InPlace
+from linkern._cpu.shelves import empty
 
 __all__ = ["Adjoint"]
 
@@ -78,7 +79,7 @@ class Adjoint:
             self.mask = -np.tri(size, dtype=f"i{self.dtype.itemsize}")
 
     def _empty(self, *axes: int) -> Real:
-        return np.empty((*self.shape[:2], *axes), self.dtype)
+        return empty((*self.shape[:2], *axes), self.dtype)
 
     def _make_states(self) -> None:
         # Memories lie transposed before the chunks, and their cotangents upright behind
@@ -86,7 +87,7 @@ class Adjoint:
         heads, chunks, _, features, values = self.shape
         rows = values + self.normalize
         states, cotangents = (
-            np.empty((heads, chunks + 1, rows * features), self.dtype) for _ in range(2)
+            empty((heads, chunks + 1, rows * features), self.dtype) for _ in range(2)
         )
         self.first, self.last = states[:, 0], states[:, chunks]
         self.up = [(i, states[:, i], states[:, i + 1]) for i in range(chunks)]

@@ -7,9 +7,35 @@ memory and giving it back. What is kept is bounded, and nobody sees it.
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from itertools import count
+from math import prod
 from typing import Any
 
-__all__ = ["Shelf", "Shelves", "clear"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Shelf", "Shelves", "clear", "empty"]
+
+# Bytes of a cache line; and of a page, within which lines of two buffers at the same
+# place are taken for one another: a load from one then waits for a store to the other.
+_LINE, _PAGE = 64, 4096
+# Odd, so that all lines of a page have their turn.
+_APART = 9
+_COUNT = count()
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an array like `numpy.empty`, at the beginning of a line of its own.
+
+    Large arrays of NumPy all begin 16 bytes into a page.
+    """
+    dtype = np.dtype(dtype)
+    size = prod(shape) * dtype.itemsize
+    memory = np.empty(size + _PAGE, np.uint8)
+    start = (next(_COUNT) * _APART * _LINE - memory.ctypes.data) % _PAGE
+    found: NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return found
+
 
 # From heads, chunks and tokens in a chunk, and a block that is not used at the same
 # time, or None.
