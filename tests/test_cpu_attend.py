@@ -135,7 +135,7 @@ def test_every_query_sees_every_key():
 
 def in_blocks_of(monkeypatch, *, together, chunks, threads):
     """Have the next calls cut their work so, whatever it is worth."""
-    monkeypatch.setattr(forward, "_WORTH_THREADS", 0)
+    monkeypatch.setattr("linkern._cpu.threads.WORTH_THREADS", 0)
     monkeypatch.setattr(forward, "_MOST_CHUNKS", chunks)
     monkeypatch.setattr(
         forward, "merged", lambda named, batch, _: heads_of(named, batch, together)
@@ -246,7 +246,7 @@ def test_memory_does_not_grow(monkeypatch):
 
 
 def test_memory_exhausted_half_way_leaves_everything_as_it_was(monkeypatch):
-    monkeypatch.setattr(forward, "_WORTH_THREADS", 0)
+    monkeypatch.setattr("linkern._cpu.threads.WORTH_THREADS", 0)
     inputs = np.random.default_rng(0).uniform(0.1, 1, (3, 4, 200, 4))
     kept = inputs.copy()
     rest = None, np.zeros((4, 4, 4)), None

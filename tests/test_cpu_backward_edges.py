@@ -124,14 +124,14 @@ def law_threads(monkeypatch, of):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [(1,), (5,)], ids=["one head", "heads"])
 def test_threads_change_no_bit(monkeypatch, kind, batch):
-    monkeypatch.setattr(backward, "_WORTH_THREADS", 0)
+    monkeypatch.setattr("linkern._cpu.threads.WORTH_THREADS", 0)
     monkeypatch.setattr(backward, "_ROWS", 16)
     of = problem(np.random.default_rng(11), length=333, batch=batch, **KINDS[kind])
     law_threads(monkeypatch, of)
 
 
 def test_chunks_that_depend_on_threads_are_caught(monkeypatch):
-    monkeypatch.setattr(backward, "_WORTH_THREADS", 0)
+    monkeypatch.setattr("linkern._cpu.threads.WORTH_THREADS", 0)
     wrong = lambda *_: Layout(1, 8 * thread_count())  # noqa: E731
     monkeypatch.setattr(backward, "_layout", wrong)
     of = problem(np.random.default_rng(11), length=333, batch=(5,))
@@ -243,6 +243,8 @@ def test_a_decay_that_forgets_everything_has_no_gradient():
 
 # What it costs, in counts.
 
+BLOCK = backward._MOST_CHUNKS
+
 
 def products(of):
     """Multiply-adds of all products whose three sizes are those of a chunk."""
@@ -274,8 +276,9 @@ def law_eleven_products(kind):
         **KINDS[kind],
     )
     # Ten on the way back and one on the way there, and two for each of these: but the
-    # memory after the last block, of 16 chunks, is not needed.
-    chunks, last = 1024 // 16, 16
+    # memory after the last block is not needed.
+    chunks = 1024 // 16
+    last = chunks % BLOCK or BLOCK
     assert products(of) == 16**3 * (11 * chunks - last)
 
 
@@ -291,8 +294,8 @@ def law_little_is_kept():
         tracemalloc.stop()
         return peak - sum(x.nbytes for x in found if x is not None)
 
-    # A memory of 16 x 17 numbers of 8 bytes for each block of 8 chunks of 64 tokens, as
-    # much again for lists and views: at most 9 bytes a token, an eighth of one key.
+    # A memory of 16 x 17 numbers of 8 bytes for each block of 20 chunks of 64 tokens,
+    # and more for lists and views: at most 9 bytes a token, an eighth of one key.
     assert beside(3 * 4096) - beside(4096) <= 2 * 4096 * 9
 
 

@@ -17,6 +17,7 @@ from linkern._cpu import chunks as driver
 from linkern._cpu import gated, halving, pairs
 from linkern._cpu.chunks import chunks
 from linkern._cpu.recurrent import _Steps, recurrent
+from linkern._cpu.threads import thread_count
 from linkern._forms import Form
 from linkern._recurrence import Terms, token
 
@@ -256,7 +257,7 @@ def of_all_kinds(law, form, *args, dtype="float32"):
 @pytest.fixture
 def eager_threads(monkeypatch):
     """Threads for anything, however small."""
-    monkeypatch.setattr(driver, "WORTH_THREADS", 0)
+    monkeypatch.setattr("linkern._cpu.threads.WORTH_THREADS", 0)
 
 
 @pytest.mark.parametrize("heads", [(5,), (1,)])
@@ -289,7 +290,7 @@ def test_blocks_do_not_matter(monkeypatch):
 
 def test_chunks_cut_by_circumstance_are_noticed(monkeypatch):
     def by_threads(memory, of, size):
-        return chunks(memory, of, size + driver.thread_count())
+        return chunks(memory, of, size + thread_count())
 
     def by_heads(memory, of, size):
         return chunks(memory, of, size + len(memory))

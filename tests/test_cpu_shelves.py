@@ -83,9 +83,20 @@ def test_results_are_not_among_them():
 
 
 def test_buffers_begin_at_lines_of_their_own():
-    made = [shelves.empty((3, 5, size), "float32") for size in range(1, 65)]
+    buffers = shelves.Buffers("float32")
+    made = [buffers.empty(3, 5, size) for size in range(1, 65)]
     starts = {x.ctypes.data % 4096 for x in made}
     assert all(start % 64 == 0 for start in starts)
     assert len(starts) == 64
     assert all(x.flags.c_contiguous and x.flags.writeable for x in made)
     assert [x.shape for x in made] == [(3, 5, size) for size in range(1, 65)]
+
+
+def test_buffers_share_memory_with_those_not_used_at_the_same_time():
+    large = shelves.Buffers("float32")
+    mine = [large.empty(8, 8), large.empty(2)]
+    small = shelves.Buffers("float32", large)
+    theirs = [small.empty(5, 3), small.empty(4), small.empty(1)]
+    shared = [np.shares_memory(x, y) for x in mine for y in theirs]
+    assert shared == [True, False, False, False, False, False]
+    assert [x.shape for x in theirs] == [(5, 3), (4,), (1,)]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import linkern
-from linkern._cpu import forward
 from linkern._cpu.threads import blas_held, share, thread_count
 
 
@@ -121,7 +120,7 @@ def test_the_blas_is_held_to_one_thread_until_the_last_is_done():
 
 
 def test_several_threads_may_call_at_once(monkeypatch):
-    monkeypatch.setattr(forward, "_WORTH_THREADS", 0)
+    monkeypatch.setattr("linkern._cpu.threads.WORTH_THREADS", 0)
     monkeypatch.setenv("LINKERN_NUM_THREADS", "4")
     rng = np.random.default_rng(0)
     inputs = [rng.normal(size=(3, 5, 300, 8)) for _ in range(4)]

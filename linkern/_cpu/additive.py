@@ -6,7 +6,7 @@ Features are made there, keys are transposed once, so that all large products ar
 ones, sums over rows are products with ones, and nothing is allocated on the way.
 """
 
-from math import prod
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linkern._cpu.decay import TokenDecay
 from linkern._cpu.features import InPlace
-from linkern._cpu.shelves import empty
+from linkern._cpu.shelves import Buffers
 
 __all__ = [
     "Block",
@@ -85,24 +85,15 @@ class Block:
         other: "Block | None" = None,
     ) -> None:
         heads, chunks, size, features, values = shape
-        there = iter(other.buffers if other is not None else ())
-        self.buffers: list[Real] = []
-
-        def buffer(*axes: int) -> Real:
-            needed = heads * chunks * prod(axes)
-            found = next(there, None)
-            if found is None or found.size < needed:
-                found = empty((needed,), dtype)
-            self.buffers.append(found)
-            return found[:needed].reshape(heads, chunks, *axes)
-
+        self.buffers: Buffers = Buffers(dtype, None if other is None else other.buffers)
+        buffer = partial(self.buffers.empty, heads, chunks)
         self.shape, self.dtype, self.feature_map = shape, np.dtype(dtype), feature_map
         self.normalize = normalize
         # States before and after each chunk are the same rows, one apart: a memory,
         # then its normalizer, so that one sum takes both along.
         memory = features * values
         width = memory + (features if normalize else 0)
-        states = empty((heads, chunks + 1, width), dtype)
+        states = self.buffers.empty(heads, chunks + 1, width)
         self.first, self.last = states[:, 0], states[:, chunks]
         self.steps = [(states[:, i], states[:, i + 1]) for i in range(chunks)]
         memories = states[..., :memory].reshape(heads, chunks + 1, features, values)
@@ -123,7 +114,7 @@ class Block:
         self.keys = self.left = buffer(features, size)
         if decays:
             self.decay = TokenDecay(heads, chunks, size, dtype)
-            self.faded = empty((heads, width), dtype)
+            self.faded = self.buffers.empty(heads, width)
             self.left = buffer(features, size)
         self.pairs = buffer(size, size)
         self.read, self.read_weights = buffer(size, values), buffer(size, 1)

@@ -12,7 +12,7 @@ from linkern._cpu.additive import Shape, as_matrices
 from linkern._cpu.decay import TokenDecay
 from linkern._cpu.decay_back import PairSums
 from linkern._cpu.features import InPlace
-from linkern._cpu.shelves import empty
+from linkern._cpu.shelves import Buffers
 
 __all__ = ["Adjoint"]
 
@@ -34,6 +34,8 @@ class Adjoint:
         As of a `Block` on the way there.
     scale : float or None
         Factor on the output of rows that are not divided.
+    other : Adjoint or None
+        Buffers that are not used at the same time: their memory is, as far as it goes.
     """
 
     # Rows of the tokens that the block is at: in buffers, or where they lie.
@@ -55,7 +57,9 @@ class Adjoint:
         decays: bool,
         causal: bool,
         scale: float | None,
+        other: "Adjoint | None" = None,
     ) -> None:
+        self.buffers: Buffers = Buffers(dtype, None if other is None else other.buffers)
         self.shape, self.dtype, self.feature_map = shape, np.dtype(dtype), feature_map
         self.normalize, self.causal, self.scale = normalize, causal, scale
         heads, chunks, size, features, values = shape
@@ -79,7 +83,7 @@ class Adjoint:
             self.mask = -np.tri(size, dtype=f"i{self.dtype.itemsize}")
 
     def _empty(self, *axes: int) -> Real:
-        return empty((*self.shape[:2], *axes), self.dtype)
+        return self.buffers.empty(*self.shape[:2], *axes)
 
     def _make_states(self) -> None:
         # Memories lie transposed before the chunks, and their cotangents upright behind
@@ -87,7 +91,7 @@ class Adjoint:
         heads, chunks, _, features, values = self.shape
         rows = values + self.normalize
         states, cotangents = (
-            empty((heads, chunks + 1, rows * features), self.dtype) for _ in range(2)
+            self.buffers.empty(heads, chunks + 1, rows * features) for _ in range(2)
         )
         self.first, self.last = states[:, 0], states[:, chunks]
         self.up = [(i, states[:, i], states[:, i + 1]) for i in range(chunks)]
@@ -101,7 +105,7 @@ class Adjoint:
         self.told = _parts(cotangents[:, :-1], features, values)
         self.turned = self._empty(rows, features)
         self.products = self._empty(rows, features)
-        self.step = np.empty((heads, rows * features), self.dtype)
+        self.step = self.buffers.empty(heads, rows * features)
 
     def _make_rows(self) -> None:
         _, _, size, features, values = self.shape

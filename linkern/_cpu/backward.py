@@ -15,22 +15,21 @@ from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.both_ways import go_back
 from linkern._cpu.features import InPlace
 from linkern._cpu.forward import flat_state, parts_of
-from linkern._cpu.heads import merged
+from linkern._cpu.heads import merged, together
 from linkern._cpu.shelves import Shelves
-from linkern._cpu.threads import blas_held, thread_count
+from linkern._cpu.threads import blas_held, threads_worth
 from linkern._cpu.walking import Layout, pieces
 
 __all__ = ["Gradients", "pullback"]
 
 Real = NDArray[Any]
 
-# Bytes of a block: what the cache of a core holds beside inputs and outputs.
-_CACHE = 3 << 20
-_MOST_CHUNKS = 16
+# Bytes of a block, and chunks of one: fewer, and threads wait for each other at every
+# call; more, and a third of the memory of others is soon reached.
+_CACHE = 4 << 20
+_MOST_CHUNKS = 20
 # Tokens of a block where every query sees every key.
-_ROWS = 512
-# Multiply-adds below which starting threads takes longer than they save.
-_WORTH_THREADS = 1 << 22
+_ROWS = 2048
 
 
 class Gradients(NamedTuple):
@@ -103,7 +102,7 @@ def pullback(
     before = flat_state(memory.swapaxes(-1, -2), normalizer)
     given |= {"before": before, "state": state}
 
-    def make(heads: int, chunks: int, size: int, _: object) -> Adjoint:
+    def make(heads: int, chunks: int, size: int, other: Any) -> Adjoint:
         return Adjoint(
             Shape(heads, chunks, size, features, values),
             memory.dtype,
@@ -112,21 +111,21 @@ def pullback(
             decays=log_decay is not None,
             causal=causal,
             scale=scale,
+            other=other,
         )
 
     has = normalizer is not None, log_decay is not None, causal
     kind = (Adjoint, features, values, memory.dtype, feature_map, has, scale)
-    threads = thread_count()
-    longest = max(query.shape[-2], key.shape[-2])
-    if prod(batch) * longest * state.shape[-1] < _WORTH_THREADS:
-        threads = 1
+    heads, longest = prod(batch), max(query.shape[-2], key.shape[-2])
+    # There and back is about twice what there alone is.
+    threads = threads_worth(2 * heads * longest * state.shape[-1])
     layout = _layout(size, features, values, memory.itemsize)
     if not causal:
         layout = Layout(1, _ROWS)
     # Short sequences leave room for more heads in a block.
     room = layout.chunks // max(1, sum(x.chunks for x in pieces(longest, layout)))
-    together = _even(prod(batch), max(1, min(room, prod(batch) // threads)))
-    groups = merged({**given, **made}, tuple(batch), together)
+    named = {**given, **made}
+    groups = merged(named, tuple(batch), together(heads, threads, room))
     with blas_held():
         go_back(Shelves(kind, make), groups, layout, threads, causal=causal)
     parts = parts_of(state, features, values, normalize=normalizer is not None)
@@ -144,12 +143,6 @@ def _layout(size: int, features: int, values: int, itemsize: int) -> Layout:
     cell = size * (5 * features + 3 * size + 4 * values) + 4 * features * values
     chunks = _CACHE // max(cell * itemsize, 1)
     return Layout(max(1, min(_MOST_CHUNKS, chunks)), size)
-
-
-def _even(heads: int, most: int) -> int:
-    """Return how many heads go together, at most: about as many in each group."""
-    groups = -(-heads // most)
-    return max(1, -(-heads // max(1, groups)))
 
 
 def _or_zeros(x: Real | None, like: Real) -> Real:

@@ -14,7 +14,7 @@ from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.pull import add_back, add_up, load, pull_keys, pull_queries, write
 from linkern._cpu.shelves import Shelf, Shelves
 from linkern._cpu.threads import share
-from linkern._cpu.walking import LANES, Layout, Piece, pieces
+from linkern._cpu.walking import Layout, Piece, pieces
 
 __all__ = ["go_back"]
 
@@ -53,7 +53,7 @@ def go_back(
 
         share(groups, whole, threads)
         return
-    with shelves.lent(min(LANES * threads, most)) as lanes:
+    with shelves.lent(min(threads, most)) as lanes:
         for group in groups:
             for _ in walk(group, layout, lanes, _shared(threads)):
                 pass

@@ -11,9 +11,9 @@ from linkern._cpu import gated
 from linkern._cpu.additive import Shape
 from linkern._cpu.forward import flat_state, parts_of
 from linkern._cpu.gated import Block, Kind, kind_of
-from linkern._cpu.heads import merged
+from linkern._cpu.heads import merged, together
 from linkern._cpu.shelves import Shelves
-from linkern._cpu.threads import blas_held, thread_count
+from linkern._cpu.threads import blas_held, threads_worth
 from linkern._cpu.walking import Layout, Pass, go, pieces
 from linkern._halving import power_of_two
 from linkern._recurrence import Terms
@@ -28,8 +28,6 @@ _BYTES = 1 << 22
 _MOST_CHUNKS = 16
 # Heads of a block: more need not be, and threads share them better.
 _MOST_HEADS = 4
-# Multiply-adds below which starting threads takes longer than they save.
-WORTH_THREADS = 1 << 23
 
 
 def chunks(memory: Any, of: Terms, size: int) -> tuple[Any, Any]:
@@ -86,14 +84,11 @@ def _schedule(
     Heads come before chunks: they can be walked through together.
     """
     batch, length = state.shape[:-1], named["key"].shape[-2]
-    heads, threads = prod(batch), thread_count()
-    if heads * length * state.shape[-1] < WORTH_THREADS:
-        threads = 1
-    if heads < threads:
-        room //= 4  # there will be several blocks for each thread
-    together = max(1, min(room, heads // threads, _MOST_HEADS))
-    groups = merged({**named, "state": state}, batch, together)
-    order = pieces(length, Layout(max(1, room // together), size))
+    heads = prod(batch)
+    threads = threads_worth(heads * length * state.shape[-1])
+    count = together(heads, threads, min(room, _MOST_HEADS))
+    groups = merged({**named, "state": state}, batch, count)
+    order = pieces(length, Layout(max(1, room // count), size))
     with blas_held():
         go(the, groups, order, threads)
 

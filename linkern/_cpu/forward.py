@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from linkern._cpu import additive
 from linkern._cpu.additive import Block, Shape
 from linkern._cpu.features import InPlace
-from linkern._cpu.heads import merged
+from linkern._cpu.heads import merged, together
 from linkern._cpu.shelves import Shelves
-from linkern._cpu.threads import blas_held, thread_count
-from linkern._cpu.walking import LANES, Layout, Pass, go, pieces
+from linkern._cpu.threads import blas_held, thread_count, threads_worth
+from linkern._cpu.walking import Layout, Pass, go, pieces
 
 __all__ = ["attend", "flat_state", "layout_of", "parts_of", "schedule"]
 
@@ -25,9 +25,7 @@ Real = NDArray[Any]
 _LEAST, _MOST, _TOTAL = 1 << 20, 4 << 20, 8 << 20
 _MOST_CHUNKS = 32
 # Tokens of a block where every query sees every key.
-_ROWS = 2048
-# Multiply-adds below which starting threads takes longer than they save.
-_WORTH_THREADS = 1 << 23
+_ROWS = 4096
 
 
 def attend(
@@ -133,17 +131,11 @@ def schedule(
     """Go through all heads and tokens."""
     batch = state.shape[:-1]
     length, heads = next(iter(named.values())).shape[-2], prod(batch)
-    threads = thread_count()
-    if heads * length * state.shape[-1] < _WORTH_THREADS:
-        threads = 1
-    if heads < threads:  # then several blocks are there at the same time
-        layout = layout._replace(chunks=-(-layout.chunks // LANES))
+    threads = threads_worth(heads * length * state.shape[-1])
     order = pieces(length, layout)
     # Short sequences leave room for more heads in a block; all threads get as many.
-    room = max(1, layout.chunks // max(1, sum(piece.chunks for piece in order)))
-    rounds = max(1, -(-heads // (threads * room)))
-    together = max(1, -(-heads // (threads * rounds)))
-    groups = merged({**named, "state": state}, batch, together)
+    room = layout.chunks // max(1, sum(piece.chunks for piece in order))
+    groups = merged({**named, "state": state}, batch, together(heads, threads, room))
     with blas_held():
         go(the, groups, order, threads)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["merged"]
+__all__ = ["merged", "together"]
 
 Real = NDArray[Any]
 
@@ -44,3 +44,9 @@ def merged(
         for views in sets
         for start in range(0, heads, together)
     ]
+
+
+def together(heads: int, threads: int, room: int) -> int:
+    """Return how many heads make a group, at most `room`: all threads get as many."""
+    rounds = max(1, -(-heads // (threads * max(1, room))))
+    return max(1, -(-heads // (threads * rounds)))

@@ -74,7 +74,8 @@ def _through(block: Adjoint, chunk: int, state: Real) -> Real:
     """Return as much of a state as is left at the other end of a chunk."""
     if block.decay is None:
         return state
-    return np.multiply(state, block.decay.entering[:, chunk, -1], out=block.step)
+    np.multiply(state, block.decay.entering[:, chunk, -1], out=block.step)
+    return block.step
 
 
 def pull_queries(block: Adjoint, of: Tokens) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Shelf", "Shelves", "clear", "empty"]
+__all__ = ["Buffers", "Shelf", "Shelves", "clear"]
 
 # Bytes of a cache line; and of a page, within which lines of two buffers at the same
 # place are taken for one another: a load from one then waits for a store to the other.
@@ -24,17 +24,35 @@ _APART = 9
 _COUNT = count()
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array like `numpy.empty`, at the beginning of a line of its own.
+class Buffers:
+    """Arrays of one dtype, each at the beginning of a line of its own.
 
     Large arrays of NumPy all begin 16 bytes into a page.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of all of them.
+    other : Buffers or None
+        Of a block that is not used at the same time: its memory is, as far as it goes.
     """
-    dtype = np.dtype(dtype)
-    size = prod(shape) * dtype.itemsize
-    memory = np.empty(size + _PAGE, np.uint8)
-    start = (next(_COUNT) * _APART * _LINE - memory.ctypes.data) % _PAGE
-    found: NDArray[Any] = memory[start : start + size].view(dtype).reshape(shape)
-    return found
+
+    def __init__(self, dtype: Any, other: "Buffers | None" = None) -> None:
+        self._dtype = np.dtype(dtype)
+        self._there = iter(() if other is None else other._made)
+        self._made: list[NDArray[Any]] = []
+
+    def empty(self, *shape: int) -> NDArray[Any]:
+        """Return an array like `numpy.empty`."""
+        needed = prod(shape)
+        found = next(self._there, None)
+        if found is None or found.size < needed:
+            size = needed * self._dtype.itemsize
+            memory = np.empty(size + _PAGE, np.uint8)
+            start = (next(_COUNT) * _APART * _LINE - memory.ctypes.data) % _PAGE
+            found = memory[start : start + size].view(self._dtype)
+        self._made.append(found)
+        return found[:needed].reshape(shape)
 
 
 # From heads, chunks and tokens in a chunk, and a block that is not used at the same

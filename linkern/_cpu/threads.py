@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = ["blas_held", "cores", "share", "thread_count"]
+__all__ = ["blas_held", "cores", "share", "thread_count", "threads_worth"]
 
 VARIABLE = "LINKERN_NUM_THREADS"
+# Multiply-adds below which starting threads takes longer than they save.
+WORTH_THREADS = 1 << 23
 
 Item = TypeVar("Item")
 
@@ -41,6 +43,12 @@ def thread_count() -> int:
         msg = f"`{VARIABLE}` must be a positive integer, got {said!r}; set or unset it."
         raise ValueError(msg)
     return int(said)
+
+
+def threads_worth(multiply_adds: int) -> int:
+    """Return how many threads to compute with, given how much there is to compute."""
+    threads = thread_count()
+    return threads if multiply_adds >= WORTH_THREADS else 1
 
 
 def cores() -> int:

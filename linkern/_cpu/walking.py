@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 from linkern._cpu.shelves import Shelf, Shelves
 from linkern._cpu.threads import share
 
-__all__ = ["LANES", "Layout", "Pass", "Piece", "go", "pieces"]
+__all__ = ["Layout", "Pass", "Piece", "go", "pieces"]
 
 Real = NDArray[Any]
 Tokens = Mapping[str, Real]
-
-#: Blocks of a stretch for each thread: more take turns better, and more memory.
-LANES = 2
 
 
 class Layout(NamedTuple):
@@ -100,7 +97,7 @@ def go(
     if len(groups) >= threads or len(order) == 1:
         share(groups, lambda group: _through(the, group, order), threads)
         return
-    with the.shelves.lent(min(LANES * threads, len(order))) as lanes:
+    with the.shelves.lent(min(threads, len(order))) as lanes:
         for group in groups:
             for start in range(0, len(order), len(lanes)):
                 stretch = order[start : start + len(lanes)]
