@@ -82,8 +82,22 @@ def _roofline(run: Run, axes: Any) -> None:
     _finish(axes)
 
 
+def _styles(run: Run, task: str) -> dict[str, dict[str, Any]]:
+    """Return how everybody is drawn, in all pictures: no two alike, linkern boldly."""
+    from matplotlib import colormaps  # noqa: PLC0415 -- optional
+
+    names = list(dict.fromkeys(row.peer for row in run.rows if row.task == task))
+    others = [name for name in names if name != OURS]
+    pairs = [colormaps["tab20"](i) for i in range(20)]  # of a dark and a light shade
+    shades = pairs[::2] + pairs[1::2]
+    found: dict[str, dict[str, Any]] = {OURS: {"color": "black", "linewidth": 2.5}}
+    for i, name in enumerate(others):
+        found[name] = {"color": shades[i % len(shades)], "linewidth": 1.0}
+    return {name: found[name] for name in names}
+
+
 def _times(run: Run, task: str, axes: Any) -> None:
-    for peer in dict.fromkeys(row.peer for row in run.rows if row.task == task):
+    for peer, style in _styles(run, task).items():
         points = [
             (length, seconds)
             for length in run.lengths(task)
@@ -96,10 +110,7 @@ def _times(run: Run, task: str, axes: Any) -> None:
         medians = [x.median for _, x in points]
         below = [x.median - x.low for _, x in points]
         above = [x.high - x.median for _, x in points]
-        width = 2.5 if peer == OURS else 1.0
-        axes.errorbar(
-            lengths, medians, (below, above), marker="o", linewidth=width, label=peer
-        )
+        axes.errorbar(lengths, medians, (below, above), marker="o", label=peer, **style)
     axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="seconds")
     axes.set(title=f"{task}: time against length")
     _finish(axes)
@@ -107,7 +118,7 @@ def _times(run: Run, task: str, axes: Any) -> None:
 
 def _crossing(run: Run, task: str, axes: Any) -> None:
     """Draw the time of softmax over that of everybody else."""
-    for peer in dict.fromkeys(row.peer for row in run.rows if row.task == task):
+    for peer, style in _styles(run, task).items():
         points = []
         for length in run.lengths(task):
             softmax = run.seconds(task, length, SOFTMAX)
@@ -117,8 +128,7 @@ def _crossing(run: Run, task: str, axes: Any) -> None:
             if softmax and row is not None and row.seconds:
                 points.append((length, softmax.median / row.seconds.median))
         if points:
-            width = 2.5 if peer == OURS else 1.0
-            axes.plot(*zip(*points, strict=True), "o-", linewidth=width, label=peer)
+            axes.plot(*zip(*points, strict=True), "o-", label=peer, **style)
     axes.axhline(1.0, color="0.3", linestyle=":")
     first = run.crossover(task)
     if first is not None:
@@ -131,4 +141,7 @@ def _crossing(run: Run, task: str, axes: Any) -> None:
 def _finish(axes: Any) -> None:
     axes.grid(visible=True, which="both", alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
+        # Below: anywhere else it would lie over the points of some machine.
+        axes.legend(
+            fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3
+        )

@@ -3,7 +3,7 @@
 from rich.table import Table
 
 from linkern.bench.goals import Outcome, outcomes
-from linkern.bench.peers import OURS
+from linkern.bench.peers import LIMITS, OURS
 from linkern.bench.race import FOREIGN, Row
 from linkern.bench.runs import SOFTMAX, Run
 from linkern.bench.tasks import Task
@@ -100,11 +100,13 @@ def notes(run: Run) -> tuple[str, ...]:
     ]
     if any(row.foreign > FOREIGN for row in run.rows):
         lines.append("! others used more than 8 % of the processor meanwhile")
+    limits = {limit.name for limit in LIMITS}
+    names = [x for x in dict.fromkeys(row.peer for row in run.rows) if x not in limits]
     for task in run.tasks():
-        for peer in dict.fromkeys(row.peer for row in run.rows):
-            power = run.exponent(task.name, peer)
-            if power is not None and run.row(task.name, task.lengths[0], peer):
-                lines.append(f"{task.name}: time of {peer} grows like T^{power:.2f}")
+        powers = {peer: run.exponent(task.name, peer) for peer in names}
+        shown = [f"{power:.2f} {peer}" for peer, power in powers.items() if power]
+        if shown:
+            lines.append(f"{task.name}: time grows like T^p, p = {', '.join(shown)}")
         if run.row(task.name, run.lengths(task.name)[0], SOFTMAX) is not None:
             first = run.crossover(task.name)
             where = "at no length measured" if first is None else f"from {first} on"

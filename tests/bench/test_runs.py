@@ -272,7 +272,7 @@ def test_tables_say_all(run):
     for word in ("met", "missed", "not measured", "4.00x (torch-compile)"):
         assert word in text
     text = "\n".join((*tables.notes(run), *tables.remarks(run)))
-    for word in ("linkern grows like T^1.00", "takes less than torch-sdpa from 1024"):
+    for word in ("p = 1.00 linkern", "takes less than torch-sdpa from 1024"):
         assert word in text
     assert "causal, 4096: ft wrong: off by 0.3" in text
 
