@@ -14,7 +14,7 @@ from linkern._cpu.additive import Shape
 from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.both_ways import go_back
 from linkern._cpu.features import InPlace
-from linkern._cpu.forward import flat_state, parts_of
+from linkern._cpu.forward import flat_state, layout_of_all, parts_of
 from linkern._cpu.heads import merged, together
 from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, threads_worth
@@ -28,8 +28,8 @@ Real = NDArray[Any]
 # call; more, and a third of the memory of others is soon reached.
 _CACHE = 4 << 20
 _MOST_CHUNKS = 20
-# Tokens of a block where every query sees every key.
-_ROWS = 2048
+# Bytes of the keys, or of the values, of a block where every query sees every key.
+_ROWS = 1 << 19
 
 
 class Gradients(NamedTuple):
@@ -119,9 +119,10 @@ def pullback(
     heads, longest = prod(batch), max(query.shape[-2], key.shape[-2])
     # There and back is about twice what there alone is.
     threads = threads_worth(2 * heads * longest * state.shape[-1])
-    layout = _layout(size, features, values, memory.itemsize)
-    if not causal:
-        layout = Layout(1, _ROWS)
+    if causal:
+        layout = _layout(size, features, values, memory.itemsize)
+    else:
+        layout = layout_of_all(_ROWS, features, values, memory.dtype)
     # Short sequences leave room for more heads in a block.
     room = layout.chunks // max(1, sum(x.chunks for x in pieces(longest, layout)))
     named = {**given, **made}

@@ -15,7 +15,14 @@ from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count, threads_worth
 from linkern._cpu.walking import Layout, Pass, go, pieces
 
-__all__ = ["attend", "flat_state", "layout_of", "parts_of", "schedule"]
+__all__ = [
+    "attend",
+    "flat_state",
+    "layout_of",
+    "layout_of_all",
+    "parts_of",
+    "schedule",
+]
 
 Real = NDArray[Any]
 
@@ -24,8 +31,8 @@ Real = NDArray[Any]
 # to give the interpreter back between two calls.
 _LEAST, _MOST, _TOTAL = 1 << 20, 4 << 20, 8 << 20
 _MOST_CHUNKS = 32
-# Tokens of a block where every query sees every key.
-_ROWS = 4096
+# Bytes of the keys, or of the values, of a block where every query sees every key.
+_ROWS = 1 << 20
 
 
 def attend(
@@ -104,11 +111,12 @@ def attend(
         additive.everything(block, of["query"], of["output"], scale)
 
     targets = {"query": query, "output": output}
-    layout = layout_of(size, features, values, dtype) if causal else Layout(1, _ROWS)
     if causal:
+        layout = layout_of(size, features, values, dtype)
         one_way = Pass(shelves, write, read, additive.carry)
         schedule(one_way, {**sources, **targets}, state, layout)
     else:
+        layout = layout_of_all(_ROWS, features, values, dtype)
         schedule(Pass(shelves, total, carry=additive.carry), sources, state, layout)
         schedule(Pass(shelves, follow=everything), targets, state, layout)
     return (output, *parts_of(state, features, values, normalize=normalize))
@@ -120,6 +128,14 @@ def layout_of(size: int, features: int, values: int, dtype: Any) -> Layout:
     room = max(_LEAST, min(_MOST, _TOTAL // thread_count()))
     chunks = room // max(cell * dtype.itemsize, 1)
     return Layout(max(1, min(_MOST_CHUNKS, chunks)), size)
+
+
+def layout_of_all(size: int, features: int, values: int, dtype: Any) -> Layout:
+    """Return blocks of so many bytes of keys or values, which are one chunk each.
+
+    Sums go over all tokens of a block, so that it must not depend on threads.
+    """
+    return Layout(1, max(16, size // (max(features, values, 1) * dtype.itemsize)))
 
 
 def schedule(
