@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import linkern
 from linkern import _cpu
 from linkern._cpu import additive, forward, shelves
+from linkern._cpu.threads import thread_count
+from linkern._cpu.walking import Layout
 from linkern._forms import Form
 from linkern._recurrence import Terms, token
 
@@ -129,7 +131,9 @@ def law_every_query_sees_every_key(attend):
     law()
 
 
-def test_every_query_sees_every_key():
+@pytest.mark.parametrize("size", [0, forward._ROWS])
+def test_every_query_sees_every_key(monkeypatch, size):
+    monkeypatch.setattr(forward, "_ROWS", size)
     law_every_query_sees_every_key(_cpu.attend)
 
 
@@ -150,6 +154,20 @@ heads_of = forward.merged
 @pytest.mark.parametrize("heads", [1, 3, 8])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_results_do_not_depend_on_threads_or_blocks(monkeypatch, dtype, heads, causal):
+    law_results_do_not_depend_on_threads_or_blocks(monkeypatch, dtype, heads, causal)
+
+
+def test_blocks_that_depend_on_threads_are_caught(monkeypatch):
+    def by_threads(*_):
+        return Layout(1, 16 * thread_count())
+
+    monkeypatch.setattr(forward, "layout_of_all", by_threads)
+    with pytest.raises(AssertionError):
+        law_results_do_not_depend_on_threads_or_blocks(monkeypatch, "float32", 3, False)
+
+
+def law_results_do_not_depend_on_threads_or_blocks(monkeypatch, dtype, heads, causal):
+    monkeypatch.setattr(forward, "_ROWS", 0)  # many blocks, where there would be one
     rng = np.random.default_rng(heads)
     query, key, value = rng.normal(size=(3, heads, 1100, 8)).astype(dtype)
     log_decay = -rng.exponential(0.1, (heads, 1100, 1)).astype(dtype)

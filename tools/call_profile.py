@@ -1,6 +1,6 @@
 """Show what one causal call spends in each function of NumPy, on one thread.
 
-    python tools/call_profile.py [float32|float64]
+    python tools/call_profile.py
 
 The quietest of some calls, in nanoseconds for each token and head, and the limit beside
 it: products of large matrices. Only what the engine for additive operators calls is
@@ -14,6 +14,7 @@ for variable in ("LINKERN_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
 
 from collections import Counter
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -21,10 +22,13 @@ import numpy as np
 
 import linkern
 from linkern._cpu import additive, features
+from linkern.bench.machine import this_machine
+from linkern.bench.peers.limits import ORDER, gemm
+from linkern.bench.tasks import TASKS, Inputs
 
-HEADS, LENGTH, DIM = 8, 4096, 64
+(TASK,) = (task for task in TASKS if task.name == "one-thread")
+LENGTH = 4096
 CALLS = 12
-ORDER = 2048  # of the large matrices
 
 
 class Timed:
@@ -52,48 +56,50 @@ class Timed:
         return timed
 
 
-def measured(dtype: str) -> tuple[float, Timed]:
+def measured(inputs: Inputs) -> tuple[float, Timed]:
     """Return how long the quietest call took, and where."""
-    rng = np.random.default_rng(0)
-    shape = (1, HEADS, LENGTH, DIM)
-    inputs = [rng.standard_normal(shape).astype(dtype) for _ in range(3)]
+    arrays = inputs.query, inputs.key, inputs.value
     found = []
     for _ in range(CALLS):
-        linkern.linear_attention(*inputs)  # whatever is kept between calls is there
+        linkern.linear_attention(*arrays)  # whatever is kept between calls is there
         timed = Timed()
         vars(additive)["np"] = vars(features)["np"] = timed
         start = perf_counter()
-        linkern.linear_attention(*inputs)
+        linkern.linear_attention(*arrays)
         found.append((perf_counter() - start, timed))
         vars(additive)["np"] = vars(features)["np"] = np
     return min(found, key=lambda item: item[0])
 
 
-def peak(dtype: str) -> float:
-    """Return the operations of large products in a second."""
-    large = np.ones((ORDER, ORDER), dtype)
-    out = np.empty_like(large)
-    times = []
-    for _ in range(CALLS):
-        start = perf_counter()
-        np.matmul(large, large, out=out)
-        times.append(perf_counter() - start)
-    return 2 * ORDER**3 / min(times)
-
-
-def main() -> None:
-    """Write the profile to standard output."""
-    dtype = sys.argv[1] if len(sys.argv) > 1 else "float32"
-    whole, timed = measured(dtype)
-    each = 1e9 / (HEADS * LENGTH)
+def lines(dtype: str) -> list[str]:
+    """Return the profile in one dtype."""
+    task = replace(TASK, dtype=dtype)
+    inputs = Inputs.drawn(task, LENGTH, seed=0)
+    whole, timed = measured(inputs)
     rest = whole - sum(timed.seconds.values())
-    lines = [
+    shown = [
         (f"{name}, {timed.calls[name]} calls", seconds)
         for name, seconds in timed.seconds.most_common()
     ]
-    lines += [("the rest", rest), ("one call", whole)]
-    sys.stdout.writelines(f"{name:40}{each * x:7.0f} ns\n" for name, x in lines)
-    sys.stdout.write(f"products of large matrices: {peak(dtype) / 1e9:.0f} GFLOP/s\n")
+    shown += [("the rest", rest), ("one call", whole)]
+    each = 1e9 / (task.heads * LENGTH)
+    product = gemm(inputs, task).call
+    times = []
+    for _ in range(CALLS):
+        start = perf_counter()
+        product()
+        times.append(perf_counter() - start)
+    return [
+        f"{dtype}, {task.heads} heads, {LENGTH} tokens, K = V = {task.dim}",
+        *(f"{name:40}{each * seconds:7.0f} ns" for name, seconds in shown),
+        f"products of large matrices: {2e-9 * ORDER**3 / min(times):.0f} GFLOP/s",
+    ]
+
+
+def main() -> None:
+    """Write the profiles to standard output."""
+    shown = [*this_machine().lines(), "", *lines("float32"), "", *lines("float64")]
+    sys.stdout.writelines(f"{line}\n" for line in shown)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from linkern.bench.records import read_run
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "measured.md"
+RUNS = "speed-*.json"
 
 INTRODUCTION = """# What was measured
 
@@ -29,14 +30,14 @@ The runs of `linkern bench` under `docs/benchmarks/`, as it shows them itself;
 
 def page() -> str:
     """Return the page."""
-    runs = [
-        (path, read_run(path)) for path in (DOCS / "benchmarks").glob("speed-*.json")
-    ]
-    runs.sort(key=lambda item: -len(item[1].rows))  # the whole table first
+    runs = [(path, read_run(path)) for path in (DOCS / "benchmarks").glob(RUNS)]
+    # The whole table first.
+    runs.sort(key=lambda item: (-len(item[1].rows), item[0].name))
     parts = [INTRODUCTION]
     for path, run in runs:
         parts.append(f"\n## Commit {run.commit}\n\n`docs/benchmarks/{path.name}`:\n")
-        parts += [f"- {line}\n" for line in run.machine.lines()]
+        # The last line is about threads of the process that only waited.
+        parts += [f"- {line}\n" for line in run.machine.lines()[:-1]]
         parts.append(f"- {run.threads} threads for everybody\n")
         for task in run.tasks():
             parts.append(

@@ -15,7 +15,7 @@ from linkern._cpu.adjoint import Adjoint
 from linkern._cpu.both_ways import go_back
 from linkern._cpu.features import InPlace
 from linkern._cpu.forward import flat_state, layout_of_all, parts_of
-from linkern._cpu.heads import merged, together
+from linkern._cpu.heads import group_size, merged
 from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, threads_worth
 from linkern._cpu.walking import Layout, pieces
@@ -125,8 +125,8 @@ def pullback(
         layout = layout_of_all(_ROWS, features, values, memory.dtype)
     # Short sequences leave room for more heads in a block.
     room = layout.chunks // max(1, sum(x.chunks for x in pieces(longest, layout)))
-    named = {**given, **made}
-    groups = merged(named, tuple(batch), together(heads, threads, room))
+    count = group_size(heads, threads, room)
+    groups = merged({**given, **made}, tuple(batch), count)
     with blas_held():
         go_back(Shelves(kind, make), groups, layout, threads, causal=causal)
     parts = parts_of(state, features, values, normalize=normalizer is not None)

@@ -11,7 +11,7 @@ from linkern._cpu import gated
 from linkern._cpu.additive import Shape
 from linkern._cpu.forward import flat_state, parts_of
 from linkern._cpu.gated import Block, Kind, kind_of
-from linkern._cpu.heads import merged, together
+from linkern._cpu.heads import group_size, merged
 from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, threads_worth
 from linkern._cpu.walking import Layout, Pass, go, pieces
@@ -86,7 +86,7 @@ def _schedule(
     batch, length = state.shape[:-1], named["key"].shape[-2]
     heads = prod(batch)
     threads = threads_worth(heads * length * state.shape[-1])
-    count = together(heads, threads, min(room, _MOST_HEADS))
+    count = group_size(heads, threads, min(room, _MOST_HEADS))
     groups = merged({**named, "state": state}, batch, count)
     order = pieces(length, Layout(max(1, room // count), size))
     with blas_held():

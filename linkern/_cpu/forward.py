@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from linkern._cpu import additive
 from linkern._cpu.additive import Block, Shape
 from linkern._cpu.features import InPlace
-from linkern._cpu.heads import merged, together
+from linkern._cpu.heads import group_size, merged
 from linkern._cpu.shelves import Shelves
 from linkern._cpu.threads import blas_held, thread_count, threads_worth
 from linkern._cpu.walking import Layout, Pass, go, pieces
@@ -151,7 +151,8 @@ def schedule(
     order = pieces(length, layout)
     # Short sequences leave room for more heads in a block; all threads get as many.
     room = layout.chunks // max(1, sum(piece.chunks for piece in order))
-    groups = merged({**named, "state": state}, batch, together(heads, threads, room))
+    count = group_size(heads, threads, room)
+    groups = merged({**named, "state": state}, batch, count)
     with blas_held():
         go(the, groups, order, threads)
 

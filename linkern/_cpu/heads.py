@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["merged", "together"]
+__all__ = ["group_size", "merged"]
 
 Real = NDArray[Any]
 
@@ -46,7 +46,7 @@ def merged(
     ]
 
 
-def together(heads: int, threads: int, room: int) -> int:
+def group_size(heads: int, threads: int, room: int) -> int:
     """Return how many heads make a group, at most `room`: all threads get as many."""
     rounds = max(1, -(-heads // (threads * max(1, room))))
     return max(1, -(-heads // (threads * rounds)))

@@ -1,5 +1,6 @@
 """A run as three pictures: roofline, time against length, crossover with softmax."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from linkern.bench.runs import SOFTMAX, Run
 __all__ = ["draw_run"]
 
 _TASK = "causal"
+# What Matplotlib is told of each contestant.
+Styles = dict[str, dict[str, Any]]
 
 
 def draw_run(run: Run, path: Path) -> None:
@@ -37,8 +40,9 @@ def draw_run(run: Run, path: Path) -> None:
     roofline, times, crossing = figure.subplots(1, 3)
     task = _chosen(run)
     _roofline(run, roofline)
-    _times(run, task, times)
-    _crossing(run, task, crossing)
+    styles = _styles(run, task)
+    _times(run, task, styles, times)
+    _crossing(run, task, styles, crossing)
     figure.savefig(path)
 
 
@@ -82,22 +86,23 @@ def _roofline(run: Run, axes: Any) -> None:
     _finish(axes)
 
 
-def _styles(run: Run, task: str) -> dict[str, dict[str, Any]]:
+def _styles(run: Run, task: str) -> Styles:
     """Return how everybody is drawn, in all pictures: no two alike, linkern boldly."""
     from matplotlib import colormaps  # noqa: PLC0415 -- optional
 
-    names = list(dict.fromkeys(row.peer for row in run.rows if row.task == task))
-    others = [name for name in names if name != OURS]
-    pairs = [colormaps["tab20"](i) for i in range(20)]  # of a dark and a light shade
-    shades = pairs[::2] + pairs[1::2]
-    found: dict[str, dict[str, Any]] = {OURS: {"color": "black", "linewidth": 2.5}}
-    for i, name in enumerate(others):
-        found[name] = {"color": shades[i % len(shades)], "linewidth": 1.0}
-    return {name: found[name] for name in names}
+    # Pairs of a dark and a light shade: the light ones are for the last.
+    order = (*range(0, 20, 2), *range(1, 20, 2))
+    shades = cycle(colormaps["tab20"](i) for i in order)
+    return {
+        name: {"color": "black", "linewidth": 2.5}
+        if name == OURS
+        else {"color": next(shades), "linewidth": 1.0}
+        for name in dict.fromkeys(row.peer for row in run.rows if row.task == task)
+    }
 
 
-def _times(run: Run, task: str, axes: Any) -> None:
-    for peer, style in _styles(run, task).items():
+def _times(run: Run, task: str, styles: Styles, axes: Any) -> None:
+    for peer, style in styles.items():
         points = [
             (length, seconds)
             for length in run.lengths(task)
@@ -116,9 +121,9 @@ def _times(run: Run, task: str, axes: Any) -> None:
     _finish(axes)
 
 
-def _crossing(run: Run, task: str, axes: Any) -> None:
+def _crossing(run: Run, task: str, styles: Styles, axes: Any) -> None:
     """Draw the time of softmax over that of everybody else."""
-    for peer, style in _styles(run, task).items():
+    for peer, style in styles.items():
         points = []
         for length in run.lengths(task):
             softmax = run.seconds(task, length, SOFTMAX)

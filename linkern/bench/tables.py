@@ -104,7 +104,7 @@ def notes(run: Run) -> tuple[str, ...]:
     names = [x for x in dict.fromkeys(row.peer for row in run.rows) if x not in limits]
     for task in run.tasks():
         powers = {peer: run.exponent(task.name, peer) for peer in names}
-        shown = [f"{power:.2f} {peer}" for peer, power in powers.items() if power]
+        shown = [f"{p:.2f} {peer}" for peer, p in powers.items() if p is not None]
         if shown:
             lines.append(f"{task.name}: time grows like T^p, p = {', '.join(shown)}")
         if run.row(task.name, run.lengths(task.name)[0], SOFTMAX) is not None:
