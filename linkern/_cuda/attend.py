@@ -1,0 +1,116 @@
+"""Causal attention on a GPU: from arrays of any layout to an output and a state."""
+
+from typing import Any
+
+from linkern import feature_maps
+from linkern._cuda import additive
+from linkern._cuda.additive import Call
+from linkern._cuda.device import Device
+from linkern._cuda.layouts import by_head
+from linkern._typing import Array
+
+__all__ = ["acts_on_entries", "attend", "call_of"]
+
+# Feature maps by their names in common.cuh.
+_MAPS: dict[Any, str] = {
+    feature_maps.identity: "IDENTITY",
+    feature_maps.elu_plus_one: "ELU_PLUS_ONE",
+    feature_maps.relu: "RELU",
+    feature_maps.exp: "EXP",
+}
+
+
+def acts_on_entries(feature_map: Any) -> bool:
+    """Whether a feature map is one that kernels know."""
+    # By identity: a callable need not be hashable.
+    return any(feature_map is known for known in _MAPS)
+
+
+def attend(
+    device: Device,
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    memory: Array,
+    normalizer: Array | None,
+    *,
+    feature_map: Any = feature_maps.identity,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array | None]:
+    """Return the output and the state after the last token.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays are.
+    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
+        With the same leading axes; any strides; one dtype.
+    log_decay : array (..., T, 1) or None
+        One for each token.
+    memory, normalizer : array (..., K, V), (..., K) or None
+        State before the first token, in the dtype of the computation. Without a
+        normalizer, rows are not divided by their weights.
+    feature_map : callable
+        Applied to queries and keys; one of those that act on entries.
+    scale : float, optional
+        Factor on the output of rows that are not divided.
+
+    Returns
+    -------
+    output : array (..., T, V)
+        In the dtype of `query`.
+    memory, normalizer : array
+        New arrays.
+    """
+    of = call_of(query, key, value, log_decay, memory, normalizer, feature_map, scale)
+    batch, heads, tokens, _ = of.query.shape
+    features, values = memory.shape[-2:]
+    output = device.empty((batch, heads, tokens, values), query.dtype)
+    after = device.empty((batch, heads, features, values), memory.dtype)
+    total = None
+    if normalizer is not None:
+        total = device.empty((batch, heads, features), memory.dtype)
+    if batch * heads:
+        device.launch(additive.forward(device, of, output, after, total))
+    lead = query.shape[:-2]
+    return (
+        output.reshape(*lead, tokens, values),
+        after.reshape(memory.shape),
+        None
+        if normalizer is None or total is None
+        else total.reshape(normalizer.shape),
+    )
+
+
+def call_of(
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    memory: Array,
+    normalizer: Array | None,
+    feature_map: Any,
+    scale: float | None,
+) -> Call:
+    """Return a call with two leading axes, and states in C order."""
+    rows = (by_head(x) for x in (query, key, value))
+    q, k, v = rows
+    heads = q.shape[:2]
+    if any(x.shape[:2] != heads for x in (k, v)):
+        msg = f"leading axes differ: {[x.shape[:-2] for x in (query, key, value)]}"
+        raise ValueError(msg)
+    name = next(name for known, name in _MAPS.items() if known is feature_map)
+    return Call(
+        q,
+        k,
+        v,
+        None if log_decay is None else by_head(log_decay.astype(memory.dtype)),
+        memory.reshape(*heads, *memory.shape[-2:]).copy(order="C"),
+        None
+        if normalizer is None
+        else normalizer.reshape(*heads, normalizer.shape[-1]).copy(order="C"),
+        feature_map=name,
+        normalize=normalizer is not None,
+        scale=1.0 if scale is None else scale,
+    )

@@ -1,0 +1,32 @@
+"""The text of a kernel with all it includes, as one string.
+
+A compiler that gets one string needs no path to look for files, and a cache that hashes
+it (CuPy's does, and does not look into files included) sees every change.
+"""
+
+import re
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["source"]
+
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+
+
+@cache
+def source(name: str) -> str:
+    """Return the text of ``name.cu`` with every file that it includes, each once."""
+    seen: set[str] = set()
+
+    def whole(file: str) -> str:
+        text = (files("linkern._cuda") / file).read_text(encoding="utf-8")
+        return _INCLUDE.sub(included, text.replace("#pragma once\n", ""))
+
+    def included(line: re.Match[str]) -> str:
+        file = line[1]
+        if file in seen:
+            return ""
+        seen.add(file)
+        return whole(file)
+
+    return whole(f"{name}.cu")

@@ -1,0 +1,103 @@
+"""Kernels compiled for the CPU: plain, or so that a sanitizer watches them."""
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from linkern._cuda.sources import source
+
+__all__ = ["MODES", "kernel_library", "runtime_library"]
+
+HERE = Path(__file__).parent
+
+# Flags of the kernels, and of the scheduler, which is never watched.
+MODES = {
+    "plain": (["-O2"], ["-O2"]),
+    "thread": (["-O1", "-g", "-fsanitize=thread"], ["-O2", "-DEMULATOR_TSAN"]),
+    "address": (
+        ["-O1", "-g", "-fsanitize=address,undefined"],
+        ["-O2", "-DEMULATOR_ASAN"],
+    ),
+}
+COMMON = ["-std=c++17", "-fPIC", "-shared", "-DLINKERN_EMULATED", f"-I{HERE}"]
+COMMON += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+
+ENTRY = """
+#include <utility>
+
+template <class... Given, std::size_t... I>
+void call(void (*kernel)(Given...), void** given, std::index_sequence<I...>) {{
+  kernel(*static_cast<Given*>(given[I])...);
+}}
+template <class... Given> void call(void (*kernel)(Given...), void** given) {{
+  call(kernel, given, std::index_sequence_for<Given...>());
+}}
+extern "C" void entry(void** given) {{ call(&{kernel}, given); }}
+"""
+
+
+def runtime_library(mode: str = "plain") -> Path:
+    """Return the scheduler as a library, compiled if it is not there yet."""
+    parts = sorted(HERE.glob("*.cpp"))
+    _, unwatched = MODES[mode]
+    return _made(_own_texts(), [*COMMON, *unwatched, *map(str, parts)], {})
+
+
+def kernel_library(
+    file: str,
+    kernel: str,
+    mode: str = "plain",
+    changed: Mapping[str, str] | None = None,
+) -> Path:
+    """Return a library with one kernel as ``entry``, compiled if it is not there yet.
+
+    Parameters
+    ----------
+    file, kernel : str
+        Where it is written, and its name with the arguments of its template.
+    mode : {"plain", "thread", "address"}
+        Who watches.
+    changed : mapping of str to str, optional
+        Texts to be replaced by others in the source: planted faults. Each must be
+        there exactly once.
+    """
+    text = source(file)
+    for old, new in (changed or {}).items():
+        if text.count(old) != 1:
+            msg = f"{old!r} is {text.count(old)} times in {file}.cu, and must be once"
+            raise ValueError(msg)
+        text = text.replace(old, new)
+    watched, _ = MODES[mode]
+    options = [*COMMON, "-fvisibility-inlines-hidden", *watched, "main.cpp"]
+    texts = {"main.cpp": text + ENTRY.format(kernel=kernel)}
+    return _made(_own_texts(), [*options, str(runtime_library(mode))], texts)
+
+
+def _own_texts() -> str:
+    return repr([p.read_text(encoding="utf-8") for p in sorted(HERE.glob("*.[ch]pp"))])
+
+
+def _made(of: str, options: list[str], texts: Mapping[str, str]) -> Path:
+    """Compile, unless the same was compiled before by anybody of this user."""
+    folder = Path(tempfile.gettempdir()) / f"linkern-emulator-{os.getuid()}"
+    key = repr((of, options, sorted(texts.items()))).encode()
+    found = folder / f"{hashlib.sha256(key).hexdigest()[:20]}.so"
+    if found.exists():
+        return found
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        for name, text in texts.items():
+            (Path(place) / name).write_text(text, encoding="utf-8")
+        command = ["g++", *options, "-o", "library.so"]
+        done = subprocess.run(
+            command, cwd=place, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            msg = f"{' '.join(command)} failed:\n{done.stderr}"
+            raise RuntimeError(msg)
+        # At once: others may be waiting for it.
+        (Path(place) / "library.so").rename(found)
+    return found

@@ -1,0 +1,128 @@
+"""The emulator as a device: launches, under one of its schedules, and what it counted."""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linkern._cuda.device import Launch
+from tests.emulator.build import kernel_library, runtime_library
+
+__all__ = ["Emulator", "LaunchFailed", "Way"]
+
+SCHEDULES = ("forward", "reverse", "shuffled", "ahead")
+LANDINGS = ("at once", "when waited for", "at random")
+COUNTED = (
+    *("switches", "barriers", "meetings", "copies", "products"),
+    *("matrix_loads", "matrix_passes", "accesses", "bank_passes", "least_bank_passes"),
+)
+
+
+class LaunchFailed(Exception):
+    """What a GPU would leave undefined: a thread that never comes, a row misplaced."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """In which order threads run, and when copies land.
+
+    Parameters
+    ----------
+    schedule : {"forward", "reverse", "shuffled", "ahead"}
+        Thread by thread, each as far as it can go, from the first or from the last; in
+        another order at every turn; one warp far ahead of the others.
+    landing : {"at once", "when waited for", "at random"}
+        Of what is copied while threads compute.
+    truncates : bool
+        Whether sums of products are cut off, as tensor cores may do, or rounded.
+    seed : int
+        Of what is drawn.
+    resident : int
+        Blocks that run at the same time.
+    """
+
+    schedule: str = "forward"
+    landing: str = "when waited for"
+    truncates: bool = False
+    seed: int = 1
+    resident: int = 1
+
+
+class Emulator:
+    """A device of NumPy arrays, as `linkern._cuda.device.Device` has it.
+
+    Parameters
+    ----------
+    way : Way
+        Of what is left open.
+    mode : {"plain", "thread", "address"}
+        Which sanitizer watches; its own library must be loaded beforehand.
+    changed : mapping of str to str, optional
+        Texts of kernels and what they are to be replaced by: planted faults.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+        What was counted in the last launch.
+    launches : list of Launch
+        All of them, in order.
+    """
+
+    def __init__(
+        self,
+        way: Way | None = None,
+        mode: str = "plain",
+        changed: Mapping[str, str] | None = None,
+    ) -> None:
+        self.way, self._mode, self._changed = way or Way(), mode, changed
+        self._runtime = ctypes.CDLL(str(runtime_library(mode)))
+        self._runtime.emulator_launch.restype = ctypes.c_char_p
+        self.counts: dict[str, int] = {}
+        self.launches: list[Launch] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a new array, of bits that are not a number in any dtype."""
+        found = np.empty(shape, dtype)
+        found.reshape(-1).view(np.uint8)[...] = 0xFF
+        return found
+
+    def address(self, x: Any) -> int:
+        """Return where the first entry of an array lies."""
+        found: int = x.__array_interface__["data"][0]
+        return found
+
+    def launch(self, launch: Launch) -> None:
+        """Run a kernel.
+
+        Raises
+        ------
+        LaunchFailed
+            If it does what it must not.
+        """
+        way = self.way
+        self.launches.append(launch)
+        path = kernel_library(launch.file, launch.kernel, self._mode, self._changed)
+        self._runtime.emulator_configure(
+            SCHEDULES.index(way.schedule),
+            LANDINGS.index(way.landing),
+            int(way.truncates),
+            ctypes.c_ulonglong(way.seed),
+            way.resident,
+        )
+        parameters = (ctypes.c_void_p * 1)(launch.parameters.ctypes.data)
+        dimensions = [
+            (ctypes.c_uint * 3)(n, 1, 1) for n in (launch.blocks, launch.threads)
+        ]
+        failure = self._runtime.emulator_launch(
+            ctypes.CDLL(str(path)).entry,
+            *dimensions,
+            ctypes.c_ulonglong(launch.shared),
+            parameters,
+        )
+        if failure is not None:
+            raise LaunchFailed(failure.decode())
+        counts = (ctypes.c_longlong * len(COUNTED))()
+        self._runtime.emulator_statistics(counts)
+        self.counts = dict(zip(COUNTED, counts, strict=True))

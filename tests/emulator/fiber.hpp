@@ -1,0 +1,147 @@
+// A stack of its own that can be entered and left, and that sanitizers know about.
+//
+// ThreadSanitizer is told of a logical thread for each fiber, and that switching orders
+// nothing: only what the emulator passes to `acquire` and `release` does.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#if !defined(__x86_64__) || defined(EMULATOR_UCONTEXT)
+#include <ucontext.h>
+#define EMULATOR_UCONTEXT 1
+#endif
+
+#ifdef EMULATOR_TSAN
+extern "C" {
+void* __tsan_get_current_fiber();
+void* __tsan_create_fiber(unsigned);
+void __tsan_destroy_fiber(void*);
+void __tsan_switch_to_fiber(void*, unsigned);
+void __tsan_acquire(void*);
+void __tsan_release(void*);
+}
+#endif
+#ifdef EMULATOR_ASAN
+extern "C" {
+void __sanitizer_start_switch_fiber(void**, const void*, std::size_t);
+void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*);
+}
+#endif
+
+namespace emulator {
+
+inline void acquire([[maybe_unused]] void* order) {
+#ifdef EMULATOR_TSAN
+  __tsan_acquire(order);
+#endif
+}
+inline void release([[maybe_unused]] void* order) {
+#ifdef EMULATOR_TSAN
+  __tsan_release(order);
+#endif
+}
+
+#ifndef EMULATOR_UCONTEXT
+// Keeps what a call must preserve on the stack, and goes on on another stack.
+extern "C" void emulator_switch(void** from, void* to);
+#endif
+
+class Fiber {
+ public:
+  static constexpr std::size_t kStack = 256 << 10;
+
+  Fiber() : stack_(static_cast<char*>(std::malloc(kStack))) {}
+  ~Fiber() {
+    end();
+    std::free(stack_);
+  }
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Has the next `enter` begin at `main`, which must not return.
+  void begin(void (*main)()) {
+    end();
+#ifdef EMULATOR_UCONTEXT
+    getcontext(&own_);
+    own_.uc_stack.ss_sp = stack_;
+    own_.uc_stack.ss_size = kStack;
+    own_.uc_link = nullptr;
+    makecontext(&own_, main, 0);
+#else
+    auto top = reinterpret_cast<std::uintptr_t>(stack_ + kStack) & ~std::uintptr_t(15);
+    void** place = reinterpret_cast<void**>(top);
+    *--place = nullptr;  // main returns to nowhere
+    *--place = reinterpret_cast<void*>(main);
+    for (int i = 0; i < 6; i++) *--place = nullptr;  // registers
+    own_ = place;
+#endif
+#ifdef EMULATOR_TSAN
+    tsan_ = __tsan_create_fiber(0);
+#endif
+    fake_stack_ = nullptr;
+  }
+
+  // From the scheduler: runs until the fiber leaves.
+  void enter() {
+#ifdef EMULATOR_TSAN
+    outer_tsan_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(tsan_, 1);
+#endif
+#ifdef EMULATOR_ASAN
+    __sanitizer_start_switch_fiber(&outer_fake_, stack_, kStack);
+#endif
+#ifdef EMULATOR_UCONTEXT
+    swapcontext(&outer_, &own_);
+#else
+    emulator_switch(&outer_, own_);
+#endif
+#ifdef EMULATOR_ASAN
+    __sanitizer_finish_switch_fiber(outer_fake_, nullptr, nullptr);
+#endif
+  }
+
+  // From the fiber: first of all, to say where it came from.
+  void entered() {
+#ifdef EMULATOR_ASAN
+    __sanitizer_finish_switch_fiber(fake_stack_, &outer_stack_, &outer_size_);
+#endif
+  }
+
+  // From the fiber: back to the scheduler, for good if it is done.
+  void leave([[maybe_unused]] bool done) {
+#ifdef EMULATOR_TSAN
+    __tsan_switch_to_fiber(outer_tsan_, 1);
+#endif
+#ifdef EMULATOR_ASAN
+    __sanitizer_start_switch_fiber(done ? nullptr : &fake_stack_, outer_stack_, outer_size_);
+#endif
+#ifdef EMULATOR_UCONTEXT
+    swapcontext(&own_, &outer_);
+#else
+    emulator_switch(&own_, outer_);
+#endif
+    entered();
+  }
+
+ private:
+  void end() {
+#ifdef EMULATOR_TSAN
+    if (tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
+    tsan_ = nullptr;
+#endif
+  }
+
+  char* stack_;
+#ifdef EMULATOR_UCONTEXT
+  ucontext_t own_, outer_;
+#else
+  void *own_ = nullptr, *outer_ = nullptr;
+#endif
+  [[maybe_unused]] void *tsan_ = nullptr, *outer_tsan_ = nullptr;
+  [[maybe_unused]] void *fake_stack_ = nullptr, *outer_fake_ = nullptr;
+  [[maybe_unused]] const void* outer_stack_ = nullptr;
+  [[maybe_unused]] std::size_t outer_size_ = 0;
+};
+
+}  // namespace emulator

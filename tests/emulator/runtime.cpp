@@ -1,0 +1,416 @@
+// The scheduler: which thread of which block runs next, and what it waits for.
+//
+// Built without sanitizers, whichever the kernels are built with, and told which by
+// EMULATOR_TSAN or EMULATOR_ASAN.
+#include "runtime.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "emulator.hpp"
+#include "fiber.hpp"
+#undef threadIdx
+#undef blockIdx
+
+#ifndef EMULATOR_UCONTEXT
+asm(R"(
+.text
+.p2align 4
+.globl emulator_switch
+.hidden emulator_switch
+.type emulator_switch, @function
+emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emulator_switch, . - emulator_switch
+)");
+#endif
+
+namespace emulator {
+
+Thread* current = nullptr;
+Settings settings;
+Statistics statistics{};
+
+namespace {
+
+constexpr int kWarp = 32;
+// A GPU gives a block no more than this without being asked, and with being asked.
+constexpr int kMostThreads = 1024;
+
+enum class State { runs, waits_for_block, waits_for_warp, done };
+
+struct Block;
+
+// One CUDA thread.
+struct Running : Thread {
+  Fiber fiber;
+  State state = State::runs;
+  bool gave_way = false;
+  int number = 0, line = 0, group = 0;
+  Block* of = nullptr;
+  std::vector<Copy> copies;
+  std::vector<Access> accesses;  // of shared memory, since its warp last met
+};
+
+struct Warp {
+  int first = 0, size = 0, arrived = 0;
+  Together together = nullptr;
+  void* of_lanes[kWarp];
+  char order = 0;
+};
+
+struct Block {
+  std::vector<std::unique_ptr<Running>> threads;
+  std::vector<Warp> warps;
+  std::vector<int> order;  // of threads, or of warps
+  unsigned char* shared = nullptr;
+  int left = 0, waiting = 0, line = 0;
+  std::uint64_t random = 1;
+  char barrier = 0;
+};
+
+void (*kernel)(void**) = nullptr;
+void** arguments = nullptr;
+char launched = 0;  // what a launch orders
+std::string failure;
+
+Running& self() { return *static_cast<Running*>(current); }
+
+std::uint64_t drawn(std::uint64_t& random) {
+  random ^= random << 13;
+  random ^= random >> 7;
+  random ^= random << 17;
+  return random;
+}
+
+template <class Items> void shuffle(Items& items, std::uint64_t& random) {
+  for (std::size_t i = items.size(); i > 1; i--)
+    std::swap(items[i - 1], items[drawn(random) % i]);
+}
+
+void leave(bool done = false) {
+  statistics.switches++;
+  self().fiber.leave(done);
+}
+
+// The nth access of each lane since they last met is one instruction, if they agree.
+void count_accesses(Block& block, Warp& warp) {
+  auto of = [&](int i) -> std::vector<Access>& {
+    return block.threads[warp.first + i]->accesses;
+  };
+  std::size_t least = of(0).size();
+  for (int i = 1; i < warp.size; i++) least = std::min(least, of(i).size());
+  for (std::size_t n = 0; n < least; n++) {
+    Access lanes[kWarp];
+    bool agree = true;
+    for (int i = 0; i < warp.size; i++) {
+      lanes[i] = of(i)[n];
+      agree &= lanes[i].line == lanes[0].line && lanes[i].bytes == lanes[0].bytes;
+    }
+    if (!agree) break;
+    statistics.accesses++;
+    statistics.bank_passes += bank_passes(lanes, warp.size);
+    statistics.least_bank_passes += std::max(1, warp.size * int(lanes[0].bytes) / 128);
+  }
+  for (int i = 0; i < warp.size; i++) of(i).clear();
+}
+
+}  // namespace
+
+void fail(const char* what, int line) {
+  char text[256];
+  const Running& thread = self();
+  std::snprintf(text, sizeof text, "%s: block (%u, %u, %u), thread %d, line %d", what,
+                thread.block.x, thread.block.y, thread.block.z, thread.number, line);
+  failure = text;
+  leave(true);
+  std::abort();
+}
+
+// -- meeting
+
+void meet_block(int line) {
+  Running& thread = self();
+  Block& block = *thread.of;
+  statistics.barriers++;
+  if (block.waiting == 0) block.line = line;
+  if (block.line != line) fail("threads of a block are at different __syncthreads", line);
+  thread.line = line;
+  release(&block.barrier);
+  if (++block.waiting < block.left) {
+    thread.state = State::waits_for_block;
+    leave();
+  } else {
+    block.waiting = 0;
+    for (auto& other : block.threads)
+      if (other->state == State::waits_for_block) other->state = State::runs;
+    for (Warp& warp : block.warps) count_accesses(block, warp);
+    if (settings.schedule == Schedule::shuffled) give_way();
+  }
+  acquire(&block.barrier);
+}
+
+namespace {
+
+void meet(Together together, void* of_lane, int line, bool orders) {
+  Running& thread = self();
+  Block& block = *thread.of;
+  Warp& warp = block.warps[thread.number / kWarp];
+  statistics.meetings++;
+  if (warp.arrived == 0) warp.together = together;
+  if (warp.together != together) fail("lanes of a warp are at different instructions", line);
+  warp.of_lanes[thread.lane] = of_lane;
+  thread.line = line;
+  if (orders) release(&warp.order);
+  if (++warp.arrived < warp.size) {
+    thread.state = State::waits_for_warp;
+    leave();
+  } else {
+    warp.arrived = 0;
+    if (together != nullptr) together(warp.of_lanes, warp.size);
+    for (int i = 0; i < warp.size; i++) block.threads[warp.first + i]->state = State::runs;
+    count_accesses(block, warp);
+    if (settings.schedule == Schedule::shuffled && drawn(block.random) % 4 == 0) give_way();
+  }
+  if (orders) acquire(&warp.order);
+}
+
+}  // namespace
+
+void meet_warp(int line) { meet(nullptr, nullptr, line, true); }
+void meet_lanes(Together together, void* of_lane, int line) {
+  meet(together, of_lane, line, false);
+}
+
+void give_way() {
+  self().gave_way = true;
+  leave();
+}
+
+// -- copies
+
+Landing landing() { return Landing(settings.landing); }
+bool coin() { return drawn(self().of->random) & 1; }
+Copy& begin_copy(void* to, const void* from, bool valid) {
+  statistics.copies++;
+  self().copies.push_back({to, from, valid, self().group});
+  return self().copies.back();
+}
+Copy* copies(int& count) {
+  count = int(self().copies.size());
+  return self().copies.data();
+}
+int current_group() { return self().group; }
+void end_group() { self().group++; }
+void forget_landed() {
+  auto& all = self().copies;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [](const Copy& copy) { return copy.to == nullptr; }),
+            all.end());
+}
+
+void count_banks(const void* place, std::size_t bytes, int line) {
+  self().accesses.push_back({reinterpret_cast<std::uintptr_t>(place), bytes, line});
+}
+
+// -- running
+
+namespace {
+
+void thread_main() {
+  Running& thread = self();
+  thread.fiber.entered();
+  acquire(&launched);
+  kernel(arguments);
+  release(&launched);
+  for (const Copy& copy : thread.copies)
+    if (copy.to != nullptr) fail("a thread ends with a cp.async that it has not waited for", 0);
+  Block& block = *thread.of;
+  thread.state = State::done;
+  block.left--;
+  if (block.waiting > 0 && block.waiting == block.left)
+    fail("a thread ends where others wait at __syncthreads", block.line);
+  leave(true);
+  std::abort();
+}
+
+// Runs one thread until it waits; says whether it could run at all.
+bool run(Running& thread) {
+  if (thread.state != State::runs || thread.gave_way || !failure.empty()) return false;
+  current = &thread;
+  thread.fiber.enter();
+  return true;
+}
+
+// Lets all threads go as far as they can, in the order of the schedule.
+bool turn(Block& block) {
+  bool ran = false;
+  if (settings.schedule == Schedule::ahead) {
+    for (bool again = true; again;) {
+      again = false;
+      if (drawn(block.random) % 61 == 0) shuffle(block.order, block.random);
+      for (int number : block.order) {
+        const Warp& warp = block.warps[number];
+        for (int i = 0; i < warp.size; i++) again |= run(*block.threads[warp.first + i]);
+        if (again) break;  // back to the first of them
+      }
+      ran |= again;
+    }
+  } else {
+    if (settings.schedule == Schedule::shuffled) shuffle(block.order, block.random);
+    for (int number : block.order) ran |= run(*block.threads[number]);
+  }
+  for (auto& thread : block.threads) {
+    ran |= thread->gave_way;
+    thread->gave_way = false;
+  }
+  return ran;
+}
+
+void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) {
+  // Fresh for each block, and nothing in it is a number.
+  if (posix_memalign(reinterpret_cast<void**>(&block.shared), 1024, std::max<std::size_t>(shared, 1)))
+    std::abort();
+  std::memset(block.shared, 0xff, shared);
+  release(&launched);
+  int count = int(block.threads.size());
+  block.left = count;
+  block.waiting = 0;
+  block.random = (settings.seed + 1000003 * number + 1) * 0x9e3779b97f4a7c15ull | 1;
+  block.warps.assign((count + kWarp - 1) / kWarp, Warp());
+  for (int i = 0; i < int(block.warps.size()); i++) {
+    block.warps[i].first = i * kWarp;
+    block.warps[i].size = std::min(kWarp, count - i * kWarp);
+  }
+  bool by_warp = settings.schedule == Schedule::ahead;
+  block.order.resize(by_warp ? block.warps.size() : block.threads.size());
+  std::iota(block.order.begin(), block.order.end(), 0);
+  if (settings.schedule == Schedule::reverse)
+    std::reverse(block.order.begin(), block.order.end());
+  if (by_warp) shuffle(block.order, block.random);
+  auto along = [](long n, dim3 of) {
+    return dim3{unsigned(n % of.x), unsigned(n / of.x % of.y), unsigned(n / of.x / of.y)};
+  };
+  for (int i = 0; i < count; i++) {
+    Running& thread = *block.threads[i];
+    thread.index = along(i, size);
+    thread.block = along(number, grid);
+    thread.block_size = size;
+    thread.grid_size = grid;
+    thread.shared = block.shared;
+    thread.lane = i % kWarp;
+    thread.number = i;
+    thread.of = &block;
+    thread.state = State::runs;
+    thread.gave_way = false;
+    thread.group = 0;
+    thread.copies.clear();
+    thread.accesses.clear();
+    thread.fiber.begin(thread_main);
+  }
+}
+
+void launch(dim3 grid, dim3 size, std::size_t shared) {
+  long total = long(grid.x) * grid.y * grid.z;
+  std::vector<long> numbers(total);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::uint64_t random = settings.seed * 77 + 1;
+  if (settings.schedule == Schedule::reverse) std::reverse(numbers.begin(), numbers.end());
+  if (settings.schedule == Schedule::shuffled) shuffle(numbers, random);
+  long next = 0;
+  std::vector<std::unique_ptr<Block>> resident(
+      std::min<long>(std::max(settings.resident, 1), total));
+  for (auto& block : resident) {
+    block = std::make_unique<Block>();
+    for (unsigned i = 0; i < size.x * size.y * size.z; i++)
+      block->threads.push_back(std::make_unique<Running>());
+    begin(*block, numbers[next++], grid, size, shared);
+  }
+  for (bool any = true; any && failure.empty();) {
+    any = false;
+    for (auto& block : resident) {
+      if (block == nullptr) continue;
+      any = true;
+      bool ran = turn(*block);
+      if (!failure.empty()) break;
+      if (block->left > 0) {
+        if (ran) continue;
+        for (auto& thread : block->threads)
+          if (thread->state != State::done) {
+            char text[160];
+            std::snprintf(text, sizeof text, "deadlock: block %u, thread %d waits for its %s at line %d",
+                          thread->block.x, thread->number,
+                          thread->state == State::waits_for_warp ? "warp" : "block", thread->line);
+            failure = text;
+            break;
+          }
+        break;
+      }
+      acquire(&launched);
+      std::free(block->shared);
+      block->shared = nullptr;
+      if (next < total) {
+        begin(*block, numbers[next++], grid, size, shared);
+      } else {
+        block.reset();
+      }
+    }
+  }
+  for (auto& block : resident)
+    if (block != nullptr) std::free(block->shared);
+  acquire(&launched);
+  current = nullptr;
+}
+
+}  // namespace
+}  // namespace emulator
+
+// -- what Python calls
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED void emulator_configure(int schedule, int landing, int truncates,
+                                 unsigned long long seed, int resident) {
+  emulator::settings = {emulator::Schedule(schedule), landing, truncates != 0, seed, resident};
+}
+
+EXPORTED void emulator_statistics(long long* found) {
+  std::memcpy(found, &emulator::statistics, sizeof emulator::statistics);
+}
+
+// Runs a kernel to its end; returns what went wrong, or null.
+EXPORTED const char* emulator_launch(void (*kernel)(void**), const unsigned* grid,
+                                     const unsigned* block, unsigned long long shared,
+                                     void** arguments) {
+  using namespace emulator;
+  statistics = {};
+  failure.clear();
+  dim3 of_grid{grid[0], grid[1], grid[2]}, of_block{block[0], block[1], block[2]};
+  long threads = long(of_block.x) * of_block.y * of_block.z;
+  if (threads < 1 || threads > kMostThreads) return "a block has 1 to 1024 threads";
+  if (of_grid.x < 1 || of_grid.x > 0x7fffffffu || of_grid.y < 1 || of_grid.y > 65535 ||
+      of_grid.z < 1 || of_grid.z > 65535)
+    return "a grid has 1 to 2^31 - 1 blocks along x, 1 to 65535 along y and z";
+  emulator::kernel = kernel;
+  emulator::arguments = arguments;
+  launch(of_grid, of_block, shared);
+  return failure.empty() ? nullptr : failure.c_str();
+}
