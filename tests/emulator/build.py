@@ -7,8 +7,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from linkern._cuda.sources import source
-
 __all__ = ["MODES", "kernel_library", "runtime_library"]
 
 HERE = Path(__file__).parent
@@ -18,7 +16,7 @@ MODES = {
     "plain": (["-O2"], ["-O2"]),
     "thread": (["-O1", "-g", "-fsanitize=thread"], ["-O2", "-DEMULATOR_TSAN"]),
     "address": (
-        ["-O1", "-g", "-fsanitize=address,undefined"],
+        ["-O1", "-g", "-fsanitize=address,undefined", "-fsanitize-recover=all"],
         ["-O2", "-DEMULATOR_ASAN"],
     ),
 }
@@ -46,30 +44,16 @@ def runtime_library(mode: str = "plain") -> Path:
     return _made(_own_texts(), [*COMMON, *unwatched, *map(str, parts)], {})
 
 
-def kernel_library(
-    file: str,
-    kernel: str,
-    mode: str = "plain",
-    changed: Mapping[str, str] | None = None,
-) -> Path:
+def kernel_library(text: str, kernel: str, mode: str = "plain") -> Path:
     """Return a library with one kernel as ``entry``, compiled if it is not there yet.
 
     Parameters
     ----------
-    file, kernel : str
-        Where it is written, and its name with the arguments of its template.
+    text, kernel : str
+        Source, and the name of the kernel with the arguments of its template.
     mode : {"plain", "thread", "address"}
         Who watches.
-    changed : mapping of str to str, optional
-        Texts to be replaced by others in the source: planted faults. Each must be
-        there exactly once.
     """
-    text = source(file)
-    for old, new in (changed or {}).items():
-        if text.count(old) != 1:
-            msg = f"{old!r} is {text.count(old)} times in {file}.cu, and must be once"
-            raise ValueError(msg)
-        text = text.replace(old, new)
     watched, _ = MODES[mode]
     options = [*COMMON, "-fvisibility-inlines-hidden", *watched, "main.cpp"]
     texts = {"main.cpp": text + ENTRY.format(kernel=kernel)}

@@ -1,4 +1,4 @@
-"""The emulator as a device: launches, under one of its schedules, and what it counted."""
+"""The emulator as a device: launches under a schedule, and what it counted."""
 
 import ctypes
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from linkern._cuda.device import Launch
+from linkern._cuda.sources import source
 from tests.emulator.build import kernel_library, runtime_library
 
 __all__ = ["Emulator", "LaunchFailed", "Way"]
@@ -60,7 +61,8 @@ class Emulator:
     mode : {"plain", "thread", "address"}
         Which sanitizer watches; its own library must be loaded beforehand.
     changed : mapping of str to str, optional
-        Texts of kernels and what they are to be replaced by: planted faults.
+        Texts of kernels and what they are to be replaced by: planted faults. Where a
+        kernel's source has one of them it must have it once.
 
     Attributes
     ----------
@@ -76,11 +78,12 @@ class Emulator:
         mode: str = "plain",
         changed: Mapping[str, str] | None = None,
     ) -> None:
-        self.way, self._mode, self._changed = way or Way(), mode, changed
+        self.way, self._mode, self._changed = way or Way(), mode, changed or {}
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
+        self.multiprocessors = 2
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new array, of bits that are not a number in any dtype."""
@@ -103,7 +106,7 @@ class Emulator:
         """
         way = self.way
         self.launches.append(launch)
-        path = kernel_library(launch.file, launch.kernel, self._mode, self._changed)
+        path = kernel_library(self._text(launch.file), launch.kernel, self._mode)
         self._runtime.emulator_configure(
             SCHEDULES.index(way.schedule),
             LANDINGS.index(way.landing),
@@ -126,3 +129,12 @@ class Emulator:
         counts = (ctypes.c_longlong * len(COUNTED))()
         self._runtime.emulator_statistics(counts)
         self.counts = dict(zip(COUNTED, counts, strict=True))
+
+    def _text(self, file: str) -> str:
+        text = source(file)
+        for old, new in self._changed.items():
+            if text.count(old) > 1:
+                msg = f"{old!r} is {text.count(old)} times in {file}.cu: which one?"
+                raise ValueError(msg)
+            text = text.replace(old, new)
+        return text
