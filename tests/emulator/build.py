@@ -44,7 +44,9 @@ def runtime_library(mode: str = "plain") -> Path:
     return _made(_own_texts(), [*COMMON, *unwatched, *map(str, parts)], {})
 
 
-def kernel_library(text: str, kernel: str, mode: str = "plain") -> Path:
+def kernel_library(
+    text: str, kernel: str, mode: str = "plain", *, faulty: bool = False
+) -> Path:
     """Return a library with one kernel as ``entry``, compiled if it is not there yet.
 
     Parameters
@@ -53,9 +55,13 @@ def kernel_library(text: str, kernel: str, mode: str = "plain") -> Path:
         Source, and the name of the kernel with the arguments of its template.
     mode : {"plain", "thread", "address"}
         Who watches.
+    faulty : bool
+        Whether something was planted in it: then warnings are no errors.
     """
     watched, _ = MODES[mode]
     options = [*COMMON, "-fvisibility-inlines-hidden", *watched, "main.cpp"]
+    if faulty:
+        options.append("-Wno-error")
     texts = {"main.cpp": text + ENTRY.format(kernel=kernel)}
     return _made(_own_texts(), [*options, str(runtime_library(mode))], texts)
 

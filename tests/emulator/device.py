@@ -1,9 +1,9 @@
 """The emulator as a device: launches under a schedule, and what it counted."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from linkern._cuda.device import Launch
 from linkern._cuda.sources import source
 from tests.emulator.build import kernel_library, runtime_library
 
-__all__ = ["Emulator", "LaunchFailed", "Way"]
+__all__ = ["Change", "Emulator", "LaunchFailed", "Way"]
 
 SCHEDULES = ("forward", "reverse", "shuffled", "ahead")
 LANDINGS = ("at once", "when waited for", "at random")
@@ -51,6 +51,35 @@ class Way:
     resident: int = 1
 
 
+class Change(NamedTuple):
+    """A fault to be planted: one text in the place of another.
+
+    Parameters
+    ----------
+    old, new : str
+        What is there, and what is to be there.
+    place : int, optional
+        Which one, counted from zero. Default: it must be there once. What is not there
+        at all is in another file.
+    """
+
+    old: str
+    new: str
+    place: int | None = None
+
+    def of(self, text: str) -> str:
+        """Return a source with the fault in it."""
+        first, *rest = text.split(self.old)
+        if not rest:
+            return text
+        if self.place is None and len(rest) > 1:
+            msg = f"{self.old!r} is there {len(rest)} times: say which one"
+            raise ValueError(msg)
+        seams = [self.old] * len(rest)
+        seams[self.place or 0] = self.new
+        return first + "".join(a + b for a, b in zip(seams, rest, strict=True))
+
+
 class Emulator:
     """A device of NumPy arrays, as `linkern._cuda.device.Device` has it.
 
@@ -60,9 +89,8 @@ class Emulator:
         Of what is left open.
     mode : {"plain", "thread", "address"}
         Which sanitizer watches; its own library must be loaded beforehand.
-    changed : mapping of str to str, optional
-        Texts of kernels and what they are to be replaced by: planted faults. Where a
-        kernel's source has one of them it must have it once.
+    changed : sequence of Change
+        Planted faults.
 
     Attributes
     ----------
@@ -76,9 +104,9 @@ class Emulator:
         self,
         way: Way | None = None,
         mode: str = "plain",
-        changed: Mapping[str, str] | None = None,
+        changed: Sequence[Change] = (),
     ) -> None:
-        self.way, self._mode, self._changed = way or Way(), mode, changed or {}
+        self.way, self._mode, self._changed = way or Way(), mode, changed
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
@@ -106,7 +134,12 @@ class Emulator:
         """
         way = self.way
         self.launches.append(launch)
-        path = kernel_library(self._text(launch.file), launch.kernel, self._mode)
+        path = kernel_library(
+            self._text(launch.file),
+            launch.kernel,
+            self._mode,
+            faulty=bool(self._changed),
+        )
         self._runtime.emulator_configure(
             SCHEDULES.index(way.schedule),
             LANDINGS.index(way.landing),
@@ -132,9 +165,6 @@ class Emulator:
 
     def _text(self, file: str) -> str:
         text = source(file)
-        for old, new in self._changed.items():
-            if text.count(old) > 1:
-                msg = f"{old!r} is {text.count(old)} times in {file}.cu: which one?"
-                raise ValueError(msg)
-            text = text.replace(old, new)
+        for change in self._changed:
+            text = change.of(text)
         return text

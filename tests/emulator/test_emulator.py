@@ -7,7 +7,7 @@ import pytest
 
 from linkern._cuda.device import Launch
 from linkern._cuda.layouts import record
-from tests.emulator.device import Emulator, LaunchFailed, Way
+from tests.emulator.device import Change, Emulator, LaunchFailed, Way
 from tests.emulator.watched import Run, reports
 from tests.emulator.wrappers import LAWS, TWINS, Bench
 
@@ -54,9 +54,9 @@ def test_wrappers_do_what_the_manual_says(law):
     ],
 )
 def test_wrappers_that_do_not_are_found(law, old, new):
-    device = Emulator(changed={old: new})
+    device = Emulator(changed=[Change(old, new)])
     if law == "copies":  # reads what is not there
-        device = Emulator(changed={"lane % 2 == 0": "true"})
+        device = Emulator(changed=[Change("lane % 2 == 0", "true")])
     with pytest.raises(AssertionError):
         LAWS[law](Bench(device))
 
@@ -156,7 +156,7 @@ def test_sanitizers_report_what_is_wrong_and_nothing_else(mode, kernels):
     found = reports(
         mode,
         [
-            Run(f"tests.emulator.test_emulator:WATCHED:{name}", {}, way)
+            Run(f"tests.emulator.test_emulator:WATCHED:{name}", way=way)
             for name in names
         ],
     )

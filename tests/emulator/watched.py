@@ -8,12 +8,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.emulator.device import Emulator, LaunchFailed, Way
+from tests.emulator.device import Change, Emulator, LaunchFailed, Way
 
 __all__ = ["Run", "reports"]
 
@@ -35,14 +36,14 @@ class Run(NamedTuple):
     ----------
     function : str
         ``package.module:name``, or ``package.module:TABLE:key``.
-    changed : mapping of str to str
-        Planted faults; see `tests.emulator.device.Emulator`.
+    changed : sequence of Change
+        Planted faults.
     way : Way
         Of what is left open.
     """
 
     function: str
-    changed: Mapping[str, str] = {}
+    changed: Sequence[Change] = ()
     way: Way = Way()
 
 
@@ -105,10 +106,9 @@ def main(mode: str) -> None:
         for name in names:
             table = isinstance(function, dict)
             function = function[name] if table else getattr(function, name)
-        try:
-            function(Emulator(Way(**run.way), mode, run.changed))
-        except (LaunchFailed, AssertionError):
-            pass  # that is for others to judge
+        changes = [Change(*change) for change in run.changed]
+        with suppress(LaunchFailed, AssertionError):  # that is for others to judge
+            function(Emulator(Way(**run.way), mode, changes))
 
 
 if __name__ == "__main__":
