@@ -20,7 +20,7 @@
 // inputs and gradients once, that costs one more reading of keys and values, and K W numbers
 // written and read every kSegment kChunk tokens. What is left inside a segment, kSegment K W
 // numbers of a block, is soon read again, and seldom goes further than the second cache.
-#include "chunks.cuh"
+#include "panels.cuh"
 
 constexpr int kThreads = kChunk * kChunk, kWarps = kThreads / 32;
 constexpr int kSegment = 16;                 // chunks

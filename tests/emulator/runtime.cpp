@@ -70,11 +70,21 @@ struct Running : Thread {
   std::vector<Access> accesses;  // of shared memory, since its warp last met
 };
 
+// What a meeting orders. Two take turns: who is late to leave one must not learn from it what
+// others did on their way to the next.
+struct Meeting {
+  char orders[2] = {};
+  bool second = false;  // whether the next one is
+
+  void next() { second = !second; }
+  void* now() { return &orders[second]; }
+};
+
 struct Warp {
   int first = 0, size = 0, arrived = 0;
   Together together = nullptr;
   void* of_lanes[kWarp];
-  char order = 0;
+  Meeting order;
 };
 
 struct Block {
@@ -84,7 +94,7 @@ struct Block {
   unsigned char* shared = nullptr;
   int left = 0, waiting = 0, line = 0;
   std::uint64_t random = 1;
-  char barrier = 0;
+  Meeting barrier;
 };
 
 void (*kernel)(void**) = nullptr;
@@ -154,18 +164,20 @@ void meet_block(int line) {
   if (block.waiting == 0) block.line = line;
   if (block.line != line) fail("threads of a block are at different __syncthreads", line);
   thread.line = line;
-  release(&block.barrier);
+  void* order = block.barrier.now();
+  release(order);
   if (++block.waiting < block.left) {
     thread.state = State::waits_for_block;
     leave();
   } else {
     block.waiting = 0;
+    block.barrier.next();
     for (auto& other : block.threads)
       if (other->state == State::waits_for_block) other->state = State::runs;
     for (Warp& warp : block.warps) count_accesses(block, warp);
     if (settings.schedule == Schedule::shuffled) give_way();
   }
-  acquire(&block.barrier);
+  acquire(order);
 }
 
 namespace {
@@ -179,18 +191,20 @@ void meet(Together together, void* of_lane, int line, bool orders) {
   if (warp.together != together) fail("lanes of a warp are at different instructions", line);
   warp.of_lanes[thread.lane] = of_lane;
   thread.line = line;
-  if (orders) release(&warp.order);
+  void* order = warp.order.now();
+  if (orders) release(order);
   if (++warp.arrived < warp.size) {
     thread.state = State::waits_for_warp;
     leave();
   } else {
     warp.arrived = 0;
+    warp.order.next();
     if (together != nullptr) together(warp.of_lanes, warp.size);
     for (int i = 0; i < warp.size; i++) block.threads[warp.first + i]->state = State::runs;
     count_accesses(block, warp);
     if (settings.schedule == Schedule::shuffled && drawn(block.random) % 4 == 0) give_way();
   }
-  if (orders) acquire(&warp.order);
+  if (orders) acquire(order);
 }
 
 }  // namespace

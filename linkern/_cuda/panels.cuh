@@ -1,4 +1,4 @@
-// A chunk of tokens in shared memory, in plain arithmetic: its rows, and what decays leave.
+// Panels of a chunk of tokens, in plain arithmetic: its rows, and what decays leave of them.
 #pragma once
 #include "common.cuh"
 
