@@ -303,7 +303,7 @@ template <class Cut, int Map, bool Decay, bool Reads> struct Source {
 };
 
 template <class Cut, int Map, bool Decay, bool Normalize, bool Reads>
-__global__ void __launch_bounds__(Cut::kThreads) walk(Forward<typename Cut::Io> of) {
+__global__ void __launch_bounds__(Cut::kThreads, 1) walk(Forward<typename Cut::Io> of) {
   SHARED_MEMORY(bytes);
   Shared<Cut>& shared = *reinterpret_cast<Shared<Cut>*>(bytes);
   const int warp = threadIdx.x / 32, features = of.sizes.features, values = of.sizes.values;

@@ -192,6 +192,7 @@ def _walk(
             segment=np.int64(segment),
             scale=np.float32(of.scale),
         ),
+        holds=_present(*before, *after, left),
     )
 
 
@@ -220,7 +221,12 @@ def _carry(
             memory_entries=np.int64(entries[0]),
             normalizer_entries=np.int64(entries[1]),
         ),
+        holds=_present(*states, left, *after),
     )
+
+
+def _present(*arrays: Array | None) -> tuple[Array, ...]:
+    return tuple(x for x in arrays if x is not None)
 
 
 def _segments(
