@@ -55,16 +55,25 @@ template <class Cut> struct Shared {
   static constexpr int kPlanes = Planes<Io>::kCount;
   static constexpr int kNumbers = Cut::kTokens * (2 * Cut::kFeatures + Cut::kColumns);
 
-  // Queries, keys and values of a chunk as they are in global memory, and of another chunk,
-  // or of the same one split into planes.
-  unsigned char landed[kNumbers * sizeof(Io)];
-  unsigned char others[kNumbers * 2 * kPlanes];
+  static constexpr int kLandedBytes = kNumbers * int(sizeof(Io));
+
+  // Queries, keys and values of a chunk as they are in global memory, and, behind them, of
+  // the next chunk, or of the same one split into planes.
+  unsigned char tiles[kLandedBytes + kNumbers * 2 * kPlanes];
   unsigned char memory[Cut::kFeatures * Cut::kColumns * 2 * kPlanes];
   unsigned char output[Cut::kTokens * Cut::kColumns * sizeof(Io)];
   float normalizer[Cut::kFeatures];
   Decays<Cut::kTiles> decays;
+  float largest[Cut::kThreads / 32];  // of the memory of each warp
 
   DEVICE Matrix<Io, Cut::kFeatures, Cut::kColumns> memory_tile() { return {memory}; }
+
+  // What the memory is divided by.
+  DEVICE float memory_unit() const {
+    float found = 0;
+    for (int warp = 0; warp < Cut::kKeepers; warp++) found = max(found, largest[warp]);
+    return unit_of<Io>(found);
+  }
 };
 
 // Where the tiles of a chunk are. Numbers of 16 bits are multiplied where they have landed,
@@ -75,13 +84,14 @@ template <class Cut> struct Chunk {
   typedef Matrix<Io, Cut::kTokens, Cut::kColumns> ValueTile;
   typedef Landing<Io, Cut::kTokens, Cut::kFeatures, Cut::kThreads> FeatureLanding;
   typedef Landing<Io, Cut::kTokens, Cut::kColumns, Cut::kThreads> ValueLanding;
-  unsigned char *landed, *split;
+  unsigned char *landed, *split;  // where its queries are; then come keys and values
   int count;  // of its tokens
 
   DEVICE Chunk(Shared<Cut>& shared, i64 number, i64 rest) {
-    const bool split_elsewhere = Planes<Io>::kCount > 1;
-    landed = !split_elsewhere && number % 2 ? shared.others : shared.landed;
-    split = split_elsewhere ? shared.others : landed;
+    const int behind = Shared<Cut>::kLandedBytes;
+    const bool splits = Planes<Io>::kCount > 1;
+    landed = shared.tiles + (splits ? 0 : int(number % 2) * behind);
+    split = shared.tiles + (splits ? behind : int(number % 2) * behind);
     count = int(rest < Cut::kTokens ? rest : Cut::kTokens);
   }
   DEVICE FeatureTile queries() const { return {split}; }

@@ -19,11 +19,24 @@ DEVICE int own_lane() { return int(threadIdx.x) % 32; }
 template <class Io> struct Planes {
   typedef Io Number;
   static constexpr int kCount = 1;
+  static constexpr bool kNarrow = false;
+};
+template <> struct Planes<f16> {
+  typedef f16 Number;
+  static constexpr int kCount = 1;
+  static constexpr bool kNarrow = true;  // a sum of products may leave its range
 };
 template <> struct Planes<float> {
   typedef bf16 Number;
   static constexpr int kCount = 3;
+  static constexpr bool kNarrow = false;
 };
+
+// What numbers up to the largest of some are divided by to stay in range: a power of two.
+template <class Io> DEVICE float unit_of(float largest) {
+  const float enough = 8192.0f;
+  return Planes<Io>::kNarrow && largest > enough ? power_of_two(largest) / enough : 1.0f;
+}
 
 // Two neighbours in a row, the largest plane first.
 template <class Io> struct Pair {
@@ -90,6 +103,16 @@ struct Sums {
 #pragma unroll
       for (int r = 0; r < 4; r++)
         halves[half][r] = left * halves[half][r] + added.halves[half][r];
+  }
+  // Of the finite entries of this lane, in row g or g + 8.
+  DEVICE float largest(int row) const {
+    float found = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float size = fabsf(entry(row, i / 2, i % 2));
+      if (size <= 3.4028235e38f) found = max(found, size);
+    }
+    return found;
   }
   // Row g by the first factor, row g + 8 by the second.
   DEVICE void scale(const float (&by)[2]) {
@@ -224,6 +247,7 @@ template <int Map, class Io> DEVICE float mapped(float x) {
 template <class Io, int Height, int Width, int Threads> struct Landing {
   static constexpr int kInUnit = 16 / sizeof(Io), kUnits = Width / kInUnit;
   static constexpr int kPlanes = Planes<Io>::kCount;
+  static constexpr int kAtOnce = Threads / kUnits;  // rows that all threads copy at once
   static constexpr u32 kBytes = Height * Width * sizeof(Io);
   typedef Tile<kUnits> Place;
   unsigned char* bytes;
@@ -231,8 +255,9 @@ template <class Io, int Height, int Width, int Threads> struct Landing {
   // Begins to copy so many rows and columns; the others are zeros.
   DEVICE void copy(const Io* from, i64 stride, int rows, int columns) const {
 #pragma unroll
-    for (int i = threadIdx.x; i < Height * kUnits; i += Threads) {
-      const int row = i / kUnits, unit = i % kUnits;
+    for (int block = 0; block < Height; block += kAtOnce) {
+      const int row = block + threadIdx.x / kUnits, unit = threadIdx.x % kUnits;
+      if (row >= Height) break;
       const bool there = row < rows && unit * kInUnit < columns;
       const Io* source = there ? from + row * stride + unit * kInUnit : from;
       copy_async(shared_base(bytes), Place::place(row, unit), source, there);
@@ -243,20 +268,19 @@ template <class Io, int Height, int Width, int Threads> struct Landing {
   // the map makes of zero.
   template <int Map>
   DEVICE void prepare(Matrix<Io, Height, Width> to, int rows, int columns) const {
-    if (Map == IDENTITY && kPlanes == 1) return;
 #pragma unroll
-    for (int i = threadIdx.x; i < Height * kUnits; i += Threads) {
-      const int row = i / kUnits, unit = i % kUnits, column = unit * kInUnit;
+    for (int block = 0; block < Height; block += kAtOnce) {
+      const int row = block + threadIdx.x / kUnits, unit = threadIdx.x % kUnits, column = unit * kInUnit;
+      if (row >= Height) break;
       const bool there = row < rows && column < columns;
       const Words<4> landed = load_shared((const Words<4>*)(bytes + Place::place(row, unit)));
       Words<kInUnit / 2> planes[kPlanes];
 #pragma unroll
       for (int k = 0; k < kInUnit; k += 2) {
-        const float first = mapped<Map, Io>(number(Io(), landed, k));
-        const float second = mapped<Map, Io>(number(Io(), landed, k + 1));
-        const Pair<Io> pair = Pair<Io>::of(there ? first : 0.0f, there ? second : 0.0f);
+        const Pair<Io> pair = Pair<Io>::of(mapped<Map, Io>(number(Io(), landed, k)),
+                                           mapped<Map, Io>(number(Io(), landed, k + 1)));
 #pragma unroll
-        for (int p = 0; p < kPlanes; p++) planes[p].of[k / 2] = pair.planes[p];
+        for (int p = 0; p < kPlanes; p++) planes[p].of[k / 2] = there ? pair.planes[p] : 0u;
       }
       unsigned char* place = to.bytes + Tile<Width / 8>::place(row, column / 8) + column % 8 * 2;
 #pragma unroll

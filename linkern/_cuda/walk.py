@@ -49,7 +49,7 @@ class Cut(NamedTuple):
         memory = self.features * self.columns * planes
         output = self.tokens * self.columns * itemsize
         decays = self.tokens * (24 + 2) + self.tokens // 16
-        return tiles + memory + output + 4 * (self.features + decays)
+        return tiles + memory + output + 4 * (self.features + decays + self.warps)
 
 
 # By the bytes of a number and the features, the fastest first. A block of the first has
@@ -93,6 +93,8 @@ def fits(device: Device, of: Call, shared: int = SHARED) -> bool:
     if io == "float64" or (io == "float16" and of.feature_map == "EXP"):
         return False
     arrays = (of.query, of.key, of.value)
+    if 0 in (of.query.shape[-1], of.value.shape[-1]):
+        return False
     return all(_whole(device, x) for x in arrays) and cut_of(of, shared) is not None
 
 
