@@ -65,7 +65,7 @@ DEVICE void load_tile(Real (&tile)[kChunk][Pitch], const Io* rows, i64 stride, i
 }
 
 template <class Io, class Real, int Map, bool Decay, bool Normalize>
-__global__ void __launch_bounds__(kThreads) additive_forward(Forward<Io, Real> of) {
+__global__ void __launch_bounds__(kThreads, 4) additive_forward(Forward<Io, Real> of) {
   SHARED_MEMORY(shared);
   Tiles<Real>& tiles = *reinterpret_cast<Tiles<Real>*>(shared);
   Real* normalizer = reinterpret_cast<Real*>(shared + sizeof(Tiles<Real>));  // K of them
