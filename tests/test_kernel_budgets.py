@@ -15,8 +15,8 @@ from linkern._cuda.instances import Instance, instances
 from linkern._cuda.sources import source
 
 TOOLS = Path(__file__).parents[1] / "tools"
-KERNEL = "twice<float, 3>"
-ONE = Instance("additive", KERNEL, 128, 1000)
+KERNEL = "additive: twice<float, 3>"
+ONE = Instance("additive", "twice<float, 3>", 128, 1000)
 NEEDS = {"registers": 40, "stack": 0, "spilled": 0, "static": 64}
 NEEDS |= {"threads": 128, "dynamic": 1000}
 TARGETS = ("sm_80", "sm_90", "sm_100")
@@ -74,12 +74,12 @@ def test_kernels_come_and_go_only_with_a_record(tool):
     other = ONE._replace(kernel="twice<float, 4>")
     lines, good = checked(tool, record_with(tool), found_with(), [ONE, other])
     assert not good
-    assert "sm_90: twice<float, 4>: not recorded" in lines
+    assert "sm_90: additive: twice<float, 4>: not recorded" in lines
     recorded = record_with(tool)
-    recorded["targets"]["sm_90"]["once"] = dict(NEEDS)
+    recorded["targets"]["sm_90"]["additive: once"] = dict(NEEDS)
     lines, good = checked(tool, recorded, found_with())
     assert not good
-    assert "sm_90: once: recorded, and never launched" in lines
+    assert "sm_90: additive: once: recorded, and never launched" in lines
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_no_record_can_allow(tool, changes, said):
 
 def test_what_a_block_may_have_it_may_have(tool):
     limits = {"registers": 128, "threads": 512, "static": 0, "dynamic": 163 * 1024}
-    of = [Instance("additive", KERNEL, 512, 163 * 1024)]
+    of = [ONE._replace(threads=512, shared=163 * 1024)]
     found = found_with(**limits)
     assert checked(tool, record_with(tool, **limits), found, of) == ([], True)
 
@@ -147,7 +147,7 @@ def test_few_kernels_have_all_pairs(tool):
 
 def test_every_kernel_that_is_written_can_be_launched():
     launched = {(one.file, one.kernel.partition("<")[0]) for one in instances()}
-    name = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
+    name = re.compile(r"__global__[^{;]*?(\w+)\([^()]+ of\)\s*{")
     written = {
         (path.name.removesuffix(".cu"), kernel)
         for path in files("linkern._cuda").iterdir()
@@ -183,7 +183,8 @@ def test_a_kernel_made_to_spill_is_reported(tool, nvrtc, cheapest):
     kernel = next(one for one in instances() if one.kernel == cheapest)
     asked = {"threads": kernel.threads, "dynamic": kernel.shared}
     needs = tool.nvrtc.compiled(text, "sm_90", [cheapest])[cheapest]
-    found = {"sm_90": {cheapest: {**needs._asdict(), **asked}}}
+    called = f"additive: {cheapest}"
+    found = {"sm_90": {called: {**needs._asdict(), **asked}}}
     assert checked(tool, recorded, found, instances()) == ([], True)
 
     tight = re.sub(
@@ -191,7 +192,7 @@ def test_a_kernel_made_to_spill_is_reported(tool, nvrtc, cheapest):
     )
     assert tight != text
     needs = tool.nvrtc.compiled(tight, "sm_90", [cheapest])[cheapest]
-    found = {"sm_90": {cheapest: {**needs._asdict(), **asked}}}
+    found = {"sm_90": {called: {**needs._asdict(), **asked}}}
     lines, good = checked(tool, copy.deepcopy(recorded), found, instances())
     assert not good
     assert any(cheapest in line and "spills" in line for line in lines)

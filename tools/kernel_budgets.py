@@ -83,6 +83,11 @@ def digest(file: str) -> str:
     return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()[:16]
 
 
+def label(file: str, kernel: str) -> str:
+    """Return a name of which there is no other: files may have kernels of one name."""
+    return f"{file}: {kernel}"
+
+
 def chosen(of: Sequence[Instance], file: str, target: str, *, all_: bool) -> list[str]:
     """Return the kernels of a file that are recorded for a target, or those checked."""
     names = covering([one.kernel for one in of if one.file == file], RECORDED[target])
@@ -91,21 +96,22 @@ def chosen(of: Sequence[Instance], file: str, target: str, *, all_: bool) -> lis
 
 def measured(of: Sequence[Instance], *, all_: bool, processes: int = 2) -> Found:
     """Compile, and return by target and kernel what is needed."""
-    by_name = {one.kernel: one for one in of}
+    by_name = {(one.file, one.kernel): one for one in of}
     jobs = [
-        (source(file), target, chosen(of, file, target, all_=all_))
+        (file, target, chosen(of, file, target, all_=all_))
         for file in sorted({one.file for one in of})
         for target in RECORDED
     ]
     jobs.sort(key=lambda job: -len(job[2]))  # the longest first
+    files, *given = zip(*jobs, strict=True)
     found: dict[str, dict[str, dict[str, int]]] = {target: {} for target in RECORDED}
     with ProcessPoolExecutor(processes) as pool:
-        everything = pool.map(nvrtc.compiled, *zip(*jobs, strict=True))
-        for (_, target, _), needs in zip(jobs, everything, strict=True):
+        everything = pool.map(nvrtc.compiled, map(source, files), *given)
+        for (file, target, _), needs in zip(jobs, everything, strict=True):
             for kernel, need in needs.items():
-                one = by_name[kernel]
+                one = by_name[file, kernel]
                 more = {"threads": one.threads, "dynamic": one.shared}
-                found[target][kernel] = {**need._asdict(), **more}
+                found[target][label(file, kernel)] = {**need._asdict(), **more}
     return found
 
 
@@ -159,7 +165,11 @@ def _strangers(recorded: Mapping[str, Any], of: Sequence[Instance]) -> Iterable[
     """Name the kernels that are recorded and cannot be launched, or the reverse."""
     files = {one.file for one in of}
     for target in RECORDED:
-        due = {x for file in files for x in chosen(of, file, target, all_=True)}
+        due = {
+            label(file, kernel)
+            for file in files
+            for kernel in chosen(of, file, target, all_=True)
+        }
         known = {*recorded["targets"].get(target, {})}
         for kernel in sorted(due ^ known):
             state = "not recorded" if kernel in due else "recorded, and never launched"
@@ -189,7 +199,10 @@ def _differences(
 ) -> tuple[list[str], list[str]]:
     """Return lines for what is more than recorded, and for what is less."""
     more, less = [], []
-    asked = {one.kernel: {"threads": one.threads, "dynamic": one.shared} for one in of}
+    asked = {
+        label(one.file, one.kernel): {"threads": one.threads, "dynamic": one.shared}
+        for one in of
+    }
     for target, kernels in recorded.items():
         for kernel, before in kernels.items():
             # What launches ask for is known of all, what the compiler says of some.

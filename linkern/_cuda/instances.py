@@ -23,9 +23,10 @@ __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 # What decides between kernels: how many heads there are and how long they are, K and V.
 _LEADS = ((1, 1, 1), (1, 2, 65536), (4, 64, 512))
 _SIZES = (
-    *((16, 16), (20, 33), (64, 64), (64, 128), (128, 64)),
-    *((128, 128), (256, 256), (1024, 1024)),
+    *((16, 16), (20, 33), (32, 32), (64, 64), (64, 128), (128, 64)),
+    *((128, 128), (256, 64), (256, 256)),
 )
+_WIDE = ((1024, 1024),)  # of one head alone, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 
 
@@ -47,7 +48,10 @@ class Instance(NamedTuple):
 
 
 class _Untouched(np.ndarray[Any, Any]):
-    """An array of which a copy is another that is not read either."""
+    """An array of which a copy is another that is not read, and that forgets."""
+
+    def __setitem__(self, place: Any, x: Any) -> None:
+        pass
 
     def copy(self, order: Any = "C") -> Any:  # noqa: ARG002
         return untouched(self.shape, self.dtype)
@@ -133,7 +137,8 @@ def _plan_attention(device: Device) -> None:
 
 
 def _inputs() -> Iterator[tuple[Any, Any, Any]]:
-    for name, lead, (features, values) in product(IO, _LEADS, _SIZES):
+    shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE)]
+    for name, (lead, (features, values)) in product(IO, shapes):
         kind = _dtype(name)
         keys, rows = (*lead, features), (*lead, values)
         yield untouched(keys, kind), untouched(keys, kind), untouched(rows, kind)
