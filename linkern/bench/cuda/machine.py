@@ -74,13 +74,13 @@ def require_device() -> Any:
     """
     if find_spec("cupy") is None:
         msg = (
-            "--device cuda needs CuPy; run `python -m pip install 'linkern[cuda13]'`, "
-            "or cuda12."
+            "this needs CuPy; run `python -m pip install 'linkern[cuda13]'`, or "
+            "'linkern[cuda12]'."
         )
         raise UsageError(msg)
     cupy = import_module("cupy")
     if not cupy.cuda.is_available():
-        msg = "--device cuda needs a GPU of NVIDIA, and CuPy finds none."
+        msg = "this needs a GPU of NVIDIA, and CuPy finds none."
         raise UsageError(msg)
     return cupy
 
