@@ -27,6 +27,7 @@ __all__ = [
     "mT",
     "namespace",
     "namespace_name",
+    "on_cupy",
     "on_numpy",
     "ones",
     "reshape",
@@ -57,6 +58,12 @@ def on_numpy(*arrays: object) -> bool:
     """Whether all arrays are NumPy's, or None, or traced (`linkern._tape`) over it."""
     plain = (getattr(x, "untraced", x) for x in arrays)
     return all(x is None or isinstance(x, np.ndarray) for x in plain)
+
+
+def on_cupy(*arrays: object) -> bool:
+    """Whether all arrays are CuPy's, or None, or traced over it; at least one is."""
+    plain = [getattr(x, "untraced", x) for x in arrays if x is not None]
+    return bool(plain) and all(map(array_api_compat.is_cupy_array, plain))
 
 
 def namespace(*arrays: Array) -> Namespace:

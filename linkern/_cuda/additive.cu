@@ -14,7 +14,7 @@ constexpr int kWarps = kThreads / 32;
 // What is left of one token, or of the memory, when another is read: exponentials of sums
 // of log-decays, never of differences, since a sum may be minus infinity.
 template <class Real> struct Decays {
-  Real between[kChunk][kChunk + 1];  // [reader][written]; 0 above the diagonal
+  Real between[kChunk][kChunk + 1];  // [reader][written]; nothing above the diagonal
   Real entering[kChunk];             // of the memory, at each token
   Real leaving[kChunk];              // of each token, behind the chunk
 };
@@ -24,7 +24,7 @@ template <class Real> DEVICE void find_decays(Decays<Real>& of, const Real* log_
     Real sum = 0;
     for (int reader = 0; reader < kChunk; reader++) {
       if (reader > thread) sum += log_decay[reader];
-      of.between[reader][thread] = reader < thread ? Real(0) : exp(sum);
+      of.between[reader][thread] = exp(sum);
     }
     of.leaving[thread] = exp(sum);
     Real before = 0;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 4) additive_forward(Forward<Io, Real
   Real* normalizer = reinterpret_cast<Real*>(shared + sizeof(Tiles<Real>));  // K of them
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int features = of.sizes.features, values = of.sizes.values;
-  const int slices = (values + kColumns - 1) / kColumns;
+  const int slices = max(1, (values + kColumns - 1) / kColumns);
   const int slice = int(blockIdx.x % slices), column = slice * kColumns + lane;
   const i64 head = blockIdx.x / slices;
   const i64 in_batch = head / of.sizes.heads, in_head = head % of.sizes.heads;
@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(kThreads, 4) additive_forward(Forward<Io, Real
           thread < count ? log_decay[(start + thread) * of.log_decay.token] : Real(0);
     __syncthreads();  // of the log-decays
     if (Decay) find_decays(tiles.decays, tiles.log_decay, thread);
+    __syncthreads();  // of the decays: without features there is no panel to wait for
 
     // Entry i of thread t is pair (row t / kChunk + i kThreads / kChunk, t % kChunk), and
     // token warp + i kWarps in the thread's column of the output.
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 4) additive_forward(Forward<Io, Real
         bool there = panel + k < features && column < values && from != nullptr;
         tiles.memory[k][lane] = there ? from[entry] : Real(0);
       }
-      __syncthreads();  // of the panel, and of the decays
+      __syncthreads();  // of the panel
       for (int i = 0; i < kChunk * kChunk / kThreads; i++) {
         int reader = thread / kChunk + i * (kThreads / kChunk), written = thread % kChunk;
         for (int k = 0; k < kPanel; k++)

@@ -5,12 +5,16 @@ one it has.
 """
 
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from linkern._array import on_cupy
 from linkern._cuda.sources import source
-from linkern._typing import Array
+from linkern._tape import raw
 
-__all__ = ["CuPyDevice", "Device", "Launch"]
+__all__ = ["Array", "CuPyDevice", "Device", "Launch", "device_of"]
+
+# Of CuPy, or of NumPy in the emulator: what both have in common.
+Array: TypeAlias = Any
 
 # What a block may have without asking, and what the largest kernels ask for fits into
 # what every GPU since compute capability 8.0 gives: 99 KiB.
@@ -45,6 +49,10 @@ class Launch(NamedTuple):
 class Device(Protocol):
     """What launches need beside arrays, which behave as NumPy's do."""
 
+    @property
+    def multiprocessors(self) -> int:
+        """How many blocks run at once, at least."""
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of it, in C order."""
 
@@ -56,14 +64,29 @@ class Device(Protocol):
 
 
 class CuPyDevice:
-    """The GPU and the stream that are current in CuPy when something is launched."""
+    """A GPU, and whichever stream is current on it when something is launched.
+
+    Parameters
+    ----------
+    number : int
+        Its number among those that CUDA sees.
+    """
+
+    def __init__(self, number: int) -> None:
+        import cupy  # noqa: PLC0415 -- an optional package
+
+        self._cupy, self._device = cupy, cupy.cuda.Device(number)
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are: that many blocks run at once at least."""
+        found: int = self._device.attributes["MultiProcessorCount"]
+        return found
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of CuPy."""
-        import cupy  # noqa: PLC0415 -- an optional package
-
-        found: Array = cupy.empty(shape, dtype)
-        return found
+        with self._device:
+            return self._cupy.empty(shape, dtype)
 
     def address(self, x: Array) -> int:
         """Return the device pointer of an array."""
@@ -72,17 +95,17 @@ class CuPyDevice:
 
     def launch(self, launch: Launch) -> None:
         """Compile the kernel if this is its first time, and run it."""
-        function = _compiled(launch.file, launch.kernel)
-        if launch.shared > _UNASKED:
-            # Asked for on every device anew, and at every launch, since CuPy keeps
-            # one function for each device; it costs about a microsecond.
-            function.max_dynamic_shared_size_bytes = launch.shared
-        function(
-            (launch.blocks,),
-            (launch.threads,),
-            (launch.parameters,),
-            shared_mem=launch.shared,
-        )
+        with self._device:
+            function = _compiled(launch.file, launch.kernel)
+            if launch.shared > _UNASKED:
+                # CuPy has a function for each device, so this is not done once.
+                function.max_dynamic_shared_size_bytes = launch.shared
+            function(
+                (launch.blocks,),
+                (launch.threads,),
+                (launch.parameters,),
+                shared_mem=launch.shared,
+            )
 
 
 @cache
@@ -93,3 +116,13 @@ def _compiled(file: str, kernel: str) -> Any:
         code=source(file), options=("-std=c++17",), name_expressions=(kernel,)
     )
     return module.get_function(kernel)
+
+
+def device_of(*arrays: Any) -> Device | None:
+    """Return the GPU that CuPy arrays are on; None if one is not of CuPy.
+
+    The arrays may be traced or None. That they are on one device has been checked.
+    """
+    if not on_cupy(*arrays):
+        return None
+    return CuPyDevice(next(raw(x) for x in arrays if x is not None).device.id)
