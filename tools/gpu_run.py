@@ -4,9 +4,9 @@
     python tools/gpu_run.py FOLDER --quick   # less of everything
 
 wrappers
-    Each wrapper of PTX against what the manual says of it (`gpu_twins.py`).
+    Each wrapper of PTX against what the manual says of it; how sums are rounded.
 tests
-    ``pytest -m gpu``.
+    ``pytest -m gpu``, those and all others.
 small
     Every kind of call once, compared with NumPy (`gpu_small.py`).
 verify
@@ -41,6 +41,8 @@ ROOT = Path(__file__).parents[1]
 TOOLS = Path(__file__).parent
 PYTHON = sys.executable
 LINKERN = (PYTHON, "-c", "from linkern.cli import main; main()")
+# Without a GPU they would be skipped, which is no success here.
+TESTS = ("env", "LINKERN_REQUIRE=gpu", PYTHON, "-m", "pytest", "-n", "0", "-m", "gpu")
 # One for each way in which kernels decay, erase and divide.
 OPERATORS = (
     "linear_attention",
@@ -130,8 +132,8 @@ def parts(folder: Path, *, quick: bool) -> list[Part]:
     small = str(TOOLS / "gpu_small.py")
     profile = "quick" if quick else "default"
     found = [
-        Part("wrappers", (PYTHON, str(TOOLS / "gpu_twins.py"))),
-        Part("tests", (PYTHON, "-m", "pytest", "-n", "0", "-m", "gpu"), 1200),
+        Part("wrappers", (*TESTS, "-rP", "-k", "wrappers")),
+        Part("tests", TESTS, 1200),
         Part("small", (PYTHON, small)),
     ]
     for operator in OPERATORS:

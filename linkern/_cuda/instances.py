@@ -14,9 +14,8 @@ import numpy as np
 
 from linkern import feature_maps
 from linkern._cuda.attend import acts_on_entries, attend
-from linkern._cuda.device import Device, Launch
+from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO
-from linkern._typing import Array
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -79,11 +78,14 @@ class DryDevice:
 
     Attributes
     ----------
+    multiprocessors : int
+        How many blocks would run at once: more than short calls have, fewer than most.
     launches : list of Launch
         All of them, in order.
     """
 
     def __init__(self) -> None:
+        self.multiprocessors = 128
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
