@@ -27,6 +27,7 @@ __all__ = [
     "mT",
     "namespace",
     "namespace_name",
+    "of_same_heads",
     "on_cupy",
     "on_numpy",
     "ones",
@@ -171,6 +172,14 @@ def writable(*arrays: Array) -> bool:
 def reshape(x: Array, shape: tuple[int, ...]) -> Array:
     """Return `x` in another shape of the same size."""
     return cast(Array, namespace(x).reshape(x, shape))
+
+
+def of_same_heads(*arrays: Array) -> bool:
+    """Whether all axes but the last two are the same: no row belongs to several heads.
+
+    The gradient of a row that does is a sum, and should not be rounded on the way.
+    """
+    return len({tuple(x.shape[:-2]) for x in arrays}) == 1
 
 
 def softmax(x: Array) -> Array:

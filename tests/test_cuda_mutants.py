@@ -1,7 +1,7 @@
 """Planted faults in the kernels: each barrier, wait, bound, mask and swizzle is needed.
 
-A fault is found by what it changes: numbers, in one of the ways that threads can run; or
-by what a sanitizer reports, of which numbers need not show anything.
+A fault is found by what it changes: numbers, in one of the ways in which threads can
+run; or by what a sanitizer reports, of which numbers need not show anything.
 """
 
 import re
@@ -10,14 +10,17 @@ from typing import NamedTuple
 import pytest
 
 from linkern._cuda.sources import source
-from tests import test_cuda_additive
+from tests import test_cuda_additive, test_cuda_backward
 from tests.cuda_problems import WAYS
 from tests.emulator.device import Change, Emulator, LaunchFailed
 from tests.emulator.watched import Run, reports
 
-MODULES = {"additive": test_cuda_additive}
+MODULES = {"additive": test_cuda_additive, "backward": test_cuda_backward}
 # The problems of each file that go through all of it.
-WATCHED = {"additive": ("bfloat16", "no features")}
+WATCHED = {
+    "additive": ("bfloat16", "no features"),
+    "backward": ("two segments", "two panels"),
+}
 
 
 class Fault(NamedTuple):
