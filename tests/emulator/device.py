@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ COUNTED = (
     *("switches", "barriers", "meetings", "copies", "products"),
     *("matrix_loads", "matrix_passes", "accesses", "bank_passes", "least_bank_passes"),
 )
+
+# The scheduler has one launch at a time, as a stream of a GPU does.
+_ALONE = Lock()
 
 
 class LaunchFailed(Exception):
@@ -132,7 +136,6 @@ class Emulator:
         LaunchFailed
             If it does what it must not.
         """
-        way = self.way
         self.launches.append(launch)
         path = kernel_library(
             self._text(launch.file),
@@ -140,6 +143,11 @@ class Emulator:
             self._mode,
             faulty=bool(self._changed),
         )
+        with _ALONE:
+            self._run(launch, ctypes.CDLL(str(path)).entry)
+
+    def _run(self, launch: Launch, entry: Any) -> None:
+        way = self.way
         self._runtime.emulator_configure(
             SCHEDULES.index(way.schedule),
             LANDINGS.index(way.landing),
@@ -152,10 +160,7 @@ class Emulator:
             (ctypes.c_uint * 3)(n, 1, 1) for n in (launch.blocks, launch.threads)
         ]
         failure = self._runtime.emulator_launch(
-            ctypes.CDLL(str(path)).entry,
-            *dimensions,
-            ctypes.c_ulonglong(launch.shared),
-            parameters,
+            entry, *dimensions, ctypes.c_ulonglong(launch.shared), parameters
         )
         if failure is not None:
             raise LaunchFailed(failure.decode())
