@@ -123,7 +123,6 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
     unsigned char* strip = shared.output + threadIdx.x / 32 * (16 * 16 * kUnits);
     const float factors[2] = {Normalize ? 1.0f / whole_weight(0) : units[0] * scale,
                               Normalize ? 1.0f / whole_weight(1) : units[1] * scale};
-    __syncwarp();  // before the rows of the last chunk are overwritten
 #pragma unroll
     for (int n = 0; n < kWide; n++) {
       found[n].scale(factors);
