@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import linkern
@@ -196,6 +196,7 @@ def test_any_order(name):
     state=st.booleans(),
     seed=st.integers(0, 99),
 )
+@example(length=0, features=40, values=40, state=True, seed=0)
 def test_shapes(length, features, values, state, seed):
     of = call(BFLOAT16, length, features, values, state=state, seed=seed)
     check(of, run(Problem(of, {})))
