@@ -6,7 +6,7 @@
 // A block of threads takes one head and kColumns columns of its values through all tokens,
 // kChunk of them at a time and kPanel features at a time. The memory itself lies where it
 // is returned; each entry is read and written by the same thread.
-#include "plain.cuh"
+#include "panels.cuh"
 
 constexpr int kColumns = kPanel, kThreads = 128;
 constexpr int kWarps = kThreads / 32;

@@ -20,7 +20,7 @@
 // inputs and gradients once, that costs one more reading of keys and values, and K W numbers
 // written and read every kSegment kChunk tokens. What is left inside a segment, kSegment K W
 // numbers of a block, is soon read again, and seldom goes further than the second cache.
-#include "plain.cuh"
+#include "panels.cuh"
 
 constexpr int kThreads = kChunk * kChunk, kWarps = kThreads / 32;
 constexpr int kSegment = 16;                 // chunks
@@ -211,7 +211,7 @@ template <class Io, class Real, int Map, bool Decay, bool Normalize> struct Pull
   // -- back: each thread has one pair of tokens, and columns of the rows of its warp
 
   DEVICE void pull(const Real* memory) {
-    __syncthreads();  // of the log-decays
+    __syncthreads();  // of the log-decays, and of all memories inside the segment
     if (Decay) {
       find_edges(tiles.decays, tiles.log_decay, thread);
       find_between(tiles.decays, tiles.log_decay, thread);
@@ -383,7 +383,6 @@ template <class Io, class Real, int Map, bool Decay, bool Normalize> struct Pull
         for (int j = 0; j <= thread; j++) sum += tiles.through[i][j];
       rows(of.log_decay_gradient)[thread * of.log_decay_gradient.token] = sum;
     }
-    __syncthreads();  // before it is overwritten
   }
 };
 
@@ -412,7 +411,6 @@ __global__ void __launch_bounds__(kThreads, 1) additive_backward(Backward<Io, Re
     const i64 rest = (of.sizes.tokens - first + kChunk - 1) / kChunk;
     const int chunks = int(rest < kSegment ? rest : kSegment);
     block.come_into(segment, chunks);
-    __syncthreads();  // of the memories
     for (int chunk = chunks - 1; chunk >= 0; chunk--) {
       block.go_to(first + i64(chunk) * kChunk);
       block.pull(block.inside(chunk));

@@ -36,6 +36,8 @@ class Launch(NamedTuple):
         Bytes of shared memory of a block.
     parameters : ndarray of shape ()
         Its only argument: a record of NumPy, laid out as the struct in C.
+    holds : tuple of array
+        What must not be freed before it runs, though only addresses of it are used.
     """
 
     file: str
@@ -44,6 +46,7 @@ class Launch(NamedTuple):
     threads: int
     shared: int
     parameters: Any
+    holds: tuple[Array, ...] = ()
 
 
 class Device(Protocol):

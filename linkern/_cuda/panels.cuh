@@ -1,4 +1,4 @@
-// A chunk of tokens in shared memory, in plain arithmetic: its rows, and what decays leave.
+// A chunk of tokens, and panels of the channels of its rows, in plain arithmetic.
 #pragma once
 #include "common.cuh"
 
