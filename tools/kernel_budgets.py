@@ -74,8 +74,9 @@ def covering(names: Sequence[str], count: int | None) -> list[str]:
 
 
 def _meetings(name: str, count: int) -> set[tuple[Any, ...]]:
-    kernel, _, arguments = name.rstrip(">").partition("<")
-    places = list(enumerate(arguments.split(", ")))
+    kernel, _, arguments = name.removesuffix(">").partition("<")
+    # A comma inside of an argument is none between two.
+    places = list(enumerate(re.split(r", (?![^<]*>)", arguments)))
     count = min(count, len(places))
     return {(kernel, *meeting) for meeting in combinations(places, count)}
 
