@@ -132,15 +132,6 @@ def nvrtc():
         not_installed("nvrtc")
 
 
-@pytest.fixture(scope="session")
-def gpu():
-    """CuPy, on a machine with a GPU."""
-    found = import_module("cupy") if find_spec("cupy") else None
-    if found is None or not found.cuda.is_available():
-        not_installed("gpu")
-    return found
-
-
 @pytest.fixture
 def no_kept_buffers():
     """Buffers that the engine keeps between calls are those of the test alone."""

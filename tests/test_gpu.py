@@ -19,8 +19,10 @@ DIMS = ((1, 1), (33, 40), (64, 64), (128, 96), (256, 64))
 
 
 @pytest.fixture
-def bench(gpu):
-    return Bench(CuPyDevice(0), gpu.asarray, gpu.asnumpy)
+def bench():
+    import cupy
+
+    return Bench(CuPyDevice(0), cupy.asarray, cupy.asnumpy)
 
 
 @pytest.mark.gpu

@@ -140,6 +140,9 @@ def test_few_kernels_have_all_pairs(tool):
                 if name.startswith("f<")
             )
     assert {"g<1>", "h"} <= set(few)
+    nested = [f"w<Cut<{x}>, {y}>" for x in ("1, 2", "3, 4") for y in "abc"]
+    assert covering(nested, 2) == nested
+    assert len(covering(nested, 1)) == 3
     assert len(few) < len(names) // 2
     assert len(covering(names, 1)) < len(few)
     assert covering(names, None) == names
@@ -161,6 +164,22 @@ def test_the_record_is_of_the_kernels_of_today(tool):
     """What a run of the check says of it before it compiles anything."""
     recorded = json.loads(tool.kernel_budgets.FILE.read_text())
     assert checked(tool, recorded, {}, instances()) == ([], True)
+
+
+def test_what_is_still_true_is_not_compiled_again(tool, monkeypatch):
+    budgets = tool.kernel_budgets
+    monkeypatch.setattr(tool.nvrtc, "version", lambda: "13.0")
+    monkeypatch.setattr(budgets, "nvrtc", tool.nvrtc)
+    recorded = record_with(tool)
+    known = budgets.still_true(recorded, [ONE])
+    assert known == recorded["targets"]
+    wider = ONE._replace(shared=2000)
+    found = budgets.measured([wider], all_=True, known=known)
+    assert found == found_with(dynamic=2000)
+    recorded["texts"]["additive"] = "another"
+    assert budgets.still_true(recorded, [ONE]) == {target: {} for target in TARGETS}
+    recorded["compiler"] = "12.9"
+    assert budgets.still_true(recorded, [ONE]) == {}
 
 
 def test_a_record_is_read_as_it_was_written(tool):

@@ -15,8 +15,9 @@ import numpy as np
 import linkern
 from linkern.bench.cuda.machine import require_device
 from linkern.testing import UsageError
+from linkern.testing.frameworks import numpy_dtype
 
-TOLERANCE = {"float16": 2e-2, "float32": 1e-4, "float64": 1e-10}
+TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 SHAPES = ((1, 3, 5), (77, 20, 33), (200, 64, 64), (130, 128, 96))  # T, K, V
 OPERATORS = ("linear_attention", "simple_gla", "gla", "delta_rule", "gated_delta_rule")
 
@@ -52,7 +53,7 @@ def inputs_of(operator: str, shape: tuple[int, ...], dtype: str) -> dict[str, An
         found["log_decay"] = -abs(decay) / 10
     if "delta" in operator:
         found["beta"] = rng.uniform(size=(2, 3, tokens))
-    return {name: x.astype(dtype) for name, x in found.items()}
+    return {name: x.astype(numpy_dtype(dtype)) for name, x in found.items()}
 
 
 def forward(operator: str) -> Callable[..., list[Any]]:

@@ -17,10 +17,12 @@ static, dynamic
     Bytes of shared memory of a block: of the kernel; the most that a launch asks for.
 
 Every kernel that can be launched is compiled and recorded for sm_90; for the others
-those in which each two arguments of a template meet at least once. A check compiles a
-part of these, chosen likewise, and knows by a digest whether the record was made of the
-text of today. What is more than recorded fails; what is less should be recorded, or it
-can be lost again unnoticed.
+those in which each two arguments of a template meet at least once. A digest says
+whether the record was made of the text of today; where it was, a check compiles only so
+many kernels that each argument is in one of them, and a new record only what is not
+there.
+What is more than recorded fails; what is less should be recorded, or it can be lost
+again unnoticed.
 """
 
 import argparse
@@ -30,7 +32,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +45,15 @@ FILE = Path(__file__).with_suffix(".json")
 ACCEPT = "python tools/kernel_budgets.py --write"
 # How many arguments of a template have to meet in some kernel; None for all kernels.
 RECORDED = {"sm_80": 2, "sm_90": None, "sm_100": 2}
-CHECKED = {"sm_80": 1, "sm_90": 2, "sm_100": 1}
+CHECKED = 1
+PART = 8  # kernels that are compiled together
 # Registers of one multiprocessor, given to warps in lots of 256, and the most shared
 # memory that one block may have: CUDA C++ Programming Guide, "Compute Capabilities".
 REGISTERS, LOT = 65536, 8
 SHARED = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
 COLUMNS = ("threads", "registers", "stack", "spilled", "static", "dynamic")
 
-Found = Mapping[str, Mapping[str, Mapping[str, int]]]  # by target, by kernel
+Found = Mapping[str, Mapping[str, dict[str, int]]]  # by target, by kernel
 
 
 def covering(names: Sequence[str], count: int | None) -> list[str]:
@@ -71,8 +74,9 @@ def covering(names: Sequence[str], count: int | None) -> list[str]:
 
 
 def _meetings(name: str, count: int) -> set[tuple[Any, ...]]:
-    kernel, _, arguments = name.rstrip(">").partition("<")
-    places = list(enumerate(arguments.split(", ")))
+    kernel, _, arguments = name.removesuffix(">").partition("<")
+    # A comma inside of an argument is none between two.
+    places = list(enumerate(re.split(r", (?![^<]*>)", arguments)))
     count = min(count, len(places))
     return {(kernel, *meeting) for meeting in combinations(places, count)}
 
@@ -91,28 +95,54 @@ def label(file: str, kernel: str) -> str:
 def chosen(of: Sequence[Instance], file: str, target: str, *, all_: bool) -> list[str]:
     """Return the kernels of a file that are recorded for a target, or those checked."""
     names = covering([one.kernel for one in of if one.file == file], RECORDED[target])
-    return names if all_ else covering(names, CHECKED[target])
+    return names if all_ else covering(names, CHECKED)
 
 
-def measured(of: Sequence[Instance], *, all_: bool, processes: int = 2) -> Found:
-    """Compile, and return by target and kernel what is needed."""
-    by_name = {(one.file, one.kernel): one for one in of}
-    jobs = [
-        (file, target, chosen(of, file, target, all_=all_))
-        for file in sorted({one.file for one in of})
-        for target in RECORDED
-    ]
-    jobs.sort(key=lambda job: -len(job[2]))  # the longest first
-    files, *given = zip(*jobs, strict=True)
+def measured(
+    of: Sequence[Instance], *, all_: bool, known: Found | None = None
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Compile what is not known, and return by target and kernel what is needed."""
+    asked = {(one.file, one.kernel): one for one in of}
     found: dict[str, dict[str, dict[str, int]]] = {target: {} for target in RECORDED}
-    with ProcessPoolExecutor(processes) as pool:
-        everything = pool.map(nvrtc.compiled, map(source, files), *given)
+    jobs = []
+    for file, target in product(sorted({one.file for one in of}), RECORDED):
+        before, left = (known or {}).get(target, {}), []
+        for kernel in chosen(of, file, target, all_=all_):
+            name = label(file, kernel)
+            if name in before:
+                found[target][name] = before[name] | launched(asked[file, kernel])
+            else:
+                left.append(kernel)
+        # Parts of about the same length, for two processes.
+        jobs += [(file, target, left[i : i + PART]) for i in range(0, len(left), PART)]
+    with ProcessPoolExecutor(2) as pool:
+        everything = pool.map(_compiled, jobs)
         for (file, target, _), needs in zip(jobs, everything, strict=True):
             for kernel, need in needs.items():
-                one = by_name[file, kernel]
-                more = {"threads": one.threads, "dynamic": one.shared}
-                found[target][label(file, kernel)] = {**need._asdict(), **more}
+                more = launched(asked[file, kernel])
+                found[target][label(file, kernel)] = need._asdict() | more
     return found
+
+
+def _compiled(job: tuple[str, str, list[str]]) -> dict[str, nvrtc.Needs]:
+    file, target, kernels = job
+    return nvrtc.compiled(source(file), target, kernels)
+
+
+def launched(one: Instance) -> dict[str, int]:
+    """Return what launches ask for."""
+    return {"threads": one.threads, "dynamic": one.shared}
+
+
+def still_true(recorded: Mapping[str, Any], of: Sequence[Instance]) -> Found:
+    """Return the part of a record that was made of the text of today."""
+    if recorded["compiler"] != nvrtc.version():
+        return {}
+    same = {x.file for x in of if recorded["texts"].get(x.file) == digest(x.file)}
+    return {
+        target: {x: n for x, n in kernels.items() if x.partition(": ")[0] in same}
+        for target, kernels in recorded["targets"].items()
+    }
 
 
 def record(of: Sequence[Instance], found: Found) -> dict[str, Any]:
@@ -199,10 +229,7 @@ def _differences(
 ) -> tuple[list[str], list[str]]:
     """Return lines for what is more than recorded, and for what is less."""
     more, less = [], []
-    asked = {
-        label(one.file, one.kernel): {"threads": one.threads, "dynamic": one.shared}
-        for one in of
-    }
+    asked = {label(one.file, one.kernel): launched(one) for one in of}
     for target, kernels in recorded.items():
         for kernel, before in kernels.items():
             # What launches ask for is known of all, what the compiler says of some.
@@ -241,12 +268,12 @@ def main() -> int:
     what.add_argument("--write", action="store_true", help="record what is compiled")
     options = parser.parse_args()
     of = instances()
+    recorded = json.loads(FILE.read_text(encoding="utf-8"))
     if options.write:
-        found = measured(of, all_=True)
+        found = measured(of, all_=True, known=still_true(recorded, of))
         FILE.write_text(to_text(record(of, found)), encoding="utf-8")
         lines = list(_beyond(found))
     elif options.check:
-        recorded = json.loads(FILE.read_text(encoding="utf-8"))
         lines, good = check(recorded, of, measured(of, all_=False), nvrtc.version())
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return 0 if good else 1

@@ -6,6 +6,7 @@ that whoever compiles kernels beforehand compiles those that are launched.
 
 import mmap
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 
 from linkern import feature_maps
 from linkern._cuda.attend import acts_on_entries, attend
+from linkern._cuda.backward import pullback
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO
 
@@ -121,29 +123,31 @@ def instances() -> tuple[Instance, ...]:
 
 
 def _plan_attention(device: Device) -> None:
-    """Plan causal sums in every dtype, size and way."""
-    for inputs in _inputs():
-        for feature_map, decays, normalizes in product(_MAPS, *[(False, True)] * 2):
-            query, _, value = inputs
-            heads = query.shape[:-2]
-            real = np.float64 if query.dtype == np.float64 else np.float32
-            state = untouched((*heads, query.shape[-1], value.shape[-1]), real)
-            attend(
-                device,
-                *inputs,
-                untouched((*query.shape[:-1], 1), real) if decays else None,
-                state,
-                state[..., 0].copy() if normalizes else None,
-                feature_map=feature_map,
-            )
+    """Plan causal sums in every dtype, size and way, and the way back from them."""
+    for inputs, feature_map in product(_inputs(), _MAPS):
+        attend(device, *inputs, feature_map=feature_map)
+        # Cotangents: of the output, which is as the values are, and of the state.
+        like: list[Any] = [inputs[i] for i in (2, 4, 5)]
+        partial(pullback, device, *inputs)(*like, feature_map=feature_map)
 
 
-def _inputs() -> Iterator[tuple[Any, Any, Any]]:
+def _inputs() -> Iterator[tuple[Any, ...]]:
+    """Yield query, key, value, log-decays or None, memory, normalizer or None."""
     shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE)]
-    for name, (lead, (features, values)) in product(IO, shapes):
-        kind = _dtype(name)
-        keys, rows = (*lead, features), (*lead, values)
-        yield untouched(keys, kind), untouched(keys, kind), untouched(rows, kind)
+    flags = product((False, True), (False, True))
+    for name, (lead, (features, values)), (decays, normalizes) in product(
+        IO, shapes, flags
+    ):
+        kind, heads = _dtype(name), lead[:-1]
+        real = np.float64 if name == "float64" else np.float32
+        yield (
+            untouched((*lead, features), kind),
+            untouched((*lead, features), kind),
+            untouched((*lead, values), kind),
+            untouched((*lead, 1), real) if decays else None,
+            untouched((*heads, features, values), real),
+            untouched((*heads, features), real) if normalizes else None,
+        )
 
 
 def _dtype(name: str) -> Any:

@@ -23,7 +23,7 @@ CASES = [
     for peer in PEERS
     for kind in peer.kinds
     for dtype in peer.dtypes
-    if "fla" not in peer.needs and (peer.name != OURS or dtype != "bfloat16")
+    if "fla" not in peer.needs
 ]
 
 

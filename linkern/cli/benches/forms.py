@@ -37,8 +37,8 @@ _QUICK = ("causal", "decode-1")
     "tasks",
     multiple=True,
     metavar="NAME",
-    help=f"Of {', '.join(task.name for task in TASKS)}. Default: all but the last. "
-    "Repeatable.",
+    help=f"Of {', '.join(task.name for task in TASKS)}. Default: all but the last; "
+    "--device cuda has others. Repeatable.",
 )
 @click.option(
     "--length",
