@@ -4,6 +4,7 @@ The emulator of the tests is another device; whoever plans launches does not kno
 one it has.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -43,7 +44,15 @@ class Launch(NamedTuple):
 
 
 class Device(Protocol):
-    """What launches need beside arrays, which behave as NumPy's do."""
+    """What launches need beside arrays, which behave as NumPy's do.
+
+    Attributes
+    ----------
+    library : str
+        Whose arrays they are, as users import it.
+    """
+
+    library: str
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of it, in C order."""
@@ -54,9 +63,17 @@ class Device(Protocol):
     def launch(self, launch: Launch) -> None:
         """Run a kernel, after everything that was launched before."""
 
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Return what launches again all that `work` would launch, and only that.
+
+        Nothing is launched while it is recorded.
+        """
+
 
 class CuPyDevice:
     """The GPU and the stream that are current in CuPy when something is launched."""
+
+    library = "cupy"
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of CuPy."""
@@ -83,6 +100,18 @@ class CuPyDevice:
             (launch.parameters,),
             shared_mem=launch.shared,
         )
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Record a CUDA graph, on a stream of its own; it goes to the current one."""
+        import cupy  # noqa: PLC0415
+
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            stream.begin_capture()
+            try:
+                work()
+            finally:  # a stream that goes on capturing cannot be used for anything
+                graph = stream.end_capture()
+        return graph.launch  # type: ignore[no-any-return]
 
 
 @cache

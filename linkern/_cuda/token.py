@@ -1,5 +1,7 @@
 """The recurrence token by token on a GPU: for every operator that is data for it."""
 
+from typing import Any
+
 import numpy as np
 
 from linkern._array import astype, broadcast_shapes, broadcast_to, dtype_name
@@ -54,14 +56,17 @@ def recurrent(device: Device, memory: Array, of: Terms) -> tuple[Array, Array]:
     if of.crosswise:
         msg = "`crosswise` terms have no kernel; transpose the memory and the terms."
         raise ValueError(msg)
-    arrays = [x for x in of if hasattr(x, "shape")]
-    lead = broadcast_shapes(*(x.shape[:-2] for x in (memory, *arrays)))
+    arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
+    lead = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
     dtype = of.query.dtype
     laid = _laid(memory, of, lead)
-    before = broadcast_to(memory, (*lead, *memory.shape[-2:])).copy(order="C")
+    start: Any = broadcast_to(memory, (*lead, *memory.shape[-2:]))
+    before = start.copy(order="C")
     after = device.empty(before.shape, before.dtype)
     batch, heads, tokens, _ = laid.query.shape
-    output = device.empty((batch, heads, tokens, before.shape[-1]), laid.query.dtype)
+    output: Any = device.empty(
+        (batch, heads, tokens, before.shape[-1]), laid.query.dtype
+    )
     if batch * heads:
         device.launch(plan(device, laid, before, output, after))
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), after

@@ -1,7 +1,7 @@
 """The emulator as a device: launches, under one of its schedules, and what it counted."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,8 @@ class Emulator:
         All of them, in order.
     """
 
+    library = "numpy"
+
     def __init__(
         self,
         way: Way | None = None,
@@ -81,6 +83,7 @@ class Emulator:
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
+        self._recorded: list[Launch] | None = None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new array, of bits that are not a number in any dtype."""
@@ -101,6 +104,9 @@ class Emulator:
         LaunchFailed
             If it does what it must not.
         """
+        if self._recorded is not None:
+            self._recorded.append(launch)
+            return
         way = self.way
         self.launches.append(launch)
         path = kernel_library(launch.file, launch.kernel, self._mode, self._changed)
@@ -126,3 +132,17 @@ class Emulator:
         counts = (ctypes.c_longlong * len(COUNTED))()
         self._runtime.emulator_statistics(counts)
         self.counts = dict(zip(COUNTED, counts, strict=True))
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what is launched instead of running it, and return what runs it."""
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+
+        def replay() -> None:
+            for launch in recorded:
+                self.launch(launch)
+
+        return replay
