@@ -27,6 +27,8 @@ __all__ = [
     "mT",
     "namespace",
     "namespace_name",
+    "of_same_heads",
+    "on_cupy",
     "on_numpy",
     "ones",
     "reshape",
@@ -57,6 +59,12 @@ def on_numpy(*arrays: object) -> bool:
     """Whether all arrays are NumPy's, or None, or traced (`linkern._tape`) over it."""
     plain = (getattr(x, "untraced", x) for x in arrays)
     return all(x is None or isinstance(x, np.ndarray) for x in plain)
+
+
+def on_cupy(*arrays: object) -> bool:
+    """Whether all arrays are CuPy's, or None, or traced over it; at least one is."""
+    plain = [getattr(x, "untraced", x) for x in arrays if x is not None]
+    return bool(plain) and all(map(array_api_compat.is_cupy_array, plain))
 
 
 def namespace(*arrays: Array) -> Namespace:
@@ -164,6 +172,14 @@ def writable(*arrays: Array) -> bool:
 def reshape(x: Array, shape: tuple[int, ...]) -> Array:
     """Return `x` in another shape of the same size."""
     return cast(Array, namespace(x).reshape(x, shape))
+
+
+def of_same_heads(*arrays: Array) -> bool:
+    """Whether all axes but the last two are the same: no row belongs to several heads.
+
+    The gradient of a row that does is a sum, and should not be rounded on the way.
+    """
+    return len({tuple(x.shape[:-2]) for x in arrays}) == 1
 
 
 def softmax(x: Array) -> Array:

@@ -8,8 +8,9 @@ tokens they take at once: in rounding, storage and speed, never in meaning.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
-from linkern import _cpu
+from linkern import _cpu, _cuda
 from linkern._array import concat
 from linkern._chunk import attend, chunks, write
 from linkern._recurrence import Terms, token
@@ -17,6 +18,8 @@ from linkern._tape import recomputed
 from linkern._typing import Array
 
 __all__ = ["DEFAULT_CHUNK_SIZE", "FORM_NAMES", "Form", "form_named", "spans"]
+
+Native: TypeAlias = Callable[[Array, Terms], tuple[Array, Array] | None]
 
 FORM_NAMES = ("auto", "recurrent", "chunkwise", "parallel")
 DEFAULT_CHUNK_SIZE = 64
@@ -37,21 +40,23 @@ class Form:
         Tokens that meet the memory at once; None for all of them.
     together : int
         How many times as many a span has.
-    on_numpy : callable or None
-        The same for NumPy arrays, in place (`linkern._cpu`), or None for what it does
-        not take.
+    natives : tuple of callable
+        The same for arrays of one library, from a memory and terms: in place on NumPy
+        (`linkern._cpu`), by kernels on CuPy (`linkern._cuda`). Each returns None for
+        what it does not take.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
     size: int | None
     together: int = 1
-    on_numpy: Callable[[Array, Terms], tuple[Array, Array] | None] | None = None
+    natives: tuple[Native, ...] = ()
 
     def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
         """Take one span after the other, each with the memory the last one left."""
-        found = None if self.on_numpy is None else self.on_numpy(memory, of)
-        if found is not None:
-            return found
+        for native in self.natives:
+            found = native(memory, of)
+            if found is not None:
+                return found
         outputs = []
         length = of.key.shape[-2]
         # Without a token there is no token's equation, but chunks may be empty.
@@ -75,19 +80,21 @@ class Form:
 
 
 def form_named(name: str, chunk_size: int | None) -> Form:
-    """Return the form called `name`; ``"auto"`` is chunkwise, always linear.
+    """Return the form called `name`; ``"auto"`` is chunkwise, and kernels on CuPy.
 
     ``recurrent`` takes one token at a time, memory first: the RNN of equations 18 to 20
     of the paper. ``chunkwise`` is quadratic inside a chunk and recurrent between them.
     ``parallel`` takes all tokens at once through the T x T matrix of scores.
     """
     if name == "recurrent":
-        return Form(token, 1, on_numpy=_cpu.recurrent)
+        return Form(token, 1, natives=(_cpu.recurrent,))
     if name == "parallel":
         return Form(_whole, None)
     size = chunk_size or DEFAULT_CHUNK_SIZE
-    on_numpy = partial(_cpu.chunkwise, size=size)
-    return Form(partial(chunks, size=size), size, _TOGETHER, on_numpy)
+    natives: tuple[Native, ...] = (partial(_cpu.chunkwise, size=size),)
+    if name == "auto":
+        natives = (_cuda.recurrence, *natives)
+    return Form(partial(chunks, size=size), size, _TOGETHER, natives)
 
 
 def _whole(memory: Array, of: Terms) -> tuple[Array, Array]:

@@ -8,10 +8,11 @@ sequences, the scale and the dtype of the output are the same for all, and live 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypedDict, TypeVar
 
-from linkern import _validate
-from linkern._array import astype, broadcast_to, reshape, zeros
+from linkern import _cuda, _validate
+from linkern._array import astype, broadcast_to, of_same_heads, on_cupy, reshape, zeros
 from linkern._forms import FORM_NAMES, Form, form_named
 from linkern._packing import run_packed
 from linkern._state import AttentionResult, State
@@ -67,6 +68,9 @@ class Definition:
         Whether decay and erase act on the value side of the memory.
     affine : bool
         Whether a span of tokens is an affine map of the memory.
+    as_given : bool
+        Whether `attend` makes terms of its inputs as they are: then kernels may get
+        them in the dtype that they came in.
     """
 
     name: str
@@ -81,6 +85,7 @@ class Definition:
     inverse_root_scale: bool = True
     crosswise: bool = False
     affine: bool = True
+    as_given: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ class Prepared:
         Leading axes, value heads included.
     dtype : dtype
         Of the output.
+    like : array
+        Its library, device and dtype are those of the computation.
     """
 
     definition: Definition
@@ -109,12 +116,7 @@ class Prepared:
     sizes: Mapping[str, int]
     batch: tuple[int, ...]
     dtype: Any
-
-    @property
-    def like(self) -> Array:
-        """An input: its library, device and dtype are those of the computation."""
-        found: Array = next(x for x in self.inputs.values() if x is not None)
-        return found
+    like: Array
 
     def initial_state(self, state: State | None) -> State:
         """Return the state that the first token meets, with all leading axes."""
@@ -246,6 +248,7 @@ def prepare(
 ) -> Prepared:
     """Check all inputs against each other and bring them into the common shape."""
     scale = _validate.scale(scale)
+    for_kernels = form == "auto" and definition.as_given
     if not isinstance(form, Form):  # a form of our own is passed by `span_map` alone
         form = _validate.form(form, FORM_NAMES)
         form = form_named(form, _validate.chunk_size(chunk_size, form))
@@ -260,6 +263,9 @@ def prepare(
     _validate.home(main)
     _validate.home(wide)
     sizes = _validate.shapes(given, definition.axes)
+    like = next(iter(wide.values()))
+    if for_kernels and on_cupy(*wide.values()) and of_same_heads(*main.values()):
+        wide |= main
     wide = _in_groups(wide, definition.axes)
     batch = _batch(wide, definition)
     _values(given)
@@ -273,10 +279,13 @@ def prepare(
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
     for name, x in wide.items():
         ready[name] = _common(x, definition.axes[name], batch)
-    if factor is not None and factor != 1 and "query" in ready:
-        ready["query"] = ready["query"] * factor
     dtype = given[definition.required[0]].dtype
-    return Prepared(definition, ready, form, sizes, batch, dtype)
+    if factor is not None and factor != 1 and "query" in ready:
+        if ready["query"].dtype == like.dtype:
+            ready["query"] = ready["query"] * factor
+        else:  # it would be rounded; kernels scale what they read out
+            form = replace(form, natives=(partial(_cuda.recurrence, scale=factor),))
+    return Prepared(definition, ready, form, sizes, batch, dtype, like)
 
 
 def _in_groups(wide: dict[str, Array], axes: Mapping[str, str]) -> dict[str, Array]:

@@ -46,6 +46,13 @@ class Terms(NamedTuple):
     early_read: bool = False
     crosswise: bool = False
 
+    @property
+    def is_additive(self) -> bool:
+        """Whether a token adds to the memory, which fades as a whole, and no more."""
+        if self.erase is not None or self.early_read or self.crosswise:
+            return False
+        return self.log_decay is None or self.log_decay.shape[-1] == 1
+
     def span(self, tokens: slice) -> "Terms":
         """Return the terms of some tokens."""
         return self.mapped(lambda x: x[..., tokens, :])

@@ -7,6 +7,7 @@ import os
 for library_of_threads in ("OPENBLAS", "OMP", "MKL"):
     os.environ.setdefault(f"{library_of_threads}_NUM_THREADS", "1")
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -34,6 +35,22 @@ def pytest_collection_modifyitems(items):
     for item in items:
         used = OPTIONAL.intersection(getattr(item, "fixturenames", ()))
         item.extra_keyword_matches.update(used)
+
+
+@cache
+def without_gpu():
+    """Return why nothing can run on a GPU here; None if it can."""
+    if find_spec("cupy") is None:
+        return "CuPy is not installed"
+    if not import_module("cupy").cuda.is_available():
+        return "CuPy finds no CUDA device"
+    return None
+
+
+def pytest_runtest_setup(item):
+    """Skip what needs a GPU where there is none, or fail if there must be one."""
+    if item.get_closest_marker("gpu") and (reason := without_gpu()):
+        (pytest.fail if "gpu" in REQUIRED else pytest.skip)(reason)
 
 
 class Library:

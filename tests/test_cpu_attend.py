@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import linkern
 from linkern import _cpu
 from linkern._cpu import additive, forward, shelves
+from linkern._cpu.features import in_place
 from linkern._cpu.threads import thread_count
 from linkern._cpu.walking import Layout
 from linkern._forms import Form
@@ -99,7 +100,7 @@ def test_features_made_on_the_way_are_those_of_the_map():
                 memory,
                 None,
                 causal=causal,
-                feature_map=_cpu.in_place(feature_map),
+                feature_map=feature_map,
             )
             same(found, due)
 
@@ -109,7 +110,7 @@ def test_elu_plus_one_in_place_keeps_relative_accuracy(dtype):
     x = np.concatenate([np.linspace(-80, 5, 999), [-np.inf, np.inf, np.nan, 0, -0.0]])
     x = x.astype(dtype)
     out, spare, zeros = np.empty_like(x), np.empty_like(x), np.zeros_like(x)
-    _cpu.in_place(linkern.elu_plus_one).write(x, out, spare, zeros)
+    in_place(linkern.elu_plus_one).write(x, out, spare, zeros)
     due = linkern.elu_plus_one(x.astype("float64"))
     np.testing.assert_allclose(out, due, rtol=4 * np.finfo(dtype).eps, atol=0)
 
@@ -175,7 +176,7 @@ def law_results_do_not_depend_on_threads_or_blocks(monkeypatch, dtype, heads, ca
     state = np.zeros((heads, 8, 8), wide), np.zeros((heads, 8), wide)
     gates = log_decay if causal else None
     run = partial(_cpu.attend, query, key, value, gates, *state, causal=causal, size=32)
-    run = partial(run, feature_map=_cpu.in_place(linkern.elu_plus_one))
+    run = partial(run, feature_map=linkern.elu_plus_one)
     due = run()
     for threads in (1, 2, 4, 100):
         for together, chunks in ((1, 1), (2, 3), (8, 16)):

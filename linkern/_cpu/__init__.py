@@ -5,7 +5,7 @@ operators: it takes features and values, or the terms of a recurrence, as the ar
 forms do, and is judged as any other kernel is.
 """
 
-from linkern._cpu.features import acts_on_entries, in_place
+from linkern._cpu.features import acts_on_entries
 from linkern._cpu.terms import attend, chunkwise, recurrent
 
-__all__ = ["acts_on_entries", "attend", "chunkwise", "in_place", "recurrent"]
+__all__ = ["acts_on_entries", "attend", "chunkwise", "recurrent"]

@@ -7,16 +7,21 @@ from typing import Any
 from linkern._array import on_numpy
 from linkern._cpu import backward, forward
 from linkern._cpu.chunks import chunks
+from linkern._cpu.features import in_place
 from linkern._cpu.recurrent import recurrent as token_by_token
 from linkern._recurrence import Terms
 from linkern._tape import joint, raw
 from linkern._typing import Array
+from linkern.feature_maps import identity
 
 __all__ = ["attend", "chunkwise", "recurrent"]
 
 
-def attend(*arrays: Any, **options: Any) -> tuple[Any, Any, Any]:
+def attend(
+    *arrays: Any, feature_map: Any = identity, **given: Any
+) -> tuple[Any, Any, Any]:
     """Call `linkern._cpu.forward.attend`; the arrays may be traced."""
+    options = {"feature_map": in_place(feature_map), **given}
 
     def back(
         plain: Sequence[Any], varying: Sequence[int], cotangents: Mapping[int, Any]
@@ -37,7 +42,7 @@ def chunkwise(memory: Array, of: Terms, size: int) -> tuple[Array, Array] | None
     arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
     if not on_numpy(*arrays):
         return None
-    if _is_additive(of):
+    if of.is_additive:
         output, last, _ = attend(*arrays[1:5], memory, None, size=size)
         return output, last
     return None if _traced(*arrays) else chunks(memory, of, size)
@@ -49,11 +54,6 @@ def recurrent(memory: Array, of: Terms) -> tuple[Array, Array] | None:
     if not on_numpy(*arrays) or _traced(*arrays):
         return None
     return token_by_token(memory, of)
-
-
-def _is_additive(of: Terms) -> bool:
-    by_token = of.log_decay is None or of.log_decay.shape[-1] == 1
-    return by_token and of.erase is None and not (of.early_read or of.crosswise)
 
 
 def _traced(*arrays: Any) -> bool:

@@ -3,3 +3,8 @@
 A kernel is a file, one for each way of taking the sums; a launch is data, so that
 the emulator of the tests takes it as a GPU does. Nothing here knows operators.
 """
+
+from linkern._cuda.attend import acts_on_entries
+from linkern._cuda.terms import attend, recurrence
+
+__all__ = ["acts_on_entries", "attend", "recurrence"]

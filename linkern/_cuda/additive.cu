@@ -6,32 +6,10 @@
 // A block of threads takes one head and kColumns columns of its values through all tokens,
 // kChunk of them at a time and kPanel features at a time. The memory itself lies where it
 // is returned; each entry is read and written by the same thread.
-#include "common.cuh"
+#include "panels.cuh"
 
-constexpr int kChunk = 16, kPanel = 32, kColumns = 32, kThreads = 128;
+constexpr int kColumns = kPanel, kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-
-// What is left of one token, or of the memory, when another is read: exponentials of sums
-// of log-decays, never of differences, since a sum may be minus infinity.
-template <class Real> struct Decays {
-  Real between[kChunk][kChunk + 1];  // [reader][written]; 0 above the diagonal
-  Real entering[kChunk];             // of the memory, at each token
-  Real leaving[kChunk];              // of each token, behind the chunk
-};
-
-template <class Real> DEVICE void find_decays(Decays<Real>& of, const Real* log_decay, int thread) {
-  if (thread < kChunk) {
-    Real sum = 0;
-    for (int reader = 0; reader < kChunk; reader++) {
-      if (reader > thread) sum += log_decay[reader];
-      of.between[reader][thread] = reader < thread ? Real(0) : exp(sum);
-    }
-    of.leaving[thread] = exp(sum);
-    Real before = 0;
-    for (int i = 0; i <= thread; i++) before += log_decay[i];
-    of.entering[thread] = exp(before);
-  }
-}
 
 template <class Io, class Real> struct Forward {
   Rows<const Io> query, key, value;
@@ -51,19 +29,6 @@ template <class Real> struct Tiles {
   Decays<Real> decays;
 };
 
-// Rows `first` to `first + count` of a tile, from channel `channel` on; zeros where the
-// sequence or its channels end.
-template <int Width, int Map, class Io, class Real, int Pitch>
-DEVICE void load_tile(Real (&tile)[kChunk][Pitch], const Io* rows, i64 stride, int count,
-                      int channel, int channels, int thread) {
-  for (int i = thread; i < kChunk * Width; i += kThreads) {
-    int row = i / Width, column = i % Width;
-    bool there = row < count && channel + column < channels;
-    tile[row][column] =
-        there ? feature<Map>(Real(wide(rows[row * stride + channel + column]))) : Real(0);
-  }
-}
-
 template <class Io, class Real, int Map, bool Decay, bool Normalize>
 __global__ void __launch_bounds__(kThreads) additive_forward(Forward<Io, Real> of) {
   SHARED_MEMORY(shared);
@@ -71,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) additive_forward(Forward<Io, Real> o
   Real* normalizer = reinterpret_cast<Real*>(shared + sizeof(Tiles<Real>));  // K of them
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int features = of.sizes.features, values = of.sizes.values;
-  const int slices = (values + kColumns - 1) / kColumns;
+  const int slices = max(1, (values + kColumns - 1) / kColumns);
   const int slice = int(blockIdx.x % slices), column = slice * kColumns + lane;
   const i64 head = blockIdx.x / slices;
   const i64 in_batch = head / of.sizes.heads, in_head = head % of.sizes.heads;
@@ -92,29 +57,33 @@ __global__ void __launch_bounds__(kThreads) additive_forward(Forward<Io, Real> o
   for (i64 start = 0; start < of.sizes.tokens || first; start += kChunk, first = false) {
     const i64 rest = of.sizes.tokens - start;
     const int count = int(rest < kChunk ? rest : kChunk);
-    load_tile<kColumns, IDENTITY>(tiles.value, value + start * of.value.token, of.value.token,
-                                  count, slice * kColumns, values, thread);
+    load_tile<kThreads, IDENTITY>(tiles.value, value + start * of.value.token, of.value.token,
+                                    count, slice * kColumns, values, thread);
     if (Decay && thread < kChunk)
       tiles.log_decay[thread] =
           thread < count ? log_decay[(start + thread) * of.log_decay.token] : Real(0);
     __syncthreads();  // of the log-decays
-    if (Decay) find_decays(tiles.decays, tiles.log_decay, thread);
+    if (Decay) {
+      find_edges(tiles.decays, tiles.log_decay, thread);
+      find_between(tiles.decays, tiles.log_decay, thread);
+    }
+    __syncthreads();  // of the decays: without features there is no panel to wait for
 
     // Entry i of thread t is pair (row t / kChunk + i kThreads / kChunk, t % kChunk), and
     // token warp + i kWarps in the thread's column of the output.
     Real scores[kChunk * kChunk / kThreads] = {}, found[kChunk / kWarps] = {}, weight = 0;
     for (int panel = 0; panel < features; panel += kPanel) {
-      load_tile<kPanel, Map>(tiles.query, query + start * of.query.token, of.query.token, count,
-                             panel, features, thread);
-      load_tile<kPanel, Map>(tiles.key, key + start * of.key.token, of.key.token, count, panel,
-                             features, thread);
+      load_tile<kThreads, Map>(tiles.query, query + start * of.query.token, of.query.token,
+                               count, panel, features, thread);
+      load_tile<kThreads, Map>(tiles.key, key + start * of.key.token, of.key.token, count,
+                               panel, features, thread);
       for (int k = warp; k < kPanel; k += kWarps) {
         const i64 entry = i64(panel + k) * values + column;
         const Real* from = first ? memory_before : memory;
         bool there = panel + k < features && column < values && from != nullptr;
         tiles.memory[k][lane] = there ? from[entry] : Real(0);
       }
-      __syncthreads();  // of the panel, and of the decays
+      __syncthreads();  // of the panel
       for (int i = 0; i < kChunk * kChunk / kThreads; i++) {
         int reader = thread / kChunk + i * (kThreads / kChunk), written = thread % kChunk;
         for (int k = 0; k < kPanel; k++)

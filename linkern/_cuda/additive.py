@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linkern._array import dtype_name
-from linkern._cuda.device import Device, Launch
+from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO, address_or_null, real_of, record, rows
-from linkern._typing import Array
 
 __all__ = ["Call", "forward", "sizes"]
 
@@ -92,7 +91,8 @@ def _shared(of: Call) -> int:
     tiles = 2 * chunk * (panel + 1) + chunk * columns + panel * columns
     numbers = tiles + chunk * (chunk + 1) + 2 * chunk + decays
     itemsize = 8 if real_of(of.query) == "double" else 4
-    return (numbers + of.query.shape[-1]) * itemsize
+    features: int = of.query.shape[-1]
+    return (numbers + features) * itemsize
 
 
 def _cpp(flag: bool) -> str:

@@ -5,9 +5,8 @@ from typing import Any
 from linkern import feature_maps
 from linkern._cuda import additive
 from linkern._cuda.additive import Call
-from linkern._cuda.device import Device
+from linkern._cuda.device import Array, Device
 from linkern._cuda.layouts import by_head
-from linkern._typing import Array
 
 __all__ = ["acts_on_entries", "attend", "call_of", "feature_map_name"]
 

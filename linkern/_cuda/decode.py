@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linkern._array import dtype_name
-from linkern._cuda.device import Device, Launch
+from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import (
     IO,
     ROWS,
@@ -15,7 +15,6 @@ from linkern._cuda.layouts import (
     record,
     rows,
 )
-from linkern._typing import Array
 
 __all__ = ["Held", "plan", "zeros"]
 
@@ -39,9 +38,16 @@ class Held(NamedTuple):
         ``V``: columns of the memory that count.
     """
 
-    memory: Any
-    normalizer: Any
+    memory: Array
+    normalizer: Array | None
     values: int
+
+    def fill(self, memory: Array, normalizer: Array | None) -> None:
+        """Take over the numbers of a state (..., K, V), (..., K)."""
+        heads, features, _ = self.memory.shape
+        self.memory[..., : self.values] = memory.reshape(heads, features, self.values)
+        if self.normalizer is not None and normalizer is not None:
+            self.normalizer[...] = normalizer.reshape(heads, 1, features)
 
     def copy(self) -> "Held":
         """Return the same in other arrays."""
@@ -60,11 +66,11 @@ def zeros(
 ) -> Held:
     """Return the state before the first token."""
     wide = 16 // dtype.itemsize
-    memory: Any = device.empty((heads, features, -(-values // wide) * wide), dtype)
+    memory = device.empty((heads, features, -(-values // wide) * wide), dtype)
     memory[...] = 0
     if not normalize:
         return Held(memory, None, values)
-    normalizer: Any = device.empty((heads, _slices(values), features), dtype)
+    normalizer = device.empty((heads, _slices(values), features), dtype)
     normalizer[...] = 0
     return Held(memory, normalizer, values)
 
@@ -146,7 +152,7 @@ def _slices(values: int) -> int:
     return max(1, -(-values // _COLUMNS))
 
 
-def _token(device: Device, name: str, x: Any) -> Any:
+def _token(device: Device, name: str, x: Array) -> Any:
     """Return one token as the struct ``Rows``, as it lies."""
     found = by_head(x[..., None, :])
     if device.address(found) != device.address(x):

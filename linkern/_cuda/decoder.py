@@ -13,9 +13,9 @@ import numpy as np
 from linkern import _validate
 from linkern._cuda import decode
 from linkern._cuda.attend import feature_map_name
-from linkern._cuda.device import Device, Launch
+from linkern._cuda.device import Array, Device, Launch
 from linkern._state import State
-from linkern._typing import Array, FeatureMapFunction
+from linkern._typing import FeatureMapFunction
 from linkern._validate import decoder as checks
 from linkern.feature_maps import elu_plus_one
 
@@ -55,31 +55,22 @@ class CudaDecoder:
         checks.no_window(window)
         self._device, self._scale = device, _validate.scale(scale)
         self._feature_map = feature_map_name(feature_map)
-        given = (batch_shape, key_dim, value_dim)
-        before: Any = state
+        given, of_state = (batch_shape, key_dim, value_dim), None
         if state is None:
             sizes = checks.sizes(*given)
-            self._dtype = checks.token_dtype(dtype, None, checks.GPU_DTYPES)
         else:
-            sizes = checks.sizes_of(
-                state, *given, normalize=normalize, library=device.library
-            )
-            self._dtype = checks.token_dtype(
-                dtype, before.memory.dtype, checks.GPU_DTYPES
-            )
-        batch, features, values = sizes
-        self._batch = batch
-        self._key_shape, self._value_shape = (*batch, features), (*batch, values)
-        heads, wide = math.prod(batch), np.result_type(self._dtype, np.float32)
-        self._state = decode.zeros(
-            device, heads, features, values, wide, normalize=normalize
-        )
+            options: Any = {"normalize": normalize, "library": device.library}
+            sizes = checks.sizes_of(state, *given, **options)
+            of_state = state.memory.dtype
+        self._dtype = checks.token_dtype(dtype, of_state, checks.GPU_DTYPES)
+        self._batch, features, values = sizes
+        self._key_shape = (*self._batch, features)
+        self._value_shape = (*self._batch, values)
+        shape = (math.prod(self._batch), features, values)
+        wide = np.result_type(self._dtype, np.float32)
+        self._state = decode.zeros(device, *shape, wide, normalize=normalize)
         if state is not None:
-            memory = before.memory.reshape(heads, features, values)
-            self._state.memory[..., :values] = memory
-            if normalize:
-                normalizer = before.normalizer.reshape(heads, 1, features)
-                self._state.normalizer[...] = normalizer
+            self._state.fill(state.memory, state.normalizer)
         self._planned: tuple[Any, Launch] | None = None
 
     @property

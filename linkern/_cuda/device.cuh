@@ -48,6 +48,9 @@ DEVICE u32 pack(f16, float low, float high) {
   return pair;
 }
 
+// The largest power of two that is not above a positive number.
+DEVICE float power_of_two(float x) { return __uint_as_float(__float_as_uint(x) & 0x7f800000u); }
+
 // -- shared memory in bytes
 
 typedef u32 SharedBase;

@@ -6,12 +6,16 @@ one it has.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from linkern._array import on_cupy
 from linkern._cuda.sources import source
-from linkern._typing import Array
+from linkern._tape import raw
 
-__all__ = ["CuPyDevice", "Device", "Launch"]
+__all__ = ["Array", "CuPyDevice", "Device", "Launch", "device_of"]
+
+# Of CuPy, or of NumPy in the emulator: what both have in common.
+Array: TypeAlias = Any
 
 # What a block may have without asking, and what the largest kernels ask for fits into
 # what every GPU since compute capability 8.0 gives: 99 KiB.
@@ -33,6 +37,8 @@ class Launch(NamedTuple):
         Bytes of shared memory of a block.
     parameters : ndarray of shape ()
         Its only argument: a record of NumPy, laid out as the struct in C.
+    holds : tuple of array
+        What must not be freed before it runs, though only addresses of it are used.
     """
 
     file: str
@@ -41,6 +47,7 @@ class Launch(NamedTuple):
     threads: int
     shared: int
     parameters: Any
+    holds: tuple[Array, ...] = ()
 
 
 class Device(Protocol):
@@ -53,6 +60,10 @@ class Device(Protocol):
     """
 
     library: str
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many blocks run at once, at least."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of it, in C order."""
@@ -71,16 +82,34 @@ class Device(Protocol):
 
 
 class CuPyDevice:
-    """The GPU and the stream that are current in CuPy when something is launched."""
+    """A GPU, and whichever stream is current on it when something is launched.
+
+    Parameters
+    ----------
+    number : int, optional
+        Its number among those that CUDA sees. Default: that of the current one.
+    """
 
     library = "cupy"
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return a new array of CuPy."""
+    def __init__(self, number: int | None = None) -> None:
         import cupy  # noqa: PLC0415 -- an optional package
 
-        found: Array = cupy.empty(shape, dtype)
+        self._cupy, self._device = cupy, cupy.cuda.Device(number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CuPyDevice, (self._device.id,)
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are: that many blocks run at once at least."""
+        found: int = self._device.attributes["MultiProcessorCount"]
         return found
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return a new array of CuPy."""
+        with self._device:
+            return self._cupy.empty(shape, dtype)
 
     def address(self, x: Array) -> int:
         """Return the device pointer of an array."""
@@ -89,29 +118,32 @@ class CuPyDevice:
 
     def launch(self, launch: Launch) -> None:
         """Compile the kernel if this is its first time, and run it."""
-        function = _compiled(launch.file, launch.kernel)
-        if launch.shared > _UNASKED:
-            # Asked for on every device anew, and at every launch, since CuPy keeps
-            # one function for each device; it costs about a microsecond.
-            function.max_dynamic_shared_size_bytes = launch.shared
-        function(
-            (launch.blocks,),
-            (launch.threads,),
-            (launch.parameters,),
-            shared_mem=launch.shared,
-        )
+        with self._device:
+            function = _compiled(launch.file, launch.kernel)
+            if launch.shared > _UNASKED:
+                # CuPy has a function for each device, so this is not done once.
+                function.max_dynamic_shared_size_bytes = launch.shared
+            function(
+                (launch.blocks,),
+                (launch.threads,),
+                (launch.parameters,),
+                shared_mem=launch.shared,
+            )
 
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
         """Record a CUDA graph, on a stream of its own; it goes to the current one."""
-        import cupy  # noqa: PLC0415
-
-        with cupy.cuda.Stream(non_blocking=True) as stream:
+        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
             stream.begin_capture()
             try:
                 work()
             finally:  # a stream that goes on capturing cannot be used for anything
                 graph = stream.end_capture()
-        return graph.launch  # type: ignore[no-any-return]
+
+        def replay() -> None:
+            with self._device:
+                graph.launch()
+
+        return replay
 
 
 @cache
@@ -122,3 +154,13 @@ def _compiled(file: str, kernel: str) -> Any:
         code=source(file), options=("-std=c++17",), name_expressions=(kernel,)
     )
     return module.get_function(kernel)
+
+
+def device_of(*arrays: Any) -> Device | None:
+    """Return the GPU that CuPy arrays are on; None if one is not of CuPy.
+
+    The arrays may be traced or None. That they are on one device has been checked.
+    """
+    if not on_cupy(*arrays):
+        return None
+    return CuPyDevice(next(raw(x) for x in arrays if x is not None).device.id)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from linkern._array import dtype_name
-from linkern._cuda.device import Device
-from linkern._typing import Array
+from linkern._cuda.device import Array, Device
 
 __all__ = ["IO", "ROWS", "address_or_null", "by_head", "real_of", "record", "rows"]
 

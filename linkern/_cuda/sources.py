@@ -15,7 +15,10 @@ _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 @cache
 def source(name: str) -> str:
-    """Return the text of ``name.cu`` with every file that it includes, each once."""
+    """Return the text of ``name.cu`` with every file that it includes, each once.
+
+    A name is that of a file here, or a path to one elsewhere.
+    """
     seen: set[str] = set()
 
     def whole(file: str) -> str:

@@ -1,11 +1,10 @@
 """The recurrence token by token on a GPU: for every operator that is data for it."""
 
-from typing import Any
 
 import numpy as np
 
 from linkern._array import astype, broadcast_shapes, broadcast_to, dtype_name
-from linkern._cuda.device import Device, Launch
+from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import (
     IO,
     ROWS,
@@ -16,7 +15,6 @@ from linkern._cuda.layouts import (
     rows,
 )
 from linkern._recurrence import Terms
-from linkern._typing import Array
 
 __all__ = ["plan", "recurrent"]
 
@@ -60,13 +58,11 @@ def recurrent(device: Device, memory: Array, of: Terms) -> tuple[Array, Array]:
     lead = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
     dtype = of.query.dtype
     laid = _laid(memory, of, lead)
-    start: Any = broadcast_to(memory, (*lead, *memory.shape[-2:]))
+    start: Array = broadcast_to(memory, (*lead, *memory.shape[-2:]))
     before = start.copy(order="C")
     after = device.empty(before.shape, before.dtype)
     batch, heads, tokens, _ = laid.query.shape
-    output: Any = device.empty(
-        (batch, heads, tokens, before.shape[-1]), laid.query.dtype
-    )
+    output = device.empty((batch, heads, tokens, before.shape[-1]), laid.query.dtype)
     if batch * heads:
         device.launch(plan(device, laid, before, output, after))
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), after

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern import _validate
-from linkern._array import is_array, namespace_name
 from linkern._cpu.threads import thread_count
 from linkern._cuda.decoder import CudaDecoder
-from linkern._cuda.device import CuPyDevice
+from linkern._cuda.device import CuPyDevice, device_of
 from linkern._decoder.cells import Cells, width
 from linkern._decoder.helpers import Helpers
 from linkern._state import State, without_normalizer_column
@@ -137,10 +136,9 @@ class Decoder:
         cls, state: State | None = None, *, device: str | None = None, **options: Any
     ) -> Any:
         """Return a decoder of the arrays that will come: not of this class on a GPU."""
-        memory: Any = getattr(state, "memory", None)
-        on_gpu = is_array(memory) and namespace_name(memory) == "cupy"
-        if device == "cuda" or (device is None and on_gpu):
-            return CudaDecoder(CuPyDevice(), state, **options)
+        gpu = device_of(getattr(state, "memory", None)) if device != "cpu" else None
+        if gpu is not None or device == "cuda":
+            return CudaDecoder(gpu or CuPyDevice(), state, **options)
         return super().__new__(cls)
 
     def __init__(

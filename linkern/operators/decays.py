@@ -40,11 +40,13 @@ def _by_head(form: Form, state: State, **inputs: Any) -> tuple[Array, State]:
     return _attend(form, state, log_decay=repeated, **inputs)
 
 
-RETENTION = Definition("retention", {**_QKV, "log_decay": ""}, _by_head)
+RETENTION = Definition("retention", {**_QKV, "log_decay": ""}, _by_head, as_given=True)
 LIGHTNING_ATTENTION = Definition(
-    "lightning_attention", {**_QKV, "log_decay": ""}, _by_head
+    "lightning_attention", {**_QKV, "log_decay": ""}, _by_head, as_given=True
 )
-SIMPLE_GLA = Definition("simple_gla", {**_QKV, "log_decay": "t"}, _attend)
+SIMPLE_GLA = Definition(
+    "simple_gla", {**_QKV, "log_decay": "t"}, _attend, as_given=True
+)
 GLA = Definition("gla", {**_QKV, "log_decay": "tk"}, _attend)
 
 

@@ -1,10 +1,11 @@
 """Linear attention with a feature map: the operator of the paper, and its step."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from linkern import _cpu, _validate
-from linkern._array import astype, broadcast_to, on_numpy, ones
+from linkern import _cpu, _cuda, _validate
+from linkern._array import astype, broadcast_to, of_same_heads, on_cupy, on_numpy, ones
 from linkern._array import concat as _concat
 from linkern._forms import FORM_NAMES, Form, form_named
 from linkern._packing import run_packed
@@ -121,17 +122,21 @@ def linear_attention(
     form = _validate.form(form, FORM_NAMES)
     order = form_named(form, _validate.chunk_size(chunk_size, form))
     _validate.a_feature_map(feature_map)
-    # On NumPy, blocks are widened and mapped when it is their turn, if each entry is
-    # mapped alone; what is differentiated is widened here, so that it sums up wide.
-    native = form in ("auto", "chunkwise") and on_numpy(query, key, value)
-    by_block = native and _cpu.acts_on_entries(feature_map)
-    wide = not by_block or raw(query) is not query
+    # Blocks are widened and mapped when it is their turn, if each entry is mapped
+    # alone. Gradients of what several heads share are sums: these are widened here.
+    engine = _engine(form, order, query, key, value, causal=causal)
+    by_block = engine is not None and engine.acts_on_entries(feature_map)
+    alone = raw(query) is query or of_same_heads(query, key, value)
+    wide = not (by_block and alone)
     q, k, v = _validate.qkv(query, key, value, causal=causal, wide=wide)
     if not by_block:
         q = _validate.features("query", q, feature_map)
         k = _validate.features("key", k, feature_map)
         feature_map = identity
-    attend = partial(_attend_in_place, feature_map=feature_map) if native else _attend
+    attend = _attend
+    if engine is not None:
+        by_engine = partial(engine.attend, feature_map=feature_map)
+        attend = partial(_attend_natively, by_engine, feature_map)
 
     def on_span(tokens: slice, state: State | None) -> AttentionResult:
         rows = (x[..., tokens, :] for x in (q, k, v))
@@ -149,6 +154,22 @@ def linear_attention(
 
 
 linear_attention.vjp = gradients_of(linear_attention)  # type: ignore[attr-defined]
+
+
+class _Engine(NamedTuple):
+    """Who computes with the arrays of one library, without array code."""
+
+    acts_on_entries: Callable[[Any], bool]
+    attend: Callable[..., tuple[Array, Array, Array | None]]
+
+
+def _engine(form: str, order: Form, *rows: Array, causal: bool) -> _Engine | None:
+    if form == "auto" and causal and on_cupy(*rows):
+        return _Engine(_cuda.acts_on_entries, _cuda.attend)
+    if form in ("auto", "chunkwise") and on_numpy(*rows):
+        attend = partial(_cpu.attend, size=order.size, causal=causal)
+        return _Engine(_cpu.acts_on_entries, attend)
+    return None
 
 
 def _attend(
@@ -175,37 +196,30 @@ def _attend(
     )
 
 
-def _attend_in_place(
+def _attend_natively(
+    attend: Callable[..., tuple[Array, Array, Array | None]],
+    feature_map: Any,
     form: Form,
     state: State | None,
     query: Array,
     key: Array,
     value: Array,
     *,
-    feature_map: Any,
     causal: bool,
     normalize: bool,
     scale: float | None,
 ) -> AttentionResult:
-    """Run the operator on one sequence of NumPy arrays, features made on the way."""
+    """Run the operator on one sequence, features made on the way."""
     start = _initial(state, key, value, normalize=normalize)
     own = tuple(start.memory.shape[:-2])
     batch = _validate.leading("all inputs", query.shape[:-2], own)
-    options: Any = {"causal": causal, "scale": scale}
     if 0 in batch:  # there may be a state where there is no query
         q, k, v = (_validate.widened("rows", x) for x in (query, key, value))
-        features = feature_map(q), feature_map(k)
-        return _attend(form, state, *features, v, normalize=normalize, **options)
+        options: Any = {"causal": causal, "scale": scale, "normalize": normalize}
+        return _attend(form, state, feature_map(q), feature_map(k), v, **options)
     rows = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (query, key, value))
     before = mapped(lambda x: broadcast_to(x, (*batch, *x.shape[len(own) :])), start)
-    output, memory, normalizer = _cpu.attend(
-        *rows,
-        None,
-        *before,
-        feature_map=_cpu.in_place(feature_map),
-        size=form.size,
-        **options,
-    )
+    output, memory, normalizer = attend(*rows, None, *before, scale=scale)
     after = State(memory, normalizer)
     if batch != own:
         # Queries alone have further heads, and the state is the same for all of these.

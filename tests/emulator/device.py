@@ -1,16 +1,17 @@
-"""The emulator as a device: launches, under one of its schedules, and what it counted."""
+"""The emulator as a device: launches under a schedule, and what it counted."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linkern._cuda.device import Launch
+from linkern._cuda.sources import source
 from tests.emulator.build import kernel_library, runtime_library
 
-__all__ = ["Emulator", "LaunchFailed", "Way"]
+__all__ = ["Change", "Emulator", "LaunchFailed", "Way"]
 
 SCHEDULES = ("forward", "reverse", "shuffled", "ahead")
 LANDINGS = ("at once", "when waited for", "at random")
@@ -50,6 +51,35 @@ class Way:
     resident: int = 1
 
 
+class Change(NamedTuple):
+    """A fault to be planted: one text in the place of another.
+
+    Parameters
+    ----------
+    old, new : str
+        What is there, and what is to be there.
+    place : int, optional
+        Which one, counted from zero. Default: it must be there once. What is not there
+        at all is in another file.
+    """
+
+    old: str
+    new: str
+    place: int | None = None
+
+    def of(self, text: str) -> str:
+        """Return a source with the fault in it."""
+        first, *rest = text.split(self.old)
+        if not rest:
+            return text
+        if self.place is None and len(rest) > 1:
+            msg = f"{self.old!r} is there {len(rest)} times: say which one"
+            raise ValueError(msg)
+        seams = [self.old] * len(rest)
+        seams[self.place or 0] = self.new
+        return first + "".join(a + b for a, b in zip(seams, rest, strict=True))
+
+
 class Emulator:
     """A device of NumPy arrays, as `linkern._cuda.device.Device` has it.
 
@@ -59,8 +89,8 @@ class Emulator:
         Of what is left open.
     mode : {"plain", "thread", "address"}
         Which sanitizer watches; its own library must be loaded beforehand.
-    changed : mapping of str to str, optional
-        Texts of kernels and what they are to be replaced by: planted faults.
+    changed : sequence of Change
+        Planted faults.
 
     Attributes
     ----------
@@ -76,7 +106,7 @@ class Emulator:
         self,
         way: Way | None = None,
         mode: str = "plain",
-        changed: Mapping[str, str] | None = None,
+        changed: Sequence[Change] = (),
     ) -> None:
         self.way, self._mode, self._changed = way or Way(), mode, changed
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
@@ -84,6 +114,7 @@ class Emulator:
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
         self._recorded: list[Launch] | None = None
+        self.multiprocessors = 2
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new array, of bits that are not a number in any dtype."""
@@ -109,7 +140,12 @@ class Emulator:
             return
         way = self.way
         self.launches.append(launch)
-        path = kernel_library(launch.file, launch.kernel, self._mode, self._changed)
+        path = kernel_library(
+            self._text(launch.file),
+            launch.kernel,
+            self._mode,
+            faulty=bool(self._changed),
+        )
         self._runtime.emulator_configure(
             SCHEDULES.index(way.schedule),
             LANDINGS.index(way.landing),
@@ -146,3 +182,9 @@ class Emulator:
                 self.launch(launch)
 
         return replay
+
+    def _text(self, file: str) -> str:
+        text = source(file)
+        for change in self._changed:
+            text = change.of(text)
+        return text

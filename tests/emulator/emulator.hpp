@@ -176,6 +176,12 @@ template <class T> u32 pack(T t, float low, float high) {
   return emulator::rounded(t, low) | u32(emulator::rounded(t, high)) << 16;
 }
 
+inline float power_of_two(float x) {
+  u32 bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return __uint_as_float(bits & 0x7f800000u);
+}
+
 typedef unsigned char* SharedBase;
 inline SharedBase shared_base(unsigned char* memory) { return memory; }
 

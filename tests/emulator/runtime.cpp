@@ -64,17 +64,24 @@ struct Running : Thread {
   Fiber fiber;
   State state = State::runs;
   bool gave_way = false;
-  int number = 0, line = 0, group = 0;
+  int number = 0, line = 0, group = 0, barriers = 0;
   Block* of = nullptr;
   std::vector<Copy> copies;
   std::vector<Access> accesses;  // of shared memory, since its warp last met
 };
 
+// What orders memory at a barrier: two that take turns. Of one alone, a thread that is
+// late to leave a barrier would also be told of what was done before the next.
+struct Order {
+  char of[2] = {};
+  char* at(int barrier) { return &of[barrier % 2]; }
+};
+
 struct Warp {
-  int first = 0, size = 0, arrived = 0;
+  int first = 0, size = 0, arrived = 0, meetings = 0;
   Together together = nullptr;
   void* of_lanes[kWarp];
-  char order = 0;
+  Order order;
 };
 
 struct Block {
@@ -82,14 +89,16 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<int> order;  // of threads, or of warps
   unsigned char* shared = nullptr;
-  int left = 0, waiting = 0, line = 0;
+  int left = 0, waiting = 0, line = 0, barriers = 0;
   std::uint64_t random = 1;
-  char barrier = 0;
+  Order order_of_memory;
 };
 
 void (*kernel)(void**) = nullptr;
 void** arguments = nullptr;
-char launched = 0;  // what a launch orders
+// What a launch orders: all threads come after it began, and before it ends. Blocks that
+// run after others, and threads too, are not ordered by that.
+char begun = 0, ended = 0;
 std::string failure;
 
 Running& self() { return *static_cast<Running*>(current); }
@@ -151,10 +160,11 @@ void meet_block(int line) {
   Running& thread = self();
   Block& block = *thread.of;
   statistics.barriers++;
+  char* order = block.order_of_memory.at(thread.barriers++);
   if (block.waiting == 0) block.line = line;
   if (block.line != line) fail("threads of a block are at different __syncthreads", line);
   thread.line = line;
-  release(&block.barrier);
+  release(order);
   if (++block.waiting < block.left) {
     thread.state = State::waits_for_block;
     leave();
@@ -165,7 +175,7 @@ void meet_block(int line) {
     for (Warp& warp : block.warps) count_accesses(block, warp);
     if (settings.schedule == Schedule::shuffled) give_way();
   }
-  acquire(&block.barrier);
+  acquire(order);
 }
 
 namespace {
@@ -179,18 +189,20 @@ void meet(Together together, void* of_lane, int line, bool orders) {
   if (warp.together != together) fail("lanes of a warp are at different instructions", line);
   warp.of_lanes[thread.lane] = of_lane;
   thread.line = line;
-  if (orders) release(&warp.order);
+  char* order = warp.order.at(warp.meetings);
+  if (orders) release(order);
   if (++warp.arrived < warp.size) {
     thread.state = State::waits_for_warp;
     leave();
   } else {
     warp.arrived = 0;
+    warp.meetings++;
     if (together != nullptr) together(warp.of_lanes, warp.size);
     for (int i = 0; i < warp.size; i++) block.threads[warp.first + i]->state = State::runs;
     count_accesses(block, warp);
     if (settings.schedule == Schedule::shuffled && drawn(block.random) % 4 == 0) give_way();
   }
-  if (orders) acquire(&warp.order);
+  if (orders) acquire(order);
 }
 
 }  // namespace
@@ -238,15 +250,17 @@ namespace {
 void thread_main() {
   Running& thread = self();
   thread.fiber.entered();
-  acquire(&launched);
+  acquire(&begun);
   kernel(arguments);
-  release(&launched);
+  release(&ended);
   for (const Copy& copy : thread.copies)
     if (copy.to != nullptr) fail("a thread ends with a cp.async that it has not waited for", 0);
   Block& block = *thread.of;
   thread.state = State::done;
+  // All threads must come to each barrier, whichever of them ends first.
+  if (block.left == int(block.threads.size())) block.barriers = thread.barriers;
   block.left--;
-  if (block.waiting > 0 && block.waiting == block.left)
+  if (block.waiting > 0 || block.barriers != thread.barriers)
     fail("a thread ends where others wait at __syncthreads", block.line);
   leave(true);
   std::abort();
@@ -290,7 +304,6 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
   if (posix_memalign(reinterpret_cast<void**>(&block.shared), 1024, std::max<std::size_t>(shared, 1)))
     std::abort();
   std::memset(block.shared, 0xff, shared);
-  release(&launched);
   int count = int(block.threads.size());
   block.left = count;
   block.waiting = 0;
@@ -321,7 +334,7 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
     thread.of = &block;
     thread.state = State::runs;
     thread.gave_way = false;
-    thread.group = 0;
+    thread.group = thread.barriers = 0;
     thread.copies.clear();
     thread.accesses.clear();
     thread.fiber.begin(thread_main);
@@ -336,6 +349,9 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   if (settings.schedule == Schedule::reverse) std::reverse(numbers.begin(), numbers.end());
   if (settings.schedule == Schedule::shuffled) shuffle(numbers, random);
   long next = 0;
+  // Kept to the end: to give it back is to say that nobody uses it any more.
+  std::vector<unsigned char*> memories;
+  release(&begun);
   std::vector<std::unique_ptr<Block>> resident(
       std::min<long>(std::max(settings.resident, 1), total));
   for (auto& block : resident) {
@@ -343,11 +359,12 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
     for (unsigned i = 0; i < size.x * size.y * size.z; i++)
       block->threads.push_back(std::make_unique<Running>());
     begin(*block, numbers[next++], grid, size, shared);
+    memories.push_back(block->shared);
   }
   for (bool any = true; any && failure.empty();) {
     any = false;
     for (auto& block : resident) {
-      if (block == nullptr) continue;
+      if (block->left == 0) continue;
       any = true;
       bool ran = turn(*block);
       if (!failure.empty()) break;
@@ -364,19 +381,14 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
           }
         break;
       }
-      acquire(&launched);
-      std::free(block->shared);
-      block->shared = nullptr;
       if (next < total) {
         begin(*block, numbers[next++], grid, size, shared);
-      } else {
-        block.reset();
+        memories.push_back(block->shared);
       }
     }
   }
-  for (auto& block : resident)
-    if (block != nullptr) std::free(block->shared);
-  acquire(&launched);
+  acquire(&ended);
+  for (unsigned char* memory : memories) std::free(memory);
   current = nullptr;
 }
 

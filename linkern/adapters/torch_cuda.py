@@ -1,0 +1,105 @@
+"""Tensors of PyTorch on a GPU, handed to CuPy and back without being copied."""
+
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+from linkern._state import AttentionResult, State, mapped
+from linkern._typing import Array
+
+__all__ = ["through_cupy"]
+
+
+def through_cupy(op: Callable[..., AttentionResult]) -> Callable[..., AttentionResult]:
+    """Return an operator for CUDA tensors of PyTorch, computed by the kernels for CuPy.
+
+    Parameters
+    ----------
+    op : callable
+        An operator, such as `linkern.linear_attention`.
+
+    Returns
+    -------
+    callable
+        The same for tensors: all on one CUDA device. Other arguments, `initial_state`
+        with tensors in it included, are passed on. It runs on PyTorch's current stream
+        of that device, after what is under way there, and returns tensors; nothing is
+        copied by DLPack.
+
+    Raises
+    ------
+    ImportError
+        From the returned function, if CuPy or PyTorch is not installed.
+    TypeError
+        From the returned function, if there is no tensor among the arguments.
+    ValueError
+        From the returned function, if a tensor is not on a CUDA device, they are on
+        several, or one requires a gradient: PyTorch does not see what CuPy computes.
+
+    Examples
+    --------
+    >>> from linkern import linear_attention
+    >>> attend = through_cupy(linear_attention)
+    >>> attend.__name__
+    'linear_attention'
+    """
+
+    @wraps(op)
+    def called(*inputs: Any, **options: Any) -> AttentionResult:
+        cupy, torch = import_module("cupy"), import_module("torch")
+        named = {f"argument {i}": x for i, x in enumerate(inputs)} | options
+        tensors = dict(_tensors(named, torch))
+        device = _device(tensors)
+        stream = torch.cuda.current_stream(device)
+        with (
+            cupy.cuda.Device(device.index),
+            cupy.cuda.ExternalStream(stream.cuda_stream, device.index),
+        ):
+
+            def there(x: Any) -> Any:
+                if isinstance(x, torch.Tensor):
+                    return cupy.from_dlpack(x)
+                return mapped(there, x) if isinstance(x, State) else x
+
+            found = op(
+                *map(there, inputs), **{name: there(x) for name, x in options.items()}
+            )
+            return AttentionResult(
+                torch.from_dlpack(found.output), mapped(torch.from_dlpack, found.state)
+            )
+
+    return called
+
+
+def _tensors(named: dict[str, Any], torch: Any) -> list[tuple[str, Array]]:
+    """Return all tensors, those inside states too, by what they are called."""
+    found = []
+    for name, x in named.items():
+        parts = x._asdict() if isinstance(x, State) else {"": x}
+        for part, y in parts.items():
+            if isinstance(y, torch.Tensor):
+                found.append((f"{name}.{part}".removesuffix("."), y))
+    return found
+
+
+def _device(tensors: dict[str, Any]) -> Any:
+    """Return the CUDA device that all tensors are on."""
+    if not tensors:
+        msg = "at least one argument must be a tensor of PyTorch, got none."
+        raise TypeError(msg)
+    for name, x in tensors.items():
+        if x.device.type != "cuda":
+            msg = f"`{name}` must be on a CUDA device, got {x.device}; move it there."
+            raise ValueError(msg)
+        if x.requires_grad:
+            msg = (
+                f"`{name}` must not require a gradient, which CuPy would not keep; "
+                "detach it, and call `linkern.vjp` on arrays of CuPy for gradients."
+            )
+            raise ValueError(msg)
+    devices = {x.device for x in tensors.values()}
+    if len(devices) > 1:
+        msg = f"all tensors must be on one device, got {sorted(map(str, devices))}."
+        raise ValueError(msg)
+    return devices.pop()

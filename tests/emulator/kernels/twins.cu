@@ -1,0 +1,60 @@
+// The wrappers of device.cuh, one each, as tests call them: here and on a GPU.
+#include "device.cuh"
+
+struct Bits {
+  const u32* given;
+  const float* numbers;
+  u32* found;
+  float* sums;
+};
+
+// found = pack(number, number); sums = what the halves of `given` mean.
+template <class T> __global__ void halves(Bits of) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  of.found[i] = pack(T(), of.numbers[2 * i], of.numbers[2 * i + 1]);
+  of.sums[2 * i] = low(T(), of.given[i]);
+  of.sums[2 * i + 1] = high(T(), of.given[i]);
+}
+
+// 32 rows of 16 bytes: four words for each lane, and four of the transposed ones.
+template <bool Transposed> __global__ void matrices(Bits of) {
+  SHARED_MEMORY(shared);
+  const int lane = threadIdx.x;
+  uint4 row = reinterpret_cast<const uint4*>(of.given)[lane];
+  store_shared(reinterpret_cast<uint4*>(shared) + lane, row);
+  __syncwarp();
+  u32 found[4];
+  if (Transposed) {
+    load_matrices_transposed(found, shared_base(shared), lane * 16);
+  } else {
+    load_matrices(found, shared_base(shared), lane * 16);
+  }
+  for (int i = 0; i < 4; i++) of.found[lane * 4 + i] = found[i];
+}
+
+// given: a (four words) and b (two) of each lane; numbers: four sums of each lane.
+template <class T> __global__ void product(Bits of) {
+  const int lane = threadIdx.x;
+  u32 a[4];
+  float sum[4];
+  for (int i = 0; i < 4; i++) {
+    a[i] = of.given[lane * 6 + i];
+    sum[i] = of.numbers[lane * 4 + i];
+  }
+  multiply_add(T(), sum, a, of.given[lane * 6 + 4], of.given[lane * 6 + 5]);
+  for (int i = 0; i < 4; i++) of.sums[lane * 4 + i] = sum[i];
+}
+
+// 16 bytes for each lane, zeros for odd ones, whose source is not to be read.
+template <class T> __global__ void copied(Bits of) {
+  SHARED_MEMORY(shared);
+  const int lane = threadIdx.x;
+  const bool there = lane % 2 == 0;
+  const u32* source = there ? of.given + lane * 4 : nullptr;
+  copy_async(shared_base(shared), lane * 16, source, there);
+  commit_copies();
+  wait_for_copies<0>();
+  __syncwarp();
+  uint4 row = load_shared(reinterpret_cast<const uint4*>(shared) + lane);
+  reinterpret_cast<uint4*>(of.found)[lane] = row;
+}

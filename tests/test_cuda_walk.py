@@ -1,0 +1,258 @@
+"""The kernels on tensor cores, run by the emulator: the same numbers as on NumPy."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import linkern
+from linkern._cuda import walk
+from linkern._cuda.additive import Call
+from tests.emulator.device import LANDINGS, SCHEDULES, Emulator, Way
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+MAPS = {
+    "IDENTITY": linkern.feature_maps.identity,
+    "ELU_PLUS_ONE": linkern.elu_plus_one,
+    "RELU": linkern.feature_maps.relu,
+    "EXP": linkern.feature_maps.exp,
+}
+# Of the output and of the memory, in the Euclidean norm: about one and a half times what
+# rounding keys, queries, scores and the memory to 8, 11 and 24 bits was seen to make.
+BOUNDS = {"bfloat16": 3.5e-3, "float16": 5e-4, "float32": 1.5e-7}
+H200 = 227 << 10
+
+
+class Problem(NamedTuple):
+    """A call, and for which device its launches are planned."""
+
+    call: Call
+    device: dict[str, int]
+
+
+def call(
+    dtype: Any,
+    length: int,
+    features: int,
+    values: int,
+    *,
+    feature_map: str = "ELU_PLUS_ONE",
+    decay: bool = False,
+    normalize: bool = True,
+    state: bool = False,
+    heads: int = 2,
+    seed: int = 0,
+) -> Call:
+    rng = np.random.default_rng(seed)
+    query, key, value = (
+        # Tokens before heads, as projections leave them.
+        rng.standard_normal((1, length, heads, d)).astype(dtype).swapaxes(1, 2)
+        for d in (features, features, values)
+    )
+    log_decay = memory = normalizer = None
+    if decay:
+        log_decay = np.log(rng.uniform(0.5, 1, (1, heads, length, 1)))
+        log_decay[rng.uniform(size=log_decay.shape) < 0.03] = -np.inf
+        log_decay = log_decay.astype(np.float32)
+    if state:
+        memory = rng.standard_normal((1, heads, features, values)).astype(np.float32)
+        if normalize:
+            normalizer = rng.uniform(1, 2, (1, heads, features)).astype(np.float32)
+    return Call(
+        *(query, key, value, log_decay, memory, normalizer),
+        feature_map=feature_map,
+        normalize=normalize,
+        scale=0.5,
+    )
+
+
+def problems() -> dict[str, Problem]:
+    """Return calls that use each way through the kernels at least once."""
+    half, single = np.float16, np.float32
+    return {
+        "tail": Problem(call(BFLOAT16, 77, 64, 64, state=True), {}),
+        "decay": Problem(call(half, 150, 64, 64, decay=True, state=True), {}),
+        "one token": Problem(
+            call(half, 1, 16, 16, feature_map="RELU", normalize=False), {}
+        ),
+        "padded": Problem(call(BFLOAT16, 100, 40, 24, feature_map="EXP"), {}),
+        "slices": Problem(
+            call(BFLOAT16, 70, 128, 128, feature_map="IDENTITY", normalize=False),
+            {"shared": H200},
+        ),
+        "many features": Problem(call(BFLOAT16, 40, 256, 64, decay=True), {}),
+        "float32": Problem(call(single, 40, 64, 64, decay=True, state=True), {}),
+        "float32, padded": Problem(call(single, 70, 28, 20), {}),
+        "float32, slices": Problem(
+            call(single, 40, 128, 80, normalize=False, decay=True, heads=1),
+            {"shared": H200},
+        ),
+        "segments": Problem(
+            call(half, 700, 16, 16, decay=True, state=True, heads=1),
+            {"multiprocessors": 4},
+        ),
+        "float32, segments": Problem(
+            call(single, 530, 32, 16, normalize=False, heads=1), {"multiprocessors": 4}
+        ),
+    }
+
+
+def run(
+    problem: Problem, way: Way | None = None, mode: str = "plain"
+) -> tuple[Any, Any, Any]:
+    """Launch a problem; return the output, the memory and the normalizer."""
+    of, device = problem.call, Emulator(way, mode)
+    _, heads, length, features = of.query.shape
+    values = of.value.shape[-1]
+    output = device.empty((1, heads, length, values), of.query.dtype)
+    memory = device.empty((1, heads, features, values), np.float32)
+    normalizer = None
+    if of.normalize:
+        normalizer = device.empty((1, heads, features), np.float32)
+    for launch in walk.forward(
+        device, of, output, memory, normalizer, **problem.device
+    ):
+        device.launch(launch)
+        # No two rows of a block of a matrix lie in the same banks.
+        assert device.counts["matrix_passes"] == 4 * device.counts["matrix_loads"]
+    return output, memory, normalizer
+
+
+def expected(of: Call) -> tuple[Any, Any, Any]:
+    """Return the same in float64: the weights are a value of ones."""
+    query, key, value = (x.astype(float) for x in (of.query, of.key, of.value))
+    query, key = MAPS[of.feature_map](query), MAPS[of.feature_map](key)
+    state = None
+    if of.memory is not None:
+        total = np.zeros(of.memory.shape[:-1])
+        if of.normalizer is not None:
+            total = of.normalizer
+        state = linkern.State(
+            np.concatenate([of.memory.astype(float), total[..., None]], axis=-1), None
+        )
+    due = linkern.simple_gla(
+        *(query, key, np.concatenate([value, np.ones_like(value[..., :1])], axis=-1)),
+        None if of.log_decay is None else of.log_decay[..., 0].astype(float),
+        scale=1.0,
+        initial_state=state,
+    )
+    output, memory = due.output, due.state.memory
+    rows = output[..., :-1]
+    return (
+        rows / output[..., -1:] if of.normalize else of.scale * rows,
+        memory[..., :-1],
+        memory[..., -1],
+    )
+
+
+def distance(found: Any, due: Any) -> float:
+    size = np.linalg.norm(due)
+    return float(np.linalg.norm(found.astype(float) - due) / size) if size else 0.0
+
+
+def check(of: Call, found: tuple[Any, Any, Any], factor: float = 1.0) -> None:
+    bound = factor * BOUNDS[of.query.dtype.name]
+    for name, x, due in zip(
+        ("output", "memory", "normalizer"), found, expected(of), strict=True
+    ):
+        if x is not None:
+            assert distance(x, due) <= bound, name
+
+
+@pytest.mark.parametrize("name", problems())
+def test_values(name):
+    problem = problems()[name]
+    check(problem.call, run(problem))
+
+
+@pytest.mark.parametrize("name", ["tail", "float32"])
+def test_products_cut_off(name):
+    # Sums within a chunk lose some last bits; what is kept of the memory is rounded.
+    problem = problems()[name]
+    check(problem.call, run(problem, Way(truncates=True)), factor=2.0)
+
+
+@pytest.mark.parametrize("name", ["decay", "float32"])
+def test_any_order(name):
+    problem = problems()[name]
+    first = run(problem)
+    for schedule, landing in itertools.product(SCHEDULES, LANDINGS):
+        found = run(problem, Way(schedule, landing, seed=3, resident=2))
+        for x, y in zip(found, first, strict=True):
+            np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    length=st.integers(0, 140),
+    features=st.sampled_from([40, 48, 56, 64]),
+    values=st.sampled_from([40, 56, 64, 72]),
+    state=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_shapes(length, features, values, state, seed):
+    of = call(BFLOAT16, length, features, values, state=state, seed=seed)
+    check(of, run(Problem(of, {})))
+
+
+def test_agrees_with_linear_attention():
+    of = problems()["float32, padded"].call
+    due = linkern.linear_attention(of.query, of.key, of.value)
+    output, memory, normalizer = run(Problem(of, {}))
+    assert distance(output, due.output) < 3e-7
+    assert distance(memory, due.state.memory) < 3e-7
+    assert distance(normalizer, due.state.normalizer) < 3e-7
+
+
+def test_float16_stays_in_range():
+    # The memory, and scores, are beyond 65504; the outputs are not.
+    of = call(np.float16, 100, 64, 64, decay=True)
+    of = of._replace(query=of.query * np.float16(300), key=of.key * np.float16(300))
+    large = np.full((1, 2, 64, 64), 3e5, np.float32)
+    of = of._replace(memory=large, normalizer=large[..., 0])
+    check(of, run(Problem(of, {})))
+
+
+def test_broadcast_heads():
+    of = call(BFLOAT16, 70, 64, 64)
+    of = of._replace(key=np.broadcast_to(of.key[:, :1], of.key.shape))
+    check(of, run(Problem(of, {})))
+
+
+def test_fits():
+    of, device = call(BFLOAT16, 5, 64, 64), Emulator()
+    assert walk.fits(device, of)
+    assert walk.fits(device, call(np.float32, 5, 4, 4))
+    assert not walk.fits(device, call(BFLOAT16, 5, 4, 8))
+    assert not walk.fits(device, call(BFLOAT16, 5, 8, 4))
+    assert not walk.fits(device, call(BFLOAT16, 5, 264, 8))
+    assert not walk.fits(device, call(np.float64, 5, 8, 8))
+    assert not walk.fits(device, call(np.float16, 5, 8, 8, feature_map="EXP"))
+    assert not walk.fits(device, call(np.float32, 5, 256, 8))
+    assert walk.fits(device, call(np.float32, 5, 256, 8), shared=H200)
+    # Rows that begin 2 bytes too late, and rows that are 72 numbers and a half apart.
+    wide = np.zeros((1, 2, 5, 73), BFLOAT16)
+    assert not walk.fits(device, of._replace(query=wide[..., 1:65]))
+    assert not walk.fits(device, of._replace(query=wide[..., :64]))
+
+
+def test_few_heads_are_walked_in_segments():
+    def blocks(heads, length, multiprocessors):
+        of, device = call(BFLOAT16, length, 64, 64, heads=heads), Emulator()
+        output, memory = (
+            device.empty((1, heads, n, 64), np.float32) for n in (length, 64)
+        )
+        launches = walk.forward(
+            *(device, of, output, memory, memory[..., 0]),
+            multiprocessors=multiprocessors,
+        )
+        return [launch.blocks for launch in launches]
+
+    assert blocks(2, 4096, 132) == [32, 2 * 64 * 65 // 256 + 1, 32]
+    assert blocks(2, 4096, 12) == [2 * 11, 2 * 64 * 65 // 256 + 1, 2 * 11]
+    assert blocks(2, 4096, 3) == [2]
+    assert blocks(2, 448, 132) == [2]
