@@ -23,7 +23,7 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 
 
 # Fixtures that skip what needs more than the extra `test` installs.
-OPTIONAL = {"torch", "jax", "matplotlib", "sklearn"}
+OPTIONAL = {"torch", "jax", "matplotlib", "sklearn", "nvrtc"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,11 +74,15 @@ class Library:
         return settings(max_examples=8 if self.name == "jax" else 60)
 
 
+def not_installed(name):
+    if name in REQUIRED:
+        pytest.fail(f"{name} is required here and not installed")
+    pytest.skip(f"{name} is not installed")
+
+
 def library(name):
     if find_spec(name) is None:
-        if name in REQUIRED:
-            pytest.fail(f"{name} is required here and not installed")
-        pytest.skip(f"{name} is not installed")
+        not_installed(name)
     if name == "jax":
         import jax
 
@@ -117,6 +121,24 @@ def sklearn():
 def jax():
     library("jax")
     return import_module("jax")
+
+
+@pytest.fixture(scope="session")
+def nvrtc():
+    """NVIDIA's compiler, as `tools/nvrtc.py` finds it."""
+    try:
+        import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc")
+    except (ImportError, RuntimeError):
+        not_installed("nvrtc")
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """CuPy, on a machine with a GPU."""
+    found = import_module("cupy") if find_spec("cupy") else None
+    if found is None or not found.cuda.is_available():
+        not_installed("gpu")
+    return found
 
 
 @pytest.fixture

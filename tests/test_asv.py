@@ -194,12 +194,19 @@ def law_the_device_is_measured(suite, monkeypatch, name):
     instance.setup(name, "linear_attention")
     assert instance.track_gpu_time(name, "linear_attention") == 2.5
     assert instance.track_pool(name, "linear_attention") == 4
+    return instance.call()
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy"])
-def test_a_device_is_measured_by_its_own_clock_and_books(name, monkeypatch):
-    suite = sys.modules["benchmarks.devices"].Device
-    law_the_device_is_measured(suite, monkeypatch, name)
+@pytest.mark.parametrize(
+    ("suite", "dtype"), [("Device", "float32"), ("Half", "float16")]
+)
+def test_a_device_is_measured_by_its_own_clock_and_books(
+    name, suite, dtype, monkeypatch
+):
+    suite = getattr(sys.modules["benchmarks.devices"], suite)
+    result = law_the_device_is_measured(suite, monkeypatch, name)
+    assert result.output.dtype == dtype
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy"])

@@ -75,12 +75,15 @@ class Device:
     param_names = ("backend", "operator")
     timeout = 300
     length = 16384
+    dtype = "float32"
 
     def setup(self, backend, operator):
         self.device = {"torch": _Torch, "cupy": _CuPy}[backend]()
         call = needed(operator)
         inputs = inputs_of(call, self.length)
-        arrays = {name: self.device.array(x) for name, x in inputs.items()}
+        arrays = {
+            name: self.device.array(x.astype(self.dtype)) for name, x in inputs.items()
+        }
         self.call = lambda: call(**arrays)
         self.call()
 
@@ -93,3 +96,10 @@ class Device:
         return self.device.peak(self.call) / 2**20
 
     track_pool.unit = "MiB"
+
+
+class Half(Device):
+    """The same in float16, for what has kernels on tensor cores."""
+
+    params = (["torch", "cupy"], ["linear_attention", "simple_gla"])
+    dtype = "float16"

@@ -30,7 +30,7 @@ template <class Real> struct Tiles {
 };
 
 template <class Io, class Real, int Map, bool Decay, bool Normalize>
-__global__ void __launch_bounds__(kThreads) additive_forward(Forward<Io, Real> of) {
+__global__ void __launch_bounds__(kThreads, 4) additive_forward(Forward<Io, Real> of) {
   SHARED_MEMORY(shared);
   Tiles<Real>& tiles = *reinterpret_cast<Tiles<Real>*>(shared);
   Real* normalizer = reinterpret_cast<Real*>(shared + sizeof(Tiles<Real>));  // K of them

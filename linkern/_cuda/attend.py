@@ -3,9 +3,9 @@
 from typing import Any
 
 from linkern import feature_maps
-from linkern._cuda import additive
+from linkern._cuda import additive, walk
 from linkern._cuda.additive import Call
-from linkern._cuda.device import Array, Device
+from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import by_head
 
 __all__ = ["acts_on_entries", "attend", "call_of", "feature_map_name"]
@@ -83,8 +83,8 @@ def attend(
     total = None
     if normalizer is not None:
         total = device.empty((batch, heads, features), memory.dtype)
-    if batch * heads:
-        device.launch(additive.forward(device, of, output, after, total))
+    for launch in _plan(device, of, output, after, total) if batch * heads else ():
+        device.launch(launch)
     lead = query.shape[:-2]
     return (
         output.reshape(*lead, tokens, values),
@@ -93,6 +93,18 @@ def attend(
         if normalizer is None or total is None
         else total.reshape(normalizer.shape),
     )
+
+
+def _plan(
+    device: Device, of: Call, output: Array, memory: Array, normalizer: Array | None
+) -> list[Launch]:
+    """Plan on tensor cores where rows have the sizes for it, plainly elsewhere."""
+    if walk.fits(device, of):
+        count = device.multiprocessors
+        return walk.forward(
+            device, of, output, memory, normalizer, multiprocessors=count
+        )
+    return [additive.forward(device, of, output, memory, normalizer)]
 
 
 def call_of(

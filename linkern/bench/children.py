@@ -38,11 +38,13 @@ class Child:
     ----------
     threads : int
         How many its libraries may use.
+    worker : str
+        The module whose function ``main`` answers orders.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, worker: str = "linkern.bench.worker") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from linkern.bench import worker; worker.main()"],
+            [sys.executable, "-c", f"from {worker} import main; main()"],
             env=environment(threads),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

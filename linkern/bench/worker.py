@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from linkern.bench.memory import peak_by_growth, peak_by_tracing
 
-__all__ = ["First", "Prepared", "Timed", "Worker", "main", "timed"]
+__all__ = ["First", "Prepared", "Timed", "Worker", "answer", "main", "timed"]
 
 Real = NDArray[Any]
 
@@ -190,10 +190,14 @@ class Worker:
 
 def main() -> None:
     """Answer orders until there are no more."""
+    answer(Worker())
+
+
+def answer(worker: Any) -> None:
+    """Let a worker answer orders, each the name of a method and its arguments."""
     orders, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever libraries print is no reply
     warnings.simplefilter("ignore")
-    worker = Worker()
     while True:
         try:
             name, arguments = pickle.load(orders)

@@ -9,7 +9,7 @@ from linkern._cuda.device import Launch
 from linkern._cuda.layouts import record
 from tests.emulator.device import Change, Emulator, LaunchFailed, Way
 from tests.emulator.watched import Run, reports
-from tests.emulator.wrappers import LAWS, TWINS, Bench
+from tests.emulator.wrappers import LAWS, TWINS, Bench, cuts_off
 
 FAULTS = str(Path(__file__).parent / "kernels" / "faults")
 
@@ -51,6 +51,7 @@ def test_wrappers_do_what_the_manual_says(law):
         ("products of bfloat16", "a[i] = of.given[lane * 6 + i]", "a[i] = 0"),
         ("products of float16", "sum[i] = of.numbers[lane * 4 + i]", "sum[i] = 0"),
         ("copies", "there);", "true);"),
+        ("groups of copies", "wait_for_copies<1>();", "wait_for_copies<2>();"),
     ],
 )
 def test_wrappers_that_do_not_are_found(law, old, new):
@@ -63,7 +64,12 @@ def test_wrappers_that_do_not_are_found(law, old, new):
 
 def test_a_twin_stands_for_each_kernel_of_the_file():
     text = Path(TWINS + ".cu").read_text(encoding="utf-8")
-    assert text.count("__global__") == 4
+    assert text.count("__global__") == 5
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_it_is_seen_whether_sums_are_cut_off(truncates):
+    assert cuts_off(Bench(Emulator(Way(truncates=truncates)))) == truncates
 
 
 # -- it finds what a GPU would leave to chance

@@ -21,6 +21,7 @@ from linkern.bench.records import changes, differences, read_run, write_run
 from linkern.bench.runs import Run
 from linkern.bench.tasks import TASKS, Task
 from linkern.bench.timing import Schedule
+from linkern.cli.benches.cuda import measure_on_cuda
 from linkern.cli.benches.showing import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
 from linkern.testing import UsageError, rendering
@@ -60,6 +61,13 @@ _QUICK = ("causal", "decode-1")
     metavar="N",
     help="For every contestant. Default: the cores that this process may use.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda has tasks, peers and goals of its own, and takes no threads.",
+)
 @click.option("--quick", is_flag=True, help="Two tasks, short lengths, few rounds.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @file_option("--json", "Write what was measured as JSON.")
@@ -83,7 +91,10 @@ def bench(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         return
     try:
-        _measure(options)
+        if options["device"] == "cuda":
+            measure_on_cuda(options, _commit())
+        else:
+            _measure(options)
     except (UsageError, ImportError, OSError, ValueError) as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)

@@ -58,3 +58,19 @@ template <class T> __global__ void copied(Bits of) {
   uint4 row = load_shared(reinterpret_cast<const uint4*>(shared) + lane);
   reinterpret_cast<uint4*>(of.found)[lane] = row;
 }
+
+// 16 bytes for each lane in each of two groups; the second need not be there with the first.
+template <class T> __global__ void copied_in_groups(Bits of) {
+  SHARED_MEMORY(shared);
+  const int lane = threadIdx.x;
+  const uint4* rows = reinterpret_cast<const uint4*>(shared);
+  for (int group = 0; group < 2; group++) {
+    const int row = 32 * group + lane;
+    copy_async(shared_base(shared), row * 16, of.given + row * 4, true);
+    commit_copies();
+  }
+  wait_for_copies<1>();
+  reinterpret_cast<uint4*>(of.found)[lane] = load_shared(rows + lane);
+  wait_for_copies<0>();
+  reinterpret_cast<uint4*>(of.found)[32 + lane] = load_shared(rows + 32 + lane);
+}

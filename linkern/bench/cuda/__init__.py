@@ -1,0 +1,1 @@
+"""Measuring on a GPU: linkern beside other kernels, and all beside copying."""

@@ -1,0 +1,130 @@
+"""The GPU that a measurement was made on, or why there is none."""
+
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any
+
+from linkern._version import __version__
+from linkern.testing import UsageError
+
+__all__ = ["Accelerator", "require_device", "this_device"]
+
+_LIBRARIES = (
+    "numpy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "nvidia-cuda-nvrtc",
+    "torch",
+    "triton",
+    "fla-core",
+    "flash-linear-attention",
+)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A GPU, and what runs on it.
+
+    Parameters
+    ----------
+    name, driver : str
+        Of the GPU, and the version of its driver; empty if not known.
+    runtime : int
+        Version of CUDA that CuPy uses, as CUDA writes it.
+    processors, memory, cache : int
+        Multiprocessors; bytes of memory, and of the last cache before it.
+    system, python, linkern : str
+        Names and versions.
+    libraries : dict of str to str
+        Version of each that is installed.
+    """
+
+    name: str
+    driver: str
+    runtime: int
+    processors: int
+    memory: int
+    cache: int
+    system: str
+    python: str
+    linkern: str
+    libraries: dict[str, str]
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the same as lines of text."""
+        libraries = ", ".join(f"{name} {x}" for name, x in self.libraries.items())
+        sizes = f"{self.memory / 2**30:.0f} GiB, cache {self.cache / 2**20:.0f} MiB"
+        software = f"driver {self.driver or 'unknown'}, CUDA {self.runtime}"
+        return (
+            f"{self.name}, {self.processors} multiprocessors, {sizes}, {software}",
+            f"{self.system}, Python {self.python}, linkern {self.linkern}, {libraries}",
+        )
+
+
+def require_device() -> Any:
+    """Return CuPy.
+
+    Raises
+    ------
+    UsageError
+        If there is no CuPy, or no GPU that it finds.
+    """
+    if find_spec("cupy") is None:
+        msg = (
+            "this needs CuPy; run `python -m pip install 'linkern[cuda13]'`, or "
+            "'linkern[cuda12]'."
+        )
+        raise UsageError(msg)
+    cupy = import_module("cupy")
+    if not cupy.cuda.is_available():
+        msg = "this needs a GPU of NVIDIA, and CuPy finds none."
+        raise UsageError(msg)
+    return cupy
+
+
+def this_device() -> Accelerator:
+    """Return the current device of CuPy.
+
+    Raises
+    ------
+    UsageError
+        As `require_device`.
+    """
+    cuda = require_device().cuda
+    found = cuda.runtime.getDeviceProperties(cuda.Device().id)
+    return Accelerator(
+        name=found["name"].decode(),
+        driver=_driver(),
+        runtime=int(cuda.runtime.runtimeGetVersion()),
+        processors=int(found["multiProcessorCount"]),
+        memory=int(found["totalGlobalMem"]),
+        cache=int(found["l2CacheSize"]),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        linkern=__version__,
+        libraries=_versions(),
+    )
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.partition("\n")[0].strip()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

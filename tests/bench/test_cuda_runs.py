@@ -1,0 +1,316 @@
+"""A run on a GPU: who is judged and timed, shares, goals, files, and without a GPU."""
+
+import json
+import sys
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from linkern import cli
+from linkern.bench import truth
+from linkern.bench.children import Child, Failed
+from linkern.bench.cuda import machine, runs, tables, tasks
+from linkern.bench.cuda.clocks import Taken
+from linkern.bench.cuda.machine import Accelerator
+from linkern.bench.cuda.peers import PEERS, peer_named
+from linkern.bench.cuda.race import Row, race
+from linkern.bench.cuda.runs import GOALS, Run, outcomes
+from linkern.bench.cuda.tasks import COPIED, TASKS, moved_bytes, task_named
+from linkern.bench.peers import COPY, OURS
+from linkern.bench.tasks import Task
+from linkern.bench.timing import Spread
+
+TASK = Task("t", "", "causal", (8,), batch=2, heads=3, dim=4, dtype="float32")
+RATE = 1e12  # bytes per second of copying, made up
+HERE = Accelerator("none", "1", 2, 3, 4, 5, "here", "3", "0", {"numpy": "2"})
+
+
+def spread(seconds):
+    return Spread(seconds, 0.9 * seconds, 1.1 * seconds, 7)
+
+
+def row(task, length, name, seconds, **more):
+    found = None if seconds is None else spread(seconds)
+    given = {"timed_by": "graph", "error": 1e-3, **more}
+    return Row(task, length, name, f"summary of {name}", found, **given)
+
+
+def copying(task, length, rate=RATE):
+    return row(task, length, COPY, 2 * COPIED / rate, error=None)
+
+
+def at_share(task, length, share):
+    """Return the seconds of what takes a share of copying."""
+    return moved_bytes(task_named(task), length) / RATE / share
+
+
+def run_of(*rows):
+    return Run(HERE, "abc", 0, tuple(rows))
+
+
+@pytest.fixture
+def run():
+    fast, slow = at_share("causal", 4096, 0.75), at_share("causal", 16384, 0.6)
+    return run_of(
+        row("causal", 4096, OURS, fast),
+        row("causal", 4096, "fla-chunk", 4 * fast),
+        row("causal", 4096, "torch-loop", 20 * fast),
+        row("causal", 4096, "fla-kernel", 0.1 * fast),  # computes less
+        row("causal", 4096, "torch-sdpa", None, remark="wrong: off by 3", error=3.0),
+        copying("causal", 4096),
+        row("causal", 16384, OURS, slow, timed_by="events: no graph, RuntimeError"),
+        copying("causal", 16384),
+    )
+
+
+def test_shares_of_copying_and_the_fastest_peer(run):
+    ours = run.row("causal", 4096, OURS)
+    assert run.bandwidth("causal", 4096) == pytest.approx(RATE)
+    assert run.share(ours) == pytest.approx(0.75)
+    assert run.share(run.row("causal", 4096, "torch-sdpa")) is None
+    assert run.share(run.row("causal", 4096, COPY)) is None
+    assert run.fastest("causal", 4096).peer == "fla-chunk"
+    assert run.fastest("causal", 16384) is None
+    ratio = run.ratio(run.row("causal", 4096, "fla-chunk"))
+    assert ratio.median == pytest.approx(4)
+    assert run.share(row("causal", 512, OURS, 1.0)) is None  # no copying there
+
+
+def law_goals_are_met_from_the_share_on(found_of):
+    for task, goal in GOALS.items():
+        length = task_named(task).lengths[-1]
+        for factor, verdict in ((1.001, "met"), (0.999, "missed"), (None, "not")):
+            share = None if factor is None else factor * goal
+            seconds = None if share is None else at_share(task, length, share)
+            rows = (row(task, length, OURS, seconds), copying(task, length))
+            (outcome,) = found_of(run_of(*rows))
+            assert outcome.verdict.startswith(verdict)
+            assert outcome.task == task
+
+
+def of_the_wrong_dtype(run):
+    """Count bytes of float32 everywhere."""
+    found = outcomes(run)
+    wide = [x for x in found if task_named(x.task).dtype != "float32"]
+    return [replace(x, reached=x.reached and 2 * x.reached) for x in wide] or found
+
+
+def test_goals_are_met_from_the_share_on():
+    law_goals_are_met_from_the_share_on(outcomes)
+    with pytest.raises(AssertionError):
+        law_goals_are_met_from_the_share_on(of_the_wrong_dtype)
+
+
+def test_goals_are_of_tasks_and_shares():
+    assert set(GOALS) <= {task.name for task in TASKS}
+    assert all(0 < goal < 1 for goal in GOALS.values())
+    assert len({task.name for task in TASKS}) == len(TASKS)
+
+
+def test_a_run_is_the_same_after_reading_it_back(run, tmp_path):
+    path = tmp_path / "run.json"
+    runs.write_run(run, path)
+    assert runs.read_run(path) == run
+    found = json.loads(path.read_text())
+    assert found["rows"][0]["share_of_copying"] == pytest.approx(0.75)
+    assert found["bytes_per_second"]["causal"]["4096"] == pytest.approx(RATE)
+    assert [x["verdict"] for x in found["goals"]] == ["met", "missed"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "linkern-bench-1"}'])
+def test_foreign_files_are_refused(tmp_path, text):
+    path = tmp_path / "foreign.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"foreign\.json"):
+        runs.read_run(path)
+
+
+def shown(*what):
+    console = Console(width=160, record=True, file=StringIO())
+    for x in what:
+        console.print(x)
+    return console.export_text()
+
+
+def test_tables(run):
+    text = shown(tables.task_table(run, run.tasks()[0]), tables.goals_table(run))
+    for word in ("75 %", "60 %", "1000 GB/s", "graph", "events", "wrong", "missed"):
+        assert word in text
+    assert "4 times as long (fla-chunk)" in text
+    said = tables.remarks(run)
+    assert "causal, 4096: torch-sdpa wrong: off by 3" in said
+    assert "causal, 16384: linkern no graph, RuntimeError" in said
+    assert len(said) == 2
+
+
+class Fakes:
+    """Processes that answer what they are told to, and a log of all orders."""
+
+    def __init__(self, *, off=(), raises=(), dies=()):
+        self.off, self.raises, self.dies = off, raises, dies
+        self.log, self.running = [], 0
+
+    def start(self):
+        self.running += 1
+        return Fake(self)
+
+
+class Fake:
+    def __init__(self, fakes):
+        self.fakes, self.name = fakes, None
+
+    def ask(self, order, *arguments):
+        fakes = self.fakes
+        if order == "prepare":
+            peer, task, length, seed, rows = arguments
+            self.name = peer.name
+        fakes.log.append((self.name, order))
+        if order == "prepare":
+            if self.name in fakes.raises:
+                msg = "ValueError: no"
+                raise Failed(msg)
+            if peer.meaning == "limit":
+                return []
+            inputs = tasks.drawn(task, length, seed)
+            due = truth.answers(inputs, task.kind, "attention", rows)
+            like = [head % tasks.DRAWN for head in tasks.judged_heads(task)]
+            return [x[:, like] * (1.01 if self.name in fakes.off else 1) for x in due]
+        if order == "measure":
+            if self.name in fakes.dies:
+                msg = "its process ended with -9"
+                raise Failed(msg)
+            times = len([x for x in fakes.log if x == (COPY, "measure")])
+            return Taken((1.0 * times,) * arguments[0], "graph")
+        return None
+
+    def close(self):
+        self.fakes.running -= 1
+
+
+def ran(fakes, *names, lengths=(8,)):
+    peers = [replace(peer_named(OURS), name=name, needs=()) for name in names]
+    return [*race([(TASK, lengths)], peers, rounds=3, start=fakes.start)]
+
+
+def orders(fakes, order):
+    return [name for name, what in fakes.log if what == order]
+
+
+def law_the_wrong_and_the_dead_are_not_timed(racing):
+    fakes = Fakes(off={"b"}, raises={"c"}, dies={"d"})
+    (found,) = racing(fakes, "a", "b", "c", "d", "e")
+    rows = {row.peer: row for row in found}
+    assert rows["b"].remark.startswith("wrong: off by 0.0")
+    assert rows["b"].seconds is None
+    assert rows["c"].remark == "failed: ValueError: no"
+    assert rows["d"].remark == "failed: its process ended with -9"
+    assert rows["e"].seconds == Spread(1.0, 1.0, 1.0, 3)
+    assert orders(fakes, "measure") == [COPY, "a", "d", "e", COPY]
+    assert fakes.running == 0
+
+
+def test_the_wrong_and_the_dead_are_not_timed(monkeypatch):
+    law_the_wrong_and_the_dead_are_not_timed(ran)
+    monkeypatch.setitem(tasks.ALLOWED, "float32", 1.0)
+    with pytest.raises(AssertionError):
+        law_the_wrong_and_the_dead_are_not_timed(ran)
+
+
+def test_copying_is_timed_before_and_after():
+    fakes = Fakes()
+    ((ours, limit),) = ran(fakes, "a")
+    assert ours.seconds.median == 1.0
+    assert limit.seconds == Spread(1.5, 1.0, 2.0, 6)
+
+
+def test_memory_is_given_back_before_the_next_one():
+    fakes = Fakes(off={"b"})
+    ran(fakes, "a", "b")
+    assert [x for x in fakes.log if x[0] == "b"] == [("b", "prepare"), ("b", "release")]
+    assert orders(fakes, "release") == [COPY, "a", "b", COPY]
+
+
+def test_a_real_process_says_what_it_raised():
+    child = Child(1, "linkern.bench.cuda.worker")
+    broken = replace(peer_named(OURS), prepare="own:nothing")
+    try:
+        with pytest.raises(Failed, match="has no attribute 'nothing'"):
+            child.ask("prepare", broken, TASK, 8, 0, [7])
+    finally:
+        child.close()
+
+
+def invoke(*words):
+    return CliRunner().invoke(cli.main, ["bench", "--device", "cuda", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--task", "noncausal"), "--task must be one of causal, wide, float32"),
+        (("--peer", "flash"), "--peer must be one of linkern, fla-chunk"),
+        (("--threads", "2"), "--threads cannot be used with --device cuda"),
+        (("--plot", "a.png"), "--plot cannot be used with --device cuda"),
+        (("--compare", "a.json"), "--compare cannot be used with --device cuda"),
+    ],
+)
+def test_bad_options_exit_with_2(words, sentence):
+    result = invoke(*words)
+    assert result.exit_code == 2, result.output
+    assert sentence in result.output
+
+
+def test_without_a_gpu_it_says_so_and_exits_with_2(monkeypatch):
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    result = invoke()
+    assert result.exit_code == 2
+    assert "pip install 'linkern[cuda13]'" in result.output
+    blind = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "cupy", blind)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
+    result = invoke()
+    assert result.exit_code == 2
+    assert "needs a GPU of NVIDIA, and CuPy finds none" in result.output
+
+
+def fake_cupy():
+    properties = {
+        "name": b"a made-up GPU",
+        "multiProcessorCount": 7,
+        "totalGlobalMem": 3 << 30,
+        "l2CacheSize": 5 << 20,
+    }
+    runtime = SimpleNamespace(
+        getDeviceProperties=lambda number: properties, runtimeGetVersion=lambda: 13000
+    )
+    device = lambda: SimpleNamespace(id=0)  # noqa: E731
+    cuda = SimpleNamespace(is_available=lambda: True, runtime=runtime, Device=device)
+    return SimpleNamespace(cuda=cuda, __spec__=ModuleSpec("cupy", None))
+
+
+def test_the_command_shows_and_writes(monkeypatch, tmp_path, run):
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
+    seen = []
+
+    def told(given, peers, **options):
+        seen.append(([(x.name, y) for x, y in given], len(peers), options["rounds"]))
+        yield run.rows
+
+    monkeypatch.setattr("linkern.cli.benches.cuda.race", told)
+    path = tmp_path / "run.json"
+    result = invoke("--json", str(path))
+    assert result.exit_code == 0, result.output
+    for word in ("a made-up GPU, 7 multiprocessors, 3 GiB, cache 5 MiB", "75 %", "met"):
+        assert word in result.output
+    assert runs.read_run(path).rows == run.rows
+    assert invoke("--quick", "--length", "99", "--peer", "torch-loop").exit_code == 0
+    every, quick = seen
+    assert [name for name, _ in every[0]] == [task.name for task in TASKS]
+    assert every[1:] == (len(PEERS), 7)
+    assert quick == ([("causal", (99,)), ("decode-1024", (16,))], 2, 3)

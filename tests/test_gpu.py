@@ -1,0 +1,68 @@
+"""Wrappers and kernels on a GPU, held to the same laws as in the emulator.
+
+How near numbers are is judged exactly there; here it is seen that they are the same.
+"""
+
+import numpy as np
+import pytest
+
+from linkern import feature_maps
+from linkern._cuda.attend import attend
+from linkern._cuda.device import CuPyDevice
+from linkern.bench.cuda.tasks import ALLOWED
+from tests.cuda_problems import Kind, due, given_as
+from tests.emulator.device import Emulator
+from tests.emulator.wrappers import LAWS, Bench, cuts_off
+
+NEAR = {**ALLOWED, "float64": 2.0**-40}
+DIMS = ((1, 1), (33, 40), (64, 64), (128, 96), (256, 64))
+
+
+@pytest.fixture
+def bench(gpu):
+    return Bench(CuPyDevice(0), gpu.asarray, gpu.asnumpy)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("law", LAWS)
+def test_wrappers_do_what_the_manual_says(bench, law):
+    LAWS[law](bench)
+
+
+@pytest.mark.gpu
+def test_wrappers_round_sums_in_one_of_two_ways(bench):
+    """What is printed is for whoever reads the report of a run."""
+    print("sums of tensor cores are", "cut off" if cuts_off(bench) else "rounded")
+
+
+def law_the_numbers_of_numpy(bench, kind, dims):
+    made = kind.problem(length=201, dims=dims, batch=(2, 3))
+    given = [None if x is None else bench.there(x) for x in given_as(kind, made)]
+    options = {"feature_map": getattr(feature_maps, made.map), "scale": made.scale}
+    found = attend(bench.device, *given, **options)
+    for x, exact in zip(found, due(made), strict=True):
+        assert (x is None) == (exact is None)
+        if exact is not None:
+            wide = np.asarray(bench.back(x), np.float64)
+            assert np.max(abs(wide - exact)) <= NEAR[kind.dtype] * np.max(abs(exact))
+
+
+def kind_of(dtype, normalize, decays):
+    return Kind(dtype, "elu_plus_one" if normalize else "identity", normalize, decays)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", DIMS)
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dtype", NEAR)
+def test_numbers_are_those_of_numpy(bench, dtype, normalize, decays, dims):
+    law_the_numbers_of_numpy(bench, kind_of(dtype, normalize, decays), dims)
+
+
+def test_the_emulator_passes_and_wrong_numbers_do_not():
+    kind = kind_of("float32", True, False)
+    law_the_numbers_of_numpy(Bench(Emulator()), kind, (3, 5))
+    late = Bench(Emulator(), back=lambda x: np.roll(x, 1, axis=-2))
+    with pytest.raises(AssertionError):
+        law_the_numbers_of_numpy(late, kind, (3, 5))

@@ -1,0 +1,138 @@
+"""CUDA C++ compiled to machine code by NVIDIA's library alone: no GPU, no driver.
+
+    python -m pip install 'cuda-toolkit[nvrtc]==13.0.*' cuda-pathfinder
+
+It is the library that compiles when CuPy launches a kernel for the first time, with the
+options that CuPy gives it. What its assembler says of each kernel is all that is kept.
+"""
+
+import ctypes
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+__all__ = ["CompilationFailed", "Needs", "compiled", "version"]
+
+# As CuPy has them, and that the assembler says what it has done.
+OPTIONS = ("-std=c++17", "-ftz=true", "-default-device", "--ptxas-options=-v")
+
+_ENTRY = re.compile(r"Compiling entry function '(\S+)'")
+_LOCAL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
+_USED = re.compile(r"Used (\d+) registers")
+_STATIC = re.compile(r"(\d+) bytes smem")
+
+
+class CompilationFailed(Exception):  # noqa: N818 -- no error of ours
+    """What the compiler says of a program that it does not take."""
+
+
+class Needs(NamedTuple):
+    """What one kernel needs on one kind of GPU.
+
+    Parameters
+    ----------
+    registers : int
+        Of each thread.
+    stack, spilled : int
+        Bytes of local memory of each thread, which is as slow as global memory; how
+        many of them are stored there for want of registers.
+    static : int
+        Bytes of shared memory of a block, beside those that a launch asks for.
+    """
+
+    registers: int
+    stack: int
+    spilled: int
+    static: int
+
+
+def compiled(text: str, target: str, kernels: Sequence[str]) -> dict[str, Needs]:
+    """Return what the kernels of a program need.
+
+    Parameters
+    ----------
+    text : str
+        CUDA C++, without headers.
+    target : str
+        As ``sm_90``.
+    kernels : sequence of str
+        Their names, with the arguments of templates.
+
+    Raises
+    ------
+    CompilationFailed
+        With what the compiler said.
+    """
+    library, program = _library(), ctypes.c_void_p()
+    _check(
+        library.nvrtcCreateProgram(
+            ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None
+        )
+    )
+    try:
+        for kernel in kernels:
+            _check(library.nvrtcAddNameExpression(program, kernel.encode()))
+        options = [x.encode() for x in (f"-arch={target}", *OPTIONS)]
+        given = (ctypes.c_char_p * len(options))(*options)
+        code = library.nvrtcCompileProgram(program, len(options), given)
+        log = _log(program)
+        if code:
+            raise CompilationFailed(log)
+        return _needs(log, {_lowered(program, kernel): kernel for kernel in kernels})
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def version() -> str:
+    """Return the version of the compiler: others give kernels other registers."""
+    numbers = ctypes.c_int(), ctypes.c_int()
+    _check(_library().nvrtcVersion(*map(ctypes.byref, numbers)))
+    return ".".join(str(x.value) for x in numbers)
+
+
+@cache
+def _library() -> Any:
+    from cuda.pathfinder import load_nvidia_dynamic_lib  # noqa: PLC0415
+
+    library = ctypes.CDLL(load_nvidia_dynamic_lib("nvrtc").abs_path)
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    return library
+
+
+def _check(code: int) -> None:
+    if code:
+        raise CompilationFailed(_library().nvrtcGetErrorString(code).decode())
+
+
+def _log(program: Any) -> str:
+    size = ctypes.c_size_t()
+    _check(_library().nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+    log = ctypes.create_string_buffer(size.value)
+    _check(_library().nvrtcGetProgramLog(program, log))
+    return log.value.decode()
+
+
+def _lowered(program: Any, kernel: str) -> str:
+    name = ctypes.c_char_p()
+    _check(_library().nvrtcGetLoweredName(program, kernel.encode(), ctypes.byref(name)))
+    assert name.value is not None
+    return name.value.decode()
+
+
+def _needs(log: str, kernels: dict[str, str]) -> dict[str, Needs]:
+    """Return what the log says: a part for each kernel, under its lowered name."""
+    _, *parts = _ENTRY.split(log)
+    found = {}
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        local, used, static = (x.search(text) for x in (_LOCAL, _USED, _STATIC))
+        if local is None or used is None:
+            msg = f"the assembler does not say what {kernels[name]} needs:\n{text}"
+            raise CompilationFailed(msg)
+        stack, spilled = map(int, local.groups())
+        shared = 0 if static is None else int(static[1])
+        found[kernels[name]] = Needs(int(used[1]), stack, spilled, shared)
+    if len(found) != len(kernels):
+        msg = f"the assembler says nothing of {sorted({*kernels.values()} - {*found})}"
+        raise CompilationFailed(msg)
+    return found
