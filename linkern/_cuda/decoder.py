@@ -6,6 +6,7 @@ is launched again without either.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,12 +153,12 @@ class CudaDecoder:
         Parameters
         ----------
         query, key, value, out : array
-            As in `step`. They must stay alive, and so must this decoder.
+            As in `step`.
 
         Returns
         -------
         callable
-            Without arguments.
+            Without arguments. As long as it is there, so are the arrays and the state.
 
         Raises
         ------
@@ -167,7 +168,9 @@ class CudaDecoder:
         # Kernels are compiled and loaded by their first launch, and cannot be while a
         # stream is captured.
         self.copy().step(query, key, value, self._device.empty(out.shape, out.dtype))
-        return self._device.captured(lambda: self.step(query, key, value, out))
+        arrays = (query, key, value, out)
+        replay = self._device.captured(lambda: self.step(*arrays))
+        return partial(_replayed, replay, self, *arrays)
 
     def _launch(self, *arrays: Any) -> Launch:
         """Return the launch for some arrays: that of the last step, if it had them."""
@@ -182,3 +185,8 @@ class CudaDecoder:
             )
             self._planned = places, launch
         return self._planned[1]
+
+
+def _replayed(replay: Callable[[], None], *_: object) -> None:
+    """Replay a graph, which has only addresses of what the other arguments hold."""
+    replay()

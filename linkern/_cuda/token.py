@@ -1,6 +1,5 @@
 """The recurrence token by token on a GPU: for every operator that is data for it."""
 
-
 import numpy as np
 
 from linkern._array import astype, broadcast_shapes, broadcast_to, dtype_name
