@@ -1,7 +1,7 @@
 """The emulator as a device: launches under a schedule, and what it counted."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
@@ -104,6 +104,8 @@ class Emulator:
         All of them, in order.
     """
 
+    library = "numpy"
+
     def __init__(
         self,
         way: Way | None = None,
@@ -115,6 +117,7 @@ class Emulator:
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
+        self._recorded: list[Launch] | None = None
         self.multiprocessors = 2
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -136,6 +139,9 @@ class Emulator:
         LaunchFailed
             If it does what it must not.
         """
+        if self._recorded is not None:
+            self._recorded.append(launch)
+            return
         self.launches.append(launch)
         path = kernel_library(
             self._text(launch.file),
@@ -167,6 +173,20 @@ class Emulator:
         counts = (ctypes.c_longlong * len(COUNTED))()
         self._runtime.emulator_statistics(counts)
         self.counts = dict(zip(COUNTED, counts, strict=True))
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what is launched instead of running it, and return what runs it."""
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+
+        def replay() -> None:
+            for launch in recorded:
+                self.launch(launch)
+
+        return replay
 
     def _text(self, file: str) -> str:
         text = source(file)
