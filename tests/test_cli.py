@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from linkern import cli
 from linkern.cli import verdicts
-from linkern.testing import CHECKS, OPERATORS, judging
+from linkern.testing import CHECKS, OPERATORS, judging, runner
 
 KERNELS = Path(__file__).parent / "testing" / "kernels.py"
 
@@ -20,6 +20,13 @@ def trusted(request, monkeypatch):
     """Spare most tests the canaries, which run at the start of every command."""
     if "exits_with_4" not in request.node.name:
         monkeypatch.setattr(verdicts, "_trust_the_referee", lambda seed: None)
+
+
+@pytest.fixture(autouse=True)
+def unexplained(request, monkeypatch):
+    """Spare most tests the search for a cause, longest where there is none to name."""
+    if "cause" not in request.node.name:
+        monkeypatch.setattr(runner, "diagnose", lambda target, scope: None)
 
 
 def run(*words, target="good", op="linear_attention", profile="quick"):

@@ -8,7 +8,7 @@ from linkern._cuda.additive import Call
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import by_head
 
-__all__ = ["acts_on_entries", "attend", "call_of"]
+__all__ = ["acts_on_entries", "attend", "call_of", "feature_map_name"]
 
 # Feature maps by their names in common.cuh.
 _MAPS: dict[Any, str] = {
@@ -23,6 +23,19 @@ def acts_on_entries(feature_map: Any) -> bool:
     """Whether a feature map is one that kernels know."""
     # By identity: a callable need not be hashable.
     return any(feature_map is known for known in _MAPS)
+
+
+def feature_map_name(feature_map: Any) -> str:
+    """Return the name of a feature map in common.cuh; `ValueError` if it has none."""
+    for known, name in _MAPS.items():
+        if feature_map is known:
+            return name
+    names = ", ".join(known.__name__ for known in _MAPS)
+    msg = (
+        f"`feature_map` must be one of {names} on a GPU, got {feature_map!r}; apply it "
+        "to query and key, and pass `feature_map=linkern.identity`."
+    )
+    raise ValueError(msg)
 
 
 def attend(
@@ -111,7 +124,6 @@ def call_of(
     if any(x.shape[:2] != heads for x in (k, v)):
         msg = f"leading axes differ: {[x.shape[:-2] for x in (query, key, value)]}"
         raise ValueError(msg)
-    name = next(name for known, name in _MAPS.items() if known is feature_map)
     return Call(
         q,
         k,
@@ -121,7 +133,7 @@ def call_of(
         None
         if normalizer is None
         else normalizer.reshape(*heads, normalizer.shape[-1]).copy(order="C"),
-        feature_map=name,
+        feature_map=feature_map_name(feature_map),
         normalize=normalizer is not None,
         scale=1.0 if scale is None else scale,
     )

@@ -1,6 +1,6 @@
 // A chunk of tokens in shared memory: how a head is cut, what lies where, and decays.
 #pragma once
-#include "matrices.cuh"
+#include "landing.cuh"
 
 // How a head is cut: all its features and some columns of its values, in chunks of tokens,
 // among so many warps. What is tall or wide is counted in blocks of 16.

@@ -4,6 +4,7 @@ The emulator of the tests is another device; whoever plans launches does not kno
 one it has.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -50,7 +51,15 @@ class Launch(NamedTuple):
 
 
 class Device(Protocol):
-    """What launches need beside arrays, which behave as NumPy's do."""
+    """What launches need beside arrays, which behave as NumPy's do.
+
+    Attributes
+    ----------
+    library : str
+        Whose arrays they are, as users import it.
+    """
+
+    library: str
 
     @property
     def multiprocessors(self) -> int:
@@ -65,20 +74,31 @@ class Device(Protocol):
     def launch(self, launch: Launch) -> None:
         """Run a kernel, after everything that was launched before."""
 
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Return what launches again all that `work` would launch, and only that.
+
+        Nothing is launched while it is recorded.
+        """
+
 
 class CuPyDevice:
     """A GPU, and whichever stream is current on it when something is launched.
 
     Parameters
     ----------
-    number : int
-        Its number among those that CUDA sees.
+    number : int, optional
+        Its number among those that CUDA sees. Default: that of the current one.
     """
 
-    def __init__(self, number: int) -> None:
+    library = "cupy"
+
+    def __init__(self, number: int | None = None) -> None:
         import cupy  # noqa: PLC0415 -- an optional package
 
         self._cupy, self._device = cupy, cupy.cuda.Device(number)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CuPyDevice, (self._device.id,)
 
     @property
     def multiprocessors(self) -> int:
@@ -109,6 +129,21 @@ class CuPyDevice:
                 (launch.parameters,),
                 shared_mem=launch.shared,
             )
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Record a CUDA graph, on a stream of its own; it goes to the current one."""
+        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+            stream.begin_capture()
+            try:
+                work()
+            finally:  # a stream that goes on capturing cannot be used for anything
+                graph = stream.end_capture()
+
+        def replay() -> None:
+            with self._device:
+                graph.launch()
+
+        return replay
 
 
 @cache

@@ -6,6 +6,16 @@
 #pragma once
 #include "chunks.cuh"
 
+DEVICE void put_pair(bf16* place, float x, float y) {
+  store_shared((u32*)place, pack(bf16(), x, y));
+}
+DEVICE void put_pair(f16* place, float x, float y) {
+  store_shared((u32*)place, pack(f16(), x, y));
+}
+DEVICE void put_pair(float* place, float x, float y) {
+  store_shared((float2*)place, make_float2(x, y));
+}
+
 template <class Cut, bool Decay, bool Normalize> struct Reader {
   typedef typename Cut::Io Io;
   static constexpr int kWide = Cut::kReadWide, kTiles = Cut::kTiles;
@@ -52,8 +62,8 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int down = i / 4, half = i / 2 % 2, written = 8 * half + 2 * pair + i % 2;
-        if (other == tile && written > group + 8 * down)
-          scores[other].entry(down, half, i % 2) = 0.0f;
+        float& score = scores[other].entry(down, half, i % 2);
+        score = other < tile || written <= group + 8 * down ? score : 0.0f;
       }
   }
 
@@ -123,7 +133,6 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
     unsigned char* strip = shared.output + threadIdx.x / 32 * (16 * 16 * kUnits);
     const float factors[2] = {Normalize ? 1.0f / whole_weight(0) : units[0] * scale,
                               Normalize ? 1.0f / whole_weight(1) : units[1] * scale};
-    __syncwarp();  // before the rows of the last chunk are overwritten
 #pragma unroll
     for (int n = 0; n < kWide; n++) {
       found[n].scale(factors);

@@ -62,8 +62,8 @@ _CUTS = {
         256: [(32, 64, 8), (32, 32, 4)],
     },
     4: {
-        16: [(64, 64, 4), (32, 64, 4)],
-        32: [(64, 64, 4), (32, 64, 4)],
+        16: [(32, 64, 4)],
+        32: [(32, 64, 4)],
         64: [(64, 32, 4)],
         128: [(64, 32, 8), (32, 16, 4)],
         256: [(32, 16, 8)],
@@ -243,7 +243,7 @@ def _segments(
     return -(-chunks // each), each * chunk
 
 
-def _whole(device: Device, x: Array) -> bool:
+def _whole(device: Device, x: Any) -> bool:
     """Whether each row begins at a multiple of 16 bytes and is one of them long."""
     strides = [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1][:-1]
     steps: list[Any] = [device.address(x), x.shape[-1] * x.itemsize, *strides]

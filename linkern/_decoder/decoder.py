@@ -11,6 +11,7 @@ normalizer is a further column, as everywhere.
 """
 
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 
 from linkern import _validate
 from linkern._cpu.threads import thread_count
+from linkern._cuda.decoder import CudaDecoder
+from linkern._cuda.device import CuPyDevice, device_of
 from linkern._decoder.cells import Cells, width
 from linkern._decoder.helpers import Helpers
 from linkern._state import State, without_normalizer_column
@@ -37,6 +40,8 @@ _BYTES_PER_THREAD = 1 << 21
 
 class Decoder:
     r"""Causal linear attention token by token on NumPy, several times faster.
+
+    And on the GPU of CuPy arrays, at the speed of its memory.
 
     The same outputs and states as `linear_attention_step` up to rounding, with the last
     `window` tokens kept beside the memory and added to it together.
@@ -61,12 +66,16 @@ class Decoder:
     scale : float, optional
         Factor on the scores, dimensionless. Default 1. It cancels when `normalize`.
     window : int
-        Tokens between two updates of the memory; 8 to 16 is fastest.
+        Tokens between two updates of the memory; 8 to 16 is fastest. Not on a GPU.
+    device : {"cpu", "cuda"}, optional
+        Where the tokens will be: in NumPy arrays, or in CuPy arrays on the current GPU.
+        Default: where `state` is, or "cpu".
 
     Raises
     ------
     TypeError
-        If an option has the wrong type, or `state` is not of NumPy arrays.
+        If an option has the wrong type, or `state` is not of the arrays that `device`
+        asks for.
     ValueError
         If a shape or an option is out of range, or contradicts `state`.
 
@@ -92,6 +101,13 @@ class Decoder:
     is interrupted, leaves the decoder as it was. `copy.copy`, `copy.deepcopy` and
     `pickle` give independent decoders.
 
+    On a GPU, the memory is updated at every token, by one kernel and in place, and the
+    object that is returned has one more method: ``captured(query, key, value, out)``
+    records a step as a CUDA graph, and returns a function without arguments that takes
+    it again with what is then in these arrays. Feature maps are those that act on
+    entries alone: `linkern.elu_plus_one`, `exp`, `identity` and `relu`. bfloat16 tokens
+    are taken as well.
+
     An infinite value on a feature that is exactly zero is ``inf * 0``, NaN, in the
     memory, and reaches the outputs when the window is added.
 
@@ -116,6 +132,15 @@ class Decoder:
     _window: int
     _taken: int  # how many tokens have been taken in, with those of the first window
 
+    def __new__(
+        cls, state: State | None = None, *, device: str | None = None, **options: Any
+    ) -> Any:
+        """Return a decoder of the arrays that will come: not of this class on a GPU."""
+        gpu = device_of(getattr(state, "memory", None)) if device != "cpu" else None
+        if gpu is not None or device == "cuda":
+            return CudaDecoder(gpu or CuPyDevice(), state, **options)
+        return super().__new__(cls)
+
     def __init__(
         self,
         state: State | None = None,
@@ -128,7 +153,9 @@ class Decoder:
         normalize: bool = True,
         scale: float | None = None,
         window: int = 16,
+        device: str | None = None,
     ) -> None:
+        checks.device(device)
         normalize = _validate.flag("normalize", normalize)
         scale = _validate.scale(scale)
         window = checks.window(window)
@@ -320,3 +347,9 @@ def _division(batch: tuple[int, ...], nbytes: int) -> list[tuple[slice, ...]]:
     bounds = [size * i // parts for i in range(parts + 1)]
     before = (slice(None),) * axis
     return [(*before, slice(*ends)) for ends in pairwise(bounds)]
+
+
+# Python would show that of `__new__`, which knows no options.
+Decoder.__signature__ = signature(  # type: ignore[attr-defined]
+    partial(Decoder.__init__, None)  # type: ignore[arg-type]
+)

@@ -8,7 +8,10 @@ from linkern import _validate
 from linkern._array import is_array, namespace_name
 
 __all__ = [
-    "numpy_array",
+    "GPU_DTYPES",
+    "array_of",
+    "device",
+    "no_window",
     "output",
     "sizes",
     "sizes_of",
@@ -18,17 +21,38 @@ __all__ = [
 ]
 
 _DTYPES = ("float16", "float32", "float64")
+GPU_DTYPES = (*_DTYPES, "bfloat16")
+_SPELLED = {"numpy": "NumPy", "cupy": "CuPy"}
 
 
-def numpy_array(name: str, x: Any) -> None:
-    """Check that `x` is an array of NumPy."""
-    if not isinstance(x, np.ndarray):
-        got = namespace_name(x) if is_array(x) else type(x).__name__
+def array_of(library: str, name: str, x: Any) -> None:
+    """Check that `x` is an array of a library."""
+    if library == "numpy" and isinstance(x, np.ndarray):
+        return
+    got = namespace_name(x) if is_array(x) else type(x).__name__
+    if got != library:
         msg = (
-            f"`{name}` must be a NumPy array, got {got}; "
+            f"`{name}` must be a {_SPELLED[library]} array, got {got}; "
             "`linear_attention_step` takes every array library."
         )
         raise TypeError(msg)
+
+
+def device(name: Any) -> None:
+    """Check where a decoder is to be."""
+    if name not in (None, "cpu", "cuda"):
+        msg = f'`device` must be "cpu", "cuda" or None, got {name!r}.'
+        raise ValueError(msg)
+
+
+def no_window(window: Any) -> None:
+    """Check that no window is asked for where tokens are added one by one."""
+    if window is not None:
+        msg = (
+            f"`window` must be left out on a GPU, where every token is added to the "
+            f"memory at once, got {window!r}."
+        )
+        raise ValueError(msg)
 
 
 def token(
@@ -38,9 +62,10 @@ def token(
     shape: tuple[int, ...],
     *,
     free: bool = False,
+    library: str = "numpy",
 ) -> None:
     """Check one input of a step; `free`: its last axis may have any size."""
-    numpy_array(name, x)
+    array_of(library, name, x)
     if x.dtype != dtype:
         msg = (
             f"`{name}` must have the dtype of this decoder, {dtype}, got {x.dtype}; "
@@ -53,16 +78,25 @@ def token(
         raise ValueError(msg)
 
 
-def output(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+def output(
+    out: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    library: str = "numpy",
+) -> None:
     """Check where an output is to be written."""
-    if type(out) is not np.ndarray or out.dtype != dtype:
+    plain = type(out) is np.ndarray if library == "numpy" else is_array(out)
+    if not plain or namespace_name(out) != library or out.dtype != dtype:
         got = getattr(out, "dtype", type(out).__name__)
-        msg = f"`out` must be a NumPy array of {dtype}, got {got}."
+        if is_array(out) and namespace_name(out) != library:
+            got = f"one of {namespace_name(out)}"
+        msg = f"`out` must be a {_SPELLED[library]} array of {dtype}, got {got}."
         raise TypeError(msg)
     if out.shape != shape:
         msg = f"`out` must have shape {shape}, got {out.shape}."
         raise ValueError(msg)
-    if not out.flags.writeable:
+    if not getattr(out.flags, "writeable", True):  # CuPy has no others
         msg = "`out` must be writeable, got a read-only array; copy it first."
         raise ValueError(msg)
 
@@ -93,7 +127,13 @@ def sizes(batch: Any, key_dim: Any, value_dim: Any) -> tuple[tuple[int, ...], in
 
 
 def sizes_of(
-    state: Any, batch: Any, key_dim: Any, value_dim: Any, *, normalize: bool
+    state: Any,
+    batch: Any,
+    key_dim: Any,
+    value_dim: Any,
+    *,
+    normalize: bool,
+    library: str = "numpy",
 ) -> tuple[tuple[int, ...], int, int]:
     """Return the sizes of a state, after checking its parts against each other."""
     if (batch, key_dim, value_dim) != ((), None, None):
@@ -114,12 +154,12 @@ def sizes_of(
             f"{has} and `normalize={normalize}`."
         )
         raise ValueError(msg)
-    numpy_array("state.memory", memory)
+    array_of(library, "state.memory", memory)
     if memory.ndim < 2:
         msg = f"`state.memory` must have shape (..., K, V), got {memory.shape}."
         raise ValueError(msg)
     if normalizer is not None:
-        numpy_array("state.normalizer", normalizer)
+        array_of(library, "state.normalizer", normalizer)
         _validate.home({"state.memory": memory, "state.normalizer": normalizer})
         if normalizer.shape != memory.shape[:-1]:
             msg = (
@@ -130,15 +170,17 @@ def sizes_of(
     return memory.shape[:-2], memory.shape[-2], memory.shape[-1]
 
 
-def token_dtype(dtype: Any, of_state: Any) -> np.dtype[Any]:
+def token_dtype(
+    dtype: Any, of_state: Any, known: tuple[str, ...] = _DTYPES
+) -> np.dtype[Any]:
     """Return the dtype of the tokens: the one asked for, or that of the state."""
     asked = dtype if dtype is not None else "float32" if of_state is None else of_state
     try:
         found = np.dtype(asked)
     except TypeError:
         found = None
-    if found is None or found.name not in _DTYPES:
-        msg = f"`dtype` must be one of {', '.join(_DTYPES)}, got {asked!r}."
+    if found is None or found.name not in known:
+        msg = f"`dtype` must be one of {', '.join(known)}, got {asked!r}."
         raise TypeError(msg)
     wide = np.result_type(found, np.float32)
     if of_state is not None and wide != of_state:

@@ -7,6 +7,7 @@ error a correct kernel may make.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 __all__ = ["Evaluation", "Integers", "Sums", "evaluate", "evaluate_integers"]
 
 Real = NDArray[np.float64]
+
+# Of as many memories at once as have this many entries together.
+_ENTRIES = 2**16
 
 
 @dataclass(frozen=True)
@@ -254,10 +258,22 @@ def _recurrence(
         (*key.shape[:-2], key.shape[-1], value.shape[-1]), dtype=value.dtype
     )
     output = np.empty((*query.shape[:-1], value.shape[-1]), dtype=value.dtype)
-    for i in range(key.shape[-2]):
-        memory += key[..., i, :, None] * value[..., i, None, :]
+    queries, keys, values, outputs = (
+        np.moveaxis(x, -2, 0) for x in (query, key, value, output)
+    )
+    # The memories after some tokens, one added to the next, are made and read at once.
+    most = min(max(1, _ENTRIES // max(memory.size, 1)), len(keys))
+    room = np.empty((most, *memory.shape), dtype=value.dtype)
+    for first in range(0, len(keys), max(most, 1)):
+        span = slice(first, first + most)
+        k, v = keys[span, ..., :, None], values[span, ..., None, :]
+        memories = np.multiply(k, v, out=room[: len(k)])
+        memories[0] += memory
+        for before, after in pairwise(memories):
+            np.add(before, after, out=after)
         if causal:
-            output[..., i, :] = (query[..., i, None, :] @ memory)[..., 0, :]
+            outputs[span] = (queries[span, ..., None, :] @ memories)[..., 0, :]
+        memory = memories[-1].copy()
     if not causal:
         output[...] = query @ memory
     return output, memory

@@ -6,6 +6,7 @@ The scripts are `scripts.function` and `scripts.command` with their constants fi
 import re
 import shlex
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,9 @@ def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[A
     arrays: dict[str, NDArray[Any]] = {}
     views = []
     layout, operator = plan.contract.layout, OPERATORS[plan.op]
-    for i, (call, output) in enumerate(
-        zip(example.calls, example.outputs, strict=False)
-    ):
+    # Of a call that did not return, or came after one, there is no output.
+    pairs = zip_longest(example.calls, example.outputs[: len(example.calls)])
+    for i, (call, output) in enumerate(pairs):
         seen: dict[str, Any] = {}
         for name, given in call.inputs.items():
             x = to_layout(given, layout, operator.input(name).axes)

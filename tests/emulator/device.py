@@ -1,8 +1,9 @@
 """The emulator as a device: launches under a schedule, and what it counted."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ COUNTED = (
     *("switches", "barriers", "meetings", "copies", "products"),
     *("matrix_loads", "matrix_passes", "accesses", "bank_passes", "least_bank_passes"),
 )
+
+# The scheduler has one launch at a time, as a stream of a GPU does.
+_ALONE = Lock()
 
 
 class LaunchFailed(Exception):
@@ -100,6 +104,8 @@ class Emulator:
         All of them, in order.
     """
 
+    library = "numpy"
+
     def __init__(
         self,
         way: Way | None = None,
@@ -111,6 +117,7 @@ class Emulator:
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
+        self._recorded: list[Launch] | None = None
         self.multiprocessors = 2
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -132,7 +139,9 @@ class Emulator:
         LaunchFailed
             If it does what it must not.
         """
-        way = self.way
+        if self._recorded is not None:
+            self._recorded.append(launch)
+            return
         self.launches.append(launch)
         path = kernel_library(
             self._text(launch.file),
@@ -140,6 +149,11 @@ class Emulator:
             self._mode,
             faulty=bool(self._changed),
         )
+        with _ALONE:
+            self._run(launch, ctypes.CDLL(str(path)).entry)
+
+    def _run(self, launch: Launch, entry: Any) -> None:
+        way = self.way
         self._runtime.emulator_configure(
             SCHEDULES.index(way.schedule),
             LANDINGS.index(way.landing),
@@ -152,16 +166,27 @@ class Emulator:
             (ctypes.c_uint * 3)(n, 1, 1) for n in (launch.blocks, launch.threads)
         ]
         failure = self._runtime.emulator_launch(
-            ctypes.CDLL(str(path)).entry,
-            *dimensions,
-            ctypes.c_ulonglong(launch.shared),
-            parameters,
+            entry, *dimensions, ctypes.c_ulonglong(launch.shared), parameters
         )
         if failure is not None:
             raise LaunchFailed(failure.decode())
         counts = (ctypes.c_longlong * len(COUNTED))()
         self._runtime.emulator_statistics(counts)
         self.counts = dict(zip(COUNTED, counts, strict=True))
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what is launched instead of running it, and return what runs it."""
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+
+        def replay() -> None:
+            for launch in recorded:
+                self.launch(launch)
+
+        return replay
 
     def _text(self, file: str) -> str:
         text = source(file)

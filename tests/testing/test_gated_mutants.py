@@ -12,6 +12,7 @@ from linkern.testing.placement import STYLES
 from linkern.testing.process import InProcess
 from linkern.testing.runner import CheckFinished
 from linkern.testing.scope import Scope
+from tests.testing.panel import panels, verdict_on_all
 
 NAMED = [name for name, mutant in GATED_MUTANTS.items() if mutant.cause]
 
@@ -37,13 +38,50 @@ def laws_of(op):
     return {mutant.laws[0] for mutant in of_op} | {"value_on_reals", "shard_law"}
 
 
-@pytest.mark.parametrize("name", GATED_CORRECT)
-def test_correct_kernels_pass(name):
-    kernel = GATED_CORRECT[name]
-    found = verdicts(kernel, *laws_of(kernel.op), seed=1)
+def declared(kernel):
+    return {"op": kernel.op, "contract": Contract(**kernel.contract)}
+
+
+def together():
+    """Yield kernels of one operator, contract and interface: they are judged as one."""
+    for kernel in GATED_CORRECT.values():
+        of = declared(kernel)
+        alike = {n: k.kernel for n, k in GATED_CORRECT.items() if declared(k) == of}
+        for names in panels(alike, **of):
+            if kernel is GATED_CORRECT[names[0]]:
+                yield names
+
+
+PANELS = [*together()]
+
+
+@pytest.mark.parametrize(
+    ("check", "names"),
+    [
+        pytest.param(check, names, id=f"{check}-{names[0]}")
+        for names in PANELS
+        for check in sorted(laws_of(GATED_CORRECT[names[0]].op))
+    ],
+)
+def test_correct_kernels_pass(check, names, monkeypatch):
+    result = verdict_on_all(
+        monkeypatch,
+        {name: GATED_CORRECT[name].kernel for name in names},
+        check,
+        **declared(GATED_CORRECT[names[0]]),
+        dtypes=("float32",),
+        profile="quick",
+        shrink=False,
+        seed=1,
+    )
     # No bound can be proved of some gates: that is said, and no complaint.
     silent = ("passed", "unsupported", "inconclusive")
-    assert not {n: r.message for n, r in found.items() if r.verdict not in silent}
+    assert result.verdict in silent, result.message
+
+
+def test_every_correct_kernel_is_judged_once():
+    judged = [name for names in PANELS for name in names]
+    assert sorted(judged) == sorted(GATED_CORRECT)
 
 
 @pytest.mark.parametrize("name", GATED_MUTANTS)

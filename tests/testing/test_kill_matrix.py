@@ -10,7 +10,9 @@ from linkern.testing.correct import CORRECT
 from linkern.testing.family import GATED_MUTANTS
 from linkern.testing.mutants import MUTANTS
 from linkern.testing.runner import CheckFinished
+from tests.testing.panel import panels, verdict_on_all
 
+OP = "linear_attention"
 # Faults that are none in one dtype: bfloat16 kernels may use the output they returned.
 EQUIVALENT = {
     ("returns_float64", "float64"),
@@ -31,7 +33,7 @@ OF_ANY_DTYPE = {
 def verdicts(function, dtype, **options):
     plan = Plan(
         "test",
-        "linear_attention",
+        OP,
         dtypes=(dtype,),
         profile="quick",
         function=function,
@@ -41,20 +43,51 @@ def verdicts(function, dtype, **options):
     return {e.result.name: e.result for e in run(plan) if isinstance(e, CheckFinished)}
 
 
+# Kernels of one interface are judged together, and two of them in one dtype more.
+IN_FLOAT16 = ("chunk_32_with_state", "quadratic")
+PANELS = [
+    *((names, dtype) for names in panels(CORRECT, op=OP) for dtype in DTYPES),
+    *(((name,), "float16") for name in IN_FLOAT16),
+]
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(name, dtype) for name in CORRECT for dtype in DTYPES]
-    + [("chunk_32_with_state", "float16"), ("quadratic", "float16")],
+    ("check", "names", "dtype"),
+    [
+        pytest.param(check, names, dtype, id=f"{check}-{names[0]}-{dtype}")
+        for names, dtype in PANELS
+        for check in CHECKS
+        if dtype == "float32" or check not in OF_ANY_DTYPE
+    ],
 )
-def test_correct_kernels_pass(name, dtype):
-    checks = () if dtype == "float32" else tuple(CHECKS.keys() - OF_ANY_DTYPE)
-    found = verdicts(CORRECT[name], dtype, seed=1, checks=checks)
-    assert len(found) == len(checks or CHECKS)
-    assert not {
-        check: result.message
-        for check, result in found.items()
-        if result.verdict not in ("passed", "unsupported")
-    }
+def test_correct_kernels_pass(check, names, dtype, monkeypatch):
+    result = verdict_on_all(
+        monkeypatch,
+        {name: CORRECT[name] for name in names},
+        check,
+        op=OP,
+        dtypes=(dtype,),
+        profile="quick",
+        seed=1,
+    )
+    assert result.verdict in ("passed", "unsupported"), result.message
+
+
+def test_every_correct_kernel_is_judged():
+    judged = {name for names, dtype in PANELS if dtype == "float32" for name in names}
+    assert judged == set(CORRECT)
+
+
+@pytest.mark.parametrize("name", ["not_normalised", "state_ignored"])
+def test_one_that_is_wrong_among_them_is_named(name, monkeypatch):
+    law, right = MUTANTS[name].law, dict(CORRECT)
+    of = [n for n in panels(right | {name: MUTANTS[name].kernel}, op=OP) if name in n]
+    kernels = {n: right.get(n, MUTANTS[name].kernel) for n in of[0]}
+    result = verdict_on_all(
+        monkeypatch, kernels, law, op=OP, dtypes=("float32",), profile="quick"
+    )
+    assert result.verdict == "failed"
+    assert result.message.startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

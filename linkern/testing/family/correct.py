@@ -53,7 +53,7 @@ def normalised(eps: float, *, outside: bool = False) -> GatedParts:
 def _both(op: str) -> dict[str, GatedKernel]:
     return {
         f"{op} by chunks": GatedKernel(op, assembled(op, CHUNKED)),
-        f"{op} by tokens": GatedKernel(op, assembled(op, GatedParts(chunk=1))),
+        f"{op} by tokens": GatedKernel(op, assembled(op, replace(CHUNKED, chunk=1))),
     }
 
 
@@ -66,7 +66,9 @@ for _op in ("rwkv7", "dplr", "iplr", "comba", "gated_delta_product"):
     )
 GATED_CORRECT |= {
     "gsa": GatedKernel("gsa", slotted(SlotParts())),
-    "kda by chunks of 10": GatedKernel("kda", assembled("kda", GatedParts(chunk=10))),
+    "kda by chunks of 10": GatedKernel(
+        "kda", assembled("kda", replace(CHUNKED, chunk=10))
+    ),
     "gated_delta_rule with groups": GatedKernel(
         "gated_delta_rule",
         assembled("gated_delta_rule", replace(CHUNKED, backward=None)),
