@@ -24,6 +24,8 @@ CASES = [
     for kind in peer.kinds
     for dtype in peer.dtypes
     if "fla" not in peer.needs
+    # On NumPy, which stands for CuPy here, there is no decoder of bfloat16.
+    and (peer.name, kind, dtype) != (OURS, "decode", "bfloat16")
 ]
 
 

@@ -65,23 +65,24 @@ def _gradient(given: Arrays) -> Callable[[], Arrays]:
 
 
 def _token(given: Arrays) -> Callable[[], Arrays]:
-    """Take one token more after the first."""
-    first, second = ([x[:, :, i] for x in given] for i in (0, 1))
-    state = linkern.linear_attention_step(None, *first).state
+    """Take one token more after the first, in place."""
+    _, decoder = _begun(given)
+    second = [x[:, :, 1] for x in given]
+    return lambda: [decoder.step(*second)]
 
-    def call() -> Arrays:
-        output, after = linkern.linear_attention_step(state, *second)
-        return [output, after]
 
-    return call
+def _begun(given: Arrays) -> tuple[Any, Any]:
+    """Return the output of the first token, and a decoder of those that follow."""
+    output, state = linkern.linear_attention_step(None, *(x[:, :, 0] for x in given))
+    return output, linkern.Decoder(state, dtype=output.dtype.name)
 
 
 def _decoded(given: Arrays, heads: list[int], rows: list[int]) -> Real:
     """Return the rows of all tokens, one after the other."""
-    state, found = None, []
-    for i in range(given[0].shape[2]):
-        token = [x[:, :, i] for x in given]
-        output, state = linkern.linear_attention_step(state, *token)
+    first, decoder = _begun(given)
+    found = [_read(first[:, :, None], heads, [0])]
+    for i in range(1, given[0].shape[2]):
+        output = decoder.step(*(x[:, :, i] for x in given))
         found.append(_read(output[:, :, None], heads, [0]))
     return np.concatenate(found, axis=2)[:, :, rows]
 
