@@ -95,6 +95,8 @@ class Emulator:
         Which sanitizer watches; its own library must be loaded beforehand.
     changed : sequence of Change
         Planted faults.
+    multiprocessors : int
+        How many it seems to have.
 
     Attributes
     ----------
@@ -111,6 +113,7 @@ class Emulator:
         way: Way | None = None,
         mode: str = "plain",
         changed: Sequence[Change] = (),
+        multiprocessors: int = 2,
     ) -> None:
         self.way, self._mode, self._changed = way or Way(), mode, changed
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
@@ -118,7 +121,7 @@ class Emulator:
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
         self._recorded: list[Launch] | None = None
-        self.multiprocessors = 2
+        self.multiprocessors = multiprocessors
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new array, of bits that are not a number in any dtype."""
