@@ -50,14 +50,6 @@ template <class Real> struct Tiles {
   Decays<Real> decays;
 };
 
-// The derivative of a feature map at x, by the feature of x.
-template <int Map, class Real> DEVICE Real slope(Real feature) {
-  if (Map == ELU_PLUS_ONE) return feature < Real(1) ? feature : Real(1);
-  if (Map == RELU) return feature > Real(0) ? Real(1) : Real(0);
-  if (Map == EXP) return feature;
-  return Real(1);
-}
-
 // The same sum for each of some lanes side by side.
 template <int Lanes, class Real> DEVICE Real sum_of_lanes(Real x) {
   for (int by = Lanes / 2; by > 0; by /= 2) x += __shfl_xor_sync(0xffffffffu, x, by);
