@@ -64,11 +64,12 @@ def pullback(
     pull = _on_tensor_cores if fits else _plainly
     found = pull(device, call, cotangent, memory_cotangent, normalizer_cotangent)
     inputs = (query, key, value, log_decay, memory, normalizer)
-    pairs = zip(found, inputs, strict=True)
-    shaped = (
-        None if x is None else astype(y.reshape(x.shape), x.dtype) for y, x in pairs
-    )
-    return Gradients(*shaped)
+    return Gradients(*map(_shaped, found, inputs))
+
+
+def _shaped(gradient: Array, like: Array) -> Array:
+    """Return a gradient in the shape and dtype of an input."""
+    return None if like is None else astype(gradient.reshape(like.shape), like.dtype)
 
 
 def _on_tensor_cores(
