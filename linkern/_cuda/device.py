@@ -17,8 +17,7 @@ __all__ = ["Array", "CuPyDevice", "Device", "Launch", "device_of"]
 # Of CuPy, or of NumPy in the emulator: what both have in common.
 Array: TypeAlias = Any
 
-# What a block may have without asking, and what the largest kernels ask for fits into
-# what every GPU since compute capability 8.0 gives: 99 KiB.
+# Bytes of shared memory that a block may have without asking for more.
 _UNASKED = 48 << 10
 
 
@@ -65,6 +64,10 @@ class Device(Protocol):
     def multiprocessors(self) -> int:
         """How many blocks run at once, at least."""
 
+    @property
+    def shared(self) -> int:
+        """How many bytes of shared memory a block may have."""
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of it, in C order."""
 
@@ -104,6 +107,12 @@ class CuPyDevice:
     def multiprocessors(self) -> int:
         """How many there are: that many blocks run at once at least."""
         found: int = self._device.attributes["MultiProcessorCount"]
+        return found
+
+    @property
+    def shared(self) -> int:
+        """How many bytes a block may have if it asks for them."""
+        found: int = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
         return found
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -95,8 +95,8 @@ class Emulator:
         Which sanitizer watches; its own library must be loaded beforehand.
     changed : sequence of Change
         Planted faults.
-    multiprocessors : int
-        How many it seems to have.
+    multiprocessors, shared : int
+        How many it seems to have; bytes of shared memory that a block may have.
 
     Attributes
     ----------
@@ -114,6 +114,7 @@ class Emulator:
         mode: str = "plain",
         changed: Sequence[Change] = (),
         multiprocessors: int = 2,
+        shared: int = 99 << 10,
     ) -> None:
         self.way, self._mode, self._changed = way or Way(), mode, changed
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
@@ -121,7 +122,7 @@ class Emulator:
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
         self._recorded: list[Launch] | None = None
-        self.multiprocessors = multiprocessors
+        self.multiprocessors, self.shared = multiprocessors, shared
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new array, of bits that are not a number in any dtype."""
