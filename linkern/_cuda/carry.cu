@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kThreads) carry(Carry of) {
   const i64 place = in_memory ? entry : entry - of.memory_entries;
   const float* before = in_memory ? of.memory_before : of.normalizer_before;
   float* after = in_memory ? of.memory_after : of.normalizer_after;
-  float* state = (in_memory ? of.memory : of.normalizer) + head * of.segments * size + place;
+  float* states = in_memory ? of.memory : of.normalizer;
+  float* state = states + head * of.segments * size + place;
   const float* left = of.left + head * of.segments;
 
   float sum = before == nullptr ? 0.0f : before[head * size + place];

@@ -99,5 +99,7 @@ template <class Cut> struct Chunk {
   DEVICE ValueTile values() const { return {split + 2 * FeatureTile::kBytes}; }
   DEVICE FeatureLanding landed_queries() const { return {landed}; }
   DEVICE FeatureLanding landed_keys() const { return {landed + FeatureLanding::kBytes}; }
-  DEVICE ValueLanding landed_values() const { return {landed + 2 * FeatureLanding::kBytes}; }
+  DEVICE ValueLanding landed_values() const {
+    return {landed + 2 * FeatureLanding::kBytes};
+  }
 };

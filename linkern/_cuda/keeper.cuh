@@ -54,7 +54,8 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
     for (int r = 0; r < 4; r++) {
       const float2 by = load_shared((const float2*)(leaving + 2 * pair + r / 2 * 8));
       const Pair<Io> both = keys.pair(r);
-      keys.put(r, Pair<Io>::of(both.first() * (by.x * behind), both.second() * (by.y * behind)));
+      keys.put(r, Pair<Io>::of(both.first() * (by.x * behind),
+                               both.second() * (by.y * behind)));
     }
   }
 
@@ -88,7 +89,8 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
   }
 
   // From and to global memory, where rows of it have `values` columns.
-  DEVICE void load(const float* from, const float* total, int features, int columns, int values) {
+  DEVICE void load(const float* from, const float* total, int features, int columns,
+                   int values) {
     if (from != nullptr)
       visit(features, columns, [&](float& x, float& y, int k, int n) {
         const float2 both = *(const float2*)(from + i64(k) * values + n);

@@ -9,7 +9,9 @@ template <int Count> struct alignas(4 * Count) Words { u32 of[Count]; };
 template <class Half> DEVICE float number(Half t, const Words<4>& unit, int i) {
   return i % 2 ? high(t, unit.of[i / 2]) : low(t, unit.of[i / 2]);
 }
-DEVICE float number(float, const Words<4>& unit, int i) { return __uint_as_float(unit.of[i]); }
+DEVICE float number(float, const Words<4>& unit, int i) {
+  return __uint_as_float(unit.of[i]);
+}
 
 // Where the result has 16 bits, an exponential need not be right to the last of 24.
 template <int Map, class Io> DEVICE float mapped(float x) {
@@ -48,7 +50,8 @@ template <class Io, int Height, int Width, int Threads> struct Landing {
       const int column = unit * kInUnit;
       if (row >= Height) break;
       const bool there = row < rows && column < columns;
-      const Words<4> landed = load_shared((const Words<4>*)(bytes + Place::place(row, unit)));
+      const unsigned char* from = bytes + Place::place(row, unit);
+      const Words<4> landed = load_shared((const Words<4>*)from);
       Words<kInUnit / 2> planes[kPlanes];
 #pragma unroll
       for (int k = 0; k < kInUnit; k += 2) {
@@ -57,7 +60,7 @@ template <class Io, int Height, int Width, int Threads> struct Landing {
 #pragma unroll
         for (int p = 0; p < kPlanes; p++) planes[p].of[k / 2] = there ? pair.planes[p] : 0u;
       }
-      unsigned char* place = to.bytes + Tile<Width / 8>::place(row, column / 8) + column % 8 * 2;
+      unsigned char* place = to.bytes + to.place(row, column);
 #pragma unroll
       for (int p = 0; p < kPlanes; p++)
         store_shared((Words<kInUnit / 2>*)(place + p * to.kPlaneBytes), planes[p]);

@@ -5,8 +5,8 @@
 // products of two of them the six largest are taken; the others are below its last bit.
 // A number of 16 bits is its own only plane.
 //
-// Lane 4 g + t of a warp has rows g and g + 8 of a block, and of their columns 2 t, 2 t + 1,
-// 2 t + 8 and 2 t + 9.
+// Lane 4 g + t of a warp has rows g and g + 8 of a block, and of their columns 2 t,
+// 2 t + 1, 2 t + 8 and 2 t + 9.
 #pragma once
 #include "common.cuh"
 
@@ -92,7 +92,9 @@ template <class Io> struct Side {
 struct Sums {
   float halves[2][4];
 
-  DEVICE float& entry(int row, int half, int column) { return halves[half][2 * row + column]; }
+  DEVICE float& entry(int row, int half, int column) {
+    return halves[half][2 * row + column];
+  }
   DEVICE float entry(int row, int half, int column) const {
     return halves[half][2 * row + column];
   }
@@ -176,6 +178,10 @@ template <class Io, int Height, int Width> struct Matrix {
   static constexpr u32 kPlaneBytes = Height * Width * 2, kBytes = kPlanes * kPlaneBytes;
   unsigned char* bytes;
 
+  DEVICE static u32 place(int row, int column) {
+    return Plane::place(row, column / 8) + column % 8 * 2;
+  }
+
   // The block at a row and a column, which are multiples of 16, or its transpose.
   DEVICE Side<Io> left(int row, int column) const {
     const int lane = own_lane();
@@ -202,7 +208,8 @@ template <class Io, int Height, int Width> struct Matrix {
     for (int half = 0; half < 2; half++)
 #pragma unroll
       for (int down = 0; down < 2; down++) {
-        const Pair<Io> both = Pair<Io>::of(sums.entry(down, half, 0), sums.entry(down, half, 1));
+        const Pair<Io> both =
+            Pair<Io>::of(sums.entry(down, half, 0), sums.entry(down, half, 1));
         u32 place = Plane::place_in_block(row + 8 * down, column / 8 + half, group, 0);
 #pragma unroll
         for (int p = 0; p < kPlanes; p++)
@@ -212,13 +219,14 @@ template <class Io, int Height, int Width> struct Matrix {
 
  private:
   template <bool Transposed> DEVICE Side<Io> load(u32 place) const {
+    const SharedBase base = shared_base(bytes);
     Side<Io> side;
 #pragma unroll
     for (int p = 0; p < kPlanes; p++) {
       if (Transposed)
-        load_matrices_transposed(side.planes[p], shared_base(bytes), place + p * kPlaneBytes);
+        load_matrices_transposed(side.planes[p], base, place + p * kPlaneBytes);
       else
-        load_matrices(side.planes[p], shared_base(bytes), place + p * kPlaneBytes);
+        load_matrices(side.planes[p], base, place + p * kPlaneBytes);
     }
     return side;
   }

@@ -23,12 +23,13 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
   const Chunk<Cut> chunk;
   const int tile, column, group, pair;
   Sums found[kWide] = {};
-  float weights[2] = {}, units[2] = {1, 1};  // of rows g and g + 8; what these are divided by
-  Sums scores[kTiles] = {};  // with the keys of this tile and of those before
+  float weights[2] = {};      // of rows g and g + 8
+  float units[2] = {1, 1};    // what these rows are divided by
+  Sums scores[kTiles] = {};   // with the keys of this tile and of those before
 
   DEVICE Reader(Shared<Cut>& shared, const Chunk<Cut>& chunk, int warp)
-      : shared(shared), chunk(chunk), tile(warp % kTiles), column(warp / kTiles * kWide * 16),
-        group(own_lane() / 4), pair(own_lane() % 4) {}
+      : shared(shared), chunk(chunk), tile(warp % kTiles),
+        column(warp / kTiles * kWide * 16), group(own_lane() / 4), pair(own_lane() % 4) {}
 
   DEVICE void read_memory() {
 #pragma unroll 2
@@ -41,7 +42,8 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
 #pragma unroll
       for (int other = 0; other < kTiles; other++)
         if (other <= tile)
-          multiply_add(scores[other], queries, chunk.keys().transposed_right(16 * other, k));
+          multiply_add(scores[other], queries,
+                       chunk.keys().transposed_right(16 * other, k));
     }
   }
 
@@ -95,7 +97,8 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
       if (other > tile) continue;
       if (Decay) forget(other);
 #pragma unroll
-      for (int i = 0; i < 8; i++) weights[i / 4] += scores[other].entry(i / 4, i / 2 % 2, i % 2);
+      for (int i = 0; i < 8; i++)
+        weights[i / 4] += scores[other].entry(i / 4, i / 2 % 2, i % 2);
       const Side<Io> left = scores[other].template as_left<Io>();
 #pragma unroll
       for (int n = 0; n < kWide; n++)
@@ -152,7 +155,8 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
       const int row = i / kUnits, unit = i % kUnits, at = column + unit * kInUnit;
       if (16 * tile + row >= chunk.count || at >= columns) continue;
       const unsigned char* place = strip + Tile<kUnits>::place(row, unit);
-      *(uint4*)(output + (16 * tile + row) * stride + at) = load_shared((const uint4*)place);
+      Io* to = output + (16 * tile + row) * stride + at;
+      *(uint4*)to = load_shared((const uint4*)place);
     }
   }
 

@@ -7,8 +7,9 @@ from typing import Any
 from linkern._cuda import attend as forward
 from linkern._cuda import backward
 from linkern._cuda.device import device_of
+from linkern._cuda.token import recurrent
 from linkern._recurrence import Terms
-from linkern._tape import joint
+from linkern._tape import joint, raw
 from linkern._typing import Array
 
 __all__ = ["attend", "recurrence"]
@@ -39,7 +40,8 @@ def recurrence(
     """Return the read-out, scaled, and the memory after the last token.
 
     Queries, keys and values of terms that only add may be narrower than the memory.
-    None for arrays of other libraries, and for what kernels do not take.
+    None for arrays of other libraries, and for what kernels do not take: memories that
+    are read along the values, and gradients of anything but sums.
     """
     arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
     device = device_of(*arrays)
@@ -48,4 +50,6 @@ def recurrence(
     if of.is_additive:
         output, last, _ = attend(*arrays[1:5], memory, None, scale=scale)
         return output, last
-    return None
+    if of.crosswise or any(raw(x) is not x for x in arrays):
+        return None
+    return recurrent(device, memory, of)

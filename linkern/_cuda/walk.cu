@@ -16,7 +16,7 @@ template <class Io> struct Forward {
   Rows<const Io> query, key, value;
   Rows<const float> log_decay;
   Rows<Io> output;
-  // (B H, segments, K, V) and (B H, segments, K); null for zeros, and for what nobody wants.
+  // (B H, segments, K, V), (B H, segments, K); null for zeros, and for what is not asked.
   const float *memory_before, *normalizer_before;
   float *memory, *normalizer;
   float* left;  // (B H, segments): of the memory before a segment behind it; null likewise
@@ -38,8 +38,8 @@ template <class Cut, int Map, bool Decay, bool Reads> struct Source {
       : query(of.query.of(batch, head) + start * of.query.token),
         key(of.key.of(batch, head) + start * of.key.token),
         value(of.value.of(batch, head) + start * of.value.token + column),
-        query_stride(of.query.token), key_stride(of.key.token), value_stride(of.value.token),
-        decay_stride(of.log_decay.token),
+        query_stride(of.query.token), key_stride(of.key.token),
+        value_stride(of.value.token), decay_stride(of.log_decay.token),
         log_decay(!Decay ? nullptr : of.log_decay.of(batch, head) + start * decay_stride),
         features(of.sizes.features), columns(of.sizes.values - column) {}
 
@@ -65,7 +65,8 @@ template <class Cut, int Map, bool Decay, bool Reads> struct Source {
     if (changes && Reads)
       chunk.landed_queries().template prepare<Map>(chunk.queries(), count, features);
     if (changes) chunk.landed_keys().template prepare<Map>(chunk.keys(), count, features);
-    if (splits) chunk.landed_values().template prepare<IDENTITY>(chunk.values(), count, columns);
+    if (splits)
+      chunk.landed_values().template prepare<IDENTITY>(chunk.values(), count, columns);
     if (Decay && threadIdx.x / 32 * 32 < Cut::kTokens) decays.find(next, threadIdx.x);
   }
 };
@@ -89,13 +90,14 @@ __global__ void __launch_bounds__(Cut::kThreads, 1) walk(Forward<typename Cut::I
   Keeper<Cut, Decay, Normalize> keeper(warp);
   if (keeps) {
     keeper.load(of.memory_before ? of.memory_before + entry : nullptr,
-                of.normalizer_before ? of.normalizer_before + weight : nullptr, features, columns,
-                values);
+                of.normalizer_before ? of.normalizer_before + weight : nullptr, features,
+                columns, values);
     if (narrow) keeper.measure(shared);
   }
   __syncthreads();  // of what was measured
   Source<Cut, Map, Decay, Reads> source(of, in_batch, in_head, start, column);
-  typename Cut::Io* output = of.output.of(in_batch, in_head) + start * of.output.token + column;
+  typename Cut::Io* output =
+      of.output.of(in_batch, in_head) + start * of.output.token + column;
   if (tokens > 0) source.copy(Chunk<Cut>(shared, 0, tokens));
   for (i64 number = 0; number * Cut::kTokens < tokens; number++) {
     const i64 done = number * Cut::kTokens, next = done + Cut::kTokens;
