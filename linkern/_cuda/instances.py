@@ -16,8 +16,11 @@ import numpy as np
 from linkern import feature_maps
 from linkern._cuda.attend import acts_on_entries, attend
 from linkern._cuda.backward import pullback
+from linkern._cuda.decoder import CudaDecoder
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO
+from linkern._cuda.token import recurrent
+from linkern._recurrence import Terms
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -80,6 +83,8 @@ class DryDevice:
 
     Attributes
     ----------
+    library : str
+        Whose arrays it has.
     multiprocessors : int
         How many blocks would run at once: more than short calls have, fewer than most.
     launches : list of Launch
@@ -87,7 +92,7 @@ class DryDevice:
     """
 
     def __init__(self) -> None:
-        self.multiprocessors = 128
+        self.library, self.multiprocessors = "numpy", 128
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -103,6 +108,13 @@ class DryDevice:
     def launch(self, launch: Launch) -> None:
         """Keep a launch."""
         self.launches.append(launch)
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what `work` would launch, and return what keeps it again."""
+        before = len(self.launches)
+        work()
+        kept = self.launches[before:]
+        return lambda: self.launches.extend(kept)
 
 
 def instances() -> tuple[Instance, ...]:
@@ -150,6 +162,47 @@ def _inputs() -> Iterator[tuple[Any, ...]]:
         )
 
 
+def _plan_recurrence(device: Device) -> None:
+    """Plan tokens one after the other, in every dtype, size and way."""
+    decays, erases = (None, "token", "feature"), (None, False, True)
+    ways = product(decays, erases, (False, True))
+    sizes = (*_SIZES, *_WIDE)
+    for name, (features, values), way in product(IO, sizes, ways):
+        decay, early_erase, early_read = way
+        kind, lead = _dtype(name), (2, 77)
+        real = np.float64 if name == "float64" else np.float32
+        row = untouched((*lead, features), kind)
+        fades = untouched((*lead, 1 if decay == "token" else features), real)
+        of = Terms(
+            row,
+            row,
+            untouched((*lead, values), kind),
+            log_decay=None if decay is None else fades,
+            erase=None if early_erase is None else row,
+            early_erase=bool(early_erase),
+            early_read=early_read,
+        )
+        recurrent(device, untouched((2, features, values), real), of)
+
+
+def _plan_decoding(device: Device) -> None:
+    """Plan a token of linear attention, in every dtype, size and way."""
+    sizes = (*_SIZES, *_WIDE, *((features, 32) for features in (1, 8, 48, 100)))
+    for name, (features, values), feature_map in product(IO, sizes, _MAPS):
+        for normalizes in (False, True):
+            decoder = CudaDecoder(
+                device,
+                batch_shape=(2, 3),
+                key_dim=features,
+                value_dim=values,
+                dtype=_dtype(name),
+                feature_map=feature_map,
+                normalize=normalizes,
+            )
+            row = untouched((2, 3, features), _dtype(name))
+            decoder.step(row, row, untouched((2, 3, values), _dtype(name)))
+
+
 def _dtype(name: str) -> Any:
     if name != "bfloat16":
         return np.dtype(name)
@@ -159,4 +212,8 @@ def _dtype(name: str) -> Any:
 
 
 # Whoever adds a way to launch kernels adds here a function that plans all its kinds.
-_PLANS: tuple[Callable[[Device], None], ...] = (_plan_attention,)
+_PLANS: tuple[Callable[[Device], None], ...] = (
+    _plan_attention,
+    _plan_recurrence,
+    _plan_decoding,
+)
