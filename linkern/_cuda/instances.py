@@ -13,9 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linkern import feature_maps
-from linkern._cuda.attend import acts_on_entries, attend
+from linkern._cuda import decode
+from linkern._cuda.attend import acts_on_entries, attend, feature_map_name
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO
+from linkern._cuda.token import recurrent
+from linkern._recurrence import Terms
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -84,6 +87,8 @@ class DryDevice:
         All of them, in order.
     """
 
+    library = "numpy"
+
     def __init__(self) -> None:
         self.multiprocessors = 128
         self.launches: list[Launch] = []
@@ -101,6 +106,11 @@ class DryDevice:
     def launch(self, launch: Launch) -> None:
         """Keep a launch."""
         self.launches.append(launch)
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what would be launched, once."""
+        work()
+        return lambda: None
 
 
 def instances() -> tuple[Instance, ...]:
@@ -154,5 +164,50 @@ def _dtype(name: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16)
 
 
+def _plan_tokens(device: Device) -> None:
+    """Plan the recurrence token by token, in the ways that operators are it."""
+    early = (False, True)
+    kinds = [(decays, True, erase, False) for decays in (0, 1, 2) for erase in early]
+    kinds += [(decays, False, False, read) for decays in (0, 2) for read in early]
+    features = (20, 32, 40, 64, 100, 128, 200, 256, 1024)
+    for name, size, kind in product(IO, features, kinds):
+        decays, erases, early_erase, early_read = kind
+        real = np.float64 if name == "float64" else np.float32
+        keys, value = untouched((1, 2, 9, size), _dtype(name)), (1, 2, 9, 64)
+        terms = Terms(
+            keys,
+            keys,
+            untouched(value, _dtype(name)),
+            untouched((1, 2, 9, (1, size)[decays - 1]), real) if decays else None,
+            keys if erases else None,
+            early_erase=early_erase,
+            early_read=early_read,
+        )
+        recurrent(device, untouched((1, 2, size, 64), real), terms)
+
+
+def _plan_decoding(device: Device) -> None:
+    """Plan steps of a decoder, and those with a decay."""
+    for name, feature_map, size in product(IO, _MAPS, (32, 64, 128, 256)):
+        for normalizes, decays in product((False, True), repeat=2):
+            real = np.dtype(np.float64 if name == "float64" else np.float32)
+            state = decode.zeros(device, 2, size, 64, real, normalize=normalizes)
+            key, value = (untouched((1, 2, n), _dtype(name)) for n in (size, 64))
+            log_decay = untouched((1, 2), real) if decays else None
+            device.launch(
+                decode.plan(
+                    device,
+                    state,
+                    *(key, key, value, value, log_decay),
+                    feature_map=feature_map_name(feature_map),
+                    scale=None,
+                )
+            )
+
+
 # Whoever adds a way to launch kernels adds here a function that plans all its kinds.
-_PLANS: tuple[Callable[[Device], None], ...] = (_plan_attention,)
+_PLANS: tuple[Callable[[Device], None], ...] = (
+    _plan_attention,
+    _plan_tokens,
+    _plan_decoding,
+)
