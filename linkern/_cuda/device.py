@@ -19,6 +19,7 @@ Array: TypeAlias = Any
 
 # Bytes of shared memory that a block may have without asking for more.
 _UNASKED = 48 << 10
+_MOST_BLOCKS = (1 << 31) - 1
 
 
 class Launch(NamedTuple):
@@ -127,6 +128,12 @@ class CuPyDevice:
 
     def launch(self, launch: Launch) -> None:
         """Compile the kernel if this is its first time, and run it."""
+        if launch.blocks > _MOST_BLOCKS:  # CuPy would launch fewer, with a warning
+            msg = (
+                f"the call needs {launch.blocks} blocks of threads, and a GPU takes "
+                f"{_MOST_BLOCKS} at most; split it along its leading axes."
+            )
+            raise ValueError(msg)
         with self._device:
             function = _compiled(launch.file, launch.kernel)
             if launch.shared > _UNASKED:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linkern import feature_maps
-from linkern._cuda.attend import acts_on_entries, attend
+from linkern._cuda import decode
+from linkern._cuda.attend import acts_on_entries, attend, feature_map_name
 from linkern._cuda.backward import pullback
 from linkern._cuda.decoder import CudaDecoder
 from linkern._cuda.device import Array, Device, Launch
@@ -87,12 +88,15 @@ class DryDevice:
         Whose arrays it has.
     multiprocessors : int
         How many blocks would run at once: more than short calls have, fewer than most.
+    shared : int
+        Bytes of shared memory that a block may have.
     launches : list of Launch
         All of them, in order.
     """
 
     def __init__(self) -> None:
         self.library, self.multiprocessors = "numpy", 128
+        self.shared = 99 << 10
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -203,6 +207,18 @@ def _plan_decoding(device: Device) -> None:
             decoder.step(row, row, untouched((2, 3, values), _dtype(name)))
 
 
+def _plan_forgetting(device: Device) -> None:
+    """Plan steps with a decay, which a decoder has none of."""
+    for name, feature_map, size in product(IO, _MAPS, (32, 64, 128, 256)):
+        for normalizes in (False, True):
+            real = np.dtype(np.float64 if name == "float64" else np.float32)
+            state = decode.zeros(device, 2, size, 64, real, normalize=normalizes)
+            key, value = (untouched((1, 2, n), _dtype(name)) for n in (size, 64))
+            rows = (key, key, value, value, untouched((1, 2), real))
+            options: Any = {"feature_map": feature_map_name(feature_map), "scale": None}
+            device.launch(decode.plan(device, state, *rows, **options))
+
+
 def _dtype(name: str) -> Any:
     if name != "bfloat16":
         return np.dtype(name)
@@ -216,4 +232,5 @@ _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_attention,
     _plan_recurrence,
     _plan_decoding,
+    _plan_forgetting,
 )
