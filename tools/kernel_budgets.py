@@ -93,6 +93,11 @@ def label(file: str, kernel: str) -> str:
     return f"{file}: {kernel}"
 
 
+def possible(of: Sequence[Instance], target: str) -> list[Instance]:
+    """Return those that ask for no more shared memory than a target has."""
+    return [one for one in of if one.shared <= SHARED[target]]
+
+
 def chosen(of: Sequence[Instance], file: str, counts: tuple[int, ...]) -> list[str]:
     """Return kernels of a file, of these some, and so on."""
     names = [one.kernel for one in of if one.file == file]
@@ -117,7 +122,7 @@ def measured(
     jobs = []
     for file, target in product(sorted({one.file for one in of}), strengths):
         before, left = (known or {}).get(target, {}), []
-        for kernel in chosen(of, file, strengths[target]):
+        for kernel in chosen(possible(of, target), file, strengths[target]):
             name = label(file, kernel)
             if name in before:
                 found[target][name] = before[name] | launched(asked[file, kernel])
@@ -209,7 +214,7 @@ def _strangers(recorded: Mapping[str, Any], of: Sequence[Instance]) -> Iterable[
         due = {
             label(file, kernel)
             for file in files
-            for kernel in chosen(of, file, RECORDED[target])
+            for kernel in chosen(possible(of, target), file, RECORDED[target])
         }
         known = {*recorded["targets"].get(target, {})}
         for kernel in sorted(due ^ known):

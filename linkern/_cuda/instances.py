@@ -7,7 +7,7 @@ that whoever compiles kernels beforehand compiles those that are launched.
 import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ _SIZES = (
     *((16, 16), (20, 33), (32, 32), (64, 64), (64, 128), (128, 64)),
     *((128, 128), (256, 64), (256, 256)),
 )
+# What a block may have: of GPUs for games, and of those for data centres since sm_90.
+_SHARED = (99 << 10, 227 << 10)
 _WIDE = ((1024, 1024),)  # of one head alone, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 
@@ -94,9 +96,8 @@ class DryDevice:
         All of them, in order.
     """
 
-    def __init__(self) -> None:
-        self.library, self.multiprocessors = "numpy", 128
-        self.shared = 99 << 10
+    def __init__(self, shared: int = 99 << 10) -> None:
+        self.library, self.multiprocessors, self.shared = "numpy", 128, shared
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -123,11 +124,11 @@ class DryDevice:
 
 def instances() -> tuple[Instance, ...]:
     """Return all kernels that launches ask for, each once, in order of their names."""
-    device = DryDevice()
-    for plan in _PLANS:
+    devices = [DryDevice(shared) for shared in _SHARED]
+    for device, plan in product(devices, _PLANS):
         plan(device)
     most: dict[tuple[str, str], Instance] = {}
-    for launch in device.launches:
+    for launch in chain.from_iterable(device.launches for device in devices):
         key = (launch.file, launch.kernel)
         known = most.get(key, Instance(*key, 0, 0))
         most[key] = Instance(
