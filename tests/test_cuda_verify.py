@@ -36,3 +36,15 @@ def test_kernels_keep_the_laws(op, dtype, contract, checks):
         timeout=120.0,
     )
     assert found.verdict == "passed", found
+
+
+def test_a_kernel_that_breaks_one_is_found():
+    found = testing.verify(
+        f"{TARGETS}:seeing_ahead",
+        op="linear_attention",
+        dtypes=["float32"],
+        checks=["causality"],
+        profile="quick",
+        timeout=120.0,
+    )
+    assert found.verdict == "failed"
