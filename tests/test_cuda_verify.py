@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from linkern import testing
+from tests.emulator.build import require_compiler
+
+pytestmark = pytest.mark.usefixtures("compiler")
 
 TARGETS = Path(__file__).parent / "emulator" / "judged.py"
 # In 16 bits, what tensor cores multiply has 16 bits: features and all that follows.
@@ -14,6 +17,12 @@ OF_NUMBERS = (
     *("value_on_integers", "value_on_reals", "causality", "state_split", "decoding"),
     *("decay_extremes", "state_linearity", "gradient_value"),
 )
+
+
+@pytest.fixture
+def compiler():
+    """Skip here what would fail in the process of a target."""
+    require_compiler()
 
 
 @pytest.mark.parametrize(
