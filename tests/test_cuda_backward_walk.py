@@ -7,7 +7,7 @@ import pytest
 from linkern._cpu.backward import Gradients
 from linkern._cpu.backward import pullback as on_numpy
 from tests.backward_problems import Problem, problem
-from tests.emulator.device import Emulator, Way
+from tests.emulator.device import Change, Emulator, Way
 from tests.test_cuda_backward import on_device, rounded
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -30,20 +30,8 @@ def drawn(seed=0, **choices):
     return rounded(problem(np.random.default_rng(seed), **choices), BFLOAT16)
 
 
-class Faulty(Emulator):
-    """An emulator with a fault in one of the files that it is given."""
-
-    def __init__(self, way, file, changed):
-        super().__init__(way)
-        self.file, self.fault = file, changed
-
-    def launch(self, launch):
-        self._changed = self.fault if launch.file == self.file else None
-        super().launch(launch)
-
-
-def walked(of, way=None, changed=None):
-    device = Faulty(way, "backward_walk", changed)
+def walked(of, way=None, changed=()):
+    device = Emulator(way, changed=changed)
     found = on_device(device, of)
     assert device.launches[-1].file == "backward_walk"
     return found
@@ -66,7 +54,7 @@ def whole_numbers(length, seed=0):
     )
 
 
-def check_whole_numbers(length, changed=None):
+def check_whole_numbers(length, changed=()):
     of, wide = whole_numbers(length)
     found = walked(of, changed=changed)
     due = on_numpy(*wide.arrays(), **wide.options())
@@ -80,7 +68,7 @@ def test_whole_numbers_are_exact(length):
     check_whole_numbers(length)
 
 
-def check_weights(length, changed=None, **choices):
+def check_weights(length, changed=(), **choices):
     of, wide = drawn(length=length, **{**WEIGHTS, **choices})
     found = walked(of, changed=changed)
     due = on_numpy(*wide.arrays(), **wide.options())
@@ -137,7 +125,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_seen(fault):
-    changed = dict([FAULTS[fault]])
+    changed = [Change(*FAULTS[fault])]
     # Rows that are not there weigh nothing, and are divided by it.
     check = check_weights if fault == "tail" else check_whole_numbers
     with pytest.raises(AssertionError):
