@@ -50,7 +50,12 @@ class Probe:
         """Where the answer is beyond the bound of the operator itself."""
         if self.got.shape != self.exact.output.shape:
             return np.ones(self.got.shape or 1, dtype=bool)
-        return ~self._inside(self.exact)
+        return ~self._between(*self._allowed, self.exact)
+
+    @cached_property
+    def _allowed(self) -> tuple[Real, Real]:
+        """Between what the operator itself may be; many predictions are held to it."""
+        return self._spread(self.exact)
 
     def ratio(self, deviation: Deviation, predicted: Bounded) -> float:
         """Return the largest difference as a multiple of what rounding allows.
@@ -60,11 +65,11 @@ class Probe:
         """
         if predicted.output.shape != self.got.shape:
             return np.inf
-        if not self._inside(predicted).all():
+        low, high = self._spread(predicted)
+        if not self._between(low, high, predicted).all():
             return np.inf
         if self._left_open(deviation, predicted):
             return np.inf
-        low, high = self._spread(predicted)
         with np.errstate(all="ignore"):
             error = abs(self.got - predicted.output)
             beyond = np.where(self.got >= predicted.output, high, low)
@@ -84,14 +89,14 @@ class Probe:
         """Whether target and prediction both leave the operator in some entry."""
         if predicted.output.shape != self.exact.output.shape:
             return True
-        low, high = self._spread(self.exact)
+        low, high = self._allowed
         within = (low <= predicted.output) & (predicted.output <= high)
         leaves = ~within | deviation.loosens
         known = np.isfinite(predicted.bound)
         return bool((self.violated & known & leaves).any())
 
-    def _inside(self, expected: Bounded) -> NDArray[np.bool_]:
-        low, high = self._spread(expected)
+    def _between(self, low: Real, high: Real, expected: Bounded) -> NDArray[np.bool_]:
+        """Where the answer is what rounding, from `low` to `high`, can make of it."""
         inside = (low <= self.got) & (self.got <= high)
         # What is known not to be finite must not be, one way or the other.
         undefined = np.isnan(expected.output) & (expected.bound == 0)

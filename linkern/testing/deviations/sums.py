@@ -1,6 +1,6 @@
 """Sums over weighted pairs, with the gauges that bound anyone's error in them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,21 +8,64 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded, Evaluation, Sums
 from linkern.testing.deviations.pairs import Real
 
-__all__ = ["divided_by_rows", "weighted_sums", "with_more"]
+__all__ = ["Scores", "divided_by_rows", "scored", "weighted_sums", "with_more"]
 
 # Multiplications that OpenBLAS leaves to one thread.
 _BLOCK = 2**18
 
 
-def weighted_sums(
-    query: Bounded, key: Bounded, value: Real, counts: Real, weighs: Real
-) -> Evaluation:
-    """Return the weighted sums of one call with their gauges and slacks.
+@dataclass(frozen=True)
+class Scores:
+    """What features alone say of the sums, however often each pair counts.
+
+    Parameters
+    ----------
+    exact, gauge : array (..., T, S)
+        Scores, and the same sums over absolute values.
+    slack : array (..., T, S) or None
+        What the admitted errors of the features come to; None for nothing.
+    signed, absolute, admitted : array (..., T, 1)
+        Sums over the features of each query, over their sizes, and over their errors.
+    feature_dim : int
+        How many features there are.
+    """
+
+    exact: Real
+    gauge: Real
+    slack: Real | None
+    signed: Real
+    absolute: Real
+    admitted: Real
+    feature_dim: int
+
+
+def scored(query: Bounded, key: Bounded) -> Scores:
+    """Return the scores of features.
 
     Parameters
     ----------
     query, key : Bounded (..., T, K), (..., S, K)
         Features with their admitted errors.
+
+    Returns
+    -------
+    Scores
+        To be weighed by `weighted_sums`, in as many ways as there are.
+    """
+    x = query.output
+    of_query = (y.sum(-1, keepdims=True) for y in (x, abs(x), query.bound))
+    return Scores(*_scores(query, key), *of_query, x.shape[-1])
+
+
+def weighted_sums(
+    scores: Scores, value: Real, counts: Real, weighs: Real
+) -> Evaluation:
+    """Return the weighted sums of one call with their gauges and slacks.
+
+    Parameters
+    ----------
+    scores : Scores
+        Of queries and keys.
     value : array (..., S, V)
         Values.
     counts, weighs : array (T, S)
@@ -33,29 +76,25 @@ def weighted_sums(
     Evaluation
         Sums without a state.
     """
-    scores, gauge, slack = _scores(query, key)
     sizes = abs(value)
-    numerator, of_sizes, denominator = _sums(scores, counts, weighs, value, sizes)
+    exact, gauge = scores.exact, scores.gauge
+    numerator, of_sizes, denominator = _sums(exact, counts, weighs, value, sizes)
     gauges = of_sizes, denominator
-    if gauge is not scores or (counts < 0).any() or (weighs < 0).any():
+    if gauge is not exact or (counts < 0).any() or (weighs < 0).any():
         gauges = _sums(gauge, abs(counts), abs(weighs), sizes, sizes)[1:]
     slacks = np.zeros_like(of_sizes), np.zeros_like(denominator)
-    if slack is not None:
-        slacks = _sums(slack, abs(counts), abs(weighs), sizes, sizes)[1:]
+    if scores.slack is not None:
+        slacks = _sums(scores.slack, abs(counts), abs(weighs), sizes, sizes)[1:]
     terms = ((counts != 0) | (weighs != 0)).sum(-1, keepdims=True)
-    signed, slack = query.output, query.bound
-    signed_sum, gauge_sum, slack_sum = (
-        x.sum(-1, keepdims=True) for x in (signed, abs(signed), slack)
-    )
     nothing = np.zeros(0)
     return Evaluation(
         Sums(
             numerator,
             denominator,
-            signed_sum,
-            gauge_sum,
-            slack_sum,
-            query.output.shape[-1],
+            scores.signed,
+            scores.absolute,
+            scores.admitted,
+            scores.feature_dim,
         ),
         *gauges,
         *slacks,
@@ -131,4 +170,4 @@ def _product(x: Real, y: Real) -> Real:
     rows = max(1, _BLOCK // (x.shape[-1] * y.shape[-1]))
     firsts = range(0, x.shape[-2], rows)
     blocks = [x[..., first : first + rows, :] @ y for first in firsts]
-    return np.concatenate(blocks, axis=-2)
+    return np.concatenate(blocks, axis=-2) if len(blocks) != 1 else blocks[0]

@@ -9,7 +9,7 @@ the same weights.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,18 @@ from linkern.oracle import (
     bounded_output,
 )
 from linkern.testing.deviations.pairs import Pairs, Real, Weights, seen
-from linkern.testing.deviations.sums import divided_by_rows, weighted_sums, with_more
+from linkern.testing.deviations.sums import (
+    divided_by_rows,
+    scored,
+    weighted_sums,
+    with_more,
+)
 from linkern.testing.problem import Problem
 
 __all__ = ["Deviation", "Inputs", "Variant", "attend", "features", "variant"]
 
 Inputs = tuple[Real, Real, Real]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -156,9 +162,8 @@ def attend(problem: Problem, exchanged: Variant) -> Bounded:
     key_dim = query.shape[-1]
     quotient = exchanged.quotient(contract.quotient(key_dim), key_dim)
     with np.errstate(all="ignore"):
-        a, b = _both_features(problem, exchanged, query, key)
         finite = np.where(np.isfinite(value), value, 0.0)
-        sums = _summed(a, b, finite, pairs, exchanged)
+        sums = _summed(problem, exchanged, (query, key, finite), pairs)
         output = bounded_output(
             sums, quotient, _precisions(problem), chunk_size=contract.chunk_size
         )
@@ -171,46 +176,65 @@ def attend(problem: Problem, exchanged: Variant) -> Bounded:
     return exchanged.finish(output)
 
 
-def _both_features(
-    problem: Problem, exchanged: Variant, query: Real, key: Real
-) -> tuple[Bounded, Bounded]:
-    """Return the features of queries and keys; most variants leave them as they are."""
-    scope = problem.scope
-
-    def found() -> tuple[Bounded, Bounded]:
-        return (
-            features(problem, exchanged.query_map or scope.query_map, query),
-            features(problem, exchanged.key_map or scope.key_map, key),
-        )
-
-    usual = exchanged.arrange is _as_given and exchanged.before is None
-    if usual and exchanged.query_map is exchanged.key_map is None:
-        return problem.recalled("features of variants", found)
-    return found()
-
-
 def _float64(*arrays: NDArray[Any]) -> Inputs:
     query, key, value = (x.astype(np.float64) for x in arrays)
     return query, key, value
 
 
 def _summed(
-    a: Bounded, b: Bounded, value: Real, pairs: Pairs, exchanged: Variant
+    problem: Problem, exchanged: Variant, given: Inputs, pairs: Pairs
 ) -> Evaluation:
-    counts = np.asarray(exchanged.numerator(pairs), dtype=np.float64)
-    weighs = counts
-    if exchanged.denominator is not None:
-        weighs = np.asarray(exchanged.denominator(pairs), dtype=np.float64)
-    sums = weighted_sums(a, b, value, counts, weighs)
+    """Return the sums of a variant; those of its parts that most share are found once."""
+    query, key, value = given
+    known = exchanged.arrange is _as_given and exchanged.before is None
+    known = known and exchanged.query_map is exchanged.key_map is None
+    recalled = problem.recalled if known else _found
+
+    def both_features() -> tuple[Bounded, Bounded]:
+        scope = problem.scope
+        return (
+            features(problem, exchanged.query_map or scope.query_map, query),
+            features(problem, exchanged.key_map or scope.key_map, key),
+        )
+
+    def weighed() -> Evaluation:
+        counts = np.asarray(exchanged.numerator(pairs), dtype=np.float64)
+        weighs = counts
+        if exchanged.denominator is not None:
+            weighs = np.asarray(exchanged.denominator(pairs), dtype=np.float64)
+        return weighted_sums(scores, value, counts, weighs)
+
+    a, b = recalled("features of variants", both_features)
+    scores = recalled("scores of variants", lambda: scored(a, b))
+    as_seen = exchanged.numerator is seen and exchanged.denominator is None
+    sums = recalled("sums of variants", weighed) if as_seen else weighed()
     if exchanged.handed is not None:
-        # Exchanged every time that it is handed over.
-        for times in range(1, int(pairs.handed.max(initial=0)) + 1):
-            b, value = exchanged.handed(b, value)
-            of_memory = (pairs.handed == times).astype(np.float64)
-            sums = with_more(sums, weighted_sums(a, b, value, of_memory, of_memory))
+        sums = _with_memory(sums, exchanged.handed, (a, b, value), pairs)
     if exchanged.divisor_row is not None:
         sums = divided_by_rows(sums, exchanged.divisor_row(pairs.query[:, 0]))
     return replace(sums, keys_seen=sums.keys_seen * (1 + exchanged.roundings))
+
+
+def _found(what: str, find: Callable[[], Found]) -> Found:
+    """Return what `find` finds, for this variant alone."""
+    del what
+    return find()
+
+
+def _with_memory(
+    sums: Evaluation,
+    handed: Callable[[Bounded, Real], tuple[Bounded, Real]],
+    given: tuple[Bounded, Bounded, Real],
+    pairs: Pairs,
+) -> Evaluation:
+    """Return sums with those over a memory that changes whenever it is handed over."""
+    a, b, value = given
+    for times in range(1, int(pairs.handed.max(initial=0)) + 1):
+        b, value = handed(b, value)
+        of_memory = (pairs.handed == times).astype(np.float64)
+        more = weighted_sums(scored(a, b), value, of_memory, of_memory)
+        sums = with_more(sums, more)
+    return sums
 
 
 def _touched(
