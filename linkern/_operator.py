@@ -177,9 +177,9 @@ class Options(TypedDict, total=False):
         Offsets of packed sequences, ``N + 1`` of them; states then have the sequences
         as first axis. Default: one sequence.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
-        Order of the sums. "auto" is "chunkwise".
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
     chunk_size : int
-        Tokens per chunk of the chunkwise form. Default 64.
+        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
     """
 
     scale: float | None

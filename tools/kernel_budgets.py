@@ -16,11 +16,12 @@ stack, spilled
 static, dynamic
     Bytes of shared memory of a block: of the kernel; the most that a launch asks for.
 
-Every kernel that can be launched is compiled and recorded for sm_90; for the others
-those in which each two arguments of a template meet at least once. A digest says
-whether the record was made of the text of today; where it was, a check compiles only so
-many kernels that each argument is in one of them, and a new record only what is not
-there.
+Of all kernels that can be launched, so many are compiled and recorded for sm_90 that
+each two arguments of a template meet in one of them, and for the others that each
+argument is in one. With ``--every`` all are compiled for sm_90, which takes long, and
+compared with what no kernel may need. A digest says whether the record was made of the
+text of today; where it was, a check compiles only so many kernels that each argument is
+in one of them, and a new record only what is not there.
 What is more than recorded fails; what is less should be recorded, or it can be lost
 again unnoticed.
 """
@@ -30,7 +31,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations, product
 from pathlib import Path
@@ -43,9 +44,11 @@ from linkern._cuda.sources import source
 
 FILE = Path(__file__).with_suffix(".json")
 ACCEPT = "python tools/kernel_budgets.py --write"
-# How many arguments of a template have to meet in some kernel; None for all kernels.
-RECORDED = {"sm_80": 2, "sm_90": None, "sm_100": 2}
-CHECKED = 1
+# How many arguments of a template have to meet in some kernel, of all and of those.
+Strengths = Mapping[str, tuple[int, ...]]
+EVERY: Strengths = {"sm_90": ()}
+RECORDED: Strengths = {"sm_80": (1,), "sm_90": (2,), "sm_100": (1,)}
+CHECKED: Strengths = {"sm_80": (1,), "sm_90": (2, 1), "sm_100": (1,)}
 PART = 8  # kernels that are compiled together
 # Registers of one multiprocessor, given to warps in lots of 256, and the most shared
 # memory that one block may have: CUDA C++ Programming Guide, "Compute Capabilities".
@@ -56,14 +59,12 @@ COLUMNS = ("threads", "registers", "stack", "spilled", "static", "dynamic")
 Found = Mapping[str, Mapping[str, dict[str, int]]]  # by target, by kernel
 
 
-def covering(names: Sequence[str], count: int | None) -> list[str]:
+def covering(names: Sequence[str], count: int) -> list[str]:
     """Return few kernels in which all that meets in any `count` arguments still does.
 
     Kernels of one template differ in few places, and what one argument costs seldom
     depends on more than one other.
     """
-    if count is None:
-        return list(names)
     left = {name: _meetings(name, count) for name in names}
     taken, missing = [], set().union(*left.values())
     while missing:
@@ -92,22 +93,36 @@ def label(file: str, kernel: str) -> str:
     return f"{file}: {kernel}"
 
 
-def chosen(of: Sequence[Instance], file: str, target: str, *, all_: bool) -> list[str]:
-    """Return the kernels of a file that are recorded for a target, or those checked."""
-    names = covering([one.kernel for one in of if one.file == file], RECORDED[target])
-    return names if all_ else covering(names, CHECKED)
+def possible(of: Sequence[Instance], target: str) -> list[Instance]:
+    """Return those that ask for no more shared memory than a target has."""
+    return [one for one in of if one.shared <= SHARED[target]]
+
+
+def chosen(of: Sequence[Instance], file: str, counts: tuple[int, ...]) -> list[str]:
+    """Return kernels of a file, of these some, and so on."""
+    names = [one.kernel for one in of if one.file == file]
+    for count in counts:
+        names = covering(names, count)
+    return names
 
 
 def measured(
-    of: Sequence[Instance], *, all_: bool, known: Found | None = None
+    of: Sequence[Instance],
+    strengths: Strengths,
+    *,
+    known: Found | None = None,
+    keep: Callable[[Found], object] = id,
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Compile what is not known, and return by target and kernel what is needed."""
+    """Compile what is not known, and return by target and kernel what is needed.
+
+    What is found so far is given to `keep` now and then: it can be the work of minutes.
+    """
     asked = {(one.file, one.kernel): one for one in of}
-    found: dict[str, dict[str, dict[str, int]]] = {target: {} for target in RECORDED}
+    found: dict[str, dict[str, dict[str, int]]] = {target: {} for target in strengths}
     jobs = []
-    for file, target in product(sorted({one.file for one in of}), RECORDED):
+    for file, target in product(sorted({one.file for one in of}), strengths):
         before, left = (known or {}).get(target, {}), []
-        for kernel in chosen(of, file, target, all_=all_):
+        for kernel in chosen(possible(of, target), file, strengths[target]):
             name = label(file, kernel)
             if name in before:
                 found[target][name] = before[name] | launched(asked[file, kernel])
@@ -121,6 +136,7 @@ def measured(
             for kernel, need in needs.items():
                 more = launched(asked[file, kernel])
                 found[target][label(file, kernel)] = need._asdict() | more
+            keep(found)
     return found
 
 
@@ -198,7 +214,7 @@ def _strangers(recorded: Mapping[str, Any], of: Sequence[Instance]) -> Iterable[
         due = {
             label(file, kernel)
             for file in files
-            for kernel in chosen(of, file, target, all_=True)
+            for kernel in chosen(possible(of, target), file, RECORDED[target])
         }
         known = {*recorded["targets"].get(target, {})}
         for kernel in sorted(due ^ known):
@@ -266,19 +282,28 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="compare with the record")
     what.add_argument("--write", action="store_true", help="record what is compiled")
+    what.add_argument("--every", action="store_true", help="all kernels, for sm_90")
     options = parser.parse_args()
     of = instances()
     recorded = json.loads(FILE.read_text(encoding="utf-8"))
     if options.write:
-        found = measured(of, all_=True, known=still_true(recorded, of))
-        FILE.write_text(to_text(record(of, found)), encoding="utf-8")
+
+        def keep(found: Found) -> None:
+            FILE.write_text(to_text(record(of, found)), encoding="utf-8")
+
+        found = measured(of, RECORDED, known=still_true(recorded, of), keep=keep)
+        keep(found)
         lines = list(_beyond(found))
+    elif options.every:
+        lines = list(_beyond(measured(of, EVERY)))
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        return 1 if lines else 0
     elif options.check:
-        lines, good = check(recorded, of, measured(of, all_=False), nvrtc.version())
+        lines, good = check(recorded, of, measured(of, CHECKED), nvrtc.version())
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return 0 if good else 1
     else:
-        lines = table(measured(of, all_=False))
+        lines = table(measured(of, CHECKED))
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0
 

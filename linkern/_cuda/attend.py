@@ -99,10 +99,11 @@ def _plan(
     device: Device, of: Call, output: Array, memory: Array, normalizer: Array | None
 ) -> list[Launch]:
     """Plan on tensor cores where rows have the sizes for it, plainly elsewhere."""
-    if walk.fits(device, of):
-        count = device.multiprocessors
+    if walk.fits(device, of, device.shared):
         return walk.forward(
-            device, of, output, memory, normalizer, multiprocessors=count
+            *(device, of, output, memory, normalizer),
+            multiprocessors=device.multiprocessors,
+            shared=device.shared,
         )
     return [additive.forward(device, of, output, memory, normalizer)]
 

@@ -7,6 +7,7 @@ import numpy as np
 from linkern import feature_maps
 from linkern._array import astype, dtype_name
 from linkern._cpu.backward import Gradients
+from linkern._cuda import backward_walk
 from linkern._cuda.additive import Call, sizes
 from linkern._cuda.attend import call_of
 from linkern._cuda.device import Array, Device, Launch
@@ -51,30 +52,75 @@ def pullback(
     Returns
     -------
     Gradients
-        New arrays; those of the state are parts of one.
+        New arrays; those of the state may be parts of one.
     """
     call = call_of(query, key, value, log_decay, memory, normalizer, feature_map, scale)
+    cotangent = None
     if output_cotangent is not None:
-        output_cotangent = by_head(astype(output_cotangent, query.dtype))
-    work = _work(device, call, output_cotangent, memory.dtype)
-    _fill(work.kept[:, 0], memory, normalizer)
+        cotangent = by_head(astype(output_cotangent, query.dtype))
+    fits = backward_walk.fits(device, call, cotangent)
+    pull = _on_tensor_cores if fits else _plainly
+    found = pull(device, call, cotangent, memory_cotangent, normalizer_cotangent)
+    inputs = (query, key, value, log_decay, memory, normalizer)
+    return Gradients(*map(_shaped, found, inputs))
+
+
+def _shaped(gradient: Array, like: Array) -> Array:
+    """Return a gradient in the shape and dtype of an input."""
+    return None if like is None else astype(gradient.reshape(like.shape), like.dtype)
+
+
+def _on_tensor_cores(
+    device: Device,
+    of: Call,
+    cotangent: Array,
+    memory_cotangent: Array | None,
+    normalizer_cotangent: Array | None,
+) -> Gradients:
+    """Return gradients by head, of a call that fits."""
+
+    def new(x: Array) -> Array:
+        return None if x is None else device.empty(x.shape, x.dtype)
+
+    def given(x: Array, like: Array) -> Array:
+        if x is None or like is None:
+            return None
+        flat: Array = astype(x, like.dtype)
+        return flat.reshape(like.shape).copy(order="C")
+
+    rows = new(of.query), new(of.key), new(of.value)
+    outside = new(of.memory), new(of.normalizer)
+    ends = (
+        given(memory_cotangent, of.memory),
+        given(normalizer_cotangent, of.normalizer),
+    )
+    for launch in backward_walk.backward(device, of, cotangent, ends, rows, outside):
+        device.launch(launch)
+    return Gradients(*rows, None, *outside)
+
+
+def _plainly(
+    device: Device,
+    of: Call,
+    cotangent: Array | None,
+    memory_cotangent: Array | None,
+    normalizer_cotangent: Array | None,
+) -> Gradients:
+    """Return gradients by head, of any call."""
+    values = of.value.shape[-1]
+    work = _work(device, of, cotangent)
+    _fill(work.kept[:, 0], of.memory, of.normalizer)
     _fill(work.outside, memory_cotangent, normalizer_cotangent)
-    if 0 not in (*work.kept.shape, query.shape[-2]):
-        device.launch(_keep(device, call, work))
-        device.launch(_back(device, call, work))
-    values = value.shape[-1]
-    d_decay: Array | None = None
-    if log_decay is not None and work.log_decay is not None:
-        d_decay = astype(work.log_decay.reshape(log_decay.shape), log_decay.dtype)
+    if 0 not in (*work.kept.shape, of.query.shape[-2]):
+        device.launch(_keep(device, of, work))
+        device.launch(_back(device, of, work))
     return Gradients(
-        work.query.reshape(query.shape),
-        work.key.reshape(key.shape),
-        work.value.reshape(value.shape),
-        d_decay,
-        work.outside[..., :values].reshape(memory.shape),
-        None
-        if normalizer is None
-        else work.outside[..., values].reshape(normalizer.shape),
+        work.query,
+        work.key,
+        work.value,
+        work.log_decay,
+        work.outside[..., :values],
+        work.outside[..., values] if of.normalize else None,
     )
 
 
@@ -91,8 +137,10 @@ class _Work(NamedTuple):
     outside: Array
 
 
-def _work(device: Device, of: Call, cotangent: Array | None, real: Any) -> _Work:
+def _work(device: Device, of: Call, cotangent: Array | None) -> _Work:
     """Return the arrays that kernels need beside the inputs."""
+    assert of.memory is not None
+    real = of.memory.dtype
     batch, heads, tokens, features = of.query.shape
     width, segment = of.value.shape[-1] + of.normalize, _CHUNK * _SEGMENT
 

@@ -35,3 +35,11 @@ template <int Map, class Real> DEVICE Real feature(Real x) {
   if (Map == EXP) return exp(x);
   return x;
 }
+
+// The derivative of a feature map, by the feature.
+template <int Map, class Real> DEVICE Real slope(Real feature) {
+  if (Map == ELU_PLUS_ONE) return feature < Real(1) ? feature : Real(1);
+  if (Map == RELU) return feature > Real(0) ? Real(1) : Real(0);
+  if (Map == EXP) return feature;
+  return Real(1);
+}

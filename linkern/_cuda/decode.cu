@@ -68,7 +68,7 @@ template <class Real, int Held> struct Panel {
 };
 
 template <class Io, class Real, int Map, bool Decay, bool Normalize, int Held>
-__global__ void __launch_bounds__(kThreads) decode_step(Step<Io, Real> of) {
+__global__ void __launch_bounds__(kThreads, 3) decode_step(Step<Io, Real> of) {
   constexpr int kFeatures = Held * kRows<Real>;
   SHARED_MEMORY(memory_of_block);
   auto& shared = *reinterpret_cast<Shared<Real, kFeatures>*>(memory_of_block);

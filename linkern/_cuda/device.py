@@ -17,9 +17,9 @@ __all__ = ["Array", "CuPyDevice", "Device", "Launch", "device_of"]
 # Of CuPy, or of NumPy in the emulator: what both have in common.
 Array: TypeAlias = Any
 
-# What a block may have without asking, and what the largest kernels ask for fits into
-# what every GPU since compute capability 8.0 gives: 99 KiB.
+# Bytes of shared memory that a block may have without asking for more.
 _UNASKED = 48 << 10
+_MOST_BLOCKS = (1 << 31) - 1
 
 
 class Launch(NamedTuple):
@@ -65,6 +65,10 @@ class Device(Protocol):
     def multiprocessors(self) -> int:
         """How many blocks run at once, at least."""
 
+    @property
+    def shared(self) -> int:
+        """How many bytes of shared memory a block may have."""
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of it, in C order."""
 
@@ -106,6 +110,12 @@ class CuPyDevice:
         found: int = self._device.attributes["MultiProcessorCount"]
         return found
 
+    @property
+    def shared(self) -> int:
+        """How many bytes a block may have if it asks for them."""
+        found: int = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        return found
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of CuPy."""
         with self._device:
@@ -118,6 +128,12 @@ class CuPyDevice:
 
     def launch(self, launch: Launch) -> None:
         """Compile the kernel if this is its first time, and run it."""
+        if launch.blocks > _MOST_BLOCKS:  # CuPy would launch fewer, with a warning
+            msg = (
+                f"the call needs {launch.blocks} blocks of threads, and a GPU takes "
+                f"{_MOST_BLOCKS} at most; split it along its leading axes."
+            )
+            raise ValueError(msg)
         with self._device:
             function = _compiled(launch.file, launch.kernel)
             if launch.shared > _UNASKED:

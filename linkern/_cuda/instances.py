@@ -7,17 +7,21 @@ that whoever compiles kernels beforehand compiles those that are launched.
 import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from linkern import feature_maps
-from linkern._cuda.attend import acts_on_entries, attend
+from linkern._cuda import decode
+from linkern._cuda.attend import acts_on_entries, attend, feature_map_name
 from linkern._cuda.backward import pullback
+from linkern._cuda.decoder import CudaDecoder
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO
+from linkern._cuda.token import recurrent
+from linkern._recurrence import Terms
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -27,6 +31,8 @@ _SIZES = (
     *((16, 16), (20, 33), (32, 32), (64, 64), (64, 128), (128, 64)),
     *((128, 128), (256, 64), (256, 256)),
 )
+# What a block may have: of GPUs for games, and of those for data centres since sm_90.
+_SHARED = (99 << 10, 227 << 10)
 _WIDE = ((1024, 1024),)  # of one head alone, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 
@@ -80,14 +86,18 @@ class DryDevice:
 
     Attributes
     ----------
+    library : str
+        Whose arrays it has.
     multiprocessors : int
         How many blocks would run at once: more than short calls have, fewer than most.
+    shared : int
+        Bytes of shared memory that a block may have.
     launches : list of Launch
         All of them, in order.
     """
 
-    def __init__(self) -> None:
-        self.multiprocessors = 128
+    def __init__(self, shared: int = 99 << 10) -> None:
+        self.library, self.multiprocessors, self.shared = "numpy", 128, shared
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -104,14 +114,21 @@ class DryDevice:
         """Keep a launch."""
         self.launches.append(launch)
 
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what `work` would launch, and return what keeps it again."""
+        before = len(self.launches)
+        work()
+        kept = self.launches[before:]
+        return lambda: self.launches.extend(kept)
+
 
 def instances() -> tuple[Instance, ...]:
     """Return all kernels that launches ask for, each once, in order of their names."""
-    device = DryDevice()
-    for plan in _PLANS:
+    devices = [DryDevice(shared) for shared in _SHARED]
+    for device, plan in product(devices, _PLANS):
         plan(device)
     most: dict[tuple[str, str], Instance] = {}
-    for launch in device.launches:
+    for launch in chain.from_iterable(device.launches for device in devices):
         key = (launch.file, launch.kernel)
         known = most.get(key, Instance(*key, 0, 0))
         most[key] = Instance(
@@ -150,6 +167,59 @@ def _inputs() -> Iterator[tuple[Any, ...]]:
         )
 
 
+def _plan_recurrence(device: Device) -> None:
+    """Plan tokens one after the other, in every dtype, size and way."""
+    decays, erases = (None, "token", "feature"), (None, False, True)
+    ways = product(decays, erases, (False, True))
+    sizes = (*_SIZES, *_WIDE)
+    for name, (features, values), way in product(IO, sizes, ways):
+        decay, early_erase, early_read = way
+        kind, lead = _dtype(name), (2, 77)
+        real = np.float64 if name == "float64" else np.float32
+        row = untouched((*lead, features), kind)
+        fades = untouched((*lead, 1 if decay == "token" else features), real)
+        of = Terms(
+            row,
+            row,
+            untouched((*lead, values), kind),
+            log_decay=None if decay is None else fades,
+            erase=None if early_erase is None else row,
+            early_erase=bool(early_erase),
+            early_read=early_read,
+        )
+        recurrent(device, untouched((2, features, values), real), of)
+
+
+def _plan_decoding(device: Device) -> None:
+    """Plan a token of linear attention, in every dtype, size and way."""
+    sizes = (*_SIZES, *_WIDE, *((features, 32) for features in (1, 8, 48, 100)))
+    for name, (features, values), feature_map in product(IO, sizes, _MAPS):
+        for normalizes in (False, True):
+            decoder = CudaDecoder(
+                device,
+                batch_shape=(2, 3),
+                key_dim=features,
+                value_dim=values,
+                dtype=_dtype(name),
+                feature_map=feature_map,
+                normalize=normalizes,
+            )
+            row = untouched((2, 3, features), _dtype(name))
+            decoder.step(row, row, untouched((2, 3, values), _dtype(name)))
+
+
+def _plan_forgetting(device: Device) -> None:
+    """Plan steps with a decay, which a decoder has none of."""
+    for name, feature_map, size in product(IO, _MAPS, (32, 64, 128, 256)):
+        for normalizes in (False, True):
+            real = np.dtype(np.float64 if name == "float64" else np.float32)
+            state = decode.zeros(device, 2, size, 64, real, normalize=normalizes)
+            key, value = (untouched((1, 2, n), _dtype(name)) for n in (size, 64))
+            rows = (key, key, value, value, untouched((1, 2), real))
+            options: Any = {"feature_map": feature_map_name(feature_map), "scale": None}
+            device.launch(decode.plan(device, state, *rows, **options))
+
+
 def _dtype(name: str) -> Any:
     if name != "bfloat16":
         return np.dtype(name)
@@ -159,4 +229,9 @@ def _dtype(name: str) -> Any:
 
 
 # Whoever adds a way to launch kernels adds here a function that plans all its kinds.
-_PLANS: tuple[Callable[[Device], None], ...] = (_plan_attention,)
+_PLANS: tuple[Callable[[Device], None], ...] = (
+    _plan_attention,
+    _plan_recurrence,
+    _plan_decoding,
+    _plan_forgetting,
+)

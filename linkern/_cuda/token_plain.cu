@@ -22,7 +22,7 @@ template <class Real> struct Parts {
 };
 
 template <class Io, class Real, int DecayBy, int Erased, int ReadWhen>
-__global__ void __launch_bounds__(kThreads) token_by_token(Terms<Io, Real> of) {
+__global__ void __launch_bounds__(kThreads, 3) token_by_token(Terms<Io, Real> of) {
   SHARED_MEMORY(shared);
   Parts<Real>& parts = *reinterpret_cast<Parts<Real>*>(shared);
   const int features = of.sizes.features, values = of.sizes.values;

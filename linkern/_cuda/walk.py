@@ -13,7 +13,10 @@ from linkern._cuda.additive import Call, sizes
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import IO, address_or_null, record, rows
 
-__all__ = ["Cut", "cut_of", "fits", "forward"]
+__all__ = ["Cut", "State", "cut_of", "fits", "forward", "keep", "power", "whole"]
+
+# A memory and a normalizer.
+State = tuple[Array | None, Array | None]
 
 # What every GPU since compute capability 8.0 gives to a block.
 SHARED = 99 << 10
@@ -74,9 +77,9 @@ _CUTS = {
 def cut_of(of: Call, shared: int = SHARED) -> Cut | None:
     """Return how heads are cut for so much shared memory; None if they cannot be."""
     itemsize, features = of.query.dtype.itemsize, of.query.shape[-1]
-    size = _power(features)
+    size = power(features)
     for columns, tokens, warps in _CUTS.get(itemsize, {}).get(size, []):
-        cut = Cut(size, min(columns, _power(of.value.shape[-1])), tokens, warps)
+        cut = Cut(size, min(columns, power(of.value.shape[-1])), tokens, warps)
         if cut.shared(itemsize) <= shared:
             return cut
     return None
@@ -94,7 +97,7 @@ def fits(device: Device, of: Call, shared: int = SHARED) -> bool:
     arrays = (of.query, of.key, of.value)
     if 0 in (of.query.shape[-1], of.value.shape[-1]):
         return False
-    return all(_whole(device, x) for x in arrays) and cut_of(of, shared) is not None
+    return all(whole(device, x) for x in arrays) and cut_of(of, shared) is not None
 
 
 def forward(
@@ -139,21 +142,51 @@ def forward(
     if segments == 1:
         before, after = (of.memory, of.normalizer), (memory, normalizer)
         return [_walk(device, of, cut, output, before, after, None, 1, tokens)]
+    launches, states = keep(device, of, cut, segments, segment, (memory, normalizer))
+    none = (None, None)
+    walk = _walk(device, of, cut, output, states, none, None, segments, segment)
+    return [*launches, walk]
+
+
+def keep(
+    device: Device, of: Call, cut: Cut, segments: int, segment: int, after: State
+) -> tuple[list[Launch], State]:
+    """Plan the state before each segment, and that after the last one.
+
+    Parameters
+    ----------
+    device : Device
+        Gives what is in between its place.
+    of : Call
+        One that `fits`.
+    cut : Cut
+        Of it.
+    segments, segment : int
+        How many a head has, and of how many tokens: whole chunks.
+    after : tuple of array (B, H, K, V) and (B, H, K) or None
+        Where the last state goes, in C order.
+
+    Returns
+    -------
+    launches : list of Launch
+        To be launched in this order.
+    states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
+        What they write.
+    """
+    heads, memory = of.query.shape[0] * of.query.shape[1], after[0]
+    assert memory is not None
     # What a segment adds; then what is before it.
     memories = device.empty((heads, segments, *memory.shape[-2:]), memory.dtype)
     totals = None
-    if normalizer is not None:
+    if of.normalize:
         totals = device.empty((heads, segments, memory.shape[-2]), memory.dtype)
     left = device.empty((heads, segments), memory.dtype)
     states, none = (memories, totals), (None, None)
-    return [
+    launches = [
         _walk(device, of, cut, None, none, states, left, segments, segment),
-        _carry(device, of, states, left, (memory, normalizer)),
-        _walk(device, of, cut, output, states, none, None, segments, segment),
+        _carry(device, of, states, left, after),
     ]
-
-
-_State = tuple[Array | None, Array | None]
+    return launches, states
 
 
 def _walk(
@@ -161,8 +194,8 @@ def _walk(
     of: Call,
     cut: Cut,
     output: Array | None,
-    before: _State,
-    after: _State,
+    before: State,
+    after: State,
     left: Array | None,
     segments: int,
     segment: int,
@@ -198,7 +231,7 @@ def _walk(
 
 
 def _carry(
-    device: Device, of: Call, states: _State, left: Array, after: _State
+    device: Device, of: Call, states: State, left: Array, after: State
 ) -> Launch:
     heads, segments = left.shape
     features, values = of.query.shape[-1], of.value.shape[-1]
@@ -243,13 +276,13 @@ def _segments(
     return -(-chunks // each), each * chunk
 
 
-def _whole(device: Device, x: Any) -> bool:
+def whole(device: Device, x: Any) -> bool:
     """Whether each row begins at a multiple of 16 bytes and is one of them long."""
     strides = [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1][:-1]
     steps: list[Any] = [device.address(x), x.shape[-1] * x.itemsize, *strides]
     return all(step % 16 == 0 for step in steps)
 
 
-def _power(of: int) -> int:
+def power(of: int) -> int:
     """Return the smallest power of two from 16 on that is not less."""
     return max(16, 1 << (of - 1).bit_length())

@@ -217,7 +217,8 @@ def simple_gla(
         0 and do not decrease. States then have the sequences as their first axis; rows
         behind the last offset give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
-        Order of the sums. "auto" is "chunkwise". All are differentiable.
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
+        All are differentiable.
     chunk_size : int, optional
         Tokens per chunk of the chunkwise form. Default 64.
 

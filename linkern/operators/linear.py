@@ -67,10 +67,10 @@ def linear_attention(
         0 and do not decrease; `causal` only. States then have the sequences as their
         first axis; rows behind the last offset give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
-        Order of the sums. "auto" is "chunkwise". All forms are differentiable and
-        compute the same thing.
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels for causal calls on
+        arrays of CuPy. All forms are differentiable and compute the same thing.
     chunk_size : int, optional
-        Tokens per chunk of the chunkwise form. Default 64.
+        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
 
     Returns
     -------

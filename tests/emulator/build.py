@@ -2,12 +2,15 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["MODES", "kernel_library", "runtime_library"]
+import pytest
+
+__all__ = ["MODES", "kernel_library", "require_compiler", "runtime_library"]
 
 HERE = Path(__file__).parent
 
@@ -66,6 +69,13 @@ def kernel_library(
     return _made(_own_texts(), [*options, str(runtime_library(mode))], texts)
 
 
+def require_compiler() -> None:
+    """Skip a test where nothing can be compiled, or fail where it must be."""
+    if shutil.which("g++") is None:
+        required = "g++" in os.environ.get("LINKERN_REQUIRE", "").split()
+        (pytest.fail if required else pytest.skip)("g++ is not installed")
+
+
 def _own_texts() -> str:
     return repr([p.read_text(encoding="utf-8") for p in sorted(HERE.glob("*.[ch]pp"))])
 
@@ -77,6 +87,7 @@ def _made(of: str, options: list[str], texts: Mapping[str, str]) -> Path:
     found = folder / f"{hashlib.sha256(key).hexdigest()[:20]}.so"
     if found.exists():
         return found
+    require_compiler()
     folder.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         for name, text in texts.items():

@@ -125,6 +125,8 @@ class Emulator:
         Which sanitizer watches; its own library must be loaded beforehand.
     changed : sequence of Change
         Planted faults.
+    multiprocessors, shared : int
+        How many it seems to have; bytes of shared memory that a block may have.
     faults : sequence of Change
         More of them, statements and expressions, all of which are compiled in.
     fault : int, optional
@@ -145,6 +147,8 @@ class Emulator:
         way: Way | None = None,
         mode: str = "plain",
         changed: Sequence[Change] = (),
+        multiprocessors: int = 2,
+        shared: int = 99 << 10,
         *,
         faults: Sequence[Change] = (),
         fault: int | None = None,
@@ -156,7 +160,7 @@ class Emulator:
         self.counts: dict[str, int] = {}
         self.launches: list[Launch] = []
         self._recorded: list[Launch] | None = None
-        self.multiprocessors = 2
+        self.multiprocessors, self.shared = multiprocessors, shared
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new array, of bits that are not a number in any dtype."""

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <vector>
 
 #if !defined(__x86_64__) || defined(EMULATOR_UCONTEXT)
 #include <ucontext.h>
@@ -51,16 +52,20 @@ class Fiber {
  public:
   static constexpr std::size_t kStack = 256 << 10;
 
-  Fiber() : stack_(static_cast<char*>(std::malloc(kStack))) {}
+  Fiber() { take_stack(); }
   ~Fiber() {
     end();
-    std::free(stack_);
+    for (char* stack : stacks_) std::free(stack);
   }
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
   // Has the next `enter` begin at `main`, which must not return.
   void begin(void (*main)()) {
+#ifdef EMULATOR_TSAN
+    // Who wrote to a stack is remembered, and may be of a block that nothing orders.
+    if (tsan_ != nullptr) take_stack();
+#endif
     end();
 #ifdef EMULATOR_UCONTEXT
     getcontext(&own_);
@@ -125,6 +130,10 @@ class Fiber {
   }
 
  private:
+  void take_stack() {
+    stack_ = static_cast<char*>(std::malloc(kStack));
+    stacks_.push_back(stack_);
+  }
   void end() {
 #ifdef EMULATOR_TSAN
     if (tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
@@ -132,7 +141,8 @@ class Fiber {
 #endif
   }
 
-  char* stack_;
+  char* stack_ = nullptr;
+  std::vector<char*> stacks_;  // kept to the end: freeing one says that nobody uses it
 #ifdef EMULATOR_UCONTEXT
   ucontext_t own_, outer_;
 #else
