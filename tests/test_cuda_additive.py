@@ -38,7 +38,7 @@ def law_the_numbers_of_numpy(device, kind, seed, length, dims, batch):
 def problem_of(kind, features=40):
     """A call that goes through all loops at least twice, and ends amid a chunk."""
     dims = (features, 36)
-    return lambda device: law_the_numbers_of_numpy(device, kind, 1, 37, dims, (2,))
+    return lambda device: law_the_numbers_of_numpy(device, kind, 1, 37, dims, (1,))
 
 
 PROBLEMS = {kind.dtype: problem_of(kind) for kind in KINDS}

@@ -1,7 +1,9 @@
 """The kernels on tensor cores, run by the emulator: the same numbers as on NumPy."""
 
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -103,11 +105,9 @@ def problems() -> dict[str, Problem]:
     }
 
 
-def run(
-    problem: Problem, way: Way | None = None, mode: str = "plain"
-) -> tuple[Any, Any, Any]:
+def run(problem: Problem, device: Emulator | None = None) -> tuple[Any, Any, Any]:
     """Launch a problem; return the output, the memory and the normalizer."""
-    of, device = problem.call, Emulator(way, mode)
+    of, device = problem.call, device or Emulator()
     _, heads, length, features = of.query.shape
     values = of.value.shape[-1]
     output = device.empty((1, heads, length, values), of.query.dtype)
@@ -119,8 +119,12 @@ def run(
         device, of, output, memory, normalizer, **problem.device
     ):
         device.launch(launch)
-        # No two rows of a block of a matrix lie in the same banks.
-        assert device.counts["matrix_passes"] == 4 * device.counts["matrix_loads"]
+        # No two rows of a block of a matrix lie in the same banks, and no two numbers of
+        # 16 bits that lanes of a warp ask for at the same time.
+        counts = device.counts
+        assert counts["matrix_passes"] == 4 * counts["matrix_loads"]
+        if of.query.dtype.itemsize == 2:
+            assert counts["bank_passes"] == counts["least_bank_passes"]
     return output, memory, normalizer
 
 
@@ -165,17 +169,58 @@ def check(of: Call, found: tuple[Any, Any, Any], factor: float = 1.0) -> None:
             assert distance(x, due) <= bound, name
 
 
+def law_the_values(device: Emulator, problem: Problem) -> None:
+    check(problem.call, run(problem, device))
+
+
+def problem_of(cut: tuple[int, int, int], problem: Problem) -> Callable[..., None]:
+    """A call of rows of 16 features or fewer, cut in another way than is fast."""
+    cuts = {problem.call.query.dtype.itemsize: {16: [cut]}}
+
+    def law(device: Emulator) -> None:
+        with mock.patch.multiple(walk, _CUTS=cuts, _FEWEST_CHUNKS=1):
+            law_the_values(device, problem)
+
+    return law
+
+
+# In blocks of 32 columns, of which two warps keep 16 each; 64 tokens are a chunk.
+NARROW, STATE = (32, 64, 4), {"decay": True, "state": True, "heads": 1}
+PROBLEMS = {
+    "two chunks": problem_of(NARROW, Problem(call(np.float16, 70, 8, 40, **STATE), {})),
+    "two segments": problem_of(
+        NARROW,
+        Problem(
+            call(np.float16, 70, 8, 40, **STATE, keep=0.995), {"multiprocessors": 4}
+        ),
+    ),
+    # A block has more threads than its landing places have units.
+    "many warps": problem_of(
+        (16, 64, 8), Problem(call(np.float16, 70, 8, 24, **STATE), {})
+    ),
+    "float32": problem_of(
+        NARROW, Problem(call(np.float32, 70, 12, 20, heads=1, normalize=False), {})
+    ),
+    "no tokens": problem_of(NARROW, Problem(call(np.float16, 0, 8, 8, **STATE), {})),
+}
+
+
 @pytest.mark.parametrize("name", problems())
 def test_values(name):
-    problem = problems()[name]
-    check(problem.call, run(problem))
+    law_the_values(Emulator(), problems()[name])
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_values_where_heads_are_cut_otherwise(name):
+    PROBLEMS[name](Emulator())
 
 
 @pytest.mark.parametrize("name", ["tail", "float32"])
 def test_products_cut_off(name):
     # Sums within a chunk lose some last bits; what is kept of the memory is rounded.
     problem = problems()[name]
-    check(problem.call, run(problem, Way(truncates=True)), factor=2.0)
+    found = run(problem, Emulator(Way(truncates=True)))
+    check(problem.call, found, factor=2.0)
 
 
 @pytest.mark.parametrize("name", ["decay", "float32"])
@@ -183,7 +228,8 @@ def test_any_order(name):
     problem = problems()[name]
     first = run(problem)
     for schedule, landing in itertools.product(SCHEDULES, LANDINGS):
-        found = run(problem, Way(schedule, landing, seed=3, resident=2))
+        way = Way(schedule, landing, seed=3, resident=2)
+        found = run(problem, Emulator(way))
         for x, y in zip(found, first, strict=True):
             np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
 

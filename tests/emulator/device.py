@@ -1,6 +1,7 @@
 """The emulator as a device: launches under a schedule, and what it counted."""
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -61,7 +62,8 @@ class Change(NamedTuple):
     Parameters
     ----------
     old, new : str
-        What is there, and what is to be there.
+        What is there, and what is to be there. Of an old text with a part between
+        backquotes, only that part is replaced.
     place : int, optional
         Which one, counted from zero. Default: it must be there once. What is not there
         at all is in another file.
@@ -71,17 +73,45 @@ class Change(NamedTuple):
     new: str
     place: int | None = None
 
-    def of(self, text: str) -> str:
-        """Return a source with the fault in it."""
-        first, *rest = text.split(self.old)
-        if not rest:
-            return text
-        if self.place is None and len(rest) > 1:
-            msg = f"{self.old!r} is there {len(rest)} times: say which one"
+    def span(self, text: str) -> tuple[int, int] | None:
+        """Return where a source has what is replaced; None if it has not."""
+        before, *parts = self.old.split("`")
+        whole = re.escape(before + "".join(parts))
+        starts = [found.start() for found in re.finditer(whole, text)]
+        if not starts:
+            return None
+        if self.place is None and len(starts) > 1:
+            msg = f"{self.old!r} is there {len(starts)} times: say which one"
             raise ValueError(msg)
-        seams = [self.old] * len(rest)
-        seams[self.place or 0] = self.new
-        return first + "".join(a + b for a, b in zip(seams, rest, strict=True))
+        start = starts[self.place or 0]
+        if not parts:
+            return start, start + len(before)
+        return start + len(before), start + len(before + parts[0])
+
+
+def planted(text: str, changed: Sequence[Change], faults: Sequence[Change]) -> str:
+    """Return a source with changes, and with faults of which a launch has one."""
+    seams = [(x.span(text), x.new) for x in changed]
+    for number, fault in enumerate(faults):
+        span = fault.span(text)
+        if span is not None:
+            seams.append((span, _either(number, text[slice(*span)], fault.new)))
+    parts, end = [], 0
+    for (start, stop), new in sorted(seam for seam in seams if seam[0] is not None):
+        if start < end:
+            msg = f"{text[start:stop]!r} is changed twice"
+            raise ValueError(msg)
+        parts += [text[end:start], new]
+        end = stop
+    return "".join([*parts, text[end:]])
+
+
+def _either(number: int, old: str, new: str) -> str:
+    """Return the new statement or expression where a launch asks for its number."""
+    asked = f"emulator::planted({number})"
+    if old.endswith(";"):
+        return f"if ({asked}) {{ {new} }} else {{ {old} }}"
+    return f"({asked} ? ({new}) : ({old}))"
 
 
 class Emulator:
@@ -97,6 +127,10 @@ class Emulator:
         Planted faults.
     multiprocessors, shared : int
         How many it seems to have; bytes of shared memory that a block may have.
+    faults : sequence of Change
+        More of them, statements and expressions, all of which are compiled in.
+    fault : int, optional
+        Which one of these is there, counted from zero. Default: none.
 
     Attributes
     ----------
@@ -115,8 +149,12 @@ class Emulator:
         changed: Sequence[Change] = (),
         multiprocessors: int = 2,
         shared: int = 99 << 10,
+        *,
+        faults: Sequence[Change] = (),
+        fault: int | None = None,
     ) -> None:
-        self.way, self._mode, self._changed = way or Way(), mode, changed
+        self.way, self._mode = way or Way(), mode
+        self._changed, self._faults, self._fault = changed, faults, fault
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
@@ -148,10 +186,10 @@ class Emulator:
             return
         self.launches.append(launch)
         path = kernel_library(
-            self._text(launch.file),
+            planted(source(launch.file), self._changed, self._faults),
             launch.kernel,
             self._mode,
-            faulty=bool(self._changed),
+            faulty=bool(self._changed or self._faults),
         )
         with _ALONE:
             self._run(launch, ctypes.CDLL(str(path)).entry)
@@ -164,6 +202,7 @@ class Emulator:
             int(way.truncates),
             ctypes.c_ulonglong(way.seed),
             way.resident,
+            -1 if self._fault is None else self._fault,
         )
         parameters = (ctypes.c_void_p * 1)(launch.parameters.ctypes.data)
         dimensions = [
@@ -191,9 +230,3 @@ class Emulator:
                 self.launch(launch)
 
         return replay
-
-    def _text(self, file: str) -> str:
-        text = source(file)
-        for change in self._changed:
-            text = change.of(text)
-        return text

@@ -61,6 +61,9 @@ void meet_lanes(Together together, void* of_lane, int line);
 // Lets others run: for loops that wait for them.
 void give_way();
 
+// Whether this one of the faults that are compiled in is there in this launch.
+bool planted(int fault);
+
 // -- copies under way: when they land is up to the schedule, until they are waited for
 
 struct Copy {

@@ -217,6 +217,8 @@ void give_way() {
   leave();
 }
 
+bool planted(int fault) { return fault == settings.fault; }
+
 // -- copies
 
 Landing landing() { return Landing(settings.landing); }
@@ -400,8 +402,9 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED void emulator_configure(int schedule, int landing, int truncates,
-                                 unsigned long long seed, int resident) {
-  emulator::settings = {emulator::Schedule(schedule), landing, truncates != 0, seed, resident};
+                                 unsigned long long seed, int resident, int fault) {
+  emulator::settings = {emulator::Schedule(schedule), landing, truncates != 0, seed, resident,
+                        fault};
 }
 
 EXPORTED void emulator_statistics(long long* found) {

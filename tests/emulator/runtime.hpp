@@ -17,6 +17,7 @@ struct Settings {
   bool truncates = false;  // sums of products are cut off instead of rounded
   std::uint64_t seed = 1;
   int resident = 1;    // blocks that run at the same time
+  int fault = -1;      // which is planted
 };
 extern Settings settings;
 

@@ -1,18 +1,20 @@
 """Kernels under a sanitizer, in a process of its own, and what it had to report.
 
 A sanitizer must be loaded before Python is. One process takes many runs, since starting
-one costs more than most of them; a line on stderr tells where the next begins.
+one costs more than most of them; a line on stderr tells where the next begins. Each run
+is in a child of it, which ends with what is found first: a fault may leave nothing whole
+behind it, and a sanitizer reports what it has once reported no more.
 """
 
 import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from tests.emulator.build import require_compiler
 from tests.emulator.device import Change, Emulator, LaunchFailed, Way
@@ -23,11 +25,15 @@ ROOT = Path(__file__).parents[2]
 _BEGINS = "=== run "
 _LIBRARY = {"thread": "libtsan.so", "address": "libasan.so"}
 _OPTIONS = {
-    # A race is reported once, whichever of its sides was first; no stack is needed.
-    "thread": {"TSAN_OPTIONS": "exitcode=0 report_signal_unsafe=0 history_size=2"},
-    "address": {"ASAN_OPTIONS": "detect_leaks=0 halt_on_error=0 exitcode=0"},
+    "thread": {
+        "TSAN_OPTIONS": "exitcode=0 halt_on_error=1 report_signal_unsafe=0 history_size=2"
+    },
+    "address": {
+        "ASAN_OPTIONS": "detect_leaks=0 exitcode=0",
+        "UBSAN_OPTIONS": "halt_on_error=1 exitcode=0",
+    },
 }
-_REPORTED = ("ThreadSanitizer: ", "AddressSanitizer: ", "runtime error: ")
+_REPORTED = ("ThreadSanitizer: ", "AddressSanitizer: ", "runtime error: ", "failed: ")
 
 
 class Run(NamedTuple):
@@ -41,15 +47,32 @@ class Run(NamedTuple):
         Planted faults.
     way : Way
         Of what is left open.
+    faults : sequence of Change
+        More of them, all of which are compiled in.
+    fault : int or None
+        Which one of these is there.
     """
 
     function: str
     changed: Sequence[Change] = ()
     way: Way = Way()
+    faults: Sequence[Change] = ()
+    fault: int | None = None
+
+    def do(self, mode: str) -> None:
+        """Call the function."""
+        module, *names = self.function.split(":")
+        function = import_module(module)
+        for name in names:
+            table = isinstance(function, dict)
+            function = function[name] if table else getattr(function, name)
+        changes = [Change(*x) for x in self.changed]
+        faults = [Change(*x) for x in self.faults]
+        function(Emulator(self.way, mode, changes, faults=faults, fault=self.fault))
 
 
 def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
-    """Return what a sanitizer said about each run, a line for each finding.
+    """Return what was found in each run: what a sanitizer said, or what failed.
 
     Parameters
     ----------
@@ -109,18 +132,42 @@ def _fixed() -> list[str]:
 def main(mode: str) -> None:
     """Run what comes on stdin."""
     del os.environ["LD_PRELOAD"]  # compilers are not to be watched
-    for number, given in enumerate(json.load(sys.stdin)):
-        run = Run(*given)
+    runs = [Run(*given) for given in json.load(sys.stdin)]
+    for module in {run.function.split(":")[0] for run in runs}:
+        import_module(module)  # once, and not in each child
+    for number, run in enumerate(runs):
         # The sanitizer writes to the same file, without a buffer.
-        os.write(2, f"{_BEGINS}{number}\n".encode())
-        module, *names = run.function.split(":")
-        function = import_module(module)
-        for name in names:
-            table = isinstance(function, dict)
-            function = function[name] if table else getattr(function, name)
-        changes = [Change(*change) for change in run.changed]
-        with suppress(LaunchFailed, AssertionError):  # that is for others to judge
-            function(Emulator(Way(**run.way), mode, changes))
+        _write(f"{_BEGINS}{number}")
+        child = os.fork()
+        if child == 0:
+            _end(run._replace(way=Way(**run.way)), mode)
+        _, status, ru = os.wait4(child, 0)
+        if os.environ.get("PROF"):
+            open(os.environ["PROF"], "a").write(
+                f"{mode} {run.function} {run.fault} {ru.ru_utime:.2f} {ru.ru_stime:.2f}\n"
+            )
+        if os.WIFSIGNALED(status):
+            _write(f"failed: signal {os.WTERMSIG(status)}")
+        elif status:
+            sys.exit(1)
+
+
+def _end(run: Run, mode: str) -> NoReturn:
+    """Do what is to be done, and end the process."""
+    status = 0
+    try:
+        run.do(mode)
+    except (AssertionError, LaunchFailed) as e:
+        _write(f"failed: {type(e).__name__}")
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _write(line: str) -> None:
+    os.write(2, f"{line}\n".encode())
 
 
 if __name__ == "__main__":
