@@ -68,8 +68,9 @@ def recurrent(
         g = g[..., None]
     state = empty(k, v, initial_state)
     output = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    factors = np.exp(g)
     for t in range(v.shape[-2]):
-        state = np.exp(g[..., t, :])[..., None] * state
+        state = factors[..., t, :, None] * state
         written = v[..., t, :]
         if erases:
             held = (k[..., t, None, :] @ state)[..., 0, :]
@@ -146,13 +147,12 @@ def rwkv6(r, k, v, w=None, u=None, *, scale=None, initial_state=None):
     state = empty(k, v, initial_state)
     g = np.zeros_like(k) if g is None else g
     bonus = np.zeros(k.shape[-1], k.dtype) if bonus is None else bonus
-    output = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    output = (q * bonus[..., None, :] * k).sum(-1, keepdims=True) * v
+    factors = np.exp(g)
     for t in range(v.shape[-2]):
-        now = (q[..., t, :] * bonus * k[..., t, :]).sum(-1, keepdims=True)
-        read = (q[..., t, None, :] @ state)[..., 0, :]
-        output[..., t, :] = read + now * v[..., t, :]
-        state = np.exp(g[..., t, :])[..., None] * state
-        state = state + k[..., t, :, None] * v[..., t, None, :]
+        output[..., t, :] += (q[..., t, None, :] @ state)[..., 0, :]
+        state = factors[..., t, :, None] * state
+        state += k[..., t, :, None] * v[..., t, None, :]
     return (factor(scale, q) * output).astype(r.dtype), state
 
 

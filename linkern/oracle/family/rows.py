@@ -24,6 +24,9 @@ __all__ = ["Rows", "Trace", "reversed_rows", "run"]
 
 Real = NDArray[np.float64]
 
+# Of memories that are held at once, to be read together.
+_ENTRIES = 2**17
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -150,37 +153,61 @@ def _run(
     lead = (*state.shape[:-2], rows.length)
     memory = np.array(state, dtype=np.float64)
     updates = np.empty((*lead, state.shape[-1]))
+    updates[...] = rows.value
     erased = None if rows.erase is None else np.zeros_like(updates)
     reads = np.zeros((*lead, state.shape[-2 if rows.transposed else -1]))
     states = np.empty((*lead, *state.shape[-2:])) if keep else None
     decays = _anywhere(rows.factor != 1)
-    wanted = _anywhere((rows.query != 0) | everywhere)
+    wanted = np.flatnonzero(_anywhere((rows.query != 0) | everywhere))
     erases = [] if rows.erase is None else _anywhere((rows.erase != 0) | everywhere)
-    for t in range(rows.length):
-        before = memory
-        if decays[t]:
-            memory = rows.factor[..., t, :, None] * memory
-        update = rows.value[..., t, :]
-        if rows.erase is not None and erased is not None and erases[t]:
-            source = before if rows.undecayed else memory
-            erased[..., t, :] = _read(rows.erase[..., t, :], source)
-            if erasing:
-                update = update - erased[..., t, :]
-        updates[..., t, :] = update
-        if peak is None:
-            memory = memory + rows.write[..., t, :, None] * update[..., None, :]
-        else:
-            memory = np.maximum(memory, abs(peak[..., t, :, :]))
-        if reading and wanted[t]:
-            query = rows.query[..., t, :]
-            reads[..., t, :] = (
-                (memory @ query[..., None])[..., 0]
-                if rows.transposed
-                else _read(query, memory)
-            )
-        if states is not None:
-            states[..., t, :, :] = memory
-    return Trace(reads, updates, erased, memory, states)
+    takes_off = erasing and any(erases)
+    block = max(1, rows.length if keep else _ENTRIES // max(1, memory.size))
+    for first in range(0, rows.length, block):
+        span = slice(first, min(first + block, rows.length))
+        after = _room(states, span, memory)
+        if peak is not None:
+            np.abs(peak[..., span, :, :], out=after)
+        elif not takes_off:
+            writes = rows.write[..., span, :, None]
+            np.multiply(writes, rows.value[..., span, None, :], out=after)
+        for t in range(span.start, span.stop):
+            before, now = memory, after[..., t - first, :, :]
+            if decays[t]:
+                memory = rows.factor[..., t, :, None] * memory
+            if erased is not None and rows.erase is not None and erases[t]:
+                source = before if rows.undecayed else memory
+                erased[..., t, :] = _read(rows.erase[..., t, :], source)
+                if erasing:
+                    updates[..., t, :] -= erased[..., t, :]
+            if peak is not None:
+                np.maximum(memory, now, out=now)
+                memory = now
+                continue
+            if takes_off:
+                update = updates[..., t, None, :]
+                np.multiply(rows.write[..., t, :, None], update, out=now)
+            now += memory
+            memory = now
+        if reading:
+            some = wanted[(wanted >= first) & (wanted < span.stop)]
+            reads[..., some, :] = _all_read(rows, some, after.take(some - first, -3))
+    return Trace(reads, updates, erased, memory.copy(), states)
+
+
+def _room(states: Real | None, span: slice, memory: Real) -> Real:
+    """Return room for the memories after some rows, if only until they are read."""
+    if states is not None:
+        return states[..., span, :, :]
+    *lead, keys, values = memory.shape
+    return np.empty((*lead, span.stop - span.start, keys, values))
+
+
+def _all_read(rows: Rows, some: NDArray[np.intp], memories: Real) -> Real:
+    """Return what some rows read, each from the memory that it left."""
+    query = rows.query.take(some, -2)
+    if rows.transposed:
+        return np.asarray((memories @ query[..., None])[..., 0])
+    return _read(query, memories)
 
 
 def _anywhere(of_rows: NDArray[np.bool_]) -> list[bool]:

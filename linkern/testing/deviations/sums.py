@@ -52,9 +52,12 @@ def scored(query: Bounded, key: Bounded) -> Scores:
     Scores
         To be weighed by `weighted_sums`, in as many ways as there are.
     """
-    x = query.output
-    of_query = (y.sum(-1, keepdims=True) for y in (x, abs(x), query.bound))
-    return Scores(*_scores(query, key), *of_query, x.shape[-1])
+    exact, gauge, slack = _scores(query, key)
+    signed, absolute, admitted = (
+        x.sum(-1, keepdims=True) for x in (query.output, abs(query.output), query.bound)
+    )
+    feature_dim = query.output.shape[-1]
+    return Scores(exact, gauge, slack, signed, absolute, admitted, feature_dim)
 
 
 def weighted_sums(

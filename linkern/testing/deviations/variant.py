@@ -184,7 +184,7 @@ def _float64(*arrays: NDArray[Any]) -> Inputs:
 def _summed(
     problem: Problem, exchanged: Variant, given: Inputs, pairs: Pairs
 ) -> Evaluation:
-    """Return the sums of a variant; those of its parts that most share are found once."""
+    """Return the sums of a variant; what most variants share is found once."""
     query, key, value = given
     known = exchanged.arrange is _as_given and exchanged.before is None
     known = known and exchanged.query_map is exchanged.key_map is None
