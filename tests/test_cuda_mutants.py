@@ -19,10 +19,15 @@ from tests.emulator.watched import Run, reports
 WATCHED = {
     "additive": ("additive:PROBLEMS:bfloat16", "additive:PROBLEMS:no features"),
     "walk": tuple(f"walk:PROBLEMS:{name}" for name in test_cuda_walk.PROBLEMS),
-    "token": ("token:PROBLEMS:float32", "token:PROBLEMS:float64"),
+    "carry": ("walk:PROBLEMS:two segments", "walk:PROBLEMS:from nothing"),
+    "token": tuple(
+        f"token:PROBLEMS:{name}"
+        for name in ("float32", "float64", "whole vectors", "infinity")
+    ),
     "token_plain": ("token:PLAIN_PROBLEMS:float32",),
     "decode": ("decode:PROBLEMS:two panels",),
-    "backward": ("backward:PROBLEMS:two segments",),
+    "backward": ("backward:PROBLEMS:two panels", "backward:PROBLEMS:two slices"),
+    "backward_walk": ("backward_walk:PROBLEMS:short segments",),
 }
 # Segments so short that two of them are few tokens.
 CHANGED = {"backward": (Change("kSegment = 16;", "kSegment = 2;"),)}
@@ -58,6 +63,7 @@ def law_each_is_found(mode, file, faults):
                 changed=CHANGED.get(file, ()),
                 way=Way(resident=2),
                 faults=faults,
+                file=file,
                 fault=number,
             )
             for number in (None, *(number for number, _ in unseen))
@@ -68,9 +74,9 @@ def law_each_is_found(mode, file, faults):
     assert unseen == []
 
 
-@pytest.mark.parametrize("file", WATCHED)
+@pytest.mark.parametrize("file", RACES)
 def test_what_threads_do_to_each_other(file):
-    races = [Change(*fault) for fault in RACES.get(file, {}).items()]
+    races = [Change(*fault) for fault in RACES[file].items()]
     law_each_is_found("thread", file, [*barriers(file), *races])
 
 

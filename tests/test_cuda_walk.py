@@ -194,6 +194,12 @@ PROBLEMS = {
             call(np.float16, 70, 8, 40, **STATE, keep=0.995), {"multiprocessors": 4}
         ),
     ),
+    "from nothing": problem_of(
+        NARROW,
+        Problem(
+            call(np.float16, 70, 8, 40, decay=True, heads=1), {"multiprocessors": 4}
+        ),
+    ),
     # A block has more threads than its landing places have units.
     "many warps": problem_of(
         (16, 64, 8), Problem(call(np.float16, 70, 8, 24, **STATE), {})

@@ -193,7 +193,6 @@ token_by_token(Terms<Io, Real> of) {
   auto fetch = [&](i64 start) {
     const i64 rest = sizes.tokens - start;
     const int count = int(rest < kSpan ? rest : kSpan), features = sizes.features;
-    if (count <= 0) return;
     query.load(head.query + start * of.query.token, of.query.token, count, 0, features);
     key.load(head.key + start * of.key.token, of.key.token, count, 0, features);
     value.load(head.value + start * of.value.token, of.value.token, count, first_column,

@@ -129,8 +129,9 @@ class Emulator:
         How many it seems to have; bytes of shared memory that a block may have.
     faults : sequence of Change
         More of them, statements and expressions, all of which are compiled in.
-    fault : int, optional
-        Which one of these is there, counted from zero. Default: none.
+    file, fault : str and int, optional
+        Whose faults they are, and which one of them is there, counted from zero.
+        Default: none.
 
     Attributes
     ----------
@@ -151,10 +152,12 @@ class Emulator:
         shared: int = 99 << 10,
         *,
         faults: Sequence[Change] = (),
+        file: str | None = None,
         fault: int | None = None,
     ) -> None:
         self.way, self._mode = way or Way(), mode
-        self._changed, self._faults, self._fault = changed, faults, fault
+        self._changed, self._faults = changed, faults
+        self._file, self._fault = file, fault
         self._runtime = ctypes.CDLL(str(runtime_library(mode)))
         self._runtime.emulator_launch.restype = ctypes.c_char_p
         self.counts: dict[str, int] = {}
@@ -185,11 +188,12 @@ class Emulator:
             self._recorded.append(launch)
             return
         self.launches.append(launch)
+        faults = self._faults if launch.file == self._file else ()
         path = kernel_library(
-            planted(source(launch.file), self._changed, self._faults),
+            planted(source(launch.file), self._changed, faults),
             launch.kernel,
             self._mode,
-            faulty=bool(self._changed or self._faults),
+            faulty=bool(self._changed or faults),
         )
         with _ALONE:
             self._run(launch, ctypes.CDLL(str(path)).entry)

@@ -49,14 +49,15 @@ class Run(NamedTuple):
         Of what is left open.
     faults : sequence of Change
         More of them, all of which are compiled in.
-    fault : int or None
-        Which one of these is there.
+    file, fault : str and int, or None
+        Whose faults they are, and which one of them is there.
     """
 
     function: str
     changed: Sequence[Change] = ()
     way: Way = Way()
     faults: Sequence[Change] = ()
+    file: str | None = None
     fault: int | None = None
 
     def do(self, mode: str) -> None:
@@ -68,7 +69,8 @@ class Run(NamedTuple):
             function = function[name] if table else getattr(function, name)
         changes = [Change(*x) for x in self.changed]
         faults = [Change(*x) for x in self.faults]
-        function(Emulator(self.way, mode, changes, faults=faults, fault=self.fault))
+        planted = {"faults": faults, "file": self.file, "fault": self.fault}
+        function(Emulator(self.way, mode, changes, **planted))
 
 
 def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
