@@ -12,11 +12,13 @@ pytestmark = pytest.mark.usefixtures("compiler")
 TARGETS = Path(__file__).parent / "emulator" / "judged.py"
 # In 16 bits, what tensor cores multiply has 16 bits: features and all that follows.
 NARROW = {"feature_dtype": "bfloat16"}
-# Those that look at numbers and at time; the rest is the same code for all operators.
+# Those that look at numbers and at time; the rest is Python code that NumPy runs too.
 OF_NUMBERS = (
-    *("value_on_integers", "value_on_reals", "causality", "state_split", "decoding"),
-    *("decay_extremes", "state_linearity", "gradient_value"),
+    *("value_on_integers", "value_on_reals", "causality", "state_split", "ranges"),
+    *("nan_policy", "gradient_value"),
 )
+OF_WEIGHTS = ("row_normalisation", "scaling_of_values", "permutations", "strides")
+OF_DECAYS = ("decay_extremes", "state_linearity")
 
 
 @pytest.fixture
@@ -28,9 +30,9 @@ def compiler():
 @pytest.mark.parametrize(
     ("op", "dtype", "contract", "checks"),
     [
-        ("linear_attention", "float32", {}, ()),
-        ("simple_gla", "bfloat16", NARROW, OF_NUMBERS),
-        ("gated_delta_rule", "float32", {}, OF_NUMBERS),
+        ("linear_attention", "float32", {}, OF_NUMBERS + OF_WEIGHTS),
+        ("simple_gla", "bfloat16", NARROW, OF_NUMBERS + OF_DECAYS),
+        ("gated_delta_rule", "float32", {}, OF_NUMBERS + OF_DECAYS),
     ],
 )
 def test_kernels_keep_the_laws(op, dtype, contract, checks):

@@ -17,8 +17,8 @@ is printed and is no failure. Inputs depend on more than the seed: Hypothesis al
 numbers that it finds in a user's own modules, and ours count as such where the package
 is installed for editing. Two further seeds are therefore tried on a mutant that its own
 check missed, which survives if they miss it, too. Correct kernels are left to the
-tests, which judge them in every dtype. The tests also hold, in every run, all that can
-fail here: that each mutant fails its own check, and that the page follows from its rows.
+tests, which judge them in every dtype. The tests also hold all that is a failure here:
+that each mutant fails its own check, and that the page follows from its rows.
 """
 
 import argparse

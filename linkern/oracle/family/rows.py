@@ -24,8 +24,8 @@ __all__ = ["Rows", "Trace", "reversed_rows", "run"]
 
 Real = NDArray[np.float64]
 
-# Of memories that are held at once, to be read together.
-_ENTRIES = 2**17
+# Of memories held at once, to be read together: few enough to stay in a cache.
+_ENTRIES = 2**13
 
 
 @dataclass(frozen=True)
