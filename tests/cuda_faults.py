@@ -35,8 +35,6 @@ WRONG = {
         # chunks.cuh
         "if (`reader <= token`) until += other;": "reader < token",
         "if (`reader > token`) after += other;": "reader >= token",
-        "if (`tile < Tiles`) within": "true",
-        "if (`tile >= Tiles`) return;": "false",
         "if (`token == 15`) whole": "token == 14",
         "count = int(`rest < Cut::kTokens` ? rest": "false",
         "warp < `Cut::kKeepers`; warp++": "0",
@@ -109,7 +107,6 @@ WRONG = {
         "return panel + k < features && `slice + lane < width`;": "true",
         "Normalize && `slice + lane == values`\n": "false",
         "take(memory, `kept(segment)`, panel": "kept(0)",
-        "if (`chunk + 1 == chunks`) break;": "false",
         # panels.cuh
         "if (`thread < kChunk`) {\n    Real before": "true",
         "if (`thread < kChunk`) {\n    Real sum": "true",
@@ -120,7 +117,6 @@ WRONG = {
         "nullptr || `reader >= count`;": "false",
         "if (`row < count` && slice + lane < values)": "true",
         "if (row < count && `slice + lane < values`)": "true",
-        "seen = `written <= reader`;": "true",
         "= `-tiles.factor[row]` * sum": "tiles.factor[row]",
         "if (`row >= count` || panel + lane >= features) continue;": "false",
         "if (row >= count || `panel + lane >= features`) continue;": "false",
@@ -128,23 +124,22 @@ WRONG = {
         "`entering(kChunk - 1) * tiles.outside[k][lane] + sum`": "sum",
         "i = thread; `i <= kChunk`": "i < kChunk",
         "if (`thread < count`) {": "true",
-        "int(`rest < kSegment` ? rest": "false",
         # features.cuh
         "return `feature < Real(1) ? feature : Real(1)`": "Real(1)",
     },
     "backward_walk": {
         # passing.cuh, puller.cuh
         "if (`row >= chunk.count`) factors": "row > chunk.count",
-        "if (`other == tile && column > group + 8 * down`) x": "false",
+        "if (`other == tile` && column > group + 8 * down) x": "false",
         "other == tile && `column > group + 8 * down`) x": "column >= group + 8 * down",
         "if (`row < chunk.count` && at < columns)": "true",
         "if (row < chunk.count && `at < columns`)": "true",
         # backward_walk.cu
         "nullptr, nullptr, `-1.0f`": "1.0f",
         "keeps = `warp < Cut::kKeepers`;": "true",
-        "int(`rest < Cut::kTokens` ? rest": "false",
+        "                      int(`rest < Cut::kTokens` ? rest": "false",
         "if (`number > 0`)": "true",
-        "|| `behind % of.segment == 0`) {": "false",
+        "|| `behind % of.segment == 0`) {": "true",
         "`number == chunks - 1` || behind": "false",
     },
 }

@@ -87,9 +87,9 @@ def check_weights(length, device=None, **choices):
 
 
 def in_short_segments(device):
-    """A chunk is a segment; not all features, columns and tokens of a block are there."""
-    with mock.patch.object(backward_walk, "_SEGMENT", 1):
-        check_weights(70, device, dims=(8, 24), batch=(1,))
+    """Two chunks are a segment, and not all of what a block can hold is there."""
+    with mock.patch.object(backward_walk, "_SEGMENT", 2):
+        check_weights(130, device, dims=(8, 24), batch=(1,))
 
 
 PROBLEMS = {"short segments": in_short_segments}

@@ -10,24 +10,41 @@ import re
 import pytest
 
 from linkern._cuda.sources import source
-from tests import test_cuda_walk
+from tests import (
+    test_cuda_additive,
+    test_cuda_backward,
+    test_cuda_backward_walk,
+    test_cuda_decode,
+    test_cuda_token,
+    test_cuda_walk,
+)
 from tests.cuda_faults import RACES, WRONG
 from tests.emulator.device import Change, Way
 from tests.emulator.watched import Run, reports
 
+
+def some(problems, *names):
+    """Return a function that goes through some problems."""
+
+    def run(device):
+        for name in names:
+            problems[name](device)
+
+    return run
+
+
 # Small problems that together go through all of a file.
 WATCHED = {
-    "additive": ("additive:PROBLEMS:bfloat16", "additive:PROBLEMS:no features"),
-    "walk": tuple(f"walk:PROBLEMS:{name}" for name in test_cuda_walk.PROBLEMS),
-    "carry": ("walk:PROBLEMS:two segments", "walk:PROBLEMS:from nothing"),
-    "token": tuple(
-        f"token:PROBLEMS:{name}"
-        for name in ("float32", "float64", "whole vectors", "infinity")
+    "additive": some(test_cuda_additive.PROBLEMS, "bfloat16", "no features"),
+    "walk": some(test_cuda_walk.PROBLEMS, *test_cuda_walk.PROBLEMS),
+    "carry": some(test_cuda_walk.PROBLEMS, "two segments", "from nothing"),
+    "token": some(
+        test_cuda_token.PROBLEMS, "float32", "float64", "whole vectors", "infinity"
     ),
-    "token_plain": ("token:PLAIN_PROBLEMS:float32",),
-    "decode": ("decode:PROBLEMS:two panels",),
-    "backward": ("backward:PROBLEMS:two panels", "backward:PROBLEMS:two slices"),
-    "backward_walk": ("backward_walk:PROBLEMS:short segments",),
+    "token_plain": some(test_cuda_token.PLAIN_PROBLEMS, "float32"),
+    "decode": some(test_cuda_decode.PROBLEMS, "two panels"),
+    "backward": some(test_cuda_backward.PROBLEMS, "two panels", "two slices"),
+    "backward_walk": some(test_cuda_backward_walk.PROBLEMS, "short segments"),
 }
 # Segments so short that two of them are few tokens.
 CHANGED = {"backward": (Change("kSegment = 16;", "kSegment = 2;"),)}
@@ -54,24 +71,21 @@ def waits(file):
 
 
 def law_each_is_found(mode, file, faults):
-    """Nothing is found without a fault, and each in one of the problems."""
-    unseen = list(enumerate(faults))
-    for problem in WATCHED[file]:
-        runs = [
-            Run(
-                f"tests.test_cuda_{problem}",
-                changed=CHANGED.get(file, ()),
-                way=Way(resident=2),
-                faults=faults,
-                file=file,
-                fault=number,
-            )
-            for number in (None, *(number for number, _ in unseen))
-        ]
-        right, *wrong = reports(mode, runs)
-        assert right == []
-        unseen = [x for x, lines in zip(unseen, wrong, strict=True) if not lines]
-    assert unseen == []
+    """Nothing is found without a fault, and something with each of them."""
+    runs = [
+        Run(
+            f"{__name__}:WATCHED:{file}",
+            changed=CHANGED.get(file, ()),
+            way=Way(resident=2),
+            faults=faults,
+            file=file,
+            fault=fault,
+        )
+        for fault in (None, *range(len(faults)))
+    ]
+    right, *wrong = reports(mode, runs)
+    assert right == []
+    assert [x.old for x, lines in zip(faults, wrong, strict=True) if not lines] == []
 
 
 @pytest.mark.parametrize("file", RACES)

@@ -123,12 +123,10 @@ struct Pull : Place<Io, Real, Map, Decay, Normalize> {
     }
     __syncthreads();  // of the cotangents of weights
     const Real cotangent = paired + tiles.weight_cotangent[reader];
-    const bool seen = written <= reader;
-    tiles.pair_cotangent[reader][written] =
-        seen ? between(reader, written) * cotangent : Real(0);
+    // Of these only pairs that are seen are ever read.
+    tiles.pair_cotangent[reader][written] = between(reader, written) * cotangent;
     if (Decay)
-      tiles.through[reader][written + 1] =
-          seen ? tiles.pairs[reader][written] * cotangent : Real(0);
+      tiles.through[reader][written + 1] = tiles.pairs[reader][written] * cotangent;
   }
 
   // dQ, dF and R: panels of features, and for each of them all columns.
