@@ -18,7 +18,6 @@ template <class Io_, int Features, int Columns, int Tokens, int Warps> struct Cu
   static constexpr int kColumnParts = Warps / kRowParts < kWide ? Warps / kRowParts : kWide;
   static constexpr int kKeepers = kRowParts * kColumnParts;
   static constexpr int kKeptTall = kTall / kRowParts, kKeptWide = kWide / kColumnParts;
-  static_assert(kTiles % 2 == 0, "a warp finds the decays of two tiles");
   static_assert(kTiles <= Warps, "each tile of tokens has a warp that reads for it");
 };
 
@@ -32,7 +31,8 @@ template <int Tiles> struct Decays {
   float leaving[Tiles * 16];         // of each token, behind its tile
   float whole[Tiles];                // of what was before the tile, behind it
 
-  // Each thread has the log-decay of one token, half a warp those of a tile.
+  // Each thread has the log-decay of one token, half a warp those of a tile. Threads that
+  // have none call it with their warp.
   DEVICE void find(float own, int thread) {
     const int tile = thread / 16, token = thread % 16;
     float until = 0, after = 0;
@@ -41,8 +41,9 @@ template <int Tiles> struct Decays {
       const float other = __shfl_sync(kAllLanes, own, thread % 32 / 16 * 16 + reader);
       if (reader <= token) until += other;
       if (reader > token) after += other;
-      within[tile][reader][token] = exp(after);
+      if (tile < Tiles) within[tile][reader][token] = exp(after);
     }
+    if (tile >= Tiles) return;
     entering[thread] = exp(until);
     leaving[thread] = exp(after);
     if (token == 15) whole[tile] = exp(until);
