@@ -1,8 +1,8 @@
 """Planted faults in the kernels: each barrier, wait, bound, mask and swizzle is needed.
 
 A fault is found by wrong numbers, by an address of what is not there, or, where numbers
-need not show it, by ThreadSanitizer. All faults of a file are compiled into one library,
-and each launch has one of them; without any, nothing is to be found.
+need not show it, by ThreadSanitizer. All faults of a file are compiled into one
+library, and each launch has one of them; without any, nothing is to be found.
 """
 
 import re
