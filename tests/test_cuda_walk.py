@@ -119,8 +119,8 @@ def run(problem: Problem, device: Emulator | None = None) -> tuple[Any, Any, Any
         device, of, output, memory, normalizer, **problem.device
     ):
         device.launch(launch)
-        # No two rows of a block of a matrix lie in the same banks, and no two numbers of
-        # 16 bits that lanes of a warp ask for at the same time.
+        # No two rows of a block of a matrix lie in the same banks, and no two numbers
+        # of 16 bits that lanes of a warp ask for at the same time.
         counts = device.counts
         assert counts["matrix_passes"] == 4 * counts["matrix_loads"]
         if of.query.dtype.itemsize == 2:
