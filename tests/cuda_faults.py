@@ -26,10 +26,10 @@ WRONG = {
     },
     "walk": {
         # landing.cuh: what is copied, and mapped
-        "(`row >= Height`) break;\n      const bool there = row < rows && unit": "false",
+        "`row >= Height`) break;\n      const bool there = row < rows && unit": "false",
         "const bool there = `row < rows` && unit * kInUnit < columns;": "true",
         "const bool there = row < rows && `unit * kInUnit < columns`;": "true",
-        "(`row >= Height`) break;\n      const bool there = row < rows && col": "false",
+        "`row >= Height`) break;\n      const bool there = row < rows && col": "false",
         "const bool there = `row < rows` && column < columns;": "true",
         "const bool there = row < rows && `column < columns`;": "true",
         # chunks.cuh

@@ -1,7 +1,7 @@
 """Planted faults in the kernels: each barrier, wait, bound, mask and swizzle is needed.
 
-A fault is found by wrong numbers, by an address of what is not there, or, where numbers
-need not show it, by ThreadSanitizer. All faults of a file are compiled into one
+A fault is found by wrong numbers, by an address of what is not there, or, where
+numbers need not show it, by ThreadSanitizer. All faults of a file are compiled into one
 library, and each launch has one of them; without any, nothing is to be found.
 """
 
@@ -19,7 +19,7 @@ from tests import (
     test_cuda_walk,
 )
 from tests.cuda_faults import RACES, WRONG
-from tests.emulator.device import Change, Way
+from tests.emulator.device import Change, Emulator, Way
 from tests.emulator.watched import Run, reports
 
 
@@ -98,3 +98,10 @@ def test_what_threads_do_to_each_other(file):
 def test_numbers_and_addresses(file):
     wrong = [Change(*fault) for fault in WRONG[file].items()]
     law_each_is_found("address", file, [*waits(file), *wrong])
+
+
+def test_lanes_read_from_different_banks():
+    # A constant, which no launch can choose.
+    device = Emulator(changed=[Change("kPitch = 24;", "kPitch = 16;")])
+    with pytest.raises(AssertionError):
+        test_cuda_walk.PROBLEMS["two chunks"](device)

@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 # Flags of the kernels, and of the scheduler, which is never watched.
 MODES = {
     "plain": (["-O2"], ["-O2"]),
-    "thread": (["-O1", "-g", "-fsanitize=thread"], ["-O2", "-DEMULATOR_TSAN"]),
+    "thread": (["-O1", "-g1", "-fsanitize=thread"], ["-O2", "-DEMULATOR_TSAN"]),
     "address": (
-        ["-O1", "-g", "-fsanitize=address,undefined", "-fsanitize-recover=all"],
+        ["-O1", "-g1", "-fsanitize=address,undefined", "-fsanitize-recover=all"],
         ["-O2", "-DEMULATOR_ASAN"],
     ),
 }

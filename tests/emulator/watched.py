@@ -1,9 +1,9 @@
 """Kernels under a sanitizer, in a process of its own, and what it had to report.
 
-A sanitizer must be loaded before Python is. One process takes many runs, since starting
-one costs more than most of them; a line on stderr tells where the next begins. Each run
-is in a child of it, which ends with what is found first: a fault may leave nothing
-whole behind it, and a sanitizer reports what it has once reported no more.
+A sanitizer must be loaded before Python is. One process takes many runs, since
+starting one costs more than most of them; a line on stderr tells where the next begins.
+Each run is in a child of it, which ends with what is found first: a fault may leave
+nothing whole behind it, and a sanitizer reports what it has once reported no more.
 """
 
 import json
@@ -25,10 +25,7 @@ ROOT = Path(__file__).parents[2]
 _BEGINS = "=== run "
 _LIBRARY = {"thread": "libtsan.so", "address": "libasan.so"}
 _OPTIONS = {
-    "thread": {
-        "TSAN_OPTIONS": "exitcode=0 halt_on_error=1 report_signal_unsafe=0 "
-        "history_size=2"
-    },
+    "thread": {"TSAN_OPTIONS": "exitcode=0 halt_on_error=1 report_signal_unsafe=0"},
     "address": {
         "ASAN_OPTIONS": "detect_leaks=0 exitcode=0",
         "UBSAN_OPTIONS": "halt_on_error=1 exitcode=0",
