@@ -89,7 +89,11 @@ def test_all_is_true(name):
     module = importlib.import_module(name)
     if not hasattr(module, "__all__"):
         # Packages of nothing but modules, and programs that stand alone.
-        packages = ("linkern.adapters", "linkern.testing.deviations")
+        packages = (
+            "linkern.adapters",
+            "linkern.bench.cuda",
+            "linkern.testing.deviations",
+        )
         assert name in packages or name.startswith("linkern.testing.scripts")
         return
     for public in module.__all__:
