@@ -36,6 +36,8 @@ WRONG = {
         "if (`reader <= token`) until += other;": "reader < token",
         "if (`reader > token`) after += other;": "reader >= token",
         "if (`token == 15`) whole": "token == 14",
+        "if (`tile < Tiles`) within": "true",
+        "if (`tile >= Tiles`) return;": "false",
         "count = int(`rest < Cut::kTokens` ? rest": "false",
         "warp < `Cut::kKeepers`; warp++": "0",
         # matrices.cuh
@@ -46,7 +48,6 @@ WRONG = {
         "if (`tokens > 0`) source.copy": "true",
         "if (`next < tokens`) source.copy": "true",
         "tokens = `rest < of.segment` ? rest": "true",
-        "if (Decay && `threadIdx.x / 32 * 32 < Cut::kTokens`)": "true",
         "reads = `Reads && warp < Cut::kReaders`": "true",
         "keeps = `warp < Cut::kKeepers`": "true",
         # reader.cuh

@@ -216,6 +216,10 @@ PROBLEMS = {
     "large": problem_of(
         NARROW, Problem(enlarged(call(np.float16, 70, 8, 40, **STATE)), {})
     ),
+    # Half a warp has log-decays to find.
+    "one tile": problem_of(
+        (32, 16, 4), Problem(call(np.float16, 18, 8, 40, **STATE), {})
+    ),
     # A block has more threads than its landing places have units.
     "many warps": problem_of(
         (16, 64, 8), Problem(call(np.float16, 70, 8, 24, **STATE), {})
