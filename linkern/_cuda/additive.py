@@ -6,9 +6,17 @@ import numpy as np
 
 from linkern._array import dtype_name
 from linkern._cuda.device import Array, Device, Launch
-from linkern._cuda.layouts import IO, address_or_null, real_of, record, rows
+from linkern._cuda.layouts import (
+    IO,
+    address_or_null,
+    instance,
+    real_of,
+    record,
+    rows,
+    sizes,
+)
 
-__all__ = ["Call", "forward", "sizes"]
+__all__ = ["Call", "forward"]
 
 # As in additive.cu.
 _CHUNK, _PANEL, _COLUMNS, _THREADS = 16, 32, 32, 128
@@ -43,18 +51,29 @@ class Call(NamedTuple):
     normalize: bool
     scale: float
 
+    @property
+    def heads(self) -> int:
+        """How many there are in all batches together."""
+        batch, heads = self.query.shape[:2]
+        return int(batch * heads)
+
+    @property
+    def sizes(self) -> Any:
+        """The struct ``Sizes``."""
+        _, heads, tokens, features = self.query.shape
+        return sizes(heads, tokens, features, self.value.shape[-1])
+
 
 def forward(
     device: Device, of: Call, output: Array, memory: Array, normalizer: Array | None
 ) -> Launch:
     """Plan the output and the state after the last token."""
-    heads, values = of.query.shape[0] * of.query.shape[1], of.value.shape[-1]
     io, real = IO[dtype_name(of.query.dtype)], real_of(of.query)
-    flags = f"{_cpp(of.log_decay is not None)}, {_cpp(of.normalize)}"
+    ways = (of.feature_map, of.log_decay is not None, of.normalize)
     return Launch(
         file="additive",
-        kernel=f"additive_forward<{io}, {real}, {of.feature_map}, {flags}>",
-        blocks=heads * max(1, -(-values // _COLUMNS)),
+        kernel=instance("additive_forward", io, real, *ways),
+        blocks=of.heads * max(1, -(-of.value.shape[-1] // _COLUMNS)),
         threads=_THREADS,
         shared=_shared(of),
         parameters=record(
@@ -67,20 +86,9 @@ def forward(
             normalizer_before=address_or_null(device, of.normalizer),
             memory=device.address(memory),
             normalizer=address_or_null(device, normalizer),
-            sizes=sizes(of),
+            sizes=of.sizes,
             scale=np.asarray(of.scale, memory.dtype),
         ),
-    )
-
-
-def sizes(of: Call) -> Any:
-    """Return the struct ``Sizes`` of common.cuh."""
-    _, heads, tokens, features = of.query.shape
-    return record(
-        heads=np.int64(heads),
-        tokens=np.int64(tokens),
-        features=np.int32(features),
-        values=np.int32(of.value.shape[-1]),
     )
 
 
@@ -93,7 +101,3 @@ def _shared(of: Call) -> int:
     itemsize = 8 if real_of(of.query) == "double" else 4
     features: int = of.query.shape[-1]
     return (numbers + features) * itemsize
-
-
-def _cpp(flag: bool) -> str:
-    return "true" if flag else "false"

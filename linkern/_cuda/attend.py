@@ -3,10 +3,11 @@
 from typing import Any
 
 from linkern import feature_maps
+from linkern._array import astype
 from linkern._cuda import additive, walk
 from linkern._cuda.additive import Call
 from linkern._cuda.device import Array, Device, Launch
-from linkern._cuda.layouts import by_head
+from linkern._cuda.layouts import by_head, in_order
 
 __all__ = ["acts_on_entries", "attend", "call_of", "feature_map_name"]
 
@@ -83,7 +84,7 @@ def attend(
     total = None
     if normalizer is not None:
         total = device.empty((batch, heads, features), memory.dtype)
-    for launch in _plan(device, of, output, after, total) if batch * heads else ():
+    for launch in _plan(device, of, output, after, total) if of.heads else ():
         device.launch(launch)
     lead = query.shape[:-2]
     return (
@@ -119,8 +120,7 @@ def call_of(
     scale: float | None,
 ) -> Call:
     """Return a call with two leading axes, and states in C order."""
-    rows = (by_head(x) for x in (query, key, value))
-    q, k, v = rows
+    q, k, v = (by_head(x) for x in (query, key, value))
     heads = q.shape[:2]
     if any(x.shape[:2] != heads for x in (k, v)):
         msg = f"leading axes differ: {[x.shape[:-2] for x in (query, key, value)]}"
@@ -129,11 +129,11 @@ def call_of(
         q,
         k,
         v,
-        None if log_decay is None else by_head(log_decay.astype(memory.dtype)),
-        memory.reshape(*heads, *memory.shape[-2:]).copy(order="C"),
+        None if log_decay is None else by_head(astype(log_decay, memory.dtype)),
+        in_order(memory.reshape(*heads, *memory.shape[-2:])),
         None
         if normalizer is None
-        else normalizer.reshape(*heads, normalizer.shape[-1]).copy(order="C"),
+        else in_order(normalizer.reshape(*heads, normalizer.shape[-1])),
         feature_map=feature_map_name(feature_map),
         normalize=normalizer is not None,
         scale=1.0 if scale is None else scale,

@@ -8,10 +8,19 @@ from linkern import feature_maps
 from linkern._array import astype, dtype_name
 from linkern._cpu.backward import Gradients
 from linkern._cuda import backward_walk
-from linkern._cuda.additive import Call, sizes
+from linkern._cuda.additive import Call
 from linkern._cuda.attend import call_of
 from linkern._cuda.device import Array, Device, Launch
-from linkern._cuda.layouts import IO, ROWS, by_head, real_of, record, rows
+from linkern._cuda.layouts import (
+    IO,
+    by_head,
+    in_order,
+    instance,
+    real_of,
+    record,
+    rows,
+    rows_or_null,
+)
 
 __all__ = ["pullback"]
 
@@ -86,7 +95,7 @@ def _on_tensor_cores(
         if x is None or like is None:
             return None
         flat: Array = astype(x, like.dtype)
-        return flat.reshape(like.shape).copy(order="C")
+        return in_order(flat.reshape(like.shape))
 
     rows = new(of.query), new(of.key), new(of.value)
     outside = new(of.memory), new(of.normalizer)
@@ -190,10 +199,9 @@ def _back(device: Device, of: Call, work: _Work) -> Launch:
 def _launch(device: Device, of: Call, work: _Work, kernel: str, blocks: int) -> Launch:
     io, real = IO[dtype_name(of.query.dtype)], real_of(of.query)
     flags = (of.log_decay is not None, of.normalize)
-    names = (io, real, of.feature_map, *(str(flag).lower() for flag in flags))
     return Launch(
         file="backward",
-        kernel=f"{kernel}<{', '.join(names)}>",
+        kernel=instance(kernel, io, real, of.feature_map, *flags),
         blocks=blocks,
         threads=_THREADS,
         shared=_shared(of),
@@ -203,24 +211,20 @@ def _launch(device: Device, of: Call, work: _Work, kernel: str, blocks: int) -> 
 
 def _parameters(device: Device, of: Call, work: _Work) -> Any:
     """Return the struct ``Backward``."""
-
-    def rows_or_null(x: Array | None) -> Any:
-        return np.zeros((), ROWS) if x is None else rows(device, x)
-
     return record(
         query=rows(device, of.query),
         key=rows(device, of.key),
         value=rows(device, of.value),
-        cotangent=rows_or_null(work.cotangent),
-        log_decay=rows_or_null(of.log_decay),
+        cotangent=rows_or_null(device, work.cotangent),
+        log_decay=rows_or_null(device, of.log_decay),
         query_gradient=rows(device, work.query),
         key_gradient=rows(device, work.key),
         value_gradient=rows(device, work.value),
-        log_decay_gradient=rows_or_null(work.log_decay),
+        log_decay_gradient=rows_or_null(device, work.log_decay),
         kept=device.address(work.kept),
         inside=device.address(work.inside),
         outside=device.address(work.outside),
-        sizes=sizes(of),
+        sizes=of.sizes,
         scale=np.asarray(of.scale, work.outside.dtype),
     )
 

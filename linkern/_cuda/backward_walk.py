@@ -3,20 +3,16 @@
 The memory before each segment is found as on the way there; then all heads go back.
 """
 
-from typing import Any, TypeAlias
-
 import numpy as np
 
 from linkern._array import dtype_name
 from linkern._cuda import walk
-from linkern._cuda.additive import Call, sizes
-from linkern._cuda.device import Device, Launch
-from linkern._cuda.layouts import IO, address_or_null, record, rows
+from linkern._cuda.additive import Call
+from linkern._cuda.device import Array, Device, Launch
+from linkern._cuda.layouts import address_or_null, instance, record, rows
 from linkern._cuda.walk import Cut, State
 
 __all__ = ["backward", "fits"]
-
-Array: TypeAlias = Any  # CuPy's, or NumPy's under the emulator
 
 # Tokens of a chunk, each 16 of which have a warp; chunks of a segment, in which what
 # was added is subtracted again; the most features and values: a block has all.
@@ -82,8 +78,8 @@ def backward(
     named = zip(("query", "key", "value"), gradients, strict=True)
     back = Launch(
         file="backward_walk",
-        kernel=_kernel(of, cut),
-        blocks=of.query.shape[0] * of.query.shape[1],
+        kernel=instance("walk_back", cut.of(of), of.feature_map, of.normalize),
+        blocks=of.heads,
         threads=32 * cut.warps,
         shared=_shared(cut),
         parameters=record(
@@ -93,7 +89,7 @@ def backward(
             cotangent=rows(device, cotangent),
             **{f"{name}_gradient": rows(device, x) for name, x in named},
             **states,
-            sizes=sizes(of),
+            sizes=of.sizes,
             segments=np.int64(segments),
             segment=np.int64(segment),
             scale=np.float32(of.scale),
@@ -101,12 +97,6 @@ def backward(
         holds=tuple(x for state in parts.values() for x in state if x is not None),
     )
     return [*launches, back]
-
-
-def _kernel(of: Call, cut: Cut) -> str:
-    io, shape = IO[dtype_name(of.query.dtype)], ", ".join(map(str, cut))
-    normalize = "true" if of.normalize else "false"
-    return f"walk_back<Cut<{io}, {shape}>, {of.feature_map}, {normalize}>"
 
 
 def _shared(cut: Cut) -> int:

@@ -11,9 +11,11 @@ from linkern._cuda.layouts import (
     ROWS,
     address_or_null,
     by_head,
+    instance,
     real_of,
     record,
     rows,
+    sizes,
 )
 
 __all__ = ["Held", "plan", "zeros"]
@@ -116,15 +118,14 @@ def plan(
     rows_at_once = _THREADS * wide // _COLUMNS
     held = next((n for n in _HELD if n * rows_at_once >= features), _HELD[-1])
     flags = (log_decay is not None, state.normalizer is not None)
-    arguments = [IO[dtype_name(query.dtype)], real, feature_map]
-    arguments += [str(flag).lower() for flag in flags]
+    io = IO[dtype_name(query.dtype)]
     shared = 2 * held * rows_at_once + _THREADS // 32 * (_COLUMNS + 1)
     decays = np.zeros((), ROWS)
     if log_decay is not None:
         decays = _token(device, "log_decay", log_decay[..., None])
     return Launch(
         file="decode",
-        kernel=f"decode_step<{', '.join(arguments)}, {held}>",
+        kernel=instance("decode_step", io, real, feature_map, *flags, held),
         blocks=heads * _slices(state.values),
         threads=_THREADS,
         shared=shared * state.memory.dtype.itemsize,
@@ -136,11 +137,8 @@ def plan(
             output=_token(device, "out", output),
             memory=device.address(state.memory),
             normalizer=address_or_null(device, state.normalizer),
-            sizes=record(
-                heads=np.int64(query.shape[-2] if query.ndim > 1 else 1),
-                tokens=np.int64(1),
-                features=np.int32(features),
-                values=np.int32(state.values),
+            sizes=sizes(
+                query.shape[-2] if query.ndim > 1 else 1, 1, features, state.values
             ),
             pitch=np.int32(pitch),
             scale=np.asarray(1.0 if scale is None else scale, state.memory.dtype),

@@ -8,12 +8,30 @@ import numpy as np
 from linkern._array import dtype_name
 from linkern._cuda.device import Array, Device
 
-__all__ = ["IO", "ROWS", "address_or_null", "by_head", "real_of", "record", "rows"]
+__all__ = [
+    "IO",
+    "ROWS",
+    "address_or_null",
+    "by_head",
+    "in_order",
+    "instance",
+    "real_of",
+    "record",
+    "rows",
+    "rows_or_null",
+    "sizes",
+]
 
 # The struct Rows of common.cuh.
 ROWS = np.dtype([("at", "u8"), ("batch", "i8"), ("head", "i8"), ("token", "i8")])
 # What numbers are called in a kernel.
 IO = {"float16": "f16", "bfloat16": "bf16", "float32": "float", "float64": "double"}
+
+
+def instance(kernel: str, *arguments: object) -> str:
+    """Return the name of a kernel with the arguments of its template, as in C."""
+    spelled = (str(x).lower() if isinstance(x, bool) else str(x) for x in arguments)
+    return f"{kernel}<{', '.join(spelled)}>"
 
 
 def real_of(x: Array) -> str:
@@ -36,6 +54,11 @@ def by_head(x: Array) -> Array:
     return x.reshape(prod(lead[:-1]), lead[-1], length, size)
 
 
+def in_order(x: Array) -> Array:
+    """Return an array in C order: itself, if it is."""
+    return x if x.flags.c_contiguous else x.copy(order="C")
+
+
 def rows(device: Device, x: Array) -> Any:
     """Return an array of `by_head` as the struct ``Rows``."""
     found = np.zeros((), ROWS)
@@ -43,6 +66,11 @@ def rows(device: Device, x: Array) -> Any:
     for name, stride in zip(("batch", "head", "token"), x.strides, strict=False):
         found[name] = stride // x.itemsize
     return found
+
+
+def rows_or_null(device: Device, x: Array | None) -> Any:
+    """Return the struct ``Rows``, all zeros for None."""
+    return np.zeros((), ROWS) if x is None else rows(device, x)
 
 
 def address_or_null(device: Device, x: Array | None) -> int:
@@ -64,3 +92,13 @@ def record(**fields: Any) -> Any:
     for name, x in items.items():
         found[name] = x
     return found
+
+
+def sizes(heads: int, tokens: int, features: int, values: int) -> Any:
+    """Return the struct ``Sizes`` of common.cuh."""
+    return record(
+        heads=np.int64(heads),
+        tokens=np.int64(tokens),
+        features=np.int32(features),
+        values=np.int32(values),
+    )

@@ -6,12 +6,15 @@ from linkern._array import astype, broadcast_shapes, broadcast_to, dtype_name
 from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import (
     IO,
-    ROWS,
     address_or_null,
     by_head,
+    in_order,
+    instance,
     real_of,
     record,
     rows,
+    rows_or_null,
+    sizes,
 )
 from linkern._recurrence import Terms
 
@@ -58,7 +61,7 @@ def recurrent(device: Device, memory: Array, of: Terms) -> tuple[Array, Array]:
     dtype = of.query.dtype
     laid = _laid(memory, of, lead)
     start: Array = broadcast_to(memory, (*lead, *memory.shape[-2:]))
-    before = start.copy(order="C")
+    before = in_order(start)
     after = device.empty(before.shape, before.dtype)
     batch, heads, tokens, _ = laid.query.shape
     output = device.empty((batch, heads, tokens, before.shape[-1]), laid.query.dtype)
@@ -94,13 +97,12 @@ def plan(
     held = next(fitting, None)
     columns = _PLAIN_COLUMNS if held is None else _THREADS // _LANES * wide
     places = [device.address(x) for x in (before, after) if x is not None]
-    flags = [IO[dtype_name(of.query.dtype)], real, *_flags(of)]
+    flags: list[object] = [IO[dtype_name(of.query.dtype)], real, *_flags(of)]
     if held is not None:
-        whole = "true" if held == features else "false"
-        flags = [*flags[:2], str(held), *flags[2:], whole]
+        flags = [*flags[:2], str(held), *flags[2:], held == features]
     return Launch(
         file="token_plain" if held is None else "token",
-        kernel=f"token_by_token<{', '.join(flags)}>",
+        kernel=instance("token_by_token", *flags),
         blocks=of.query.shape[0] * heads * max(1, -(-values // columns)),
         threads=_PLAIN_THREADS if held is None else _THREADS,
         shared=_shared(of, held, columns) * itemsize,
@@ -108,17 +110,12 @@ def plan(
             query=rows(device, of.query),
             key=rows(device, of.key),
             value=rows(device, of.value),
-            erase=_rows_or_null(device, of.erase),
-            log_decay=_rows_or_null(device, of.log_decay),
+            erase=rows_or_null(device, of.erase),
+            log_decay=rows_or_null(device, of.log_decay),
             output=rows(device, output),
             memory_before=address_or_null(device, before),
             memory=device.address(after),
-            sizes=record(
-                heads=np.int64(heads),
-                tokens=np.int64(tokens),
-                features=np.int32(features),
-                values=np.int32(values),
-            ),
+            sizes=sizes(heads, tokens, features, values),
             vectors=np.bool_(values % wide == 0 and not any(x % 16 for x in places)),
         ),
     )
@@ -157,7 +154,3 @@ def _shared(of: Terms, held: int | None, columns: int) -> int:
         return 2 * _PLAIN_THREADS
     decays = held if "BY_FEATURE" in _flags(of) else 1
     return 2 * _SPAN * (3 * held + decays + columns)
-
-
-def _rows_or_null(device: Device, x: Array | None) -> np.ndarray:
-    return np.zeros((), ROWS) if x is None else rows(device, x)

@@ -9,9 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linkern._array import dtype_name
-from linkern._cuda.additive import Call, sizes
+from linkern._cuda.additive import Call
 from linkern._cuda.device import Array, Device, Launch
-from linkern._cuda.layouts import IO, address_or_null, record, rows
+from linkern._cuda.layouts import (
+    IO,
+    address_or_null,
+    instance,
+    record,
+    rows,
+)
 
 __all__ = ["Cut", "State", "cut_of", "fits", "forward", "keep", "power", "whole"]
 
@@ -42,6 +48,10 @@ class Cut(NamedTuple):
     columns: int
     tokens: int
     warps: int
+
+    def of(self, call: Call) -> str:
+        """Return its name in C for the numbers of a call."""
+        return instance("Cut", IO[dtype_name(call.query.dtype)], *self)
 
     def shared(self, itemsize: int) -> int:
         """Return the size of the struct ``Shared``."""
@@ -136,9 +146,9 @@ def forward(
     if cut is None:
         msg = f"no cut of rows of {of.query.shape[-1]} features fits {shared} bytes"
         raise ValueError(msg)
-    heads, tokens = of.query.shape[0] * of.query.shape[1], of.query.shape[2]
-    slices = -(-of.value.shape[-1] // cut.columns)
-    segments, segment = _segments(tokens, cut.tokens, heads * slices, multiprocessors)
+    tokens = of.query.shape[2]
+    blocks = of.heads * -(-of.value.shape[-1] // cut.columns)
+    segments, segment = _segments(tokens, cut.tokens, blocks, multiprocessors)
     if segments == 1:
         before, after = (of.memory, of.normalizer), (memory, normalizer)
         return [_walk(device, of, cut, output, before, after, None, 1, tokens)]
@@ -173,7 +183,7 @@ def keep(
     states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
         What they write.
     """
-    heads, memory = of.query.shape[0] * of.query.shape[1], after[0]
+    heads, memory = of.heads, after[0]
     assert memory is not None
     # What a segment adds; then what is before it.
     memories = device.empty((heads, segments, *memory.shape[-2:]), memory.dtype)
@@ -200,14 +210,11 @@ def _walk(
     segments: int,
     segment: int,
 ) -> Launch:
-    heads = of.query.shape[0] * of.query.shape[1]
     flags = (of.log_decay is not None, of.normalize, output is not None)
-    io, shape = IO[dtype_name(of.query.dtype)], ", ".join(map(str, cut))
-    ways = ", ".join("true" if flag else "false" for flag in flags)
     return Launch(
         file="walk",
-        kernel=f"walk<Cut<{io}, {shape}>, {of.feature_map}, {ways}>",
-        blocks=heads * segments * -(-of.value.shape[-1] // cut.columns),
+        kernel=instance("walk", cut.of(of), of.feature_map, *flags),
+        blocks=of.heads * segments * -(-of.value.shape[-1] // cut.columns),
         threads=32 * cut.warps,
         shared=cut.shared(of.query.dtype.itemsize),
         parameters=record(
@@ -221,7 +228,7 @@ def _walk(
             memory=address_or_null(device, after[0]),
             normalizer=address_or_null(device, after[1]),
             left=address_or_null(device, left),
-            sizes=sizes(of),
+            sizes=of.sizes,
             segments=np.int64(segments),
             segment=np.int64(segment),
             scale=np.float32(of.scale),
