@@ -10,7 +10,10 @@ from linkern import _cpu, feature_maps
 from tests.backward_problems import Problem, problem
 from tests.emulator.device import Way
 
-__all__ = ["WAYS", "Kind", "call", "close", "due", "given_as", "strided"]
+__all__ = [
+    *("BATCHES", "DTYPES", "WAYS", "Kind"),
+    *("call", "close", "due", "given_as", "strided"),
+]
 
 WAYS = (
     Way("forward", "at once"),
@@ -19,6 +22,8 @@ WAYS = (
     Way("ahead", "when waited for", seed=5, resident=3),
     Way("ahead", "at once", seed=6, truncates=True),
 )
+# Leading axes: none, one, several, and those without a head.
+BATCHES = ((), (1,), (3,), (2, 2), (2, 1, 3), (0,), (2, 0))
 DTYPES: dict[str, Any] = {
     "float64": np.float64,
     "float32": np.float32,

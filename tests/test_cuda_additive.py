@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from linkern import feature_maps
 from linkern._cuda import walk
 from linkern._cuda.attend import attend as by_any_kernel
-from tests.cuda_problems import WAYS, Kind, call, close, due, given_as, strided
+from tests.cuda_problems import BATCHES, WAYS, Kind, call, close, due, given_as, strided
 from tests.emulator.device import Emulator
 
 # All that a template distinguishes, in as few kernels as have it all.
@@ -52,7 +52,7 @@ PROBLEMS["no features"] = problem_of(KINDS[2], features=0)
     st.integers(0, 99),
     st.sampled_from(LENGTHS),
     st.sampled_from(DIMS),
-    st.sampled_from([(), (1,), (3,), (2, 2), (2, 1, 3), (0,), (2, 0)]),
+    st.sampled_from(BATCHES),
 )
 def test_numbers_are_those_of_numpy(way, kind, seed, length, dims, batch):
     law_the_numbers_of_numpy(Emulator(way), kind, seed, length, dims, batch)

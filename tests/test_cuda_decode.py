@@ -5,7 +5,6 @@ import inspect
 from typing import NamedTuple
 from unittest import mock
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,15 +15,8 @@ from linkern import feature_maps
 from linkern._cuda import decode
 from linkern._cuda.decoder import CudaDecoder
 from linkern._decoder import decoder as on_numpy
-from tests.cuda_problems import WAYS, close
+from tests.cuda_problems import DTYPES, WAYS, close
 from tests.emulator.device import Emulator
-
-DTYPES = {
-    "float64": np.float64,
-    "float32": np.float32,
-    "float16": np.float16,
-    "bfloat16": ml_dtypes.bfloat16,
-}
 
 
 class Kind(NamedTuple):

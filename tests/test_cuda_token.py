@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,15 +12,8 @@ from linkern import _operator as operators
 from linkern._cuda.token import recurrent
 from linkern._recurrence import Terms
 from linkern._state import State
-from tests.cuda_problems import WAYS, close, strided
+from tests.cuda_problems import BATCHES, DTYPES, WAYS, close, strided
 from tests.emulator.device import Emulator
-
-DTYPES = {
-    "float64": np.float64,
-    "float32": np.float32,
-    "float16": np.float16,
-    "bfloat16": ml_dtypes.bfloat16,
-}
 
 
 class Kind(NamedTuple):
@@ -122,7 +114,7 @@ PLAIN_PROBLEMS = {kind.dtype: problem_of(kind, (260, 37)) for kind in KINDS}
     st.integers(0, 99),
     st.sampled_from(LENGTHS),
     st.sampled_from(DIMS),
-    st.sampled_from([(), (1,), (3,), (2, 2), (2, 1, 3), (0,), (2, 0)]),
+    st.sampled_from(BATCHES),
 )
 def test_the_equation(way, kind, seed, length, dims, batch):
     law_the_equation(Emulator(way), kind, seed, length, dims, batch)

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from linkern._cpu.threads import cores
 from linkern._version import __version__
 
-__all__ = ["Machine", "this_machine"]
+__all__ = ["Machine", "this_machine", "versions"]
 
 _LIBRARIES = (
     "numpy",
@@ -84,7 +85,7 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         linkern=__version__,
-        libraries=_versions(),
+        libraries=versions(_LIBRARIES),
         blas=_blas(),
         threads=_threads(),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
@@ -99,9 +100,10 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the version of each package that is installed."""
     found = {}
-    for name in _LIBRARIES:
+    for name in names:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -3,11 +3,12 @@
 import platform
 import subprocess
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from linkern._version import __version__
+from linkern.bench.machine import versions
 from linkern.testing import UsageError
 
 __all__ = ["Accelerator", "require_device", "this_device"]
@@ -105,7 +106,7 @@ def this_device() -> Accelerator:
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         linkern=__version__,
-        libraries=_versions(),
+        libraries=versions(_LIBRARIES),
     )
 
 
@@ -118,13 +119,3 @@ def _driver() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.partition("\n")[0].strip()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
