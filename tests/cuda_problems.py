@@ -11,8 +11,15 @@ from tests.backward_problems import Problem, problem
 from tests.emulator.device import Way
 
 __all__ = [
-    *("BATCHES", "DTYPES", "WAYS", "Kind"),
-    *("call", "close", "due", "given_as", "strided"),
+    "BATCHES",
+    "DTYPES",
+    "WAYS",
+    "Kind",
+    "call",
+    "close",
+    "due",
+    "given_as",
+    "strided",
 ]
 
 WAYS = (

@@ -1,11 +1,11 @@
 """Runs as files, and what changed from one to another beyond noise."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from linkern.bench import files
 from linkern.bench.goals import outcomes
 from linkern.bench.machine import Machine
 from linkern.bench.peers import LIMITS
@@ -79,8 +79,7 @@ def _row(run: Run, row: Row) -> dict[str, Any]:
 
 def write_run(run: Run, path: Path) -> None:
     """Write a run as JSON."""
-    text = json.dumps(to_json(run), indent=1, allow_nan=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    files.write(to_json(run), path)
 
 
 def read_run(path: Path) -> Run:
@@ -93,31 +92,14 @@ def read_run(path: Path) -> Run:
     ValueError
         If it was not written by `write_run`.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            msg = f"{path} has schema {found['schema']}, not {SCHEMA}."
-            raise ValueError(msg)
-        names = Row.__dataclass_fields__
-        rows = []
-        for row in found["rows"]:
-            fields = {name: x for name, x in row.items() if name in names}
-            if fields["seconds"] is not None:
-                fields["seconds"] = Spread(**fields["seconds"])
-            rows.append(Row(**fields))
+    with files.read(path, SCHEMA, "linkern bench --json") as found:
         return Run(
             Machine(**found["machine"]),
             found["commit"],
             found["threads"],
             found["seed"],
-            tuple(rows),
+            files.rows_as(Row, found["rows"]),
         )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        msg = f"{path} was not written by `linkern bench --json`."
-        raise ValueError(msg) from error
-    except UnicodeDecodeError as error:
-        msg = f"{path} is not text."
-        raise ValueError(msg) from error
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """A run on a GPU as data: shares of copying, ratios to others, goals; and as a file."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from linkern.bench import files
 from linkern.bench.cuda.machine import Accelerator
 from linkern.bench.cuda.peers import peer_named
 from linkern.bench.cuda.race import Row
@@ -172,8 +172,7 @@ def to_json(run: Run) -> dict[str, Any]:
 
 def write_run(run: Run, path: Path) -> None:
     """Write a run as JSON."""
-    text = json.dumps(to_json(run), indent=1, allow_nan=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    files.write(to_json(run), path)
 
 
 def read_run(path: Path) -> Run:
@@ -186,20 +185,7 @@ def read_run(path: Path) -> Run:
     ValueError
         If it was not written by `write_run`.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            msg = f"{path} has schema {found['schema']}, not {SCHEMA}."
-            raise ValueError(msg)
-        names = Row.__dataclass_fields__
-        rows = []
-        for row in found["rows"]:
-            fields = {name: x for name, x in row.items() if name in names}
-            if fields["seconds"] is not None:
-                fields["seconds"] = Spread(**fields["seconds"])
-            rows.append(Row(**fields))
+    with files.read(path, SCHEMA, "linkern bench --device cuda --json") as found:
+        rows = files.rows_as(Row, found["rows"])
         machine = Accelerator(**found["machine"])
-        return Run(machine, found["commit"], found["seed"], tuple(rows))
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        msg = f"{path} was not written by `linkern bench --device cuda --json`."
-        raise ValueError(msg) from error
+        return Run(machine, found["commit"], found["seed"], rows)
