@@ -14,7 +14,6 @@ from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import (
     IO,
     by_head,
-    in_order,
     instance,
     real_of,
     record,
@@ -88,24 +87,24 @@ def _on_tensor_cores(
 ) -> Gradients:
     """Return gradients by head, of a call that fits."""
 
+
     def new(x: Array) -> Array:
         return None if x is None else device.empty(x.shape, x.dtype)
 
-    def given(x: Array, like: Array) -> Array:
-        if x is None or like is None:
-            return None
-        flat: Array = astype(x, like.dtype)
-        return in_order(flat.reshape(like.shape))
+    def filled(like: Array, x: Array) -> Array:
+        found = new(like)
+        if like is not None:
+            found[...] = 0 if x is None else x.reshape(like.shape)
+        return found
 
-    rows = new(of.query), new(of.key), new(of.value)
-    outside = new(of.memory), new(of.normalizer)
-    ends = (
-        given(memory_cotangent, of.memory),
-        given(normalizer_cotangent, of.normalizer),
+    rows = new(of.query), new(of.key), new(of.value), new(of.log_decay)
+    outside = (
+        filled(of.memory, memory_cotangent),
+        filled(of.normalizer, normalizer_cotangent),
     )
-    for launch in backward_walk.backward(device, of, cotangent, ends, rows, outside):
+    for launch in backward_walk.backward(device, of, cotangent, rows, outside):
         device.launch(launch)
-    return Gradients(*rows, None, *outside)
+    return Gradients(*rows, *outside)
 
 
 def _plainly(

@@ -11,7 +11,7 @@ struct Carry {
   float *memory, *normalizer;  // (B H, segments, K, V) and (B H, segments, K): A, then S
   const float* left;           // (B H, segments): of what was before a segment, behind it
   const float *memory_before, *normalizer_before;  // (B H, K, V), (B H, K); null for zeros
-  float *memory_after, *normalizer_after;          // likewise
+  float *memory_after, *normalizer_after;          // null if not asked for
   i64 heads, segments, memory_entries, normalizer_entries;  // of one head
 };
 
@@ -35,5 +35,5 @@ __global__ void __launch_bounds__(kThreads) carry(Carry of) {
     state[segment * size] = sum;
     sum = left[segment] * sum + added;
   }
-  after[head * size + place] = sum;
+  if (after != nullptr) after[head * size + place] = sum;
 }

@@ -174,7 +174,7 @@ def keep(
     segments, segment : int
         How many a head has, and of how many tokens: whole chunks.
     after : tuple of array (B, H, K, V) and (B, H, K) or None
-        Where the last state goes, in C order.
+        Where the last state goes, in C order; None where it is not asked for.
 
     Returns
     -------
@@ -183,14 +183,14 @@ def keep(
     states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
         What they write.
     """
-    heads, memory = of.heads, after[0]
-    assert memory is not None
+    heads, real = of.heads, np.dtype(np.float32)
+    features, values = of.query.shape[-1], of.value.shape[-1]
     # What a segment adds; then what is before it.
-    memories = device.empty((heads, segments, *memory.shape[-2:]), memory.dtype)
+    memories = device.empty((heads, segments, features, values), real)
     totals = None
     if of.normalize:
-        totals = device.empty((heads, segments, memory.shape[-2]), memory.dtype)
-    left = device.empty((heads, segments), memory.dtype)
+        totals = device.empty((heads, segments, features), real)
+    left = device.empty((heads, segments), real)
     states, none = (memories, totals), (None, None)
     launches = [
         _walk(device, of, cut, None, none, states, left, segments, segment),
