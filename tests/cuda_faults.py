@@ -131,15 +131,15 @@ WRONG = {
     "backward_walk": {
         # passing.cuh
         "count(int(`rest < Cut::kTokens` ? rest": "false",
-        "unit = threadIdx.x; `unit < kUnits`; unit += Cut::kThreads)\n      *(uint4": "0",
-        "unit = threadIdx.x; `unit < kUnits`; unit += Cut::kThreads)\n      copy_": "0",
+        "`unit < kUnits`; unit += Cut::kThreads)\n      *(uint4": "0",
+        "`unit < kUnits`; unit += Cut::kThreads)\n      copy_": "0",
         # puller.cuh
         "if (`4 * pair < columns`) *(Words": "true",
         "`row(down) < chunk.count` ? columns - column : 0": "true",
         "bool there = `row(down) < chunk.count`;": "true",
         "has_features(`part * kTall < Cut::kTall`)": "true",
         "if (`other == tile` && written > group + 8 * down) sums": "false",
-        "other == tile && `written > group + 8 * down`) sums": "written >= group + 8 * down",
+        "&& `written > group + 8 * down`) sums": "written >= group + 8 * down",
         "between = `other < tile` ? whole_between(": "false",
         "entered = `other < tile` ? between": "false",
         "* place = `other < tile` ? decays.leaving": "true",

@@ -44,9 +44,7 @@ WATCHED = {
     "token_plain": some(test_cuda_token.PLAIN_PROBLEMS, "float32"),
     "decode": some(test_cuda_decode.PROBLEMS, "two panels"),
     "backward": some(test_cuda_backward.PROBLEMS, "two panels", "two slices"),
-    "backward_walk": some(
-        test_cuda_backward_walk.PROBLEMS, "short segments", "planes"
-    ),
+    "backward_walk": some(test_cuda_backward_walk.PROBLEMS, "short segments", "planes"),
 }
 # Segments so short that two of them are few tokens.
 CHANGED = {"backward": (Change("kSegment = 16;", "kSegment = 2;"),)}

@@ -87,7 +87,6 @@ def _on_tensor_cores(
 ) -> Gradients:
     """Return gradients by head, of a call that fits."""
 
-
     def new(x: Array) -> Array:
         return None if x is None else device.empty(x.shape, x.dtype)
 

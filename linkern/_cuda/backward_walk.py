@@ -135,9 +135,10 @@ def _snapshot(of: Call, cut: Cut) -> int:
 def _shared(of: Call, cut: Cut) -> int:
     """Return the size of the struct ``Tiles``."""
     planes, _ = _PLANES[dtype_name(of.query.dtype)]
-    # Queries, keys, values and cotangents, where they land and where they are multiplied.
+    itemsize: int = of.query.dtype.itemsize
+    # Queries, keys, values and cotangents: where they land, where they are multiplied.
     rows = 2 * cut.tokens * (cut.features + cut.columns)
-    chunks = rows * (of.query.dtype.itemsize + 2 * planes)
+    chunks = rows * (itemsize + 2 * planes)
     pairs = 2 * cut.tokens**2 * 2 * planes
     tiles = cut.tokens // 16
     parts = cut.warps // tiles
