@@ -79,7 +79,9 @@ def backward(
     """
     cut = _cut_of(of, device.shared)
     assert cut is not None
-    tokens, segment = of.query.shape[-2], cut.tokens * _SEGMENT
+    tokens = of.query.shape[-2]
+    chunks = min(-(-tokens // cut.tokens), _SEGMENT)
+    segment = chunks * cut.tokens
     segments = -(-tokens // segment)
     launches: list[Launch] = []
     kept: State = of.memory, of.normalizer
@@ -87,7 +89,7 @@ def backward(
         there = walk.cut_of(of)
         assert there is not None
         launches, kept = walk.keep(device, of, there, segments, segment, (None, None))
-    inside = device.empty((of.heads, _SEGMENT, _snapshot(of, cut)), np.uint8)
+    inside = device.empty((of.heads, chunks, _snapshot(of, cut)), np.uint8)
     names = ("query", "key", "value", "log_decay")
     back = Launch(
         file="backward_walk",

@@ -101,7 +101,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
     }
   }
   DEVICE void read_memory(float4 (&sums)[2]) {
-#pragma unroll
+#pragma unroll 2
     for (int n = 0; n < Cut::kWide; n++) {
       const Side<Io> rows = chunk.cotangents().left(16 * tile, 16 * n);
 #pragma unroll
