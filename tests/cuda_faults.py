@@ -66,6 +66,8 @@ WRONG = {
     "carry": {
         "if (`head >= of.heads`) return;": "false",
         "= `before == nullptr` ? 0.0f": "false",
+        "if (`after != nullptr`) after": "true",
+        "of.backwards ? `of.segments - 1 - i` : i": "i",
     },
     "token": {
         "bool there = `row < count` && column < channels": "true",
@@ -158,10 +160,14 @@ WRONG = {
         "if (`number < last`) {": "true",
         "if (`number > 0`) copy(number - 1": "true",
         "if (`number > 0`) tiles.before.come_back": "true",
-        "if (Decay && `token < chunk.count`)": "true",
+        "of.pulls && `token < chunk.count`)": "true",
         "sum += `tiles.before.normalizer[k]` *": "0.0f",
         "= `whole()` * sum;": "1.0f",
         "keep(`whole()`, added, totals);": "1.0f",
+        "left *= `whole()`;": "1.0f",
+        "if (keeps && `!from_nothing`)": "true",
+        "go_back(`!of.pulls && segment == last`)": "false",
+        "last = (`behind < of.segments` ? behind": "true",
     },
 }
 

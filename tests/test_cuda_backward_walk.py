@@ -102,7 +102,18 @@ def in_planes(device):
     check(70, device, dtype="float16", dims=(16, 16), batch=(1,), decays=True)
 
 
-PROBLEMS = {"short segments": in_short_segments, "planes": in_planes}
+def in_groups(device):
+    """Each chunk is a segment, and the first two are a group."""
+    segments = mock.patch.multiple(backward_walk, _SEGMENT=1, _FEWEST=1)
+    with segments, mock.patch.object(device, "multiprocessors", 2):
+        check(129, device, dims=(8, 24), batch=(1,), decays=True)
+
+
+PROBLEMS = {
+    "short segments": in_short_segments,
+    "planes": in_planes,
+    "groups": in_groups,
+}
 
 
 @pytest.mark.parametrize("length", [63, 130])
@@ -114,6 +125,15 @@ def test_weights(dtype, decays, length):
 
 def test_two_segments():
     check(1030, decays=True, batch=(1,), **WEIGHTS)
+
+
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("length", [64, 400, 700])
+def test_few_heads_go_back_in_groups(length, decays):
+    device = Emulator(multiprocessors=6)
+    check(length, device, decays=decays, batch=(1,), **WEIGHTS)
+    walks = [x for x in device.launches if x.file == "backward_walk"]
+    assert [x.blocks > 1 for x in walks] == ([False] if length == 64 else [True, True])
 
 
 @pytest.mark.parametrize(

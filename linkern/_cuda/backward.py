@@ -14,6 +14,7 @@ from linkern._cuda.device import Array, Device, Launch
 from linkern._cuda.layouts import (
     IO,
     by_head,
+    in_order,
     instance,
     real_of,
     record,
@@ -90,18 +91,20 @@ def _on_tensor_cores(
     def new(x: Array) -> Array:
         return None if x is None else device.empty(x.shape, x.dtype)
 
-    def filled(like: Array, x: Array) -> Array:
-        found = new(like)
-        if like is not None:
-            found[...] = 0 if x is None else x.reshape(like.shape)
-        return found
+    def given(x: Array, like: Array) -> Array:
+        if x is None or like is None:
+            return None
+        flat: Array = astype(x, like.dtype)
+        return in_order(flat.reshape(like.shape))
 
     rows = new(of.query), new(of.key), new(of.value), new(of.log_decay)
-    outside = (
-        filled(of.memory, memory_cotangent),
-        filled(of.normalizer, normalizer_cotangent),
+    ends = (
+        given(memory_cotangent, of.memory),
+        given(normalizer_cotangent, of.normalizer),
     )
-    for launch in backward_walk.backward(device, of, cotangent, rows, outside):
+    outside: tuple[Array, Array]
+    launches, outside = backward_walk.backward(device, of, cotangent, ends, rows)
+    for launch in launches:
         device.launch(launch)
     return Gradients(*rows, *outside)
 

@@ -9,12 +9,15 @@
 //     d  = -D . (e Q S + P V) / u  dV = l F R + P^T D
 //     or 0                         R <- w R + (e Q)^T D,  r <- w r + (e Q)^T d
 //
-// A block of threads goes back through the segments of one head. Where it comes into one it
-// walks up once, from the memory that was kept before it, and leaves the memory before each
-// chunk, as it is multiplied, in global memory, from where it soon comes back, mostly from
-// the second cache. Nothing is subtracted or divided by a decay. So what passes is all
+// A block of threads goes back through the segments of one head, or of a group of them. Where
+// it comes into one it walks up once, from the memory that was kept before it, and leaves the
+// memory before each chunk, as it is multiplied, in global memory, from where it soon comes
+// back, mostly from the second cache. Nothing is subtracted or divided by a decay. So what passes is all
 // inputs and gradients once, keys and values two times more, of which once on the way
 // there, and K V numbers of each segment.
+//
+// Where heads are few, groups of segments first find what they add to R, from nothing; that
+// is carried from each group to the one before it, and then all groups pull at once.
 //
 // The rows Q S + P V of the output need not be found again: D . (Q S + P V) is the sum of
 // Q . D S^T and of all P_ij (D V^T)_ij, which are there anyway. D is never rounded: what
@@ -27,16 +30,17 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Walk {
   typedef ChunkRows<Cut> Chunk;
   const Backward<Stored>& of;
   Tiles<Cut>& tiles;
-  const i64 head, in_batch, in_head;
+  const i64 walked, head, in_batch, in_head;  // groups of all heads are in one line
   const int warp = threadIdx.x / 32;
   const int features = of.sizes.features, values = of.sizes.values;
   const bool keeps = warp < Cut::kKeepers;
   i64 first = 0, tokens = 0;  // of the segment
   float log_decay = 0;        // of this thread's token of the chunk that is being copied
+  float left = 1;             // of R behind the group
 
-  DEVICE Walk(const Backward<Stored>& of, Tiles<Cut>& tiles, i64 head)
-      : of(of), tiles(tiles), head(head), in_batch(head / of.sizes.heads),
-        in_head(head % of.sizes.heads) {}
+  DEVICE Walk(const Backward<Stored>& of, Tiles<Cut>& tiles, i64 walked)
+      : of(of), tiles(tiles), walked(walked), head(walked / of.groups),
+        in_batch(head / of.sizes.heads), in_head(head % of.sizes.heads) {}
 
   template <class T> DEVICE T* rows(const Rows<T>& all, i64 number) const {
     return all.of(in_batch, in_head) + (first + number * Cut::kTokens) * all.token;
@@ -46,7 +50,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Walk {
   }
   DEVICE unsigned char* inside(i64 number) const {
     const i64 chunks = of.segment / Cut::kTokens;
-    return of.inside + (head * chunks + number) * i64(sizeof(Snapshot<Cut>));
+    return of.inside + (walked * chunks + number) * i64(sizeof(Snapshot<Cut>));
   }
 
   // Begins to copy the rows of a chunk, or only what is written of them.
@@ -112,13 +116,14 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Walk {
   }
 
   // Pulls all gradients of the segment, from its last chunk on.
-  DEVICE void go_back() {
+  DEVICE void go_back(bool from_nothing) {
     const auto &d_query = of.query_gradient, &d_key = of.key_gradient;
     const auto& d_value = of.value_gradient;
-    const i64 entry = head * features * values, weight = head * features;
+    const i64 entry = walked * features * values, weight = walked * features;
     float* const total = Normalize ? of.outside_normalizer + weight : nullptr;
     Keeper<Cut, Decay, Normalize> outside(warp);
-    if (keeps) outside.load(of.outside + entry, total, features, values, values);
+    if (keeps && !from_nothing)
+      outside.load(of.outside + entry, total, features, values, values);
     for (i64 number = (tokens - 1) / Cut::kTokens; number >= 0; number--) {
       const Chunk chunk = at(number);
       land(chunk, true);
@@ -127,18 +132,21 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Walk {
       __syncthreads();  // of the chunk, and of the memories around it
       Pull<Cut, Map, Decay, Normalize> pull(tiles, chunk, warp);
       pull.pair_up();
-      if (Decay) pass_whole(outside);
+      if (Decay && of.pulls) pass_whole(outside);
       if (Decay || Normalize) __syncthreads();  // of the sums along rows
-      pull.share_out(of.scale);
+      pull.ask(of.scale);
+      if (of.pulls) pull.share_out();
       __syncthreads();  // of the pairs; before the memory is overwritten
       if (number > 0) tiles.before.come_back(inside(number - 1));
-      pull.pull_queries(rows(d_query, number), d_query.token, features);
-      pull.pull_keys(rows(d_key, number), d_key.token, features);
-      pull.pull_values(rows(d_value, number), d_value.token, values);
+      if (of.pulls) {
+        pull.pull_queries(rows(d_query, number), d_query.token, features);
+        pull.pull_keys(rows(d_key, number), d_key.token, features);
+        pull.pull_values(rows(d_value, number), d_value.token, values);
+      }
       if (keeps) pass_back(outside, chunk);
       __syncthreads();  // before the chunk is overwritten; of what goes through it
       const int token = threadIdx.x;
-      if (Decay && token < chunk.count)
+      if (Decay && of.pulls && token < chunk.count)
         rows(of.log_decay_gradient, number)[token * of.log_decay_gradient.token] =
             tiles.through.of(token);
     }
@@ -206,6 +214,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Walk {
       }
     }
     outside.keep(whole(), added, totals);
+    left *= whole();
   }
 };
 
@@ -215,8 +224,12 @@ __global__ void __launch_bounds__(Cut::kThreads, 1)
   SHARED_MEMORY(bytes);
   Tiles<Cut>& tiles = *reinterpret_cast<Tiles<Cut>*>(bytes);
   Walk<Cut, Map, Decay, Normalize> walk(of, tiles, i64(blockIdx.x));
-  for (i64 segment = of.segments - 1; segment >= 0; segment--) {
+  const i64 first = walk.walked % of.groups * of.group, behind = first + of.group;
+  const i64 last = (behind < of.segments ? behind : of.segments) - 1;
+  if (!of.pulls && first == 0) return;  // nobody asks what it adds
+  for (i64 segment = last; segment >= first; segment--) {
     walk.come_into(segment);
-    walk.go_back();
+    walk.go_back(!of.pulls && segment == last);
   }
+  if (!of.pulls && threadIdx.x == 0) of.left[walk.walked] = walk.left;
 }

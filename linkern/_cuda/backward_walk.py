@@ -3,6 +3,8 @@
 The memory before each segment is found as on the way there; then all heads go back.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from linkern._array import dtype_name
@@ -20,8 +22,9 @@ from linkern._cuda.walk import Cut, State
 
 __all__ = ["backward", "fits"]
 
-# Chunks of a segment, at the beginning of which the memory is kept.
-_SEGMENT = 16
+# Chunks of a segment, at the beginning of which the memory is kept, at most; those of
+# the tokens of a block, where heads are cut for want of others, at least.
+_SEGMENT, _FEWEST = 16, 4
 # Tokens of a chunk, the fastest first; the most features and values: a block has all.
 _TOKENS, _WARPS, _WIDEST = (64, 32, 16), 8, 128
 # How many numbers of 16 bits a number is multiplied as, and its name as such.
@@ -53,9 +56,9 @@ def backward(
     device: Device,
     of: Call,
     cotangent: Array,
+    given: State,
     gradients: tuple[Array, Array, Array, Array | None],
-    outside: State,
-) -> list[Launch]:
+) -> tuple[list[Launch], State]:
     """Plan all gradients.
 
     Parameters
@@ -66,66 +69,146 @@ def backward(
         One that `fits`, of at least one token.
     cotangent : array (B, H, T, V)
         Of the output, in its dtype.
+    given : tuple of array (B, H, K, V) and (B, H, K) or None
+        Cotangents of the state after the last token, in C order; None for zeros.
     gradients : tuple of array
         Where those of queries, keys, values and log-decays go, in C order.
-    outside : tuple of array (B, H, K, V) and (B, H, K) or None
-        Cotangents of the state after the last token, in C order, where those of the
-        state before the first one go.
 
     Returns
     -------
-    list of Launch
+    launches : list of Launch
         To be launched in this order.
+    outside : tuple of array (B H, K, V) and (B H, K) or None
+        Where those of the state before the first token will be.
     """
     cut = _cut_of(of, device.shared)
     assert cut is not None
-    tokens = of.query.shape[-2]
-    chunks = min(-(-tokens // cut.tokens), _SEGMENT)
-    segment = chunks * cut.tokens
-    segments = -(-tokens // segment)
+    parts = _parts(-(-of.query.shape[-2] // cut.tokens), of.heads, device)
     launches: list[Launch] = []
     kept: State = of.memory, of.normalizer
-    if segments > 1:
-        there = walk.cut_of(of)
+    if parts.segments > 1:
+        there, segment = walk.cut_of(of), parts.chunks * cut.tokens
         assert there is not None
-        launches, kept = walk.keep(device, of, there, segments, segment, (None, None))
-    inside = device.empty((of.heads, chunks, _snapshot(of, cut)), np.uint8)
+        more = walk.keep(device, of, there, parts.segments, segment, (None, None))
+        launches, kept = more
+    lines = of.heads, parts.groups
+    work = _Work(
+        cotangent,
+        gradients,
+        kept,
+        device.empty((*lines, parts.chunks, _snapshot(of, cut)), np.uint8),
+        _behind(device, of, lines, given),
+        device.empty(lines, np.float32),
+    )
+    if parts.groups > 1:
+        launches += [
+            _walk_back(device, of, cut, parts, work, pulls=False),
+            walk.carry(
+                *(device, of, work.outside, work.left, given, (None, None)),
+                backwards=True,
+            ),
+        ]
+    launches.append(_walk_back(device, of, cut, parts, work, pulls=True))
+    first = [None if x is None else x[:, 0] for x in work.outside]
+    return launches, (first[0], first[1])
+
+
+class _Parts(NamedTuple):
+    """How the tokens of a head are parted.
+
+    Parameters
+    ----------
+    chunks : int
+        Of a segment, at the beginning of which the memory is kept.
+    segments : int
+        Of a head.
+    group : int
+        Segments of one block.
+    groups : int
+        Of a head.
+    """
+
+    chunks: int
+    segments: int
+    group: int
+    groups: int
+
+
+def _parts(chunks: int, heads: int, device: Device) -> _Parts:
+    """Part a head of so many chunks: into groups, where heads are few."""
+    few = 2 * heads <= device.multiprocessors
+    wanted = device.multiprocessors // heads if few else 1
+    each = max(-(-chunks // wanted), min(chunks, _FEWEST))
+    segment = min(each, _SEGMENT)
+    segments, group = -(-chunks // segment), -(-each // segment)
+    return _Parts(segment, segments, group, -(-segments // group))
+
+
+class _Work(NamedTuple):
+    """The arrays of a way back, beside the inputs; see ``Backward`` in passing.cuh."""
+
+    cotangent: Array
+    gradients: tuple[Array, Array, Array, Array | None]
+    kept: State
+    inside: Array
+    outside: State
+    left: Array
+
+
+def _behind(device: Device, of: Call, lines: tuple[int, int], given: State) -> State:
+    """Return the states behind groups, of which the last are given."""
+    found: list[Array | None] = []
+    for like, x in zip((of.memory, of.normalizer), given, strict=True):
+        if like is None:
+            found.append(None)
+            continue
+        state = device.empty((*lines, *like.shape[2:]), like.dtype)
+        last = state[:, -1]
+        last[...] = 0 if x is None else x.reshape(last.shape)
+        found.append(state)
+    return found[0], found[1]
+
+
+def _walk_back(
+    device: Device, of: Call, cut: Cut, parts: _Parts, work: _Work, *, pulls: bool
+) -> Launch:
+    io = _PLANES[dtype_name(of.query.dtype)][1]
+    flags = of.log_decay is not None, of.normalize
     names = ("query", "key", "value", "log_decay")
-    back = Launch(
+    gradients = dict(zip(names, work.gradients, strict=True))
+    states = (*work.kept, *work.outside)
+    return Launch(
         file="backward_walk",
-        kernel=instance(
-            "walk_back",
-            instance("Cut", _PLANES[dtype_name(of.query.dtype)][1], *cut),
-            of.feature_map,
-            of.log_decay is not None,
-            of.normalize,
-        ),
-        blocks=of.heads,
+        kernel=instance("walk_back", instance("Cut", io, *cut), of.feature_map, *flags),
+        blocks=of.heads * parts.groups,
         threads=32 * cut.warps,
         shared=_shared(of, cut),
         parameters=record(
             query=rows(device, of.query),
             key=rows(device, of.key),
             value=rows(device, of.value),
-            cotangent=rows(device, cotangent),
+            cotangent=rows(device, work.cotangent),
             log_decay=rows_or_null(device, of.log_decay),
             **{
-                f"{name}_gradient": rows_or_null(device, x)
-                for name, x in zip(names, gradients, strict=True)
+                f"{name}_gradient": rows_or_null(device, gradients[name])
+                for name in names
             },
-            kept=address_or_null(device, kept[0]),
-            kept_normalizer=address_or_null(device, kept[1]),
-            inside=device.address(inside),
-            outside=address_or_null(device, outside[0]),
-            outside_normalizer=address_or_null(device, outside[1]),
+            kept=address_or_null(device, work.kept[0]),
+            kept_normalizer=address_or_null(device, work.kept[1]),
+            inside=device.address(work.inside),
+            outside=address_or_null(device, work.outside[0]),
+            outside_normalizer=address_or_null(device, work.outside[1]),
+            left=device.address(work.left),
             sizes=of.sizes,
-            segments=np.int64(segments),
-            segment=np.int64(segment),
+            segments=np.int64(parts.segments),
+            segment=np.int64(parts.chunks * cut.tokens),
+            groups=np.int64(parts.groups),
+            group=np.int64(parts.group),
+            pulls=np.int64(pulls),
             scale=np.float32(of.scale),
         ),
-        holds=tuple(x for x in (*kept, inside, *outside) if x is not None),
+        holds=(work.inside, work.left, *(x for x in states if x is not None)),
     )
-    return [*launches, back]
 
 
 def _snapshot(of: Call, cut: Cut) -> int:

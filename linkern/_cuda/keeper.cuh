@@ -9,6 +9,8 @@
 template <class Cut, bool Decay, bool Normalize> struct Keeper {
   typedef typename Cut::Io Io;
   static constexpr int kTall = Cut::kKeptTall, kWide = Cut::kKeptWide;
+  // Tiles that are added side by side: where much is kept, registers are few.
+  static constexpr int kAtOnce = kTall * kWide < 8 ? Cut::kTiles : 1;
   const int row, column, group, pair;
   Sums memory[kTall][kWide] = {};
   float normalizer[kTall][4] = {};  // twice the same, as sums of a product come
@@ -23,7 +25,7 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
     Sums added[kTall][kWide] = {};
     float rows[kTall][4] = {};
     float behind = 1;  // what the tiles behind one leave of it
-#pragma unroll
+#pragma unroll kAtOnce
     for (int tile = Cut::kTiles - 1; tile >= 0; tile--) {
       Side<Io> keys[kTall];
 #pragma unroll

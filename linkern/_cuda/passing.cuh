@@ -10,11 +10,15 @@ template <class Stored> struct Backward {
   Rows<float> log_decay_gradient;
   const float *kept, *kept_normalizer;  // (B H, segments, K, V), (B H, segments, K): memory
                                         // before each segment; null for zeros
-  unsigned char* inside;  // (B H, chunks of a segment) of Snapshot: before each chunk
-  float *outside, *outside_normalizer;  // (B H, K, V), (B H, K): cotangents of the last
-                                        // memory, and in the end of the first
+  unsigned char* inside;  // (B H, groups, chunks of a segment) of Snapshot: before each
+  float *outside, *outside_normalizer;  // (B H, groups, K, V), (B H, groups, K): cotangents
+                                        // of the memory behind each group of segments, and
+                                        // in the end of that before it
+  float* left;  // (B H, groups): of the memory before a group behind it
   Sizes sizes;
   i64 segments, segment;  // of each head, and tokens of each: whole chunks
+  i64 groups, group;      // of each head, and segments of each
+  i64 pulls;              // gradients; or only finds what each group but the first adds
   float scale;
 };
 

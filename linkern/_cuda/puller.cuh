@@ -44,6 +44,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
   const int tile, part, group, pair;
   const bool has_features, has_values;  // of the columns, this part
   float entering[2] = {1, 1}, leaving[2] = {1, 1};  // of rows g and g + 8, in the chunk
+  float factors[2] = {}, shifts[2] = {};            // of these: 1 / u or s, and d
   Sums query[kTall] = {};                   // D S^T, of which dQ becomes
   Sums pairs[kOthers] = {}, cotangents[kOthers] = {};  // P and dO V^T of tiles of this part
 
@@ -127,9 +128,8 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
     }
   }
 
-  // To where all warps find it: what each row asks of all others.
-  DEVICE void share_out(float scale) {
-    float factors[2], shifts[2];  // 1 / u or s, and d
+  // What each row asks of the memory, to where all warps find it.
+  DEVICE void ask(float scale) {
 #pragma unroll
     for (int down = 0; down < 2; down++) {
       const float4 all = along_row(row(down));
@@ -144,6 +144,9 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
         store_shared(tiles.through.before + row(down),
                      factors[down] * all.y + shifts[down] * all.x);
     }
+  }
+  // And what it asks of other rows.
+  DEVICE void share_out() {
 #pragma unroll
     for (int k = 0; k < kTall; k++) {
       query[k].scale(factors);
@@ -201,7 +204,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
     float shares[2] = {};
     Sums found[kTall] = {};
     if (has_features) {
-#pragma unroll
+#pragma unroll 2
       for (int n = 0; n < Cut::kWide; n++) {
         const Side<Io> rows = chunk.values().left(16 * tile, 16 * n);
 #pragma unroll
@@ -245,7 +248,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
   DEVICE void pull_values(Stored* gradient, i64 stride, int values) {
     if (!has_values) return;
     Sums found[kWide] = {};
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < Cut::kTall; k++) {
       const Side<Io> rows = chunk.keys().left(16 * tile, 16 * k);
 #pragma unroll
@@ -269,7 +272,7 @@ template <class Cut, int Map, bool Decay, bool Normalize> struct Pull {
   DEVICE Sums paired(Matrix<Io, Cut::kTokens, Width> rows,
                      Matrix<Io, Cut::kTokens, Width> others, int other) const {
     Sums found = {};
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < Width; k += 16)
       multiply_add(found, rows.left(16 * tile, k), others.transposed_right(16 * other, k));
     return found;
