@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from linkern import feature_maps
+from linkern._cpu.backward import pullback as on_numpy
 from linkern._cuda.attend import attend
+from linkern._cuda.backward import pullback
 from linkern._cuda.device import CuPyDevice
 from linkern.bench.cuda.tasks import ALLOWED
-from tests.cuda_problems import Kind, due, given_as
+from tests.cuda_problems import DTYPES, Kind, due, given_as
 from tests.emulator.device import Emulator
 from tests.emulator.wrappers import LAWS, Bench, cuts_off
+from tests.test_cuda_backward import rounded
 
 NEAR = {**ALLOWED, "float64": 2.0**-40}
 DIMS = ((1, 1), (33, 40), (64, 64), (128, 96), (256, 64))
@@ -49,6 +52,19 @@ def law_the_numbers_of_numpy(bench, kind, dims):
             assert np.max(abs(wide - exact)) <= NEAR[kind.dtype] * np.max(abs(exact))
 
 
+def law_the_gradients_of_numpy(bench, kind, dims):
+    made = kind.problem(length=201, dims=dims, batch=(2, 3))
+    of, wide = rounded(made, DTYPES[kind.dtype])
+    given = [None if x is None else bench.there(x) for x in of.arrays()]
+    options = {"feature_map": getattr(feature_maps, made.map), "scale": made.scale}
+    found = pullback(bench.device, *given, **options)
+    for x, exact in zip(found, on_numpy(*wide.arrays(), **wide.options()), strict=True):
+        assert (x is None) == (exact is None)
+        if exact is not None:
+            error = np.asarray(bench.back(x), np.float64) - exact
+            assert np.linalg.norm(error) <= NEAR[kind.dtype] * np.linalg.norm(exact)
+
+
 def kind_of(dtype, normalize, decays):
     return Kind(dtype, "elu_plus_one" if normalize else "identity", normalize, decays)
 
@@ -62,9 +78,19 @@ def test_numbers_are_those_of_numpy(bench, dtype, normalize, decays, dims):
     law_the_numbers_of_numpy(bench, kind_of(dtype, normalize, decays), dims)
 
 
-def test_the_emulator_passes_and_wrong_numbers_do_not():
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", DIMS[1:])  # of one feature, weights take all away
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dtype", NEAR)
+def test_gradients_are_those_of_numpy(bench, dtype, normalize, decays, dims):
+    law_the_gradients_of_numpy(bench, kind_of(dtype, normalize, decays), dims)
+
+
+@pytest.mark.parametrize("law", [law_the_numbers_of_numpy, law_the_gradients_of_numpy])
+def test_the_emulator_passes_and_wrong_numbers_do_not(law):
     kind = kind_of("float32", True, False)
-    law_the_numbers_of_numpy(Bench(Emulator()), kind, (3, 5))
-    late = Bench(Emulator(), back=lambda x: np.roll(x, 1, axis=-2))
+    law(Bench(Emulator()), kind, (3, 5))
+    late = Bench(Emulator(), back=lambda x: np.roll(x, 1, axis=-1))
     with pytest.raises(AssertionError):
-        law_the_numbers_of_numpy(late, kind, (3, 5))
+        law(late, kind, (3, 5))

@@ -8,6 +8,7 @@ those on NumPy, coarsely: a race that harms nobody this time is the sanitizer's 
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,9 @@ def calls() -> Iterator[tuple[str, Callable[..., list[Any]], dict[str, Any]]]:
                 name = f"{operator}, {dtype}, T, K, V = {shape}"
                 given = inputs_of(operator, shape, dtype)
                 yield name, forward(operator), given
-    for dtype in TOLERANCE:
-        given = inputs_of("linear_attention", SHAPES[1], dtype)
-        yield f"vjp of linear_attention, {dtype}", backward("linear_attention"), given
-    given = inputs_of("simple_gla", SHAPES[1], "float32")
-    yield "vjp of simple_gla, float32", backward("simple_gla"), given
+    for operator, dtype, shape in product(OPERATORS[:2], TOLERANCE, SHAPES[1:]):
+        name = f"vjp of {operator}, {dtype}, T, K, V = {shape}"
+        yield name, backward(operator), inputs_of(operator, shape, dtype)
 
 
 def inputs_of(operator: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:

@@ -97,15 +97,16 @@ def _on_tensor_cores(
         flat: Array = astype(x, like.dtype)
         return in_order(flat.reshape(like.shape))
 
-    rows = new(of.query), new(of.key), new(of.value)
-    outside = new(of.memory), new(of.normalizer)
+    rows = new(of.query), new(of.key), new(of.value), new(of.log_decay)
     ends = (
         given(memory_cotangent, of.memory),
         given(normalizer_cotangent, of.normalizer),
     )
-    for launch in backward_walk.backward(device, of, cotangent, ends, rows, outside):
+    outside: tuple[Array, Array]
+    launches, outside = backward_walk.backward(device, of, cotangent, ends, rows)
+    for launch in launches:
         device.launch(launch)
-    return Gradients(*rows, None, *outside)
+    return Gradients(*rows, *outside)
 
 
 def _plainly(

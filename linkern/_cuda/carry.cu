@@ -2,6 +2,7 @@
 //
 //     S_(s+1) = exp(sum of g in s) S_s + A_s        and z likewise
 //
+// Or backwards: the cotangent of the memory behind each, R_(s-1) = exp(..) R_s + A_s.
 // A thread takes one entry of a state through all segments.
 #include "common.cuh"
 
@@ -11,8 +12,9 @@ struct Carry {
   float *memory, *normalizer;  // (B H, segments, K, V) and (B H, segments, K): A, then S
   const float* left;           // (B H, segments): of what was before a segment, behind it
   const float *memory_before, *normalizer_before;  // (B H, K, V), (B H, K); null for zeros
-  float *memory_after, *normalizer_after;          // likewise
+  float *memory_after, *normalizer_after;          // null if not asked for
   i64 heads, segments, memory_entries, normalizer_entries;  // of one head
+  i64 backwards;
 };
 
 __global__ void __launch_bounds__(kThreads) carry(Carry of) {
@@ -30,10 +32,11 @@ __global__ void __launch_bounds__(kThreads) carry(Carry of) {
   const float* left = of.left + head * of.segments;
 
   float sum = before == nullptr ? 0.0f : before[head * size + place];
-  for (i64 segment = 0; segment < of.segments; segment++) {
+  for (i64 i = 0; i < of.segments; i++) {
+    const i64 segment = of.backwards ? of.segments - 1 - i : i;
     const float added = state[segment * size];
     state[segment * size] = sum;
     sum = left[segment] * sum + added;
   }
-  after[head * size + place] = sum;
+  if (after != nullptr) after[head * size + place] = sum;
 }

@@ -9,6 +9,8 @@
 template <class Cut, bool Decay, bool Normalize> struct Keeper {
   typedef typename Cut::Io Io;
   static constexpr int kTall = Cut::kKeptTall, kWide = Cut::kKeptWide;
+  // Tiles that are added side by side: where much is kept, registers are few.
+  static constexpr int kAtOnce = kTall * kWide < 8 ? Cut::kTiles : 1;
   const int row, column, group, pair;
   Sums memory[kTall][kWide] = {};
   float normalizer[kTall][4] = {};  // twice the same, as sums of a product come
@@ -18,11 +20,12 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
       : row(warp % Cut::kRowParts * kTall * 16), column(warp / Cut::kRowParts * kWide * 16),
         group(own_lane() / 4), pair(own_lane() % 4) {}
 
-  DEVICE void add(const Chunk<Cut>& chunk, const Decays<Cut::kTiles>& decays) {
+  template <class Chunk>
+  DEVICE void add(const Chunk& chunk, const Decays<Cut::kTiles>& decays) {
     Sums added[kTall][kWide] = {};
     float rows[kTall][4] = {};
     float behind = 1;  // what the tiles behind one leave of it
-#pragma unroll
+#pragma unroll kAtOnce
     for (int tile = Cut::kTiles - 1; tile >= 0; tile--) {
       Side<Io> keys[kTall];
 #pragma unroll
@@ -40,12 +43,16 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
       if (Decay) behind *= decays.whole[tile];
     }
     left *= behind;
+    keep(behind, added, rows);
+  }
+  DEVICE void keep(float left, const Sums (&added)[kTall][kWide],
+                   const float (&rows)[kTall][4]) {
 #pragma unroll
     for (int k = 0; k < kTall; k++) {
 #pragma unroll
-      for (int n = 0; n < kWide; n++) memory[k][n].keep(behind, added[k][n]);
+      for (int n = 0; n < kWide; n++) memory[k][n].keep(left, added[k][n]);
 #pragma unroll
-      for (int r = 0; r < 4; r++) normalizer[k][r] = behind * normalizer[k][r] + rows[k][r];
+      for (int r = 0; r < 4; r++) normalizer[k][r] = left * normalizer[k][r] + rows[k][r];
     }
   }
 
@@ -71,8 +78,9 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
     if (own_lane() == 0) shared.largest[threadIdx.x / 32] = largest;
   }
 
-  // To where readers find it.
-  DEVICE void publish(Shared<Cut>& shared, float unit) const {
+  // To where readers find it, divided by a unit.
+  DEVICE void publish(Matrix<Io, Cut::kFeatures, Cut::kColumns> to, float* total,
+                      float unit) const {
     const float by[2] = {1.0f / unit, 1.0f / unit};
 #pragma unroll
     for (int k = 0; k < kTall; k++) {
@@ -80,11 +88,11 @@ template <class Cut, bool Decay, bool Normalize> struct Keeper {
       for (int n = 0; n < kWide; n++) {
         Sums divided = memory[k][n];
         divided.scale(by);
-        shared.memory_tile().put(row + 16 * k, column + 16 * n, divided);
+        to.put(row + 16 * k, column + 16 * n, divided);
       }
       if (!Normalize || column > 0 || pair > 0) continue;
-      store_shared(shared.normalizer + row + 16 * k + group, normalizer[k][0]);
-      store_shared(shared.normalizer + row + 16 * k + group + 8, normalizer[k][2]);
+      store_shared(total + row + 16 * k + group, normalizer[k][0]);
+      store_shared(total + row + 16 * k + group + 8, normalizer[k][2]);
     }
   }
 

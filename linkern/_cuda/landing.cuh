@@ -21,21 +21,22 @@ template <int Map, class Io> DEVICE float mapped(float x) {
 }
 
 template <class Io, int Height, int Width, int Threads> struct Landing {
-  static constexpr int kInUnit = 16 / sizeof(Io), kUnits = Width / kInUnit;
+  typedef typename Planes<Io>::Stored Stored;
+  static constexpr int kInUnit = 16 / sizeof(Stored), kUnits = Width / kInUnit;
   static constexpr int kPlanes = Planes<Io>::kCount;
   static constexpr int kAtOnce = Threads / kUnits;  // rows that all threads copy at once
-  static constexpr u32 kBytes = Height * Width * sizeof(Io);
+  static constexpr u32 kBytes = Height * Width * sizeof(Stored);
   typedef Tile<kUnits> Place;
   unsigned char* bytes;
 
   // Begins to copy so many rows and columns; the others are zeros.
-  DEVICE void copy(const Io* from, i64 stride, int rows, int columns) const {
+  DEVICE void copy(const Stored* from, i64 stride, int rows, int columns) const {
 #pragma unroll
     for (int block = 0; block < Height; block += kAtOnce) {
       const int row = block + threadIdx.x / kUnits, unit = threadIdx.x % kUnits;
       if (row >= Height) break;
       const bool there = row < rows && unit * kInUnit < columns;
-      const Io* source = there ? from + row * stride + unit * kInUnit : from;
+      const Stored* source = there ? from + row * stride + unit * kInUnit : from;
       copy_async(shared_base(bytes), Place::place(row, unit), source, there);
     }
   }
@@ -55,8 +56,9 @@ template <class Io, int Height, int Width, int Threads> struct Landing {
       Words<kInUnit / 2> planes[kPlanes];
 #pragma unroll
       for (int k = 0; k < kInUnit; k += 2) {
-        const Pair<Io> pair = Pair<Io>::of(mapped<Map, Io>(number(Io(), landed, k)),
-                                           mapped<Map, Io>(number(Io(), landed, k + 1)));
+        const float first = number(Stored(), landed, k);
+        const float second = number(Stored(), landed, k + 1);
+        const Pair<Io> pair = Pair<Io>::of(mapped<Map, Io>(first), mapped<Map, Io>(second));
 #pragma unroll
         for (int p = 0; p < kPlanes; p++) planes[p].of[k / 2] = there ? pair.planes[p] : 0u;
       }

@@ -3,7 +3,8 @@
 //
 // A float32 goes as three numbers of 16 bits whose sum it is, its planes. Of the nine
 // products of two of them the six largest are taken; the others are below its last bit.
-// A number of 16 bits is its own only plane.
+// A number of 16 bits is its own only plane, or, where sums may leave the range of float16,
+// goes as two of bfloat16, which are exactly it.
 //
 // Lane 4 g + t of a warp has rows g and g + 8 of a block, and of their columns 2 t,
 // 2 t + 1, 2 t + 8 and 2 t + 9.
@@ -16,17 +17,28 @@ DEVICE int own_lane() { return int(threadIdx.x) % 32; }
 
 // -- planes
 
+struct f16_in_two {};
+
 template <class Io> struct Planes {
+  typedef Io Stored;  // as it is in global memory
   typedef Io Number;
   static constexpr int kCount = 1;
   static constexpr bool kNarrow = false;
 };
 template <> struct Planes<f16> {
+  typedef f16 Stored;
   typedef f16 Number;
   static constexpr int kCount = 1;
   static constexpr bool kNarrow = true;  // a sum of products may leave its range
 };
+template <> struct Planes<f16_in_two> {
+  typedef f16 Stored;
+  typedef bf16 Number;
+  static constexpr int kCount = 2;
+  static constexpr bool kNarrow = false;
+};
 template <> struct Planes<float> {
+  typedef float Stored;
   typedef bf16 Number;
   static constexpr int kCount = 3;
   static constexpr bool kNarrow = false;
@@ -153,6 +165,12 @@ template <class Io> DEVICE void add_rows(float (&sums)[4], const Side<Io>& left)
 #pragma unroll
   for (int p = Planes<Io>::kCount - 1; p >= 0; p--)
     multiply_add(Number(), sums, left.planes[p], ones, ones);
+}
+
+// Over the four lanes that have parts of it.
+DEVICE float sum_of_row(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
 // -- in shared memory

@@ -134,8 +134,8 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
   DEVICE void write(Io* output, i64 stride, int columns, float scale) {
     constexpr int kInUnit = 16 / sizeof(Io), kUnits = 16 * kWide / kInUnit;
     unsigned char* strip = shared.output + threadIdx.x / 32 * (16 * 16 * kUnits);
-    const float factors[2] = {Normalize ? 1.0f / whole_weight(0) : units[0] * scale,
-                              Normalize ? 1.0f / whole_weight(1) : units[1] * scale};
+    const float factors[2] = {Normalize ? 1.0f / sum_of_row(weights[0]) : units[0] * scale,
+                              Normalize ? 1.0f / sum_of_row(weights[1]) : units[1] * scale};
 #pragma unroll
     for (int n = 0; n < kWide; n++) {
       found[n].scale(factors);
@@ -158,11 +158,5 @@ template <class Cut, bool Decay, bool Normalize> struct Reader {
       Io* to = output + (16 * tile + row) * stride + at;
       *(uint4*)to = load_shared((const uint4*)place);
     }
-  }
-
-  DEVICE float whole_weight(int down) const {
-    float sum = weights[down];
-    sum += __shfl_xor_sync(kAllLanes, sum, 1);
-    return sum + __shfl_xor_sync(kAllLanes, sum, 2);
   }
 };

@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(Cut::kThreads, 1) walk(Forward<typename Cut::I
     source.prepare(chunk, shared.decays);
     if (next < tokens) source.copy(Chunk<Cut>(shared, number + 1, tokens - next));
     const float unit = shared.memory_unit();
-    if (Reads && keeps) keeper.publish(shared, unit);
+    if (Reads && keeps)
+      keeper.publish(shared.memory_tile(), shared.normalizer, unit);
     __syncthreads();  // of the chunk, and of the memory before it
     if (reads) {
       Reader<Cut, Decay, Normalize> reader(shared, chunk, warp);

@@ -19,7 +19,17 @@ from linkern._cuda.layouts import (
     rows,
 )
 
-__all__ = ["Cut", "State", "cut_of", "fits", "forward", "keep", "power", "whole"]
+__all__ = [
+    "Cut",
+    "State",
+    "carry",
+    "cut_of",
+    "fits",
+    "forward",
+    "keep",
+    "power",
+    "whole",
+]
 
 # A memory and a normalizer.
 State = tuple[Array | None, Array | None]
@@ -174,7 +184,7 @@ def keep(
     segments, segment : int
         How many a head has, and of how many tokens: whole chunks.
     after : tuple of array (B, H, K, V) and (B, H, K) or None
-        Where the last state goes, in C order.
+        Where the last state goes, in C order; None where it is not asked for.
 
     Returns
     -------
@@ -183,18 +193,18 @@ def keep(
     states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
         What they write.
     """
-    heads, memory = of.heads, after[0]
-    assert memory is not None
+    heads, real = of.heads, np.dtype(np.float32)
+    features, values = of.query.shape[-1], of.value.shape[-1]
     # What a segment adds; then what is before it.
-    memories = device.empty((heads, segments, *memory.shape[-2:]), memory.dtype)
+    memories = device.empty((heads, segments, features, values), real)
     totals = None
     if of.normalize:
-        totals = device.empty((heads, segments, memory.shape[-2]), memory.dtype)
-    left = device.empty((heads, segments), memory.dtype)
+        totals = device.empty((heads, segments, features), real)
+    left = device.empty((heads, segments), real)
     states, none = (memories, totals), (None, None)
     launches = [
         _walk(device, of, cut, None, none, states, left, segments, segment),
-        _carry(device, of, states, left, after),
+        carry(device, of, states, left, (of.memory, of.normalizer), after),
     ]
     return launches, states
 
@@ -237,9 +247,33 @@ def _walk(
     )
 
 
-def _carry(
-    device: Device, of: Call, states: State, left: Array, after: State
+def carry(
+    device: Device,
+    of: Call,
+    states: State,
+    left: Array,
+    before: State,
+    after: State,
+    *,
+    backwards: bool = False,
 ) -> Launch:
+    """Plan to carry what segments add from each to the next one, or the one before.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays are.
+    of : Call
+        Gives the sizes.
+    states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
+        What each adds, and then what comes into it.
+    left : array (B H, segments)
+        What each leaves of that.
+    before, after : tuple of array (B, H, K, V) and (B, H, K) or None
+        What comes into the first, None for zeros; where goes what leaves the last.
+    backwards : bool
+        Whether the first is the last in time.
+    """
     heads, segments = left.shape
     features, values = of.query.shape[-1], of.value.shape[-1]
     entries = features * values, features if of.normalize else 0
@@ -253,16 +287,17 @@ def _carry(
             memory=address_or_null(device, states[0]),
             normalizer=address_or_null(device, states[1]),
             left=device.address(left),
-            memory_before=address_or_null(device, of.memory),
-            normalizer_before=address_or_null(device, of.normalizer),
+            memory_before=address_or_null(device, before[0]),
+            normalizer_before=address_or_null(device, before[1]),
             memory_after=address_or_null(device, after[0]),
             normalizer_after=address_or_null(device, after[1]),
             heads=np.int64(heads),
             segments=np.int64(segments),
             memory_entries=np.int64(entries[0]),
             normalizer_entries=np.int64(entries[1]),
+            backwards=np.int64(backwards),
         ),
-        holds=_present(*states, left, *after),
+        holds=_present(*states, left, *before, *after),
     )
 
 

@@ -6,9 +6,10 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Child", "Failed", "environment"]
+__all__ = ["Child", "Failed", "Standby", "environment"]
 
 # Compiling, or a call that takes minutes; whatever takes longer does not come back.
 _PATIENCE = 900.0
@@ -89,3 +90,43 @@ class Child:
             assert pipe is not None
             with contextlib.suppress(OSError):  # an order that it never read
                 pipe.close()
+
+
+class Standby:
+    """A process that its first order starts, and so does the next after one failed.
+
+    Parameters
+    ----------
+    start : callable
+        Returns something like `Child`.
+    """
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._child: Any = None
+
+    def another(self) -> "Standby":
+        """Return one of the same kind, which has done nothing yet."""
+        return Standby(self._start)
+
+    def ask(self, order: str, *arguments: Any) -> Any:
+        """Return the reply to an order; see `Child.ask`."""
+        if self._child is None:
+            self._child = self._start()
+        try:
+            return self._child.ask(order, *arguments)
+        except Failed:
+            self.close()  # whatever it has left behind, the next order starts anew
+            raise
+
+    def release(self) -> None:
+        """Let it go of what it holds for a task, if it is running."""
+        if self._child is not None:
+            with contextlib.suppress(Failed):
+                self.ask("release")
+
+    def close(self) -> None:
+        """End the process, if it is running."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None

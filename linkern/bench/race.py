@@ -1,15 +1,16 @@
 """One run: every contestant in its own process, judged first, then timed in turns."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 from linkern.bench import truth
-from linkern.bench.children import Child, Failed
+from linkern.bench.children import Child, Failed, Standby
 from linkern.bench.peers import LIMITS, Peer, left_out, takes_part
-from linkern.bench.tasks import Inputs, Task
+from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule, Spread, interleaved
 from linkern.bench.worker import First, Timed
 
@@ -65,28 +66,13 @@ class Row:
 
 @dataclass
 class _Entrant:
-    """A contestant and its process, if that is running."""
+    """A contestant and its process."""
 
     peer: Peer
     threads: int
-    start: Start
-    child: Any = None
+    process: Standby
     returned: int = 0
     turns: list[Timed] = field(default_factory=list)
-
-    def ask(self, order: str, *arguments: Any) -> Any:
-        if self.child is None:
-            self.child = self.start(self.threads)
-        try:
-            return self.child.ask(order, *arguments)
-        except Failed:
-            self.close()  # whatever it has left behind, the next order starts anew
-            raise
-
-    def close(self) -> None:
-        if self.child is not None:
-            self.child.close()
-            self.child = None
 
 
 def race(
@@ -140,8 +126,9 @@ def race(
                     count = task.threads or threads
                     key = (peer.name, min(peer.threads or count, count))
                     if key not in known:
-                        known[key] = _Entrant(peer, key[1], start)
-                        stack.callback(known[key].close)
+                        process = Standby(partial(start, key[1]))
+                        stack.callback(process.close)
+                        known[key] = _Entrant(peer, key[1], process)
                     entrants.append(known[key])
             rows: list[Row] = []
             for length in lengths:
@@ -162,7 +149,7 @@ class _Course:
 def _at_length(
     task: Task, length: int, entrants: Sequence[_Entrant], course: _Course
 ) -> list[Row]:
-    judge = _Judge(task, length, course.seed)
+    judge = truth.Judge(task, length, course.seed)
     rows: dict[str, Row] = {}
     for entrant in entrants:
         course.tell(f"{task.name}, {length}: {entrant.peer.name} is judged")
@@ -181,34 +168,11 @@ def _at_length(
             rows[name] = replace(rows[name], remark=failures[name])
             continue
         rows[name] = _measured(rows[name], entrant, task)
-        with suppress(Failed):
-            entrant.ask("release")
+        entrant.process.release()
     return list(rows.values())
 
 
-class _Judge:
-    """The inputs of a task, and the answers to it, made when they are first needed."""
-
-    def __init__(self, task: Task, length: int, seed: int) -> None:
-        self.task, self.length, self.seed = task, length, seed
-        self.rows = truth.judged_rows(length)
-        self._inputs: Inputs | None = None
-        self._answers: dict[str, list[Any]] = {}
-
-    def error(self, first: First, meaning: str) -> float | None:
-        """Return how far some rows are off; None if there is nothing to compare."""
-        if meaning == "limit":
-            return None
-        if meaning not in self._answers:
-            if self._inputs is None:
-                self._inputs = Inputs.drawn(self.task, self.length, self.seed)
-            self._answers[meaning] = truth.answers(
-                self._inputs, self.task.kind, meaning, self.rows
-            )
-        return truth.largest_error(first.rows, self._answers[meaning])
-
-
-def _judged(entrant: _Entrant, judge: _Judge) -> Row:
+def _judged(entrant: _Entrant, judge: truth.Judge) -> Row:
     """Prepare a contestant and say what is wrong with it, if anything is."""
     peer, task = entrant.peer, judge.task
     row = Row(
@@ -225,13 +189,13 @@ def _judged(entrant: _Entrant, judge: _Judge) -> Row:
     entrant.turns = []
     order = (peer, task, judge.length, judge.seed, judge.rows)
     try:
-        first = entrant.ask("prepare", *order)
+        first: First = entrant.process.ask("prepare", *order)
     except Failed as failure:
         return replace(row, remark=f"failed: {failure}")
     entrant.returned = first.returned_bytes
-    error = judge.error(first, peer.meaning)
+    error = judge.error(first.rows, peer.meaning)
     if error is not None and error > truth.ALLOWED[task.dtype]:
-        entrant.close()
+        entrant.process.close()
         return replace(row, error=error, remark=f"wrong: off by {error:.2g}")
     return replace(row, error=error)
 
@@ -250,7 +214,7 @@ def _turn(
             while len(found) < course.attempts and (
                 not found or found[-1].foreign > FOREIGN
             ):
-                found.append(entrant.ask("turn", course.schedule.window))
+                found.append(entrant.process.ask("turn", course.schedule.window))
         except Failed as failure:
             failures[name] = f"failed: {failure}"
             return
@@ -271,8 +235,8 @@ def _measured(row: Row, entrant: _Entrant, task: Task) -> Row:
     if limit:
         return row
     try:
-        with _fresh(entrant, task, row.length) as asked:
-            peak = asked.ask("peak")
+        with _fresh(entrant, task, row.length) as process:
+            peak = process.ask("peak")
     except Failed:
         return row
     extra = None if peak is None else max(0, peak - entrant.returned)
@@ -280,17 +244,17 @@ def _measured(row: Row, entrant: _Entrant, task: Task) -> Row:
 
 
 @contextmanager
-def _fresh(entrant: _Entrant, task: Task, length: int) -> Iterator[Any]:
+def _fresh(entrant: _Entrant, task: Task, length: int) -> Iterator[Standby]:
     """Lend a process that has done nothing else, where allocations can be traced.
 
     What an earlier call keeps for the next one would not be seen. The growth of a
     process shows better after a first call, which loads libraries.
     """
     if not entrant.peer.traced:
-        yield entrant
+        yield entrant.process
         return
-    entrant.ask("release")  # inputs may be a large part of all memory
-    fresh = replace(entrant, child=None)
+    entrant.process.release()  # inputs may be a large part of all memory
+    fresh = entrant.process.another()
     try:
         fresh.ask("prepare", entrant.peer, task, length, 0, [0], False)
         yield fresh

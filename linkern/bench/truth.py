@@ -4,14 +4,15 @@ Nothing here is shared with what is timed. The gradients need no equations of th
 each is a causal sum of the same kind, forwards or backwards in time.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.bench.tasks import Inputs, Kind
+from linkern.bench.tasks import Inputs, Kind, Task
 
-__all__ = ["ALLOWED", "answers", "judged_rows", "largest_error"]
+__all__ = ["ALLOWED", "Judge", "answers", "judged_rows", "largest_error"]
 
 Real = NDArray[Any]
 
@@ -77,6 +78,53 @@ def largest_error(found: list[Real], due: list[Real]) -> float:
         return float("inf")
     errors = [np.max(abs(x - y)) / np.max(abs(y)) for x, y in zip(found, due)]  # noqa: B905 -- same lengths, above
     return float("inf") if not np.isfinite(errors).all() else float(max(errors))
+
+
+class Judge:
+    """A task at a length, and the answers to it, made when they are first needed.
+
+    Parameters
+    ----------
+    task : Task
+        What was asked for.
+    length, seed : int
+        Tokens; of the inputs.
+    draw : callable
+        From these three to the inputs.
+    asked : callable
+        From all answers to those that contestants return.
+
+    Attributes
+    ----------
+    rows : list of int
+        Which tokens are looked at.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        length: int,
+        seed: int,
+        *,
+        draw: Callable[[Task, int, int], Inputs] = Inputs.drawn,
+        asked: Callable[[list[Real]], list[Real]] = list,
+    ) -> None:
+        self.task, self.length, self.seed = task, length, seed
+        self.rows = judged_rows(length)
+        self._draw, self._asked = draw, asked
+        self._inputs: Inputs | None = None
+        self._answers: dict[str, list[Real]] = {}
+
+    def error(self, found: list[Real], meaning: str) -> float | None:
+        """Return how far the rows are off; None if there is nothing to compare."""
+        if meaning == "limit":
+            return None
+        if meaning not in self._answers:
+            if self._inputs is None:
+                self._inputs = self._draw(self.task, self.length, self.seed)
+            due = answers(self._inputs, self.task.kind, meaning, self.rows)
+            self._answers[meaning] = self._asked(due)
+        return largest_error(found, self._answers[meaning])
 
 
 def _of_one_head(

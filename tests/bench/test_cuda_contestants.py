@@ -11,7 +11,7 @@ import pytest
 from linkern.bench import truth
 from linkern.bench.cuda import own, prepared, tasks, torch_forms
 from linkern.bench.cuda.peers import LIMIT, PEERS, peer_named
-from linkern.bench.cuda.race import _Judge
+from linkern.bench.cuda.race import judge_of
 from linkern.bench.cuda.tasks import ALLOWED, TASKS, moved_bytes, rotated
 from linkern.bench.cuda.worker import DeviceWorker
 from linkern.bench.peers import OURS
@@ -72,7 +72,7 @@ def small(kind, dtype="float32"):
 
 def law_a_peer_answers_right(peer, task, spoiled=lambda x: x):
     length = 8 if task.kind == "decode" else LENGTH
-    judge = _Judge(task, length, 3)
+    judge = judge_of(task, length, 3)
     worker = DeviceWorker()
     found = worker.prepare(peer, task, length, 3, judge.rows)
     assert judge.error(spoiled(found), peer.meaning) <= ALLOWED[task.dtype]
@@ -92,7 +92,7 @@ def test_timing_changes_no_answer(monkeypatch, torch):
     """Calls that add in place have a memory of their own."""
     task, peer = small("decode"), peer_named("torch-in-place")
     monkeypatch.setattr(tasks, "_ROTATED", 3 * moved_bytes(task, 8))
-    judge, worker = _Judge(task, 8, 3), DeviceWorker()
+    judge, worker = judge_of(task, 8, 3), DeviceWorker()
     first = worker.prepare(peer, task, 8, 3, judge.rows)
     assert len(worker._ready.calls) == 3
     worker.measure(2)
@@ -200,7 +200,7 @@ def test_what_fla_is_asked(monkeypatch, torch, normalize):
 
 
 def test_the_truth_of_a_gradient_is_without_the_output():
-    judge = _Judge(small("gradient"), 8, 0)
+    judge = judge_of(small("gradient"), 8, 0)
     due = truth.answers(tasks.drawn(judge.task, 8, 0), "gradient", "attention", [0, 7])
     judge.rows = [0, 7]
     like = [head % 3 for head in tasks.judged_heads(judge.task)]

@@ -5,20 +5,20 @@ memory of a GPU, which nobody else uses meanwhile. Copying is timed before and a
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from linkern.bench import truth
-from linkern.bench.children import Child, Failed
+from linkern.bench.children import Child, Failed, Standby
 from linkern.bench.cuda.clocks import Taken
 from linkern.bench.cuda.peers import LIMIT
 from linkern.bench.cuda.tasks import ALLOWED, DRAWN, drawn, judged_heads
 from linkern.bench.peers import Peer, left_out, takes_part
-from linkern.bench.tasks import Inputs, Task
+from linkern.bench.tasks import Task
 from linkern.bench.timing import Spread
+from linkern.bench.truth import Judge
 
-__all__ = ["Row", "race"]
+__all__ = ["Row", "judge_of", "race"]
 
 Progress = Callable[[str], object]
 
@@ -53,33 +53,6 @@ class Row:
     error: float | None = None
     remark: str = ""
     timed_by: str = ""
-
-
-class _Entrant:
-    """A contestant and its process, if that is running."""
-
-    def __init__(self, peer: Peer, start: Callable[[], Any]) -> None:
-        self.peer, self._start = peer, start
-        self._child: Any = None
-
-    def ask(self, order: str, *arguments: Any) -> Any:
-        if self._child is None:
-            self._child = self._start()
-        try:
-            return self._child.ask(order, *arguments)
-        except Failed:
-            self.close()  # whatever it has left behind, the next order starts anew
-            raise
-
-    def release(self) -> None:
-        if self._child is not None:
-            with suppress(Failed):
-                self.ask("release")
-
-    def close(self) -> None:
-        if self._child is not None:
-            self._child.close()
-            self._child = None
 
 
 def _start() -> Child:
@@ -120,64 +93,53 @@ def race(
     """
     tell = progress or str
     with ExitStack() as stack:
-        known = {peer.name: _Entrant(peer, start) for peer in (*peers, LIMIT)}
-        for entrant in known.values():
-            stack.callback(entrant.close)
+        known = {peer.name: Standby(start) for peer in (*peers, LIMIT)}
+        for process in known.values():
+            stack.callback(process.close)
+
+        def measured(peer: Peer, judge: Judge) -> Row:
+            what = "copying" if peer is LIMIT else peer.name
+            tell(f"{judge.task.name}, {judge.length}: {what}")
+            return _measured(peer, known[peer.name], judge, rounds)
+
         for task, lengths in tasks:
-            entrants = [known[peer.name] for peer in peers if takes_part(peer, task)]
             rows: list[Row] = []
             for length in lengths:
-                judge = _Judge(task, length, seed)
-                tell(f"{task.name}, {length}: copying")
-                first = _measured(known[LIMIT.name], judge, rounds)
-                for entrant in entrants:
-                    tell(f"{task.name}, {length}: {entrant.peer.name}")
-                    rows.append(_measured(entrant, judge, rounds))
-                tell(f"{task.name}, {length}: copying")
-                rows.append(_joined(first, _measured(known[LIMIT.name], judge, rounds)))
+                judge = judge_of(task, length, seed)
+                first = measured(LIMIT, judge)
+                rows += [measured(x, judge) for x in peers if takes_part(x, task)]
+                rows.append(_joined(first, measured(LIMIT, judge)))
             yield tuple(rows)
 
 
-class _Judge:
-    """A task at a length, and the answers to it, made when they are first needed."""
-
-    def __init__(self, task: Task, length: int, seed: int) -> None:
-        self.task, self.length, self.seed = task, length, seed
-        self.rows = truth.judged_rows(length)
-        self._inputs: Inputs | None = None
-        self._answers: dict[str, list[Any]] = {}
-
-    def error(self, found: list[Any], meaning: str) -> float | None:
-        """Return how far some rows are off; None if there is nothing to compare."""
-        if meaning == "limit":
-            return None
-        if meaning not in self._answers:
-            if self._inputs is None:
-                self._inputs = drawn(self.task, self.length, self.seed)
-            due = truth.answers(self._inputs, self.task.kind, meaning, self.rows)
-            # Of a VJP, the output is not among what is returned.
-            due = due[1:] if self.task.kind == "gradient" else due
-            like = [head % DRAWN for head in judged_heads(self.task)]
-            self._answers[meaning] = [x[:, like] for x in due]
-        return truth.largest_error(found, self._answers[meaning])
+def judge_of(task: Task, length: int, seed: int) -> Judge:
+    """Return who judges the heads that contestants were drawn with."""
+    like = [head % DRAWN for head in judged_heads(task)]
+    # Of a VJP, the output is not among what is returned.
+    first = 1 if task.kind == "gradient" else 0
+    return Judge(
+        *(task, length, seed),
+        draw=drawn,
+        asked=lambda due: [x[:, like] for x in due[first:]],
+    )
 
 
-def _measured(entrant: _Entrant, judge: _Judge, rounds: int) -> Row:
-    peer, task = entrant.peer, judge.task
+def _measured(peer: Peer, process: Standby, judge: Judge, rounds: int) -> Row:
+    task = judge.task
     row = Row(task.name, judge.length, peer.name, peer.summary)
     reason = left_out(peer, judge.length)
     if reason is not None:
         return replace(row, remark=reason)
     try:
         order = (peer, task, judge.length, judge.seed, judge.rows)
-        error = judge.error(entrant.ask("prepare", *order), peer.meaning)
+        error = judge.error(process.ask("prepare", *order), peer.meaning)
         if error is not None and not error <= ALLOWED[task.dtype]:
             return replace(row, error=error, remark=f"wrong: off by {error:.2g}")
-        taken: Taken = entrant.ask("measure", rounds)
+        taken: Taken = process.ask("measure", rounds)
     except Failed as failure:
         return replace(row, remark=f"failed: {failure}")
     finally:
-        entrant.release()  # the next one needs the memory
+        process.release()  # the next one needs the memory
     return replace(
         row, error=error, seconds=Spread.of(taken.seconds), timed_by=taken.by
     )
