@@ -72,8 +72,8 @@ def rounded_to(dtype):
 
     def rounded(x):
         mantissa, exponent = np.frexp(x)
-        kept = np.round(mantissa * 2.0**bits) / 2.0**bits
-        return np.ldexp(kept, exponent).astype(x.dtype)
+        kept = np.rint(mantissa * 2.0**bits)
+        return np.ldexp(kept, exponent - bits).astype(x.dtype, copy=False)
 
     return rounded
 
