@@ -500,9 +500,7 @@ def test_the_sheet_and_the_json_hold_what_was_measured():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_kernels_in_torch(dtype):
-    torch = pytest.importorskip("torch")
-
+def test_kernels_in_torch(dtype, torch):
     def features(x):
         return torch.where(x > 0, x + 1, torch.exp(torch.clamp(x, max=0)))
 
