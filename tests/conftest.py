@@ -22,19 +22,40 @@ settings.load_profile("tests")
 REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 
 
-# Fixtures that skip what needs more than the extra `test` installs.
-OPTIONAL = {"torch", "jax", "matplotlib", "sklearn", "nvrtc"}
+# Beyond the extra `test`; CI runs what needs one of them in a step of its own.
+LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
+# All fixtures that skip what needs more than that extra installs.
+OPTIONAL = {*LIBRARIES, "nvrtc"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Let ``-k torch`` select what uses that fixture, whatever it is called.
+    """Let ``-m library`` select what needs one, and ``-k nvrtc`` what uses a fixture.
 
-    CI runs the tests that were skipped without a library by its name; none is missed.
+    A test needs a library if it uses its fixture, or if a parameter names it.
     """
     for item in items:
         used = OPTIONAL.intersection(getattr(item, "fixturenames", ()))
         item.extra_keyword_matches.update(used)
+        parameters = getattr(getattr(item, "callspec", None), "id", "").lower()
+        if any(name in used or name in parameters for name in LIBRARIES):
+            item.add_marker("library")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Refuse to skip for want of a library what ``-m library`` would not select."""
+    report = yield
+    if report.skipped and not item.get_closest_marker("library"):
+        reason = str(report.longrepr).lower()
+        if any(f"{name} is not installed" in reason for name in LIBRARIES) or any(
+            f"'{name}" in reason for name in LIBRARIES
+        ):
+            report.outcome = "failed"
+            report.longrepr = (
+                f"no fixture or parameter tells of what it needs: {reason}"
+            )
+    return report
 
 
 @cache
@@ -105,6 +126,11 @@ def eager_lib(request):
 @pytest.fixture(scope="session")
 def torch():
     return library("torch").module
+
+
+@pytest.fixture(scope="session")
+def dask():
+    return library("dask").module
 
 
 @pytest.fixture(scope="session")

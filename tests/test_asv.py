@@ -49,7 +49,9 @@ def benchmarks():
     for suite in suites():
         for method in vars(suite):
             if method.startswith(KINDS):
-                yield pytest.param(suite, method, id=f"{suite.__name__}.{method}")
+                of = "-".join(map(str, smallest(suite)))
+                name = f"{suite.__name__}.{method}-{of}".rstrip("-")
+                yield pytest.param(suite, method, id=name)
 
 
 def smallest(suite):

@@ -35,7 +35,8 @@ def run(*words, target="good", op="linear_attention", profile="quick"):
 
 
 def test_a_correct_kernel_exits_with_0(tmp_path):
-    result = run("--json", str(tmp_path / "report.json"))
+    # Of one dtype: what is written is the same for several.
+    result = run("--json", str(tmp_path / "report.json"), "--dtype", "float32")
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "passed"
@@ -326,9 +327,8 @@ def test_expected_failures_are_strict():
 def test_a_contract_file_and_a_declaration_add_up(tmp_path):
     path = tmp_path / "contract.toml"
     path.write_text('layout = "bhtd"\nmin_length = 1\n')
-    result = run(
-        "--contract", str(path), "--declare", "max_length=40", target="segfaults"
-    )
+    words = ("--declare", "max_length=40", "--dtype", "float32")
+    result = run("--contract", str(path), *words, target="segfaults")
     assert result.exit_code == 0, result.output
     assert "max_length=40" in result.output
 
@@ -357,8 +357,9 @@ def test_without_a_target_our_own_forms_are_judged(monkeypatch):
     monkeypatch.setattr(
         verdicts, "installed", lambda op: [e for e in own if op in (None, e.op)]
     )
-    checks = ("--check", "value_on_integers", "--check", "state_split")
-    result = CliRunner().invoke(cli.main, ["verify", "--profile", "quick", *checks])
+    words = ("--check", "value_on_integers", "--check", "state_split")
+    words = ("--profile", "quick", "--dtype", "float32", *words)
+    result = CliRunner().invoke(cli.main, ["verify", *words])
     assert result.exit_code == 0, result.output
     for form in ("recurrent", "parallel"):
         assert result.output.count(f"form={form}") == 2

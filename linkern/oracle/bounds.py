@@ -172,6 +172,8 @@ def gamma(h: Real | float, u: float) -> Real:
     """Return ``h u / (1 - h u)``, infinite where ``h u > 0.5``."""
     product = np.asarray(h, dtype=np.float64) * u
     provable = product <= _PROVABLE
+    if provable.all():
+        return np.asarray(product / (1 - product))
     return np.where(provable, product / np.where(provable, 1 - product, 1), np.inf)
 
 

@@ -78,7 +78,10 @@ def verify(
     --------
     >>> import linkern
     >>> report = verify(
-    ...     linkern.linear_attention, op="linear_attention", profile="quick"
+    ...     linkern.linear_attention,
+    ...     op="linear_attention",
+    ...     profile="quick",
+    ...     checks=["value_on_integers", "causality"],
     ... )
     >>> report.verdict
     'passed'

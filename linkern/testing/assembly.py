@@ -8,7 +8,7 @@ arrays ``(..., T, K)``, as its author might write it, and no relative of the ref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,10 @@ def slope_of_elu(x: Array) -> Array:
 
 def lower_triangle(scores: Array) -> Array:
     """Keep the scores of the past and the present."""
-    return np.where(_past(*scores.shape[-2:]), scores, scores.dtype.type(0))
+    rows, columns = scores.shape[-2:]
+    if rows == columns == 1:  # of one token by itself: a recurrence is made of those
+        return scores
+    return np.where(_past(rows, columns), scores, scores.dtype.type(0))
 
 
 @lru_cache(maxsize=64)
@@ -145,8 +148,7 @@ class Parts:
     backward: Backward = field(default_factory=Backward)
 
 
-@dataclass(frozen=True)
-class _Chunk:
+class _Chunk(NamedTuple):
     """One chunk on its way through the kernel, with the state that it met."""
 
     span: slice
@@ -164,6 +166,7 @@ def _walk(parts: Parts, query: Array, key: Array, value: Array, state: Any) -> A
     precision = np.result_type(query.dtype, np.float32)
     q, k = (parts.operand(parts.features(x.astype(precision))) for x in (query, key))
     v = parts.operand(parts.values(value.astype(precision)))
+    transposed = k.swapaxes(-1, -2)
     memory = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), precision)
     z = np.zeros((*k.shape[:-2], k.shape[-1]), precision)
     if state is not None:
@@ -172,7 +175,7 @@ def _walk(parts: Parts, query: Array, key: Array, value: Array, state: Any) -> A
     for first in range(0, q.shape[-2], parts.chunk):
         span = slice(first, first + parts.chunk)
         qc, kc, vc = q[..., span, :], k[..., span, :], v[..., span, :]
-        scores = parts.scores(parts.mask(qc @ np.swapaxes(kc, -1, -2)))
+        scores = parts.scores(parts.mask(qc @ transposed[..., span]))
         numerator = qc @ memory + scores @ vc
         denominator = (qc @ z[..., None]) + scores.sum(-1, keepdims=True)
         output = parts.divide(numerator, denominator)
@@ -182,7 +185,7 @@ def _walk(parts: Parts, query: Array, key: Array, value: Array, state: Any) -> A
         weighed = written
         if parts.weighed is not None:
             weighed = _counted(kc, parts.weighed, sizes)
-        memory = parts.carried(memory + np.swapaxes(written, -1, -2) @ vc)
+        memory = parts.carried(memory + written.swapaxes(-1, -2) @ vc)
         z = parts.normalizer(parts.carried(z + weighed.sum(-2)))
     return chunks, (memory, z)
 

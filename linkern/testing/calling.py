@@ -4,6 +4,7 @@ This runs on the target's side of the fence. It compares nothing with anything e
 it reports.
 """
 
+import math
 import sys
 import threading
 from typing import Any
@@ -135,7 +136,7 @@ class Caller:
         return {name: place(x, style) for name, x in given.items()}
 
     def _buffer(self, name: str, x: NDArray[Any]) -> Any:
-        signature = (x.shape, x.dtype.name)
+        signature = (x.shape, x.dtype)
         fresh = self._framework.to_native(x, self._environment.device)
         kept = self._buffers.get(name)
         if self._framework.mutable and kept is not None and kept[0] == signature:
@@ -149,7 +150,7 @@ class Caller:
         if self._framework.mutable:
             # There may be several places of that size, and seven small ones are put
             # aside: with more than those, none is left as it was.
-            count = 8 if np.prod(shape) <= _SMALL_OUTPUT else 3
+            count = 8 if math.prod(shape) <= _SMALL_OUTPUT else 3
             held = [np.full(shape, np.nan, dtype) for _ in range(count)]
             native = [
                 self._framework.to_native(x, self._environment.device) for x in held
@@ -231,7 +232,7 @@ class Caller:
             return False
         native, before = self._returned
         after = self._framework.to_numpy(native)
-        return not np.array_equal(after, before, equal_nan=True)
+        return not _same(after, before)
 
     def _changed(
         self,
@@ -242,9 +243,7 @@ class Caller:
         changed = [
             name
             for name, x in given.items()
-            if not np.array_equal(
-                self._framework.to_numpy(natives[name]), _wide(x), equal_nan=True
-            )
+            if not _same(self._framework.to_numpy(natives[name]), _wide(x))
         ]
         around = [
             f"the memory around {name}"
@@ -279,7 +278,14 @@ class Caller:
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:
-    return x if x.dtype == np.float64 else x.astype(np.float32)
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays are equal; most are, and hold no NaN to look for."""
+    if one.shape == other.shape and (one == other).all():
+        return True
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _type_name(x: Any) -> str:

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from linkern.testing.assembly import Kernel, Parts, assemble, elu_plus_one, stateful
+from linkern.testing.assembly import (
+    Kernel,
+    Parts,
+    assemble,
+    elu_plus_one,
+    lower_triangle,
+    stateful,
+)
 
 __all__ = [
     "CORRECT",
@@ -31,7 +38,7 @@ def wide(*arrays: Array) -> list[Array]:
 def quadratic(query: Array, key: Array, value: Array) -> Array:
     """All scores at once."""
     q, k, v = wide(query, key, value)
-    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
+    scores = lower_triangle(elu_plus_one(q) @ elu_plus_one(k).swapaxes(-1, -2))
     return ((scores @ v) / scores.sum(-1, keepdims=True)).astype(query.dtype)
 
 
@@ -90,7 +97,7 @@ def tree_scan(query: Array, key: Array, value: Array) -> Array:
 def odd_then_even(query: Array, key: Array, value: Array) -> Array:
     """Sum odd and even keys apart, and add the two, the way split reductions do."""
     q, k, v = wide(query, key, value)
-    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
+    scores = lower_triangle(elu_plus_one(q) @ elu_plus_one(k).swapaxes(-1, -2))
     halves = [scores[..., i::2] @ v[..., i::2, :] for i in (1, 0)]
     weights = [scores[..., i::2].sum(-1, keepdims=True) for i in (1, 0)]
     return ((halves[0] + halves[1]) / (weights[0] + weights[1])).astype(query.dtype)
@@ -100,7 +107,7 @@ def divides_first(query: Array, key: Array, value: Array) -> Array:
     """Scale the queries, normalise the weights, then average, as softmax code does."""
     q, k, v = wide(query, key, value)
     q = elu_plus_one(q) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
-    scores = np.tril(q @ np.swapaxes(elu_plus_one(k), -1, -2))
+    scores = lower_triangle(q @ elu_plus_one(k).swapaxes(-1, -2))
     return ((scores / scores.sum(-1, keepdims=True)) @ v).astype(query.dtype)
 
 

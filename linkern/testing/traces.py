@@ -131,13 +131,18 @@ def restored() -> Iterator[None]:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Leave the random generators of this process as they are: it is not ours alone."""
-    with ExitStack() as undo:
-        undo.callback(random.setstate, random.getstate())
-        undo.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
-        torch: Any = sys.modules.get("torch")
-        if hasattr(torch, "is_grad_enabled"):
-            undo.callback(torch.set_rng_state, torch.get_rng_state())
+    of_python = random.getstate()
+    # As a dict, which is made in half the time of a tuple.
+    of_numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    torch: Any = sys.modules.get("torch")
+    of_torch = torch.get_rng_state() if hasattr(torch, "is_grad_enabled") else None
+    try:
         yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        if of_torch is not None:
+            torch.set_rng_state(of_torch)
 
 
 def _floating_point_environment() -> Callable[[], object]:

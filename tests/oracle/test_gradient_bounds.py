@@ -95,7 +95,7 @@ def by_autograd(form):
         found = torch.autograd.grad(output, leaves, torch.asarray(cotangent))
         return [x.numpy() for x in found]
 
-    kernel.__name__ = f"by_autograd_of_{form}"
+    kernel.__name__ = f"by_autograd_of_torch_{form}"
     return kernel
 
 

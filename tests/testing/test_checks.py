@@ -125,11 +125,25 @@ DTYPES = {"finite_differences": ("float64",)}
 
 def judge(kernel, check, **options):
     """The result of one check; what causes it is asked elsewhere."""
-    options = {"profile": "quick", "dtypes": ("float32",), **options}
-    plan = plan_of(
-        kernel, op="linear_attention", checks=[check], diagnose=False, **options
-    )
+    options = {
+        "op": "linear_attention",
+        "profile": "quick",
+        "dtypes": ("float32",),
+        **options,
+    }
+    plan = plan_of(kernel, checks=[check], diagnose=False, **options)
     return next(e.result for e in run(plan) if isinstance(e, CheckFinished))
+
+
+def judge_all(kernel, contract):
+    """The report of all checks, in the dtype in which most can go wrong."""
+    return verify(
+        kernel,
+        op="linear_attention",
+        contract=contract,
+        dtypes=("float32",),
+        profile="quick",
+    )
 
 
 # Those of operators with gates are seen to fail in test_family.
@@ -221,11 +235,11 @@ def test_a_kernel_that_rounds_between_its_sums_is_right_but_not_exact():
 
 def test_a_declared_epsilon_is_allowed_and_another_one_is_not():
     kernel = FAULTY["eps_1e-6"]
-    declared = {"contract": {"eps": "1e-6"}, "profile": "quick"}
-    assert verify(kernel, op="linear_attention", **declared).verdict == "passed"
+    assert judge_all(kernel, {"eps": "1e-6"}).verdict == "passed"
     for dtype in ("float32", "float64"):
-        other = {"contract": {"eps": "1e-5"}, "dtypes": (dtype,)}
-        assert judge(kernel, "value_on_reals", **other).verdict == "failed"
+        for eps, verdict in (("1e-6", "passed"), ("1e-5", "failed")):
+            declared = {"contract": {"eps": eps}, "dtypes": (dtype,)}
+            assert judge(kernel, "value_on_reals", **declared).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -239,15 +253,8 @@ def test_a_declared_epsilon_is_allowed_and_another_one_is_not():
     ],
 )
 def test_declared_relaxations_make_mutants_honest(mutant, declared):
-    report = verify(
-        FAULTY[mutant],
-        op="linear_attention",
-        contract=declared,
-        dtypes=("float32",),
-        profile="quick",
-    )
-    failed = [c for c in report.checks if c.verdict == "failed"]
-    assert [c.name for c in failed] == []
+    checks = judge_all(FAULTY[mutant], declared).checks
+    assert [c.name for c in checks if c.verdict == "failed"] == []
 
 
 def test_layouts_lengths_and_dims_are_respected():
@@ -266,8 +273,7 @@ def test_layouts_lengths_and_dims_are_respected():
         "equal_dims": True,
         "max_length": 64,
     }
-    report = verify(kernel, op="linear_attention", contract=contract, profile="quick")
-    assert report.verdict == "passed"
+    assert judge_all(kernel, contract).verdict == "passed"
 
 
 @pytest.mark.parametrize("layout", ["htd", "td"])
@@ -276,10 +282,7 @@ def test_fewer_axes(layout):
         assert query.ndim == len(layout)
         return quadratic(query, key, value)
 
-    report = verify(
-        kernel, op="linear_attention", contract={"layout": layout}, profile="quick"
-    )
-    assert report.verdict == "passed"
+    assert judge_all(kernel, {"layout": layout}).verdict == "passed"
 
 
 def test_the_same_seed_gives_the_same_report():
@@ -302,10 +305,8 @@ def test_a_noncausal_kernel_passes_its_own_operator_and_fails_the_causal_one():
     def kernel(query, key, value):
         return linkern.linear_attention(query, key, value, causal=False).output
 
-    options = {"profile": "quick", "checks": ["value_on_reals", "row_normalisation"]}
-    assert (
-        verify(kernel, op="linear_attention_noncausal", **options).verdict == "passed"
-    )
-    assert verify(kernel, op="linear_attention", **options).verdict == "failed"
-    swapped = verify(CORRECT["quadratic"], op="linear_attention_noncausal", **options)
-    assert swapped.verdict == "failed"
+    causal, both = CORRECT["quadratic"], "linear_attention_noncausal"
+    for check in ("value_on_reals", "row_normalisation"):
+        assert judge(kernel, check, op=both).verdict == "passed"
+    assert judge(kernel, "value_on_reals").verdict == "failed"
+    assert judge(causal, "value_on_reals", op=both).verdict == "failed"

@@ -357,9 +357,7 @@ def test_packed_sequences():
 # -- gradients
 
 
-def torch_kernel(*, erases, lost=False):
-    torch = pytest.importorskip("torch")
-
+def torch_kernel(torch, *, erases, lost=False):
     def kernel(query, key, value, log_decay=None, beta=None, *, initial_state=None):
         k, v, g = key, value, log_decay
         g = v.new_zeros(v.shape[:-1]) if g is None else g
@@ -396,18 +394,17 @@ GRADIENTS = ("gradient_value", "gradient_of_state", "finite_differences")
     ("op", "erases", "more"),
     [("gla", False, ("time_reversal_adjoint",)), ("kda", True, ())],
 )
-def test_gradients_of_gates(op, erases, more):
+def test_gradients_of_gates(op, erases, more, torch):
     options = {"framework": "torch", "dtypes": ("float64",)}
-    right = torch_kernel(erases=erases)
+    right = torch_kernel(torch, erases=erases)
     assert not complaints(right, op, *GRADIENTS, *more, **options)
-    wrong = torch_kernel(erases=erases, lost=True)
+    wrong = torch_kernel(torch, erases=erases, lost=True)
     assert fails(wrong, op, "gradient_value", "gradient of the log_decay", **options)
     assert fails(wrong, op, "finite_differences", **options)
 
 
-def test_gradients_whose_decays_are_off_by_one_are_found():
-    torch = pytest.importorskip("torch")
-    right = torch_kernel(erases=False)
+def test_gradients_whose_decays_are_off_by_one_are_found(torch):
+    right = torch_kernel(torch, erases=False)
 
     def wrong(query, key, value, log_decay=None):
         output, _ = right(query, key, value, log_decay)

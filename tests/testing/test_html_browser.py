@@ -32,12 +32,14 @@ QUIET = (
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--allow-file-access-from-files",  # the ruler looks into its frame
 )
-# A page with a frame as wide as a screen, which measures what is inside it.
+# A page with a frame for each page to measure, as wide as its screen, which measures
+# what is inside: a browser takes seconds to start, and none to lay out one page more.
+FRAME = '<iframe src="%s" style="border:0;width:%dpx;height:20000px"></iframe>'
 RULER = """<!doctype html><title></title>
-<iframe src="page.html" style="border:0;width:%dpx;height:20000px"></iframe>
+%s
 <script>
-onload = () => {
-  const page = document.querySelector("iframe").contentDocument;
+const measured = (frame) => {
+  const page = frame.contentDocument;
   const shown = [...page.querySelectorAll("figure > svg")].filter(
     (svg) => svg.checkVisibility());
   const box = (node) => node.getBoundingClientRect();
@@ -47,7 +49,7 @@ onload = () => {
     (text) => text.checkVisibility()));
   const root = page.documentElement;
   const style = page.defaultView.getComputedStyle(page.body);
-  document.title = JSON.stringify({
+  return {
     wider: root.scrollWidth - root.clientWidth,
     cut: labels.flat().filter((text) =>
       box(text).left < 0 || box(text).right > root.clientWidth)
@@ -59,7 +61,11 @@ onload = () => {
     empty: [...page.querySelectorAll("section, article, figure > svg, table, dd")]
       .filter((node) => node.checkVisibility() && box(node).height < 8).length,
     colours: [style.color, style.backgroundColor],
-  });
+  };
+};
+onload = () => {
+  const frames = [...document.querySelectorAll("iframe")];
+  document.title = JSON.stringify(frames.map(measured));
 };
 </script>
 """
@@ -92,12 +98,8 @@ def chromium():
 def visit(chromium, tmp_path):
     """Open a page, given as text."""
 
-    def open_page(text, *flags, wrapper=None):
-        (tmp_path / "page.html").write_text(text, encoding="utf-8")
-        name = "page.html"
-        if wrapper is not None:
-            name = "wrapper.html"
-            (tmp_path / name).write_text(wrapper, encoding="utf-8")
+    def open_page(text, *flags, name="page.html"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
         log = tmp_path / "net.json"
         done = subprocess.run(
             [
@@ -121,14 +123,20 @@ def visit(chromium, tmp_path):
 
 
 @pytest.fixture
-def measure(visit):
-    """Lay a page out on a screen of some width, and measure it."""
+def measure(visit, tmp_path):
+    """Lay pages out, each on a screen of some width, and measure them."""
 
-    def on_a_screen(text, width, *flags):
+    def on_screens(*pages, flags=()):
+        frames = []
+        for number, (text, width) in enumerate(pages):
+            name = f"page-{number}.html"
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            frames.append(FRAME % (name, width))
+        ruler = RULER % "\n".join(frames)
         window = f"--window-size={DESK},20000"
-        return json.loads(visit(text, window, *flags, wrapper=RULER % width).title)
+        return json.loads(visit(ruler, window, *flags, name="ruler.html").title)
 
-    return on_a_screen
+    return on_screens
 
 
 def requests_in(log):
@@ -182,46 +190,52 @@ def test_the_policy_stops_intruders(visit, plan, report):
     assert all("Content Security Policy" in line for line in seen.console)
 
 
-@pytest.mark.parametrize("width", [320, PHONE, 600, DESK])
-def test_it_fits_the_screen(measure, plan, report, width):
-    found = measure(page(plan, report), width)
-    assert found["wider"] == 0
-    assert found["cut"] == []
-    assert found["overlapping"] == []
-    assert found["empty"] == 0
-    assert found["figures"] == 8
+def test_it_fits_the_screen(measure, plan, report):
+    text = page(plan, report)
+    for found in measure(*((text, width) for width in (320, PHONE, 600, DESK))):
+        assert found["wider"] == 0
+        assert found["cut"] == []
+        assert found["overlapping"] == []
+        assert found["empty"] == 0
+        assert found["figures"] == 8
 
 
 def test_what_does_not_fit_would_be_seen(measure, plan, report):
     text = page(plan, report)
-    wide = measure(with_inside(text, "<div style='width:600px'>x</div>"), PHONE)
+    broken = (
+        with_inside(text, "<div style='width:600px'>x</div>"),
+        re.sub('class="([^"]*)roomy"', r'class="\1"', text),
+        text.replace("</desc>", "</desc><text x='120%'>far</text>", 1),
+        with_inside(text, "<section></section>"),
+    )
+    wide, crowded, far, hollow = measure(*((text, PHONE) for text in broken))
     assert wide["wider"] > 200
-    crowded = re.sub('class="([^"]*)roomy"', r'class="\1"', text)
-    assert measure(crowded, PHONE)["overlapping"]
-    far = text.replace("</desc>", "</desc><text x='120%'>far</text>", 1)
-    assert measure(far, PHONE)["cut"] == ["far"]
-    hollow = with_inside(text, "<section></section>")
-    assert measure(hollow, PHONE)["empty"] == 1
+    assert crowded["overlapping"]
+    assert far["cut"] == ["far"]
+    assert hollow["empty"] == 1
 
 
 def test_it_is_dark_where_that_is_preferred(measure, plan, report):
     def brightness(colour):
         return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
-    text = page(plan, report)
-    light = [brightness(c) for c in measure(text, DESK)["colours"]]
-    dark = [brightness(c) for c in measure(text, DESK, DARK)["colours"]]
+    text = page(plan, report), DESK
+    light, dark = (
+        [brightness(colour) for colour in measure(text, flags=flags)[0]["colours"]]
+        for flags in ((), (DARK,))
+    )
     assert light[1] - light[0] > 500
     assert dark[0] - dark[1] > 500
 
 
 def test_a_page_without_checks_renders(visit, measure, plan, report):
     nothing = Plan("module:kernel", "linear_attention")
-    for text in (
+    texts = (
         page(nothing, Report(nothing.target, nothing.op, {}, {}, ())),
         page(plan, replace(report, complete=False, checks=())),
-    ):
+    )
+    for text in texts:
         seen = visit(text)
         assert (seen.console, seen.requests) == ([], [])
-        found = measure(text, PHONE)
+    for found in measure(*((text, PHONE) for text in texts)):
         assert (found["wider"], found["empty"]) == (0, 0)

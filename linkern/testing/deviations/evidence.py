@@ -100,7 +100,8 @@ class Probe:
         inside = (low <= self.got) & (self.got <= high)
         # What is known not to be finite must not be, one way or the other.
         undefined = np.isnan(expected.output) & (expected.bound == 0)
-        inside = np.where(undefined, ~np.isfinite(self.got), inside)
+        if undefined.any():
+            inside = np.where(undefined, ~np.isfinite(self.got), inside)
         return np.asarray(inside | ~np.isfinite(expected.bound))
 
     def _spread(self, expected: Bounded) -> tuple[Real, Real]:
@@ -108,14 +109,16 @@ class Probe:
 
         What comes in another dtype than is due may have been rounded to either.
         """
-        low: list[Real] = []
-        high: list[Real] = []
+        ends = []
         for stored in map(numpy_dtype, {self.dtype, self.problem.scope.output_dtype}):
-            for ends, sign in ((low, -1), (high, 1)):
-                with np.errstate(all="ignore"):
-                    end = (expected.output + sign * expected.bound).astype(stored)
-                ends.append(end.astype(np.float64))
-        return np.minimum.reduce(low), np.maximum.reduce(high)
+            with np.errstate(all="ignore"):
+                low = (expected.output - expected.bound).astype(stored)
+                high = (expected.output + expected.bound).astype(stored)
+            ends.append((low.astype(np.float64), high.astype(np.float64)))
+        if len(ends) == 1:
+            return ends[0]
+        lows, highs = zip(*ends, strict=True)
+        return np.minimum.reduce(lows), np.maximum.reduce(highs)
 
 
 @dataclass(frozen=True, eq=False)

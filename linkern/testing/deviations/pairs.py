@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class Pairs:
     causal: bool
     cuts: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def seen(self) -> NDArray[np.bool_]:
         """Which pairs count in the operator, ``(T, S)``."""
         everything = np.ones((self.query.size, self.key.size), dtype=bool)

@@ -162,7 +162,8 @@ def attend(problem: Problem, exchanged: Variant) -> Bounded:
     key_dim = query.shape[-1]
     quotient = exchanged.quotient(contract.quotient(key_dim), key_dim)
     with np.errstate(all="ignore"):
-        finite = np.where(np.isfinite(value), value, 0.0)
+        all_finite = bool(np.isfinite(value).all())
+        finite = value if all_finite else np.where(np.isfinite(value), value, 0.0)
         sums = _summed(problem, exchanged, (query, key, finite), pairs)
         output = bounded_output(
             sums, quotient, _precisions(problem), chunk_size=contract.chunk_size
@@ -170,8 +171,9 @@ def attend(problem: Problem, exchanged: Variant) -> Bounded:
     if quotient.normalize and quotient.eps == 0:
         # Nothing over nothing.
         empty = sums.denominator_gauge + sums.denominator_slack == 0
-        output = _not_finite(output, np.broadcast_to(empty, output.output.shape))
-    if not np.isfinite(value).all():
+        if empty.any():
+            output = _not_finite(output, np.broadcast_to(empty, output.output.shape))
+    if not all_finite:
         output = _touched(output, exchanged.numerator(pairs), ~np.isfinite(value))
     return exchanged.finish(output)
 
@@ -212,6 +214,8 @@ def _summed(
         sums = _with_memory(sums, exchanged.handed, (a, b, value), pairs)
     if exchanged.divisor_row is not None:
         sums = divided_by_rows(sums, exchanged.divisor_row(pairs.query[:, 0]))
+    if exchanged.roundings == 0:
+        return sums
     return replace(sums, keys_seen=sums.keys_seen * (1 + exchanged.roundings))
 
 

@@ -19,8 +19,8 @@ def rounded_to(bits: int) -> Callable[[Array], Array]:
 
     def rounded(x: Array) -> Array:
         mantissa, exponent = np.frexp(x)
-        kept = np.round(mantissa * 2.0**bits) / 2.0**bits
-        return np.ldexp(kept, exponent).astype(np.asarray(x).dtype)
+        kept = np.rint(mantissa * 2.0**bits)
+        return np.ldexp(kept, exponent - bits).astype(np.asarray(x).dtype, copy=False)
 
     return rounded
 
