@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <vector>
+#include <sys/mman.h>
 
 #if !defined(__x86_64__) || defined(EMULATOR_UCONTEXT)
 #include <ucontext.h>
@@ -52,21 +52,27 @@ class Fiber {
  public:
   static constexpr std::size_t kStack = 256 << 10;
 
-  Fiber() { take_stack(); }
+  Fiber() {
+    // Not from malloc: ThreadSanitizer would write down of each byte who asked for it.
+    constexpr int kHow = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, kHow, -1, 0);
+    if (stack == MAP_FAILED) std::abort();
+    stack_ = static_cast<char*>(stack);
+#ifdef EMULATOR_TSAN
+    tsan_ = __tsan_create_fiber(0);
+#endif
+  }
   ~Fiber() {
-    end();
-    for (char* stack : stacks_) std::free(stack);
+#ifdef EMULATOR_TSAN
+    __tsan_destroy_fiber(tsan_);
+#endif
+    munmap(stack_, kStack);
   }
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
   // Has the next `enter` begin at `main`, which must not return.
   void begin(void (*main)()) {
-#ifdef EMULATOR_TSAN
-    // Who wrote to a stack is remembered, and may be of a block that nothing orders.
-    if (tsan_ != nullptr) take_stack();
-#endif
-    end();
 #ifdef EMULATOR_UCONTEXT
     getcontext(&own_);
     own_.uc_stack.ss_sp = stack_;
@@ -80,9 +86,6 @@ class Fiber {
     *--place = reinterpret_cast<void*>(main);
     for (int i = 0; i < 6; i++) *--place = nullptr;  // registers
     own_ = place;
-#endif
-#ifdef EMULATOR_TSAN
-    tsan_ = __tsan_create_fiber(0);
 #endif
     fake_stack_ = nullptr;
   }
@@ -130,19 +133,7 @@ class Fiber {
   }
 
  private:
-  void take_stack() {
-    stack_ = static_cast<char*>(std::malloc(kStack));
-    stacks_.push_back(stack_);
-  }
-  void end() {
-#ifdef EMULATOR_TSAN
-    if (tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
-    tsan_ = nullptr;
-#endif
-  }
-
   char* stack_ = nullptr;
-  std::vector<char*> stacks_;  // kept to the end: freeing one says that nobody uses it
 #ifdef EMULATOR_UCONTEXT
   ucontext_t own_, outer_;
 #else

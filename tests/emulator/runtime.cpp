@@ -61,7 +61,7 @@ struct Block;
 
 // One CUDA thread.
 struct Running : Thread {
-  Fiber fiber;
+  std::unique_ptr<Fiber> fiber;
   State state = State::runs;
   bool gave_way = false;
   int number = 0, line = 0, group = 0, barriers = 0;
@@ -117,7 +117,7 @@ template <class Items> void shuffle(Items& items, std::uint64_t& random) {
 
 void leave(bool done = false) {
   statistics.switches++;
-  self().fiber.leave(done);
+  self().fiber->leave(done);
 }
 
 // The nth access of each lane since they last met is one instruction, if they agree.
@@ -251,7 +251,7 @@ namespace {
 
 void thread_main() {
   Running& thread = self();
-  thread.fiber.entered();
+  thread.fiber->entered();
   acquire(&begun);
   kernel(arguments);
   release(&ended);
@@ -272,7 +272,7 @@ void thread_main() {
 bool run(Running& thread) {
   if (thread.state != State::runs || thread.gave_way || !failure.empty()) return false;
   current = &thread;
-  thread.fiber.enter();
+  thread.fiber->enter();
   return true;
 }
 
@@ -301,11 +301,31 @@ bool turn(Block& block) {
   return ran;
 }
 
+// Making a fiber takes longer than most of them run, so they are kept. To ThreadSanitizer
+// what one has done comes before what it does next: it may be of another thread in another
+// launch, but not in another block of the same launch, to which nothing is ordered.
+#ifdef EMULATOR_TSAN
+constexpr bool kFreshInEachBlock = true;
+#else
+constexpr bool kFreshInEachBlock = false;
+#endif
+typedef std::vector<std::unique_ptr<Fiber>> Fibers;
+// Never destroyed: who watches them may be gone by then.
+Fibers &idle = *new Fibers, &left_behind = *new Fibers;
+
+std::unique_ptr<Fiber> idle_fiber() {
+  if (idle.empty()) return std::make_unique<Fiber>();
+  std::unique_ptr<Fiber> fiber = std::move(idle.back());
+  idle.pop_back();
+  return fiber;
+}
+
 void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) {
   // Fresh for each block, and nothing in it is a number.
   if (posix_memalign(reinterpret_cast<void**>(&block.shared), 1024, std::max<std::size_t>(shared, 1)))
     std::abort();
   std::memset(block.shared, 0xff, shared);
+  release(&begun);
   int count = int(block.threads.size());
   block.left = count;
   block.waiting = 0;
@@ -339,7 +359,9 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
     thread.group = thread.barriers = 0;
     thread.copies.clear();
     thread.accesses.clear();
-    thread.fiber.begin(thread_main);
+    if (kFreshInEachBlock && thread.fiber) left_behind.push_back(std::move(thread.fiber));
+    if (!thread.fiber) thread.fiber = idle_fiber();
+    thread.fiber->begin(thread_main);
   }
 }
 
@@ -353,7 +375,6 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   long next = 0;
   // Kept to the end: to give it back is to say that nobody uses it any more.
   std::vector<unsigned char*> memories;
-  release(&begun);
   std::vector<std::unique_ptr<Block>> resident(
       std::min<long>(std::max(settings.resident, 1), total));
   for (auto& block : resident) {
@@ -391,6 +412,10 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   }
   acquire(&ended);
   for (unsigned char* memory : memories) std::free(memory);
+  for (auto& block : resident)
+    for (auto& thread : block->threads) left_behind.push_back(std::move(thread->fiber));
+  for (auto& fiber : left_behind) idle.push_back(std::move(fiber));
+  left_behind.clear();
   current = nullptr;
 }
 

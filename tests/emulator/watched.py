@@ -25,7 +25,11 @@ ROOT = Path(__file__).parents[2]
 _BEGINS = "=== run "
 _LIBRARY = {"thread": "libtsan.so", "address": "libasan.so"}
 _OPTIONS = {
-    "thread": {"TSAN_OPTIONS": "exitcode=0 halt_on_error=1 report_signal_unsafe=0"},
+    "thread": {
+        # Fibers that are kept count as threads for which it would wait.
+        "TSAN_OPTIONS": "exitcode=0 halt_on_error=1 report_signal_unsafe=0"
+        " atexit_sleep_ms=0"
+    },
     "address": {
         "ASAN_OPTIONS": "detect_leaks=0 exitcode=0",
         "UBSAN_OPTIONS": "halt_on_error=1 exitcode=0",
