@@ -89,8 +89,8 @@ def backward(
     if parts.segments > 1:
         there, segment = walk.cut_of(of), parts.chunks * cut.tokens
         assert there is not None
-        more = walk.keep(device, of, there, parts.segments, segment, (None, None))
-        launches, kept = more
+        lengths = parts.segments, segment
+        launches, kept = walk.keep(device, of, there, *lengths, (None, None))
     lines = of.heads, parts.groups
     work = _Work(
         cotangent,

@@ -55,10 +55,10 @@ def read(path: Path, schema: str, command: str) -> Iterator[Any]:
 
 def rows_as(kind: type[Row], found: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
     """Return rows, a dataclass with a spread of seconds, without what is derived."""
-    names: Any = kind
+    made: Any = kind
+    own = made.__dataclass_fields__
     rows = []
     for row in found:
-        own = names.__dataclass_fields__
         fields = {name: x for name, x in row.items() if name in own}
         if fields["seconds"] is not None:
             fields["seconds"] = Spread(**fields["seconds"])

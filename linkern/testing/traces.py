@@ -132,15 +132,16 @@ def restored() -> Iterator[None]:
 def generators_kept() -> Iterator[None]:
     """Leave the random generators of this process as they are: it is not ours alone."""
     of_python = random.getstate()
-    # As a dict, which is made in half the time of a tuple.
-    of_numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    # The global generator is what a kernel may use; as a dict, since a tuple of its
+    # state takes twice as long.
+    of_numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 -- as said above
     torch: Any = sys.modules.get("torch")
     of_torch = torch.get_rng_state() if hasattr(torch, "is_grad_enabled") else None
     try:
         yield
     finally:
         random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
+        np.random.set_state(of_numpy)  # noqa: NPY002 -- as said above
         if of_torch is not None:
             torch.set_rng_state(of_torch)
 
