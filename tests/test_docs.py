@@ -30,7 +30,7 @@ def test_examples_of_pages(page):
 def test_examples_of_docstrings(name):
     module = importlib.import_module(name)
     assert doctest.testmod(module).failed == 0
-    if name in ("linkern.feature_maps", "linkern._state"):
+    if name in ("linkern.feature_maps", "linkern.state"):
         assert doctest.testmod(module).attempted >= 3
     if name.startswith("linkern.operators."):
         assert doctest.testmod(module).attempted >= 3

@@ -92,9 +92,9 @@ def test_all_is_true(name):
         packages = (
             "linkern.adapters",
             "linkern.bench.cuda",
-            "linkern.testing.deviations",
+            "linkern.testing.diagnosis.hypotheses",
         )
-        assert name in packages or name.startswith("linkern.testing.scripts")
+        assert name in packages or name.startswith("linkern.testing.runner.scripts")
         return
     for public in module.__all__:
         assert hasattr(module, public), public

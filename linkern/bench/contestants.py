@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern._decoder import Decoder
 from linkern.attention import softmax_attention
 from linkern.bench import torch_contestants
 from linkern.bench.generation import Contestant
+from linkern.decoding import Decoder
 
 __all__ = ["BASELINE", "Tokens", "attention_alone"]
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from linkern.bench import truth
-from linkern.bench.peers import LIMITS, OURS, PEERS, left_out, peer_named, takes_part
+from linkern.bench.peers import (
+    LIMITS,
+    OURS,
+    PEERS,
+    left_out,
+    peer_named,
+    takes_part,
+)
 from linkern.bench.tasks import TASKS, Inputs, Task
 from linkern.bench.worker import Prepared, Worker
 

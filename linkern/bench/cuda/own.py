@@ -13,7 +13,7 @@ from linkern.bench.cuda.clocks import CuPyClock
 from linkern.bench.cuda.prepared import OnDevice
 from linkern.bench.cuda.tasks import COPIED, rotated
 from linkern.bench.tasks import Inputs, Real, Task
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["copy", "prepare"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from linkern.bench.cuda.clocks import Clock
 from linkern.bench.cuda.tasks import DRAWN
 from linkern.bench.tasks import Inputs, Real, Task
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["OnDevice", "as_bits", "from_bits", "numbers_of_heads", "parts"]
 

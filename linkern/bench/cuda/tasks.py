@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from linkern.bench.tasks import Inputs, Real, Task
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = [
     "ALLOWED",

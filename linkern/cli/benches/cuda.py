@@ -14,7 +14,8 @@ from linkern.bench.cuda.tasks import TASKS
 from linkern.bench.peers import OURS, Peer, takes_part
 from linkern.bench.tasks import Task
 from linkern.cli.benches.showing import progress, say
-from linkern.testing import UsageError, rendering
+from linkern.testing import UsageError
+from linkern.testing.report import terminal
 
 __all__ = ["measure_on_cuda"]
 
@@ -49,7 +50,7 @@ def measure_on_cuda(options: dict[str, Any], commit: str) -> None:
     def run_of(rows: Sequence[Row]) -> Run:
         return Run(machine, commit, options["seed"], tuple(rows))
 
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     for line in (*machine.lines(), f"commit {commit or 'unknown'}"):
         say(console, line)
     for peer in peers:

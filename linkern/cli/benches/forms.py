@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from linkern._cpu.threads import cores
 from linkern.bench import tables
 from linkern.bench.machine import this_machine
 from linkern.bench.panels import draw_run
@@ -24,7 +23,9 @@ from linkern.bench.timing import Schedule
 from linkern.cli.benches.cuda import measure_on_cuda
 from linkern.cli.benches.showing import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
-from linkern.testing import UsageError, rendering
+from linkern.kernels.numpy.threads import cores
+from linkern.testing import UsageError
+from linkern.testing.report import terminal
 
 __all__ = ["bench"]
 
@@ -108,7 +109,7 @@ def _measure(options: dict[str, Any]) -> None:
     tasks = _tasks(options["tasks"], quick=quick)
     peers = _peers(options["peers"], tasks)
     old = None if options["compared"] is None else read_run(options["compared"])
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     machine, commit = this_machine(), _commit()  # the load is that of others
 
     def run_of(rows: Sequence[Row]) -> Run:

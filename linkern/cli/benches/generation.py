@@ -15,7 +15,8 @@ from linkern.bench.report import Report, quoted_table, write_json
 from linkern.bench.timing import Schedule
 from linkern.cli.benches.showing import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
-from linkern.testing import UsageError, rendering
+from linkern.testing import UsageError
+from linkern.testing.report import terminal
 
 __all__ = ["generation"]
 
@@ -60,7 +61,7 @@ def generation(**options: Any) -> None:
 
     Exit code: 0 measured; 2 the options cannot be used.
     """
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     try:
         if options["plot_path"] is not None:
             require_matplotlib()
