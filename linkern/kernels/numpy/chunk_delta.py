@@ -125,7 +125,7 @@ class Block:
         return side_by_side(heads, chunks, *axes, dtype=self.dtype)
 
     def _prepare_readers(self, rows: int) -> None:
-        """Erases and queries read keys together; transpose_state, queries read values."""
+        """Erases and queries read keys together; with `transpose_state`, values."""
         kind, size = self.kind, self.shape.size
         sorts = [(kind.early_erase, True)] if kind.erases else []
         query = (kind.early_read, kind.early_read)

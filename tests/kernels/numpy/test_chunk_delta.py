@@ -1,4 +1,4 @@
-"""The NumPy engine for terms that forget by channel, erase, read early or transpose_state.
+"""The NumPy engine for channel decays, erases, early reads and transposed states.
 
 The judge is the equation of one token, run in float64. Each law is a function of the
 implementation, and is seen to fail on wrong ones.

@@ -54,7 +54,7 @@ def recurrent(device: Device, memory: Array, of: Terms) -> tuple[Array, Array]:
         If the terms read along the values.
     """
     if of.transpose_state:
-        msg = "`transpose_state` terms have no kernel; transpose the memory and the terms."
+        msg = "no kernel takes `transpose_state`; transpose memory and terms."
         raise ValueError(msg)
     arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
     lead = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
