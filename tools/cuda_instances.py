@@ -16,12 +16,16 @@ import numpy as np
 from linkern import feature_maps
 from linkern.core.recurrence import Terms
 from linkern.decoding.cuda import CudaDecoder
-from linkern.kernels.cuda.attend import acts_on_entries, attend, feature_map_name
 from linkern.kernels.cuda.backward import pullback
+from linkern.kernels.cuda.forward import (
+    acts_on_entries,
+    attend,
+    feature_map_name,
+    recurrent,
+)
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import IO
 from linkern.kernels.cuda.plan import decode
-from linkern.kernels.cuda.plan.recurrent import recurrent
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
