@@ -165,20 +165,20 @@ def test_the_record_is_of_the_kernels_of_today(tool):
     assert checked(tool, recorded, {}, instances()) == ([], True)
 
 
-def test_what_is_still_true_is_not_compiled_again(tool, monkeypatch):
+def test_what_is_current_is_not_compiled_again(tool, monkeypatch):
     budgets = tool.kernel_budgets
     monkeypatch.setattr(tool.nvrtc, "version", lambda: "13.0")
     monkeypatch.setattr(budgets, "nvrtc", tool.nvrtc)
     recorded = record_with(tool)
-    known = budgets.still_true(recorded, [ONE])
+    known = budgets.current(recorded, [ONE])
     assert known == recorded["targets"]
     wider = ONE._replace(shared=2000)
     found = budgets.measured([wider], budgets.RECORDED, known=known)
     assert found == found_with(dynamic=2000)
     recorded["texts"]["chunk_fwd_simt"] = "another"
-    assert budgets.still_true(recorded, [ONE]) == {target: {} for target in TARGETS}
+    assert budgets.current(recorded, [ONE]) == {target: {} for target in TARGETS}
     recorded["compiler"] = "12.9"
-    assert budgets.still_true(recorded, [ONE]) == {}
+    assert budgets.current(recorded, [ONE]) == {}
 
 
 def test_a_record_is_read_as_it_was_written(tool):
