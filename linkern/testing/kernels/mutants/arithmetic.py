@@ -12,7 +12,7 @@ from linkern.testing.kernels.assembly import (
     elu_plus_one,
     rounded_to,
 )
-from linkern.testing.kernels.mutants.catalogue import LINEAR, enter
+from linkern.testing.kernels.mutants.catalogue import enter
 
 __all__: list[str] = []
 
@@ -59,7 +59,6 @@ def _expands_the_sum_of_scores(numerator: Array, denominator: Array) -> Array:
 
 enter(
     "eps_1e-6",
-    LINEAR,
     assemble(Parts(divide=_plus(1e-6))),
     "kornia, fast-transformers",
     "row_normalisation",
@@ -67,7 +66,6 @@ enter(
 )
 enter(
     "eps_1e-10",
-    LINEAR,
     assemble(Parts(divide=_plus(1e-10))),
     "fla naive_chunk_linear_attn",
     "row_normalisation",
@@ -75,7 +73,6 @@ enter(
 )
 enter(
     "denominator_clamped",
-    LINEAR,
     assemble(Parts(divide=lambda n, d: n / np.maximum(d, 1e-3))),
     "linear-attention-transformer",
     "row_normalisation",
@@ -83,23 +80,18 @@ enter(
 )
 enter(
     "coarse_reciprocal",
-    LINEAR,
     assemble(Parts(divide=_coarse_reciprocal)),
     "rcp.approx",
-    "value_on_reals",
     cause="coarse_reciprocal",
 )
 enter(
     "bfloat16_state",
-    LINEAR,
     assemble(Parts(carried=rounded_to(8))),
     "ollama #15865",
-    "value_on_reals",
     cause="state_rounded",
 )
 enter(
     "tfloat32_state",
-    LINEAR,
     assemble(Parts(carried=rounded_to(11))),
     "state kept in tensor cores",
     "value_on_random_reals",
@@ -107,31 +99,24 @@ enter(
 )
 enter(
     "bfloat16_normalizer",
-    LINEAR,
     assemble(Parts(normalizer=rounded_to(8))),
     "fla: `k_cum` in k.dtype",
-    "value_on_reals",
     cause="normalizer_rounded",
 )
 enter(
     "bfloat16_scores",
-    LINEAR,
     assemble(Parts(scores=rounded_to(8))),
     "scores stored for a second product",
-    "value_on_reals",
     cause="scores_rounded",
 )
 enter(
     "tfloat32_operands",
-    LINEAR,
     assemble(Parts(operand=rounded_to(11))),
     "allow_tf32 by default",
-    "value_on_reals",
     cause="operands_rounded",
 )
 enter(
     "float16_values",
-    LINEAR,
     assemble(Parts(values=_through_float16)),
     "vllm #54308: readout in float16",
     "scaling_of_values",
@@ -139,15 +124,12 @@ enter(
 )
 enter(
     "output_truncated",
-    LINEAR,
     assemble(Parts(finish=_truncated_to(16))),
     "stores by bit shift",
-    "value_on_reals",
     cause="output_truncated",
 )
 enter(
     "all_in_float16",
-    LINEAR,
     _all_float16,
     "fast-transformers #32: sums of keys overflow",
     "ranges",
@@ -155,14 +137,12 @@ enter(
 )
 enter(
     "denominator_squared_on_the_way",
-    LINEAR,
     assemble(Parts(divide=_expands_the_sum_of_scores)),
     "fla #122: overflow inside, not in the result",
     "ranges",
 )
 enter(
     "decays_by_rounding",
-    LINEAR,
     assemble(Parts(carried=lambda x: x * np.asarray(1 - 2.0**-13, x.dtype))),
     "lightning attention run with a decay that should be one",
     "value_on_random_reals",
@@ -170,7 +150,6 @@ enter(
 )
 enter(
     "values_clipped",
-    LINEAR,
     assemble(Parts(values=lambda v: np.clip(v, -1000, 1000))),
     "clamping against overflow",
     "scaling_of_values",

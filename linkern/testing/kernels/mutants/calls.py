@@ -13,7 +13,7 @@ from linkern.testing.kernels.assembly import (
     elu_plus_one,
 )
 from linkern.testing.kernels.correct.linear import featured, quadratic
-from linkern.testing.kernels.mutants.catalogue import LINEAR, enter
+from linkern.testing.kernels.mutants.catalogue import enter
 
 __all__: list[str] = []
 
@@ -163,7 +163,6 @@ def _writes_past_the_end(query: Array, key: Array, value: Array) -> Array:
 
 enter(
     "overwrites_key",
-    LINEAR,
     _overwrites_key,
     "feature maps applied in place",
     "inputs_untouched",
@@ -172,7 +171,6 @@ enter(
 )
 enter(
     "returns_zeros",
-    LINEAR,
     _returns_zeros,
     "a kernel that never ran",
     "row_normalisation",
@@ -180,7 +178,6 @@ enter(
 )
 enter(
     "returns_float64",
-    LINEAR,
     _returns_float64,
     "promotion by a scalar",
     "shape_and_dtype",
@@ -189,7 +186,6 @@ enter(
 )
 enter(
     "returns_list",
-    LINEAR,
     _returns_list,
     "not an array of the library",
     "shape_and_dtype",
@@ -197,7 +193,6 @@ enter(
 )
 enter(
     "transposes_output",
-    LINEAR,
     _transposes_output,
     "fla #547",
     "shape_and_dtype",
@@ -205,7 +200,6 @@ enter(
 )
 enter(
     "jitters",
-    LINEAR,
     _jitters,
     "fla #945: other bits at every call",
     "determinism",
@@ -214,7 +208,6 @@ enter(
 )
 enter(
     "replays_by_address",
-    LINEAR,
     _replays_by_address,
     "gpu-mode e9984e4: replayed outputs",
     "determinism",
@@ -223,7 +216,6 @@ enter(
 )
 enter(
     "keeps_features_by_address",
-    LINEAR,
     _keeps_features_by_address,
     "caches keyed by pointer",
     "freshness",
@@ -232,7 +224,6 @@ enter(
 )
 enter(
     "keeps_state_between_calls",
-    LINEAR,
     _keeps_state_between_calls,
     "flashserve NPU #281",
     "determinism",
@@ -241,7 +232,6 @@ enter(
 )
 enter(
     "returns_one_buffer",
-    LINEAR,
     _returns_one_buffer,
     "static outputs of captured graphs",
     "freshness",
@@ -250,7 +240,6 @@ enter(
 )
 enter(
     "shares_scratch",
-    LINEAR,
     _shares_scratch,
     "a workspace allocated once",
     "thread_safety",
@@ -258,7 +247,6 @@ enter(
 )
 enter(
     "seeds_generator",
-    LINEAR,
     _seeds,
     "reproducible features at everyone's cost",
     "leaves_no_trace",
@@ -266,7 +254,6 @@ enter(
 )
 enter(
     "assumes_contiguous",
-    LINEAR,
     _assumes_contiguous,
     "fla #627, #871",
     "strides",
@@ -274,7 +261,6 @@ enter(
 )
 enter(
     "reads_past_the_end",
-    LINEAR,
     _reads_past_the_end,
     "fla #1142: masked by multiplication",
     "nothing_leaks_from_padding",
@@ -282,7 +268,6 @@ enter(
 )
 enter(
     "writes_past_the_end",
-    LINEAR,
     _writes_past_the_end,
     "fla #1103",
     "nothing_leaks_from_padding",
@@ -290,7 +275,6 @@ enter(
 )
 enter(
     "swallows_nan",
-    LINEAR,
     assemble(Parts(values=np.nan_to_num)),
     "nan_to_num against bad batches",
     "nan_policy",

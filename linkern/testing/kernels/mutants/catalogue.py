@@ -6,9 +6,7 @@ from typing import Any
 
 from linkern.testing.kernels.assembly import Kernel
 
-__all__ = ["LINEAR", "MUTANTS", "Mutant", "enter"]
-
-LINEAR = "linear_attention"
+__all__ = ["MUTANTS", "Mutant", "enter"]
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,13 @@ MUTANTS: dict[str, Mutant] = {}
 
 def enter(
     name: str,
-    op: str,
     kernel: Kernel,
     precedent: str,
     *checks: str,
+    op: str = "linear_attention",
     **fields: Any,
 ) -> None:
-    """Add a mutant to the catalogue; other `fields` are those of `Mutant`."""
+    """Add a mutant; `checks` are ``value_on_reals`` if none is named."""
     assert name not in MUTANTS, name
-    assert checks, name
+    checks = checks or ("value_on_reals",)
     MUTANTS[name] = Mutant(name, op, kernel, precedent, checks, **fields)

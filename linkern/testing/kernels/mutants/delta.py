@@ -94,122 +94,114 @@ def _rate_not_written(terms: Terms) -> Terms:
 
 enter(
     "erases_undecayed_state",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", terms=_early),
     "#43: fla d1fc1c54: another update rule in its place",
-    "value_on_reals",
+    op="gated_delta_rule",
     cause="erases_before_decay",
 )
 enter(
     "removes_from_decayed_state",
-    "rwkv7",
     recurrence("rwkv7", terms=_late),
     "#91: fla #351: conventions of RWKV7",
-    "value_on_reals",
+    op="rwkv7",
     cause="erases_after_decay",
 )
 enter(
     "no_erase_without_gate",
-    "gated_delta_rule",
     _without_gate("gated_delta_rule"),
     "#44: fla f636f5a1",
     "option_neutrality",
+    op="gated_delta_rule",
     cause="no_erase_without_gate",
 )
 enter(
     "never_erases",
-    "kda",
     recurrence("kda", terms=_never),
     "#44: fla f636f5a1",
     *INTEGERS,
+    op="kda",
     cause="no_erase",
 )
 enter(
     "no_erase_at_chunk_edge",
-    "delta_rule",
     recurrence("delta_rule", terms=_skipped_at_edges),
     "#48: fla bb1f9b9c: sub-blocks of the triangular system",
     *INTEGERS,
+    op="delta_rule",
     cause="erase_lost_at_chunk_edge",
 )
 enter(
     "last_row_not_substituted",
-    "kda",
     recurrence("kda", solve=_without_last_row),
     "#49: fla 370fe304: the end of the substitution",
     *INTEGERS,
+    op="kda",
 )
 enter(
     "inverse_cut_short",
-    "delta_rule",
     recurrence("delta_rule", solve=_first_term),
     "#16: fla 91d870f8: blocks of the inverse",
     *INTEGERS,
+    op="delta_rule",
 )
 enter(
     "low_rank_vectors_exchanged",
-    "dplr",
     recurrence("dplr", terms=_exchanged),
     "#92: fla 505809bf: arguments in another order",
-    "value_on_reals",
+    op="dplr",
     cause="a_and_b_exchanged",
 )
 enter(
     "rates_of_wrong_heads",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", inputs=_rates_tiled),
     "#52: fla 59f3f67e",
-    "value_on_reals",
+    op="gated_delta_rule",
     cause="beta_of_wrong_heads",
     contract={"value_groups": True},
 )
 enter(
     "rates_clipped",
-    "delta_rule",
     recurrence("delta_rule", inputs=_rates_clipped),
     "#114: sglang #30860: clamped gates",
-    "value_on_reals",
+    op="delta_rule",
     cause="beta_clipped",
 )
 enter(
     "rates_left_out",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", inputs=_rates_of_one),
     "#98: fla d28b3e1c: vectors of beta",
-    "value_on_reals",
+    op="gated_delta_rule",
     cause="beta_ignored",
 )
 enter(
     "rate_not_written",
-    "kda",
     recurrence("kda", terms=_rate_not_written),
     "#98: fla d28b3e1c",
-    "value_on_reals",
+    op="kda",
     cause="beta_not_on_values",
 )
 enter(
     "norm_with_epsilon_outside",
-    "gated_delta_rule",
     recurrence(
         "gated_delta_rule", takes_packed=True, inputs=unit_rows(1e-2, outside=True)
     ),
     "#90: fla cde25dfd; #136: maxtext #5295",
-    "value_on_reals",
+    op="gated_delta_rule",
     contract={"l2norm": 1e-2},
 )
 enter(
     "scale_left_out",
-    "simple_gla",
     recurrence("simple_gla", scale=lambda *_: 1.0),
     "#60: fla 85992884",
     *INTEGERS,
+    op="simple_gla",
     cause="other_scale",
 )
 enter(
     "scale_twice",
-    "delta_rule",
     recurrence("delta_rule", scale=lambda scale, _: scale * scale),
     "#60: fla 85992884",
     *INTEGERS,
+    op="delta_rule",
     cause="other_scale",
 )

@@ -127,158 +127,145 @@ def _first_bonus(call: Inputs) -> Inputs:
 
 enter(
     "exp_before_mask",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", decays=_before_the_mask),
     "#33: fla 7d808a33",
     *EXTREME,
+    op="gated_delta_rule",
 )
 enter(
     "mask_by_multiplication",
-    "dplr",
     recurrence("dplr", decays=_before_the_mask),
     "#32: fla 6cc3736b",
     *EXTREME,
+    op="dplr",
 )
 enter(
     "decays_divided_out",
-    "gla",
     recurrence("gla", decays=_divided_out),
     "#30: fla 458c0186",
-    "value_on_reals",
+    op="gla",
 )
 enter(
     "tail_rows_with_zero_gate",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", decays=_tail_unmasked),
     "#16: fla 91d870f8",
     *EXTREME,
+    op="gated_delta_rule",
 )
 enter(
     "future_pairs_in_chunk",
-    "simple_gla",
     recurrence("simple_gla", decays=_unmasked),
     "#124: tilelang-ascend #1460; #121: attention-gym #337",
     "causality",
     "value_on_integers",
+    op="simple_gla",
 )
 enter(
     "gate_sums_in_bfloat16",
-    "gla",
     recurrence("gla", decays=_narrow_sums),
     "#81: fla 998de589",
-    "value_on_reals",
+    op="gla",
 )
 enter(
     "carried_state_not_decayed",
-    "gla",
     recurrence("gla", since=np.ones_like),
     "#57: fla 9d148e32",
-    "value_on_reals",
+    op="gla",
 )
 enter(
     "edge_of_chunk_not_decayed",
-    "kda",
     recurrence("kda", terms=_edges_open),
     "#110: vllm #23279: decays counted from chunk starts",
-    "value_on_reals",
+    op="kda",
     cause="decay_lost_at_chunk_edge",
 )
 enter(
     "gates_of_first_head",
-    "kda",
     recurrence("kda", inputs=_of_decays(_first_head)),
     "#17: fla d38ed8b5",
     "value_on_reals",
     "heads_independent",
+    op="kda",
     cause="gates_of_first_head",
 )
 enter(
     "gates_to_base_two",
-    "kda",
     recurrence("kda", inputs=_of_decays(lambda g: g * g.dtype.type(np.log(2)))),
     "#114: sglang #30860",
-    "value_on_reals",
+    op="kda",
     cause="gates_to_base_2",
 )
 enter(
     "gates_scaled_for_base_two",
-    "simple_gla",
     recurrence("simple_gla", inputs=_of_decays(lambda g: g / g.dtype.type(np.log(2)))),
     "#114: sglang #30860: exp of a gate that was made for exp2",
-    "value_on_reals",
+    op="simple_gla",
     cause="gates_from_base_2",
 )
 enter(
     "gates_clamped",
-    "gated_delta_rule",
     recurrence(
         "gated_delta_rule", inputs=_of_decays(lambda g: np.maximum(g, g.dtype.type(-5)))
     ),
     "#120: cudnn-frontend #1017: a gate bound of -5",
     "value_on_reals",
     "decay_extremes",
+    op="gated_delta_rule",
     cause="gates_clamped",
 )
 enter(
     "decays_left_out",
-    "simple_gla",
     recurrence("simple_gla", inputs=_of_decays(np.zeros_like)),
     "#58: fla 6315d0ba: the decay of a branch that is not taken",
-    "value_on_reals",
+    op="simple_gla",
     cause="no_decay",
 )
 enter(
     "gate_after_write",
-    "gla",
     recurrence("gla", terms=_after_the_write),
     "#31: fla 0c1c0b65: exclusive and inclusive sums exchanged",
-    "value_on_reals",
+    op="gla",
     cause="decay_after_write",
 )
 enter(
     "gate_of_token_before",
-    "simple_gla",
     recurrence("simple_gla", terms=_after_the_read),
     "#57: fla 9d148e32: decays off by one",
-    "value_on_reals",
+    op="simple_gla",
     cause="gates_of_token_before",
 )
 enter(
     "missing_gate_is_half",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", inputs=_missing_is_half),
     "#12: fla 23da0a15: what a gate of None leaves undefined",
     "option_neutrality",
+    op="gated_delta_rule",
     cause="missing_gate_not_neutral",
 )
 enter(
     "decays_at_every_micro_step",
-    "gated_delta_product",
     recurrence("gated_delta_product", terms=_at_every_step),
     "#66: fla 01f02517, #51: fla 769035e9: sizes of steps for those of tokens",
-    "value_on_reals",
+    op="gated_delta_product",
     cause="decay_at_every_micro_step",
 )
 enter(
     "reads_after_write",
-    "rwkv6",
     recurrence("rwkv6", terms=_reads_after),
     "#31: fla 0c1c0b65",
-    "value_on_reals",
+    op="rwkv6",
     cause="bonus_read_after",
 )
 enter(
     "bonus_of_first_head",
-    "rwkv6",
     recurrence("rwkv6", inputs=_first_bonus),
     "#4: fla 40334f1c: strides that forget the heads",
-    "value_on_reals",
+    op="rwkv6",
     cause="bonus_of_first_head",
 )
 enter(
     "slots_of_values_not_decayed",
-    "gsa",
     slot_attention(value_decays=np.ones_like),
     "#26: fla 3a904f02: gates of one pass of two",
-    "value_on_reals",
+    op="gsa",
 )

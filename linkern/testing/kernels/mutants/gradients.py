@@ -16,7 +16,7 @@ from linkern.testing.kernels.assembly import (
     rounded_to,
     stateful,
 )
-from linkern.testing.kernels.mutants.catalogue import LINEAR, enter
+from linkern.testing.kernels.mutants.catalogue import enter
 from linkern.testing.kernels.mutants.structure import edge
 
 __all__: list[str] = []
@@ -96,7 +96,6 @@ def _usual(scale: float, key_dim: int) -> float:
 
 enter(
     "key_gradient_without_normalizer",
-    LINEAR,
     stateful(Parts(backward=Backward(key_divisor=0.0))),
     "fla #875: dk",
     "gradient_identities",
@@ -104,7 +103,6 @@ enter(
 )
 enter(
     "query_gradient_without_normalizer",
-    LINEAR,
     stateful(Parts(backward=Backward(query_divisor=0.0))),
     "fla #875",
     "gradient_identities",
@@ -112,7 +110,6 @@ enter(
 )
 enter(
     "value_gradient_without_diagonal",
-    LINEAR,
     stateful(Parts(backward=Backward(mask=lambda s: np.tril(s, -1)))),
     "fla f238b867: dv misses a term",
     "gradient_value",
@@ -120,7 +117,6 @@ enter(
 )
 enter(
     "query_lost_at_edge_backwards",
-    LINEAR,
     stateful(Parts(backward=Backward(counted=edge(0)))),
     "fla 9d148e32",
     "gradient_value",
@@ -128,7 +124,6 @@ enter(
 )
 enter(
     "gradient_of_state_in_bfloat16",
-    LINEAR,
     stateful(Parts(backward=Backward(carried=lambda x: rounded_to(8)(np.asarray(x))))),
     "dS carried in the dtype of the inputs",
     "gradient_on_random_reals",
@@ -136,7 +131,6 @@ enter(
 )
 enter(
     "output_saved_in_bfloat16",
-    LINEAR,
     stateful(Parts(backward=Backward(saved=rounded_to(8)))),
     "delta formed from a stored output",
     "gradient_on_random_reals",
@@ -145,7 +139,6 @@ enter(
 )
 enter(
     "gradient_ignores_feature_map",
-    LINEAR,
     stateful(Parts(backward=Backward(slope=np.ones_like))),
     "gradients with respect to features, returned as those of inputs",
     "gradient_value",
@@ -153,7 +146,6 @@ enter(
 )
 enter(
     "gradient_of_final_state_ignored",
-    LINEAR,
     stateful(Parts(backward=Backward(final=False))),
     "fla 0a2b34f6",
     "gradient_of_state",
@@ -161,7 +153,6 @@ enter(
 )
 enter(
     "gradient_mixes_heads",
-    LINEAR,
     _with_vjp(_mixes_heads),
     "fla 31293264, unsloth-zoo #776",
     "gradient_value",
@@ -169,7 +160,6 @@ enter(
 )
 enter(
     "gradients_swapped",
-    LINEAR,
     _with_vjp(_swaps),
     "fla 505809bf: wrong arguments",
     "gradient_value",
@@ -177,7 +167,6 @@ enter(
 )
 enter(
     "gradient_of_first_token_lost",
-    LINEAR,
     _with_vjp(_loses_first_token),
     "fla #863",
     "gradient_value",
@@ -185,76 +174,76 @@ enter(
 )
 enter(
     "gradient_of_gate_by_subtraction",
-    "gla",
     recurrence("gla", backward=RecurrenceBackward(gradients=_by_subtraction)),
     "#2: fla 3e432dec",
     "gradient_causality",
+    op="gla",
 )
 enter(
     "gradient_of_gate_over_heads",
-    "simple_gla",
     recurrence("simple_gla", backward=RecurrenceBackward(gradients=_over_heads)),
     "#37: fla 31293264",
     "gradient_value",
+    op="simple_gla",
     cause="gradient_summed_over_heads",
 )
 enter(
     "gradient_of_gate_of_first_batch",
-    "gated_delta_rule",
     recurrence(
         "gated_delta_rule", backward=RecurrenceBackward(gradients=_of_first_batch)
     ),
     "#119: unsloth-zoo #776",
     "gradient_value",
+    op="gated_delta_rule",
     cause="gradient_of_first_batch",
 )
 enter(
     "gradient_of_rate_of_last_tile",
-    "delta_rule",
     recurrence("delta_rule", backward=RecurrenceBackward(gradients=_of_last_tile)),
     "#97: fla 574eedb7",
     "gradient_value",
+    op="delta_rule",
 )
 enter(
     "gradient_of_bonus_averaged",
-    "rwkv6",
     recurrence("rwkv6", backward=RecurrenceBackward(gradients=_without_bonus_of_batch)),
     "#78: fla 31290d15: not summed over the batch",
     "gradient_value",
+    op="rwkv6",
     cause="gradient_averaged_over_batch",
 )
 enter(
     "value_gradient_without_decay",
-    "simple_gla",
     recurrence("simple_gla", backward=RecurrenceBackward(value_source=_not_decayed)),
     "#59: fla f238b867",
     "gradient_value",
     "time_reversal_adjoint",
+    op="simple_gla",
 )
 enter(
     "scale_ignored_backwards",
-    "simple_gla",
     recurrence(
         "simple_gla", default_scale=0.5, backward=RecurrenceBackward(scale=_usual)
     ),
     "#62: fla 332e877d",
     "gradient_value",
+    op="simple_gla",
     cause="gradient_with_other_scale",
     contract={"scale": 0.5},
 )
 enter(
     "gradient_of_initial_state_missing",
-    "kda",
     recurrence("kda", backward=RecurrenceBackward(initial=np.zeros_like)),
     "#39: fla da1970a6",
     "gradient_of_state",
+    op="kda",
     cause="gradient_of_state_lost",
 )
 enter(
     "gradient_of_last_state_ignored",
-    "gla",
     recurrence("gla", backward=RecurrenceBackward(final=False)),
     "#40: fla 0a2b34f6",
     "gradient_of_state",
+    op="gla",
     cause="gradient_of_state_lost",
 )

@@ -16,7 +16,7 @@ from linkern.testing.kernels.assembly import (
     stateful,
     wide,
 )
-from linkern.testing.kernels.mutants.catalogue import LINEAR, enter
+from linkern.testing.kernels.mutants.catalogue import enter
 
 __all__: list[str] = []
 
@@ -120,7 +120,6 @@ _narrow = rounded_to(8)
 
 enter(
     "state_ignored",
-    LINEAR,
     stateful(Parts(received=_zeros)),
     "fla ceef5e0f, RWKV7 #351",
     "state_split",
@@ -128,7 +127,6 @@ enter(
 )
 enter(
     "normalizer_of_state_ignored",
-    LINEAR,
     stateful(Parts(received=_no_normalizer)),
     "fla #875: the running normaliser",
     "state_split",
@@ -136,7 +134,6 @@ enter(
 )
 enter(
     "state_lacks_tail",
-    LINEAR,
     _lacks_tail,
     "fla b63addd7, flashserve NPU #407",
     "decoding",
@@ -144,7 +141,6 @@ enter(
 )
 enter(
     "state_read_transposed",
-    LINEAR,
     stateful(Parts(received=_of_memory(_transposed))),
     "sparkinfer #610",
     "state_split",
@@ -152,7 +148,6 @@ enter(
 )
 enter(
     "state_updated_in_place",
-    LINEAR,
     _updates_in_place,
     "fast-transformers f60d7ad",
     "inputs_untouched",
@@ -160,7 +155,6 @@ enter(
 )
 enter(
     "state_returned_in_bfloat16",
-    LINEAR,
     stateful(Parts(returned=lambda state: tuple(map(_narrow, state)))),
     "ollama #15865",
     "state_value",
@@ -168,7 +162,6 @@ enter(
 )
 enter(
     "state_returned_twice_as_large",
-    LINEAR,
     stateful(Parts(returned=lambda state: tuple(2 * x for x in state))),
     "cancels in the quotient, unless something is added to it",
     "state_value",
@@ -176,7 +169,6 @@ enter(
 )
 enter(
     "state_of_first_head",
-    LINEAR,
     stateful(Parts(received=_of_memory(_first_head))),
     "RWKV-LM #241",
     "state_split",
@@ -184,80 +176,80 @@ enter(
 )
 enter(
     "tail_missing_in_state",
-    "gla",
     recurrence("gla", counted=_full_chunks),
     "#63: fla b63addd7",
     *SPLIT,
+    op="gla",
     cause="state_lacks_tail",
 )
 enter(
     "initial_state_decays_too_little",
-    "simple_gla",
     _initial_read(_once_too_little),
     "#109: vllm #21783",
     *SPLIT,
+    op="simple_gla",
     cause="state_not_decayed_by_first_token",
 )
 enter(
     "initial_state_decays_from_chunk_start",
-    "simple_gla",
     _initial_read(_from_chunk_start),
     "#110: vllm #23279",
     *SPLIT,
+    op="simple_gla",
 )
 enter(
     "initial_state_transposed",
-    "kda",
     recurrence("kda", received=_transposed),
     "#116: sparkinfer #610",
     *SPLIT,
+    op="kda",
     cause="state_transposed",
 )
 enter(
     "initial_state_ignored",
-    "gla",
     recurrence("gla", received=np.zeros_like),
     "#93: fla #285",
     *SPLIT,
+    op="gla",
     cause="state_ignored",
 )
 enter(
     "initial_state_of_first_head",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", received=_first_head),
     "#131: RWKV-LM #241",
     *SPLIT,
+    op="gated_delta_rule",
     cause="state_of_first_head",
 )
 enter(
     "memory_returned_in_bfloat16",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", returned=_narrow),
     "#115: ollama #15865",
     "state_value",
     "state_split",
+    op="gated_delta_rule",
     cause="state_rounded",
 )
 enter(
     "memory_carried_in_bfloat16",
-    "kda",
     recurrence("kda", carried=_narrow),
     "#115: ollama #15865",
     "value_on_random_reals",
+    op="kda",
 )
 enter(
     "memory_saturates",
-    "kda",
     recurrence("kda", received=lambda x: np.clip(x, -0.25, 0.25)),
     "#122: attention-gym #464: states staged in float16",
     "state_linearity",
     "state_split",
     "shard_law",
+    op="kda",
 )
 enter(
     "slots_of_keys_returned_twice",
-    "gsa",
     slot_attention(returned=lambda x: np.zeros_like(x) + x[..., :1]),
     "#65: fla ceef5e0f",
     "state_split",
+    op="gsa",
 )

@@ -11,7 +11,7 @@ from linkern.testing.kernels.assembly import (
     elu_plus_one,
 )
 from linkern.testing.kernels.correct.linear import featured, quadratic
-from linkern.testing.kernels.mutants.catalogue import LINEAR, enter
+from linkern.testing.kernels.mutants.catalogue import enter
 
 __all__ = ["edge"]
 
@@ -130,7 +130,6 @@ def _crashes_on_one_token(query: Array, key: Array, value: Array) -> Array:
 
 enter(
     "key_lost_at_chunk_edge",
-    LINEAR,
     assemble(Parts(written=edge(0))),
     "sglang #31833",
     "value_on_integers",
@@ -138,7 +137,6 @@ enter(
 )
 enter(
     "key_lost_from_numerator",
-    LINEAR,
     assemble(Parts(written=edge(0), weighed=all_tokens)),
     "fla #1143: the contribution of an edge left on a dead row",
     "value_on_integers",
@@ -146,7 +144,6 @@ enter(
 )
 enter(
     "key_counted_twice_at_edge",
-    LINEAR,
     assemble(Parts(written=edge(2))),
     "overlapping tiles",
     "value_on_integers",
@@ -154,7 +151,6 @@ enter(
 )
 enter(
     "key_lost_at_edge_of_256",
-    LINEAR,
     assemble(Parts(chunk=256, written=edge(0))),
     "fla #876",
     "value_on_integers",
@@ -162,7 +158,6 @@ enter(
 )
 enter(
     "chunk_lost",
-    LINEAR,
     assemble(Parts(written=without_chunk(2))),
     "flashinfer #3889",
     "value_on_integers",
@@ -170,7 +165,6 @@ enter(
 )
 enter(
     "tokens_after_2048_lost",
-    LINEAR,
     assemble(Parts(written=_beyond(2048))),
     "fla #906: T > 65536",
     "long_sequences",
@@ -178,7 +172,6 @@ enter(
 )
 enter(
     "diagonal_excluded",
-    LINEAR,
     assemble(Parts(mask=lambda s: _shifted(s, -1))),
     "linear-attention-transformer: buckets do not see themselves",
     "value_on_integers",
@@ -186,7 +179,6 @@ enter(
 )
 enter(
     "reads_next_token",
-    LINEAR,
     assemble(Parts(mask=lambda s: _shifted(s, 1))),
     "fla 2675c107",
     "causality",
@@ -194,7 +186,6 @@ enter(
 )
 enter(
     "tail_mask_off_by_one",
-    LINEAR,
     assemble(Parts(mask=_shifted_in_tail)),
     "fla #1142, be882f3b",
     "causality",
@@ -202,7 +193,6 @@ enter(
 )
 enter(
     "tail_not_written",
-    LINEAR,
     assemble(Parts(finish=_tail_not_written)),
     "fla #906, #892",
     "value_on_integers",
@@ -210,7 +200,6 @@ enter(
 )
 enter(
     "tail_uninitialised",
-    LINEAR,
     _tail_uninitialised,
     "fla #1070: output from `empty`",
     "value_on_integers",
@@ -219,7 +208,6 @@ enter(
 )
 enter(
     "noncausal_normalizer",
-    LINEAR,
     _noncausal_normalizer,
     "fla #594: sum over heads",
     "causality",
@@ -227,7 +215,6 @@ enter(
 )
 enter(
     "normalizer_of_last_row",
-    LINEAR,
     _last_row_normalizer,
     "fla #851: sum over a wrong axis",
     "causality",
@@ -235,7 +222,6 @@ enter(
 )
 enter(
     "padding_counted",
-    LINEAR,
     _counts_padding,
     "transformers #47087, maxtext #5295",
     "prefix",
@@ -243,7 +229,6 @@ enter(
 )
 enter(
     "not_normalised",
-    LINEAR,
     _not_normalised,
     "performer-pytorch #40",
     "row_normalisation",
@@ -251,7 +236,6 @@ enter(
 )
 enter(
     "channels_swapped",
-    LINEAR,
     assemble(Parts(finish=_swapped_channels)),
     "fla ccb0ff94: tile offsets",
     "dimensions",
@@ -259,7 +243,6 @@ enter(
 )
 enter(
     "channels_past_tile_lost",
-    LINEAR,
     assemble(Parts(features=_first_tile_of_features)),
     "fla #1031",
     "dimensions",
@@ -267,7 +250,6 @@ enter(
 )
 enter(
     "heads_mixed",
-    LINEAR,
     assemble(Parts(finish=_mixed_heads)),
     "unsloth-zoo #776: first row for all",
     "heads_independent",
@@ -275,7 +257,6 @@ enter(
 )
 enter(
     "crashes_on_one_token",
-    LINEAR,
     _crashes_on_one_token,
     "fla 8797deff: squeeze",
     "short_sequences",

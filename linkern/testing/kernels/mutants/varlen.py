@@ -36,32 +36,32 @@ def _on_the_grid(edges: list[int]) -> list[tuple[int, int, bool]]:
 
 enter(
     "packed_starts_from_the_one_before",
-    "simple_gla",
     recurrence("simple_gla", packed=_from_the_first, takes_packed=True),
     "#129: ik_llama.cpp #1933",
     PACKED,
+    op="simple_gla",
     cause="packed_not_reset",
 )
 enter(
     "packed_reset_on_chunk_grid",
-    "gated_delta_rule",
     recurrence("gated_delta_rule", packed=_on_the_grid, takes_packed=True),
     "#112: sglang #31833",
     PACKED,
+    op="gated_delta_rule",
     cause="packed_reset_on_chunk_grid",
 )
 enter(
     "packed_kept_past_an_empty_one",
-    "gla",
     recurrence("gla", packed=_after_an_empty_one, takes_packed=True),
     "#123: FlashKDA #32: empty sequences",
     PACKED,
+    op="gla",
     cause="packed_goes_on_after_empty",
 )
 enter(
     "packed_slack_not_written",
-    "kda",
     recurrence("kda", empty=lambda x: np.full_like(x, np.nan), takes_packed=True),
     "#87: fla #892",
     PACKED,
+    op="kda",
 )
