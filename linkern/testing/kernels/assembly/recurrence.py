@@ -37,15 +37,6 @@ __all__ = [
     "recurrence",
 ]
 
-# Operators with one step per token, and terms that `input_gradients` goes back through.
-DIFFERENTIATED = (
-    "simple_gla",
-    "gla",
-    "rwkv6",
-    "delta_rule",
-    "gated_delta_rule",
-    "kda",
-)
 # First token, end, and whether the span starts from a state of zeros.
 Spans = list[tuple[int, int, bool]]
 
@@ -117,7 +108,8 @@ class RecurrenceParts:
     takes_packed : bool
         True if the kernel has a parameter ``cu_seqlens``.
     backward : RecurrenceBackward or None
-        The parts of the gradients; None if it has none.
+        The parts of the gradients, for the operators that `input_gradients` knows;
+        None if the kernel has none.
     """
 
     chunk: int = CHUNK
@@ -248,7 +240,7 @@ def _assembled(operator: Operator, parts: RecurrenceParts) -> Kernel:
         [one.name for one in operator.inputs if one.optional],
         options,
     )
-    if parts.backward is not None and operator.name in DIFFERENTIATED:
+    if parts.backward is not None:
         kernel.vjp = _vjp(operator, parts, parts.backward)  # type: ignore[attr-defined]
     return kernel
 

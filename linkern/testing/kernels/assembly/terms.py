@@ -120,7 +120,7 @@ def input_gradients(op: str, inputs: Inputs, d_terms: Inputs) -> Inputs:
     Parameters
     ----------
     op : str
-        The operator; it has one step per token.
+        The operator: one of simple_gla, gla, rwkv6, delta_rule, gated_delta_rule, kda.
     inputs : dict of str to array
         Its inputs.
     d_terms : dict of str to array
