@@ -1,51 +1,51 @@
-"""Correct kernels in many orders of summation.
+"""Correct kernels of linear attention in many orders of summation.
 
-All are causal linear attention with ``elu(x) + 1``, called as ``f(query, key, value)``
-on NumPy arrays ``(..., T, K)``. A correct kernel that fails a check is a false alarm.
+All are causal with ``elu(x) + 1``, called as ``f(query, key, value)`` on NumPy arrays
+``(..., T, K)``.
 """
-
-from typing import Any
 
 import numpy as np
 
 from linkern.testing.kernels.assembly import (
-    Kernel,
+    Array,
     Parts,
     assemble,
     elu_plus_one,
     lower_triangle,
-    stateful,
+    wide,
 )
 
 __all__ = [
-    "CORRECT",
-    "Kernel",
-    "Parts",
-    "assemble",
-    "elu_plus_one",
+    "backwards",
+    "divides_first",
+    "featured",
+    "features_outside",
+    "multiplies_by_reciprocal",
+    "odd_then_even",
+    "prefix_sums",
     "quadratic",
-    "wide",
+    "recurrent",
+    "renormalises",
+    "textbook_features",
+    "tree_scan",
 ]
 
-Array = Any
 
-
-def wide(*arrays: Array) -> list[Array]:
-    """Return arrays in float32 or wider."""
-    return [x.astype(np.result_type(x.dtype, np.float32)) for x in arrays]
+def featured(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Return features of queries and keys, and values, in float32 or wider."""
+    return elu_plus_one(wide(query)), elu_plus_one(wide(key)), wide(value)
 
 
 def quadratic(query: Array, key: Array, value: Array) -> Array:
-    """All scores at once."""
-    q, k, v = wide(query, key, value)
-    scores = lower_triangle(elu_plus_one(q) @ elu_plus_one(k).swapaxes(-1, -2))
+    """Form all scores at once."""
+    q, k, v = featured(query, key, value)
+    scores = lower_triangle(q @ k.swapaxes(-1, -2))
     return ((scores @ v) / scores.sum(-1, keepdims=True)).astype(query.dtype)
 
 
 def recurrent(query: Array, key: Array, value: Array) -> Array:
-    """One token after the other, the normalizer as one more column."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    """Go token by token, with the normalizer as one more column of the values."""
+    q, k, v = featured(query, key, value)
     v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
     memory = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
     read_out = np.empty_like(v)
@@ -57,8 +57,7 @@ def recurrent(query: Array, key: Array, value: Array) -> Array:
 
 def backwards(query: Array, key: Array, value: Array) -> Array:
     """Sum the keys of each row from the last to the first."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     output, total = np.zeros_like(v), np.zeros_like(v[..., :1])
     # All rows at once: at every step each of them meets the key before the last one.
     for behind in range(q.shape[-2]):
@@ -71,8 +70,7 @@ def backwards(query: Array, key: Array, value: Array) -> Array:
 
 def prefix_sums(query: Array, key: Array, value: Array) -> Array:
     """Materialise every state with a cumulative sum, then read."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     memory = np.cumsum(k[..., :, None] * v[..., None, :], axis=-3)
     z = np.cumsum(k, axis=-2)
     numerator = (q[..., None, :] @ memory)[..., 0, :]
@@ -81,8 +79,7 @@ def prefix_sums(query: Array, key: Array, value: Array) -> Array:
 
 def tree_scan(query: Array, key: Array, value: Array) -> Array:
     """Combine states in a tree, doubling the reach at each level."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
     states = k[..., :, None] * v[..., None, :]
     reach = 1
@@ -95,26 +92,25 @@ def tree_scan(query: Array, key: Array, value: Array) -> Array:
 
 
 def odd_then_even(query: Array, key: Array, value: Array) -> Array:
-    """Sum odd and even keys apart, and add the two, the way split reductions do."""
-    q, k, v = wide(query, key, value)
-    scores = lower_triangle(elu_plus_one(q) @ elu_plus_one(k).swapaxes(-1, -2))
+    """Sum odd and even keys separately, as split reductions do."""
+    q, k, v = featured(query, key, value)
+    scores = lower_triangle(q @ k.swapaxes(-1, -2))
     halves = [scores[..., i::2] @ v[..., i::2, :] for i in (1, 0)]
     weights = [scores[..., i::2].sum(-1, keepdims=True) for i in (1, 0)]
     return ((halves[0] + halves[1]) / (weights[0] + weights[1])).astype(query.dtype)
 
 
 def divides_first(query: Array, key: Array, value: Array) -> Array:
-    """Scale the queries, normalise the weights, then average, as softmax code does."""
-    q, k, v = wide(query, key, value)
-    q = elu_plus_one(q) * np.asarray(q.shape[-1] ** -0.5, q.dtype)
-    scores = lower_triangle(q @ elu_plus_one(k).swapaxes(-1, -2))
+    """Scale queries, normalise weights, then average values, as softmax code does."""
+    q, k, v = featured(query, key, value)
+    q = q * np.asarray(q.shape[-1] ** -0.5, q.dtype)
+    scores = lower_triangle(q @ k.swapaxes(-1, -2))
     return ((scores / scores.sum(-1, keepdims=True)) @ v).astype(query.dtype)
 
 
 def renormalises(query: Array, key: Array, value: Array) -> Array:
     """Keep every row normalised as chunks of keys come in, like online softmax."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     output = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
     total = np.zeros((*q.shape[:-1], 1), v.dtype)
     positions = np.arange(q.shape[-2])
@@ -131,50 +127,27 @@ def renormalises(query: Array, key: Array, value: Array) -> Array:
 
 def features_outside(query: Array, key: Array, value: Array) -> Array:
     """Loop over features; each adds its own scan over time."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     numerator = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
     denominator = np.zeros((*q.shape[:-1], 1), v.dtype)
     for feature in range(q.shape[-1]):
-        of = slice(feature, feature + 1)
-        numerator += q[..., of] * np.cumsum(k[..., of] * v, axis=-2)
-        denominator += q[..., of] * np.cumsum(k[..., of], axis=-2)
+        one = slice(feature, feature + 1)
+        numerator += q[..., one] * np.cumsum(k[..., one] * v, axis=-2)
+        denominator += q[..., one] * np.cumsum(k[..., one], axis=-2)
     return (numerator / denominator).astype(query.dtype)
 
 
 def multiplies_by_reciprocal(query: Array, key: Array, value: Array) -> Array:
-    """Multiply by the reciprocal of the denominator: one rounding more."""
+    """Multiply by the reciprocal of the denominator, with one rounding more."""
     parts = Parts(chunk=64, divide=lambda n, d: n * (1 / d))
     return assemble(parts)(query, key, value)
 
 
 def textbook_features(query: Array, key: Array, value: Array) -> Array:
-    """``elu(x) + 1`` as most code has it: absolutely, not relatively, accurate."""
+    """Use ``elu(x) + 1`` as most code does: absolutely, not relatively, accurate."""
 
     def elu_and_one(x: Array) -> Array:
         elu: Array = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
         return elu + 1
 
     return assemble(Parts(chunk=32, features=elu_and_one))(query, key, value)
-
-
-CORRECT: dict[str, Kernel] = {
-    kernel.__name__: kernel
-    for kernel in (
-        quadratic,
-        recurrent,
-        backwards,
-        prefix_sums,
-        tree_scan,
-        odd_then_even,
-        divides_first,
-        renormalises,
-        features_outside,
-        multiplies_by_reciprocal,
-        textbook_features,
-    )
-}
-CORRECT["chunk_16"] = assemble(Parts())
-CORRECT["chunk_100"] = assemble(Parts(chunk=100))
-CORRECT["chunk_32_with_state"] = stateful(Parts(chunk=32))
-CORRECT["recurrent_with_state"] = stateful(Parts(chunk=1))
