@@ -11,7 +11,7 @@ from linkern._cpu.backward import pullback as on_numpy
 from linkern._cuda.attend import attend
 from linkern._cuda.backward import pullback
 from linkern._cuda.device import CuPyDevice
-from linkern.bench.cuda.tasks import ALLOWED
+from linkern.bench.reference import ALLOWED
 from tests.cuda_problems import DTYPES, Kind, due, given_as
 from tests.emulator.device import Emulator
 from tests.emulator.wrappers import LAWS, Bench, cuts_off

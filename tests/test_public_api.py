@@ -91,7 +91,6 @@ def test_all_is_true(name):
         # Packages of nothing but modules, and programs that stand alone.
         packages = (
             "linkern.adapters",
-            "linkern.bench.cuda",
             "linkern.testing.deviations",
         )
         assert name in packages or name.startswith("linkern.testing.scripts")

@@ -1,4 +1,4 @@
-"""The GPU that a measurement was made on, or why there is none."""
+"""The GPU of a run, or an error that says why there is none."""
 
 import platform
 import subprocess
@@ -27,7 +27,7 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A GPU, and what runs on it.
+    """A GPU, its driver, and the libraries beside it.
 
     Parameters
     ----------
@@ -95,14 +95,14 @@ def this_device() -> Accelerator:
         As `require_device`.
     """
     cuda = require_device().cuda
-    found = cuda.runtime.getDeviceProperties(cuda.Device().id)
+    properties = cuda.runtime.getDeviceProperties(cuda.Device().id)
     return Accelerator(
-        name=found["name"].decode(),
+        name=properties["name"].decode(),
         driver=_driver(),
         runtime=int(cuda.runtime.runtimeGetVersion()),
-        processors=int(found["multiProcessorCount"]),
-        memory=int(found["totalGlobalMem"]),
-        cache=int(found["l2CacheSize"]),
+        processors=int(properties["multiProcessorCount"]),
+        memory=int(properties["totalGlobalMem"]),
+        cache=int(properties["l2CacheSize"]),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         linkern=__version__,

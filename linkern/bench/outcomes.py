@@ -1,0 +1,122 @@
+"""Outcomes: the numbers that a run reached for each goal of its suite."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from linkern.bench.goals import Goal, shown
+from linkern.bench.records import Run
+from linkern.bench.tasks import OURS
+
+__all__ = ["Outcome", "outcomes"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The number that a run reached for a goal at one length.
+
+    Parameters
+    ----------
+    goal : Goal
+        The goal.
+    length : int or None
+        Tokens; None for a number fitted over all lengths.
+    value : float or None
+        The number; None if it was not measured.
+    peer : str
+        The peer that it was compared with; empty if with none.
+    """
+
+    goal: Goal
+    length: int | None
+    value: float | None
+    peer: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in one word: "met", "missed", or "not measured"."""
+        if self.value is None:
+            return "not measured"
+        return "met" if self.goal.met(self.value) else "missed"
+
+    def reached(self) -> str:
+        """Return the value as text, and the peer it was compared with."""
+        if self.value is None:
+            return "-"
+        whom = f" ({self.peer})" if self.peer else ""
+        return shown(self.value, self.goal.quantity) + whom
+
+
+Reached = tuple[float | None, str]
+
+
+def outcomes(run: Run) -> tuple[Outcome, ...]:
+    """Return the outcome of every goal whose task and length the run has."""
+    results: list[Outcome] = []
+    for goal in run.suite.goals:
+        measured = run.lengths(goal.task)
+        lengths = [x for x in measured if x in (goal.lengths or measured)]
+        if goal.quantity == "exponent":
+            power = run.exponent(goal.task, OURS)
+            results += [Outcome(goal, None, power)] if lengths else []
+            continue
+        reached = _QUANTITIES[goal.quantity]
+        results += [Outcome(goal, x, *reached(run, goal, x)) for x in lengths]
+    return tuple(results)
+
+
+def _speed(run: Run, goal: Goal, length: int) -> Reached:
+    if "linkern-one-thread" in goal.against:
+        other = run.row(goal.task, length, goal.against[0])
+    else:
+        other = run.fastest(goal.task, length, goal.against)
+    ratio = None if other is None else run.ratio(other)
+    if other is None or ratio is None:
+        return None, ""
+    return ratio.median, other.peer
+
+
+def _peak(run: Run, goal: Goal, length: int) -> Reached:
+    row = run.row(goal.task, length, OURS)
+    share = None if row is None else run.fraction(row)
+    return (None if share is None else share.median), ""
+
+
+def _copying(run: Run, goal: Goal, length: int) -> Reached:
+    row = run.row(goal.task, length, OURS)
+    return (None if row is None else run.floor(row)), ""
+
+
+def _seconds(run: Run, goal: Goal, length: int) -> Reached:
+    seconds = run.seconds(goal.task, length, OURS)
+    return (None if seconds is None else seconds.median), ""
+
+
+def _extra(run: Run, goal: Goal, length: int) -> Reached:
+    row = run.row(goal.task, length, OURS)
+    return (None if row is None else row.extra_bytes), ""
+
+
+def _saving(run: Run, goal: Goal, length: int) -> Reached:
+    ours, _ = _extra(run, goal, length)
+    known = [
+        (row.extra_bytes, row.peer)
+        for row in run.peers(goal.task, length)
+        if row.peer in goal.against and row.extra_bytes
+    ]
+    if not known or not ours:
+        return None, ""
+    least, peer = min(known)
+    return least / ours, peer
+
+
+_QUANTITIES: Mapping[str, Callable[[Run, Goal, int], Reached]] = MappingProxyType(
+    {
+        "speed": _speed,
+        "peak": _peak,
+        "copying": _copying,
+        "seconds": _seconds,
+        "extra": _extra,
+        "saving": _saving,
+    }
+)

@@ -1,0 +1,99 @@
+"""Peers: linkern, and whatever else is installed that computes the same.
+
+A peer is data: a name, and where to find the function that prepares its call. Nothing
+of it is imported before that, which happens in the process that is timed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from linkern.bench.clocks import Prepared
+from linkern.bench.tasks import Task, drawn
+
+__all__ = ["COPY", "GEMM", "SOFTMAX", "Meaning", "Peer", "left_out", "takes_part"]
+
+Meaning = Literal["attention", "sums", "exponential", "softmax", "limit", "unjudged"]
+
+GEMM, COPY, SOFTMAX = "gemm", "copy", "torch-sdpa"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to compute a task.
+
+    Parameters
+    ----------
+    name, summary : str
+        As in ``--peer``; a description in a few words.
+    prepare : str
+        ``package.module:function`` below `linkern.bench`. The function takes `Inputs`,
+        a `Task` and `options`, and returns a `Prepared`.
+    kinds : tuple of str
+        Kinds of task that it can do.
+    needs : tuple of str
+        Modules without which it is left out.
+    options : mapping
+        Keyword arguments of `prepare`.
+    dtypes : tuple of str
+        Dtypes that it can compute in.
+    meaning : str
+        Its function, as in `linkern.bench.reference.answers`. "The fastest peer" is one
+        of those that return attention.
+    longest : int or None
+        Length above which it is left out: it would take minutes, or all memory.
+    multiple : int
+        Lengths have to be multiples of it.
+    tasks : tuple of str or None
+        The only tasks that it takes part in; None for all of its kinds.
+    threads : int or None
+        The most threads, whatever the task says.
+    traced : bool
+        True if `tracemalloc` sees its memory.
+    """
+
+    name: str
+    summary: str
+    prepare: str
+    kinds: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    meaning: Meaning = "attention"
+    longest: int | None = 65536
+    multiple: int = 1
+    tasks: tuple[str, ...] | None = None
+    threads: int | None = None
+    traced: bool = False
+
+    def function(self) -> Any:
+        """Import and return the function that prepares."""
+        module, _, name = self.prepare.partition(":")
+        return getattr(import_module(f"linkern.bench.{module}"), name)
+
+    def ready(self, task: Task, length: int, seed: int) -> Prepared:
+        """Draw the inputs and return the prepared call."""
+        inputs = drawn(task, length, seed)
+        prepared: Prepared = self.function()(inputs, task, **self.options)
+        return prepared
+
+
+def takes_part(peer: Peer, task: Task) -> bool:
+    """Return True if a peer can do a task, and is installed."""
+    return (
+        task.kind in peer.kinds
+        and task.dtype in peer.dtypes
+        and (peer.tasks is None or task.name in peer.tasks)
+        and all(find_spec(module) is not None for module in peer.needs)
+    )
+
+
+def left_out(peer: Peer, length: int) -> str | None:
+    """Return why a peer is not measured at a length; None if it is."""
+    if peer.longest is not None and length > peer.longest:
+        return f"left out above {peer.longest} tokens"
+    if length % peer.multiple:
+        return f"takes multiples of {peer.multiple} tokens"
+    return None
