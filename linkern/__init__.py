@@ -63,12 +63,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from linkern import cost, feature_maps, similarity, transformer
-    from linkern._decoder import Decoder
-    from linkern._spans import SpanMap, span_map
-    from linkern._state import AttentionResult, State
-    from linkern._stepping import step
-    from linkern._vjp import vjp
-    from linkern._weights import attention_weights
+    from linkern.analysis.attention_matrix import attention_weights
+    from linkern.analysis.span_map import SpanMap, span_map
+    from linkern.analysis.step import step
     from linkern.approximation import approximation_curve, approximation_error
     from linkern.attention import (
         kernel_attention,
@@ -76,6 +73,8 @@ if TYPE_CHECKING:
         softmax_attention,
         sparse_attention,
     )
+    from linkern.autodiff.vjp import vjp
+    from linkern.decoding import Decoder
     from linkern.feature_maps import elu_plus_one, exp, identity, relu
     from linkern.operators import (
         abc,
@@ -105,16 +104,17 @@ if TYPE_CHECKING:
         simple_gla,
         ssd,
     )
+    from linkern.state import AttentionResult, State
 else:
     _HOMES = {
-        "AttentionResult": "_state",
-        "Decoder": "_decoder",
-        "SpanMap": "_spans",
-        "State": "_state",
+        "AttentionResult": "state",
+        "Decoder": "decoding",
+        "SpanMap": "analysis.span_map",
+        "State": "state",
         "abc": "operators",
         "approximation_curve": "approximation",
         "approximation_error": "approximation",
-        "attention_weights": "_weights",
+        "attention_weights": "analysis.attention_matrix",
         "based": "operators",
         "comba": "operators",
         "cost": "cost",
@@ -149,12 +149,12 @@ else:
         "similarity": "similarity",
         "simple_gla": "operators",
         "softmax_attention": "attention",
-        "span_map": "_spans",
+        "span_map": "analysis.span_map",
         "sparse_attention": "attention",
         "ssd": "operators",
-        "step": "_stepping",
+        "step": "analysis.step",
         "transformer": "transformer",
-        "vjp": "_vjp",
+        "vjp": "autodiff.vjp",
     }
     __getattr__ = attributes_of(__name__, _HOMES)
 

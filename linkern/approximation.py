@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linkern import _validate
-from linkern._array import namespace
-from linkern._typing import Array, FeatureMapFunction
+from linkern import validate
+from linkern.array import namespace
 from linkern.similarity import Similarity, of_features
+from linkern.typing import Array, FeatureMapFunction
 
 __all__ = [
     "ApproximationCurve",
@@ -170,11 +170,11 @@ def approximation_curve(
     >>> [round(error, 2) for error in curve.root_mean_square]
     [0.53, 0.29, 0.14]
     """
-    draw = _validate.generator(rng)
+    draw = validate.generator(rng)
     counts = tuple(
-        _validate.positive_integer("feature_counts", count) for count in feature_counts
+        validate.positive_integer("feature_counts", count) for count in feature_counts
     )
-    repeats = _validate.positive_integer("repeats", repeats)
+    repeats = validate.positive_integer("repeats", repeats)
 
     def at(count: int) -> tuple[float, float, float]:
         errors, squares, largest = [], 0.0, 0.0
@@ -201,9 +201,9 @@ def _difference(
     feature_map: FeatureMapFunction, similarity: Similarity, query: Array, key: Array
 ) -> tuple[Array, Array]:
     """Return the error of each pair, and the size of the exact similarities."""
-    q, k = _validate.widened("query", query), _validate.widened("key", key)
+    q, k = validate.widened("query", query), validate.widened("key", key)
     approximate = of_features(feature_map)(q, k)
-    exact = _validate.similarities(similarity, q, k)
+    exact = validate.similarities(similarity, q, k)
     return approximate - exact, _root_mean_square(exact)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from linkern import _validate
-from linkern._array import astype, mT, namespace
-from linkern._typing import Array, FeatureMapFunction
+from linkern import validate
+from linkern.array import astype, mT, namespace
 from linkern.feature_maps._checks import number
+from linkern.typing import Array, FeatureMapFunction
 
 __all__ = [
     "Similarity",
@@ -144,7 +144,7 @@ def polynomial(degree: int = 2, offset: float = 1.0) -> Similarity:
     """
     offset = number("offset", offset, zero=True)
     return partial(
-        _polynomial, degree=_validate.positive_integer("degree", degree), offset=offset
+        _polynomial, degree=validate.positive_integer("degree", degree), offset=offset
     )
 
 
@@ -217,7 +217,7 @@ def of_features(feature_map: Any) -> Similarity:
     >>> of_features(linkern.elu_plus_one)(np.zeros((1, 2)), np.ones((1, 2)))
     array([[4.]])
     """
-    _validate.a_feature_map(feature_map)
+    validate.a_feature_map(feature_map)
     return partial(_of_features, feature_map=feature_map)
 
 
@@ -227,8 +227,8 @@ def _factor(scale: float | None) -> float | None:
 
 def _pair(query: Array, key: Array) -> tuple[Array, Array]:
     """Check queries and keys against each other; return them in compute precision."""
-    wide = _validate.rows({"query": query, "key": key})
-    _validate.leading("query and key", query.shape[:-2], key.shape[:-2])
+    wide = validate.rows({"query": query, "key": key})
+    validate.leading("query and key", query.shape[:-2], key.shape[:-2])
     return wide["query"], wide["key"]
 
 
@@ -269,6 +269,6 @@ def _taylor(query: Array, key: Array, *, scale: float | None) -> Array:
 
 def _of_features(query: Array, key: Array, *, feature_map: FeatureMapFunction) -> Array:
     q, k = _pair(query, key)
-    q = _validate.features("query", q, feature_map)
-    k = _validate.features("key", k, feature_map)
+    q = validate.features("query", q, feature_map)
+    k = validate.features("key", k, feature_map)
     return astype(q @ mT(k), query.dtype)

@@ -161,8 +161,8 @@ def nvrtc():
 @pytest.fixture
 def no_kept_buffers():
     """Buffers that the engine keeps between calls are those of the test alone."""
-    from linkern._cpu import shelves
+    from linkern.kernels.numpy import workspace
 
-    shelves.clear()
+    workspace.clear()
     yield
-    shelves.clear()
+    workspace.clear()

@@ -44,12 +44,15 @@ def test_importing_a_package_costs_nothing(name):
 
 
 def test_every_run_of_pytest_can_afford_the_plugin():
-    plugin = "import linkern.testing.plugin"
+    plugin = "import linkern.testing.pytest.plugin"
     assert third_party_of(plugin, before="import pytest") == {"linkern"}
 
 
 def test_the_process_of_a_target_knows_no_hypothesis():
-    assert not modules_after("import linkern.testing.worker") & {"hypothesis", "rich"}
+    assert not modules_after("import linkern.testing.target.worker") & {
+        "hypothesis",
+        "rich",
+    }
 
 
 def test_these_tests_can_fail():

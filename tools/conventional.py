@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from other_rules import AVAILABLE, Comparison, accepts
 
 from linkern.testing import OPERATORS, Contract
-from linkern.testing.assembly import Kernel, elu_plus_one, slope_of_elu
-from linkern.testing.frameworks import numpy_dtype
-from linkern.testing.problem import Problem
-from linkern.testing.scope import Scope
+from linkern.testing.kernels.assembly import Kernel, elu_plus_one, slope_of_elu
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["DIMS", "LENGTHS", "SEEDS", "Case", "cases", "comparisons", "rejected_by"]
 

@@ -12,11 +12,7 @@ from pathlib import Path
 
 from pages import write_or_compare
 
-from linkern.cost import (
-    crossover,
-    gradient_cost,
-    operator_cost,
-)
+from linkern.cost import crossover, gradient_cost, operator_cost
 from linkern.cost.family import FAMILY
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost.md"

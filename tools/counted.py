@@ -20,9 +20,9 @@ import array_api_compat.numpy
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from linkern import _array
-from linkern._cpu import shelves
+from linkern import array
 from linkern.bench.memory import peak_by_tracing
+from linkern.kernels.numpy import workspace
 
 TOTALS = ("calls", "multiply_adds", "elements", "arrays", "bytes", "peak")
 PRODUCTS = {"matmul", "vecdot", "matvec", "vecmat", "dot", "inner"}
@@ -185,18 +185,18 @@ def counting() -> Iterator[Tally]:
         for plain, counted in SEEN
         if found is plain
     ]
-    known = _array._NAMESPACES
+    known = array._NAMESPACES
     kept = dict(known)
     for kinds in ([Counted], [np.ndarray, Counted]):
         known[frozenset(kinds)] = NAMESPACE
     for names, key, _, counted in changed:
         names[key] = counted
     TALLY.clear()
-    shelves.clear()  # buffers are counted, and of the class that counts
+    workspace.clear()  # buffers are counted, and of the class that counts
     try:
         yield TALLY
     finally:
-        shelves.clear()
+        workspace.clear()
         for names, key, plain, _ in changed:
             names[key] = plain
         known.clear()
@@ -237,11 +237,11 @@ def count(prepare: Callable[[type], Call]) -> dict[str, Any]:
             call = prepare(Counted)
             call()
             tally.clear()
-            shelves.clear()
+            workspace.clear()
             call()
             by, totals = dict(sorted(tally.names.items())), dict(tally.totals)
         call = prepare(np.ndarray)
         call()
-        shelves.clear()
+        workspace.clear()
         peak = peak_by_tracing(call)
     return {**{name: totals.get(name, 0) for name in TOTALS}, "peak": peak, "by": by}

@@ -16,7 +16,7 @@ import numpy as np
 import linkern
 from linkern.bench.cuda.machine import require_device
 from linkern.testing import UsageError
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 SHAPES = ((1, 3, 5), (77, 20, 33), (200, 64, 64), (130, 128, 96))  # T, K, V

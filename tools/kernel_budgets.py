@@ -39,9 +39,9 @@ from pathlib import Path
 from typing import Any
 
 import nvrtc
+from cuda_instances import Instance, instances
 
-from linkern._cuda.instances import Instance, instances
-from linkern._cuda.sources import source
+from linkern.kernels.cuda.sources import source
 
 FILE = Path(__file__).with_suffix(".json")
 ACCEPT = "python tools/kernel_budgets.py --write"

@@ -18,10 +18,10 @@ from pages import write_or_compare
 import linkern
 from linkern.adapters.catalogue import judged
 from linkern.testing import OPERATORS
-from linkern.testing.contract import Contract
-from linkern.testing.gates import no_integers, real_problem
-from linkern.testing.operators import Operator
-from linkern.testing.scope import Scope, Shape
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.gates import no_integers, real_problem
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import Operator
 
 PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
 FORMS = ("recurrent", "chunkwise", "parallel")

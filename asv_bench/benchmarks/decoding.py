@@ -35,7 +35,7 @@ class Window:
     def setup(self, dim, batch):
         self.token = token(dim, batch)
         state = needed("linear_attention_step")(None, *self.token).state
-        self.decoder = needed("Decoder", "linkern._decoder")(state)
+        self.decoder = needed("Decoder", "linkern.decoding")(state)
         self.out = np.empty((batch, HEADS, dim), "float32")
 
     def time_16_steps(self, dim, batch):

@@ -36,7 +36,7 @@ class Verify:
 
     def setup(self, profile):
         self.verify = needed("verify", "linkern.testing")
-        kernels = needed("CORRECT", "linkern.testing.correct")
+        kernels = needed("CORRECT", "linkern.testing.kernels.correct")
         if "chunk_32_with_state" not in kernels:
             skip("this commit has no kernel chunk_32_with_state")
         self.kernel = kernels["chunk_32_with_state"]

@@ -14,8 +14,8 @@ from linkern.adapters.fla_entries import FLA
 from linkern.adapters.linear_attention_entries import LINEAR_ATTENTION
 from linkern.adapters.transformers_entries import TRANSFORMERS
 from linkern.testing import OPERATORS, UsageError
-from linkern.testing.contract import nearest
-from linkern.testing.operators import Operator
+from linkern.testing.spec.contract import nearest
+from linkern.testing.spec.operators import Operator
 
 __all__ = ["OWN", "PUBLISHED", "Entry", "installed", "judged"]
 

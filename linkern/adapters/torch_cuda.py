@@ -5,8 +5,8 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from linkern._state import AttentionResult, State, mapped
-from linkern._typing import Array
+from linkern.state import AttentionResult, State, mapped
+from linkern.typing import Array
 
 __all__ = ["through_cupy"]
 

@@ -2,8 +2,8 @@
 
 from typing import cast
 
-from linkern._array import concat, namespace, reshape, zeros
-from linkern._typing import Array
+from linkern.array import concat, namespace, reshape, zeros
+from linkern.typing import Array
 
 __all__ = ["blocks_of", "cut", "interleaved", "joined", "with_neighbours"]
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from linkern._array import device_of, namespace
-from linkern._typing import Array
+from linkern.array import device_of, namespace
+from linkern.typing import Array
 
 __all__ = ["Partial", "attend", "combine", "hidden", "quotient"]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from linkern import _validate
-from linkern._typing import Array
+from linkern import validate
 from linkern.attention._visible import positions
+from linkern.typing import Array
 
 __all__ = ["PATTERNS", "in_order", "sparse_mask"]
 
@@ -96,11 +96,11 @@ def sparse_mask(
            [0, 1, 1, 1, 0],
            [0, 1, 0, 1, 1]])
     """
-    pattern = _validate.pattern(pattern, PATTERNS)
-    length = _validate.at_least("length", length, 0)
-    window = _validate.at_least("window", window, 1)
-    columns = _validate.summary(summary, pattern, window)
-    causal = _validate.flag("causal", causal)
+    pattern = validate.pattern(pattern, PATTERNS)
+    length = validate.at_least("length", length, 0)
+    window = validate.at_least("window", window, 1)
+    columns = validate.summary(summary, pattern, window)
+    causal = validate.flag("causal", causal)
     home: Any = np.empty(0) if like is None else like
     place: Any = positions(0, length, like=home)
     row, column = place[:, None], place[None, :]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from linkern._array import device_of, namespace
-from linkern._typing import Array
+from linkern.array import device_of, namespace
+from linkern.typing import Array
 
 __all__ = ["positions", "visible_keys"]
 

@@ -1,11 +1,11 @@
 """Attention with any similarity: the sum of which softmax is one case."""
 
-from linkern import _validate
-from linkern._array import astype, namespace
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, namespace
 from linkern.attention._partial import quotient
 from linkern.attention._visible import visible_keys
 from linkern.similarity import Similarity
+from linkern.typing import Array
 
 __all__ = ["kernel_attention"]
 
@@ -82,15 +82,15 @@ def kernel_attention(
     array([[5.],
            [9.]])
     """
-    causal = _validate.flag("causal", causal)
-    q, k, v = _validate.attended(query, key, value, causal=causal)
-    _validate.mask(mask, q, k, v)
-    weights = _validate.similarities(similarity, q, k)
+    causal = validate.flag("causal", causal)
+    q, k, v = validate.attended(query, key, value, causal=causal)
+    validate.mask(mask, q, k, v)
+    weights = validate.similarities(similarity, q, k)
     keys = slice(0, k.shape[-2])
     visible = visible_keys(mask, q, k, keys, causal=causal)
     xp = namespace(weights)
     if visible is not None:
         weights = xp.where(visible, weights, xp.zeros_like(weights))
-    _validate.not_negative(weights)
+    validate.not_negative(weights)
     total = xp.sum(weights, axis=-1, keepdims=True)
     return astype(quotient(weights @ v, total), query.dtype)

@@ -6,19 +6,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from linkern import _validate
-from linkern._array import (
-    astype,
-    broadcast_to,
-    concat,
-    device_of,
-    mT,
-    namespace,
-)
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, broadcast_to, concat, device_of, mT, namespace
 from linkern.attention._blocks import blocks_of, cut, joined, with_neighbours
 from linkern.attention._partial import Partial, attend, combine, hidden
 from linkern.attention._visible import positions
+from linkern.typing import Array
 
 __all__ = ["lsh_attention"]
 
@@ -139,18 +132,18 @@ def lsh_attention(
     >>> lsh_attention(query, value, bucket_count=2, rng=0)[:, 0]
     array([2., 2., 6., 6.])
     """
-    rounds = _validate.at_least("rounds", rounds, 1)
-    size = _validate.at_least("chunk_size", chunk_size, 1)
-    causal = _validate.flag("causal", causal)
-    factor = _validate.root_scale(scale, query)
-    q, v = _validate.with_shared_keys(query, value)
+    rounds = validate.at_least("rounds", rounds, 1)
+    size = validate.at_least("chunk_size", chunk_size, 1)
+    causal = validate.flag("causal", causal)
+    factor = validate.root_scale(scale, query)
+    q, v = validate.with_shared_keys(query, value)
     length = q.shape[-2]
     even = 2 * blocks_of(length, size)
-    factors = _validate.bucket_count(bucket_count, even)
-    generator = _validate.generator(rng)
+    factors = validate.bucket_count(bucket_count, even)
+    generator = validate.generator(rng)
     size = min(size, max(length, 1))
 
-    lead = (*_validate.leading("query and value", q.shape[:-2], v.shape[:-2]), rounds)
+    lead = (*validate.leading("query and value", q.shape[:-2], v.shape[:-2]), rounds)
     q, v = (_repeated(x, lead) for x in (q, v))
     found = _sorted(_buckets(q, factors, generator))
     chunks = _attend_chunks(found, q * factor, _unit(q), v, size, causal=causal)

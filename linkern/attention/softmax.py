@@ -2,11 +2,11 @@
 
 from functools import reduce
 
-from linkern import _validate
-from linkern._array import astype, broadcast_shapes, mT, zeros
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, broadcast_shapes, mT, zeros
 from linkern.attention._partial import Partial, attend, combine, hidden
 from linkern.attention._visible import visible_keys
+from linkern.typing import Array
 
 __all__ = ["softmax_attention"]
 
@@ -93,11 +93,11 @@ def softmax_attention(
     >>> softmax_attention(query[2:], key, value)
     array([[6.]])
     """
-    causal = _validate.flag("causal", causal)
-    factor = _validate.root_scale(scale, query)
-    q, k, v = _validate.attended(query, key, value, causal=causal)
-    _validate.mask(mask, q, k, v)
-    size = _validate.block_size(block_size, k.shape[-2])
+    causal = validate.flag("causal", causal)
+    factor = validate.root_scale(scale, query)
+    q, k, v = validate.attended(query, key, value, causal=causal)
+    validate.mask(mask, q, k, v)
+    size = validate.block_size(block_size, k.shape[-2])
     q = q * factor
 
     def on_block(start: int) -> Partial:

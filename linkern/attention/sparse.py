@@ -6,9 +6,8 @@ pair is in both, so the two combine into one softmax.
 
 from typing import NamedTuple
 
-from linkern import _validate
-from linkern._array import astype, mT
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, mT
 from linkern.attention._blocks import (
     blocks_of,
     cut,
@@ -19,6 +18,7 @@ from linkern.attention._blocks import (
 from linkern.attention._partial import Partial, attend, combine, hidden
 from linkern.attention._patterns import PATTERNS, in_order
 from linkern.attention._visible import positions
+from linkern.typing import Array
 
 __all__ = ["sparse_attention"]
 
@@ -117,13 +117,13 @@ def sparse_attention(
     >>> sparse_attention(query, key, value, window=2)[:, 0]
     array([2., 3., 5., 7.])
     """
-    pattern = _validate.pattern(pattern, PATTERNS)
-    window = _validate.at_least("window", window, 1)
-    columns = _validate.summary(summary, pattern, window)
-    causal = _validate.flag("causal", causal)
-    factor = _validate.root_scale(scale, query)
-    q, k, v = _validate.attended(query, key, value, causal=False)
-    _validate.same_length(query, key, "key")
+    pattern = validate.pattern(pattern, PATTERNS)
+    window = validate.at_least("window", window, 1)
+    columns = validate.summary(summary, pattern, window)
+    causal = validate.flag("causal", causal)
+    factor = validate.root_scale(scale, query)
+    q, k, v = validate.attended(query, key, value, causal=False)
+    validate.same_length(query, key, "key")
     # Blocks longer than the sequence are padding, and hold the same pairs.
     window = min(window, max(query.shape[-2], 1))
     rows = _Sequence(q * factor, k, v, window, causal)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from linkern._cpu.threads import cores
 from linkern._version import __version__
+from linkern.kernels.numpy.threads import cores
 
 __all__ = ["Machine", "this_machine", "versions"]
 

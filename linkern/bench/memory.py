@@ -1,7 +1,7 @@
 """Peak memory of a call: traced to the byte, or by the growth of the process.
 
-NumPy reports its allocations to `tracemalloc`. Other libraries do not; Linux reports the
-growth of the whole process, to a page, without memory that its allocator reuses.
+NumPy reports its allocations to `tracemalloc`. Other libraries do not: Linux reports
+the growth of the whole process, to a page, without memory that its allocator reuses.
 """
 
 import ctypes

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["CHUNK", "DISTINCT_HEADS", "OURS", "Inputs", "Kind", "Task", "drawn"]
 

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from linkern.cli.options import EXIT_USAGE
-from linkern.testing import UsageError, bundle, rendering
+from linkern.testing import UsageError
+from linkern.testing.report import bundle, terminal
 
 __all__ = ["check_bundle"]
 
@@ -32,6 +33,6 @@ def check_bundle(folder: Path) -> None:
         table.add_column(name, overflow="fold", no_wrap=name == "outcome")
     for one in found:
         table.add_row(one.check, one.outcome, escape(one.said))
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     console.print(table if found else "nothing failed, so there is nothing to run")
     sys.exit(int(any(one.outcome != "reproduced" for one in found)))

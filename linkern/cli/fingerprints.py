@@ -14,12 +14,13 @@ from linkern.cli.options import (
     keywords_of,
     of_target,
 )
-from linkern.testing import OPERATORS, UsageError, rendering
+from linkern.testing import OPERATORS, UsageError
+from linkern.testing.diagnosis.fingerprint import Fingerprint, sheet
+from linkern.testing.diagnosis.fingerprint import fingerprint as measure
 from linkern.testing.errors import TargetDied, TargetRaised
-from linkern.testing.fingerprint import Fingerprint, sheet
-from linkern.testing.fingerprint import fingerprint as measure
-from linkern.testing.plan import Plan
-from linkern.testing.runner import open_target, scope_of
+from linkern.testing.report import terminal
+from linkern.testing.runner.loop import open_target, scope_of
+from linkern.testing.runner.plan import Plan
 
 __all__ = ["fingerprint"]
 
@@ -33,7 +34,7 @@ def fingerprint(target: str | None, **options: Any) -> None:
     Exit code: 0 measured; 1 a declaration is contradicted; 2 the target, contract or
     options cannot be used, or the target did not survive.
     """
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     try:
         found = _measured(target, options)
         if options["json_path"] is not None:

@@ -4,7 +4,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from linkern.testing import CHECKS, OPERATORS, Operator, rendering
+from linkern.testing import CHECKS, OPERATORS, Operator
+from linkern.testing.report import terminal
 
 __all__ = ["list_"]
 
@@ -20,7 +21,7 @@ def _described(operator: Operator) -> str:
 @click.command("list")
 def list_() -> None:
     """Show the operators and the checks."""
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     for title, rows in (
         ("operators", [(name, _described(o)) for name, o in OPERATORS.items()]),
         ("checks", [(c.name, c.statement) for c in CHECKS.values()]),

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from linkern.testing import Contract, UsageError
-from linkern.testing.declarations import pairs
-from linkern.testing.frameworks import FRAMEWORKS
+from linkern.testing.spec.declarations import pairs
+from linkern.testing.target.frameworks import FRAMEWORKS
 
 __all__ = [
     "EXIT_USAGE",

@@ -18,22 +18,15 @@ from linkern.cli.options import (
     keywords_of,
     of_target,
 )
-from linkern.testing import (
-    OPERATORS,
-    Contract,
-    Report,
-    UsageError,
-    bundle,
-    canaries,
-    rendering,
-    reproduce,
-)
-from linkern.testing.api import report_of, reports
-from linkern.testing.declarations import pairs
-from linkern.testing.plan import PROFILES, Plan
-from linkern.testing.report import write_json
-from linkern.testing.runner import CheckFinished, CheckStarted
-from linkern.testing.webpage import write_html
+from linkern.testing import OPERATORS, Contract, Report, UsageError
+from linkern.testing.report import bundle, terminal
+from linkern.testing.report.html import write_html
+from linkern.testing.runner import canaries, reproduce
+from linkern.testing.runner.api import report_of, reports
+from linkern.testing.runner.loop import CheckFinished, CheckStarted
+from linkern.testing.runner.plan import PROFILES, Plan
+from linkern.testing.runner.results import write_json
+from linkern.testing.spec.declarations import pairs
 
 __all__ = ["verify"]
 
@@ -80,7 +73,7 @@ def verify(target: str | None, **options: Any) -> None:
     Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     try:
         plans = _plans(target, options)
         _trust_the_referee(options["seed"])
@@ -187,7 +180,7 @@ def _judge(
         except KeyboardInterrupt:
             interrupted = True
     if not one_of_many or report.exit_code:
-        console.print(rendering.report(plan, report))
+        console.print(terminal.report(plan, report))
     _write(console, plan, report, options)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
@@ -219,5 +212,5 @@ def _overview(plans: list[Plan], found: list[Report]) -> Table:
     for plan, report in zip(plans, found, strict=True):
         words = ", ".join(f"{k}={v}" for k, v in plan.options.items() if v is not None)
         row = (plan.target, plan.op, plan.framework, words)
-        table.add_row(*row, *rendering.summary_row(report))
+        table.add_row(*row, *terminal.summary_row(report))
     return table

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from linkern import _validate, operators
-from linkern._binding import definition_of
-from linkern._operator import Definition
+from linkern import operators, validate
 from linkern.cost.family import FAMILY, Given, Sizes
+from linkern.operators.binding import definition_of
+from linkern.operators.definition import Definition
 
 __all__ = ["Call", "checked", "definition_named", "numbers_read", "width_of"]
 
@@ -40,17 +40,17 @@ def checked(
         raise ValueError(msg)
     axes, required = _interface(op)
     sizes = {
-        "t": _validate.positive_integer("length", length),
+        "t": validate.positive_integer("length", length),
         **_dimensions(op, axes, {"k": key_dim, "v": value_dim, "m": slots}),
     }
-    sizes["s"] = _validate.positive_integer("steps", steps) * sizes["t"]
+    sizes["s"] = validate.positive_integer("steps", steps) * sizes["t"]
     if not _has(axes, "s"):
         _neutral(op, "steps", steps, 1)
     least = sizes["l"] = sizes["t"].bit_length() + 1
     if not _has(axes, "l"):
         _neutral(op, "levels", levels, None)
     elif levels is not None:
-        sizes["l"] = _validate.at_least("levels", levels, least)
+        sizes["l"] = validate.at_least("levels", levels, least)
     _optional(op, without, axes.keys() - set(required))
     return Call(
         {**sizes, **_derived(sizes)},
@@ -68,7 +68,7 @@ def _dimensions(
     for letter, size in dims.items():
         name = _NAMES[letter]
         if _has(axes, letter):
-            found[letter] = _validate.positive_integer(name, size)
+            found[letter] = validate.positive_integer(name, size)
         else:
             _neutral(op, name, size, None)
     return found

@@ -2,10 +2,10 @@
 
 from fractions import Fraction
 
-from linkern import _validate
-from linkern._forms import FORM_NAMES, form_named
+from linkern import validate
 from linkern.cost.linear import linear_cost
 from linkern.cost.softmax import softmax_cost
+from linkern.operators.forms import FORM_NAMES, form_named
 
 __all__ = ["crossover", "linear_factor", "softmax_factor"]
 
@@ -38,8 +38,8 @@ def softmax_factor(key_dim: int, value_dim: int) -> Fraction:
     >>> softmax_factor(64, 64), softmax_factor(64, 16)
     (Fraction(2, 1), Fraction(5, 4))
     """
-    keys = _validate.positive_integer("key_dim", key_dim)
-    values = _validate.positive_integer("value_dim", value_dim)
+    keys = validate.positive_integer("key_dim", key_dim)
+    values = validate.positive_integer("value_dim", value_dim)
     return Fraction(keys + values, max(keys, values))
 
 
@@ -86,10 +86,10 @@ def linear_factor(
     >>> linear_factor(64, 64, normalize=False)
     Fraction(4, 1)
     """
-    features = _validate.positive_integer("features", features)
-    value_dim = _validate.positive_integer("value_dim", value_dim)
-    form = _validate.form(form, ("auto", "recurrent", "chunkwise"))
-    size = form_named(form, _validate.chunk_size(chunk_size, form)).size
+    features = validate.positive_integer("features", features)
+    value_dim = validate.positive_integer("value_dim", value_dim)
+    form = validate.form(form, ("auto", "recurrent", "chunkwise"))
+    size = form_named(form, validate.chunk_size(chunk_size, form)).size
     assert size is not None
     cost = linear_cost(
         size,
@@ -158,16 +158,16 @@ def crossover(
     >>> crossover(key_dim=64, value_dim=64, padded=False)
     130
     """
-    keys = _validate.positive_integer("key_dim", key_dim)
-    values = _validate.positive_integer("value_dim", value_dim)
+    keys = validate.positive_integer("key_dim", key_dim)
+    values = validate.positive_integer("value_dim", value_dim)
     wide = keys if features is None else features
-    wide = _validate.positive_integer("features", wide)
+    wide = validate.positive_integer("features", wide)
     order = form_named(
-        _validate.form(form, FORM_NAMES), _validate.chunk_size(chunk_size, form)
+        validate.form(form, FORM_NAMES), validate.chunk_size(chunk_size, form)
     )
-    causal = _validate.flag("causal", causal)
-    seen_only = causal and not _validate.flag("masked", masked)
-    columns = values + _validate.flag("normalize", normalize)
+    causal = validate.flag("causal", causal)
+    seen_only = causal and not validate.flag("masked", masked)
+    columns = values + validate.flag("normalize", normalize)
     each = 2 * wide * columns  # multiply-adds for a token, once written and read
     # Twice the multiply-adds of softmax are pair (2 T^2), or pair (T^2 + T).
     pair = keys + values

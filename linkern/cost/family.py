@@ -1,16 +1,16 @@
 """Which recurrences each operator takes, how often, and what it computes around them.
 
-Sizes have the letters of `linkern._operator.Definition`: ``t`` tokens, ``s`` steps,
-``k v m l`` dimensions; and further ones for what follows from these. Entries of
-`FAMILY` are data: a new operator is a new line.
+Sizes have the letters of `linkern.operators.definition.Definition`: ``t`` tokens,
+``s`` steps, ``k v m l`` dimensions; and further ones for what follows from these.
+Entries of `FAMILY` are data: a new operator is a new line.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from linkern._forms import DEFAULT_CHUNK_SIZE
 from linkern.cost.counts import Counts
 from linkern.cost.recurrences import Recurrence
+from linkern.operators.forms import DEFAULT_CHUNK_SIZE
 
 __all__ = ["FAMILY", "Entry", "Given", "Pass", "Sizes", "elimination"]
 
@@ -116,7 +116,7 @@ def _both(*works: Work) -> Work:
 
 
 def _running_sums(n: Sizes, letter: str) -> Counts:
-    """Count `linkern._averaging.averaging` without forgetting: a scan by doubling."""
+    """Count `core.logspace.averaging` without forgetting: a scan by doubling."""
     size = n[letter]
     rows = n["t"] * size
     # The empty state and the last one get their infinity, the first sum and the logits
@@ -173,7 +173,7 @@ _ERASE = ("erase",)
 _LOW_RANK = Pass("k", "v", "k", steps="2t", switches=("erase", "early_erase"))
 _CHANNELS = ("query", "value")
 _SLOTS = (
-    Pass("m", "k", "m", switches=("crosswise",)),
+    Pass("m", "k", "m", switches=("transpose_state",)),
     Pass("m", "v", "m"),
 )
 _BOUNDED = tuple(
@@ -191,12 +191,17 @@ FAMILY: dict[str, Entry] = {
     "simple_gla": Entry((Pass("k", "v", "1"),)),
     "gla": Entry((Pass("k", "v", "k"),)),
     "hgrn": Entry(
-        (Pass("v", "1", "v", switches=("crosswise",), constant=_CHANNELS),),
+        (Pass("v", "1", "v", switches=("transpose_state",), constant=_CHANNELS),),
     ),
     "rwkv4": Entry(
         (
             Pass(
-                "v", "1", "v", always=True, switches=("crosswise",), constant=_CHANNELS
+                "v",
+                "1",
+                "v",
+                always=True,
+                switches=("transpose_state",),
+                constant=_CHANNELS,
             ),
         ),
         # Besides the running sums: two sigmoids, and what they weigh.
@@ -234,7 +239,7 @@ FAMILY: dict[str, Entry] = {
         by_input={"beta": _entries("s", "k+v")},
     ),
     "oja": Entry(
-        (Pass("v", "k", "v", switches=("erase", "crosswise")),),
+        (Pass("v", "k", "v", switches=("erase", "transpose_state")),),
         by_input={"beta": _BETA},
     ),
     "gsa": Entry(_SLOTS, _softmax),

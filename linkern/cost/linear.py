@@ -1,10 +1,10 @@
 """What linear attention with a feature map costs, after that map."""
 
-from linkern import _validate
-from linkern._forms import FORM_NAMES, form_named
+from linkern import validate
 from linkern.cost.products import forward
 from linkern.cost.recurrences import Recurrence, spans_of
 from linkern.cost.softmax import Cost, sizes_of
+from linkern.operators.forms import FORM_NAMES, form_named
 
 __all__ = ["linear_cost"]
 
@@ -63,11 +63,11 @@ def linear_cost(
     """
     length, _ = sizes_of(length, features, value_dim, first="features")
     order = form_named(
-        _validate.form(form, FORM_NAMES), _validate.chunk_size(chunk_size, form)
+        validate.form(form, FORM_NAMES), validate.chunk_size(chunk_size, form)
     )
-    causal = _validate.flag("causal", causal)
-    columns = value_dim + _validate.flag("normalize", normalize)
-    padded = _validate.flag("padded", padded)
+    causal = validate.flag("causal", causal)
+    columns = value_dim + validate.flag("normalize", normalize)
+    padded = validate.flag("padded", padded)
     scores = 0
     if order.size is None:
         scores = length * length

@@ -1,6 +1,6 @@
 """What attention within buckets of a hash costs."""
 
-from linkern import _validate
+from linkern import validate
 from linkern.attention._blocks import blocks_of
 from linkern.cost.softmax import Cost, sizes_of
 
@@ -55,11 +55,11 @@ def lsh_cost(
     32768
     """
     length, width = sizes_of(length, key_dim, value_dim)
-    rounds = _validate.at_least("rounds", rounds, 1)
-    chunk = _validate.at_least("chunk_size", chunk_size, 1)
-    causal = _validate.flag("causal", causal)
+    rounds = validate.at_least("rounds", rounds, 1)
+    chunk = validate.at_least("chunk_size", chunk_size, 1)
+    causal = validate.flag("causal", causal)
     even = 2 * blocks_of(length, chunk)
-    factors = _validate.bucket_count(bucket_count, even)
+    factors = validate.bucket_count(bucket_count, even)
     size = min(chunk, max(length, 1))
     count = blocks_of(length, size)
     scores = rounds * count * size * 2 * size

@@ -4,9 +4,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
-from linkern import _validate
-from linkern._forms import FORM_NAMES, Form, form_named, spans
-from linkern.cost.checking import checked, definition_named, numbers_read, width_of
+from linkern import validate
+from linkern.cost.checking import (
+    checked,
+    definition_named,
+    numbers_read,
+    width_of,
+)
 from linkern.cost.counts import Counts
 from linkern.cost.family import FAMILY, Given, Pass, Sizes, elimination
 from linkern.cost.levels import (
@@ -17,6 +21,7 @@ from linkern.cost.levels import (
 )
 from linkern.cost.products import Gradient, forward, gradient
 from linkern.cost.recurrences import spans_of
+from linkern.operators.forms import FORM_NAMES, Form, form_named, spans
 
 __all__ = ["OperatorCost", "gradient_cost", "operator_cost"]
 
@@ -139,12 +144,12 @@ def operator_cost(
     4096
     """
     call = checked(op, length, value_dim, key_dim, slots, steps, levels, without)
-    sizes = {**call.sizes, "h": _validate.positive_integer("heads", heads)}
-    batch = _validate.positive_integer("batch", batch)
+    sizes = {**call.sizes, "h": validate.positive_integer("heads", heads)}
+    batch = validate.positive_integer("batch", batch)
     order = form_named(
-        _validate.form(form, FORM_NAMES), _validate.chunk_size(chunk_size, form)
+        validate.form(form, FORM_NAMES), validate.chunk_size(chunk_size, form)
     )
-    padded = _validate.flag("padded", padded)
+    padded = validate.flag("padded", padded)
     width = width_of(dtype)
     wide = max(width, 4)  # bytes of a number while computing
     many = batch * sizes["h"]
@@ -214,10 +219,10 @@ def gradient_cost(
     Gradient(forward=10485760, recomputed=10485760, pulled=20447232)
     """
     call = checked(op, length, value_dim, key_dim, slots, steps, levels, without)
-    heads = _validate.positive_integer("heads", heads)
-    many = heads * _validate.positive_integer("batch", batch)
+    heads = validate.positive_integer("heads", heads)
+    many = heads * validate.positive_integer("batch", batch)
     order = form_named(
-        _validate.form(form, FORM_NAMES), _validate.chunk_size(chunk_size, form)
+        validate.form(form, FORM_NAMES), validate.chunk_size(chunk_size, form)
     )
     sizes = call.sizes
     if op == _LEVELS:

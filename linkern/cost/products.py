@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from linkern._forms import Form, spans
 from linkern.cost.counts import Counts
 from linkern.cost.recurrences import (
     Recurrence,
@@ -19,6 +18,7 @@ from linkern.cost.recurrences import (
     spans_of,
     token,
 )
+from linkern.operators.forms import Form, spans
 
 __all__ = ["Gradient", "Product", "forward", "gradient"]
 
@@ -121,7 +121,7 @@ def _products(of: Recurrence, form: Form, span: Spans) -> Iterator[Product]:
 
 
 def _of_token(of: Recurrence) -> Iterator[Product]:
-    """List the products of `linkern._recurrence.token`."""
+    """List the products of `linkern.core.recurrence.token`."""
     size = of.rows * of.columns
     query, key, value = (_varies(of, x) for x in ("query", "key", "value"))
     if of.erase:
@@ -135,7 +135,7 @@ def _of_token(of: Recurrence) -> Iterator[Product]:
 
 
 def _of_chunk(of: Recurrence, size: int) -> Iterator[Product]:
-    """List the products of `linkern._chunk.chunks` in one chunk."""
+    """List the products of `linkern.core.chunkwise.chunks` in one chunk."""
     rows, keys, values = rows_of(of, size), of.rows, of.columns
     query, key = _varies(of, "query"), _varies(of, "key")
     written = _varies(of, "value") or of.erase
@@ -147,7 +147,7 @@ def _of_chunk(of: Recurrence, size: int) -> Iterator[Product]:
         yield Product(rows * keys * values, 1, "own")
         yield Product(rows * rows * values, 1 + (not single))
     yield Product(rows * keys * values, (key or decay) + written, last=True)
-    if of.crosswise:
+    if of.transpose_state:
         yield Product(rows * rows * values, query + written)
         yield Product(rows * keys * values, query, "stacked")
         weights = query or written
@@ -172,7 +172,7 @@ def _pairs(of: Recurrence, rows: int, names: Sequence[str]) -> Product:
 
 
 def _inverse(rows: int) -> Iterator[Product]:
-    """Return the products of `linkern._halving.inverse`; some are with ones."""
+    """Return the products of `linkern.core.triangular.inverse`; some are with ones."""
     single = rows // 2
     yield Product(2 * single, 1)
     yield Product(rows * (rows * rows - 1) // 3 - 2 * single, 2)

@@ -2,24 +2,24 @@ r"""What one recurrence costs, from the sizes of its memory and its switches alo
 
 ``K`` and ``V`` are the rows and columns of the memory, ``R`` the tokens of a chunk,
 rounded up to a power of two where triangular matrices are made by halves. The counts
-follow `linkern._recurrence` and `linkern._chunk` line by line; the products of matrices
-have a list of their own (`linkern.cost.products`).
+follow `linkern.core.recurrence` and `linkern.core.chunkwise` line by line; the products
+of matrices have a list of their own (`linkern.cost.products`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from linkern._forms import Form
-from linkern._halving import power_of_two
+from linkern.core.triangular import power_of_two
 from linkern.cost.counts import Counts
+from linkern.operators.forms import Form
 
 __all__ = ["Recurrence", "Spans", "chunk", "rows_of", "spans_of", "token"]
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The sizes and switches of `linkern._recurrence.Terms`.
+    """The sizes and switches of `linkern.core.recurrence.Terms`.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Recurrence:
         Of the memory, ``K`` and ``V``.
     decays : int
         Log-decays for each token: 0, 1 or ``K``.
-    erase, early_erase, early_read, crosswise : bool
+    erase, early_erase, early_read, transpose_state : bool
         As there; `erase` says whether there is one.
     constant : frozenset of str
         Terms that no input changes: nothing is differentiated by them.
@@ -39,7 +39,7 @@ class Recurrence:
     erase: bool = False
     early_erase: bool = False
     early_read: bool = False
-    crosswise: bool = False
+    transpose_state: bool = False
     constant: frozenset[str] = frozenset()
 
     @property
@@ -91,20 +91,22 @@ def chunk(of: Recurrence, size: int) -> Counts:
     rows = rows_of(of, size)
     found = _decay(of, rows) if of.decays else Counts()
     written = of.rows * of.columns  # added to the memory
-    read = rows * (of.rows if of.crosswise else of.columns)  # held and paired, added
+    read = rows * (
+        of.rows if of.transpose_state else of.columns
+    )  # held and paired, added
     found += Counts(0, written + read)
     if of.erase:
         # What is erased is taken away; the inverse changes signs block by block.
         negative = rows * (rows - 1) // 2
         found += _weighing(of, rows) + Counts(0, rows * of.columns + negative)
-    return found + (_mixing(of, rows) if of.crosswise else _weighing(of, rows))
+    return found + (_mixing(of, rows) if of.transpose_state else _weighing(of, rows))
 
 
 def _decay(of: Recurrence, rows: int) -> Counts:
     """Count the sums of log-decays, their exponentials, and what these multiply."""
     levels = rows.bit_length() - 1
     # Who reads before the decay of its own token needs exponentials of its own.
-    readings = {of.early_read and not of.crosswise}
+    readings = {of.early_read and not of.transpose_state}
     if of.erase:
         readings.add(of.early_erase)
     if of.by_channel:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from linkern import _validate
+from linkern import validate
 
 __all__ = ["Cost", "sizes_of", "softmax_cost"]
 
@@ -79,11 +79,11 @@ def softmax_cost(
     500
     """
     length, width = sizes_of(length, key_dim, value_dim)
-    causal = _validate.flag("causal", causal)
+    causal = validate.flag("causal", causal)
     least = length if causal else 0
     source = length
     if source_length is not None:
-        source = _validate.at_least("source_length", source_length, least)
+        source = validate.at_least("source_length", source_length, least)
     scores = length * source
     pairs = scores - length * (length - 1) // 2 if causal else scores
     return Cost(pairs, scores, scores * width, source * width)
@@ -93,7 +93,7 @@ def sizes_of(
     length: int, key_dim: int, value_dim: int, *, first: str = "key_dim"
 ) -> tuple[int, int]:
     """Check three sizes and return the length and the products that a pair takes."""
-    length = _validate.at_least("length", length, 0)
-    key_dim = _validate.at_least(first, key_dim, 0)
-    value_dim = _validate.at_least("value_dim", value_dim, 0)
+    length = validate.at_least("length", length, 0)
+    key_dim = validate.at_least(first, key_dim, 0)
+    value_dim = validate.at_least("value_dim", value_dim, 0)
     return length, key_dim + value_dim

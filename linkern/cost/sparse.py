@@ -1,6 +1,6 @@
 """What attention over a sparse pattern of pairs costs."""
 
-from linkern import _validate
+from linkern import validate
 from linkern.attention._blocks import blocks_of
 from linkern.attention._patterns import PATTERNS
 from linkern.cost.softmax import Cost, sizes_of
@@ -54,10 +54,10 @@ def sparse_cost(
     33
     """
     length, width = sizes_of(length, key_dim, value_dim)
-    pattern = _validate.pattern(pattern, PATTERNS)
-    window = _validate.at_least("window", window, 1)
-    columns = _validate.summary(summary, pattern, window)
-    causal = _validate.flag("causal", causal)
+    pattern = validate.pattern(pattern, PATTERNS)
+    window = validate.at_least("window", window, 1)
+    columns = validate.summary(summary, pattern, window)
+    causal = validate.flag("causal", causal)
     pairs = {"local": _near, "strided": _strided, "fixed": _fixed}[pattern]
     held = {
         "local": min(length, window - 1),

@@ -4,8 +4,8 @@ import math
 import numbers
 from typing import Any
 
-from linkern import _validate
-from linkern._typing import Array
+from linkern import validate
+from linkern.typing import Array
 
 __all__ = ["number", "rows"]
 
@@ -24,7 +24,7 @@ def number(name: str, value: Any, *, zero: bool = False) -> float:
 
 def rows(x: Any, *, axes: int = 1, size: int | None = None) -> Array:
     """Return queries or keys in compute precision, after checking their axes."""
-    wide = _validate.widened("x", x)
+    wide = validate.widened("x", x)
     if wide.ndim < axes:
         shape = "(..., T, K)" if axes == 2 else "(..., K)"
         msg = f"`x` must have shape {shape}, got {tuple(wide.shape)}."

@@ -2,11 +2,11 @@ r"""Feature maps that see a vector and its negative, so that no sign is lost."""
 
 from functools import partial
 
-from linkern import _validate
-from linkern._array import astype, concat, softmax
-from linkern._typing import Array, FeatureMapFunction
+from linkern import validate
+from linkern.array import astype, concat, softmax
 from linkern.feature_maps._checks import rows
 from linkern.feature_maps.pointwise import relu
+from linkern.typing import Array, FeatureMapFunction
 
 __all__ = ["dpfp", "hedgehog"]
 
@@ -49,7 +49,7 @@ def dpfp(nu: int = 3) -> FeatureMapFunction:
     >>> dpfp(nu=1)(np.asarray([-2.0, 3.0]))
     array([0., 6., 0., 0.])
     """
-    return partial(_dpfp, nu=_validate.positive_integer("nu", nu))
+    return partial(_dpfp, nu=validate.positive_integer("nu", nu))
 
 
 def _dpfp(x: Array, /, *, nu: int) -> Array:
@@ -118,8 +118,8 @@ def hedgehog(x: Array, /, *, projection: Array | None = None) -> Array:
 
 
 def _projected(x: Array, projection: Array) -> Array:
-    matrix = _validate.widened("projection", projection)
-    _validate.home({"x": x, "projection": matrix})
+    matrix = validate.widened("projection", projection)
+    validate.home({"x": x, "projection": matrix})
     if matrix.ndim < 2 or matrix.shape[-2] != x.shape[-1]:
         msg = (
             f"`projection` must have shape (..., {x.shape[-1]}, F), got "

@@ -1,7 +1,7 @@
 """Feature maps that act on each entry, so that ``F = K``."""
 
-from linkern._array import namespace
-from linkern._typing import Array
+from linkern.array import namespace
+from linkern.typing import Array
 
 __all__ = ["elu_plus_one", "exp", "identity", "relu", "squared_relu"]
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 
-from linkern import _validate
-from linkern._array import astype, concat, device_of, namespace
-from linkern._typing import Array, FeatureMapFunction
+from linkern import validate
+from linkern.array import astype, concat, device_of, namespace
 from linkern.feature_maps._checks import rows
 from linkern.feature_maps.pointwise import relu
+from linkern.typing import Array, FeatureMapFunction
 
 __all__ = ["cosine_reweighting"]
 
@@ -58,8 +58,8 @@ def cosine_reweighting(length: int, start: int = 0) -> FeatureMapFunction:
     array([[1.    , 0.    ],
            [0.7071, 0.7071]])
     """
-    length = _validate.positive_integer("length", length)
-    start = _validate.dimension("start", start)
+    length = validate.positive_integer("length", length)
+    start = validate.dimension("start", start)
     if start >= length:
         msg = f"`start` must be below `length`, {length}, got {start}."
         raise ValueError(msg)

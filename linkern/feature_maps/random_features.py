@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern import _validate
-from linkern._array import astype, concat, device_of, mT, namespace
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, concat, device_of, mT, namespace
 from linkern.feature_maps._checks import number, rows
+from linkern.typing import Array
 
 __all__ = [
     "PositiveRandomFeatures",
@@ -198,16 +198,16 @@ def positive_random(
     True
     """
     scale = number("scale", scale)
-    if _validate.flag("hyperbolic", hyperbolic):
+    if validate.flag("hyperbolic", hyperbolic):
         count = _halved(feature_count)
     else:
-        count = _validate.positive_integer("feature_count", feature_count)
+        count = validate.positive_integer("feature_count", feature_count)
     directions = _directions(key_dim, count, rng, orthogonal=orthogonal)
     return PositiveRandomFeatures(directions, scale, hyperbolic)
 
 
 def _halved(feature_count: int) -> int:
-    if _validate.positive_integer("feature_count", feature_count) % 2:
+    if validate.positive_integer("feature_count", feature_count) % 2:
         msg = f"`feature_count` must be even, got {feature_count}; features are pairs."
         raise ValueError(msg)
     return int(feature_count) // 2
@@ -218,11 +218,11 @@ def _directions(
 ) -> NDArray[np.float64]:
     """Draw rows that are each standard normal, and orthogonal in blocks if asked to."""
     size, draw = (
-        _validate.positive_integer("key_dim", key_dim),
-        _validate.generator(rng),
+        validate.positive_integer("key_dim", key_dim),
+        validate.generator(rng),
     )
     gaussian = draw.standard_normal((count, size))
-    if not _validate.flag("orthogonal", orthogonal):
+    if not validate.flag("orthogonal", orthogonal):
         return gaussian
     blocks = -(-count // size)
     turned, triangle = np.linalg.qr(draw.standard_normal((blocks, size, size)))

@@ -2,10 +2,10 @@ r"""Feature maps of products of entries, whose similarities are exact polynomial
 
 from functools import partial
 
-from linkern import _validate
-from linkern._array import astype, concat, ones, reshape
-from linkern._typing import Array, FeatureMapFunction
+from linkern import validate
+from linkern.array import astype, concat, ones, reshape
 from linkern.feature_maps._checks import number, rows
+from linkern.typing import Array, FeatureMapFunction
 
 __all__ = ["polynomial", "taylor"]
 
@@ -50,7 +50,7 @@ def polynomial(degree: int = 2, offset: float = 0.0) -> FeatureMapFunction:
     """
     offset = number("offset", offset, zero=True)
     return partial(
-        _polynomial, degree=_validate.positive_integer("degree", degree), offset=offset
+        _polynomial, degree=validate.positive_integer("degree", degree), offset=offset
     )
 
 

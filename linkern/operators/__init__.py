@@ -1,13 +1,6 @@
 """The named operators: each a docstring and a few lines of data."""
 
-from linkern.operators.decays import (
-    gla,
-    lightning_attention,
-    retention,
-    simple_gla,
-    ssd,
-)
-from linkern.operators.erases import (
+from linkern.operators.delta import (
     comba,
     delta_rule,
     gated_delta_product,
@@ -15,6 +8,13 @@ from linkern.operators.erases import (
     gdn2,
     kda,
     oja,
+)
+from linkern.operators.gated import (
+    gla,
+    lightning_attention,
+    retention,
+    simple_gla,
+    ssd,
 )
 from linkern.operators.levels import log_linear_attention
 from linkern.operators.linear import linear_attention, linear_attention_step

@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Unpack
 
-from linkern import _validate
-from linkern._array import concat, mT, namespace, ones, zeros
-from linkern._decay import Decay
-from linkern._forms import Form
-from linkern._operator import Definition, Options, operator, run
-from linkern._state import AttentionResult, State
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import concat, mT, namespace, ones, zeros
+from linkern.core.decay import Decay
+from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.forms import Form
+from linkern.state import AttentionResult, State
+from linkern.typing import Array
 
 __all__ = ["log_linear_attention"]
 
@@ -213,12 +213,12 @@ def log_linear_attention(
     >>> linkern.log_linear_attention(ones, ones, ones, None, scales).output[:, 0]
     array([  1.,  11., 201.])
     """
-    position = _validate.dimension("position", position)
-    _validate.widened("query", query)
+    position = validate.dimension("position", position)
+    validate.widened("query", query)
     if query.ndim > 1 and level_scales is None:
         levels = (position + query.shape[-2]).bit_length() + 1
         level_scales = ones((query.shape[-2], levels), like=query)
-    elif query.ndim > 1 and _validate.widened("level_scales", level_scales).ndim > 1:
+    elif query.ndim > 1 and validate.widened("level_scales", level_scales).ndim > 1:
         assert level_scales is not None
         _enough_levels(position, query, level_scales)
     definition = replace(

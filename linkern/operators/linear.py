@@ -4,23 +4,32 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from linkern import _cpu, _cuda, _validate
-from linkern._array import astype, broadcast_to, of_same_heads, on_cupy, on_numpy, ones
-from linkern._array import concat as _concat
-from linkern._forms import FORM_NAMES, Form, form_named
-from linkern._packing import run_packed
-from linkern._recurrence import Terms, token
-from linkern._state import (
+from linkern import validate
+from linkern.array import (
+    astype,
+    broadcast_to,
+    of_same_heads,
+    on_cupy,
+    on_numpy,
+    ones,
+)
+from linkern.array import concat as _concat
+from linkern.autodiff.tape import raw
+from linkern.autodiff.vjp import gradients_of
+from linkern.core.recurrence import Terms, token
+from linkern.feature_maps import elu_plus_one, identity
+from linkern.kernels import cuda as cuda_backend
+from linkern.kernels import numpy as numpy_backend
+from linkern.operators.forms import FORM_NAMES, Form, form_named
+from linkern.operators.varlen import run_packed
+from linkern.state import (
     AttentionResult,
     State,
     mapped,
     with_normalizer_column,
     without_normalizer_column,
 )
-from linkern._tape import raw
-from linkern._typing import Array, FeatureMapFunction
-from linkern._vjp import gradients_of
-from linkern.feature_maps import elu_plus_one, identity
+from linkern.typing import Array, FeatureMapFunction
 
 __all__ = ["linear_attention", "linear_attention_step"]
 
@@ -116,22 +125,22 @@ def linear_attention(
            [4.5],
            [6. ]])
     """
-    causal = _validate.flag("causal", causal)
-    normalize = _validate.flag("normalize", normalize)
-    scale = _validate.scale(scale)
-    form = _validate.form(form, FORM_NAMES)
-    order = form_named(form, _validate.chunk_size(chunk_size, form))
-    _validate.a_feature_map(feature_map)
+    causal = validate.flag("causal", causal)
+    normalize = validate.flag("normalize", normalize)
+    scale = validate.scale(scale)
+    form = validate.form(form, FORM_NAMES)
+    order = form_named(form, validate.chunk_size(chunk_size, form))
+    validate.a_feature_map(feature_map)
     # Blocks are widened and mapped when it is their turn, if each entry is mapped
     # alone. Gradients of what several heads share are sums: these are widened here.
     engine = _engine(form, order, query, key, value, causal=causal)
     by_block = engine is not None and engine.acts_on_entries(feature_map)
     alone = raw(query) is query or of_same_heads(query, key, value)
     wide = not (by_block and alone)
-    q, k, v = _validate.qkv(query, key, value, causal=causal, wide=wide)
+    q, k, v = validate.qkv(query, key, value, causal=causal, wide=wide)
     if not by_block:
-        q = _validate.features("query", q, feature_map)
-        k = _validate.features("key", k, feature_map)
+        q = validate.features("query", q, feature_map)
+        k = validate.features("key", k, feature_map)
         feature_map = identity
     attend = _attend
     if engine is not None:
@@ -165,10 +174,10 @@ class _Engine(NamedTuple):
 
 def _engine(form: str, order: Form, *rows: Array, causal: bool) -> _Engine | None:
     if form == "auto" and causal and on_cupy(*rows):
-        return _Engine(_cuda.acts_on_entries, _cuda.attend)
+        return _Engine(cuda_backend.acts_on_entries, cuda_backend.attend)
     if form in ("auto", "chunkwise") and on_numpy(*rows):
-        attend = partial(_cpu.attend, size=order.size, causal=causal)
-        return _Engine(_cpu.acts_on_entries, attend)
+        attend = partial(numpy_backend.attend, size=order.size, causal=causal)
+        return _Engine(numpy_backend.acts_on_entries, attend)
     return None
 
 
@@ -212,9 +221,9 @@ def _attend_natively(
     """Run the operator on one sequence, features made on the way."""
     start = _initial(state, key, value, normalize=normalize)
     own = tuple(start.memory.shape[:-2])
-    batch = _validate.leading("all inputs", query.shape[:-2], own)
+    batch = validate.leading("all inputs", query.shape[:-2], own)
     if 0 in batch:  # there may be a state where there is no query
-        q, k, v = (_validate.widened("rows", x) for x in (query, key, value))
+        q, k, v = (validate.widened("rows", x) for x in (query, key, value))
         options: Any = {"causal": causal, "scale": scale, "normalize": normalize}
         return _attend(form, state, feature_map(q), feature_map(k), v, **options)
     rows = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (query, key, value))
@@ -276,11 +285,11 @@ def linear_attention_step(
     >>> second.output
     array([4.5])
     """
-    normalize = _validate.flag("normalize", normalize)
-    scale = _validate.scale(scale)
-    q, k, v = _validate.qkv(query, key, value, causal=True, rank=1)
-    q = _validate.features("query", q, feature_map)[..., None, :]
-    k = _validate.features("key", k, feature_map)[..., None, :]
+    normalize = validate.flag("normalize", normalize)
+    scale = validate.scale(scale)
+    q, k, v = validate.qkv(query, key, value, causal=True, rank=1)
+    q = validate.features("query", q, feature_map)[..., None, :]
+    k = validate.features("key", k, feature_map)[..., None, :]
     v = v[..., None, :]
     memory = _start(state, k, v, normalize=normalize)
 
@@ -297,9 +306,9 @@ def _initial(
     state: State | None, key: Array, value: Array, *, normalize: bool
 ) -> State:
     """Return the state that the first token meets."""
-    key = _validate.widened("key", key[..., :0, :])
+    key = validate.widened("key", key[..., :0, :])
     if state is None:
-        batch = _validate.leading("key and value", key.shape[:-2], value.shape[:-2])
+        batch = validate.leading("key and value", key.shape[:-2], value.shape[:-2])
         state = State.zeros(
             key.shape[-1],
             value.shape[-1],
@@ -308,7 +317,7 @@ def _initial(
             normalize=normalize,
         )
     else:
-        _validate.initial_state(state, key, value, normalize=normalize)
+        validate.initial_state(state, key, value, normalize=normalize)
     return State(state.memory, state.normalizer)
 
 

@@ -9,12 +9,18 @@ erases, one that writes.
 
 from typing import Unpack
 
-from linkern._array import concat, reshape, zeros
-from linkern._forms import Form
-from linkern._operator import Definition, Options, operator, run, scaled
-from linkern._recurrence import Terms
-from linkern._state import AttentionResult, State
-from linkern._typing import Array
+from linkern.array import concat, reshape, zeros
+from linkern.core.recurrence import Terms
+from linkern.operators.definition import (
+    Definition,
+    Options,
+    operator,
+    run,
+    scaled,
+)
+from linkern.operators.forms import Form
+from linkern.state import AttentionResult, State
+from linkern.typing import Array
 
 __all__ = ["dplr", "iplr", "rwkv7"]
 

@@ -2,18 +2,18 @@ r"""Operators whose weights are polynomials of the score, as feature maps."""
 
 from typing import Unpack
 
-from linkern._array import concat, ones
-from linkern._forms import Form
-from linkern._operator import Definition, Options, operator, run
-from linkern._recurrence import Terms
-from linkern._state import (
+from linkern.array import concat, ones
+from linkern.core.recurrence import Terms
+from linkern.feature_maps import polynomial, taylor
+from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.forms import Form
+from linkern.state import (
     AttentionResult,
     State,
     with_normalizer_column,
     without_normalizer_column,
 )
-from linkern._typing import Array
-from linkern.feature_maps import polynomial, taylor
+from linkern.typing import Array
 
 __all__ = ["based", "rebased"]
 

@@ -2,13 +2,13 @@ r"""Operators that grew out of recurrent networks: HGRN and the RWKV line."""
 
 from typing import Unpack
 
-from linkern._array import concat, mT, namespace, ones
-from linkern._averaging import averaging, sigmoid
-from linkern._forms import Form
-from linkern._operator import Definition, Options, operator, run
-from linkern._recurrence import Terms
-from linkern._state import AttentionResult, State
-from linkern._typing import Array
+from linkern.array import concat, mT, namespace, ones
+from linkern.core.logspace import averaging, sigmoid
+from linkern.core.recurrence import Terms
+from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.forms import Form
+from linkern.state import AttentionResult, State
+from linkern.typing import Array
 
 __all__ = ["hgrn", "rwkv4", "rwkv6"]
 
@@ -22,7 +22,7 @@ def _channels(
     memory itself.
     """
     one = ones((*written.shape[:-1], 1), like=written)
-    terms = Terms(one, written, one, log_decay, crosswise=True)
+    terms = Terms(one, written, one, log_decay, transpose_state=True)
     output, after = form(mT(memory), terms)
     return output, mT(after)
 
@@ -80,7 +80,7 @@ HGRN = Definition(
     memory=lambda n: (1, n["v"]),
     required=("value",),
     inverse_root_scale=False,
-    crosswise=True,
+    transpose_state=True,
 )
 RWKV4 = Definition(
     "rwkv4",

@@ -2,12 +2,18 @@ r"""Mesa: every read solves a ridge regression over the tokens so far."""
 
 from typing import Unpack
 
-from linkern._array import concat, eye, namespace, ones, reshape
-from linkern._forms import DEFAULT_CHUNK_SIZE, Form, spans
-from linkern._operator import Definition, Options, operator, run, scaled
-from linkern._recurrence import Terms
-from linkern._state import AttentionResult, State
-from linkern._typing import Array
+from linkern.array import concat, eye, namespace, ones, reshape
+from linkern.core.recurrence import Terms
+from linkern.operators.definition import (
+    Definition,
+    Options,
+    operator,
+    run,
+    scaled,
+)
+from linkern.operators.forms import DEFAULT_CHUNK_SIZE, Form, spans
+from linkern.state import AttentionResult, State
+from linkern.typing import Array
 
 __all__ = ["mesa"]
 

@@ -6,13 +6,13 @@ second writes values into the same slots and reads them by the softmax of the sc
 
 from typing import Unpack
 
-from linkern._array import concat, softmax
-from linkern._averaging import averaging
-from linkern._forms import Form
-from linkern._operator import Definition, Options, operator, run
-from linkern._recurrence import Terms
-from linkern._state import AttentionResult, State
-from linkern._typing import Array
+from linkern.array import concat, softmax
+from linkern.core.logspace import averaging
+from linkern.core.recurrence import Terms
+from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.forms import Form
+from linkern.state import AttentionResult, State
+from linkern.typing import Array
 
 __all__ = ["abc", "gsa"]
 
@@ -29,7 +29,7 @@ def _two_passes(
 ) -> tuple[Array, Array]:
     size = key.shape[-1]
     keys, values = memory[..., :size], memory[..., size:]
-    scores, keys = form(keys, Terms(query, slots, key, log_decay, crosswise=True))
+    scores, keys = form(keys, Terms(query, slots, key, log_decay, transpose_state=True))
     output, values = form(values, Terms(softmax(scores), slots, value, log_decay))
     return output, concat([keys, values], axis=-1)
 

@@ -16,7 +16,13 @@ from linkern.oracle.bounds import (
     probable,
     unit_roundoff,
 )
-from linkern.oracle.exact import Evaluation, Integers, Sums, evaluate, evaluate_integers
+from linkern.oracle.exact import (
+    Evaluation,
+    Integers,
+    Sums,
+    evaluate,
+    evaluate_integers,
+)
 from linkern.oracle.family import FAMILY, FamilyEvaluation, FamilyOperator
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
 from linkern.oracle.gradients import Differentiand, bounded_gradients

@@ -1,7 +1,7 @@
 """The referee: laws that every implementation of an operator must keep.
 
 It knows the operators by their equations alone; it does not import linkern's own.
-Names are imported when they are first used: pytest loads `linkern.testing.plugin`
+Names are imported when they are first used: pytest loads its plugin
 everywhere, and the child process of a target needs no Hypothesis.
 """
 
@@ -27,31 +27,31 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from linkern.testing.api import verify
     from linkern.testing.checks import CHECKS, Check
-    from linkern.testing.contract import Contract
     from linkern.testing.errors import UsageError
-    from linkern.testing.operators import OPERATORS, Operator
-    from linkern.testing.plan import Plan
-    from linkern.testing.pytest_checks import parametrize_with_checks, subject
-    from linkern.testing.report import CheckResult, Counterexample, Report
-    from linkern.testing.runner import run
+    from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
+    from linkern.testing.runner.api import verify
+    from linkern.testing.runner.loop import run
+    from linkern.testing.runner.plan import Plan
+    from linkern.testing.runner.results import CheckResult, Counterexample, Report
+    from linkern.testing.spec.contract import Contract
+    from linkern.testing.spec.operators import OPERATORS, Operator
 else:
     _HOMES = {
         "CHECKS": "checks",
-        "OPERATORS": "operators",
+        "OPERATORS": "spec.operators",
         "Check": "checks",
-        "CheckResult": "report",
-        "Contract": "contract",
-        "Counterexample": "report",
-        "Operator": "operators",
-        "Plan": "plan",
-        "Report": "report",
+        "CheckResult": "runner.results",
+        "Contract": "spec.contract",
+        "Counterexample": "runner.results",
+        "Operator": "spec.operators",
+        "Plan": "runner.plan",
+        "Report": "runner.results",
         "UsageError": "errors",
-        "parametrize_with_checks": "pytest_checks",
-        "run": "runner",
-        "subject": "pytest_checks",
-        "verify": "api",
+        "parametrize_with_checks": "pytest.parametrize",
+        "run": "runner.loop",
+        "subject": "pytest.parametrize",
+        "verify": "runner.api",
     }
     __getattr__ = attributes_of(__name__, _HOMES)
 

@@ -83,12 +83,7 @@ if TYPE_CHECKING:
     from linkern.transformer.passes import decoder, encoder
     from linkern.transformer.positions import sinusoidal_positions
     from linkern.transformer.sampling import sample
-    from linkern.transformer.stack import (
-        Layer,
-        LayerOptions,
-        LayerState,
-        Stack,
-    )
+    from linkern.transformer.stack import Layer, LayerOptions, LayerState, Stack
     from linkern.transformer.states import DecodingState
 else:
     _HOMES = {

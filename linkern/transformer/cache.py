@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from linkern._array import concat, ones, writable, zeros
-from linkern._typing import Array
+from linkern.array import concat, ones, writable, zeros
 from linkern.transformer.parameters import kind
+from linkern.typing import Array
 
 __all__ = ["Cache", "Rows", "stacked"]
 

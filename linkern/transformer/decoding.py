@@ -9,18 +9,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from linkern import _validate
-from linkern._array import concat, is_array, namespace, zeros
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import concat, is_array, namespace, zeros
 from linkern.transformer.models import Model, continued, described
 from linkern.transformer.prompts import prompt_rows, source_memory
-from linkern.transformer.sampling import checked_temperature, checked_top_k, sample
+from linkern.transformer.sampling import (
+    checked_temperature,
+    checked_top_k,
+    sample,
+)
 from linkern.transformer.states import (
     DecodingState,
     belongs,
     rows_of,
     side_by_side,
 )
+from linkern.typing import Array
 
 __all__ = [
     "Decoded",
@@ -225,9 +229,9 @@ def generate(
     >>> tokens.shape, state.position
     ((2, 4), array([5, 4]))
     """
-    steps = _validate.dimension("steps", steps)
+    steps = validate.dimension("steps", steps)
     temperature, top_k = checked_temperature(temperature), checked_top_k(top_k)
-    generator = _validate.generator(rng)
+    generator = validate.generator(rng)
     logits, state = prefill(
         parameters, prompts, source=source, visible=visible, state=state
     )

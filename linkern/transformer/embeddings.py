@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from linkern import _validate
-from linkern._array import any_true, is_array, namespace, reshape
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import any_true, is_array, namespace, reshape
 from linkern.transformer.parameters import Source, kind, static
 from linkern.transformer.positions import position_indices, sinusoidal_positions
+from linkern.typing import Array
 
 __all__ = ["Embedding", "embed", "embedded"]
 
@@ -53,8 +53,8 @@ class Embedding:
         rng, like
             As in `LanguageModel.create`.
         """
-        vocabulary = _validate.positive_integer("vocabulary", vocabulary)
-        width = _validate.positive_integer("width", width)
+        vocabulary = validate.positive_integer("vocabulary", vocabulary)
+        width = validate.positive_integer("width", width)
         if positions not in ("sinusoidal", "learned", None):
             known = '"sinusoidal", "learned" or None'
             msg = f"`positions` must be {known}, got {positions!r}."
@@ -69,7 +69,7 @@ class Embedding:
         tokens = source.normal((vocabulary, width), 1.0)
         learned = None
         if max_length is not None:
-            rows = _validate.positive_integer("max_length", max_length)
+            rows = validate.positive_integer("max_length", max_length)
             learned = source.normal((rows, width), 1.0)
         return cls(tokens, learned, positions == "sinusoidal")
 

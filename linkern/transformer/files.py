@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 
-from linkern._array import astype, device_of, dtype_name, namespace
-from linkern._state import State
+from linkern.array import astype, device_of, dtype_name, namespace
+from linkern.state import State
 from linkern.transformer.parameters import (
     KINDS,
     children,

@@ -10,11 +10,11 @@ without a detour, which is what `linkern.transformer.road` does with it.
 
 from typing import Any, NamedTuple
 
-from linkern import _validate
-from linkern._array import astype, broadcast_to, concat, namespace, zeros
-from linkern._averaging import sigmoid
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, broadcast_to, concat, namespace, zeros
+from linkern.core.logspace import sigmoid
 from linkern.transformer.parameters import Source, kind, named_arrays
+from linkern.typing import Array
 
 __all__ = ["GRU", "GRUResult", "Gates", "gru", "gru_gates", "gru_step"]
 
@@ -74,8 +74,8 @@ class GRU:
         TypeError, ValueError
             If a size is no integer or negative, or `like` no floating-point array.
         """
-        width = _validate.dimension("width", width)
-        hidden = _validate.dimension("hidden", hidden)
+        width = validate.dimension("width", width)
+        hidden = validate.dimension("hidden", hidden)
         source = Source(rng, like)
         return cls(
             source.normal((3, width, hidden), max(width, 1) ** -0.5),
@@ -282,8 +282,8 @@ def _checked(
 ) -> tuple[GRU, Array, Array]:
     """Return everything widened; the last two with all leading axes of both."""
     given = named_arrays(parameters)
-    wide = {name: _validate.widened(name, array) for name, array in given.items()}
-    tokens = _validate.widened("x", x)
+    wide = {name: validate.widened(name, array) for name, array in given.items()}
+    tokens = validate.widened("x", x)
     width, channels = _sizes(wide)
     if x.ndim < rank or x.shape[-1] != width:
         axes = "..., T" if rank == 2 else "..."
@@ -293,12 +293,12 @@ def _checked(
     if hidden is None:
         hidden = zeros((*lead, channels), like=tokens)
     name = "initial_hidden" if rank == 2 else "hidden"
-    h = _validate.widened(name, hidden)
+    h = validate.widened(name, hidden)
     if h.ndim < 1 or h.shape[-1] != channels:
         msg = f"`{name}` must have shape (..., {channels}), got {tuple(h.shape)}."
         raise ValueError(msg)
-    _validate.home({**wide, "x": tokens, name: h})
-    lead = _validate.leading(f"x and {name}", lead, tuple(h.shape[:-1]))
+    validate.home({**wide, "x": tokens, name: h})
+    lead = validate.leading(f"x and {name}", lead, tuple(h.shape[:-1]))
     tokens = broadcast_to(tokens, (*lead, *x.shape[x.ndim - rank :]))
     return GRU(**wide), broadcast_to(h, (*lead, channels)), tokens
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from linkern import _validate
-from linkern._typing import Array
+from linkern import validate
 from linkern.transformer.inputs import (
     axes_of,
     definition_named,
@@ -29,6 +28,7 @@ from linkern.transformer.mixing import (
     read,
 )
 from linkern.transformer.parameters import Source, kind, static
+from linkern.typing import Array
 
 __all__ = ["MultiHeadAttention", "multi_head_attention", "read_memory"]
 
@@ -111,8 +111,8 @@ class MultiHeadAttention:
             known = ", ".join(FEATURE_MAPS)
             msg = f"`feature_map` must be one of {known}, got {feature_map!r}."
             raise ValueError(msg)
-        heads = _validate.positive_integer("heads", heads)
-        width = _validate.positive_integer("width", width)
+        heads = validate.positive_integer("heads", heads)
+        width = validate.positive_integer("width", width)
         if width % heads:
             fits = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
             msg = f"`heads` must divide `width` ({width}): {fits}; got {heads}."
@@ -273,7 +273,7 @@ def _joined(parameters: MultiHeadAttention, output: Array) -> Array:
 
 
 def _width(name: str, x: Array, parameters: MultiHeadAttention) -> None:
-    _validate.widened(name, x)
+    validate.widened(name, x)
     due = parameters.output.weight.shape[-1]
     if x.ndim < 2 or x.shape[-1] != due:
         msg = f"`{name}` must have shape (..., T, {due}), got {tuple(x.shape)}."

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import linkern.operators  # noqa: F401 -- fills DEFINITIONS
-from linkern._array import namespace, reshape
-from linkern._averaging import sigmoid
-from linkern._operator import DEFINITIONS, Definition
-from linkern._typing import Array
+from linkern.array import namespace, reshape
+from linkern.core.logspace import sigmoid
+from linkern.operators.definition import DEFINITIONS, Definition
 from linkern.transformer.layers import Affine, affine, apart
 from linkern.transformer.parameters import Source
+from linkern.typing import Array
 
 __all__ = [
     "axes_of",

@@ -3,11 +3,11 @@
 import math
 from typing import Any, cast
 
-from linkern import _validate
-from linkern._array import astype, namespace, reshape
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, namespace, reshape
 from linkern.feature_maps import relu
 from linkern.transformer.parameters import Source, kind, static
+from linkern.typing import Array
 
 __all__ = [
     "Affine",
@@ -166,7 +166,7 @@ def instance_norm(parameters: LayerNorm, x: Array) -> Array:
 
 
 def _normalised(parameters: LayerNorm, x: Array, *, axis: int) -> Array:
-    wide = _validate.widened("x", x)
+    wide = validate.widened("x", x)
     xp = namespace(wide)
     centred = wide - xp.mean(wide, axis=axis, keepdims=True)
     variance = xp.mean(centred * centred, axis=axis, keepdims=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from linkern import _validate, feature_maps, operators
-from linkern._array import astype, concat, zeros
-from linkern._state import State, mapped
-from linkern._typing import Array
+from linkern import feature_maps, operators, validate
+from linkern.array import astype, concat, zeros
 from linkern.attention import lsh_attention, softmax_attention, sparse_attention
+from linkern.state import State, mapped
 from linkern.transformer.cache import Cache
+from linkern.typing import Array
 
 __all__ = ["CROSSWISE", "FEATURE_MAPS", "Call", "Mixed", "Mixer", "mix", "read"]
 
@@ -137,10 +137,10 @@ def _linear(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
     feature_map = _map(mixer)
     if call.visible is not None:
         # A key that is not there has no features: it adds nothing to any sum.
-        wide = feature_map(_validate.widened("key", key))
+        wide = feature_map(validate.widened("key", key))
         there = astype(call.visible, wide.dtype)[:, None, :, None]
         key = astype(wide * there, key.dtype)
-        query = astype(feature_map(_validate.widened("query", query)), query.dtype)
+        query = astype(feature_map(validate.widened("query", query)), query.dtype)
         feature_map = feature_maps.identity
     return Mixed(
         *operators.linear_attention(

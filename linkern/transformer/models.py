@@ -2,13 +2,13 @@
 
 from typing import Any, Unpack
 
-from linkern._array import is_array
-from linkern._typing import Array
+from linkern.array import is_array
 from linkern.transformer.embeddings import Embedding, embedded
 from linkern.transformer.layers import Affine, affine
 from linkern.transformer.parameters import Source, kind, statics
 from linkern.transformer.passes import decoder, encoder, run
 from linkern.transformer.stack import LayerOptions, LayerState, Stack
+from linkern.typing import Array
 
 __all__ = [
     "EncoderDecoder",

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast, dataclass_transform
 
 import numpy as np
 
-from linkern import _validate
-from linkern._array import from_numpy, is_array
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import from_numpy, is_array
+from linkern.typing import Array
 
 __all__ = [
     "KINDS",
@@ -207,8 +207,8 @@ class Source:
 
     def __init__(self, rng: Any = None, like: Array | None = None) -> None:
         self.like: Array = np.zeros(0, np.float32) if like is None else like
-        _validate.widened("like", self.like)
-        self.generator = _validate.generator(rng)
+        validate.widened("like", self.like)
+        self.generator = validate.generator(rng)
 
     def normal(self, shape: tuple[int, ...], deviation: float) -> Array:
         """Return normal numbers of mean 0; the same for every library."""

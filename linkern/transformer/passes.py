@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from linkern._typing import Array
 from linkern.transformer.heads import multi_head_attention, read_memory
 from linkern.transformer.layers import (
     LayerNorm,
@@ -11,6 +10,7 @@ from linkern.transformer.layers import (
     layer_norm,
 )
 from linkern.transformer.stack import Layer, LayerState, Stack
+from linkern.typing import Array
 
 __all__ = ["decoder", "encoder", "run"]
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from linkern import _validate
-from linkern._array import astype, concat, device_of, is_array, namespace, reshape
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import astype, concat, device_of, is_array, namespace, reshape
+from linkern.typing import Array
 
 __all__ = ["position_indices", "sinusoidal_positions"]
 
@@ -48,9 +48,9 @@ def sinusoidal_positions(
     array([[0.  , 1.  ],
            [0.84, 0.54]])
     """
-    wide = _validate.widened("like", like)
-    length = _validate.dimension("length", length)
-    width = _validate.dimension("width", width)
+    wide = validate.widened("like", like)
+    length = validate.dimension("length", length)
+    width = validate.dimension("width", width)
     if width % 2:
         msg = f"`width` must be even for sinusoidal positions, got {width}."
         raise ValueError(msg)

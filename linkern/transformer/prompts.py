@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from linkern._array import device_of, is_array, namespace
-from linkern._typing import Array
+from linkern.array import device_of, is_array, namespace
 from linkern.transformer.models import LanguageModel, Model, encode
 from linkern.transformer.states import DecodingState
+from linkern.typing import Array
 
 __all__ = ["prompt_rows", "source_memory"]
 

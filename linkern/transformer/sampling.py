@@ -4,9 +4,9 @@ import math
 import numbers
 from typing import Any
 
-from linkern import _validate
-from linkern._array import from_numpy, namespace
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import from_numpy, namespace
+from linkern.typing import Array
 
 __all__ = ["checked_temperature", "checked_top_k", "sample"]
 
@@ -53,7 +53,7 @@ def sample(
     >>> sample(np.asarray([[0.0, 2.0, 1.0]]), temperature=0)
     array([1])
     """
-    wide = _validate.widened("logits", logits)
+    wide = validate.widened("logits", logits)
     xp = namespace(wide)
     temperature = checked_temperature(temperature)
     top_k = checked_top_k(top_k)
@@ -62,7 +62,7 @@ def sample(
     if top_k is not None and top_k < wide.shape[-1]:
         least = xp.sort(wide, axis=-1)[..., -top_k][..., None]
         wide = xp.where(wide >= least, wide, -math.inf + xp.zeros_like(wide))
-    noise = _validate.generator(rng).gumbel(size=tuple(wide.shape))
+    noise = validate.generator(rng).gumbel(size=tuple(wide.shape))
     gumbel = from_numpy(noise, like=wide)
     return xp.argmax(wide / temperature + gumbel, axis=-1)  # type: ignore[no-any-return]
 
@@ -80,4 +80,4 @@ def checked_temperature(value: Any) -> float:
 
 def checked_top_k(value: Any) -> int | None:
     """Check how many tokens are drawn from."""
-    return None if value is None else _validate.positive_integer("top_k", value)
+    return None if value is None else validate.positive_integer("top_k", value)

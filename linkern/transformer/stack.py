@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from linkern import _validate
-from linkern._typing import Array
+from linkern import validate
 from linkern.transformer.heads import MultiHeadAttention
 from linkern.transformer.layers import FeedForward, LayerNorm
 from linkern.transformer.parameters import Source, kind, static
+from linkern.typing import Array
 
 __all__ = ["Layer", "LayerOptions", "LayerState", "Stack"]
 
@@ -151,12 +151,12 @@ class Stack:
             known = ", ".join(sorted(LayerOptions.__annotations__))
             msg = f"unknown option {min(unknown)!r}; options of a layer are {known}."
             raise TypeError(msg)
-        depth = _validate.dimension("depth", depth)
+        depth = validate.dimension("depth", depth)
         norm = layer.get("norm", "layer")
         if norm not in _NORMS:
             msg = f'`norm` must be "layer" or "instance", got {norm!r}.'
             raise ValueError(msg)
-        first = _validate.flag("norm_first", layer.get("norm_first", True))
+        first = validate.flag("norm_first", layer.get("norm_first", True))
         source = Source(rng, like)
         layers = [
             _layer(width, heads, layer, source, cross=cross) for _ in range(depth)
@@ -193,7 +193,7 @@ def _layer(
         )
     after = FeedForward.create(
         width,
-        _validate.positive_integer("hidden", given.get("hidden", 4 * width)),
+        validate.positive_integer("hidden", given.get("hidden", 4 * width)),
         heads=given.get("feed_forward_heads"),
         activation=given.get("activation", "relu"),
         **common,

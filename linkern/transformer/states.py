@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from linkern._array import concat
-from linkern._typing import Array
+from linkern.array import concat
 from linkern.transformer.cache import Cache, stacked
 from linkern.transformer.models import Model, described
 from linkern.transformer.parameters import children, kind, rebuilt, static
 from linkern.transformer.stack import LayerState
+from linkern.typing import Array
 
 __all__ = ["DecodingState", "belongs", "rows_of", "side_by_side"]
 

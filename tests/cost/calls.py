@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import linkern
-from linkern._operator import DEFINITIONS
-from tests.family import NAMES, problem
+from linkern.operators.definition import DEFINITIONS
+from tests.operators.problems import NAMES, problem
 
 ALL = ("linear_attention", *NAMES)
 FORMS = (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linkern
-from linkern._weights import attention_weights
+from linkern.analysis.attention_matrix import attention_weights
 from linkern.attention import (
     lsh_attention,
     softmax_attention,

@@ -5,7 +5,7 @@ import pytest
 
 from linkern.oracle import FAMILY, Precisions
 from linkern.oracle.family import lightning_log_decay, retention_log_decay
-from tests.family_loops import over_heads
+from tests.operators.paper_loops import over_heads
 from tests.oracle.family_problems import NAMES, earlier_state, heads_of, problem
 
 GATED = [x for x in NAMES if "log_decay" in FAMILY[x].input_names]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern.oracle import FAMILY, Precisions
-from tests.family_loops import over_heads
+from tests.operators.paper_loops import over_heads
 from tests.oracle.family_problems import (
     NAMES,
     chunked,

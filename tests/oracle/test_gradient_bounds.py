@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern import oracle
-from linkern.testing.assembly import Backward, Parts, stateful
+from linkern.testing.kernels.assembly import Backward, Parts, stateful
 
 CONFIDENCE = 3.0
 

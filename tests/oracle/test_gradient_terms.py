@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from linkern import oracle
 from linkern.oracle import gradients
-from linkern.testing.assembly import Backward, Parts, stateful
-from linkern.testing.mutants.arithmetic import rounded_to
+from linkern.testing.kernels.assembly import Backward, Parts, stateful
+from linkern.testing.kernels.mutants.arithmetic import rounded_to
 
 FLOAT32 = oracle.Precisions("float32")
 WIDE = oracle.Precisions("float64")

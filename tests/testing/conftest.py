@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from linkern.testing.contract import Contract
-from linkern.testing.diagnosis import Diagnosis
-from linkern.testing.fingerprint import Fingerprint
-from linkern.testing.plan import Plan
-from linkern.testing.report import CheckResult, Counterexample, Report
+from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.results import CheckResult, Counterexample, Report
+from linkern.testing.spec.contract import Contract
 
 HOSTILE = (
     "</script><script>alert(`1`)</script><img src=x onerror=alert(2)>&\x1b[31m\u202e"

@@ -7,10 +7,11 @@ meet the same examples whether they are judged one by one or together.
 from dataclasses import replace
 from itertools import groupby
 
-from linkern.testing import CHECKS, Plan, run, runner
+from linkern.testing import CHECKS, Plan, run
+from linkern.testing.checks.findings import Violation
 from linkern.testing.errors import DoesNotApply
-from linkern.testing.findings import Violation
-from linkern.testing.runner import CheckFinished
+from linkern.testing.runner import loop
+from linkern.testing.runner.loop import CheckFinished
 
 __all__ = ["panels", "verdict_on_all"]
 
@@ -52,7 +53,7 @@ class Panel:
 
 
 def opened(name, kernel, **of_plan):
-    return runner.open_target(Plan(name, function=kernel, **of_plan))
+    return loop.open_target(Plan(name, function=kernel, **of_plan))
 
 
 def panels(kernels, **of_plan):
@@ -70,7 +71,7 @@ def verdict_on_all(monkeypatch, kernels, check: str, **of_plan):
     targets = {n: opened(n, kernel, **of_plan) for n, kernel in kernels.items()}
     assert len({str(target.interface) for target in targets.values()}) == 1
     panel = Panel(targets)
-    monkeypatch.setattr(runner, "open_target", lambda plan: panel)
+    monkeypatch.setattr(loop, "open_target", lambda plan: panel)
     law = panel.each(CHECKS[check].law)
     monkeypatch.setitem(CHECKS, check, replace(CHECKS[check], law=law))
     plan = Plan("panel", checks=(check,), diagnose=False, **of_plan)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linkern._array import namespace
+from linkern.array import namespace
 from linkern.similarity import exponential
 from linkern.transformer.gru import GRU, gru
 from linkern.transformer.positions import sinusoidal_positions

@@ -3,7 +3,7 @@
 import numpy as np
 
 from linkern.bench.tasks import DISTINCT_HEADS, Real, Task
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["as_bits", "from_bits", "head_indices", "rotation"]
 

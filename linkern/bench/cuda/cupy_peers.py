@@ -11,7 +11,7 @@ import linkern
 from linkern.bench.cuda import arrays
 from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls
 from linkern.bench.tasks import Inputs, Real, Task
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["COPIED", "copy", "prepare"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern._decoder import Decoder
 from linkern.attention import softmax_attention
 from linkern.bench.generation import torch_peers
 from linkern.bench.generation.generator import Generator
+from linkern.decoding import Decoder
 
 __all__ = ["Tokens", "attention_alone"]
 

@@ -24,7 +24,8 @@ from linkern.bench.worker import LocalWorker
 from linkern.cli.benches.measuring import named
 from linkern.cli.benches.terminal import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
-from linkern.testing import UsageError, rendering
+from linkern.testing import UsageError
+from linkern.testing.report import terminal
 
 __all__ = ["generation"]
 
@@ -64,7 +65,7 @@ def generation(**options: Any) -> None:
 
     Exit code: 0 measured; 2 the options cannot be used.
     """
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     try:
         if options["plot_path"] is not None:
             require_matplotlib()

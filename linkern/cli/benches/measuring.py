@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from linkern._cpu.threads import cores
 from linkern.bench import tables
 from linkern.bench.comparison import changes, differences
 from linkern.bench.cuda.machine import this_device
@@ -21,7 +20,9 @@ from linkern.bench.runner import run
 from linkern.bench.suites import Suite
 from linkern.bench.tasks import OURS, Task
 from linkern.cli.benches.terminal import progress, say
-from linkern.testing import UsageError, rendering
+from linkern.kernels.numpy.threads import cores
+from linkern.testing import UsageError
+from linkern.testing.report import terminal
 
 __all__ = ["measure", "named"]
 
@@ -55,7 +56,7 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
     peers = _peers(suite, options["peers"], tasks)
     compared = options["compared"]
     old = None if compared is None else read_run(compared, suite)
-    console = rendering.wide_enough(Console())
+    console = terminal.wide_enough(Console())
     empty = _conditions(suite, options)
     say(console, *_header(empty, peers, tasks))
     whole = empty

@@ -3,7 +3,14 @@
 import numpy as np
 
 from linkern.oracle.family import functions
-from linkern.oracle.family.calls import Call, as_row, picked, placed, reshaped, swapped
+from linkern.oracle.family.calls import (
+    Call,
+    as_row,
+    picked,
+    placed,
+    reshaped,
+    swapped,
+)
 from linkern.oracle.family.scan import scanned
 from linkern.oracle.family.tape import Node
 

@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle.family.balls import Ball, Rounding, contracted, summed_to
-from linkern.oracle.family.enclosures import (
-    Arithmetic,
-    Enclosed,
-    Radii,
-    enclosed,
-)
+from linkern.oracle.family.enclosures import Arithmetic, Enclosed, Radii, enclosed
 from linkern.oracle.family.rows import Rows, reversed_rows, run
 from linkern.oracle.family.tape import Node, Tape
 from linkern.oracle.family.terms import row_errors

@@ -6,7 +6,7 @@ Checks run in the order in which they are registered: first whether a target can
 judged at all, then what it computes.
 """
 
-from linkern.testing.registry import CHECKS, Check
+from linkern.testing.checks.registry import CHECKS, Check
 
 # They run in this order.
 # isort: off

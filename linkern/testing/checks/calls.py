@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from linkern.testing import strategies as draws
-from linkern.testing.findings import Violation
-from linkern.testing.gates import altered
-from linkern.testing.judging import Trial, well_formed
-from linkern.testing.problem import Problem
-from linkern.testing.registry import (
+from linkern.testing.checks.assertions import Trial, well_formed
+from linkern.testing.checks.findings import Violation
+from linkern.testing.checks.registry import (
     check,
     no_short_lengths,
     not_thread_safe,
     not_validating,
 )
-from linkern.testing.scope import Scope
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.gates import altered
+from linkern.testing.problems.problem import Problem
 
 __all__ = [
     "bad_input",

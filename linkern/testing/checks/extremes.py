@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from linkern.testing import strategies as draws
-from linkern.testing.checks.values import require_in_range
-from linkern.testing.findings import Violation
-from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem
-from linkern.testing.registry import (
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.findings import Violation
+from linkern.testing.checks.registry import (
     check,
     first_of,
     no_nan_policy,
     not_linear_in_values,
 )
+from linkern.testing.checks.values import require_in_range
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.problem import Problem
 
 __all__ = ["nan_policy", "ranges"]
 

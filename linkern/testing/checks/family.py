@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
-from linkern.testing import strategies as draws
-from linkern.testing.findings import Violation
-from linkern.testing.gates import with_decays
-from linkern.testing.judging import Trial, well_formed
-from linkern.testing.operators import OPERATORS
-from linkern.testing.problem import Problem
-from linkern.testing.reductions import REDUCTIONS, Reduction
-from linkern.testing.registry import (
+from linkern.testing.checks.assertions import Trial, well_formed
+from linkern.testing.checks.findings import Violation
+from linkern.testing.checks.registry import (
     check,
     first_of,
     no_gradients,
     no_state,
     not_linear_in_values,
 )
-from linkern.testing.scope import Scope
-from linkern.testing.shards import PROBES, WRITING, left_by, measured
+from linkern.testing.checks.span_map import PROBES, WRITING, left_by, measured
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.gates import with_decays
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.reductions import REDUCTIONS, Reduction
+from linkern.testing.spec.operators import OPERATORS
 
 __all__ = [
     "decay_extremes",

@@ -3,11 +3,8 @@
 import numpy as np
 
 from linkern.oracle import Bounded, unit_roundoff
-from linkern.testing import strategies as draws
-from linkern.testing.checks.values import CONFIDENCE
-from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem
-from linkern.testing.registry import (
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.registry import (
     check,
     first_of,
     no_gradients,
@@ -17,6 +14,9 @@ from linkern.testing.registry import (
     not_float64,
     not_random,
 )
+from linkern.testing.checks.values import CONFIDENCE
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.problem import Problem
 
 __all__ = [
     "finite_differences",

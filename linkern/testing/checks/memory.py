@@ -1,12 +1,12 @@
 """Laws of memory: how inputs lie in it, and what lies around them, must not matter."""
 
-from linkern.testing import strategies as draws
+from linkern.testing.checks.assertions import Trial, well_formed
+from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.order import integers_or_reals
-from linkern.testing.findings import Violation
-from linkern.testing.judging import Trial, well_formed
-from linkern.testing.problem import Problem
-from linkern.testing.registry import check, no_styles, not_any_strides
-from linkern.testing.scope import Scope
+from linkern.testing.checks.registry import check, no_styles, not_any_strides
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
 
 __all__ = ["broadcast_inputs", "nothing_leaks_from_padding", "strides"]
 

@@ -5,12 +5,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing import strategies as draws
-from linkern.testing.gates import altered
-from linkern.testing.generators import real_problem
-from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem
-from linkern.testing.registry import (
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.registry import (
     check,
     no_chunk_size,
     no_forms,
@@ -18,7 +14,11 @@ from linkern.testing.registry import (
     not_causal,
     not_linear_in_values,
 )
-from linkern.testing.scope import Scope
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.gates import altered
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.problem import Problem
 
 __all__ = [
     "additivity_of_values",

@@ -3,11 +3,15 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing import strategies as draws
-from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem
-from linkern.testing.registry import check, not_homogeneous, not_linear_in_values
-from linkern.testing.scope import Scope
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.registry import (
+    check,
+    not_homogeneous,
+    not_linear_in_values,
+)
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
 
 __all__ = ["scaling_of_keys", "scaling_of_values"]
 

@@ -3,13 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing import strategies as draws
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.order import integers_or_reals
-from linkern.testing.checks.values import CONFIDENCE
-from linkern.testing.findings import Violation
-from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem
-from linkern.testing.registry import (
+from linkern.testing.checks.registry import (
     check,
     first_of,
     no_long_sequences,
@@ -18,7 +15,10 @@ from linkern.testing.registry import (
     not_mergeable,
     not_random,
 )
-from linkern.testing.scope import Scope
+from linkern.testing.checks.values import CONFIDENCE
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
 
 __all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value"]
 

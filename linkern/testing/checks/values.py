@@ -3,15 +3,15 @@
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing import strategies as draws
-from linkern.testing.judging import Trial
-from linkern.testing.problem import Problem
-from linkern.testing.registry import (
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.registry import (
     check,
     no_long_sequences,
     not_normalised,
     not_random,
 )
+from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.problem import Problem
 
 __all__ = [
     "CONFIDENCE",

@@ -1,19 +1,19 @@
 """Checks of gates, candidates and initial states against each other."""
 
-from linkern import _validate
-from linkern._array import broadcast_to, zeros
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import broadcast_to, zeros
+from linkern.typing import Array
 
 __all__ = ["fitted", "gates"]
 
 
 def gates(name: str, x: Array) -> Array:
     """Return gates in float32 or wider after checking them."""
-    wide = _validate.widened(name, x)
+    wide = validate.widened(name, x)
     if x.ndim < 2:
         msg = f"`{name}` must have shape (..., T, D), got {tuple(x.shape)}."
         raise ValueError(msg)
-    _validate.within(name, wide, 0.0, 1.0)
+    validate.within(name, wide, 0.0, 1.0)
     return wide
 
 
@@ -22,8 +22,8 @@ def fitted(
 ) -> tuple[Array, Array, Array]:
     """Return gates, candidates and initial state with all leading axes, widened."""
     z, c = (
-        _validate.widened("update", update),
-        _validate.widened("candidate", candidate),
+        validate.widened("update", update),
+        validate.widened("candidate", candidate),
     )
     if z.ndim < 2 or tuple(z.shape[-2:]) != tuple(c.shape[-2:]):
         msg = (
@@ -34,8 +34,8 @@ def fitted(
     if initial_hidden is None:
         h = zeros((c.shape[-1],), like=c)
     else:
-        h = _validate.widened("initial_hidden", initial_hidden)
-    _validate.home({"update": z, "candidate": c, "initial_hidden": h})
+        h = validate.widened("initial_hidden", initial_hidden)
+    validate.home({"update": z, "candidate": c, "initial_hidden": h})
     if h.ndim < 1 or h.shape[-1] != c.shape[-1]:
         msg = (
             f"`initial_hidden` must have shape (..., {c.shape[-1]}), got "
@@ -43,7 +43,7 @@ def fitted(
         )
         raise ValueError(msg)
     names = "update, candidate and initial_hidden"
-    lead = _validate.leading(
+    lead = validate.leading(
         names, tuple(z.shape[:-2]), tuple(c.shape[:-2]), tuple(h.shape[:-1])
     )
     z, c = (broadcast_to(x, (*lead, *x.shape[-2:])) for x in (z, c))

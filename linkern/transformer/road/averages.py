@@ -6,12 +6,12 @@ well, such as similarities of queries and keys.
 
 from typing import cast
 
-from linkern import _validate
-from linkern._array import any_true, astype, concat, device_of, mT, namespace, ones
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import any_true, astype, concat, device_of, mT, namespace, ones
 from linkern.similarity import Similarity
 from linkern.transformer.layers import apart, together
 from linkern.transformer.road._checks import fitted, gates
+from linkern.typing import Array
 
 __all__ = ["gru_weights", "similarity_weights", "unrolled", "weighted_candidates"]
 
@@ -149,10 +149,10 @@ def weighted_candidates(weights: Array, candidate: Array) -> Array:
     array([[4., 6.]])
     """
     w, c = (
-        _validate.widened("weights", weights),
-        _validate.widened("candidate", candidate),
+        validate.widened("weights", weights),
+        validate.widened("candidate", candidate),
     )
-    _validate.home({"weights": w, "candidate": c})
+    validate.home({"weights": w, "candidate": c})
     if w.ndim == 2:
         w = w[None, ...]
     if w.ndim < 3 or c.ndim < 2 or w.shape[-1] != c.shape[-2]:
@@ -218,7 +218,7 @@ def similarity_weights(
     array([[[1., 0.],
             [1., 1.]]])
     """
-    causal = _validate.flag("causal", causal)
+    causal = validate.flag("causal", causal)
     weights: Array = similarity(query, key)
     if not causal:
         return weights

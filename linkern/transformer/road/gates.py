@@ -1,12 +1,12 @@
 """Gates that need the token alone: a GRU without its loop, and an average as a GRU."""
 
-from linkern import _validate
-from linkern._array import any_true, astype, namespace
-from linkern._state import State
-from linkern._typing import Array
+from linkern import validate
+from linkern.array import any_true, astype, namespace
 from linkern.operators.recurrent import hgrn
+from linkern.state import State
 from linkern.transformer.gru import GRU
 from linkern.transformer.road._checks import fitted, gates
+from linkern.typing import Array
 
 __all__ = ["gated_average", "shares", "without_feedback"]
 
@@ -130,7 +130,7 @@ def shares(weight: Array, log_decay: Array | None = None) -> Array:
     >>> shares(np.ones((4, 1)))[:, 0]
     array([1.        , 0.5       , 0.33333333, 0.25      ])
     """
-    b = _validate.widened("weight", weight)
+    b = validate.widened("weight", weight)
     if any_true(b < 0):
         msg = "`weight` must not be negative, got an entry that is."
         raise ValueError(msg)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from linkern._array import device_of, namespace
-from linkern._typing import Array
+from linkern.array import device_of, namespace
+from linkern.typing import Array
 
 __all__ = ["mixed_then_transformed", "order_gap"]
 

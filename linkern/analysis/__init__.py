@@ -1,0 +1,1 @@
+"""Operators as mathematical objects: affine span map, single step, attention matrix."""

@@ -1,0 +1,188 @@
+r"""A span of tokens as one affine map of the memory, and the composition of spans.
+
+    S_out = M S_in + E
+
+``M`` is the product of the transitions of the tokens, ``E`` what the span leaves in an
+empty memory. Maps compose associatively, so chunking, splitting, prefilling, and
+dividing a sequence among machines are all the same law.
+"""
+
+from typing import Any, NamedTuple
+
+from linkern import validate
+from linkern.array import broadcast_to, eye, mT, zeros
+from linkern.core.recurrence import Terms
+from linkern.operators.binding import bound, definition_of
+from linkern.operators.forms import FORM_NAMES, Form, form_named
+from linkern.state import State
+from linkern.typing import Array
+
+__all__ = ["SpanMap", "span_map"]
+
+
+class SpanMap(NamedTuple):
+    """What a span of tokens does to a memory.
+
+    Parameters
+    ----------
+    transition : array (..., D, D)
+        ``M``. It acts on the key side of the memory, ``M S``; for operators that erase
+        or decay values (`oja`, `hgrn`) on the other, ``S M^T``.
+    increment : State
+        ``E``: the state after the span, entered with an empty one.
+    transpose_state : bool
+        Whether `transition` acts on the value side.
+    """
+
+    transition: Array
+    increment: State
+    transpose_state: bool = False
+
+    def apply(self, state: State) -> State:
+        """Return the state after the span, from the one before it.
+
+        Parameters
+        ----------
+        state : State
+            Before the span, with a normalizer exactly if `increment` has one.
+
+        Returns
+        -------
+        State
+            After the span.
+
+        Raises
+        ------
+        ValueError
+            If one of the two has a normalizer and the other has none, or shapes do not
+            fit.
+
+        Examples
+        --------
+        >>> import numpy as np, linkern
+        >>> x = np.ones((2, 1))
+        >>> span = linkern.span_map(linkern.delta_rule, x, x, 3 * x, np.full(2, 0.5))
+        >>> span.apply(linkern.State(np.asarray([[7.0]]), None)).memory
+        array([[4.]])
+        """
+        carried = self._through(state)
+        validate.combinable(self.increment, carried)
+        normalizer = None
+        if carried.normalizer is not None and self.increment.normalizer is not None:
+            normalizer = carried.normalizer + self.increment.normalizer
+        return State(carried.memory + self.increment.memory, normalizer)
+
+    def combine(self, later: "SpanMap") -> "SpanMap":
+        """Return the map of both spans, this one and then a `later` one.
+
+        Parameters
+        ----------
+        later : SpanMap
+            The span that follows.
+
+        Returns
+        -------
+        SpanMap
+            ``(M_2 M_1, M_2 E_1 + E_2)``: associative.
+
+        Raises
+        ------
+        ValueError
+            If the two are maps of different memories.
+
+        Examples
+        --------
+        >>> import numpy as np, linkern
+        >>> x = np.ones((2, 1))
+        >>> span = linkern.span_map(linkern.delta_rule, x, x, 3 * x, np.full(2, 0.5))
+        >>> span.combine(span).transition
+        array([[0.0625]])
+        """
+        if self.transpose_state != later.transpose_state:
+            msg = "`later` must act on the same side of the memory as this map."
+            raise ValueError(msg)
+        transition = later.transition @ self.transition
+        return SpanMap(transition, later.apply(self.increment), self.transpose_state)
+
+    def _through(self, state: State) -> State:
+        """Return ``M S``, without what the span adds."""
+        if self.transpose_state:
+            return State(state.memory @ mT(self.transition), state.normalizer)
+        normalizer = state.normalizer
+        if normalizer is not None:
+            normalizer = (self.transition @ normalizer[..., None])[..., 0]
+        return State(self.transition @ state.memory, normalizer)
+
+
+def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap:
+    r"""Return the affine map of the memory that a span of tokens is.
+
+    Parameters
+    ----------
+    op : callable
+        An operator of this package, such as `linkern.kda`.
+    *inputs, **options
+        What `op` is called with; `initial_state` and `cu_seqlens` must be left out.
+
+    Returns
+    -------
+    SpanMap
+        Transition and increment, in the accumulation dtype.
+
+    Raises
+    ------
+    TypeError
+        If `op` is no operator of this package.
+    ValueError
+        If its state is not an affine function of the one before (`rwkv4`, `abc`,
+        `log_linear_attention`), or an option does not fit.
+
+    Notes
+    -----
+    :math:`M = \prod_t (\mathrm{Diag}(e^{g_t}) - b_t a_t^T)`, latest token first. It is
+    obtained by running the operator's own recurrence on the identity, with nothing
+    written.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> x = np.ones((3, 1))
+    >>> span = linkern.span_map(linkern.simple_gla, x, x, x, np.log(np.full(3, 0.5)))
+    >>> span.transition, span.increment.memory
+    (array([[0.125]]), array([[1.75]]))
+    """
+    definition = definition_of(op)
+    if not definition.affine:
+        msg = (
+            f"the state after a span is not an affine function of the one before it "
+            f"for {definition.name}; carry the state itself."
+        )
+        raise ValueError(msg)
+    arrays, given = bound(op, inputs, options)
+    for name in ("initial_state", "cu_seqlens"):
+        if given.pop(name, None) is not None:
+            msg = f"`{name}` must be left out: a span map is a function of the state."
+            raise ValueError(msg)
+    name = validate.form(given.pop("form", "auto"), FORM_NAMES)
+    form = form_named(name, validate.chunk_size(given.pop("chunk_size", None), name))
+    seen: list[Array] = []
+
+    def watched(memory: Array, of: Terms) -> tuple[Array, Array]:
+        seen.append(_transition(form, of))
+        return form(memory, of)
+
+    # Through the operator itself, for what it fills in; all its passes decay alike.
+    increment = op(**arrays, **given, form=Form(watched, None)).state
+    return SpanMap(seen[-1], increment, definition.transpose_state)
+
+
+def _transition(form: Form, of: Terms) -> Array:
+    """Return what the span makes of the identity when nothing is written."""
+    size = of.key.shape[-1]
+    lead = tuple(of.key.shape[:-2])
+    identity = broadcast_to(eye(size, like=of.key), (*lead, size, size))
+    nothing = zeros((*of.value.shape[:-1], size), like=of.value)
+    query = zeros((*of.key.shape[:-1], size), like=of.key)
+    return form(
+        identity, of._replace(query=query, value=nothing, transpose_state=False)
+    )[1]

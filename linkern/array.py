@@ -1,0 +1,218 @@
+"""The ground: everything that this package asks of an array library beyond arithmetic.
+
+This is the only file that imports `array_api_compat`.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, cast
+
+import array_api_compat
+import numpy as np
+
+from linkern.typing import Array, Device, DType, Namespace
+
+__all__ = [
+    "any_true",
+    "astype",
+    "broadcast_shapes",
+    "broadcast_to",
+    "compute_dtype",
+    "concat",
+    "device_of",
+    "dtype_name",
+    "eye",
+    "from_numpy",
+    "is_array",
+    "mT",
+    "namespace",
+    "namespace_name",
+    "of_same_heads",
+    "on_cupy",
+    "on_numpy",
+    "ones",
+    "reshape",
+    "softmax",
+    "writable",
+    "zeros",
+]
+
+# NumPy has no bfloat16 of its own and the standard has no half types at all, so
+# dtypes are told apart by name: the one thing every library agrees on.
+_COMPUTE_NAME = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "float32": "float32",
+    "float64": "float64",
+}
+
+
+_NAMESPACES: dict[frozenset[type], Namespace] = {}
+
+
+def is_array(x: object) -> bool:
+    """Whether `x` is an array of a library that follows the array API."""
+    return bool(array_api_compat.is_array_api_obj(x))
+
+
+def on_numpy(*arrays: object) -> bool:
+    """Return True if all arrays are NumPy's, None, or traced over NumPy's."""
+    plain = (getattr(x, "untraced", x) for x in arrays)
+    return all(x is None or isinstance(x, np.ndarray) for x in plain)
+
+
+def on_cupy(*arrays: object) -> bool:
+    """Whether all arrays are CuPy's, or None, or traced over it; at least one is."""
+    plain = [getattr(x, "untraced", x) for x in arrays if x is not None]
+    return bool(plain) and all(map(array_api_compat.is_cupy_array, plain))
+
+
+def namespace(*arrays: Array) -> Namespace:
+    """Return the array API namespace of `arrays`; `TypeError` if they mix libraries.
+
+    One traced array (`linkern.autodiff.tape`) makes the whole expression traced:
+    its namespace comes before that of the library below it.
+    """
+    types = frozenset(map(type, arrays))
+    if types in _NAMESPACES:
+        return _NAMESPACES[types]
+    plain = [getattr(x, "untraced", x) for x in arrays]
+    found = array_api_compat.array_namespace(*plain)
+    traced = [x for x, y in zip(arrays, plain, strict=True) if x is not y]
+    if traced:
+        return traced[0].__array_namespace__()  # type: ignore[attr-defined]
+    # Asking costs as much as a small operation, and forms ask for every chunk.
+    return _NAMESPACES.setdefault(types, found)
+
+
+def namespace_name(x: Array) -> str:
+    """Return the library of `x` as users import it: ``"numpy"``, ``"torch"``, ..."""
+    name = cast(str, namespace(x).__name__)
+    return name.removeprefix("array_api_compat.").partition(".")[0]
+
+
+def dtype_name(dtype: DType) -> str:
+    """Return the bare name of a dtype: ``"float32"``, ``"bfloat16"``, ``"int64"``."""
+    # The type comes first: dtypes of two libraries do not like to be compared.
+    kind: Any = type(dtype)
+    return _spelled(kind, dtype)
+
+
+@cache  # NumPy spells a name out each time, and every check asks for one
+def _spelled(_: Any, dtype: DType) -> str:
+    return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
+
+
+def compute_dtype(x: Array) -> DType | None:
+    """Return the dtype to accumulate in: float32 or wider; None if `x` is no float."""
+    name = _COMPUTE_NAME.get(dtype_name(x.dtype))
+    return None if name is None else getattr(namespace(x), name)
+
+
+def device_of(x: Array) -> Device | None:
+    """Return the device of `x`; None while JAX traces, when it is not yet known."""
+    return array_api_compat.device(x)
+
+
+def astype(x: Array, dtype: DType) -> Array:
+    """Return `x` as `dtype`: itself if it already is."""
+    if x.dtype == dtype:
+        return x
+    return cast(Array, namespace(x).astype(x, dtype, copy=False))
+
+
+def from_numpy(x: Any, *, like: Array) -> Array:
+    """Return an array of NumPy in the library, dtype and device of `like`."""
+    # NumPy has no half types of other libraries, and some devices have no float64.
+    known = "float64" if dtype_name(like.dtype) == "float64" else "float32"
+    xp = namespace(like)
+    made = xp.asarray(np.asarray(x, known), device=device_of(like))
+    return astype(made, like.dtype)
+
+
+def mT(x: Array) -> Array:  # noqa: N802 -- the array API's own name
+    """Swap the last two axes."""
+    return cast(Array, namespace(x).matrix_transpose(x))
+
+
+def concat(arrays: Sequence[Array], axis: int) -> Array:
+    """Join arrays along an axis that exists."""
+    return cast(Array, namespace(*arrays).concat(list(arrays), axis=axis))
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Repeat `x` to a shape, without copying where the library can."""
+    if tuple(x.shape) == shape:
+        return x
+    return cast(Array, namespace(x).broadcast_to(x, shape))
+
+
+def any_true(x: Any) -> bool:
+    """Whether any entry is known to be true.
+
+    JAX traces and Dask plans: there, rules about values cannot be checked, and asking
+    would fail or compute everything twice. Nothing is known of them.
+    """
+    if array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__:
+        return False
+    return bool(namespace(x).any(x))
+
+
+def writable(*arrays: Array) -> bool:
+    """Whether the first array may be written to, with numbers of the others.
+
+    Not in libraries whose arrays never change, and not while PyTorch keeps what
+    gradients need.
+    """
+    if any(getattr(x, "requires_grad", False) for x in arrays):
+        return False
+    return bool(array_api_compat.is_writeable_array(arrays[0]))
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    """Return `x` in another shape of the same size."""
+    return cast(Array, namespace(x).reshape(x, shape))
+
+
+def of_same_heads(*arrays: Array) -> bool:
+    """Whether all axes but the last two are the same: no row belongs to several heads.
+
+    The gradient of a row that does is a sum, and should not be rounded on the way.
+    """
+    return len({tuple(x.shape[:-2]) for x in arrays}) == 1
+
+
+def softmax(x: Array) -> Array:
+    """Return weights over the last axis, which the standard has no function for."""
+    xp = namespace(x)
+    weights = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
+    return cast(Array, weights / xp.sum(weights, axis=-1, keepdims=True))
+
+
+def eye(size: int, *, like: Array) -> Array:
+    """Identity matrix of the library, dtype and device of `like`."""
+    xp = namespace(like)
+    return cast(Array, xp.eye(size, dtype=like.dtype, device=device_of(like)))
+
+
+def zeros(shape: tuple[int, ...], *, like: Array) -> Array:
+    """Zeros of the library, dtype and device of `like`."""
+    return cast(
+        Array, namespace(like).zeros(shape, dtype=like.dtype, device=device_of(like))
+    )
+
+
+def ones(shape: tuple[int, ...], *, like: Array) -> Array:
+    """Ones of the library, dtype and device of `like`."""
+    return cast(
+        Array, namespace(like).ones(shape, dtype=like.dtype, device=device_of(like))
+    )
+
+
+def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the shape that `shapes` broadcast to; `ValueError` if they do not."""
+    # Nearly always they are one shape, and NumPy takes its time to find that out.
+    if shapes and all(shape == shapes[0] for shape in shapes):
+        return tuple(shapes[0])
+    # Shapes are tuples of integers in every library, so NumPy can do this for all.
+    return np.broadcast_shapes(*shapes)

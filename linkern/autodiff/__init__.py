@@ -1,0 +1,1 @@
+"""Reverse-mode differentiation of code written against the array API."""

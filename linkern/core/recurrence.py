@@ -1,0 +1,81 @@
+r"""An operator as data: what each token decays, erases, writes and reads.
+
+    S~  = Diag(exp(g_t)) S_{t-1}             decay
+    u_t = v_t - a_t^T S~                     erase: what is already there is not written
+    S_t = S~ + k_t u_t^T                     write
+    o_t = q_t^T S_t                          read
+
+with ``S`` of shape ``(..., K, V)``. Every operator of the family says what ``q``,
+``k``, ``v``, ``g`` and ``a`` are; three switches cover the conventions in use.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from linkern.array import mT, namespace
+from linkern.typing import Array
+
+__all__ = ["Terms", "token"]
+
+
+class Terms(NamedTuple):
+    """The terms of the recurrence over a span of ``T`` tokens.
+
+    Parameters
+    ----------
+    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
+        Read, written where, written what.
+    log_decay : array (..., T, 1) or (..., T, K), or None
+        Natural logarithms of the decays; None for none.
+    erase : array (..., T, K) or None
+        ``a``: along which direction what is there is erased; None for none.
+    early_erase : bool
+        Whether ``a`` reads the memory as it was before this token's decay.
+    early_read : bool
+        Whether ``q`` reads ``S_{t-1}``.
+    transpose_state : bool
+        Whether ``q (..., T, V)`` reads along the values: ``o_t = S_t q_t``.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    log_decay: Array | None = None
+    erase: Array | None = None
+    early_erase: bool = False
+    early_read: bool = False
+    transpose_state: bool = False
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether a token adds to the memory, which fades as a whole, and no more."""
+        if self.erase is not None or self.early_read or self.transpose_state:
+            return False
+        return self.log_decay is None or self.log_decay.shape[-1] == 1
+
+    def span(self, tokens: slice) -> "Terms":
+        """Return the terms of some tokens."""
+        return self.mapped(lambda x: x[..., tokens, :])
+
+    def mapped(self, function: Callable[[Array], Array]) -> "Terms":
+        """Return the terms with a function applied to each array."""
+        return self._replace(
+            query=function(self.query),
+            key=function(self.key),
+            value=function(self.value),
+            log_decay=None if self.log_decay is None else function(self.log_decay),
+            erase=None if self.erase is None else function(self.erase),
+        )
+
+
+def token(memory: Array, of: Terms) -> tuple[Array, Array]:
+    """Read and update the memory for a span of one token: the equation itself."""
+    decayed = memory
+    if of.log_decay is not None:
+        decayed = mT(namespace(of.log_decay).exp(of.log_decay)) * memory
+    written = of.value
+    if of.erase is not None:
+        written = written - of.erase @ (memory if of.early_erase else decayed)
+    after = decayed + mT(of.key) @ written
+    seen = memory if of.early_read else after
+    return of.query @ (mT(seen) if of.transpose_state else seen), after

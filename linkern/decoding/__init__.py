@@ -1,0 +1,5 @@
+"""Decoding on NumPy: the update delayed, and large batches shared by threads."""
+
+from linkern.decoding.numpy import Decoder
+
+__all__ = ["Decoder"]

@@ -1,0 +1,355 @@
+"""Decoding on NumPy with a delayed update: the memory is written every few tokens.
+
+A step of linear attention reads the memory once; writing it at every token would touch
+it twice more. Here the features and values of the last ``W`` tokens wait in buffers,
+
+    o = q (S + K_W^T V_W) = q S + (q K_W^T) V_W,
+
+and one matrix product adds them to ``S`` when the buffers are full. They lie below the
+memory as further rows, so that both terms are one product of ``[q, q K_W^T]``; the
+normalizer is a further column, as everywhere.
+"""
+
+from functools import partial
+from inspect import signature
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern import validate
+from linkern.decoding.cells import Cells, width
+from linkern.decoding.cuda import CudaDecoder
+from linkern.decoding.threads import Helpers
+from linkern.feature_maps import elu_plus_one
+from linkern.kernels.cuda.launch import CuPyDevice, device_of
+from linkern.kernels.numpy.threads import thread_count
+from linkern.state import State, without_normalizer_column
+from linkern.typing import FeatureMapFunction
+from linkern.validate import decoder as checks
+
+__all__ = ["Decoder"]
+
+Real = NDArray[Any]
+
+# What a thread has to read in a step, for about 150 microseconds, to be worth what two
+# cost: 20 to hand the work over, and more where they wait for the interpreter's lock.
+_BYTES_PER_THREAD = 1 << 21
+
+
+class Decoder:
+    r"""Causal linear attention token by token on NumPy, several times faster.
+
+    And on the GPU of CuPy arrays, at the speed of its memory.
+
+    The same outputs and states as `linear_attention_step` up to rounding, with the last
+    `window` tokens kept beside the memory and added to it together.
+
+    Parameters
+    ----------
+    state : State, optional
+        State of the tokens before these, in the accumulation dtype; it is copied.
+        Default: no tokens, and the next three say what the tokens will be.
+    batch_shape : tuple of int
+        Leading axes (batch, heads) that query, key and value all have.
+    key_dim, value_dim : int
+        ``F``, the number of features, and ``V``. ``F`` is the key dimension ``K``
+        unless the feature map changes it.
+    dtype : {"float16", "float32", "float64"}, optional
+        Of the tokens and the outputs. float16 is accumulated in float32. Default: that
+        of `state`, or float32.
+    feature_map : callable
+        As in `linear_attention`. `linkern.elu_plus_one` is evaluated in place.
+    normalize : bool
+        Divide by the sum of the weights.
+    scale : float, optional
+        Factor on the scores, dimensionless. Default 1. It cancels when `normalize`.
+    window : int
+        Tokens between two updates of the memory; 8 to 16 is fastest. Not on a GPU.
+    device : {"cpu", "cuda"}, optional
+        Where the tokens will be: in NumPy arrays, or in CuPy arrays on the current GPU.
+        Default: where `state` is, or "cpu".
+
+    Raises
+    ------
+    TypeError
+        If an option has the wrong type, or `state` is not of the arrays that `device`
+        asks for.
+    ValueError
+        If a shape or an option is out of range, or contradicts `state`.
+
+    See Also
+    --------
+    linear_attention_step : the same on any array library, without mutable state.
+
+    Notes
+    -----
+    With features :math:`\phi`, memory :math:`S` and the window's features and values
+    :math:`K_W, V_W`, each with a row for each token,
+
+    .. math::
+
+        o = \frac{\phi(q)^T S + (\phi(q)^T K_W^T) V_W}
+                 {\phi(q)^T z + (\phi(q)^T K_W^T) 1}, \qquad
+        S \leftarrow S + K_W^T V_W \text{ every } W \text{ tokens}.
+
+    A step makes no array but its output. Large batches are shared by as many threads as
+    the process has cores, or the environment variable ``LINKERN_NUM_THREADS`` says when
+    the decoder is made; outputs do not depend on it, bit by bit. An object is not safe
+    in several threads; several objects in several threads are. A step that raises, or
+    is interrupted, leaves the decoder as it was. `copy.copy`, `copy.deepcopy` and
+    `pickle` give independent decoders.
+
+    On a GPU, the memory is updated at every token, by one kernel and in place, and the
+    object that is returned has one more method: ``captured(query, key, value, out)``
+    records a step as a CUDA graph, and returns a function without arguments that takes
+    it again with what is then in these arrays. Feature maps are those that act on
+    entries alone: `linkern.elu_plus_one`, `exp`, `identity` and `relu`. bfloat16 tokens
+    are taken as well.
+
+    An infinite value on a feature that is exactly zero is ``inf * 0``, NaN, in the
+    memory, and reaches the outputs when the window is added.
+
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive
+    Transformers with Linear Attention", equations 16 to 20.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> decoder = linkern.Decoder(key_dim=2, value_dim=1, dtype="float64")
+    >>> x = np.zeros(2)
+    >>> decoder.step(x, x, np.asarray([3.0]))
+    array([3.])
+    >>> decoder.step(x, x, np.asarray([6.0]))
+    array([4.5])
+    >>> decoder.state.normalizer
+    array([2., 2.])
+    """
+
+    _memory: Real  # (*batch, F + W, C): the memory, then the values of the window
+    _keys: Real  # (*batch, W, F): features of the window
+    _window: int
+    _taken: int  # how many tokens have been taken in, with those of the first window
+
+    def __new__(
+        cls, state: State | None = None, *, device: str | None = None, **options: Any
+    ) -> Any:
+        """Return a decoder of the arrays that will come: not of this class on a GPU."""
+        gpu = device_of(getattr(state, "memory", None)) if device != "cpu" else None
+        if gpu is not None or device == "cuda":
+            return CudaDecoder(gpu or CuPyDevice(), state, **options)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        state: State | None = None,
+        *,
+        batch_shape: tuple[int, ...] = (),
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dtype: Any = None,
+        feature_map: FeatureMapFunction = elu_plus_one,
+        normalize: bool = True,
+        scale: float | None = None,
+        window: int = 16,
+        device: str | None = None,
+    ) -> None:
+        checks.device(device)
+        normalize = validate.flag("normalize", normalize)
+        scale = validate.scale(scale)
+        window = checks.window(window)
+        validate.a_feature_map(feature_map)
+        if state is None:
+            sizes = checks.sizes(batch_shape, key_dim, value_dim)
+            kind = checks.token_dtype(dtype, None)
+        else:
+            given = (batch_shape, key_dim, value_dim)
+            sizes = checks.sizes_of(state, *given, normalize=normalize)
+            kind = checks.token_dtype(dtype, state.memory.dtype)
+        batch, features, values = sizes
+        wide = np.result_type(kind, np.float32)
+        columns = width(values, normalize=normalize)
+        memory = np.zeros((*batch, features + window, columns), wide)
+        # The weight of a token of the window in the denominator is its score.
+        memory[..., features:, values:] = 1
+        if state is not None:
+            of_state: Any = state
+            memory[..., :features, :values] = of_state.memory
+            if normalize:
+                memory[..., :features, values:] = of_state.normalizer[..., None]
+        self._options = (batch, values, kind, feature_map, normalize, scale)
+        self._adopt(memory, np.zeros((*batch, window, features), wide), 0)
+
+    @property
+    def state(self) -> State:
+        """The state after the last token, exact at every step: a copy."""
+        filled = self._add_full_window()
+        _, values, _, _, normalize, _ = self._options
+        features = self._key_shape[-1]
+        columns, recent = slice(values + normalize), slice(features, features + filled)
+        with np.errstate(all="ignore"):
+            keys = self._keys[..., :filled, :].swapaxes(-1, -2)
+            written = keys @ self._memory[..., recent, columns]
+            memory = self._memory[..., :features, columns] + written
+        return without_normalizer_column(memory, normalize=normalize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory and of all buffers: constant."""
+        own = self._memory.nbytes + self._keys.nbytes
+        return own + sum(part.nbytes for _, part in self._parts)
+
+    def copy(self) -> "Decoder":
+        """Return a decoder that goes on from here on its own."""
+        fork = object.__new__(type(self))
+        fork.__setstate__(self.__getstate__())
+        return fork
+
+    def step(
+        self, query: Real, key: Real, value: Real, out: Real | None = None
+    ) -> Real:
+        """Take in one token and return what its query reads.
+
+        Parameters
+        ----------
+        query, key : array (..., K)
+            NumPy arrays with exactly the leading axes of the decoder.
+        value : array (..., V)
+            Likewise.
+        out : array (..., V), optional
+            Where to write the output. It may be one of the inputs, and share memory
+            with nothing else of them.
+
+        Returns
+        -------
+        array (..., V)
+            The output, in the dtype of the tokens: `out`, or a new array.
+
+        Raises
+        ------
+        TypeError
+            If an input is not a NumPy array of the decoder's dtype.
+        ValueError
+            If a shape is not the decoder's.
+        """
+        # Identities are enough for nearly all tokens; what fails them is looked at
+        # with patience.
+        if not (
+            type(query) is type(key) is type(value) is np.ndarray
+            and query.shape == key.shape == self._key_shape
+            and value.shape == self._value_shape
+            and query.dtype is self._dtype
+            and key.dtype is self._dtype
+            and value.dtype is self._dtype
+        ):
+            self._look_closely(query, key, value)
+        if out is None:
+            out = np.empty(self._value_shape, self._dtype)
+        elif not (
+            type(out) is np.ndarray
+            and out.shape == self._value_shape
+            and out.dtype is self._dtype
+            and out.flags.writeable
+        ):
+            checks.output(out, self._dtype, self._value_shape)
+        before, i = divmod(self._taken, self._window)
+        if not self._in_place:  # a function of a user's stays in the user's thread
+            query, key = self._mapped("query", query), self._mapped("key", key)
+        if self._helpers is None:
+            self._cells.step(before, i, query, key, value, out)
+        else:
+            arrays = (query, key, value, out)
+            self._helpers.run(
+                [
+                    partial(cells.step, before, i, *(x[where] for x in arrays))
+                    for where, cells in self._parts
+                ]
+            )
+        # Last: whatever was raised above, the slot is free and the token not taken in.
+        self._taken += 1
+        return out
+
+    def _look_closely(self, query: Any, key: Any, value: Any) -> None:
+        """Raise what is wrong with a token, if anything is."""
+        # What a feature map takes, only it knows; what it returns is checked.
+        free = not self._in_place
+        checks.token("query", query, self._dtype, self._key_shape, free=free)
+        checks.token("key", key, self._dtype, self._key_shape, free=free)
+        checks.token("value", value, self._dtype, self._value_shape)
+
+    def _mapped(self, name: str, x: Real) -> Real:
+        """Return the features of the queries or keys."""
+        wide = validate.widened(name, x)
+        mapped: Any = validate.features(name, wide, self._options[3])
+        got, features = mapped.shape[-1], self._key_shape[-1]
+        if got != features:
+            msg = (
+                f"`{name}` must have {features} features, the `key_dim` of this "
+                f"decoder, got {got} from its feature map."
+            )
+            raise ValueError(msg)
+        return mapped  # type: ignore[no-any-return]
+
+    def _add_full_window(self) -> int:
+        """Do now what the next step would begin with; return the tokens that wait."""
+        before = self._taken // self._window
+        for _, cells in self._parts:
+            if cells.added != before:
+                cells.add_window()
+        return self._taken % self._window
+
+    def __getstate__(self) -> dict[str, Any]:
+        filled = self._add_full_window()
+        return {
+            "options": self._options,
+            "memory": self._memory.copy(),
+            "keys": self._keys.copy(),
+            "filled": filled,
+        }
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self._options = kept["options"]
+        self._adopt(kept["memory"], kept["keys"], kept["filled"])
+
+    def _adopt(self, memory: Real, keys: Real, filled: int) -> None:
+        """Divide memory and window among threads, and lay buffers around each part."""
+        batch, values, dtype, feature_map, normalize, scale = self._options
+        self._memory, self._keys, self._taken = memory, keys, filled
+        self._window, features = keys.shape[-2:]
+        self._key_shape, self._value_shape = (*batch, features), (*batch, values)
+        # Pickling makes other objects of the same dtype; a step asks for identity.
+        self._dtype = np.dtype(dtype.name)
+        self._in_place = feature_map is elu_plus_one
+        options: dict[str, Any] = {
+            "normalize": normalize,
+            "scale": None if scale is None else np.asarray(scale, memory.dtype),
+            "mapped": not self._in_place,
+        }
+        self._parts = [
+            (where, Cells(memory[where], keys[where], values, **options))
+            for where in _division(batch, memory.nbytes)
+        ]
+        self._cells = self._parts[0][1]
+        self._helpers = Helpers() if len(self._parts) > 1 else None
+
+
+def _division(batch: tuple[int, ...], nbytes: int) -> list[tuple[slice, ...]]:
+    """Return the cells that each thread takes, a part of the first axis that has any.
+
+    Numbers do not depend on the division, so it may depend on the machine.
+    """
+    axis = next((i for i, size in enumerate(batch) if size > 1), 0)
+    size = batch[axis] if batch else 1
+    parts = min(thread_count(), size, nbytes // _BYTES_PER_THREAD)
+    if parts < 2:
+        return [()]
+    bounds = [size * i // parts for i in range(parts + 1)]
+    before = (slice(None),) * axis
+    return [(*before, slice(*ends)) for ends in pairwise(bounds)]
+
+
+# Python would show that of `__new__`, which knows no options.
+Decoder.__signature__ = signature(  # type: ignore[attr-defined]
+    partial(Decoder.__init__, None)  # type: ignore[arg-type]
+)

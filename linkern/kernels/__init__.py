@@ -1,0 +1,1 @@
+"""Back ends: the forms in place on NumPy, and as CUDA kernels on CuPy."""

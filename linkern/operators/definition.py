@@ -1,0 +1,362 @@
+"""Running an operator: from what a user passes to terms of the recurrence, and back.
+
+An operator is a `Definition`: the shapes of its inputs and of its state, and one
+function from the inputs to `Terms`. Checking, widening, heads in groups, packed
+sequences, the scale and the dtype of the output are the same for all, and live here.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypedDict, TypeVar
+
+from linkern import validate
+from linkern.array import (
+    astype,
+    broadcast_to,
+    of_same_heads,
+    on_cupy,
+    reshape,
+    zeros,
+)
+from linkern.autodiff.vjp import gradients_of
+from linkern.kernels import cuda as cuda_backend
+from linkern.operators.forms import FORM_NAMES, Form, form_named
+from linkern.operators.varlen import run_packed
+from linkern.state import AttentionResult, State
+from linkern.typing import Array
+
+__all__ = [
+    "DEFINITIONS",
+    "Attend",
+    "Definition",
+    "Options",
+    "Prepared",
+    "operator",
+    "prepare",
+    "run",
+    "scaled",
+]
+
+Inputs = Mapping[str, Any]
+Function = TypeVar("Function", bound=Callable[..., AttentionResult])
+Attend = Callable[..., tuple[Array, State]]
+
+# Inputs that several value heads may share.
+_SHARED = ("query", "key", "auxiliary_key")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An operator as data.
+
+    Parameters
+    ----------
+    name : str
+        What users type.
+    axes : mapping of str to str
+        For each input, in order, the letters of its last axes: ``t`` tokens, ``s`` a
+        multiple of them, and dimensions ``k v m l``; none for one number a head.
+    attend : callable
+        ``attend(form, state, **inputs)`` returns the output and the next state. Inputs
+        come widened, scaled, with all leading axes and two of their own: ``(..., T,
+        1)`` for one number a token, ``(..., 1, K)`` for one a channel.
+    memory : callable
+        From the sizes of the letters to the last axes of the memory.
+    normalizer : callable, optional
+        The same for the normalizer; None for operators without one.
+    empty : float
+        What an empty normalizer holds: 0, or ``-inf`` if it is a logarithm.
+    required : tuple of str
+        Inputs that must not be None.
+    inverse_root_scale : bool
+        Whether the default scale is ``K^-0.5``; otherwise it is 1.
+    transpose_state : bool
+        Whether decay and erase act on the value side of the memory.
+    affine : bool
+        Whether a span of tokens is an affine map of the memory.
+    as_given : bool
+        Whether `attend` makes terms of its inputs as they are: then kernels may get
+        them in the dtype that they came in.
+    """
+
+    name: str
+    axes: Mapping[str, str]
+    attend: Attend
+    memory: Callable[[Mapping[str, int]], tuple[int, ...]] = field(
+        default=lambda n: (n["k"], n["v"])
+    )
+    normalizer: Callable[[Mapping[str, int]], tuple[int, ...]] | None = None
+    empty: float = 0.0
+    required: tuple[str, ...] = ("query", "key", "value")
+    inverse_root_scale: bool = True
+    transpose_state: bool = False
+    affine: bool = True
+    as_given: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Inputs that have been checked, and all that follows from them.
+
+    Parameters
+    ----------
+    definition : Definition
+        The operator.
+    inputs : mapping
+        Its inputs, ready for `Definition.attend`.
+    form : callable
+        Order of the sums.
+    sizes : mapping of str to int
+        Sizes of the lettered axes.
+    batch : tuple of int
+        Leading axes, value heads included.
+    dtype : dtype
+        Of the output.
+    like : array
+        Its library, device and dtype are those of the computation.
+    """
+
+    definition: Definition
+    inputs: Mapping[str, Any]
+    form: Form
+    sizes: Mapping[str, int]
+    batch: tuple[int, ...]
+    dtype: Any
+    like: Array
+
+    def initial_state(self, state: State | None) -> State:
+        """Return the state that the first token meets, with all leading axes."""
+        shapes = self.state_shapes()
+        if state is None:
+            parts = {
+                name: zeros((*self.batch, *s), like=self.like)
+                for name, s in shapes.items()
+            }
+            if self.definition.empty and "normalizer" in parts:
+                parts["normalizer"] = parts["normalizer"] + self.definition.empty
+            return State(parts["memory"], parts.get("normalizer"))
+        validate.state_parts_fit(state, shapes, self.batch, self.like)
+        wide = {
+            name: broadcast_to(getattr(state, name), (*self.batch, *shape))
+            for name, shape in shapes.items()
+        }
+        return State(wide["memory"], wide.get("normalizer"))
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the last axes of each part of the state."""
+        found = {"memory": self.definition.memory(self.sizes)}
+        if self.definition.normalizer is not None:
+            found["normalizer"] = self.definition.normalizer(self.sizes)
+        return found
+
+    def attend(self, state: State | None) -> AttentionResult:
+        """Run the operator on one sequence, from a state or from the empty one."""
+        before = self.initial_state(state)
+        output, after = self.definition.attend(self.form, before, **self.inputs)
+        return AttentionResult(astype(output, self.dtype), after)
+
+    def tokens(self, span: slice) -> "Prepared":
+        """Return the same for a span of tokens."""
+        length = span.stop - span.start
+        steps = self.sizes.get("s", 0) // max(self.sizes["t"], 1)
+        rows_of_token = {"t": 1, "s": steps}
+        cut = dict(self.inputs)
+        for name, x in self.inputs.items():
+            rows = rows_of_token.get(self.definition.axes[name][:1])
+            if x is not None and rows is not None:
+                cut[name] = x[..., span.start * rows : span.stop * rows, :]
+        own = {letter: n * length for letter, n in rows_of_token.items()}
+        sizes = {letter: own.get(letter, n) for letter, n in self.sizes.items()}
+        return replace(self, inputs=cut, sizes=sizes)
+
+
+class Options(TypedDict, total=False):
+    """What every operator takes besides its inputs.
+
+    Parameters
+    ----------
+    scale : float
+        Factor on the query, dimensionless; each operator names its default.
+    initial_state : State
+        State of the tokens before these. Default: no tokens.
+    cu_seqlens : sequence or array of int
+        Offsets of packed sequences, ``N + 1`` of them; states then have the sequences
+        as first axis. Default: one sequence.
+    form : {"auto", "recurrent", "chunkwise", "parallel"}
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
+    chunk_size : int
+        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
+    """
+
+    scale: float | None
+    initial_state: State | None
+    cu_seqlens: Any
+    form: str
+    chunk_size: int | None
+
+
+DEFINITIONS: dict[str, Definition] = {}
+_DEFAULTS: dict[str, Any] = {
+    "scale": None,
+    "initial_state": None,
+    "cu_seqlens": None,
+    "form": "auto",
+    "chunk_size": None,
+}
+
+
+def operator(definition: Definition) -> Callable[[Function], Function]:
+    """Register the function that users call; spell its options and gradients out."""
+
+    def register(function: Function) -> Function:
+        DEFINITIONS[definition.name] = definition
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        options = [
+            inspect.Parameter(name, keyword, default=default)
+            for name, default in _DEFAULTS.items()
+        ]
+        shown = signature.replace(parameters=[*own, *options])
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        function.vjp = gradients_of(function)  # type: ignore[attr-defined]
+        return function
+
+    return register
+
+
+def run(definition: Definition, given: Options, **inputs: Any) -> AttentionResult:
+    """Run an operator on what its user passed."""
+    unknown = given.keys() - _DEFAULTS.keys()
+    if unknown:
+        msg = f"{definition.name}() got an unexpected keyword argument {min(unknown)!r}"
+        raise TypeError(msg)
+    options = {**_DEFAULTS, **given}
+    state, cu_seqlens = options.pop("initial_state"), options.pop("cu_seqlens")
+    ready = prepare(definition, inputs, **options)
+    if cu_seqlens is None:
+        return ready.attend(state)
+    return run_packed(
+        cu_seqlens,
+        ready.sizes["t"],
+        state,
+        lambda span, state: ready.tokens(span).attend(state),
+    )
+
+
+def prepare(
+    definition: Definition,
+    inputs: Inputs,
+    *,
+    scale: float | None = None,
+    form: str | Form = "auto",
+    chunk_size: int | None = None,
+) -> Prepared:
+    """Check all inputs against each other and bring them into the common shape."""
+    scale = validate.scale(scale)
+    for_kernels = form == "auto" and definition.as_given
+    if not isinstance(form, Form):  # a form of our own is passed by `span_map` alone
+        form = validate.form(form, FORM_NAMES)
+        form = form_named(form, validate.chunk_size(chunk_size, form))
+    given = {
+        name: x
+        for name, x in inputs.items()
+        if x is not None or name in definition.required
+    }
+    wide = {name: validate.widened(name, x) for name, x in given.items()}
+    # Gates may be wider than the rest: float32 beside bfloat16 is common.
+    main = {name: given[name] for name in definition.required if name in given}
+    validate.home(main)
+    validate.home(wide)
+    sizes = validate.shapes(given, definition.axes)
+    like = next(iter(wide.values()))
+    if for_kernels and on_cupy(*wide.values()) and of_same_heads(*main.values()):
+        wide |= main
+    wide = _in_groups(wide, definition.axes)
+    batch = _batch(wide, definition)
+    _values(given)
+
+    if scale is not None and "query" not in definition.axes:
+        msg = f"`scale` must be None for {definition.name}: there is no query to scale."
+        raise ValueError(msg)
+    factor = scale
+    if factor is None and definition.inverse_root_scale:
+        factor = max(sizes["k"], 1) ** -0.5
+    ready: dict[str, Any] = dict.fromkeys(definition.axes)
+    for name, x in wide.items():
+        ready[name] = _common(x, definition.axes[name], batch)
+    dtype = given[definition.required[0]].dtype
+    if factor is not None and factor != 1 and "query" in ready:
+        if ready["query"].dtype == like.dtype:
+            ready["query"] = ready["query"] * factor
+        else:  # it would be rounded; kernels scale what they read out
+            form = replace(
+                form, natives=(partial(cuda_backend.recurrence, scale=factor),)
+            )
+    return Prepared(definition, ready, form, sizes, batch, dtype, like)
+
+
+def _in_groups(wide: dict[str, Array], axes: Mapping[str, str]) -> dict[str, Array]:
+    """Repeat queries and keys for the value heads that share them."""
+    heads = {
+        name: x.shape[-len(axes[name]) - 1]
+        for name, x in wide.items()
+        if x.ndim > len(axes[name])
+    }
+    most = heads.get("value", 1)
+    found = dict(wide)
+    for name in _SHARED:
+        own = heads.get(name, 1)
+        if name in wide and 1 < own < most and most % own == 0:
+            found[name] = _repeated(wide[name], most // own)
+    return found
+
+
+def _repeated(x: Array, times: int) -> Array:
+    """Repeat each head: head h serves the value heads from ``h * times``."""
+    *lead, heads, length, dim = x.shape
+    apart = reshape(x, (*lead, heads, 1, length, dim))
+    repeated = broadcast_to(apart, (*lead, heads, times, length, dim))
+    return reshape(repeated, (*lead, heads * times, length, dim))
+
+
+def _batch(wide: Mapping[str, Array], definition: Definition) -> tuple[int, ...]:
+    """Return the leading axes that the main inputs share; gates must fit into them."""
+    axes = definition.axes
+    leads = {
+        name: tuple(x.shape[: x.ndim - len(axes[name])]) for name, x in wide.items()
+    }
+    main = [name for name in definition.required if name in leads]
+    batch = validate.leading(", ".join(main), *(leads[name] for name in main))
+    for name, lead in leads.items():
+        if name not in main:
+            validate.gate_fits(name, tuple(wide[name].shape), lead, batch)
+    return batch
+
+
+def _values(given: Inputs) -> None:
+    """Check the rules about the values of gates."""
+    if "log_decay" in given:
+        validate.not_positive("log_decay", given["log_decay"])
+    if "beta" in given:
+        validate.within("beta", given["beta"], 0.0, 2.0)
+    if "ridge" in given:
+        validate.positive("ridge", given["ridge"])
+
+
+def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:
+    """Return an input with all leading axes and two axes of its own."""
+    if letters == "":
+        x = x[..., None, None]
+    elif letters in ("t", "s"):
+        x = x[..., None]
+    elif letters[0] not in "ts":
+        x = x[..., None, :]
+    return broadcast_to(x, (*batch, *x.shape[-2:]))
+
+
+def scaled(factor: Array | None, x: Array) -> Array:
+    """Return ``factor * x``, or `x` itself for a neutral factor."""
+    return x if factor is None else factor * x

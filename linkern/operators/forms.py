@@ -1,0 +1,108 @@
+"""The forms: three orders in which the tokens of one equation can meet.
+
+A form takes a memory ``(..., K, V)`` and the terms of a sequence, and returns the
+read-out ``(..., T, V)`` and the memory after the last token. Forms differ in how many
+tokens they take at once: in rounding, storage and speed, never in meaning.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from linkern.array import concat
+from linkern.autodiff.tape import recomputed
+from linkern.core.chunkwise import attend, chunks, write
+from linkern.core.recurrence import Terms, token
+from linkern.kernels import cuda as cuda_backend
+from linkern.kernels import numpy as numpy_backend
+from linkern.typing import Array
+
+__all__ = ["DEFAULT_CHUNK_SIZE", "FORM_NAMES", "Form", "form_named", "spans"]
+
+Native: TypeAlias = Callable[[Array, Terms], tuple[Array, Array] | None]
+
+FORM_NAMES = ("auto", "recurrent", "chunkwise", "parallel")
+DEFAULT_CHUNK_SIZE = 64
+# Chunks whose insides are computed together: fewer calls, and their pairs still fit
+# into a cache.
+_TOGETHER = 8
+
+
+@dataclass(frozen=True)
+class Form:
+    """How many tokens meet the memory at once, and what happens when they do.
+
+    Parameters
+    ----------
+    step : callable
+        From a memory and the terms of a span to the read-out and the next memory.
+    size : int or None
+        Tokens that meet the memory at once; None for all of them.
+    together : int
+        How many times as many a span has.
+    natives : tuple of callable
+        The same for arrays of one library, from a memory and terms: in place on NumPy
+        (`kernels.numpy`), by kernels on CuPy (`kernels.cuda`). Each returns None for
+        what it does not take.
+    """
+
+    step: Callable[[Array, Terms], tuple[Array, Array]]
+    size: int | None
+    together: int = 1
+    natives: tuple[Native, ...] = ()
+
+    def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
+        """Take one span after the other, each with the memory the last one left."""
+        for native in self.natives:
+            found = native(memory, of)
+            if found is not None:
+                return found
+        outputs = []
+        length = of.key.shape[-2]
+        # Without a token there is no token's equation, but chunks may be empty.
+        empty = self.step is token and not length
+        step = partial(chunks, size=1) if empty else self.step
+        size = (self.size or max(length, 1)) * self.together
+        for span in spans(length, size):
+            output, memory = recomputed(step, memory, of.span(span))
+            outputs.append(output)
+        return concat(outputs, axis=-2) if len(outputs) > 1 else outputs[0], memory
+
+    def noncausal(
+        self, memory: Array, query: Array, key: Array, value: Array
+    ) -> tuple[Array, Array]:
+        """Let every query see every key: without an order, nothing is forgotten."""
+        if self.size is None:
+            return attend(memory, query, key, value), write(memory, key, value)
+        for span in spans(key.shape[-2], self.size):
+            memory = write(memory, key[..., span, :], value[..., span, :])
+        return query @ memory, memory
+
+
+def form_named(name: str, chunk_size: int | None) -> Form:
+    """Return the form called `name`; ``"auto"`` is chunkwise, and kernels on CuPy.
+
+    ``recurrent`` takes one token at a time, memory first: the RNN of equations 18 to 20
+    of the paper. ``chunkwise`` is quadratic inside a chunk and recurrent between them.
+    ``parallel`` takes all tokens at once through the T x T matrix of scores.
+    """
+    if name == "recurrent":
+        return Form(token, 1, natives=(numpy_backend.recurrent,))
+    if name == "parallel":
+        return Form(_whole, None)
+    size = chunk_size or DEFAULT_CHUNK_SIZE
+    natives: tuple[Native, ...] = (partial(numpy_backend.chunkwise, size=size),)
+    if name == "auto":
+        natives = (cuda_backend.recurrence, *natives)
+    return Form(partial(chunks, size=size), size, _TOGETHER, natives)
+
+
+def _whole(memory: Array, of: Terms) -> tuple[Array, Array]:
+    return chunks(memory, of, size=of.key.shape[-2])
+
+
+def spans(length: int, size: int) -> Iterator[slice]:
+    """Cut ``range(length)`` into spans of `size`; one empty span if there is none."""
+    for start in range(0, max(length, 1), size):
+        yield slice(start, min(start + size, length))

@@ -1,0 +1,148 @@
+"""What linear attention remembers: the two memories of the paper, and their monoid."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from linkern import validate
+from linkern.array import concat, zeros
+from linkern.typing import Array
+
+__all__ = ["AttentionResult", "State"]
+
+
+class State(NamedTuple):
+    """The constant-size memory of all tokens seen so far.
+
+    Parameters
+    ----------
+    memory : array (..., K, V)
+        Attention memory, ``S = sum_j phi(k_j) v_j^T``; float32 or wider. ``K`` counts
+        features, which is the key dimension unless the feature map changes it.
+    normalizer : array (..., K) or None
+        Normalizer memory, ``z = sum_j phi(k_j)``; None for operators that do not
+        normalise.
+
+    Notes
+    -----
+    Source: Katharopoulos et al. 2020, equations 18 and 19. Being a named tuple, a state
+    passes through `jax.jit` and the tree utilities of JAX and PyTorch as it is.
+    """
+
+    memory: Array
+    normalizer: Array | None
+
+    @classmethod
+    def zeros(
+        cls,
+        key_dim: int,
+        value_dim: int,
+        *,
+        like: Array,
+        batch_shape: tuple[int, ...] = (),
+        normalize: bool = True,
+    ) -> "State":
+        """Return the state before the first token: the identity of `combine`.
+
+        Parameters
+        ----------
+        key_dim, value_dim : int
+            ``K`` (number of features) and ``V``.
+        like : array
+            Gives the library, the device and the dtype (float16 and bfloat16 give a
+            float32 state).
+        batch_shape : tuple of int
+            Leading axes.
+        normalize : bool
+            Whether the state carries a normalizer.
+
+        Returns
+        -------
+        State
+            All zeros.
+
+        Raises
+        ------
+        TypeError
+            If `like` is not a floating-point array or a dimension is not an integer.
+        ValueError
+            If a dimension is negative.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> State.zeros(2, 3, like=np.zeros(1)).memory.shape
+        (2, 3)
+        """
+        wide = validate.widened("like", like)
+        key_dim = validate.dimension("key_dim", key_dim)
+        value_dim = validate.dimension("value_dim", value_dim)
+        batch = tuple(validate.dimension("batch_shape", size) for size in batch_shape)
+        normalizer = zeros((*batch, key_dim), like=wide) if normalize else None
+        return cls(zeros((*batch, key_dim, value_dim), like=wide), normalizer)
+
+    def combine(self, later: "State") -> "State":
+        """Return the state of both spans of tokens, this one and a `later` one.
+
+        Parameters
+        ----------
+        later : State
+            State of the span that follows, started from zeros.
+
+        Returns
+        -------
+        State
+            Sum of the memories and of the normalizers: associative, with `State.zeros`
+            as identity.
+
+        Raises
+        ------
+        ValueError
+            If only one of the two carries a normalizer, or the shapes do not match.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> zero = State.zeros(2, 3, like=np.zeros(1))
+        >>> zero.combine(zero).normalizer
+        array([0., 0.])
+        """
+        validate.combinable(self, later)
+        normalizer = None
+        if self.normalizer is not None and later.normalizer is not None:
+            normalizer = self.normalizer + later.normalizer
+        return State(self.memory + later.memory, normalizer)
+
+
+class AttentionResult(NamedTuple):
+    """What every operator returns.
+
+    Parameters
+    ----------
+    output : array (..., T, V)
+        One row per query, in the dtype of the query.
+    state : State
+        What the tokens seen so far leave behind; pass it on as `initial_state`.
+    """
+
+    output: Array
+    state: State
+
+
+def mapped(function: Callable[[Any], Any], state: State) -> State:
+    """Return a state with a function applied to each part that it has."""
+    memory, normalizer = state.memory, state.normalizer
+    return State(function(memory), None if normalizer is None else function(normalizer))
+
+
+def with_normalizer_column(state: State) -> Array:
+    """Return `state` as one memory: the normalizer is the last value column."""
+    if state.normalizer is None:
+        return state.memory
+    return concat([state.memory, state.normalizer[..., None]], axis=-1)
+
+
+def without_normalizer_column(memory: Array, *, normalize: bool) -> State:
+    """Undo `with_normalizer_column`."""
+    if not normalize:
+        return State(memory, None)
+    return State(memory[..., :-1], memory[..., -1])

@@ -1,0 +1,260 @@
+"""Comparing what came back with what a correct kernel can return."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle import Bounded
+from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.problems.problem import Problem
+from linkern.testing.target.frameworks import numpy_dtype
+from linkern.testing.target.process import Target
+from linkern.testing.target.protocol import Call, Reply
+
+__all__ = ["Trial", "well_formed"]
+
+Real = NDArray[np.float64]
+
+
+class Trial:
+    """One check of one target: calls it, and judges what comes back.
+
+    Parameters
+    ----------
+    target : Target
+        Behind its fence.
+    tally : Tally
+        Where examples are counted.
+    """
+
+    def __init__(self, target: Target, tally: Tally) -> None:
+        self._target = target
+        self._tally = tally
+
+    def observe(self, problem: Problem, **of_call: Any) -> Reply:
+        """Call the target and return all that was observed, well-formed or not.
+
+        `of_call` are fields of `Call` besides the inputs.
+        """
+        call = Call(problem.inputs, **of_call)
+        self._tally.problem = problem
+        self._tally.asked += 1
+        self._tally.calls.append(call)
+        try:
+            reply = self._target.call(call)
+        except TargetRaised as raised:
+            self._tally.outputs.append(None)
+            message = f"the target raised {raised}"
+            raise Violation(message, problem) from None
+        self._tally.outputs.append(reply.output)
+        return reply
+
+    def run(self, problem: Problem, *, cuts: Any = (), **options: Any) -> Real:
+        """Call the target and return a well-formed output, in float64."""
+        reply = self.observe(problem, cuts=tuple(cuts), options=options)
+        return well_formed(reply, problem)
+
+    def split(self, problem: Problem, cuts: Any) -> Reply:
+        """Call the target span by span, handing over its state."""
+        reply = self.observe(problem, cuts=tuple(cuts), wants_state=True)
+        well_formed(reply, problem)
+        if not reply.state_kind:
+            reason = "it takes a state, but returned none besides its output"
+            raise DoesNotApply(reason)
+        return reply
+
+    def states(self, problem: Problem) -> list[Real]:
+        """Call the target and return its final state: memory, then normalizer."""
+        reply = self.split(problem, ())
+        if reply.states is None:
+            reason = f"its state, a {reply.state_kind}, is not {_state_of(problem)}"
+            raise DoesNotApply(reason)
+        return [x.astype(np.float64) for x in reply.states]
+
+    def gradients(self, problem: Problem, cuts: Any = ()) -> dict[str, Real]:
+        """Return the target's gradients for the cotangent of the problem."""
+        reply = self.observe(problem, cotangent=problem.cotangent, cuts=tuple(cuts))
+        well_formed(reply, problem)
+        if reply.gradients is None:
+            reason = reply.not_differentiable
+            if problem.scope.contract.gradients == "required":
+                message = f"it has no gradients: {reason}"
+                raise Violation(message, problem)
+            raise DoesNotApply(reason)
+        names, gradients = tuple(problem.inputs), list(reply.gradients)
+        found = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
+        for i, (name, gradient, dtype) in enumerate(found):
+            due = problem.inputs[name]
+            if not dtype:
+                if problem.solve_gradients()[name].output.any():
+                    message = f"no gradient reaches the {name}"
+                    raise Violation(message, problem)
+                gradients[i] = np.zeros(due.shape)  # none is right where it is zero
+                continue
+            if gradient.shape != due.shape or dtype != problem.scope.dtype:
+                message = (
+                    f"the gradient of the {name} is {dtype} {gradient.shape}, it must "
+                    f"be {problem.scope.dtype} {due.shape} as the {name} is"
+                )
+                raise Violation(message, problem)
+        wide = (gradient.astype(np.float64) for gradient in gradients)
+        return dict(zip(names, wide, strict=True))
+
+    def refuses(self, problem: Problem) -> bool:
+        """Whether the target raises an exception."""
+        try:
+            self.observe(problem)
+        except Violation:
+            return True
+        return False
+
+    def require_within(
+        self,
+        got: Real,
+        expected: Bounded,
+        problem: Problem,
+        message: str,
+        stored: str | None = None,
+    ) -> None:
+        """Require ``got`` to be a rounding of something within the bound.
+
+        A correct kernel holds a number within ``bound`` of the exact one and rounds it
+        to the output dtype. Rounding is monotonic, so its result lies between the
+        roundings of the two ends: no further allowance for the output is needed.
+        What is no output is rounded to the dtype in which it is `stored`.
+        """
+        dtype = stored or problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, dtype)
+        known = np.isfinite(expected.bound)
+        self._count(known)
+        beyond = np.where(got >= expected.output, high, low)
+        ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
+        fine = (low <= got) & (got <= high) | (~known & ~np.isnan(got))
+        try:
+            self._judge(fine, ratio, got, expected, problem, message)
+        except Violation as violation:
+            if stored is None and violation.index is not None:
+                index = violation.index
+                violation.allowed = float(low[index]), float(high[index])
+            raise
+        if expected.sharp is not None:
+            low, high = _interval(expected.output, expected.sharp, dtype)
+            self._tally.exact &= bool(((low <= got) & (got <= high)).all())
+
+    def require_agreement(
+        self, one: Real, other: Real, expected: Bounded, problem: Problem, message: str
+    ) -> None:
+        """Require two results to differ by no more than two correct kernels can."""
+        stored = problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, stored)
+        self.require_close(one, other, high - low, problem, message)
+
+    def is_right(self, problem: Problem) -> bool:
+        """Whether a plain call gives an output within the bound; nothing is recorded.
+
+        If it does not, there is no use in asking for more: other checks say what is
+        wrong, and this one would only say it again in words that mislead.
+        """
+        got = self.run(problem)
+        expected, dtype = problem.solve(), problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, dtype)
+        return bool(((low <= got) & (got <= high)).all())
+
+    def require_close(
+        self, one: Real, other: Real, allowed: Real, problem: Problem, message: str
+    ) -> None:
+        """Require two results to differ by no more than is allowed."""
+        known = np.isfinite(allowed)
+        self._count(known)
+        with np.errstate(invalid="ignore"):
+            difference = abs(one - other)
+        ratio = _ratio(difference, allowed)
+        agree = (difference <= allowed) | (one == other)
+        agree |= ~known & ~np.isnan(one) & ~np.isnan(other)
+        self._judge(agree, ratio, one, Bounded(other, allowed), problem, message)
+
+    def require_same(
+        self, one: Real, other: Real, problem: Problem, message: str
+    ) -> None:
+        """Require two results to be equal bit by bit (the sign of a zero aside)."""
+        same = one == other  # a NaN is never right, however often it comes back
+        ratio = np.where(same, 0.0, np.inf)
+        exact = Bounded(other, np.zeros_like(other))
+        self._judge(same, ratio, one, exact, problem, message)
+
+    def _count(self, known: NDArray[np.bool_]) -> None:
+        self._tally.bounded += 1
+        self._tally.proved += bool(known.all())
+
+    def _judge(
+        self,
+        fine: NDArray[np.bool_],
+        ratio: Real,
+        got: Real,
+        expected: Bounded,
+        problem: Problem,
+        message: str,
+    ) -> None:
+        # An error within an infinite bound is none.
+        self._tally.record(np.where(fine & ~np.isfinite(ratio), 0.0, ratio))
+        if fine.all():
+            return
+        index = tuple(int(i) for i in np.argwhere(~fine)[0])
+        shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
+        raise Violation(
+            message,
+            problem,
+            index=index,
+            got=float(got[index]),
+            exact=float(np.broadcast_to(expected.output, got.shape)[index]),
+            bound=float(np.broadcast_to(expected.bound, got.shape)[index]),
+            ratio=float(ratio[index]),
+            errors=tuple(tuple(row) for row in shown.tolist()),
+        )
+
+
+def well_formed(reply: Reply, problem: Problem) -> Real:
+    """Return the output of a reply in float64, if its type, shape and dtype are due."""
+    if reply.output is None:
+        message = f"the target returned {reply.kind}, not an array of its library"
+        raise Violation(message, problem)
+    if reply.shape != reply.expected_shape:
+        message = (
+            f"the output has shape {reply.shape}, it must have {reply.expected_shape}"
+        )
+        raise Violation(message, problem)
+    due = problem.scope.output_dtype
+    if reply.dtype != due:
+        whose = "of the query" if due == problem.scope.dtype else "that is declared"
+        message = (
+            f"the output has dtype {reply.dtype}, it must have the dtype {whose}, {due}"
+        )
+        raise Violation(message, problem)
+    return reply.output.astype(np.float64)
+
+
+def _state_of(problem: Problem) -> str:
+    """Return what a state must be, in words."""
+    named = ("a memory", "with a normalizer")
+    shapes = (
+        ", ".join(("B", "H", *(axis.upper() for axis in axes)))
+        for axes in problem.scope.operator.state
+    )
+    return " ".join(f"{n} ({x})" for n, x in zip(named, shapes, strict=False))
+
+
+def _interval(output: Real, bound: Real, dtype: str) -> tuple[Real, Real]:
+    """Return the least and the greatest result that rounding to `dtype` can give."""
+    stored = numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        low = (output - bound).astype(stored).astype(np.float64)
+        high = (output + bound).astype(stored).astype(np.float64)
+    return low, high
+
+
+def _ratio(error: Real, allowed: Real) -> Real:
+    with np.errstate(all="ignore"):
+        ratio = np.where(error == 0, 0.0, error / allowed)
+    return np.where(np.isnan(ratio) | (ratio < 0), np.inf, ratio)

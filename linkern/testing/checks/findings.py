@@ -1,0 +1,119 @@
+"""What a check finds: a law that is broken, and what it has seen so far."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.testing.problems.problem import Problem
+from linkern.testing.target.protocol import Call
+
+__all__ = ["Tally", "Violation"]
+
+Real = NDArray[np.float64]
+
+
+class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an error
+    """A law that the target broke, and where.
+
+    Parameters
+    ----------
+    message : str
+        What was observed, in one sentence.
+    problem : Problem
+        The input.
+    index : tuple of int, optional
+        First wrong entry of the output, in ``(B, H, T, V)``.
+    got, exact, bound, ratio : float, optional
+        The entry, what is exact there, what a correct kernel may be off by, and the
+        error as a multiple of that.
+    errors : tuple of tuple of float, optional
+        Error as a multiple of the bound, ``(T, V)``, in the head of that entry.
+    allowed : tuple of float, optional
+        The least and the greatest number that the entry may be, if it is one of an
+        output that is compared with the exact one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        problem: Problem,
+        *,
+        index: tuple[int, ...] | None = None,
+        got: float | None = None,
+        exact: float | None = None,
+        bound: float | None = None,
+        ratio: float | None = None,
+        errors: tuple[tuple[float, ...], ...] | None = None,
+        allowed: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.problem = problem
+        self.index = index
+        self.got = got
+        self.exact = exact
+        self.bound = bound
+        self.ratio = ratio
+        self.errors = errors
+        self.allowed = allowed
+
+
+@dataclass
+class Tally:
+    """What a check has seen so far.
+
+    Parameters
+    ----------
+    examples, asked, bounded, proved : int
+        Problems tried; calls of the target; comparisons with a bound; those in which it
+        proved something of every entry.
+    worst_ratio : float or None
+        Largest error as a multiple of its bound.
+    exact : bool
+        Whether sums of integers came out exactly, wherever they can.
+    curve : tuple of float
+        The largest error by position, in the comparison with the largest of all.
+    ratios : list of float
+        The largest error of each comparison.
+    problem : Problem or None
+        The problem most recently passed to the target.
+    calls, outputs : list
+        The calls made for the example at hand, and what they returned.
+    """
+
+    examples: int = 0
+    asked: int = 0
+    bounded: int = 0
+    proved: int = 0
+    worst_ratio: float | None = None
+    exact: bool = True
+    curve: tuple[float, ...] = ()
+    ratios: list[float] = field(default_factory=list)
+    problem: Problem | None = None
+    calls: list[Call] = field(default_factory=list)
+    outputs: list[NDArray[Any] | None] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin an example."""
+        self.examples += 1
+        self.calls.clear()
+        self.outputs.clear()
+
+    def snapshot(self) -> "Tally":
+        """Return a copy of the calls of the example at hand."""
+        return Tally(calls=[*self.calls], outputs=[*self.outputs], problem=self.problem)
+
+    def restore(self, other: "Tally") -> None:
+        """Take the calls of another example for those at hand."""
+        self.calls, self.outputs = other.calls, other.outputs
+        self.problem = other.problem
+
+    def record(self, ratio: Real) -> None:
+        """Remember the errors of one comparison as multiples of their bounds."""
+        worst = float(ratio.max(initial=0.0))
+        self.ratios.append(worst)
+        if ratio.ndim == 4 and ratio.size and worst > max(self.curve, default=-1.0):
+            self.curve = tuple(ratio.max(axis=(0, 1, 3)).tolist())
+        self.worst_ratio = max(worst, self.worst_ratio or 0.0)

@@ -1,0 +1,248 @@
+"""The registry of checks: what a check is, and when a law does not apply."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import short_lengths
+from linkern.testing.target.signatures import STATE_NAMES
+
+__all__ = ["CHECKS", "Check", "check"]
+
+Law = Callable[[Trial, Problem], None]
+
+
+def _always(scope: Scope) -> str | None:
+    del scope
+    return None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One law.
+
+    Parameters
+    ----------
+    name : str
+        Public name.
+    statement : str
+        The law in one line.
+    law : callable
+        ``law(trial, problem)``; raises `Violation`.
+    problems : callable
+        ``problems(scope)``: a Hypothesis strategy.
+    unsupported : callable
+        ``unsupported(scope)``: why the law does not apply, or None if it does.
+    share : float
+        How many of the examples of a profile it gets: 1 for all.
+    in_outputs : bool
+        Whether outputs alone show that it is broken: not gradients, not states, nothing
+        that a call does besides.
+    """
+
+    name: str
+    statement: str
+    law: Law
+    problems: Callable[[Scope], st.SearchStrategy[Problem]]
+    unsupported: Callable[[Scope], str | None]
+    share: float = 1.0
+    in_outputs: bool = True
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(
+    statement: str,
+    *,
+    problems: Callable[[Scope], st.SearchStrategy[Problem]],
+    unsupported: Callable[[Scope], str | None] = _always,
+    share: float = 1.0,
+    in_outputs: bool = True,
+) -> Callable[[Law], Law]:
+    """Register a law under the name of its function."""
+
+    def register(law: Law) -> Law:
+        name = law.__name__
+        assert name not in CHECKS, name
+        CHECKS[name] = Check(
+            name, statement, law, problems, unsupported, share, in_outputs
+        )
+        return law
+
+    return register
+
+
+def first_of(
+    *reasons: Callable[[Scope], str | None],
+) -> Callable[[Scope], str | None]:
+    """Combine several reasons: the first that holds is given."""
+
+    def unsupported(scope: Scope) -> str | None:
+        return next((why for reason in reasons if (why := reason(scope))), None)
+
+    return unsupported
+
+
+def not_normalised(scope: Scope) -> str | None:
+    """Ask for normalised rows."""
+    if scope.normalised:
+        return None
+    if scope.operator.family:
+        return "rows of the operator are no averages"
+    return "the contract says normalize=false"
+
+
+def not_causal(scope: Scope) -> str | None:
+    """Ask for an operator with a past."""
+    return None if scope.operator.causal else "the operator is not causal"
+
+
+def not_homogeneous(scope: Scope) -> str | None:
+    """Ask for maps and a quotient that commute with powers of two."""
+    if scope.operator.family:
+        if {"query", "key"} & {*scope.linear}:
+            return None
+        return "the output is linear neither in queries nor in keys"
+    for feature_map in (scope.query_map, scope.key_map):
+        if not feature_map.homogeneous:
+            return f"the feature map {feature_map.name} is not homogeneous"
+    if scope.contract.eps:
+        return f"the declared eps={scope.contract.eps:g} breaks it"
+    return None
+
+
+def no_short_lengths(scope: Scope) -> str | None:
+    """Ask for a contract that allows no token or one."""
+    if short_lengths(scope):
+        return None
+    return "the contract allows neither no token nor one"
+
+
+def no_forms(scope: Scope) -> str | None:
+    """Ask for a target that exposes its forms."""
+    return None if "form" in scope.exposes else "the target has no keyword `form`"
+
+
+def no_chunk_size(scope: Scope) -> str | None:
+    """Ask for a target that exposes its chunk size."""
+    if "chunk_size" in scope.exposes:
+        return None
+    return "the target has no keyword `chunk_size`"
+
+
+def no_heads(scope: Scope) -> str | None:
+    """Ask for a layout with heads."""
+    if "h" in scope.contract.layout:
+        return None
+    return f"the layout {scope.contract.layout} has no heads"
+
+
+def no_state(scope: Scope) -> str | None:
+    """Ask for a target that takes a state."""
+    if scope.interface.takes_state:
+        return None
+    return f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
+
+
+def no_gradients(scope: Scope) -> str | None:
+    """Ask for a target that can be differentiated."""
+    contract = scope.contract
+    if contract.gradients == "none":
+        return "the contract says gradients=none"
+    if scope.differentiates or scope.interface.differentiable:
+        return None
+    if contract.gradients == "required":
+        return None  # the law itself will say what is missing
+    return "its library does not differentiate, and it has no attribute `vjp`"
+
+
+def no_gradients_of_state(scope: Scope) -> str | None:
+    """Ask for a target whose gradients go through its state."""
+    if scope.interface.differentiable and not scope.interface.vjp_takes_state:
+        return "its `vjp` takes no `initial_state` and `state_cotangent`"
+    return first_of(no_state, no_gradients)(scope)
+
+
+def no_tangent(scope: Scope) -> str | None:
+    """Ask for features that can grow in proportion, and a quotient that ignores it."""
+    if scope.operator.family:
+        return "the operator has no feature map"
+    for feature_map in (scope.query_map, scope.key_map):
+        if feature_map.tangent is None:
+            return f"no direction scales the features of {feature_map.name}"
+    if scope.contract.eps:
+        return f"the declared eps={scope.contract.eps:g} breaks it"
+    return not_normalised(scope)
+
+
+def not_linear_in_values(scope: Scope) -> str | None:
+    """Ask for an operator whose weights do not depend on the values."""
+    if "value" in scope.linear:
+        return None
+    return "the output is not linear in the values"
+
+
+def not_mergeable(scope: Scope) -> str | None:
+    """Ask for states that are sums over the tokens, whatever came before."""
+    if scope.operator.family in (None, "based", "rebased"):
+        return None
+    return "what a state becomes depends on later tokens, so states do not add up"
+
+
+def no_long_sequences(scope: Scope) -> str | None:
+    """Ask for an operator of which long sequences can be judged."""
+    if scope.operator.longest is not None:
+        return "no error bound is proved for the operator on sequences that long"
+    return None
+
+
+def not_float64(scope: Scope) -> str | None:
+    """Ask for float64, in which differences mean something."""
+    return None if scope.dtype == "float64" else f"it needs float64, not {scope.dtype}"
+
+
+def no_styles(scope: Scope) -> str | None:
+    """Ask for arrays that can lie in memory in more than one way."""
+    if not scope.styles:
+        return "arrays of its library always lie in memory in one way"
+    return None
+
+
+def not_any_strides(scope: Scope) -> str | None:
+    """Ask for a target that accepts them."""
+    if scope.contract.strides == "contiguous":
+        return "the contract says strides=contiguous"
+    return no_styles(scope)
+
+
+def not_random(scope: Scope) -> str | None:
+    """Ask for arithmetic to which the probabilistic tier applies."""
+    if scope.contract.rounding == "truncation":
+        return "rounding errors of one sign do not cancel: rounding=truncation"
+    return None
+
+
+def not_thread_safe(scope: Scope) -> str | None:
+    """Ask for a target that may be called from several threads."""
+    return None if scope.contract.thread_safe else "the contract says thread_safe=false"
+
+
+def no_nan_policy(scope: Scope) -> str | None:
+    """Ask for a target that has one."""
+    return (
+        "the contract says nan_policy=any"
+        if scope.contract.nan_policy == "any"
+        else None
+    )
+
+
+def not_validating(scope: Scope) -> str | None:
+    """Ask for a target that promises to refuse what does not fit."""
+    if scope.contract.validates:
+        return None
+    return "it does not promise to refuse bad input: declare validates=true"

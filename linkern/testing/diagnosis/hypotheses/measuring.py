@@ -1,0 +1,148 @@
+"""Measuring the one parameter of a deviation from what a target answered.
+
+The parameter is fitted by Gauss-Newton, each entry weighed by what rounding allows it,
+and then spelt in as few digits as agree with every answer.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from linkern.oracle.bounds import unit_roundoff
+from linkern.testing.diagnosis.hypotheses.evidence import Evidence, Probe
+from linkern.testing.diagnosis.hypotheses.pairs import Real
+from linkern.testing.diagnosis.hypotheses.variant import Deviation
+
+__all__ = ["decimals", "fitted", "geometric", "spelt", "typical_ratio"]
+
+# What the fit looks at: the shortest sequences that show a defect.
+PROBES = 3
+STEPS = 12
+DIGITS = 7
+_OPERATOR = Deviation("operator", "the operator", lambda problem: problem.solve())
+
+
+def fitted(
+    evidence: Evidence,
+    family: Callable[[float], Deviation],
+    guesses: Iterable[float],
+) -> float | None:
+    """Return the positive parameter with which a family comes closest to the target.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        What the target answered.
+    family : callable
+        Parameter to deviation.
+    guesses : iterable of float
+        Where to start, a power of ten or less apart; the best one is taken.
+
+    Returns
+    -------
+    float or None
+        The parameter; None if no guess predicts anything.
+    """
+    probes = evidence.telling[:PROBES]
+    # One sequence, the shortest, tells which guess is best.
+    misfits = {guess: _misfit(probes[:1], family(guess)) for guess in guesses}
+    best = min(misfits, key=lambda guess: misfits[guess])
+    if not misfits[best] < _misfit(probes[:1], _OPERATOR):
+        return None
+    for _ in range(STEPS):
+        step = _step(probes, family, best)
+        best *= float(np.exp(np.clip(step, -1, 1)))
+        if abs(step) < 1e-12:
+            break
+    return best
+
+
+def _misfit(probes: list[Probe], deviation: Deviation) -> float:
+    misses = []
+    for probe in probes:
+        missed, allowed, output = _compared(probe, deviation)
+        # What is allowed grows with the prediction: one that is far too large must not
+        # look better for it.
+        with np.errstate(all="ignore"):
+            smaller = np.nan_to_num(abs((output + missed) / output), nan=1.0)
+        misses.append(abs(missed) / (allowed * np.clip(smaller, 1e-9, 1)))
+    joined = np.concatenate(misses)
+    return float(np.log1p(joined).mean()) if joined.size else np.inf
+
+
+def _step(
+    probes: list[Probe], family: Callable[[float], Deviation], parameter: float
+) -> float:
+    """Return the Gauss-Newton step in the logarithm of the parameter."""
+    nudge = 1e-6
+    towards = curvature = 0.0
+    for probe in probes:
+        missed, allowed, output = _compared(probe, family(parameter))
+        nudged = _compared(probe, family(parameter * (1 + nudge)))[2]
+        if output.shape != nudged.shape:
+            continue
+        slope = (nudged - output) / nudge / allowed
+        towards += float((slope * missed / allowed).sum())
+        curvature += float((slope * slope).sum())
+    return towards / curvature if curvature > 0 else 0.0
+
+
+def _compared(probe: Probe, deviation: Deviation) -> tuple[Real, Real, Real]:
+    """Return what is missed, what is allowed, and what is predicted, where it is."""
+    predicted = deviation.predict(probe.problem)
+    if predicted is None or predicted.output.shape != probe.got.shape:
+        nothing = np.zeros(0)
+        return nothing, nothing, nothing
+    rounding = unit_roundoff(probe.dtype) * abs(probe.got)
+    allowed = predicted.bound + rounding
+    with np.errstate(all="ignore"):
+        missed = probe.got - predicted.output
+        known = np.isfinite(missed) & np.isfinite(allowed) & (allowed > 0)
+    return missed[known], allowed[known], predicted.output[known]
+
+
+def decimals(x: float, digits: int = DIGITS) -> Iterator[float]:
+    """Yield `x` in more and more significant digits.
+
+    Examples
+    --------
+    >>> list(decimals(9.987e-7, digits=3))
+    [1e-06, 9.99e-07]
+    """
+    seen = set()
+    for precision in range(digits):
+        rounded = float(f"{x:.{precision}e}")
+        if rounded not in seen and rounded > 0:
+            seen.add(rounded)
+            yield rounded
+
+
+def spelt(x: float) -> str:
+    """Return a number as one writes it.
+
+    Examples
+    --------
+    >>> spelt(1e-6), spelt(0.9999), spelt(3.7e-5)
+    ('1e-6', '0.9999', '3.7e-5')
+    """
+    mantissa, e, exponent = f"{x:.7g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if e else mantissa
+
+
+def geometric(low: int, high: int) -> list[float]:
+    """Return the powers of ten from ``10^low`` to ``10^high``."""
+    return [float(x) for x in 10.0 ** np.arange(low, high + 1)]
+
+
+def typical_ratio(evidence: Evidence, deviation: Deviation) -> float | None:
+    """Return by what factor the target's outputs exceed a deviation's, typically."""
+    for probe in evidence.telling:
+        predicted = deviation.predict(probe.problem)
+        if predicted is None or predicted.output.shape != probe.got.shape:
+            continue
+        with np.errstate(all="ignore"):
+            ratio = probe.got / predicted.output
+        ratio = ratio[np.isfinite(ratio) & (probe.got != 0)]
+        if ratio.size:
+            return float(np.median(ratio))
+    return None

@@ -1,0 +1,154 @@
+"""Defects of arithmetic: epsilons, narrow stages, approximations, overflow."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from linkern.testing.kernels.assembly import elu_plus_one
+from linkern.testing.kernels.mutants.catalogue import enter
+from linkern.testing.kernels.mutants.structure import part
+
+__all__ = ["rounded_to"]
+
+Array = Any
+
+
+def rounded_to(bits: int) -> Callable[[Array], Array]:
+    """Round to nearest with `bits` significand bits."""
+
+    def rounded(x: Array) -> Array:
+        mantissa, exponent = np.frexp(x)
+        kept = np.rint(mantissa * 2.0**bits)
+        return np.ldexp(kept, exponent - bits).astype(np.asarray(x).dtype, copy=False)
+
+    return rounded
+
+
+def _truncated_to(bits: int) -> Callable[[Array], Array]:
+    def truncated(x: Array) -> Array:
+        mantissa, exponent = np.frexp(x)
+        kept = np.trunc(mantissa * 2.0**bits) / 2.0**bits
+        return np.ldexp(kept, exponent).astype(x.dtype)
+
+    return truncated
+
+
+def _through_float16(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(x.dtype)
+
+
+def _coarse_reciprocal(numerator: Array, denominator: Array) -> Array:
+    return numerator * _truncated_to(12)(1 / denominator)
+
+
+def _plus(eps: float) -> Callable[[Array, Array], Array]:
+    return lambda n, d: n / (d + np.asarray(eps, d.dtype))
+
+
+def _all_float16(query: Array, key: Array, value: Array) -> Array:
+    """Sum in float16: what overflows becomes infinite, and its quotient zero."""
+    q, k, v = (x.astype(np.float16) for x in (query, key, value))
+    with np.errstate(all="ignore"):
+        q, k = elu_plus_one(q), elu_plus_one(k)
+        memory = np.cumsum(k[..., :, None] * v[..., None, :], -3, dtype=np.float16)
+        z = np.cumsum(k, axis=-2, dtype=np.float16)
+        numerator = (q[..., None] * memory).sum(-2, dtype=np.float16)
+        denominator = (q * z).sum(-1, keepdims=True, dtype=np.float16)
+        return (numerator / denominator).astype(query.dtype)
+
+
+def _expands_the_sum_of_scores(numerator: Array, denominator: Array) -> Array:
+    """Square and take the root on the way: it overflows long before the sum does."""
+    with np.errstate(all="ignore"):
+        return numerator / np.sqrt(denominator * denominator)
+
+
+enter(
+    "eps_1e-6",
+    part(divide=_plus(1e-6)),
+    "kornia, fast-transformers",
+    law="row_normalisation",
+)
+enter(
+    "eps_1e-10",
+    part(divide=_plus(1e-10)),
+    "fla naive_chunk_linear_attn",
+    law="row_normalisation",
+)
+enter(
+    "denominator_clamped",
+    part(divide=lambda n, d: n / np.maximum(d, 1e-3)),
+    "linear-attention-transformer",
+    law="row_normalisation",
+)
+enter(
+    "coarse_reciprocal",
+    part(divide=_coarse_reciprocal),
+    "rcp.approx",
+    law="value_on_reals",
+)
+enter(
+    "bfloat16_state", part(carried=rounded_to(8)), "ollama #15865", law="value_on_reals"
+)
+enter(
+    "tfloat32_state",
+    part(carried=rounded_to(11)),
+    "state kept in tensor cores",
+    law="value_on_random_reals",
+)
+enter(
+    "bfloat16_normalizer",
+    part(normalizer=rounded_to(8)),
+    "fla: `k_cum` in k.dtype",
+    law="value_on_reals",
+)
+enter(
+    "bfloat16_scores",
+    part(scores=rounded_to(8)),
+    "scores stored for a second product",
+    law="value_on_reals",
+)
+enter(
+    "tfloat32_operands",
+    part(operand=rounded_to(11)),
+    "allow_tf32 by default",
+    law="value_on_reals",
+)
+enter(
+    "float16_values",
+    part(values=_through_float16),
+    "vllm #54308: readout in float16",
+    law="scaling_of_values",
+)
+enter(
+    "output_truncated",
+    part(finish=_truncated_to(16)),
+    "stores by bit shift",
+    law="value_on_reals",
+)
+enter(
+    "all_in_float16",
+    _all_float16,
+    "fast-transformers #32: sums of keys overflow",
+    law="ranges",
+)
+enter(
+    "denominator_squared_on_the_way",
+    part(divide=_expands_the_sum_of_scores),
+    "fla #122: overflow inside, not in the result",
+    law="ranges",
+)
+enter(
+    "decays_by_rounding",
+    part(carried=lambda x: x * np.asarray(1 - 2.0**-13, x.dtype)),
+    "lightning attention run with a decay that should be one",
+    law="value_on_random_reals",
+)
+enter(
+    "values_clipped",
+    part(values=lambda v: np.clip(v, -1000, 1000)),
+    "clamping against overflow",
+    law="scaling_of_values",
+)

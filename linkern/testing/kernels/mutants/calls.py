@@ -1,0 +1,232 @@
+"""Defects of the call: what it returns, remembers, touches, and takes for granted."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.kernels.assembly import elu_plus_one
+from linkern.testing.kernels.correct import quadratic, wide
+from linkern.testing.kernels.mutants.catalogue import enter
+from linkern.testing.kernels.mutants.structure import part
+
+__all__: list[str] = []
+
+Array = Any
+
+
+def _overwrites_key(query: Array, key: Array, value: Array) -> Array:
+    output = quadratic(query, key, value)
+    key[...] = elu_plus_one(key)
+    return output
+
+
+def _returns_zeros(query: Array, key: Array, value: Array) -> Array:
+    del key
+    return np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+
+
+def _returns_float64(query: Array, key: Array, value: Array) -> Array:
+    return quadratic(query, key, value).astype(np.float64)
+
+
+def _returns_list(query: Array, key: Array, value: Array) -> Any:
+    return quadratic(query, key, value).tolist()
+
+
+def _transposes_output(query: Array, key: Array, value: Array) -> Array:
+    return np.swapaxes(quadratic(query, key, value), -1, -2)
+
+
+def _jitters(query: Array, key: Array, value: Array) -> Array:
+    output = quadratic(query, key, value)
+    eps = 2.0 ** (1 - SIGNIFICAND_BITS[output.dtype.name])
+    return output * output.dtype.type(1 + (time.perf_counter_ns() % 2) * eps)
+
+
+_replay: dict[Any, Array] = {}
+
+
+def _replays_by_address(query: Array, key: Array, value: Array) -> Array:
+    where = (value.__array_interface__["data"][0], value.shape, float(query.sum()))
+    if where not in _replay:
+        _replay.clear()
+        _replay[where] = quadratic(query, key, value)
+    return _replay[where].copy()
+
+
+_features: dict[Any, Array] = {}
+
+
+def _keeps_features_by_address(query: Array, key: Array, value: Array) -> Array:
+    """Keep the features of a key whose address and first token are the same."""
+    first = key[..., :1, :].tobytes() if key.size else b""
+    where = (key.__array_interface__["data"][0], key.shape, str(key.dtype), first)
+    if where not in _features:
+        _features.clear()
+        _features[where] = key.copy()
+    return quadratic(query, _features[where], value)
+
+
+_left: dict[Any, tuple[Array, Array]] = {}
+
+
+def _keeps_state_between_calls(query: Array, key: Array, value: Array) -> Array:
+    """Start from the last token of the previous call of the same shape."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    scores = np.tril(q @ np.swapaxes(k, -1, -2))
+    numerator, denominator = scores @ v, scores.sum(-1, keepdims=True)
+    shape = (key.shape, value.shape, str(key.dtype))
+    if shape in _left:
+        old_key, old_value = _left[shape]
+        weight = (q * old_key).sum(-1, keepdims=True)
+        numerator, denominator = numerator + weight * old_value, denominator + weight
+    _left.clear()
+    _left[shape] = (k[..., -1:, :].copy(), v[..., -1:, :].copy())
+    return (numerator / denominator).astype(query.dtype)
+
+
+_outputs: dict[Any, Any] = {}
+
+
+def _returns_one_buffer(query: Array, key: Array, value: Array) -> Array:
+    """Write every result of one shape into the same memory."""
+    result = quadratic(query, key, value)
+    buffer: Any = _outputs.setdefault((result.shape, str(result.dtype)), result)
+    buffer[...] = result
+    return buffer
+
+
+_scratch: dict[Any, Array] = {}
+
+
+def _shares_scratch(query: Array, key: Array, value: Array) -> Array:
+    """Form the scores in memory that other threads write to as well."""
+    q, k, v = wide(query, key, value)
+    q, k = elu_plus_one(q), elu_plus_one(k)
+    shape = (*q.shape[:-1], k.shape[-2])
+    scores = _scratch.setdefault((shape, str(v.dtype)), np.empty(shape, v.dtype))
+    np.matmul(q, np.swapaxes(k, -1, -2), out=scores)
+    np.multiply(scores, np.tri(*shape[-2:], dtype=v.dtype), out=scores)
+    numerator = np.matmul(scores, v)
+    return (numerator / scores.sum(-1, keepdims=True)).astype(query.dtype)
+
+
+def _seeds(query: Array, key: Array, value: Array) -> Array:
+    np.random.seed(0)  # noqa: NPY002
+    return quadratic(query, key, value)
+
+
+def _as_if_contiguous(x: Array) -> Array:
+    """Read an array from its first entry on, whatever its strides are."""
+    base = x
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    flat = np.frombuffer(base.tobytes("A"), x.dtype)
+    start = x.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    first = start // x.itemsize
+    if x.flags.c_contiguous or first + x.size > flat.size:
+        return x
+    return flat[first : first + x.size].reshape(x.shape)
+
+
+def _assumes_contiguous(query: Array, key: Array, value: Array) -> Array:
+    return quadratic(*(_as_if_contiguous(x) for x in (query, key, value)))
+
+
+def _reads_past_the_end(query: Array, key: Array, value: Array) -> Array:
+    """Load whole tiles of values, and multiply what is past the end by zero."""
+    output = quadratic(query, key, value)
+    base, length = value.base, value.shape[-2]
+    if base is None or base.ndim != 1 or not value.size or length % 16 == 0:
+        return output
+    start = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    end = start // value.itemsize + value.size
+    beyond = base[end : end + value.shape[-1]].astype(output.dtype)
+    if beyond.size == value.shape[-1]:
+        output[..., -1:, :] += beyond * output.dtype.type(0)
+    return output
+
+
+def _writes_past_the_end(query: Array, key: Array, value: Array) -> Array:
+    """Clear one entry more than there is."""
+    output = quadratic(query, key, value)
+    base: Any = key.base
+    if base is not None and base.ndim == 1 and key.size:
+        start = key.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        end = start // key.itemsize + key.size
+        base[end : end + 1] = 0
+    return output
+
+
+enter(
+    "overwrites_key",
+    _overwrites_key,
+    "feature maps applied in place",
+    law="inputs_untouched",
+)
+enter(
+    "returns_zeros", _returns_zeros, "a kernel that never ran", law="row_normalisation"
+)
+enter(
+    "returns_float64", _returns_float64, "promotion by a scalar", law="shape_and_dtype"
+)
+enter(
+    "returns_list", _returns_list, "not an array of the library", law="shape_and_dtype"
+)
+enter("transposes_output", _transposes_output, "fla #547", law="shape_and_dtype")
+enter("jitters", _jitters, "fla #945: other bits at every call", law="determinism")
+enter(
+    "replays_by_address",
+    _replays_by_address,
+    "gpu-mode e9984e4: replayed outputs",
+    law="determinism",
+)
+enter(
+    "keeps_features_by_address",
+    _keeps_features_by_address,
+    "caches keyed by pointer",
+    law="freshness",
+)
+enter(
+    "keeps_state_between_calls",
+    _keeps_state_between_calls,
+    "flashserve NPU #281",
+    law="determinism",
+)
+enter(
+    "returns_one_buffer",
+    _returns_one_buffer,
+    "static outputs of captured graphs",
+    law="freshness",
+)
+enter(
+    "shares_scratch", _shares_scratch, "a workspace allocated once", law="thread_safety"
+)
+enter(
+    "seeds_generator",
+    _seeds,
+    "reproducible features at everyone's cost",
+    law="leaves_no_trace",
+)
+enter("assumes_contiguous", _assumes_contiguous, "fla #627, #871", law="strides")
+enter(
+    "reads_past_the_end",
+    _reads_past_the_end,
+    "fla #1142: masked by multiplication",
+    law="nothing_leaks_from_padding",
+)
+enter(
+    "writes_past_the_end",
+    _writes_past_the_end,
+    "fla #1103",
+    law="nothing_leaks_from_padding",
+)
+enter(
+    "swallows_nan",
+    part(values=np.nan_to_num),
+    "nan_to_num against bad batches",
+    law="nan_policy",
+)

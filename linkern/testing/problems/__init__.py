@@ -1,0 +1,1 @@
+"""Inputs of one call, how Hypothesis draws them, and their exact answers."""

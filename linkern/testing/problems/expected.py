@@ -1,0 +1,214 @@
+"""What the oracle of the family says of the inputs of a call, as the target takes them.
+
+A target may take logarithms to another base, decays in place of their logarithms, or
+queries and keys that it normalises itself. The oracle gets what they mean, in float64,
+and what it says of gradients is carried back to what the target was given.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle import FAMILY, Bounded, Precisions, unit_roundoff
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import Operator
+
+__all__ = ["Consultation", "gradients", "output", "states"]
+
+Real = NDArray[np.float64]
+Answers = tuple[Bounded, tuple[Bounded, ...]]
+_NORMALISED = ("query", "key")
+
+
+@dataclass(frozen=True, eq=False)
+class Consultation:
+    """The inputs of one call, and what they mean.
+
+    Parameters
+    ----------
+    operator, contract, dtype : Operator, Contract, str
+        What the target claims and declares; of its inputs.
+    given : dict of str to array
+        Its inputs by name; those that are missing are None.
+    exact : bool
+        Whether every sum is of numbers that add up exactly.
+    """
+
+    operator: Operator
+    contract: Contract
+    dtype: str
+    given: dict[str, NDArray[Any]]
+    exact: bool = False
+
+    @property
+    def precisions(self) -> Precisions:
+        """The declared arithmetic."""
+        return self.contract.precisions(self.dtype)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The size of each axis by its letter."""
+        return self.operator.sizes(self.given)
+
+    @property
+    def scale(self) -> float:
+        """The factor on the scores."""
+        return self.contract.factor(self.operator.scale, self.sizes["k"])
+
+    @cached_property
+    def meant(self) -> dict[str, Real | None]:
+        """The inputs as the oracle takes them."""
+        found: dict[str, Real | None] = {}
+        for name in self.operator.names:
+            x = self.given.get(name)
+            found[name] = None if x is None else self._meaning(name, x)
+        return found
+
+    def _meaning(self, name: str, given: NDArray[Any]) -> Real:
+        x = given.astype(np.float64)
+        if name == "log_decay" and self.contract.decay_log_base == "2":
+            return np.asarray(x * np.log(2.0))
+        if name == "log_decay" and self.contract.decay_form == "factor":
+            with np.errstate(divide="ignore"):
+                return np.asarray(np.log(x))
+        if name in _NORMALISED and self.contract.l2norm is not None:
+            return np.asarray(x / self._norm(x))
+        return x
+
+    def _norm(self, x: Real) -> Real:
+        assert self.contract.l2norm is not None
+        squares = (x * x).sum(axis=-1, keepdims=True) + self.contract.l2norm
+        return np.asarray(np.sqrt(np.where(squares == 0, 1.0, squares)))
+
+    def widened(self, found: Bounded) -> Bounded:
+        """Admit the error with which a target normalises queries and keys.
+
+        The sum of squares, its root and the quotient are at most K + 4 roundings of
+        each entry, so a product of both is off by 2 (K + 4) units relatively. The
+        oracle's bound grows at least in proportion to the roundings that it counts of
+        such products, which are K + 1 or more: to admit 2 (K + 4) others enlarges it by
+        the ratio at most. Where rows erase, keys that are off leave a residual of
+        2 (K + 4) u N~ |U|, of which `linkern.oracle.family.enclosures` admits 3 e,
+        e >= (K + 13) u: so the residual grows by a factor below 5/3, whose square, by
+        which the terms of second order grow, is below the ratio as well.
+        """
+        if self.contract.l2norm is None:
+            return found
+        key_dim = self.sizes["k"]
+        more = 1 + 2 * (key_dim + 4) / (key_dim + 1)
+        return Bounded(found.output, more * found.bound)
+
+    # Several laws ask for the same answer.
+    @cached_property
+    def _known(self) -> dict[float | None, Answers]:
+        return {}
+
+    def answers(self, confidence: float | None) -> Answers:
+        """Return output and states."""
+        if confidence not in self._known:
+            self._known[confidence] = (
+                self._as_if_open(confidence)
+                if self.exact and "log_decay" in self.meant
+                else self._asked(self.meant, confidence)
+            )
+        return self._known[confidence]
+
+    def _as_if_open(self, confidence: float | None) -> Answers:
+        """Return the answers where all decays are 1 or 0, and so are exact.
+
+        What else may round, the open gates tell.
+        """
+        with np.errstate(all="ignore"):
+            exact = FAMILY[str(self.operator.family)].evaluate(self.meant, self.scale)
+        rounded = self._asked({**self.meant, "log_decay": None}, confidence)
+        pairs = zip(exact.state, rounded[1], strict=True)
+        return (
+            Bounded(exact.output, rounded[0].bound),
+            tuple(Bounded(x, other.bound) for x, other in pairs),
+        )
+
+    def _asked(
+        self, inputs: dict[str, Real | None], confidence: float | None
+    ) -> Answers:
+        with np.errstate(all="ignore"):
+            return FAMILY[str(self.operator.family)].bounded(
+                inputs,
+                self.scale,
+                self.precisions,
+                chunk_size=self.contract.chunk_size,
+                confidence=confidence,
+            )
+
+
+def output(asked: Consultation, confidence: float | None = None) -> Bounded:
+    """Return the exact output with its bound, and a sharp one for exact sums."""
+    if asked.contract.l2norm is not None:
+        confidence = None  # one error for a whole row does not cancel
+    found = asked.widened(asked.answers(confidence)[0])
+    if not asked.exact:
+        return found
+    power = bool(np.frexp(abs(asked.scale))[0] == 0.5)
+    return Bounded(
+        found.output, found.bound, np.zeros_like(found.bound) if power else None
+    )
+
+
+def states(asked: Consultation) -> tuple[Bounded, ...]:
+    """Return the exact state, memory first."""
+    return tuple(asked.widened(one) for one in asked.answers(None)[1])
+
+
+def gradients(
+    asked: Consultation, cotangent: Real, confidence: float | None = None
+) -> dict[str, Bounded]:
+    """Return the gradients of what the target was given."""
+    if asked.contract.l2norm is not None:
+        confidence = None
+    with np.errstate(all="ignore"):
+        found = FAMILY[str(asked.operator.family)].bounded_gradients(
+            asked.meant,
+            cotangent,
+            asked.scale,
+            asked.precisions,
+            chunk_size=asked.contract.chunk_size,
+            confidence=confidence,
+        )
+        return {name: _pulled_back(asked, name, found[name]) for name in asked.given}
+
+
+def _pulled_back(asked: Consultation, name: str, found: Bounded) -> Bounded:
+    """Return the gradient of an input from that of what it means."""
+    x = asked.given[name].astype(np.float64)
+    contract, u = asked.contract, asked.precisions.unit
+    if name == "log_decay" and contract.decay_log_base == "2":
+        of_log = np.log(2.0) * found.output
+        return Bounded(of_log, np.log(2.0) * found.bound + 2 * u * abs(of_log))
+    if name == "log_decay" and contract.decay_form == "factor":
+        of_log, bound = found.output / x, found.bound / x
+        bound = bound + 2 * u * abs(of_log)
+        # What a decay of zero would have let through, its logarithm does not say.
+        known = x > 0
+        return Bounded(np.where(known, of_log, 0.0), np.where(known, bound, np.inf))
+    if name in _NORMALISED and contract.l2norm is not None:
+        return _through_norm(asked, x, asked.widened(found))
+    return asked.widened(found)
+
+
+def _through_norm(asked: Consultation, x: Real, found: Bounded) -> Bounded:
+    """Return ``(dy - y (y.dy)) / r`` where ``y = x / r``, ``r^2 = x.x + eps``."""
+    r, u = asked._norm(x), asked.precisions.unit
+    y = x / r
+
+    def along(gradient: Real, direction: Real) -> Real:
+        inner = (direction * gradient).sum(axis=-1, keepdims=True)
+        return np.asarray(direction * inner)
+
+    size = abs(found.output) + found.bound
+    error = found.bound + along(found.bound, abs(y))
+    # The norm, both products with it and the sum along the channels.
+    roundings = 4 * (x.shape[-1] + 4) * (u + unit_roundoff("float64"))
+    error = error + roundings * (size + along(size, abs(y)))
+    return Bounded((found.output - along(found.output, y)) / r, error / r)

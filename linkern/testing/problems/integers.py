@@ -1,0 +1,168 @@
+"""Integers for operators with gates: sums that are exact in any order, and erases too.
+
+Decays are none or all. What erases is a unit vector that leaves nothing behind: one
+channel, or a row of a Hadamard matrix whose length is a power of two; so every state is
+an integer, or one times a power of two, however it was computed.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.tokens import per_token
+
+__all__ = ["integer_inputs", "no_integers"]
+
+Real = NDArray[np.float64]
+# Operators that divide, or take an exponential of something that cannot be zero.
+_NEVER_EXACT = {
+    "retention": "its decays are no powers of two",
+    "lightning_attention": "its decays are no powers of two",
+    "rwkv4": "its weights are exponentials",
+    "gsa": "its softmax rounds",
+    "abc": "its softmax rounds",
+    "based": "its weights are polynomials, by which it divides",
+    "rebased": "its weights are polynomials, by which it divides",
+    "mesa": "it solves systems of equations",
+}
+# From here on, what is left of a number is below any rounding.
+_ALL_BUT_NOTHING = -150.0
+_HELD = 0.85
+
+
+def no_integers(scope: Scope) -> str | None:
+    """Ask for an operator and a contract under which sums can be exact."""
+    if scope.operator.name in _NEVER_EXACT:
+        return f"no input makes it exact: {_NEVER_EXACT[scope.operator.name]}"
+    if scope.contract.l2norm is not None:
+        return "it normalises queries and keys itself, so no input makes it exact"
+    if scope.contract.min_length > 2**scope.narrowest_bits:
+        return "sums over sequences that long are not exact at the declared precision"
+    return None
+
+
+def integer_inputs(
+    scope: Scope, shape: Shape, kind: str, present: float, rng: np.random.Generator
+) -> dict[str, Real]:
+    """Draw inputs in float64; log-decays are natural logarithms.
+
+    Parameters
+    ----------
+    scope, shape : Scope, Shape
+        For which operator, and how large.
+    kind : str
+        As for linear attention: ``dense``, ``onehot``, ``wide``, ``cancelling``.
+    present : float
+        The share of entries that are not zero.
+    rng : Generator
+        Where they come from.
+    """
+    operator, found = scope.operator, dict[str, Real]()
+    erases = operator.erases
+    for one in operator.inputs:
+        of = shape.of(one.axes)
+        rows = of if len(one.axes) == 4 else (*of, 1)
+        if not one.per_token:
+            rows = (1, *of)
+        found[one.name] = _small(rng, rows, present).reshape(of)
+    swapped = operator.name == "oja"  # values erase, and keys are what is kept
+    kept, written = ("key", "value")[:: -1 if swapped else 1]
+    if erases:
+        # Decays of single channels leave a part of a direction that has many.
+        whole = not any(
+            one.name == "log_decay" and one.axes[-1] in "kv" for one in operator.inputs
+        )
+        found[kept] = _directions(found[kept].shape, rng, whole=whole)
+    elif kind == "onehot" and "key" in found:
+        found["key"] = _one_hot(found["key"].shape, rng)
+    room = 2 ** (scope.narrowest_bits - 1) // _reach(shape, found)
+    most = max(1, min(room, 2**scope.input_bits))
+    if kind in ("dense", "onehot"):
+        most = min(most, 9)
+    found[written] = _values(found[written].shape, kind, most, max(present, 0.05), rng)
+    _gates(scope, found, kept, rng)
+    return found
+
+
+def _reach(shape: Shape, found: dict[str, Real]) -> int:
+    """Return how many times the largest value any sum can be, at most."""
+    largest = 1.0
+    for name in ("query", "key", "bonus", "level_scales"):
+        if name in found:
+            largest *= max(1.0, float(abs(found[name]).max(initial=0)))
+    # Every key, each read through all channels, and taken back once.
+    return int(2 * largest * max(shape.keys, 1) * max(shape.key_dim, 1))
+
+
+def _gates(
+    scope: Scope, found: dict[str, Real], kept: str, rng: np.random.Generator
+) -> None:
+    """Replace what are rates and directions by those that leave integers."""
+    for name in ("beta", "removal_rate", "erase_gate", "write_gate"):
+        if name in found:
+            found[name] = _coin(found[name].shape, rng)
+    if "log_decay" in found:
+        floor = scope.contract.decay_floor
+        least = floor if floor < _ALL_BUT_NOTHING else 0.0
+        held = _coin(found["log_decay"].shape, rng)
+        found["log_decay"] = np.where(held == 1, 0.0, least)
+    if "auxiliary_key" in found:
+        # Another direction would take away what was never there, again and again.
+        found["auxiliary_key"] = found[kept].copy()
+    if "removal_key" in found:
+        found["removal_key"] = _one_hot(found["removal_key"].shape, rng)
+    if {"a", "b"} <= found.keys():
+        found["b"] = _one_hot(found["b"].shape, rng)
+        found["a"] = -found["b"] * _coin((*found["b"].shape[:-1], 1), rng)
+    for name in ("key",) if {"a", "removal_key"} & found.keys() else ():
+        found[name] = _one_hot(found[name].shape, rng)
+    if "erase_gate" in found:
+        # Of a direction that is only partly erased, something is left.
+        found["key"] = _one_hot(found["key"].shape, rng)
+
+
+def _small(rng: np.random.Generator, rows: tuple[int, ...], present: float) -> Real:
+    drawn = per_token(rng, rows, lambda r, s: r.integers(0, 3, s, endpoint=True))
+    there = per_token(rng, rows, lambda r, s: r.random(s) < max(present, 0.2))
+    return np.asarray(drawn * there, dtype=np.float64)
+
+
+def _coin(shape: tuple[int, ...], rng: np.random.Generator) -> Real:
+    rows = shape if len(shape) == 4 else (*shape, 1)
+    drawn = per_token(rng, rows, lambda r, s: r.random(s) < _HELD)
+    return drawn.reshape(shape).astype(np.float64)
+
+
+def _one_hot(shape: tuple[int, ...], rng: np.random.Generator) -> Real:
+    one = per_token(rng, (*shape[:-1], 1), lambda r, s: r.integers(0, shape[-1], s))
+    return np.asarray(np.arange(shape[-1]) == one, dtype=np.float64)
+
+
+def _directions(
+    shape: tuple[int, ...], rng: np.random.Generator, *, whole: bool
+) -> Real:
+    """Draw one vector of an orthonormal basis for each token."""
+    chosen = _one_hot(shape, rng)
+    dim = shape[-1]
+    power_of_four = dim & (dim - 1) == 0 and dim.bit_length() % 2 == 1
+    if not (whole and power_of_four) or rng.random() < 0.5:
+        return chosen
+    basis = np.ones((1, 1))
+    while len(basis) < dim:
+        basis = np.block([[basis, basis], [basis, -basis]])
+    return np.asarray(chosen @ basis * dim**-0.5)
+
+
+def _values(
+    shape: tuple[int, ...],
+    kind: str,
+    most: int,
+    present: float,
+    rng: np.random.Generator,
+) -> Real:
+    v = per_token(rng, shape, lambda r, s: r.integers(-most, most, s, endpoint=True))
+    v *= per_token(rng, shape, lambda r, s: r.random(s) < present)
+    if kind == "cancelling":
+        held = shape[-2] // 2
+        v[..., held : 2 * held, :] = -v[..., :held, :]
+    return v.astype(np.float64)

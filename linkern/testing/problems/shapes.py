@@ -1,0 +1,235 @@
+"""Strategies for sizes: lengths around the edges of tiles, dimensions beside them.
+
+Hypothesis examines a strategy when it is first drawn from, which takes longer than the
+draw: what many examples draw from is made once and kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from linkern.testing.errors import DoesNotApply
+from linkern.testing.problems.context import Scope, Shape
+
+__all__ = [
+    "EDGES",
+    "FEW_LENGTHS",
+    "TILE_DIMS",
+    "kept",
+    "longest",
+    "one_of",
+    "shapes",
+    "short_lengths",
+]
+
+# Tiles and chunks are powers of two: these lengths leave a full one, an almost full one
+# and a tail of one, up to a chunk of 512.
+EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256)
+LONG = (200, 257, 300, 511, 513, 640, 1025)
+LONGEST = 320
+STEPS = 200
+# Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
+FEW_LENGTHS = (1, 2, 17, 65, 130)
+FEW_DIMS = (4,)
+DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65, 100, 128, 129)
+# Above one tile in one or both, none of them a power of two.
+TILE_DIMS = (
+    (160, 136),
+    (129, 5),
+    (5, 129),
+    (200, 33),
+    (33, 200),
+    (257, 3),
+    (3, 257),
+    (130, 192),
+)
+# Beyond this many entries of all states together, or tokens, one head is enough.
+LARGE = 2**20
+# Keys of each query, where an operator takes several.
+MICRO = (2, 1, 3)
+MANY = 400
+# More than the runs of one process have of them at once.
+kept = lru_cache(maxsize=512, typed=True)
+
+
+@kept
+def one_of(*values: Any) -> st.SearchStrategy[Any]:
+    """One of some values."""
+    return st.sampled_from(values)
+
+
+def fitted(
+    scope: Scope, *, least: int = 1, most: int | None = None
+) -> Callable[[int], int]:
+    """Return what moves a length to the nearest one that the contract allows."""
+    contract = scope.contract
+    step = contract.length_multiple_of
+    least = max(least, contract.min_length)
+    limit = longest(scope, most)
+    shortest = -(-least // step) * step
+    if contract.max_length is not None and shortest > contract.max_length:
+        msg = f"the contract allows no sequence of {least} tokens or more"
+        raise DoesNotApply(msg)
+
+    def allowed(length: int) -> int:
+        rounded = -(-length // step) * step
+        return max(min(rounded, limit // step * step), shortest)
+
+    return allowed
+
+
+def longest(scope: Scope, most: int | None = None) -> int:
+    """Return the largest length to try."""
+    limits = [most, scope.contract.max_length, scope.operator.longest, 10**9]
+    if scope.contract.interface == "step":
+        limits.append(STEPS)  # one call of the target for each token
+    return min(x for x in limits if x is not None)
+
+
+@kept
+def drawn_lengths(
+    scope: Scope, *, least: int = 1, most: int | None = None
+) -> st.SearchStrategy[int]:
+    """Lengths that the contract allows, around every edge of a tile or chunk.
+
+    Reaches: lost and doubled keys at chunk edges, tails not written, masks off by one
+    in the last tile.
+    """
+    allowed, limit = fitted(scope, least=least, most=most), longest(scope, most)
+    least = max(least, scope.contract.min_length)
+    if scope.few_shapes:
+        return st.sampled_from(FEW_LENGTHS).map(allowed)
+    unbounded = st.one_of(
+        st.integers(least, max(least, min(LONGEST, limit))),
+        st.sampled_from(EDGES + LONG),
+    )
+    return unbounded.map(allowed)
+
+
+@kept
+def _fitted_lengths(
+    scope: Scope, lengths: tuple[int, ...], *, least: int, most: int | None
+) -> st.SearchStrategy[int]:
+    """Given lengths, as far as the contract allows them."""
+    fitting = st.sampled_from(lengths[:1] if scope.few_shapes else lengths)
+    return fitting.map(fitted(scope, least=least, most=most))
+
+
+@kept
+def dims(
+    allowed: tuple[int, ...], preferred: tuple[int, ...] = ()
+) -> st.SearchStrategy[int]:
+    """Dimensions that the contract allows, small ones most of the time.
+
+    Reaches: swapped channels, tiles that assume K = V or a multiple of 8.
+    """
+    if allowed:
+        return st.sampled_from(sorted(allowed))
+    usual = st.one_of(st.integers(1, 8), st.sampled_from(DIMS))
+    return st.sampled_from(preferred) | usual if preferred else usual
+
+
+@kept
+@st.composite
+def shapes(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    most: int | None = None,
+    least_heads: int = 1,
+    lengths: tuple[int, ...] = (),
+    key_dims: tuple[int, ...] = (),
+    pairs: tuple[tuple[int, int], ...] = (),
+) -> Shape:
+    """Shapes that the contract allows, K != V and several heads among them.
+
+    `lengths` and `pairs` of dimensions restrict the choice, as far as the contract
+    leaves it; `key_dims` only weighs it.
+    """
+    contract = scope.contract
+    if lengths:
+        length = draw(_fitted_lengths(scope, lengths, least=least, most=most))
+    else:
+        length = draw(drawn_lengths(scope, least=least, most=most))
+    keys = length
+    if not scope.operator.causal and not contract.equal_lengths and draw(st.booleans()):
+        keys = draw(drawn_lengths(scope, least=max(least, 1), most=most))
+    few = FEW_DIMS if scope.few_shapes else ()
+    wanted = contract.key_dims
+    if contract.equal_dims and contract.value_dims:
+        wanted = tuple(n for n in contract.value_dims if not wanted or n in wanted)
+    most_dim = scope.operator.largest_key_dim
+    if most_dim is not None:
+        pairs = tuple(pair for pair in pairs if pair[0] <= most_dim)
+    key_dim, value_dim = draw(one_of(*pairs)) if pairs else (0, 0)
+    if not pairs or wanted:
+        key_dim = draw(dims(wanted or few, key_dims))
+        if most_dim is not None and not wanted:
+            key_dim = min(key_dim, most_dim)
+    # Square states are the only ones that can be transposed in silence.
+    square = not pairs and key_dim in (contract.value_dims or (key_dim,))
+    if contract.equal_dims or (square and draw(one_of(False, False, True))):
+        value_dim = key_dim
+    elif not pairs or contract.value_dims:
+        value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
+    tokens = max(length, keys)
+    large = tokens * key_dim * value_dim > LARGE or tokens > MANY
+    batch, heads = draw(leading_axes(scope, least_heads, large=large))
+    of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
+    return draw(_completed(scope, of_tokens)) if scope.operator.family else of_tokens
+
+
+@st.composite
+def _completed(draw: st.DrawFn, scope: Scope, shape: Shape) -> Shape:
+    """Add the sizes that only some operators have.
+
+    Reaches: value heads that meet the wrong key head, slots taken for channels, levels
+    that are one too few, micro-steps taken for tokens.
+    """
+    letters = {axis for one in scope.operator.inputs for axis in one.axes}
+    groups, slots, levels, keys = 1, 1, 1, shape.keys
+    if scope.contract.value_groups and "h" in letters and draw(st.booleans()):
+        groups = 2
+    if "m" in letters:
+        slots = draw(one_of(*((4,) if scope.few_shapes else (3, 1, 4, 8, 17))))
+    if "l" in letters:
+        levels = shape.length.bit_length() + 1  # of the next token, too
+    if "s" in letters:
+        keys = shape.length * draw(one_of(*((2,) if scope.few_shapes else MICRO)))
+    more = {"groups": groups, "slots": slots, "levels": levels, "keys": keys}
+    return replace(shape, **more)
+
+
+@kept
+@st.composite
+def leading_axes(
+    draw: st.DrawFn, scope: Scope, least_heads: int, *, large: bool
+) -> tuple[int, int]:
+    """Batch and heads; as few as possible for large problems and compiled targets.
+
+    Reaches: swapped heads, batches taken for heads, a last head that is left out.
+    """
+    batches, heads = [1, 2], [n for n in (1, 2, 3, 5) if n >= least_heads]
+    if scope.few_shapes:
+        batches, heads = [1], [2]
+    elif large:
+        batches, heads = [1], heads[:1]
+    layout = scope.contract.layout
+    return (
+        draw(one_of(*batches)) if "b" in layout else 1,
+        draw(one_of(*heads)) if "h" in layout else 1,
+    )
+
+
+def short_lengths(scope: Scope) -> list[int]:
+    """Which of the lengths 1 and 0 the contract allows."""
+    contract = scope.contract
+    most = 1 if contract.max_length is None else min(contract.max_length, 1)
+    # A recurrence of no step returns nothing that could be looked at.
+    least = max(contract.min_length, int(contract.interface == "step"))
+    step = contract.length_multiple_of
+    return [n for n in range(most, least - 1, -1) if n % step == 0]

@@ -1,0 +1,268 @@
+"""Hypothesis strategies for problems; each says which defects it can reach."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from linkern.testing.problems import gates
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.generators import (
+    extreme_problem,
+    integer_problem,
+    real_problem,
+    with_cotangent,
+)
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import (
+    EDGES,
+    FEW_LENGTHS,
+    TILE_DIMS,
+    kept,
+    one_of,
+    shapes,
+    short_lengths,
+)
+
+__all__ = [
+    "INTEGER_KINDS",
+    "REAL_KINDS",
+    "VALUE_KINDS",
+    "broadcast_heads",
+    "busy_problems",
+    "extreme_problems",
+    "gradient_problems",
+    "integer_problems",
+    "long_problems",
+    "no_integers",
+    "random_problems",
+    "real_problems",
+    "short_problems",
+    "tile_problems",
+    "with_choice",
+    "with_cut",
+    "with_cuts",
+]
+
+# Backwards need more memory than forwards, and the referee the scores themselves.
+GRADIENT_LENGTH = 200
+SHORTER = 70
+# Independent draws: what the probabilistic tier may be used on.
+RANDOM_KINDS = ("normal", "uniform")
+INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
+REAL_KINDS = ("normal", "uniform", "wide", "constant", "bigfirst", "needle")
+VALUE_KINDS = ("normal", "uniform", "alternating")
+
+
+@st.composite
+def integer_problems(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    kinds: tuple[str, ...] = INTEGER_KINDS,
+) -> Problem:
+    """Problems whose sums are exact: reaches structural defects, at any length."""
+    most = 2 ** (scope.narrowest_bits - 3)
+    # Where K is a power of 4, a factor K^-0.5 on the scores is exact too.
+    shape = draw(shapes(scope, least=least, most=max(most, least), key_dims=(4, 16)))
+    density = draw(one_of("zeros", "sparse", "dense"))
+    kind = draw(one_of(*kinds))
+    return integer_problem(scope, shape, kind, density, draw(generators()))
+
+
+@st.composite
+def real_problems(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    least_heads: int = 1,
+    kinds: tuple[str, ...] = REAL_KINDS,
+    values: tuple[str, ...] = VALUE_KINDS,
+) -> Problem:
+    """Problems that round: reaches undeclared precision, instability, epsilons.
+
+    Kinds are those of features; an operator without any has gates of several kinds.
+    """
+    shape = draw(shapes(scope, least=least, least_heads=least_heads))
+    kind = draw(one_of(*_kinds(scope, kinds)))
+    value_kind = draw(one_of(*values))
+    return real_problem(scope, shape, kind, value_kind, draw(generators()))
+
+
+def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds to draw from: what features are, or else what gates are."""
+    if not scope.operator.family:
+        return kinds
+    independent = set(kinds) <= {*RANDOM_KINDS, "constant"}
+    return gates.CALM if independent else gates.KINDS
+
+
+def no_integers(scope: Scope) -> str | None:
+    """Ask for inputs with integer features, or sums that are exact."""
+    if scope.operator.family:
+        return gates.no_integers(scope)
+    for feature_map in (scope.query_map, scope.key_map):
+        if feature_map.from_integers is None:
+            return (
+                f"no input of the feature map {feature_map.name} has integer features"
+            )
+    if scope.contract.min_length > 2**scope.narrowest_bits:
+        return "sums over sequences that long are not exact at the declared precision"
+    return None
+
+
+def exact_integers(scope: Scope, shape: Shape) -> bool:
+    """Whether a problem of that shape can be one of integers whose sums are exact."""
+    return no_integers(scope) is None and shape.keys <= 2**scope.narrowest_bits
+
+
+@st.composite
+def short_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """No token or one token: reaches empty grids, reshapes of nothing, first reads."""
+    length = draw(st.sampled_from(short_lengths(scope)))
+    shape = draw(shapes(scope, least=length, most=length))
+    kind = draw(one_of(*_kinds(scope, ("normal",))))
+    return real_problem(scope, shape, kind, "normal", draw(generators()))
+
+
+@st.composite
+def gradient_problems(
+    draw: st.DrawFn,
+    scope: Scope,
+    *,
+    least: int = 1,
+    random: bool = False,
+    smooth: bool = False,
+) -> Problem:
+    """Problems with a cotangent, integers or reals: reaches defects of backwards.
+
+    Gates that are `smooth` are not at the ends of what they may be.
+    """
+    most = SHORTER if scope.operator.family else GRADIENT_LENGTH
+    shape = draw(shapes(scope, least=least, most=most))
+    rng = draw(generators())
+    integers = not random and exact_integers(scope, shape) and draw(st.booleans())
+    if integers:
+        kind = draw(one_of("dense", "onehot"))
+        problem = integer_problem(scope, shape, kind, "dense", rng)
+        if "log_decay" in problem.inputs:
+            # What a gradient is where nothing is left, is not for integers to tell.
+            opened = gates.with_decays(problem, np.zeros(1))
+            problem = replace(opened, exact=True)
+    else:
+        kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
+        kind = draw(one_of(*_kinds(scope, kinds)))
+        if smooth and scope.operator.family:
+            kind = "smooth"
+        problem = real_problem(scope, shape, kind, "normal", rng)
+    return with_cotangent(problem, rng)
+
+
+@st.composite
+def random_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Independent draws, for the probabilistic tier: reaches undeclared precision."""
+    values = ("normal", "uniform")
+    return draw(real_problems(scope, kinds=RANDOM_KINDS, values=values))
+
+
+@st.composite
+def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Thousands of tokens, few dimensions: reaches drift, narrow indices and sums."""
+    shape = draw(
+        shapes(scope, lengths=(2049, 3000), key_dims=(4,), pairs=((4, 2), (3, 5)))
+    )
+    kind = draw(one_of("random", "onehot"))
+    rng = draw(generators())
+    if kind == "onehot" and exact_integers(scope, shape):
+        return integer_problem(scope, shape, "onehot", "sparse", rng)
+    # Decays would add up to more error than a sum of all has.
+    calm = "open" if scope.operator.family else "uniform"
+    return real_problem(scope, shape, calm, "positive", rng)
+
+
+@st.composite
+def tile_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Dimensions above one tile, and no powers of two: reaches masks of channels."""
+    pairs = ((33, 20),) if scope.few_shapes else TILE_DIMS
+    shape = draw(shapes(scope, lengths=(17, 1, 40, 66), pairs=pairs))
+    rng = draw(generators())
+    if exact_integers(scope, shape) and draw(st.booleans()):
+        return integer_problem(scope, shape, "dense", "sparse", rng)
+    return real_problem(scope, shape, _kinds(scope, ("uniform",))[0], "normal", rng)
+
+
+@st.composite
+def busy_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Take calls long enough to meet each other: reaches shared scratch memory."""
+    pairs = ((4, 5),) if scope.few_shapes else ((16, 17), (16, 33))
+    shape = draw(shapes(scope, lengths=(513, 600), least_heads=2, pairs=pairs))
+    calm = _kinds(scope, ("uniform",))[0]
+    return real_problem(scope, shape, calm, "normal", draw(generators()))
+
+
+@st.composite
+def extreme_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Features and values at the ends of their range: reaches silent overflow."""
+    kind = draw(st.sampled_from(("huge", "large", "tiny")))
+    return extreme_problem(scope, draw(shapes(scope)), kind, draw(generators()))
+
+
+@st.composite
+def broadcast_heads(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
+    """Make all heads equal, so that one can stand for all of them in memory."""
+    problem = draw(problems)
+    equal = dict(problem.inputs)
+    for name, x in problem.inputs.items():
+        axis = problem.scope.operator.input(name).head_axis
+        if axis is not None:
+            equal[name] = np.repeat(np.take(x, [0], axis), x.shape[axis], axis)
+    return problem.with_inputs(**equal)
+
+
+@st.composite
+def with_cuts(
+    draw: st.DrawFn, problems: st.SearchStrategy[Problem], *, most: int = 3
+) -> Problem:
+    """Add cuts of the tokens into spans, at the edges of tiles most of the time."""
+    problem = draw(problems)
+    last = max(problem.length - 1, 1)
+    step = problem.scope.contract.length_multiple_of
+    near = [n for n in EDGES if n <= last] or [1]
+    one = st.integers(1, last) | st.sampled_from(near)
+    if problem.scope.few_shapes:
+        one = st.sampled_from([n for n in FEW_LENGTHS if n <= last] or [1])
+        most = 1
+    drawn = draw(st.lists(one, min_size=1, max_size=most))
+    rounded = {-(-n // step) * step for n in drawn}
+    cuts = sorted(n for n in rounded if n < problem.length)
+    return problem.told(cuts=tuple(cuts))
+
+
+@st.composite
+def with_cut(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
+    """Add a cut of the tokens into past and future."""
+    problem = draw(problems)
+    last = max(problem.length - 1, 1)
+    cuts = st.integers(1, last)
+    if problem.scope.few_shapes:
+        cuts = st.sampled_from([n for n in FEW_LENGTHS if n <= last])
+    return problem.told(cut=draw(cuts))
+
+
+@st.composite
+def with_choice(
+    draw: st.DrawFn, /, problems: st.SearchStrategy[Problem], **choices: tuple[Any, ...]
+) -> Problem:
+    """Add one value for each named knob."""
+    problem = draw(problems)
+    drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+    return problem.told(**drawn)
+
+
+@kept
+def generators() -> st.SearchStrategy[np.random.Generator]:
+    """NumPy generators, by seed."""
+    return st.integers(0, 2**16 - 1).map(np.random.default_rng)

@@ -1,0 +1,1 @@
+"""The referee in pytest: plugin, conformance suite, parametrized checks."""

@@ -1,0 +1,155 @@
+"""What ``pytest --pyargs linkern.testing --linkern-target ...`` runs.
+
+One test for each check, called as the check is, under the name of the target: reports
+of different jobs can be put together.
+"""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linkern.testing.errors import UsageError
+from linkern.testing.pytest.parametrize import judge
+from linkern.testing.runner.paused import STEPPER, why_no_verdict
+from linkern.testing.runner.plan import Plan
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.declarations import as_text, pairs
+from linkern.testing.spec.operators import OPERATORS
+
+__all__ = ["Conformance", "Judged", "Law", "header", "prepare"]
+
+PLAN = pytest.StashKey[Plan]()
+NO_TARGET = (
+    "there is nothing to judge; pass --linkern-target package.module:attribute and "
+    f"--linkern-op ({', '.join(OPERATORS)})"
+)
+
+
+def prepare(config: pytest.Config) -> None:
+    """Read the options into a plan and load the target; refuse what cannot be used.
+
+    Parameters
+    ----------
+    config : pytest.Config
+        The options, as given.
+
+    Raises
+    ------
+    pytest.UsageError
+        If the target, the contract or an option cannot be used.
+    """
+    try:
+        plan = config.stash[PLAN] = _plan_of(config.option)
+        if hasattr(config, "workerinput"):
+            return  # of pytest-xdist; the process that started it has loaded the target
+        STEPPER.start(plan)
+    except UsageError as error:
+        msg = f"linkern: {error}"
+        raise pytest.UsageError(msg) from None
+    if config.getoption("dist", "no") != "no":
+        STEPPER.close()  # the tests will run in other processes
+
+
+def header(config: pytest.Config) -> str:
+    """Return what is judged, and what it declared, in one line."""
+    plan = config.stash[PLAN]
+    declared = plan.contract.declared().items()
+    relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
+    return (
+        f"linkern: {plan.target} as {plan.op} "
+        f"({plan.framework}: {', '.join(plan.dtypes)}), profile {plan.profile}, "
+        f"seed {plan.seed}; {f'declared: {relaxed}' if relaxed else 'nothing declared'}"
+    )
+
+
+class Conformance(pytest.File):
+    """The place in the tree of tests where a target is judged."""
+
+    def collect(self) -> Iterable["Judged"]:
+        """Yield the target, if one was named."""
+        plan = self.config.stash.get(PLAN, None)
+        if plan is None:
+            pytest.skip(NO_TARGET, allow_module_level=True)
+        yield Judged.from_parent(self, name=_title(plan), plan=plan)
+
+
+class Judged(pytest.Collector):
+    """A target; in reports, the class of its tests."""
+
+    def __init__(self, *, plan: Plan, **node: Any) -> None:
+        super().__init__(**node)
+        self._plan = plan
+
+    def collect(self) -> Iterable["Law"]:
+        """Yield the checks that were chosen."""
+        for check in self._plan.chosen():
+            yield Law.from_parent(self, name=check.name, plan=self._plan)
+
+    def setup(self) -> None:
+        """Let every test end in an error if the referee does not catch its canaries."""
+        doubt = why_no_verdict(self._plan.seed)
+        if doubt is not None:
+            pytest.fail(doubt, pytrace=False)
+
+
+class Law(pytest.Item):
+    """One check of a target."""
+
+    def __init__(self, *, plan: Plan, **node: Any) -> None:
+        super().__init__(**node)
+        self._plan = plan
+        self.user_properties += [
+            ("target", plan.target),
+            ("op", plan.op),
+            *((key, as_text(value)) for key, value in plan.contract.declared().items()),
+        ]
+
+    def runtest(self) -> None:
+        """Judge."""
+        judge(self._plan, self.name)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return where the test is, and the headline of its failure."""
+        return self.path, None, f"{self.name} of {self._plan.target}"
+
+
+def _title(plan: Plan) -> str:
+    """Return the target, its operator and what is not as usual about its inputs."""
+    words = [plan.target, plan.op]
+    for field in fields(plan):
+        value = getattr(plan, field.name)
+        if field.name in ("framework", "device", "dtypes") and value != field.default:
+            words.append(as_text(value))
+    return "-".join(words)
+
+
+def _plan_of(option: Any) -> Plan:
+    if option.linkern_op is None:
+        known = ", ".join(OPERATORS)
+        msg = f"say which operator the target is with --linkern-op: {known}."
+        raise UsageError(msg)
+    declared: dict[str, Any] = {}
+    if option.linkern_contract is not None:
+        declared.update(Contract.from_file(Path(option.linkern_contract)))
+    declared.update(pairs("--linkern-declare", "KEY=VALUE", option.linkern_declare))
+    given = {
+        "framework": option.linkern_framework,
+        "device": option.linkern_device,
+        "dtypes": option.linkern_dtype and tuple(option.linkern_dtype),
+        "profile": option.linkern_profile,
+        "seed": option.linkern_seed,
+        "checks": option.linkern_check and tuple(option.linkern_check),
+        "timeout": option.linkern_timeout,
+    }
+    return Plan(
+        target=option.linkern_target,
+        op=option.linkern_op,
+        contract=Contract.from_mapping(declared),
+        expect_failure=pairs(
+            "--linkern-expect-failure", "CHECK=REASON", option.linkern_expect_failure
+        ),
+        **{key: value for key, value in given.items() if value is not None},
+    )

@@ -1,0 +1,91 @@
+"""The referee as a plugin of pytest: the options, and where the tests come from.
+
+Every run of pytest in an environment with linkern loads this file, so it imports the
+standard library and pytest alone; the referee is imported when a target is named.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_collect_file",
+    "pytest_ignore_collect",
+    "pytest_report_header",
+    "pytest_sessionstart",
+]
+
+CONFORMANCE = Path(__file__).with_name("conformance.py")
+TESTING = CONFORMANCE.parents[1]  # the package that `--pyargs` names
+
+_REPEATABLE = {"action": "append"}
+# Every default is the one of `linkern.testing.verify`: what is not given is not passed.
+_OPTIONS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("target", "TARGET", "Kernel, package.module:attribute.", {}),
+    ("op", "OP", "Operator that it claims to be (`linkern list`).", {}),
+    ("declare", "KEY=VALUE", "What it declares. Repeatable.", _REPEATABLE),
+    ("contract", "FILE", "The same, as TOML.", {}),
+    ("framework", "NAME", "Array library of its inputs.", {}),
+    ("device", "NAME", "Device of its inputs.", {}),
+    ("dtype", "NAME", "Dtype of its inputs. Repeatable.", _REPEATABLE),
+    ("profile", "NAME", "How many examples: quick, default or deep.", {}),
+    ("seed", "N", "Which examples.", {"type": int}),
+    ("check", "NAME", "Default all. Repeatable.", _REPEATABLE),
+    (
+        "expect-failure",
+        "CHECK=REASON",
+        "A check that must fail; if it passes, that is a failure. Repeatable.",
+        _REPEATABLE,
+    ),
+    ("timeout", "SECONDS", "Seconds that one call may take.", {"type": float}),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--linkern-target`` and what goes with it."""
+    group = parser.getgroup("linkern", "the referee for linear attention")
+    for name, metavar, meaning, settings in _OPTIONS:
+        group.addoption(f"--linkern-{name}", metavar=metavar, help=meaning, **settings)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse a target that cannot be judged before any test is collected."""
+    if session.config.option.linkern_target is not None:
+        from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
+
+        conformance.prepare(session.config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is judged, and what it declared."""
+    if config.option.linkern_target is None:
+        return None
+    from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
+
+    return conformance.header(config)
+
+
+def pytest_collect_file(
+    file_path: Path, parent: pytest.Collector
+) -> pytest.Collector | None:
+    """Collect the checks of the target where pytest comes across `conformance.py`."""
+    if file_path.name != CONFORMANCE.name or not file_path.samefile(CONFORMANCE):
+        return None
+    from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
+
+    found: pytest.Collector = conformance.Conformance.from_parent(
+        parent, path=file_path
+    )
+    return found
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Keep to the checks, even where a project takes every file for a test."""
+    if config.option.linkern_target is None:
+        return None
+    if collection_path in (CONFORMANCE, CONFORMANCE.parent):
+        return None
+    return True if TESTING in collection_path.parents else None

@@ -1,0 +1,1 @@
+"""Reports of a run: terminal tables, HTML page, bundle."""

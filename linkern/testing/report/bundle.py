@@ -1,0 +1,137 @@
+"""A verdict as a folder that one can send: report, contract, waivers, reproducers.
+
+Who receives it runs `check`, which runs the reproducers again, where the target is.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from linkern.testing.errors import UsageError
+from linkern.testing.report.html import write_html
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.reproduce import write as write_script
+from linkern.testing.runner.results import Report, write_json
+
+__all__ = ["Reproduction", "check", "write"]
+
+REPORT, PAGE, CONTRACT = "report.json", "report.html", "contract.toml"
+WAIVERS, SCRIPTS = "waivers.toml", "reproducers"
+# A script makes a few calls; importing a library can take a minute.
+SCRIPT_TIMEOUT = 300.0
+# What a script, or a verdict that is reached again, says by its exit code.
+OUTCOMES = {0: "gone", 1: "reproduced"}
+NOT_IN_OUTPUTS = 3
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What became of one counterexample when it was run again.
+
+    Parameters
+    ----------
+    check : str
+        The law.
+    outcome : {"reproduced", "gone", "error"}
+        Whether the law is still broken.
+    said : str
+        The last line of what the script printed.
+    """
+
+    check: str
+    outcome: str
+    said: str
+
+
+def write(plan: Plan, report: Report, folder: Path) -> None:
+    """Write everything that a verdict rests on.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was judged, and how.
+    report : Report
+        What was found.
+    folder : Path
+        Made if it is not there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for result in report.checks:
+        if result.counterexample is not None:
+            write_script(plan, result, result.counterexample, folder / SCRIPTS)
+    (folder / CONTRACT).write_text(_toml(plan.contract.declared()), encoding="utf-8")
+    waivers = "[expect_failure]\n" + _toml(plan.expect_failure)
+    (folder / WAIVERS).write_text(waivers, encoding="utf-8")
+    write_html(plan, report, folder / PAGE)
+    # Last: a folder without it was not finished.
+    write_json([report], folder / REPORT)
+
+
+def check(folder: Path) -> list[Reproduction]:
+    """Run the reproducers of a folder again.
+
+    Parameters
+    ----------
+    folder : Path
+        What `write` made.
+
+    Returns
+    -------
+    list of Reproduction
+        One for each failure that the report lists.
+
+    Raises
+    ------
+    UsageError
+        If the folder is not whole.
+    """
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        failures = [c for c in report["checks"] if c["counterexample"] is not None]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{folder} is not a bundle: {REPORT} cannot be read ({error!r})."
+        raise UsageError(msg) from None
+    return [_reproduced(folder, failure) for failure in failures]
+
+
+def _reproduced(folder: Path, failure: Mapping[str, Any]) -> Reproduction:
+    name = failure["name"]
+    found = sorted((folder / SCRIPTS).glob(f"*-{name}.py"))
+    if not found:
+        msg = f"{folder} is not whole: there is no reproducer of {name}."
+        raise UsageError(msg)
+    code, said = _run([sys.executable, str(found[0])])
+    if code == NOT_IN_OUTPUTS:
+        words = shlex.split(failure["again"])[1:]
+        program = "from linkern.cli import main; main()"
+        code, said = _run([sys.executable, "-c", program, *words])
+    return Reproduction(name, OUTCOMES.get(code, "error"), said)
+
+
+def _run(words: list[str]) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SCRIPT_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"did not end within {SCRIPT_TIMEOUT:g} s"
+    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return done.returncode, lines[-1] if lines else ""
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    """Write names with numbers, truth values, texts and lists, which JSON writes so."""
+    return "".join(
+        f"{key} = {json.dumps(list(v) if isinstance(v, tuple) else v)}\n"
+        for key, v in values.items()
+    )

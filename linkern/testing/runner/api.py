@@ -1,0 +1,182 @@
+"""The referee as a function."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from linkern.testing.errors import UsageError
+from linkern.testing.runner.loop import (
+    CheckFinished,
+    Diagnosed,
+    Event,
+    Fingerprinted,
+    run,
+)
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.results import Report, environment
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.declarations import nearest
+
+__all__ = ["plan_of", "report_of", "reports", "verify"]
+
+
+def verify(
+    target: str | Callable[..., Any],
+    *,
+    op: str,
+    contract: Mapping[str, Any] | Contract | None = None,
+    framework: str = "numpy",
+    device: str = "cpu",
+    dtypes: Sequence[str] = ("float32", "float64"),
+    profile: str = "default",
+    seed: int = 0,
+    checks: Sequence[str] = (),
+    expect_failure: Mapping[str, str] | None = None,
+    timeout: float = 20.0,
+    in_process: bool = False,
+    fingerprint: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Report:
+    """Judge a kernel.
+
+    Parameters
+    ----------
+    target : callable or str
+        The kernel, called as ``f(query, key, value)``; or its name,
+        ``package.module:attribute`` or ``path/to/file.py:attribute``. A callable runs
+        in this process, a name in a child process unless `in_process`.
+    op : str
+        Operator that it claims to be: a key of `linkern.testing.OPERATORS`.
+    contract : Contract or mapping, optional
+        What it declares; undeclared means strictest.
+    framework, device : str
+        Array library and device of its inputs.
+    dtypes : sequence of str
+        Dtypes of its inputs.
+    profile : {"quick", "default", "deep"}
+        How many examples are tried.
+    seed : int
+        Which examples are tried; the same seed gives the same verdict.
+    checks : sequence of str
+        Names of the checks to run. Default: all.
+    expect_failure : mapping, optional
+        Checks that must fail, with the reason.
+    timeout : float
+        Seconds that one call may take; in a child process only.
+    in_process : bool
+        Call a named target in this process.
+    fingerprint : bool
+        Measure the arithmetic of the target too.
+    options : mapping, optional
+        Keyword arguments of every call.
+
+    Returns
+    -------
+    Report
+        Verdict, checks and counterexamples.
+
+    Raises
+    ------
+    UsageError
+        If the target, the contract or an option cannot be used.
+
+    Examples
+    --------
+    >>> import linkern
+    >>> report = verify(
+    ...     linkern.linear_attention,
+    ...     op="linear_attention",
+    ...     profile="quick",
+    ...     checks=["value_on_integers", "causality"],
+    ... )
+    >>> report.verdict
+    'passed'
+    """
+    plan = plan_of(
+        target,
+        op=op,
+        contract=contract,
+        framework=framework,
+        device=device,
+        dtypes=dtypes,
+        profile=profile,
+        seed=seed,
+        checks=checks,
+        expect_failure=expect_failure or {},
+        timeout=timeout,
+        in_process=in_process,
+        fingerprint=fingerprint,
+        options=options or {},
+    )
+    report = report_of(plan)
+    for _, so_far in reports(plan):
+        report = so_far
+    return report
+
+
+def plan_of(
+    target: str | Callable[..., Any],
+    *,
+    op: str,
+    contract: Mapping[str, Any] | Contract | None = None,
+    **options: Any,
+) -> Plan:
+    """Return the plan of a run, from what `verify` takes.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown.
+    """
+    known = {field.name for field in fields(Plan)} - {"target", "op", "contract"}
+    for option in options:
+        if option not in known:
+            raise UsageError(nearest("option", option, known))
+    for several in ("dtypes", "checks"):
+        if several in options:
+            options[several] = tuple(options[several])
+    if not isinstance(contract, Contract):
+        contract = Contract.from_mapping(contract or {})
+    function = None if isinstance(target, str) else target
+    called = target if isinstance(target, str) else _name_of(target)
+    return Plan(target=called, op=op, contract=contract, function=function, **options)
+
+
+def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
+    """Run a plan, and yield each event with the report as it is by then.
+
+    The report of the last event is complete; nothing found before an interruption is
+    lost.
+    """
+    report = replace(report_of(plan), complete=False)
+    total = len(plan.chosen())
+    events = run(plan)
+    try:
+        for event in events:
+            if isinstance(event, CheckFinished):
+                report = replace(report, checks=(*report.checks, event.result))
+            elif isinstance(event, Diagnosed):
+                report = replace(report, diagnosis=event.diagnosis)
+            elif isinstance(event, Fingerprinted):
+                report = replace(report, fingerprint=event.fingerprint)
+            report = replace(report, complete=len(report.checks) == total)
+            yield event, report
+    finally:
+        events.close()
+
+
+def report_of(plan: Plan) -> Report:
+    """Return the report of a plan of which no check has run."""
+    where = environment(
+        framework=plan.framework,
+        device=plan.device,
+        dtypes=list(plan.dtypes),
+        profile=plan.profile,
+        seed=plan.seed,
+    )
+    return Report(plan.target, plan.op, plan.contract.declared(), where, ())
+
+
+def _name_of(function: Any) -> str:
+    module = getattr(function, "__module__", None) or "?"
+    return f"{module}:{getattr(function, '__qualname__', type(function).__name__)}"

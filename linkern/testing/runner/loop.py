@@ -1,0 +1,325 @@
+"""Running the checks: one loop that yields events, and prints nothing."""
+
+import time
+import traceback
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+
+from hypothesis.errors import Flaky, Unsatisfiable
+
+from linkern.testing.checks import Check
+from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.diagnosis.diagnose import Diagnosis, diagnose
+from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint
+from linkern.testing.errors import (
+    DoesNotApply,
+    TargetDied,
+    TargetRaised,
+    UsageError,
+)
+from linkern.testing.problems.context import Scope
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.reproduce import command
+from linkern.testing.runner.results import CheckResult, Counterexample
+from linkern.testing.runner.search import search
+from linkern.testing.spec.declarations import nearest
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.command import CommandTarget
+from linkern.testing.target.frameworks import framework_named, numpy_dtype
+from linkern.testing.target.process import ChildProcess, InProcess, Target
+from linkern.testing.target.protocol import Environment
+
+__all__ = [
+    "CheckFinished",
+    "CheckStarted",
+    "Diagnosed",
+    "Event",
+    "Fingerprinted",
+    "open_target",
+    "run",
+    "scope_of",
+]
+
+# A target that hangs on everything costs this many timeouts, not one for every check.
+MOST_HANGS = 2
+
+
+@dataclass(frozen=True)
+class CheckStarted:
+    """A check is about to run."""
+
+    name: str
+    position: int
+    total: int
+
+
+@dataclass(frozen=True)
+class CheckFinished:
+    """A check has its verdict."""
+
+    result: CheckResult
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """All checks have run, some failed, and their cause was looked for."""
+
+    diagnosis: Diagnosis | None
+
+
+@dataclass(frozen=True)
+class Fingerprinted:
+    """The arithmetic of the target was measured, as far as that is possible."""
+
+    fingerprint: Fingerprint | None
+
+
+Event = CheckStarted | CheckFinished | Diagnosed | Fingerprinted
+
+
+def run(plan: Plan) -> Generator[Event]:
+    """Run the checks of a plan one after the other.
+
+    Parameters
+    ----------
+    plan : Plan
+        What to run.
+
+    Yields
+    ------
+    CheckStarted, CheckFinished, Diagnosed, Fingerprinted
+        As they happen; `Diagnosed` only if a check failed, `Fingerprinted` only if that
+        was asked for.
+
+    Raises
+    ------
+    UsageError
+        If the target, the contract or an option cannot be used.
+    """
+    target = open_target(plan)
+    try:
+        yield from _run_checks(plan, target)
+    finally:
+        target.close()
+
+
+def open_target(plan: Plan) -> Target:
+    """Load the target of a plan, behind its fence.
+
+    Raises
+    ------
+    UsageError
+        If the target, the contract or an option cannot be used.
+    """
+    supported = framework_named(plan.framework).dtypes
+    for dtype in plan.dtypes:
+        if dtype not in supported:
+            raise UsageError(nearest(f"dtype for {plan.framework}", dtype, supported))
+        numpy_dtype(dtype)
+    contract = plan.contract
+    where = Environment(
+        plan.target,
+        plan.framework,
+        plan.device,
+        layout=contract.layout,
+        interface=contract.interface,
+        vjp=contract.vjp,
+        scale=contract.scale,
+        state_layout=contract.state_layout,
+        op=OPERATORS[plan.op].name,
+        options=plan.options,
+        memory_limit=plan.memory_limit,
+    )
+    if plan.command is not None:
+        return CommandTarget(
+            plan.command,
+            where,
+            plan.timeout,
+            takes_state=contract.takes_state,
+            differentiable=contract.gradients == "required",
+        )
+    if plan.in_process or plan.function is not None:
+        return InProcess(where, plan.function)
+    return ChildProcess(where, plan.timeout)
+
+
+def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
+    checks = plan.chosen()
+    hangs = 0
+    broken: dict[str, Scope] = {}  # by dtype: where there is something to explain
+    for position, check in enumerate(checks):
+        yield CheckStarted(check.name, position, len(checks))
+        began = time.perf_counter()
+        if hangs >= MOST_HANGS:
+            message = f"not run: the target did not return {MOST_HANGS} times before"
+            result = _result(check, "error", Tally(), message)
+        else:
+            result, hung = _run_check(plan, check, target, broken)
+            hangs += hung
+        result = _expected(result, plan.expect_failure.get(check.name))
+        seconds = round(time.perf_counter() - began, 3)
+        again = command(plan, check.name)
+        yield CheckFinished(replace(result, seconds=seconds, again=again))
+    if broken and plan.diagnose and not hangs:
+        yield Diagnosed(_diagnosed(target, broken))
+    if plan.fingerprint and not hangs:
+        scope = scope_of(plan, target, plan.dtypes[0])
+        yield Fingerprinted(_fingerprinted(target, scope))
+
+
+def _fingerprinted(target: Target, scope: Scope) -> Fingerprint | None:
+    if scope.operator.family:
+        return None  # its probes are features and epsilons of linear attention
+    try:
+        return fingerprint(target, scope)
+    except (TargetDied, TargetRaised, UsageError):
+        return None  # the checks say what it does instead
+
+
+def _diagnosed(target: Target, broken: dict[str, Scope]) -> Diagnosis | None:
+    """Look for the cause in the dtypes that failed, until one shows it."""
+    for scope in broken.values():
+        try:
+            found = diagnose(target, scope)
+        except (TargetDied, TargetRaised):
+            continue
+        except Exception as error:  # the verdicts stand without their cause
+            sentence = f"could not be looked for: the referee failed with {error!r}"
+            return Diagnosis("unknown", sentence, float("nan"))
+        if found is not None:
+            return found
+    return None
+
+
+def _run_check(
+    plan: Plan, check: Check, target: Target, broken: dict[str, Scope]
+) -> tuple[CheckResult, bool]:
+    """Run one check on every dtype; return its verdict and whether the target hung."""
+    total = Tally()
+    reasons: list[str] = []  # why it does not apply, by dtype
+    for dtype in plan.dtypes:
+        scope = scope_of(plan, target, dtype)
+        reason = check.unsupported(scope)
+        if reason is not None:
+            reasons.append(reason)
+            continue
+        before = replace(total)
+        try:
+            search(plan, check, scope, target, total)
+            _require_examined(total, before)
+        except Violation as violation:
+            broken[dtype] = scope
+            return _failed(check, total, violation, target), False
+        except DoesNotApply as why:
+            reasons.append(str(why))
+        except TargetDied as death:
+            assert total.problem is not None
+            message = f"the target {death.reason}"
+            last = Violation(message, total.problem)
+            return _failed(check, total, last, target, died=True), death.hung
+        except Flaky as flaky:
+            found = _violation_inside(flaky)
+            message = "the target is not deterministic: a violation did not repeat"
+            if found is None:
+                return _result(check, "failed", total, message), False
+            found.message = f"{message} ({found.message})"
+            return _failed(check, total, found, target), False
+        except Unsatisfiable:
+            message = "no example was run: the contract leaves no input to try"
+            return _result(check, "inconclusive", total, message), False
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            message = f"the referee failed: {error!r} ({where.name}:{where.lineno})"
+            return _result(check, "error", total, message), False
+    if len(reasons) == len(plan.dtypes):
+        return _result(check, "unsupported", total, reasons[-1]), False
+    if total.proved < total.bounded:
+        message = (
+            "for some outputs no error bound could be proved at the declared precision"
+        )
+        return _result(check, "inconclusive", total, message), False
+    message = "" if total.exact else "right, but not exact: it rounds between its sums"
+    return _result(check, "passed", total, message), False
+
+
+def _require_examined(total: Tally, before: Tally) -> None:
+    """Refuse to conclude from a search that tried nothing, or asked nothing."""
+    if total.examples == before.examples:
+        raise Unsatisfiable
+    if total.asked == before.asked:
+        reason = "the contract leaves nothing to compare"
+        raise DoesNotApply(reason)
+
+
+def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
+    """Return what every problem of a plan has in common, in one dtype."""
+    framework = framework_named(plan.framework)
+    return Scope(
+        OPERATORS[plan.op],
+        plan.contract,
+        dtype,
+        interface=target.interface,
+        fixed=frozenset(plan.options),
+        few_shapes=framework.compiles,
+        styles=() if plan.command else framework.styles,
+        differentiates=framework.gradients is not None,
+    )
+
+
+def _violation_inside(error: BaseException) -> Violation | None:
+    if isinstance(error, Violation):
+        return error
+    inner = getattr(error, "exceptions", ())
+    causes = (error.__cause__, error.__context__)
+    for candidate in (*inner, *causes):
+        if candidate is not None:
+            found = _violation_inside(candidate)
+            if found is not None:
+                return found
+    return None
+
+
+def _failed(
+    check: Check,
+    tally: Tally,
+    violation: Violation,
+    target: Target,
+    *,
+    died: bool = False,
+) -> CheckResult:
+    example = Counterexample.of(violation, tally, target.interface, died=died)
+    return _result(check, "failed", tally, violation.message, example)
+
+
+def _result(
+    check: Check,
+    verdict: str,
+    tally: Tally,
+    message: str,
+    counterexample: Counterexample | None = None,
+) -> CheckResult:
+    return CheckResult(
+        check.name,
+        check.statement,
+        verdict,
+        tally.examples,
+        tally.worst_ratio,
+        counterexample,
+        message,
+        curve=tally.curve,
+        ratios=tuple(tally.ratios),
+    )
+
+
+def _expected(result: CheckResult, reason: str | None) -> CheckResult:
+    """Turn an expected failure into xfailed, and its absence into a failure."""
+    if reason is None:
+        return result
+    if result.verdict == "failed":
+        message = f"{result.message} (expected: {reason})"
+        return replace(result, verdict="xfailed", message=message)
+    message = (
+        f"expected to fail ({reason}), but it is {result.verdict}; "
+        "remove the expectation"
+    )
+    return replace(result, verdict="failed", message=message)

@@ -1,0 +1,110 @@
+"""A plan: everything that a run depends on, checked before anything is run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from linkern.testing.checks import CHECKS, Check
+from linkern.testing.errors import UsageError
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.declarations import nearest
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.frameworks import FRAMEWORKS
+
+__all__ = ["PROFILES", "Plan"]
+
+# Examples per check and dtype.
+PROFILES = {"quick": 25, "default": 90, "deep": 1500}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run depends on.
+
+    Parameters
+    ----------
+    target : str
+        ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    op : str
+        Operator the target claims to be.
+    contract : Contract
+        What it declares.
+    framework, device : str
+        What it is fed, and where.
+    dtypes : tuple of str
+        Dtypes it is fed.
+    profile, seed : str, int
+        How many examples, and which.
+    checks : tuple of str
+        Names of the checks to run; empty for all.
+    expect_failure : mapping of str to str
+        Checks that must fail, with the reason.
+    timeout : float
+        Seconds that one call may take.
+    memory_limit : float
+        GiB that the target may allocate; in a child process only.
+    in_process : bool
+        Call the target in this process.
+    shrink : bool
+        Look for the smallest counterexample, not just for one.
+    function : callable, optional
+        The target itself; implies `in_process`.
+    options : mapping
+        Keyword arguments of every call.
+    command : str, optional
+        A program to run instead of a function to call.
+    diagnose : bool
+        Look for the cause of a failure.
+    fingerprint : bool
+        Measure the arithmetic of the target too.
+    """
+
+    target: str
+    op: str
+    contract: Contract = field(default_factory=Contract)
+    framework: str = "numpy"
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    profile: str = "default"
+    seed: int = 0
+    checks: tuple[str, ...] = ()
+    expect_failure: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 20.0
+    memory_limit: float = 4.0
+    in_process: bool = False
+    shrink: bool = True
+    function: Callable[..., Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    command: str | None = None
+    diagnose: bool = True
+    fingerprint: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names before anything is run."""
+        for what, got, known in (
+            ("operator", (self.op,), OPERATORS),
+            ("framework", (self.framework,), FRAMEWORKS),
+            ("profile", (self.profile,), PROFILES),
+            ("check", (*self.checks, *self.expect_failure), CHECKS),
+        ):
+            for name in got:
+                if name not in known:
+                    raise UsageError(nearest(what, name, known))
+        self.contract.require_of(OPERATORS[self.op])
+        if self.command is not None and (
+            self.framework != "numpy" or self.in_process or self.function is not None
+        ):
+            msg = (
+                "a command is a process that reads files: no framework, no in-process."
+            )
+            raise UsageError(msg)
+        if not self.dtypes:
+            msg = "at least one dtype is needed."
+            raise UsageError(msg)
+        if not self.timeout > 0:
+            msg = f"the timeout must be positive, got {self.timeout:g}."
+            raise UsageError(msg)
+
+    def chosen(self) -> list[Check]:
+        """Return the checks to run, in their order."""
+        return [c for c in CHECKS.values() if not self.checks or c.name in self.checks]

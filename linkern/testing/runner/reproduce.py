@@ -1,0 +1,252 @@
+"""Counterexamples as files: inputs as `.npz`, and a script that needs only NumPy.
+
+The scripts are `scripts.function` and `scripts.command` with their constants filled in.
+"""
+
+import re
+import shlex
+from importlib import resources
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.testing.checks.registry import CHECKS
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.results import CheckResult, Counterexample
+from linkern.testing.spec.declarations import as_text
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.command import metadata_of
+from linkern.testing.target.loading import Interface
+from linkern.testing.target.memory_layout import place
+from linkern.testing.target.protocol import Call, Environment, to_layout
+from linkern.testing.target.segments import factor_of
+
+__all__ = ["command", "write"]
+
+_HEADING = '''\
+"""{target} breaks the law `{check}` of {op}.
+
+{statement}.
+Observed: {message}.
+Input: {input}.
+Judge again with:  {again}
+"""
+'''
+
+_NATIVE = {
+    "numpy": "def native(x):\n    return x{half}\n",
+    "array_api_strict": "import array_api_strict\n\n\n"
+    "def native(x):\n    return array_api_strict.asarray(x)\n",
+    "torch": "import torch\n\n\n"
+    "def native(x):\n    return torch.from_numpy(x){half}.to({device!r})\n",
+    "jax": "import jax\n\njax.config.update('jax_enable_x64', True)\n\n\n"
+    "def native(x):\n    return jax.numpy.asarray(x){half}\n",
+    "cupy": "import cupy\n\n\ndef native(x):\n    return cupy.asarray(x){half}\n",
+}
+# bfloat16 is stored as float32, which holds it exactly.
+_HALF = {
+    "numpy": '.astype(__import__("ml_dtypes").bfloat16)',
+    "torch": ".to(torch.bfloat16)",
+    "jax": ".astype(jax.numpy.bfloat16)",
+    "cupy": "",
+    "array_api_strict": "",
+}
+
+
+def command(plan: Plan, *checks: str) -> str:
+    """Return the shell command that runs a plan, or some of its checks, again."""
+    target = [plan.target] if plan.command is None else ["--command", plan.command]
+    words = ["linkern", "verify", *target, "--op", plan.op]
+    if plan.framework != "numpy":
+        words += ["--framework", plan.framework]
+    if plan.device != "cpu":
+        words += ["--device", plan.device]
+    for dtype in plan.dtypes if plan.dtypes != ("float32", "float64") else ():
+        words += ["--dtype", dtype]
+    for key, value in plan.contract.declared().items():
+        words += ["--declare", f"{key}={as_text(value)}"]
+    for key, value in plan.options.items():
+        words += ["--option", f"{key}={value!r}"]
+    words += ["--profile", plan.profile, "--seed", str(plan.seed)]
+    for check in checks:
+        words += ["--check", check]
+    return shlex.join(words)
+
+
+def _script_name(plan: Plan, check: str) -> str:
+    """Return what the script of one check is called."""
+    if plan.command is not None:
+        return f"{Path(shlex.split(plan.command)[0]).stem}-{check}.py"
+    return f"{plan.target.rpartition(':')[2]}-{check}.py"
+
+
+def write(
+    plan: Plan, result: CheckResult, example: Counterexample, folder: Path
+) -> Path:
+    """Write the counterexample of a result, and return the path of its script."""
+    folder.mkdir(parents=True, exist_ok=True)
+    script = folder / _script_name(plan, result.name)
+    arrays, views = _arrays(plan, example)
+    np.savez(script.with_suffix(".npz"), **arrays)
+    again = command(plan, result.name)
+    heading = _HEADING.format(
+        target=plan.target,
+        check=result.name,
+        op=plan.op,
+        statement=result.statement,
+        message=result.message,
+        input=example.input,
+        again=again,
+    )
+    constants: dict[str, Any] = {
+        "WRONG": _wrong(example, plan.contract.layout),
+        "IN_OUTPUTS": CHECKS[result.name].in_outputs,
+        "AGAIN": again,
+    }
+    if plan.command is not None:
+        constants |= _of_command(plan, example)
+        text = _filled("command.py", heading, constants, "")
+    else:
+        constants |= _of_function(plan, example, views)
+        values = [call.inputs["value"] for call in example.calls]
+        half = any(x.dtype.name == "bfloat16" for x in values)
+        native = _NATIVE[plan.framework].format(
+            half=_HALF[plan.framework] if half else "", device=plan.device
+        )
+        text = _filled("function.py", heading, constants, native)
+    script.write_text(text, encoding="utf-8")
+    return script
+
+
+def _filled(name: str, heading: str, constants: dict[str, Any], native: str) -> str:
+    source = (
+        resources.files("linkern.testing.runner.scripts").joinpath(name).read_text()
+    )
+    lines = [f"{key} = {value!r}" for key, value in constants.items()]
+    block = "\n".join(lines) + ("\n\n\n" + native if native else "")
+    source = source.removeprefix('"""HEADING"""\n')
+    pattern = r"# <constants>\n.*?# </constants>"
+    filled = re.sub(pattern, lambda _: block, source, flags=re.DOTALL)
+    # The backslashes and quotes of a message would end or change the docstring.
+    inside = heading[3:-4].replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{inside}"""\n{filled}'
+
+
+def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[Any]]:
+    """Return what is stored, and how each call sees what is stored."""
+    arrays: dict[str, NDArray[Any]] = {}
+    views = []
+    layout, operator = plan.contract.layout, OPERATORS[plan.op]
+    # Of a call that did not return, or came after one, there is no output.
+    pairs = zip_longest(example.calls, example.outputs[: len(example.calls)])
+    for i, (call, output) in enumerate(pairs):
+        seen: dict[str, Any] = {}
+        for name, given in call.inputs.items():
+            x = to_layout(given, layout, operator.input(name).axes)
+            if x.dtype.name == "bfloat16":
+                x = x.astype(np.float32)
+            stored, view = _in_memory(x, call)
+            arrays[f"{name}_{i}"] = stored
+            if view is not None:
+                seen[f"{name}_{i}"] = view
+        if output is not None:
+            arrays[f"output_{i}"] = to_layout(output.astype(np.float64), layout)
+        views.append(seen)
+    return arrays, views
+
+
+def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
+    """Return the memory that holds an input, and where in it the input is."""
+    if call.memory == "contiguous":
+        return x, None
+    placed = place(x, call.memory)
+    view, base = placed.view, placed.base
+    start = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return base.ravel(order="K"), (view.shape, start, view.strides)
+
+
+def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, Any]:
+    place_, _, attribute = plan.target.rpartition(":")
+    if place_.endswith(".py"):
+        place_ = str(Path(place_).resolve())
+    interface = example.interface
+    return {
+        "PLACE": place_,
+        "ATTRIBUTE": attribute,
+        "CALLS": [
+            {
+                "options": {
+                    **_scale(interface, plan, call),
+                    **_micro_steps(interface, plan, call),
+                    **plan.options,
+                    **call.options,
+                },
+                "cuts": call.cuts,
+                "segments": call.segments,
+                "views": seen,
+            }
+            for call, seen in zip(example.calls, views, strict=True)
+        ],
+        "NAMES": OPERATORS[plan.op].names,
+        "TIMES": _token_axes(plan),
+        "INPUTS": interface.inputs,
+        "STATE": interface.state,
+        "NEEDS_STATE": interface.state in interface.needed,
+        "FINAL_STATE": interface.final_state,
+        "PACKED": interface.cu_seqlens,
+        "POSITION": interface.position,
+        "TIME": plan.contract.layout.index("t"),
+        "STEPS": plan.contract.interface == "step",
+    }
+
+
+def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
+    """Return the scale as the referee passes it, to a target that has one."""
+    if interface.scale is None or not OPERATORS[plan.op].has_scale:
+        return {}
+    return {interface.scale: factor_of(_environment(plan), call)}
+
+
+def _micro_steps(interface: Interface, plan: Plan, call: Call) -> dict[str, int]:
+    """Return how many keys each query has, for a target that asks for it."""
+    if interface.micro_steps is None:
+        return {}
+    sizes = OPERATORS[plan.op].sizes(call.inputs)
+    return {interface.micro_steps: sizes["s"] // max(sizes["t"], 1) or 1}
+
+
+def _environment(plan: Plan) -> Environment:
+    contract = plan.contract
+    return Environment(
+        "", layout=contract.layout, scale=contract.scale, op=OPERATORS[plan.op].name
+    )
+
+
+def _token_axes(plan: Plan) -> dict[str, int]:
+    """Return which axis of each input has the tokens, in the layout of the target."""
+    axis = plan.contract.layout.index("t")
+    return {one.name: axis for one in OPERATORS[plan.op].inputs if one.per_token}
+
+
+def _of_command(plan: Plan, example: Counterexample) -> dict[str, Any]:
+    where = _environment(plan)
+    return {
+        "COMMAND": plan.command,
+        "NAMES": OPERATORS[plan.op].names,
+        "TIMES": _token_axes(plan),
+        "CALLS": [
+            {"metadata": metadata_of(call, where), "cuts": call.cuts}
+            for call in example.calls
+        ],
+    }
+
+
+def _wrong(example: Counterexample, layout: str) -> Any:
+    """Return the wrong entry of the last output in the target's order of axes."""
+    if example.allowed is None or example.index is None or len(example.index) != 4:
+        return None
+    named = dict(zip("bhtd", example.index, strict=True))
+    return (tuple(named[axis] for axis in layout), *example.allowed)

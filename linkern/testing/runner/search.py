@@ -1,0 +1,89 @@
+"""Looking for an input that breaks a law, and for the smallest one near it.
+
+Hypothesis does both. What is ours is an end: shrinking stops after some examples,
+since a call of the target may be expensive, and hundreds of them have been enough to
+show what is wrong.
+"""
+
+import zlib
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+
+from linkern.testing.checks import Check
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.problems.context import Scope
+from linkern.testing.runner.plan import PROFILES, Plan
+from linkern.testing.target.process import Target
+
+__all__ = ["search"]
+
+# A check with a small share of the examples still gets these.
+LEAST_EXAMPLES = 3
+# Examples that may be spent on making a counterexample smaller.
+SHRINKING = 200
+LEAST_SHRINKING = 25
+
+
+class _Enough(BaseException):
+    """The budget for shrinking is spent."""
+
+
+def search(
+    plan: Plan, check: Check, scope: Scope, target: Target, tally: Tally
+) -> None:
+    """Try the examples of one check in one dtype; raise the smallest `Violation`.
+
+    Parameters
+    ----------
+    plan : Plan
+        Profile and seed.
+    check : Check
+        The law, and the strategy that can reach its violations.
+    scope : Scope
+        What all examples have in common.
+    target : Target
+        Behind its fence.
+    tally : Tally
+        Where examples are counted; afterwards it holds the calls of the violation.
+    """
+    trial = Trial(target, tally)
+    # Each check and dtype draws its own inputs; all of them follow from one seed.
+    name = f"{check.name}/{scope.dtype}/{plan.seed}"
+    budget = max(LEAST_SHRINKING, round(check.share * SHRINKING))
+    best: list[tuple[Violation, Tally]] = []
+    spent = 0
+
+    @seed(zlib.crc32(name.encode()))
+    @settings(
+        max_examples=max(LEAST_EXAMPLES, round(check.share * PROFILES[plan.profile])),
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        phases=(Phase.generate, Phase.shrink) if plan.shrink else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(check.problems(scope))
+    def example(problem: Any) -> None:
+        nonlocal spent
+        if best:
+            spent += 1
+            if spent > budget:
+                raise _Enough
+        tally.start()
+        try:
+            check.law(trial, problem)
+        except Violation as violation:
+            # Hypothesis tries nothing that is not smaller, so the last is the smallest.
+            best[:] = [(violation, tally.snapshot())]
+            raise
+
+    try:
+        example()
+    except _Enough:
+        violation, calls = best[0]
+        tally.restore(calls)
+        raise violation from None

@@ -1,0 +1,239 @@
+"""What a kernel declares about itself; undeclared means the strictest.
+
+A declaration relaxes or restricts what is asked of a target, so every one of them is
+printed beside the verdict: it cannot hide a defect.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from linkern.oracle import Precisions, Quotient
+from linkern.testing.errors import UsageError
+from linkern.testing.spec.declarations import PARSERS, as_text, nearest
+from linkern.testing.spec.operators import Operator
+
+__all__ = ["Contract", "nearest"]
+
+# What feature maps and epsilons are declared with, and what decays and erases are.
+_LINEAR_ATTENTION_ALONE = (
+    "feature_map",
+    "key_feature_map",
+    "normalize",
+    "eps",
+    "eps_mode",
+    "feature_error",
+)
+_FAMILY_ALONE = (
+    "decay_log_base",
+    "decay_form",
+    "decay_floor",
+    "l2norm",
+    "value_groups",
+)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The declarations of one target.
+
+    Parameters
+    ----------
+    feature_map, key_feature_map : str
+        The map the target applies to queries and keys (to keys only, if the second is
+        given): ``elu_plus_one``, ``relu``, ``exp``, ``identity``, ``softmax``.
+    normalize : bool
+        Whether rows are divided by the sum of their weights.
+    scale : float or "K^-0.5", optional
+        Factor on the scores. Default: that of the operator.
+    eps, eps_mode : float, str
+        Epsilon in the quotient: added to the ``denominator``, added to every entry of
+        the ``normalizer``, or the lower ``clamp`` of the denominator.
+    layout : str
+        Order of the axes of inputs and output: ``bhtd``, ``bthd``, ``htd``, ``td``.
+    accumulator_dtype, feature_dtype, operand_dtype, score_dtype : str, optional
+        Precision of sums (default: float32, or float64 for float64 inputs), features,
+        operands of products (``tfloat32``, say) and scores.
+    state_dtype, normalizer_dtype : str, optional
+        Precision in which the running memory and normalizer are carried.
+    chunk_size : int, optional
+        The target's chunk size: tightens the bound.
+    min_length, max_length, length_multiple_of : int
+        Which sequence lengths it accepts.
+    key_dims, value_dims : tuple of int
+        Which dimensions it accepts; empty for all.
+    equal_dims, equal_lengths : bool
+        Whether it needs ``K == V``; whether it needs ``T == S`` when not causal.
+    mutates : tuple of str
+        Inputs it overwrites, ``initial_state`` among them.
+    interface : str
+        Whether one call takes a ``sequence`` or is one ``step`` of a recurrence.
+    vjp : str, optional
+        Function that gives its gradients, in its own module or ``module:function``,
+        called by name, as the target is: with the inputs, the ``output_cotangent``,
+        and what else it has parameters for, ``scale`` or ``initial_state`` and
+        ``state_cotangent``. It returns the gradients as a dict by name, or as a tuple
+        in the order of its parameters, that of the state last. Default: the attribute
+        ``vjp`` of the target, or the automatic differentiation of its library.
+    gradients : str
+        ``auto``: judged where there are any; ``required``; ``none``.
+    strides : str
+        ``any``, or ``contiguous`` if it accepts nothing else.
+    nan_policy : str
+        What becomes of a NaN in a value: ``propagate`` to every later row; ``strict``:
+        and to no earlier one, not even as ``0 * NaN``; ``any``.
+    rounding : str
+        ``nearest``, or ``truncation``, as in the accumulators of tensor cores.
+    feature_error : str
+        ``absolute``: ``elu(x) + 1`` may lose what the textbook sum loses below zero;
+        ``relative``: it may not.
+    output_dtype : str, optional
+        Dtype it returns. Default: that of the query.
+    validates : bool
+        Whether it promises to refuse shapes that do not fit.
+    thread_safe : bool
+        Whether it may be called from several threads at once.
+    takes_state : bool
+        Whether a command reads and writes states: it has no signature that would tell.
+    decay_log_base : str
+        ``e``, or ``2`` if the log-decays it takes are logarithms to base 2.
+    decay_form : str
+        ``log``, or ``factor`` if it takes the decays themselves, between 0 and 1.
+    decay_floor : float
+        The least natural log-decay that it accepts besides 0.
+    state_layout : str
+        ``kv``, or ``vk`` if it keeps the transpose of the memory.
+    l2norm : float, optional
+        It divides queries and keys by their norms itself, with this epsilon under the
+        square root.
+    value_groups : bool
+        Whether it accepts more heads of values than of queries.
+    """
+
+    feature_map: str = "elu_plus_one"
+    key_feature_map: str | None = None
+    normalize: bool = True
+    scale: float | str | None = None
+    eps: float = 0.0
+    eps_mode: str = "denominator"
+    layout: str = "bhtd"
+    accumulator_dtype: str | None = None
+    feature_dtype: str | None = None
+    operand_dtype: str | None = None
+    score_dtype: str | None = None
+    state_dtype: str | None = None
+    normalizer_dtype: str | None = None
+    chunk_size: int | None = None
+    min_length: int = 0
+    max_length: int | None = None
+    length_multiple_of: int = 1
+    key_dims: tuple[int, ...] = ()
+    value_dims: tuple[int, ...] = ()
+    equal_dims: bool = False
+    equal_lengths: bool = False
+    mutates: tuple[str, ...] = ()
+    interface: str = "sequence"
+    vjp: str | None = None
+    gradients: str = "auto"
+    strides: str = "any"
+    nan_policy: str = "propagate"
+    rounding: str = "nearest"
+    feature_error: str = "absolute"
+    output_dtype: str | None = None
+    validates: bool = False
+    thread_safe: bool = True
+    takes_state: bool = False
+    decay_log_base: str = "e"
+    decay_form: str = "log"
+    decay_floor: float = -math.inf
+    state_layout: str = "kv"
+    l2norm: float | None = None
+    value_groups: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that no value could satisfy."""
+        for several in ("key_dims", "value_dims", "mutates"):
+            # Lists as well: what is drawn under a contract is kept by the contract.
+            object.__setattr__(self, several, tuple(getattr(self, several)))
+        if self.eps_mode != "denominator" and self.eps == 0:
+            msg = f"`eps_mode={self.eps_mode}` needs an `eps`; declare it too."
+            raise UsageError(msg)
+        if self.eps and not self.normalize:
+            msg = "`eps` is part of the quotient, so it needs `normalize=true`."
+            raise UsageError(msg)
+        if self.decay_form == "factor" and self.decay_log_base != "e":
+            msg = "`decay_log_base` is for logarithms, so not with `decay_form=factor`."
+            raise UsageError(msg)
+        if self.max_length is not None and self.max_length < self.min_length:
+            msg = (
+                f"`max_length` must not be below `min_length`, got {self.max_length} "
+                f"and {self.min_length}."
+            )
+            raise UsageError(msg)
+
+    @classmethod
+    def from_mapping(cls, declared: Mapping[str, Any]) -> "Contract":
+        """Read declarations given as text or TOML values."""
+        values = {}
+        for key, raw in declared.items():
+            if key not in PARSERS:
+                raise UsageError(nearest("declaration", key, PARSERS))
+            values[key] = PARSERS[key](key, as_text(raw))
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: Path) -> dict[str, Any]:
+        """Return the declarations of a TOML file, for `from_mapping`."""
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            msg = f"the contract {path} cannot be read as TOML: {error}."
+            raise UsageError(msg) from None
+
+    def declared(self) -> dict[str, Any]:
+        """Return what differs from the strictest contract."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    def factor(self, default: float | str, key_dim: int) -> float:
+        """Return the factor on the scores, of an operator that has this default."""
+        scale = default if self.scale is None else self.scale
+        return key_dim**-0.5 if isinstance(scale, str) else scale
+
+    def require_of(self, operator: Operator) -> None:
+        """Refuse declarations that mean nothing for an operator."""
+        foreign = _LINEAR_ATTENTION_ALONE if operator.family else _FAMILY_ALONE
+        meaningless = set(foreign)
+        if operator.family and not any(n == "log_decay" for n in operator.names):
+            meaningless |= {"decay_log_base", "decay_form", "decay_floor"}
+        if operator.family and not {"query", "key"} <= {*operator.names}:
+            meaningless |= {"l2norm", "scale"}
+        for key in self.declared():
+            if key in meaningless:
+                msg = f"`{key}` means nothing for {operator.name}; leave it out."
+                raise UsageError(msg)
+
+    def quotient(self, key_dim: int) -> Quotient:
+        """Return how this target turns a read-out into an output."""
+        return Quotient(
+            self.normalize, self.factor(1.0, key_dim), self.eps, self.eps_mode
+        )
+
+    def precisions(self, dtype: str) -> Precisions:
+        """Return the arithmetic of this target on inputs of `dtype`."""
+        default = "float64" if dtype == "float64" else "float32"
+        return Precisions(
+            accumulator=self.accumulator_dtype or default,
+            feature=self.feature_dtype,
+            operand=self.operand_dtype,
+            score=self.score_dtype,
+            state=self.state_dtype,
+            normalizer=self.normalizer_dtype,
+            truncates=self.rounding == "truncation",
+        )

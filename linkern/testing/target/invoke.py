@@ -1,0 +1,305 @@
+"""One call of a target, in its own layout, library and interface, and what it shows.
+
+This runs on the target's side of the fence. It compares nothing with anything exact:
+it reports.
+"""
+
+import math
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target import side_effects
+from linkern.testing.target.frameworks import Framework, Undifferentiable
+from linkern.testing.target.loading import Loaded
+from linkern.testing.target.memory_layout import Placed, place
+from linkern.testing.target.protocol import (
+    Call,
+    Environment,
+    Reply,
+    from_layout,
+    to_layout,
+)
+from linkern.testing.target.segments import ABSENT, Natives, Spans
+
+__all__ = ["Caller"]
+
+# Calls of each thread while the others call too.
+THREADED_CALLS = 10
+# How many times as many it makes at most, to wait for the others.
+PATIENCE = 8
+# Entries of an output that costs little to write several times.
+_SMALL_OUTPUT = 2**16
+
+
+class Caller:
+    """A loaded target, with the buffers it is fed from.
+
+    Inputs of the same shape come at the same addresses, call after call, as they do in
+    a training loop: what a kernel that remembers results by address gets wrong.
+
+    Parameters
+    ----------
+    loaded : Loaded
+        The target.
+    environment : Environment
+        How it is to be called.
+    framework : Framework
+        With which arrays.
+    """
+
+    def __init__(
+        self, loaded: Loaded, environment: Environment, framework: Framework
+    ) -> None:
+        self._spans = Spans(loaded, environment, framework)
+        self._environment = environment
+        self._framework = framework
+        self._operator = OPERATORS[environment.op]
+        self._buffers: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        self._returned: tuple[Any, NDArray[Any]] | None = None
+
+    def __call__(self, call: Call) -> Reply:
+        """Call the target once and report; what it did to the process is undone."""
+        with side_effects.restored():
+            return self._report(call)
+
+    def _report(self, call: Call) -> Reply:
+        layout = self._environment.layout
+        axes = {name: self._operator.input(name).axes for name in call.inputs}
+        given = {n: to_layout(x, layout, axes[n]) for n, x in call.inputs.items()}
+        placed = {} if call.memory == "contiguous" else self._place(given, call.memory)
+        wrap, device = self._framework.wrap, self._environment.device
+        natives = (
+            {name: wrap(p.view, device) for name, p in placed.items()}
+            if placed and wrap
+            else {name: self._buffer(name, x) for name, x in given.items()}
+        )
+        expected = self._expected(call)
+        self._spans.changed_state = False
+        before = side_effects.snapshot()
+        # Last of all, so that nothing of ours takes the place.
+        self._poison_free_memory(expected, given["value"].dtype)
+        others: list[NDArray[Any]] = []
+        gradients: dict[str, Any] = {}
+        if call.cotangent is None:
+            if call.threads > 1:
+                others = self._from_threads(natives, call)
+            pieces, state = self._spans.run(natives, call)
+        else:
+            try:
+                pieces, gradients = self._with_gradients(natives, call)
+            except Undifferentiable as reason:
+                pieces, _ = self._spans.run(natives, call)
+                gradients = {"not_differentiable": str(reason)}
+            state = ABSENT
+        left = side_effects.difference(before, side_effects.look())
+
+        changed = self._changed(given, natives, placed)
+        foreign = [p for p in pieces if not self._framework.is_native(p)]
+        if foreign:
+            return Reply(None, "", _type_name(foreign[0]), (), expected, changed)
+        output, overwritten = self._joined(pieces), self._overwritten()
+        self._returned = (pieces[-1], self._framework.to_numpy(pieces[-1]))
+        return Reply(
+            output=from_layout(output, layout),
+            dtype=dtype_name(pieces[-1]),
+            kind=_type_name(pieces[-1]),
+            shape=tuple(output.shape),
+            expected_shape=expected,
+            changed=changed,
+            aliased=tuple(
+                name
+                for name, x in natives.items()
+                if any(_share(piece, x) for piece in pieces[-1:])
+            ),
+            overwritten=overwritten,
+            traces=left,
+            states=self._state_arrays(state, call),
+            state_kind="" if state is ABSENT or state is None else _type_name(state),
+            other_outputs=tuple(from_layout(x, layout) for x in others),
+            **gradients,
+        )
+
+    # -- feeding
+
+    def _expected(self, call: Call) -> tuple[int, ...]:
+        """Return the shape that the output must have, in the layout of the target."""
+        sizes = self._operator.sizes(call.inputs)
+        of = {"b": sizes["b"], "h": sizes["g"], "t": sizes["t"], "d": sizes["v"]}
+        return tuple(of[axis] for axis in self._environment.layout)
+
+    def _place(self, given: dict[str, NDArray[Any]], style: str) -> dict[str, Placed]:
+        return {name: place(x, style) for name, x in given.items()}
+
+    def _buffer(self, name: str, x: NDArray[Any]) -> Any:
+        signature = (x.shape, x.dtype)
+        fresh = self._framework.to_native(x, self._environment.device)
+        kept = self._buffers.get(name)
+        if self._framework.mutable and kept is not None and kept[0] == signature:
+            kept[1][...] = fresh
+            return kept[1]
+        self._buffers[name] = (signature, fresh)
+        return fresh
+
+    def _poison_free_memory(self, shape: tuple[int, ...], dtype: Any) -> None:
+        """Leave NaN where the allocator will look first for an output."""
+        if self._framework.mutable:
+            # There may be several places of that size, and seven small ones are put
+            # aside: with more than those, none is left as it was.
+            count = 8 if math.prod(shape) <= _SMALL_OUTPUT else 3
+            held = [np.full(shape, np.nan, dtype) for _ in range(count)]
+            native = [
+                self._framework.to_native(x, self._environment.device) for x in held
+            ]
+            del held, native
+
+    def _from_threads(self, natives: Natives, call: Call) -> list[NDArray[Any]]:
+        """Call the target from several threads at once, one with the inputs at hand."""
+        other = {**natives, "value": natives["value"] * -2}
+        outputs: list[NDArray[Any]] = []
+        failures: list[BaseException] = []
+        start = threading.Barrier(call.threads)
+        made = [0] * call.threads
+
+        def work(position: int) -> None:
+            inputs = other if position else natives
+            start.wait()
+            try:
+                # Until all have made their calls, so that they do meet: a thread may
+                # be done before another one has begun.
+                while min(made) < THREADED_CALLS > made[position] // PATIENCE:
+                    pieces, _ = self._spans.run(inputs, call)
+                    made[position] += 1
+                    if position == 0:
+                        outputs.append(self._joined(pieces))
+            except Exception as error:
+                failures.append(error)
+                made[position] = PATIENCE * THREADED_CALLS
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [
+                threading.Thread(target=work, args=(i,)) for i in range(call.threads)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        if failures:
+            raise failures[0]
+        return outputs
+
+    # -- gradients
+
+    def _with_gradients(
+        self, natives: Natives, call: Call
+    ) -> tuple[list[Any], dict[str, Any]]:
+        layout = self._environment.layout
+        assert call.cotangent is not None
+        cotangent = self._framework.to_native(
+            to_layout(call.cotangent, layout), self._environment.device
+        )
+        pieces, found = self._spans.gradients(natives, cotangent, call)
+        arrays = [x if self._framework.is_native(x) else None for x in found]
+        return pieces, {
+            "gradients": tuple(
+                np.zeros(())
+                if x is None
+                else from_layout(
+                    self._framework.to_numpy(x), layout, self._operator.input(n).axes
+                )
+                for n, x in zip(natives, arrays, strict=True)
+            ),
+            "gradient_dtypes": tuple(
+                "" if x is None else dtype_name(x) for x in arrays
+            ),
+        }
+
+    # -- observing
+
+    def _joined(self, pieces: list[Any]) -> NDArray[Any]:
+        return self._spans.joined([self._framework.to_numpy(x) for x in pieces])
+
+    def _overwritten(self) -> bool:
+        if self._returned is None:
+            return False
+        native, before = self._returned
+        after = self._framework.to_numpy(native)
+        return not _same(after, before)
+
+    def _changed(
+        self,
+        given: dict[str, NDArray[Any]],
+        natives: Natives,
+        placed: dict[str, Placed],
+    ) -> tuple[str, ...]:
+        changed = [
+            name
+            for name, x in given.items()
+            if not _same(self._framework.to_numpy(natives[name]), _wide(x))
+        ]
+        around = [
+            f"the memory around {name}"
+            for name, p in placed.items()
+            if p.disturbed and name not in changed
+        ]
+        state = ["initial_state"] if self._spans.changed_state else []
+        return (*changed, *around, *state)
+
+    def _state_arrays(self, state: Any, call: Call) -> tuple[NDArray[Any], ...] | None:
+        """Return memory and normalizer in the order of the judge, if they are that."""
+        if state is ABSENT:
+            return None
+        sizes = self._operator.sizes(call.inputs)
+        of = {"b": sizes["b"], "h": sizes["g"]}
+        lead = tuple(of[axis] for axis in self._environment.layout if axis in of)
+        memory, *others = self._operator.state_shapes(sizes)
+        turned = self._environment.state_layout == "vk"
+        due = (*lead, *(memory[:-2] + memory[:-3:-1] if turned else memory))
+        arrays = [self._framework.to_numpy(x) for x in self._spans.arrays_in(state)]
+        arrays.sort(key=lambda x: x.shape != due)  # the memory comes first
+        if not arrays or arrays[0].shape != due:
+            return None
+        found = [np.swapaxes(arrays[0], -1, -2) if turned else arrays[0]]
+        for normalizer, x in zip(others, arrays[1:], strict=False):
+            # Kernels keep the normalizer with an axis of one, here or there.
+            if x.size != int(np.prod((*lead, *normalizer))):
+                return None
+            found.append(x.reshape((*lead, *normalizer)))
+        missing = 2 - len(lead)
+        return tuple(x[(None,) * missing] for x in found)
+
+
+def _wide(x: NDArray[Any]) -> NDArray[Any]:
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays are equal; most are, and hold no NaN to look for."""
+    if one.shape == other.shape and (one == other).all():
+        return True
+    return np.array_equal(one, other, equal_nan=True)
+
+
+def _type_name(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"
+
+
+def dtype_name(x: Any) -> str:
+    return str(getattr(x.dtype, "name", x.dtype)).rpartition(".")[2]
+
+
+def _share(output: Any, given: Any) -> bool:
+    if isinstance(output, np.ndarray) and isinstance(given, np.ndarray):
+        return np.shares_memory(output, given)
+    if hasattr(output, "untyped_storage"):
+        same = output.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+        return bool(same and output.numel() > 0)
+    return False

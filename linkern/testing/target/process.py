@@ -1,0 +1,236 @@
+"""The side of the fence where the judge sits: a target behind a child process, or not.
+
+Both kinds of target answer `call` with a `Reply`, or raise `TargetRaised` if the target
+did and `TargetDied` if it took its process with it or did not come back.
+"""
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Any, Protocol
+
+from linkern.testing.errors import TargetDied, TargetRaised, UsageError
+from linkern.testing.target import side_effects
+from linkern.testing.target.loading import Interface
+from linkern.testing.target.protocol import Call, Environment, Reply
+from linkern.testing.target.worker import describe, open_target
+
+__all__ = ["ChildProcess", "InProcess", "Target"]
+
+# Importing a deep-learning framework from a cold disk can take this long.
+LOAD_TIMEOUT = 120.0
+# What is kept of all that a target prints, in blocks of at most 64 KiB.
+KEPT_BLOCKS = 4
+# Seconds that something is waited for that is about to happen.
+PATIENCE = 0.5
+
+
+class Target(Protocol):
+    """Something that can be called and closed."""
+
+    interface: Interface
+
+    def call(self, call: Call) -> Reply:
+        """Call the target once."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class InProcess:
+    """A target called in this process: fast, easy to debug, and not protected against.
+
+    Parameters
+    ----------
+    environment : Environment
+        Where the target is, and how to call it.
+    function : callable, optional
+        The target itself, if it is at hand.
+    """
+
+    def __init__(
+        self, environment: Environment, function: Callable[..., Any] | None = None
+    ) -> None:
+        self.interface, self._caller = open_target(environment, function)
+
+    def call(self, call: Call) -> Reply:
+        """Call the target once."""
+        try:
+            # What a target warns of is no verdict, even where warnings are errors.
+            with warnings.catch_warnings(), side_effects.generators_kept():
+                warnings.simplefilter("ignore")
+                return self._caller(call)
+        except (Exception, GeneratorExit, SystemExit) as error:
+            raise TargetRaised(describe(error)) from error
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class ChildProcess:
+    """A target in a process of its own, which is started again whenever it dies.
+
+    Parameters
+    ----------
+    environment : Environment
+        Where the target is, and how to call it.
+    timeout : float
+        Seconds that one call may take.
+    """
+
+    def __init__(self, environment: Environment, timeout: float) -> None:
+        self._environment = environment
+        self._timeout = timeout
+        self._child: _Child | None = None
+        self.interface = self._start()
+
+    def call(self, call: Call) -> Reply:
+        """Call the target once."""
+        if self._child is None:
+            self._start()
+        assert self._child is not None
+        try:
+            answer = self._child.ask(call, self._timeout)
+        except TargetDied:
+            self.close()
+            raise
+        if isinstance(answer, str):
+            if answer.startswith("MemoryError"):
+                self.close()  # the next call starts with what a process starts with
+            raise TargetRaised(answer)
+        assert isinstance(answer, Reply)
+        return answer
+
+    def close(self) -> None:
+        """End the child process."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def _start(self) -> Interface:
+        child = _Child()
+        try:
+            answer = child.ask(self._environment, LOAD_TIMEOUT)
+        except TargetDied as death:
+            child.end()
+            msg = f'loading "{self._environment.target}" failed: {death.reason}.'
+            raise UsageError(msg) from None
+        if isinstance(answer, UsageError):
+            child.end()
+            raise answer
+        self._child = child
+        assert isinstance(answer, Interface)
+        return answer
+
+
+class _Child:
+    """One child process, and threads that write and read, so that waits can end.
+
+    What the target started and left behind may hold the pipes open for ever, so each
+    thread closes its own: nobody waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from linkern.testing.target import worker; worker.main()",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A group of its own, to take along whatever it forks when it ends.
+            start_new_session=True,
+        )
+        self._requests: queue.Queue[bytes | None] = queue.Queue()
+        self._answers: queue.Queue[Any] = queue.Queue()
+        self._said: deque[bytes] = deque(maxlen=KEPT_BLOCKS)
+        self._threads = [
+            threading.Thread(target=work, args=(stream,), daemon=True)
+            for work, stream in (
+                (self._write, self._process.stdin),
+                (self._read, self._process.stdout),
+                (self._listen, self._process.stderr),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, stdin: IO[bytes]) -> None:
+        with contextlib.suppress(OSError), stdin:  # it reports its end by other means
+            while (request := self._requests.get()) is not None:
+                stdin.write(request)
+                stdin.flush()
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        with stdout:
+            try:
+                while True:
+                    self._answers.put(pickle.load(stdout))
+            except Exception:  # end of file, or bytes that the target wrote there
+                self._answers.put(_ENDED)
+
+    def _listen(self, stderr: Any) -> None:
+        """Keep the last of what the target prints, however much that is."""
+        with stderr:
+            while block := stderr.read1(2**16):
+                self._said.append(block)
+
+    def ask(self, message: Any, timeout: float) -> Any:
+        """Send a message and wait for its answer."""
+        self._requests.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            # Asked before the wait: what it answered before it ended is on its way.
+            ended = self._process.poll() is not None
+            try:
+                answer = self._answers.get(timeout=min(left, PATIENCE))
+            except queue.Empty:
+                answer = _ENDED if ended else _NOTHING
+            if answer is _ENDED:
+                raise TargetDied(self._epitaph(), hung=False)
+            if answer is not _NOTHING:
+                return answer
+        reason = f"did not return within {timeout:g} s{self._last_words()}"
+        raise TargetDied(reason, hung=True)
+
+    def _epitaph(self) -> str:
+        """Say how the process ended, with the last line it wrote."""
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "closed its pipe to the referee"
+        self._threads[-1].join(timeout=PATIENCE)
+        if code < 0:
+            names = {known.value: known.name for known in signal.Signals}
+            name = names.get(-code, f"signal {-code}")
+            return f"crashed with {name}{self._last_words()}"
+        return f"ended its process with exit code {code}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        said = b"".join(self._said)[-2000:].decode(errors="replace").strip()
+        return f"; it last wrote: {said.splitlines()[-1][:200]}" if said else ""
+
+    def end(self) -> None:
+        """Kill the process, and whatever it started in its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        # A driver may keep it from dying; that need not keep us.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=PATIENCE)
+        self._requests.put(None)
+        for thread in self._threads:
+            thread.join(timeout=PATIENCE)
+
+
+_ENDED, _NOTHING = object(), object()

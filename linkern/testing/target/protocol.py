@@ -1,0 +1,180 @@
+"""What crosses the fence between the judge and a target: requests and replies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Call", "Environment", "Reply", "from_layout", "to_layout"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where and how a target is to be called.
+
+    Parameters
+    ----------
+    target : str
+        ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    op : str
+        Operator that it claims to be.
+    framework, device, layout : str
+        Array library and device of the inputs; order of their axes.
+    interface : {"sequence", "step"}
+        Whether one call takes all tokens or one.
+    vjp : str or None
+        Declared name of the function that gives its gradients.
+    scale : float, "K^-0.5" or None
+        Passed to targets that have a parameter of that name; None for the default of
+        the operator.
+    state_layout : {"kv", "vk"}
+        Order of the last two axes of its memory.
+    options : mapping
+        Keyword arguments of every call.
+    memory_limit : float
+        GiB that it may allocate beyond what loading it took; in a child process only.
+    """
+
+    target: str
+    framework: str = "numpy"
+    device: str = "cpu"
+    layout: str = "bhtd"
+    interface: str = "sequence"
+    vjp: str | None = None
+    scale: float | str | None = None
+    state_layout: str = "kv"
+    op: str = "linear_attention"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    memory_limit: float = 4.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call.
+
+    Parameters
+    ----------
+    inputs : mapping of str to array
+        Inputs by name, in the order of the operator and with its axes.
+    options : mapping
+        Keyword arguments for this call alone.
+    cuts : tuple of int
+        Where the sequence is cut, the state being handed over from span to span.
+    wants_state : bool
+        Whether the last state is to be returned (it is if there are cuts).
+    cotangent : array (B, H, T, V), optional
+        Asks for gradients: the cotangent of the output.
+    memory : str
+        How the inputs lie in memory, one of `memory_layout.STYLES`.
+    threads : int
+        How many threads call the target at once, all but one with other inputs.
+    segments : tuple of int
+        Where sequences that are packed one after the other begin and end; empty if
+        there is one.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cuts: tuple[int, ...] = ()
+    wants_state: bool = False
+    cotangent: NDArray[Any] | None = None
+    memory: str = "contiguous"
+    threads: int = 1
+    segments: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back.
+
+    Parameters
+    ----------
+    output : array or None
+        The output in ``(B, H, T, V)``, half precision widened to float32; None if it is
+        not an array at all.
+    dtype, kind : str
+        Dtype of the output and type of the returned object.
+    shape, expected_shape : tuple of int
+        Shape returned and shape due, both in the target's layout.
+    changed, aliased : tuple of str
+        Inputs (``initial_state`` among them) that the call overwrote, and inputs whose
+        memory the output shares.
+    overwritten : bool
+        Whether the call changed the output that the call before it had returned.
+    traces : tuple of str
+        What the call left behind in its process: one word for each.
+    states : tuple of arrays or None
+        The final state: memory, and normalizer if there is one, in the order and with
+        the axes of the operator; None if there was none, or if it has another form.
+    state_kind : str
+        Type of the final state; empty if there was none.
+    gradients : tuple of arrays or None
+        Gradients of the inputs, in the order of the call.
+    gradient_dtypes : tuple of str
+        Their dtypes, empty for an input that no gradient reaches.
+    not_differentiable : str
+        Why there are none.
+    other_outputs : tuple of arrays
+        Outputs of the same inputs while other threads called the target too.
+    """
+
+    output: NDArray[Any] | None
+    dtype: str
+    kind: str
+    shape: tuple[int, ...]
+    expected_shape: tuple[int, ...]
+    changed: tuple[str, ...] = ()
+    aliased: tuple[str, ...] = ()
+    overwritten: bool = False
+    traces: tuple[str, ...] = ()
+    states: tuple[NDArray[Any], ...] | None = None
+    state_kind: str = ""
+    gradients: tuple[NDArray[Any], ...] | None = None
+    gradient_dtypes: tuple[str, ...] = ()
+    not_differentiable: str = ""
+    other_outputs: tuple[NDArray[Any], ...] = ()
+
+
+def to_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:
+    """Return an array in another order of axes, contiguous.
+
+    Parameters
+    ----------
+    x : array
+        With a batch axis, if it has any tokens or batches at all.
+    layout : str
+        The order for ``(B, H, T, D)``; what it leaves out has a size of one.
+    axes : str
+        The letters of the axes of `x`.
+
+    Examples
+    --------
+    >>> to_layout(np.zeros((2, 3, 5)), "bthd", "bht").shape
+    (2, 5, 3)
+    >>> to_layout(np.zeros((1, 3, 5, 4)), "htd").shape
+    (3, 5, 4)
+    """
+    if _swapped(axes, layout):
+        return np.ascontiguousarray(np.swapaxes(x, 1, 2))
+    return np.ascontiguousarray(x[(0,) * _missing(axes, layout)])
+
+
+def from_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:
+    """Undo `to_layout`."""
+    if _swapped(axes, layout) and x.ndim == len(axes):
+        return np.swapaxes(x, 1, 2)
+    return x[(None,) * _missing(axes, layout)]
+
+
+def _swapped(axes: str, layout: str) -> bool:
+    """Whether heads and tokens, which follow the batch, trade places."""
+    return layout == "bthd" and axes[0] == "b" and len(axes) > 2
+
+
+def _missing(axes: str, layout: str) -> int:
+    """Return how many axes in front a layout leaves out."""
+    return sum(a == "b" for a in axes) * ("b" not in layout) + sum(
+        a in "hg" for a in axes
+    ) * ("h" not in layout)

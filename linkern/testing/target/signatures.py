@@ -1,0 +1,219 @@
+"""What a parameter means, read from its name and never guessed from its position.
+
+``(k, q, v)`` is as good as ``(query, key, value)``, and a parameter called
+``initial_state`` takes a state.
+"""
+
+import inspect
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from linkern.testing.errors import UsageError
+from linkern.testing.spec.declarations import nearest
+from linkern.testing.spec.operators import Input, Operator
+
+__all__ = [
+    "COTANGENT_NAMES",
+    "FINAL_STATE_NAMES",
+    "MICRO_STEP_NAMES",
+    "PACKED_NAMES",
+    "POSITION_NAMES",
+    "STATE_COTANGENT_NAMES",
+    "STATE_NAMES",
+    "Interface",
+    "inputs_of",
+    "named_in",
+    "parameters_of",
+    "recognised",
+    "require_callable",
+    "state_of_step",
+    "takes_anything",
+]
+
+# How the parameters of kernels in the field are called.
+STATE_NAMES = ("initial_state", "state", "init_state", "past_state", "h0")
+FINAL_STATE_NAMES = ("output_final_state", "return_final_state", "return_state")
+COTANGENT_NAMES = ("output_cotangent", "grad_output", "do")
+STATE_COTANGENT_NAMES = ("state_cotangent", "dht")
+PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
+POSITION_NAMES = ("position", "start_position")
+MICRO_STEP_NAMES = ("num_householder", "micro_steps")
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What can be asked of a target, as far as its signature tells.
+
+    Parameters
+    ----------
+    keywords, needed : frozenset of str
+        Names of its parameters, and of those that have no default.
+    takes_state : bool
+        Whether a state can be passed to it.
+    differentiable : bool
+        Whether it comes with gradients of its own (``target.vjp``, or the declared
+        function); array libraries with automatic differentiation need none.
+    vjp_takes_state : bool
+        Whether those accept a state and its cotangent.
+    inputs : tuple of str
+        Names of its inputs in the order of the operator; empty if they are passed by
+        position.
+    state, final_state, scale : str or None
+        Its parameters for a state, for asking it to return one, and for the scale.
+    cu_seqlens, position, micro_steps : str or None
+        Its parameters for where packed sequences begin, for the position of the first
+        token, and for how many keys there are for each query.
+    """
+
+    keywords: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
+    takes_state: bool = False
+    differentiable: bool = False
+    vjp_takes_state: bool = False
+    inputs: tuple[str, ...] = ()
+    state: str | None = None
+    final_state: str | None = None
+    scale: str | None = None
+    cu_seqlens: str | None = None
+    position: str | None = None
+    micro_steps: str | None = None
+
+
+def signature_of(function: Any) -> inspect.Signature | None:
+    """Return the signature of a target, if it has one."""
+    # A module of PyTorch accepts anything when called; what it means is in `forward`,
+    # and that of a compiled one in the module that was compiled.
+    forward = getattr(getattr(function, "_orig_mod", function), "forward", None)
+    try:
+        return inspect.signature(forward if callable(forward) else function)
+    except (TypeError, ValueError):  # some compiled functions have none
+        return None
+
+
+def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function that a call may choose, by name."""
+    signature = signature_of(function)
+    if signature is None:
+        return {}
+    # What a partial has bound by name is its author's choice, and not varied.
+    bound = function.keywords if isinstance(function, partial) else {}
+    return {n: p for n, p in signature.parameters.items() if n not in bound}
+
+
+def named_in(
+    names: tuple[str, ...], parameters: dict[str, inspect.Parameter]
+) -> str | None:
+    """Return which of some names a parameter has."""
+    return next((name for name in names if name in parameters), None)
+
+
+def takes_anything(parameters: dict[str, inspect.Parameter]) -> bool:
+    """Whether keywords are taken that have no parameter of their own."""
+    kinds = [p.kind for p in parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def inputs_of(
+    parameters: dict[str, inspect.Parameter], name: str, operator: Operator
+) -> tuple[str, ...]:
+    """Return the names of the inputs, if they can be passed by name."""
+    found = recognised(parameters, operator)
+    if not found:
+        return ()
+    missing = [one for one in operator.names if one not in found]
+    if missing and operator.family is None:
+        return ()
+    if missing:
+        msg = (
+            f'"{name}" has no parameter for the {missing[0]} of {operator.name}: its '
+            f"parameters are ({', '.join(parameters)}); call it "
+            f"{' or '.join((missing[0], *operator.input(missing[0]).aliases))}."
+        )
+        raise UsageError(msg)
+    names = tuple(found[one] for one in operator.names)
+    kinds = [parameters[n].kind for n in names]
+    if inspect.Parameter.POSITIONAL_ONLY not in kinds:
+        return names
+    if [n for n in parameters if n in names] != list(names):
+        msg = (
+            f'"{name}" takes {", ".join(names)} by position only, in another '
+            "order; let them be passed by name."
+        )
+        raise UsageError(msg)
+    return ()
+
+
+def recognised(
+    parameters: dict[str, inspect.Parameter], operator: Operator
+) -> dict[str, str]:
+    """Return which parameter is which input: its own name first, then the field's."""
+    named = {n for n, p in parameters.items() if p.kind not in _VARIADIC}
+    found = {one: one for one in operator.names if one in named}
+    for one in operator.inputs:
+        if one.name in found:
+            continue
+        free = named - {*found.values()}
+        alias = next((n for n in _aliases(one, named) if n in free), None)
+        if alias is not None:
+            found[one.name] = alias
+    return found
+
+
+def _aliases(one: Input, named: set[str]) -> tuple[str, ...]:
+    return () if one.unless in named else one.aliases
+
+
+def state_of_step(
+    parameters: dict[str, inspect.Parameter],
+    inputs: tuple[str, ...],
+    name: str,
+    operator: Operator,
+) -> str:
+    """Return the parameter that is no input, whatever it is called."""
+    rest = [n for n in parameters if n not in inputs]
+    at = 0 if inputs else len(operator.names)
+    if len(rest) <= at:
+        msg = (
+            f'"{name}" must take a state to be a step, but its parameters are '
+            f"({', '.join(parameters)}); call one of them {', '.join(STATE_NAMES)}."
+        )
+        raise UsageError(msg)
+    return rest[at]
+
+
+def require_callable(
+    target: Any,
+    name: str,
+    interface: Interface,
+    options: Collection[str],
+    operator: Operator,
+) -> None:
+    """Require that the first call can be made as it will be made."""
+    signature = signature_of(target)
+    if signature is None:
+        return
+    given = {*interface.inputs, *options}
+    known_too = (interface.cu_seqlens, interface.position, interface.micro_steps)
+    for known in (
+        *(interface.state, interface.final_state, interface.scale),
+        *known_too,
+    ):
+        if known is not None:
+            given.add(known)
+    positional = () if interface.inputs else operator.names
+    kinds = [p.kind for p in signature.parameters.values()]
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        for option in (n for n in options if n not in signature.parameters):
+            what = f'keyword of "{name}"'
+            raise UsageError(nearest(what, option, interface.keywords))
+    try:
+        signature.bind(*positional, **dict.fromkeys(given))
+    except TypeError as error:
+        msg = (
+            f'"{name}" must be callable as f({", ".join(operator.names)}), but its '
+            f"signature {signature} does not allow it: {error}."
+        )
+        raise UsageError(msg) from None

@@ -1,0 +1,383 @@
+"""The command: exit codes, JSON, reproducers, and never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from linkern import cli
+from linkern.cli import verdicts
+from linkern.testing import CHECKS, OPERATORS
+from linkern.testing.checks import assertions
+from linkern.testing.runner import loop
+
+KERNELS = Path(__file__).parents[1] / "testing" / "targets.py"
+
+
+@pytest.fixture(autouse=True)
+def trusted(request, monkeypatch):
+    """Spare most tests the canaries, which run at the start of every command."""
+    if "exits_with_4" not in request.node.name:
+        monkeypatch.setattr(verdicts, "_trust_the_referee", lambda seed: None)
+
+
+@pytest.fixture(autouse=True)
+def unexplained(request, monkeypatch):
+    """Spare most tests the search for a cause, longest where there is none to name."""
+    if "cause" not in request.node.name:
+        monkeypatch.setattr(loop, "diagnose", lambda target, scope: None)
+
+
+def run(*words, target="good", op="linear_attention", profile="quick"):
+    command = ["verify", f"{KERNELS}:{target}", "--op", op, "--profile", profile]
+    return CliRunner().invoke(cli.main, [*command, *words])
+
+
+def test_a_correct_kernel_exits_with_0(tmp_path):
+    # Of one dtype: what is written is the same for several.
+    result = run("--json", str(tmp_path / "report.json"), "--dtype", "float32")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "passed"
+    assert [check["name"] for check in report["checks"]] == list(CHECKS)
+    assert set(report) == {
+        "schema",
+        "linkern",
+        "rules",
+        "target",
+        "op",
+        "contract",
+        "environment",
+        "complete",
+        "verdict",
+        "checks",
+        "diagnosis",
+        "fingerprint",
+    }
+    assert report["complete"]
+    keys = {
+        "name",
+        "statement",
+        "verdict",
+        "examples",
+        "worst_ratio",
+        "counterexample",
+        "message",
+        "seconds",
+        "again",
+        "curve",
+        "ratios",
+    }
+    assert all(set(check) == keys for check in report["checks"])
+
+
+def test_a_faulty_kernel_exits_with_1_and_can_be_reproduced(tmp_path):
+    check = ("--check", "value_on_integers")
+    result = run(*check, "--repro", str(tmp_path), target="loses_last_key")
+    assert result.exit_code == 1
+    for word in ("smallest", "got", "exact", "bound", "again", "linkern verify"):
+        assert word in result.output
+    script = tmp_path / "loses_last_key-value_on_integers.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "output of shape (1, 1, 2, " in done.stdout
+    assert "the law is still broken" in done.stdout
+    # The same calls of a kernel that is right.
+    fixed = script.with_name("fixed.py")
+    fixed.write_text(script.read_text().replace("'loses_last_key'", "'good'"))
+    fixed.with_suffix(".npz").write_bytes(script.with_suffix(".npz").read_bytes())
+    assert subprocess.run([sys.executable, str(fixed)], check=False).returncode == 0
+
+
+def test_a_bundle_is_whole_and_shows_every_failure_again(tmp_path):
+    folder = tmp_path / "bundle"
+    checks = ("value_on_integers", "strides", "inputs_untouched")
+    words = [word for check in checks for word in ("--check", check)]
+    waived = ("--expect-failure", "value_on_integers=known")
+    result = run(
+        *words, *waived, "--bundle", str(folder), target="loses_and_overwrites"
+    )
+    assert result.exit_code == 1, result.output
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"report.json", "report.html", "contract.toml", "waivers.toml"}
+    assert "value_on_integers" in (folder / "waivers.toml").read_text()
+    again = CliRunner().invoke(cli.main, ["check-bundle", str(folder)])
+    assert again.exit_code == 0, again.output
+    # What overwrites an input shows in no output: it was judged again.
+    assert again.output.count("reproduced") == 2
+
+    for script in (folder / "reproducers").glob("*integers.py"):
+        script.write_text(script.read_text().replace("loses_and_overwrites", "good"))
+    again = CliRunner().invoke(cli.main, ["check-bundle", str(folder)])
+    assert again.exit_code == 1
+    assert "gone" in again.output
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[]", "not json"])
+def test_what_is_no_bundle_is_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "report.json").write_text(content)
+    result = CliRunner().invoke(cli.main, ["check-bundle", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "is not a bundle" in result.output
+
+
+def test_results_are_written_as_they_come(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    seen = []
+    write = verdicts.write_json
+
+    def watched(found, where):
+        write(found, where)
+        seen.append(json.loads(path.read_text()))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(verdicts, "write_json", watched)
+    words = ("value_on_integers", "causality", "prefix")
+    checks = [word for check in words for word in ("--check", check)]
+    result = run(*checks, "--json", str(path))
+    assert result.exit_code == 130
+    assert [len(report["checks"]) for report in seen] == [1, 2]
+    assert not seen[-1]["complete"]
+    assert "interrupted" in result.output
+
+
+def test_a_cause_is_named_and_what_is_known_otherwise(tmp_path):
+    checks = ("--check", "value_on_integers", "--check", "causality")
+    path = tmp_path / "report.html"
+    example = str(KERNELS.parents[2] / "examples" / "chunked_attention.py")
+    result = CliRunner().invoke(
+        cli.main,
+        [
+            "verify",
+            f"{example}:with_epsilon",
+            *("--op", "linear_attention", "--profile", "quick", *checks),
+            *("--html", str(path)),
+        ],
+    )
+    assert "agrees with `eps=1e-6` added to the denominator" in result.output
+    assert "eps=1e-6" in path.read_text()
+    result = run(*checks, target="off_by_a_little")
+    assert "none of the known deviations" in " ".join(result.output.split())
+    assert "causality" in result.output
+
+
+def test_keywords_of_every_call(tmp_path):
+    words = ("--check", "value_on_integers")
+    assert run(*words, target="needs_a_switch").exit_code == 1
+    assert (
+        run(*words, "--option", "switch=True", target="needs_a_switch").exit_code == 0
+    )
+    result = run(*words, "--option", "switch", target="needs_a_switch")
+    assert result.exit_code == 2
+    assert "must have the form NAME=VALUE" in result.output
+
+
+def test_fingerprints(tmp_path):
+    path = tmp_path / "sheet.json"
+    words = ["fingerprint", f"{KERNELS}:good", "--op", "linear_attention"]
+    result = CliRunner().invoke(cli.main, [*words, "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(path.read_text())[0]["bits"]["state"] == 24
+    result = CliRunner().invoke(cli.main, [*words, "--declare", "eps=1e-3"])
+    assert result.exit_code == 1
+    assert "declared" in result.output
+    for refused in (["fingerprint"], ["fingerprint", f"{KERNELS}:good"]):
+        assert CliRunner().invoke(cli.main, refused).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--declare", "epz=1"), 'did you mean "eps"'),
+        (("--declare", "eps"), "must have the form KEY=VALUE"),
+        (("--check", "causalty"), 'did you mean "causality"'),
+        (("--expect-failure", "causality"), "must have the form CHECK=REASON"),
+        (("--expect-failure", "nope=x"), 'unknown check "nope"'),
+        (("--framework", "tensorflow"), 'unknown framework "tensorflow"'),
+        (("--framework", "cupy"), "pip install 'linkern[cuda12]'"),
+        (("--dtype", "int8"), 'unknown dtype for numpy "int8"'),
+        (("--profile", "slow"), 'unknown profile "slow"'),
+        (("--timeout", "0"), "the timeout must be positive"),
+        (("--contract", "/nowhere.toml"), "cannot be read as TOML"),
+        (("--json", "/nowhere/report.json"), "there is no folder"),
+        (("--seed", "-1"), "--seed"),
+        (("--command", "true {inputs} {outputs}"), "exclude each other"),
+        (("--html", "/nowhere/report.html"), "there is no folder"),
+    ],
+)
+def test_unusable_options_exit_with_2(words, sentence):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("nowhere.py:kernel", "--op", "linear_attention"),
+            "there is no file nowhere.py",
+        ),
+        (("no.such.module:f", "--op", "linear_attention"), "No module named"),
+        (("kernel", "--op", "linear_attention"), "package.module:attribute"),
+        ((f"{KERNELS}:not_callable", "--op", "linear_attention"), "must be callable"),
+        ((f"{KERNELS}:good",), "with --op"),
+        (
+            (f"{KERNELS}:good", "--op", "linear_atention"),
+            'did you mean "linear_attention"',
+        ),
+        (("--op", "nonsense"), 'unknown operator "nonsense"'),
+    ],
+)
+def test_unusable_targets_exit_with_2(words, sentence):
+    result = CliRunner().invoke(cli.main, ["verify", *words])
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
+def test_a_module_that_fails_to_import_exits_with_2(tmp_path):
+    (tmp_path / "broken.py").write_text("raise SystemExit(5)\n")
+    (tmp_path / "crash.py").write_text("import os\nos.abort()\n")
+    for name, sentence in (("broken", "SystemExit: 5"), ("crash", "SIGABRT")):
+        words = ["verify", f"{tmp_path / name}.py:f", "--op", "linear_attention"]
+        result = CliRunner().invoke(cli.main, words)
+        assert result.exit_code == 2
+        assert sentence in result.output
+
+
+def test_nothing_concluded_exits_with_3():
+    # The only check asked for does not apply: nothing was judged.
+    assert run("--check", "scaling_of_keys").exit_code == 3
+    # Nothing can be proved of sums in bfloat16 over this many features.
+    declared = ("--declare", "accumulator_dtype=bfloat16", "--declare", "key_dims=128")
+    result = run(*declared, "--check", "value_on_reals", "--dtype", "float32")
+    assert result.exit_code == 3
+    assert "inconclusive" in result.output
+
+
+def test_a_blind_referee_exits_with_4(monkeypatch):
+    monkeypatch.setattr(assertions.Trial, "_judge", lambda *args: None)
+    result = run()
+    assert result.exit_code == 4
+    assert "did not catch the planted defect" in result.output
+
+
+def test_a_too_generous_referee_exits_with_4(monkeypatch):
+    generous = assertions._interval
+
+    def ten_thousand_times(output, bound, dtype):
+        return generous(output, 1e4 * bound + 1, dtype)
+
+    monkeypatch.setattr(assertions, "_interval", ten_thousand_times)
+    assert run().exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("segfaults", "crashed with SIGSEGV"),
+        ("exits_hard", "ended its process with exit code 7"),
+        ("hangs", "did not return within 0.5 s"),
+        ("returns_none", "returned builtins.NoneType, not an array"),
+        ("returns_scalar", "returned numpy.float32, not an array"),
+        ("raises", "RuntimeError: no such kernel image"),
+    ],
+)
+def test_wild_targets_fail_and_end_nothing(name, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checks = ("--check", "shape_and_dtype", "--check", "value_on_reals")
+    result = run(*checks, "--timeout", "0.5" if name == "hangs" else "10", target=name)
+    assert result.exit_code == 1
+    assert sentence in result.output
+    assert "Traceback" not in result.output
+    saved = list(tmp_path.glob("linkern-repro/*.npz"))
+    died = name in ("segfaults", "exits_hard", "hangs")
+    assert bool(saved) == died
+
+
+@pytest.mark.parametrize(
+    "name", ["chatters", "changes_the_process", "returns_state_too", "layer"]
+)
+def test_odd_but_correct_targets_pass(name):
+    result = run("--check", "value_on_reals", "--check", "causality", target=name)
+    assert result.exit_code == 0, result.output
+
+
+def test_expected_failures_are_strict():
+    words = (
+        "--check",
+        "value_on_integers",
+        "--expect-failure",
+        "value_on_integers=known",
+    )
+    result = run(*words, target="loses_last_key")
+    assert result.exit_code == 0
+    assert "xfailed" in result.output
+    result = run(*words, target="good")
+    assert result.exit_code == 1
+    assert "remove the expectation" in " ".join(result.output.split())
+
+
+def test_a_contract_file_and_a_declaration_add_up(tmp_path):
+    path = tmp_path / "contract.toml"
+    path.write_text('layout = "bhtd"\nmin_length = 1\n')
+    words = ("--declare", "max_length=40", "--dtype", "float32")
+    result = run("--contract", str(path), *words, target="segfaults")
+    assert result.exit_code == 0, result.output
+    assert "max_length=40" in result.output
+
+
+def test_the_listing_shows_everything():
+    result = CliRunner().invoke(cli.main, ["list"])
+    assert result.exit_code == 0
+    for name in (*OPERATORS, *CHECKS):
+        assert name in result.output
+
+
+def test_help_and_version():
+    for option in ("--help", "--version"):
+        assert CliRunner().invoke(cli.main, [option]).exit_code == 0
+    assert "Exit code" in CliRunner().invoke(cli.main, ["verify", "-h"]).output
+
+
+def test_without_a_target_our_own_forms_are_judged(monkeypatch):
+    from linkern.adapters import catalogue
+
+    own = [
+        entry
+        for entry in catalogue.OWN
+        if entry.framework == "numpy" and entry.op.startswith("linear_attention")
+    ]
+    monkeypatch.setattr(
+        verdicts, "installed", lambda op: [e for e in own if op in (None, e.op)]
+    )
+    words = ("--check", "value_on_integers", "--check", "state_split")
+    words = ("--profile", "quick", "--dtype", "float32", *words)
+    result = CliRunner().invoke(cli.main, ["verify", *words])
+    assert result.exit_code == 0, result.output
+    for form in ("recurrent", "parallel"):
+        assert result.output.count(f"form={form}") == 2
+    assert result.output.count("causal=False") == 3
+
+
+def test_reproducers_that_cannot_be_written_lose_no_verdict(tmp_path):
+    (tmp_path / "file").write_text("")
+    words = (
+        "--check",
+        "value_on_integers",
+        "--repro",
+        str(tmp_path / "file" / "below"),
+    )
+    result = run(*words, target="loses_last_key")
+    assert result.exit_code == 2
+    assert "failed value_on_integers" in result.output
+    assert "Not a directory" in result.output
+    assert "Traceback" not in result.output

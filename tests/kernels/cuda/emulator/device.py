@@ -1,0 +1,236 @@
+"""The emulator as a device: launches under a schedule, and what it counted."""
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linkern.kernels.cuda.launch import Launch
+from linkern.kernels.cuda.sources import source
+from tests.kernels.cuda.emulator.build import kernel_library, runtime_library
+
+__all__ = ["Change", "Emulator", "LaunchFailed", "Way"]
+
+SCHEDULES = ("forward", "reverse", "shuffled", "ahead")
+LANDINGS = ("at once", "when waited for", "at random")
+COUNTED = (
+    *("switches", "barriers", "meetings", "copies", "products"),
+    *("matrix_loads", "matrix_passes", "accesses", "bank_passes", "least_bank_passes"),
+)
+
+# The scheduler has one launch at a time, as a stream of a GPU does.
+_ALONE = Lock()
+
+
+class LaunchFailed(Exception):
+    """What a GPU would leave undefined: a thread that never comes, a row misplaced."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """In which order threads run, and when copies land.
+
+    Parameters
+    ----------
+    schedule : {"forward", "reverse", "shuffled", "ahead"}
+        Thread by thread, each as far as it can go, from the first or from the last; in
+        another order at every turn; one warp far ahead of the others.
+    landing : {"at once", "when waited for", "at random"}
+        Of what is copied while threads compute.
+    truncates : bool
+        Whether sums of products are cut off, as tensor cores may do, or rounded.
+    seed : int
+        Of what is drawn.
+    resident : int
+        Blocks that run at the same time.
+    """
+
+    schedule: str = "forward"
+    landing: str = "when waited for"
+    truncates: bool = False
+    seed: int = 1
+    resident: int = 1
+
+
+class Change(NamedTuple):
+    """A fault to be planted: one text in the place of another.
+
+    Parameters
+    ----------
+    old, new : str
+        What is there, and what is to be there. Of an old text with a part between
+        backquotes, only that part is replaced.
+    place : int, optional
+        Which one, counted from zero. Default: it must be there once. What is not there
+        at all is in another file.
+    """
+
+    old: str
+    new: str
+    place: int | None = None
+
+    def span(self, text: str) -> tuple[int, int] | None:
+        """Return where a source has what is replaced; None if it has not."""
+        before, *parts = self.old.split("`")
+        whole = re.escape(before + "".join(parts))
+        starts = [found.start() for found in re.finditer(whole, text)]
+        if not starts:
+            return None
+        if self.place is None and len(starts) > 1:
+            msg = f"{self.old!r} is there {len(starts)} times: say which one"
+            raise ValueError(msg)
+        start = starts[self.place or 0]
+        if not parts:
+            return start, start + len(before)
+        return start + len(before), start + len(before + parts[0])
+
+
+def planted(text: str, changed: Sequence[Change], faults: Sequence[Change]) -> str:
+    """Return a source with changes, and with faults of which a launch has one."""
+    seams = [(x.span(text), x.new) for x in changed]
+    for number, fault in enumerate(faults):
+        span = fault.span(text)
+        if span is not None:
+            seams.append((span, _either(number, text[slice(*span)], fault.new)))
+    parts, end = [], 0
+    for (start, stop), new in sorted(seam for seam in seams if seam[0] is not None):
+        if start < end:
+            msg = f"{text[start:stop]!r} is changed twice"
+            raise ValueError(msg)
+        parts += [text[end:start], new]
+        end = stop
+    return "".join([*parts, text[end:]])
+
+
+def _either(number: int, old: str, new: str) -> str:
+    """Return the new statement or expression where a launch asks for its number."""
+    asked = f"emulator::planted({number})"
+    if old.endswith(";"):
+        return f"if ({asked}) {{ {new} }} else {{ {old} }}"
+    return f"({asked} ? ({new}) : ({old}))"
+
+
+class Emulator:
+    """A device of NumPy arrays, as `linkern.kernels.cuda.launch.Device` has it.
+
+    Parameters
+    ----------
+    way : Way
+        Of what is left open.
+    mode : {"plain", "thread", "address"}
+        Which sanitizer watches; its own library must be loaded beforehand.
+    changed : sequence of Change
+        Planted faults.
+    multiprocessors, shared : int
+        How many it seems to have; bytes of shared memory that a block may have.
+    faults : sequence of Change
+        More of them, statements and expressions, all of which are compiled in.
+    file, fault : str and int, optional
+        Whose faults they are, and which one of them is there, counted from zero.
+        Default: none.
+
+    Attributes
+    ----------
+    counts : dict of str to int
+        What was counted in the last launch.
+    launches : list of Launch
+        All of them, in order.
+    """
+
+    library = "numpy"
+
+    def __init__(
+        self,
+        way: Way | None = None,
+        mode: str = "plain",
+        changed: Sequence[Change] = (),
+        multiprocessors: int = 2,
+        shared: int = 99 << 10,
+        *,
+        faults: Sequence[Change] = (),
+        file: str | None = None,
+        fault: int | None = None,
+    ) -> None:
+        self.way, self._mode = way or Way(), mode
+        self._changed, self._faults = changed, faults
+        self._file, self._fault = file, fault
+        self._runtime = ctypes.CDLL(str(runtime_library(mode)))
+        self._runtime.emulator_launch.restype = ctypes.c_char_p
+        self.counts: dict[str, int] = {}
+        self.launches: list[Launch] = []
+        self._recorded: list[Launch] | None = None
+        self.multiprocessors, self.shared = multiprocessors, shared
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a new array, of bits that are not a number in any dtype."""
+        found = np.empty(shape, dtype)
+        found.reshape(-1).view(np.uint8)[...] = 0xFF
+        return found
+
+    def address(self, x: Any) -> int:
+        """Return where the first entry of an array lies."""
+        found: int = x.__array_interface__["data"][0]
+        return found
+
+    def launch(self, launch: Launch) -> None:
+        """Run a kernel.
+
+        Raises
+        ------
+        LaunchFailed
+            If it does what it must not.
+        """
+        if self._recorded is not None:
+            self._recorded.append(launch)
+            return
+        self.launches.append(launch)
+        faults = self._faults if launch.file == self._file else ()
+        path = kernel_library(
+            planted(source(launch.file), self._changed, faults),
+            launch.kernel,
+            self._mode,
+            faulty=bool(self._changed or faults),
+        )
+        with _ALONE:
+            self._run(launch, ctypes.CDLL(str(path)).entry)
+
+    def _run(self, launch: Launch, entry: Any) -> None:
+        way = self.way
+        self._runtime.emulator_configure(
+            SCHEDULES.index(way.schedule),
+            LANDINGS.index(way.landing),
+            int(way.truncates),
+            ctypes.c_ulonglong(way.seed),
+            way.resident,
+            -1 if self._fault is None else self._fault,
+        )
+        parameters = (ctypes.c_void_p * 1)(launch.parameters.ctypes.data)
+        dimensions = [
+            (ctypes.c_uint * 3)(n, 1, 1) for n in (launch.blocks, launch.threads)
+        ]
+        failure = self._runtime.emulator_launch(
+            entry, *dimensions, ctypes.c_ulonglong(launch.shared), parameters
+        )
+        if failure is not None:
+            raise LaunchFailed(failure.decode())
+        counts = (ctypes.c_longlong * len(COUNTED))()
+        self._runtime.emulator_statistics(counts)
+        self.counts = dict(zip(COUNTED, counts, strict=True))
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what is launched instead of running it, and return what runs it."""
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+
+        def replay() -> None:
+            for launch in recorded:
+                self.launch(launch)
+
+        return replay

@@ -1,0 +1,29 @@
+"""Targets for the referee: operators as form="auto" is on CuPy, in the emulator."""
+
+import linkern
+from linkern.kernels.cuda import backend
+from linkern.operators import definition, linear
+from tests.kernels.cuda.emulator.device import Change, Emulator
+
+__all__ = ["gated_delta_rule", "linear_attention", "seeing_ahead", "simple_gla"]
+
+# The process of a target has nothing else to do: arrays of NumPy are the emulator's.
+_DEVICE = Emulator(multiprocessors=8)
+# A query sees the key behind its own.
+_FAULTY = Emulator(
+    multiprocessors=8,
+    changed=[
+        Change("written <= group + 8 * down ?", "written <= group + 8 * down + 1 ?")
+    ],
+)
+backend.device_of = lambda *_: _DEVICE
+linear.on_cupy = definition.on_cupy = lambda *_: True
+
+linear_attention = linkern.linear_attention
+simple_gla = linkern.simple_gla
+gated_delta_rule = linkern.gated_delta_rule
+
+
+def seeing_ahead(query, key, value):
+    backend.device_of = lambda *_: _FAULTY
+    return linear_attention(query, key, value)

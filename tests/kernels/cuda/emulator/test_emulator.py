@@ -1,0 +1,170 @@
+"""The emulator: it does what a GPU does, and finds what a GPU would leave to chance."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linkern.kernels.cuda.launch import Launch
+from linkern.kernels.cuda.layouts import record
+from tests.kernels.cuda.emulator.device import Change, Emulator, LaunchFailed, Way
+from tests.kernels.cuda.emulator.watched import Run, reports
+from tests.kernels.cuda.emulator.wrappers import LAWS, TWINS, Bench, cuts_off
+
+FAULTS = str(Path(__file__).parent / "kernels" / "faults")
+
+
+def run(device, kernel, right, *, threads=64, blocks=1, shared=4096, count=1024):
+    numbers = np.zeros(count, np.float32)
+    numbers[...] = np.arange(count)
+    launch = Launch(
+        FAULTS,
+        f"{kernel}<{'true' if right else 'false'}>",
+        blocks,
+        threads,
+        shared,
+        record(at=device.address(numbers), count=np.int32(count)),
+    )
+    device.launch(launch)
+    return numbers
+
+
+# -- it does what a GPU does
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_wrappers_do_what_the_manual_says(law):
+    LAWS[law](Bench(Emulator()))
+
+
+@pytest.mark.parametrize(
+    ("law", "old", "new"),
+    [
+        ("bfloat16", "low(T(), of.given[i]);", "high(T(), of.given[i]);"),
+        ("float16", "pack(T(), of.numbers[2 * i],", "pack(T(), 2 * of.numbers[2 * i],"),
+        ("rows of matrices", "found[i];", "found[3 - i];"),
+        (
+            "columns of matrices",
+            "load_matrices_transposed(found",
+            "load_matrices(found",
+        ),
+        ("products of bfloat16", "a[i] = of.given[lane * 6 + i]", "a[i] = 0"),
+        ("products of float16", "sum[i] = of.numbers[lane * 4 + i]", "sum[i] = 0"),
+        ("copies", "there);", "true);"),
+        ("groups of copies", "wait_for_copies<1>();", "wait_for_copies<2>();"),
+    ],
+)
+def test_wrappers_that_do_not_are_found(law, old, new):
+    device = Emulator(changed=[Change(old, new)])
+    if law == "copies":  # reads what is not there
+        device = Emulator(changed=[Change("lane % 2 == 0", "true")])
+    with pytest.raises(AssertionError):
+        LAWS[law](Bench(device))
+
+
+def test_a_twin_stands_for_each_kernel_of_the_file():
+    text = Path(TWINS + ".cu").read_text(encoding="utf-8")
+    assert text.count("__global__") == 5
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_it_is_seen_whether_sums_are_cut_off(truncates):
+    assert cuts_off(Bench(Emulator(Way(truncates=truncates)))) == truncates
+
+
+# -- it finds what a GPU would leave to chance
+
+FAILS = {
+    "unfinished_copy": "cp.async that it has not waited for",
+    "misplaced_copy": "no multiple of 16 bytes",
+    "misplaced_row": "multiple of 16 bytes",
+    "early_end": "a thread ends where others wait",
+    "different_barriers": "different __syncthreads",
+    "different_instructions": "different instructions",
+    "lane_missing": "deadlock",
+}
+
+
+@pytest.mark.parametrize("kernel", FAILS)
+def test_what_must_not_be_fails(kernel):
+    threads = 32 if kernel in ("misplaced_row", "lane_missing") else 64
+    run(Emulator(), kernel, True, threads=threads)
+    with pytest.raises(LaunchFailed, match=FAILS[kernel]):
+        run(Emulator(), kernel, False, threads=threads)
+
+
+WAYS = [Way("forward"), Way("reverse"), Way("ahead", seed=2)]
+
+
+@pytest.mark.parametrize("kernel", ["barrier", "overwritten"])
+def test_threads_that_do_not_wait_are_found_by_running_far_ahead(kernel):
+    right = [run(Emulator(way), kernel, True).tobytes() for way in WAYS]
+    wrong = [run(Emulator(way), kernel, False).tobytes() for way in WAYS]
+    assert len(set(right)) == 1
+    assert set(wrong) - set(right)
+
+
+def test_a_copy_lands_when_it_is_waited_for_and_no_sooner():
+    late, soon = Way(landing="when waited for"), Way(landing="at once")
+    due = run(Emulator(late), "copies", True)[:64]
+    np.testing.assert_array_equal(due, 8 * np.arange(64) + 4)
+    np.testing.assert_array_equal(run(Emulator(soon), "copies", False)[:64], due)
+    assert np.isnan(run(Emulator(late), "copies", False)[:64]).all()
+
+
+def test_what_nobody_wrote_is_not_a_number():
+    assert (run(Emulator(), "unwritten", True)[:64] == 0).all()
+    assert np.isnan(run(Emulator(), "unwritten", False)[:64]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"threads": 1025}, "1 to 1024 threads"),
+        ({"threads": 0}, "1 to 1024 threads"),
+        ({"blocks": 0}, "1 to 2.31 - 1 blocks"),
+    ],
+)
+def test_launches_that_no_gpu_takes_fail(options, rule):
+    with pytest.raises(LaunchFailed, match=rule):
+        run(Emulator(), "barrier", True, **options)
+
+
+# -- what sanitizers find, each in one process
+
+
+def faulty(kernel, right, **options):
+    return lambda device: run(device, kernel, right, **options)
+
+
+RACES = ("barrier", "warp_barrier", "overwritten", "between_blocks")
+OVERRUNS = ("beyond_shared", "beyond_global")
+OPTIONS = {
+    "warp_barrier": {"threads": 32},
+    "between_blocks": {"blocks": 3},
+    "beyond_shared": {"shared": 4096},
+}
+WATCHED = {
+    f"{kernel} {'right' if right else 'wrong'}": faulty(
+        kernel, right, **OPTIONS.get(kernel, {})
+    )
+    for kernel in (*RACES, *OVERRUNS)
+    for right in (True, False)
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "kernels"), [("thread", RACES), ("address", OVERRUNS)]
+)
+def test_sanitizers_report_what_is_wrong_and_nothing_else(mode, kernels):
+    names = [f"{kernel} {state}" for kernel in kernels for state in ("right", "wrong")]
+    way = Way(resident=3)
+    found = reports(
+        mode,
+        [
+            Run(f"tests.kernels.cuda.emulator.test_emulator:WATCHED:{name}", way=way)
+            for name in names
+        ],
+    )
+    reported = {name for name, lines in zip(names, found, strict=True) if lines}
+    assert reported == {name for name in names if name.endswith("wrong")}

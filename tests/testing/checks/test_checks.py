@@ -1,0 +1,312 @@
+"""Each check is seen to fail on a kernel that breaks its law, and to pass others."""
+
+import numpy as np
+import pytest
+
+import linkern
+from linkern.testing import CHECKS, run, verify
+from linkern.testing.kernels.assembly import Parts, stateful
+from linkern.testing.kernels.correct import CORRECT, quadratic
+from linkern.testing.kernels.mutants import FAULTY, MUTANTS
+from linkern.testing.runner.api import plan_of
+from linkern.testing.runner.loop import CheckFinished
+
+IDENTITY = {"feature_map": "identity"}
+
+
+def in_features(query, key, value):
+    """Correct on features: the recurrent form of a kernel without a feature map."""
+    scores = np.tril(query @ np.swapaxes(key, -1, -2))
+    return (scores @ value) / scores.sum(-1, keepdims=True)
+
+
+def with_tiny_epsilon(query, key, value):
+    """An epsilon so small that only homogeneity can see it."""
+    scores = np.tril(query @ np.swapaxes(key, -1, -2))
+    divisor = scores.sum(-1, keepdims=True) + np.asarray(1e-18, query.dtype)
+    return (scores @ value) / divisor
+
+
+def with_forms(query, key, value, form="parallel", chunk_size=None):
+    """Forgets a key in its recurrent form only, and another with small chunks only."""
+    output = quadratic(query, key, value)
+    if form == "recurrent" or (chunk_size is not None and chunk_size < query.shape[-2]):
+        key, value = key[..., 1:, :], value[..., 1:, :]
+        output[..., 1:, :] = quadratic(query[..., 1:, :], key, value)
+    return output
+
+
+def depends_on_length(query, key, value):
+    """Right on average: the last row is a little off unless the length is even."""
+    output = quadratic(query, key, value)
+    if query.shape[-2] % 2:
+        output[..., -1:, :] *= output.dtype.type(1.001)
+    return output
+
+
+def accepts_anything(query, key, value):
+    """Cuts what does not fit, in silence."""
+    length = min(x.shape[-2] for x in (query, key, value))
+    channels = min(query.shape[-1], key.shape[-1])
+    heads = min(x.shape[1] for x in (query, key, value))
+    cut = [x[:, :heads, :length] for x in (query, key, value)]
+    return quadratic(cut[0][..., :channels], cut[1][..., :channels], cut[2])
+
+
+def validates(query, key, value):
+    if query.shape != key.shape or key.shape[:-1] != value.shape[:-1]:
+        message = "shapes do not fit"
+        raise ValueError(message)
+    return quadratic(query, key, value)
+
+
+def adds_a_square(query, key, value):
+    """Right for one value, and for its negative twin, but not additive."""
+    output = quadratic(query, key, value)
+    return output + output.dtype.type(1e-3) * output * abs(output)
+
+
+def channels_by_address(query, key, value):
+    """Order the features by their sums, and lose the smallest of more than three."""
+    if query.shape[-1] > 3:
+        query = np.concatenate([query[..., 1:], query[..., -1:]], axis=-1)
+    return quadratic(query, key, value)
+
+
+def expands_nothing(query, key, value):
+    """Read broadcast heads as if the memory held all of them."""
+    if key.strides[1] == 0 and key.shape[1] > 1:
+        key = key + np.arange(key.shape[1], dtype=key.dtype)[:, None, None]
+    return quadratic(query, key, value)
+
+
+def drifting(query, key, value, initial_state=None):
+    """Round what is handed over, by so little that one hand-over does not show."""
+    output, (memory, z) = stateful(Parts())(query, key, value, initial_state)
+    bits = 2.0**16 if memory.dtype == np.float32 else 2.0**45
+    mantissa, exponent = np.frexp(memory)
+    return output, (np.ldexp(np.trunc(mantissa * bits) / bits, exponent), z)
+
+
+def counts_from_its_start(query, key, value, initial_state=None):
+    """Add one token's worth to the state of every span that is started anew."""
+    output, (memory, z) = stateful(Parts())(query, key, value, initial_state)
+    return output, (memory + (initial_state is None), z)
+
+
+class SlopeOfAnother:
+    """Gradients of the same operator with queries twice as large."""
+
+    def __call__(self, query, key, value):
+        return stateful(Parts())(query, key, value)
+
+    def vjp(self, query, key, value, output_cotangent):
+        right = stateful(Parts())
+        return right.vjp(2 * query, key, value, output_cotangent)[:3]
+
+
+BREAKS = {mutant.law: mutant.kernel for mutant in MUTANTS.values()}
+BREAKS |= {
+    "bad_input": accepts_anything,
+    "parallel_equals_recurrent": with_forms,
+    "chunk_invariance": with_forms,
+    "prefix": depends_on_length,
+    "permutations": channels_by_address,
+    "additivity_of_values": adds_a_square,
+    "scaling_of_keys": with_tiny_epsilon,
+    "broadcast_inputs": expands_nothing,
+    "state_merge": counts_from_its_start,
+    "state_drift": drifting,
+    "finite_differences": SlopeOfAnother(),
+}
+CONTRACTS = {"scaling_of_keys": IDENTITY, "bad_input": {"validates": True}}
+DTYPES = {"finite_differences": ("float64",)}
+
+
+def judge(kernel, check, **options):
+    """The result of one check; what causes it is asked elsewhere."""
+    options = {
+        "op": "linear_attention",
+        "profile": "quick",
+        "dtypes": ("float32",),
+        **options,
+    }
+    plan = plan_of(kernel, checks=[check], diagnose=False, **options)
+    return next(e.result for e in run(plan) if isinstance(e, CheckFinished))
+
+
+def judge_all(kernel, contract):
+    """The report of all checks, in the dtype in which most can go wrong."""
+    return verify(
+        kernel,
+        op="linear_attention",
+        contract=contract,
+        dtypes=("float32",),
+        profile="quick",
+    )
+
+
+# Those of operators with gates are seen to fail in test_family.
+OF_GATES = "linkern.testing.checks.family"
+LAWS = [name for name, law in CHECKS.items() if law.law.__module__ != OF_GATES]
+
+
+def test_every_check_has_a_kernel_that_breaks_it():
+    assert set(BREAKS) == set(LAWS)
+
+
+def judge_law(kernel, check):
+    contract = CONTRACTS.get(check, {})
+    return judge(
+        kernel, check, contract=contract, dtypes=DTYPES.get(check, ("float32",))
+    )
+
+
+@pytest.mark.parametrize("check", LAWS)
+def test_each_check_is_seen_to_fail(check):
+    result = judge_law(BREAKS[check], check)
+    assert result.verdict == "failed"
+    assert result.message
+    assert result.counterexample.calls
+
+
+@pytest.mark.parametrize("check", LAWS)
+def test_each_check_is_seen_to_pass(check):
+    right = stateful(Parts())
+    if check == "scaling_of_keys":
+        right = in_features
+    elif check == "bad_input":
+        right = validates
+    elif check in ("parallel_equals_recurrent", "chunk_invariance"):
+        right = linkern.linear_attention
+    result = judge_law(right, check)
+    assert result.verdict == "passed"
+    assert result.examples >= 3
+
+
+@pytest.mark.parametrize(
+    ("check", "contract", "reason"),
+    [
+        ("scaling_of_keys", {}, "elu_plus_one is not homogeneous"),
+        ("scaling_of_keys", {**IDENTITY, "eps": "1e-6"}, "eps=1e-06"),
+        ("row_normalisation", {"normalize": "false"}, "normalize=false"),
+        ("parallel_equals_recurrent", {}, "no keyword `form`"),
+        ("chunk_invariance", {}, "no keyword `chunk_size`"),
+        ("heads_independent", {"layout": "td"}, "td has no heads"),
+        (
+            "value_on_integers",
+            {"feature_map": "softmax"},
+            "softmax has integer features",
+        ),
+        ("short_sequences", {"min_length": "2"}, "neither no token nor one"),
+        ("state_split", {}, "takes no state: no parameter initial_state or state"),
+        ("gradient_value", {}, "no attribute `vjp`"),
+        ("gradient_value", {"gradients": "none"}, "gradients=none"),
+        ("finite_differences", {}, "needs float64, not float32"),
+        ("strides", {"strides": "contiguous"}, "strides=contiguous"),
+        ("nan_policy", {"nan_policy": "any"}, "nan_policy=any"),
+        ("thread_safety", {"thread_safe": "false"}, "thread_safe=false"),
+        ("bad_input", {}, "declare validates=true"),
+        ("value_on_random_reals", {"rounding": "truncation"}, "rounding=truncation"),
+    ],
+)
+def test_laws_that_do_not_apply_say_why(check, contract, reason):
+    result = judge(quadratic, check, contract=contract)
+    assert result.verdict == "unsupported"
+    assert reason in result.message
+
+
+def test_a_lost_key_shrinks_to_just_past_the_chunk():
+    example = judge(
+        FAULTY["key_lost_at_chunk_edge"], "value_on_integers"
+    ).counterexample
+    # The mutant loses the last key of a full chunk of 16, so 17 tokens are needed.
+    assert example.calls[-1].inputs["query"].shape[-2] == 17
+    assert example.index[-2] == 16
+    assert example.got != example.exact
+
+
+def test_a_kernel_that_rounds_between_its_sums_is_right_but_not_exact():
+    for name, exact in (("divides_first", True), ("renormalises", False)):
+        result = judge(CORRECT[name], "value_on_integers")
+        assert result.verdict == "passed"
+        assert ("not exact" in result.message) != exact
+
+
+def test_a_declared_epsilon_is_allowed_and_another_one_is_not():
+    kernel = FAULTY["eps_1e-6"]
+    assert judge_all(kernel, {"eps": "1e-6"}).verdict == "passed"
+    for dtype in ("float32", "float64"):
+        for eps, verdict in (("1e-6", "passed"), ("1e-5", "failed")):
+            declared = {"contract": {"eps": eps}, "dtypes": (dtype,)}
+            assert judge(kernel, "value_on_reals", **declared).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("mutant", "declared"),
+    [
+        ("tfloat32_operands", {"operand_dtype": "tfloat32"}),
+        ("bfloat16_scores", {"score_dtype": "bfloat16"}),
+        ("bfloat16_state", {"state_dtype": "bfloat16", "normalizer_dtype": "bfloat16"}),
+        ("bfloat16_normalizer", {"normalizer_dtype": "bfloat16"}),
+        ("denominator_clamped", {"eps": "1e-3", "eps_mode": "clamp"}),
+    ],
+)
+def test_declared_relaxations_make_mutants_honest(mutant, declared):
+    checks = judge_all(FAULTY[mutant], declared).checks
+    assert [c.name for c in checks if c.verdict == "failed"] == []
+
+
+def test_layouts_lengths_and_dims_are_respected():
+    def kernel(query, key, value):
+        assert query.ndim == 4
+        assert query.shape[1] % 8 == 0
+        assert query.shape[-1] == value.shape[-1]
+        assert query.shape[-1] in (4, 8)
+        swapped = (np.swapaxes(x, 1, 2) for x in (query, key, value))
+        return np.swapaxes(quadratic(*swapped), 1, 2)
+
+    contract = {
+        "layout": "bthd",
+        "length_multiple_of": 8,
+        "key_dims": [4, 8],
+        "equal_dims": True,
+        "max_length": 64,
+    }
+    assert judge_all(kernel, contract).verdict == "passed"
+
+
+@pytest.mark.parametrize("layout", ["htd", "td"])
+def test_fewer_axes(layout):
+    def kernel(query, key, value):
+        assert query.ndim == len(layout)
+        return quadratic(query, key, value)
+
+    assert judge_all(kernel, {"layout": layout}).verdict == "passed"
+
+
+def test_the_same_seed_gives_the_same_report():
+    def facts(seed):
+        report = verify(
+            FAULTY["tail_not_written"],
+            checks=["value_on_integers", "causality"],
+            op="linear_attention",
+            profile="quick",
+            seed=seed,
+        )
+        checks = report.to_json()["checks"]
+        return [{k: v for k, v in c.items() if k != "seconds"} for c in checks]
+
+    assert facts(3) == facts(3)
+    assert facts(3) != facts(4)
+
+
+def test_a_noncausal_kernel_passes_its_own_operator_and_fails_the_causal_one():
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value, causal=False).output
+
+    causal, both = CORRECT["quadratic"], "linear_attention_noncausal"
+    for check in ("value_on_reals", "row_normalisation"):
+        assert judge(kernel, check, op=both).verdict == "passed"
+    assert judge(kernel, "value_on_reals").verdict == "failed"
+    assert judge(causal, "value_on_reals", op=both).verdict == "failed"

@@ -1,0 +1,241 @@
+"""The page in a real browser: it renders, it asks for nothing, it fits a phone.
+
+Every look is also taken at a page that is broken on purpose, and must see it.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from html import unescape
+
+import pytest
+
+from linkern.testing.report.html import page
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.results import Report
+
+PHONE, DESK = 360, 1200
+DARK = "--blink-settings=preferredColorScheme=0"
+QUIET = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--enable-logging=stderr",
+    "--v=0",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--allow-file-access-from-files",  # the ruler looks into its frame
+)
+# A page with a frame for each page to measure, as wide as its screen, which measures
+# what is inside: a browser takes seconds to start, and none to lay out one page more.
+FRAME = '<iframe src="%s" style="border:0;width:%dpx;height:20000px"></iframe>'
+RULER = """<!doctype html><title></title>
+%s
+<script>
+const measured = (frame) => {
+  const page = frame.contentDocument;
+  const shown = [...page.querySelectorAll("figure > svg")].filter(
+    (svg) => svg.checkVisibility());
+  const box = (node) => node.getBoundingClientRect();
+  const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 &&
+    a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  const labels = shown.map((svg) => [...svg.querySelectorAll("text")].filter(
+    (text) => text.checkVisibility()));
+  const root = page.documentElement;
+  const style = page.defaultView.getComputedStyle(page.body);
+  return {
+    wider: root.scrollWidth - root.clientWidth,
+    cut: labels.flat().filter((text) =>
+      box(text).left < 0 || box(text).right > root.clientWidth)
+      .map((text) => text.textContent),
+    overlapping: labels.flatMap((texts) => texts.flatMap((one, i) =>
+      texts.slice(i + 1).filter((other) => meet(box(one), box(other)))
+        .map((other) => one.textContent + " over " + other.textContent))),
+    figures: shown.length,
+    empty: [...page.querySelectorAll("section, article, figure > svg, table, dd")]
+      .filter((node) => node.checkVisibility() && box(node).height < 8).length,
+    colours: [style.color, style.backgroundColor],
+  };
+};
+onload = () => {
+  const frames = [...document.querySelectorAll("iframe")];
+  document.title = JSON.stringify(frames.map(measured));
+};
+</script>
+"""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What came of opening a page."""
+
+    dom: str
+    console: list
+    requests: list
+
+    @property
+    def title(self):
+        return unescape(re.search("<title>(.*?)</title>", self.dom, re.DOTALL)[1])
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    found = shutil.which("chromium")
+    if found is None:
+        if "chromium" in os.environ.get("LINKERN_REQUIRE", "").split():
+            pytest.fail("chromium is required here and not installed")
+        pytest.skip("chromium is not installed")
+    return found
+
+
+@pytest.fixture
+def visit(chromium, tmp_path):
+    """Open a page, given as text."""
+
+    def open_page(text, *flags, name="page.html"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        log = tmp_path / "net.json"
+        done = subprocess.run(
+            [
+                chromium,
+                *QUIET,
+                *flags,
+                f"--user-data-dir={tmp_path / 'profile'}",
+                f"--log-net-log={log}",
+                "--dump-dom",
+                (tmp_path / name).as_uri(),
+            ],
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+            timeout=120,
+        )
+        said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        return Visit(done.stdout, said, requests_in(log))
+
+    return open_page
+
+
+@pytest.fixture
+def measure(visit, tmp_path):
+    """Lay pages out, each on a screen of some width, and measure them."""
+
+    def on_screens(*pages, flags=()):
+        frames = []
+        for number, (text, width) in enumerate(pages):
+            name = f"page-{number}.html"
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            frames.append(FRAME % (name, width))
+        ruler = RULER % "\n".join(frames)
+        window = f"--window-size={DESK},20000"
+        return json.loads(visit(ruler, window, *flags, name="ruler.html").title)
+
+    return on_screens
+
+
+def requests_in(log):
+    """Return what a page asked for; the browser itself is "not an origin"."""
+    events = json.loads(log.read_text(encoding="utf-8"))["events"]
+    parameters = [event.get("params", {}) for event in events]
+    return [
+        found["url"]
+        for found in parameters
+        if "url" in found and found.get("initiator", "not an origin") != "not an origin"
+    ]
+
+
+def without_policy(text):
+    return re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text)
+
+
+def with_inside(text, extra):
+    assert text.count("</main>") == 1
+    return text.replace("</main>", f"{extra}</main>")
+
+
+INTRUDERS = (
+    "<img src='http://leak.invalid/x.png'>"
+    "<link rel=stylesheet href='http://leak.invalid/x.css'>"
+    "<script>document.title = 'taken over'; fetch('http://leak.invalid/x')</script>"
+)
+
+
+def test_it_renders_without_a_word_or_a_request(visit, plan, report):
+    seen = visit(page(plan, report))
+    assert seen.console == []
+    assert seen.requests == []
+    assert seen.title.startswith("✗ failed: kernels.py:")
+    assert seen.dom.count("<figure>") == 8
+    assert seen.dom.count("<script") == 1
+
+
+def test_intruders_would_be_seen(visit, plan, report):
+    seen = visit(without_policy(with_inside(page(plan, report), INTRUDERS)))
+    assert seen.title == "taken over"
+    assert "http://leak.invalid/x.png" in seen.requests
+    assert any("fetch" in line for line in seen.console)
+
+
+def test_the_policy_stops_intruders(visit, plan, report):
+    seen = visit(with_inside(page(plan, report), INTRUDERS))
+    assert seen.title.startswith("✗ failed: kernels.py:")
+    assert seen.requests == []
+    assert len(seen.console) == 3
+    assert all("Content Security Policy" in line for line in seen.console)
+
+
+def test_it_fits_the_screen(measure, plan, report):
+    text = page(plan, report)
+    for found in measure(*((text, width) for width in (320, PHONE, 600, DESK))):
+        assert found["wider"] == 0
+        assert found["cut"] == []
+        assert found["overlapping"] == []
+        assert found["empty"] == 0
+        assert found["figures"] == 8
+
+
+def test_what_does_not_fit_would_be_seen(measure, plan, report):
+    text = page(plan, report)
+    broken = (
+        with_inside(text, "<div style='width:600px'>x</div>"),
+        re.sub('class="([^"]*)roomy"', r'class="\1"', text),
+        text.replace("</desc>", "</desc><text x='120%'>far</text>", 1),
+        with_inside(text, "<section></section>"),
+    )
+    wide, crowded, far, hollow = measure(*((text, PHONE) for text in broken))
+    assert wide["wider"] > 200
+    assert crowded["overlapping"]
+    assert far["cut"] == ["far"]
+    assert hollow["empty"] == 1
+
+
+def test_it_is_dark_where_that_is_preferred(measure, plan, report):
+    def brightness(colour):
+        return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+    text = page(plan, report), DESK
+    light, dark = (
+        [brightness(colour) for colour in measure(text, flags=flags)[0]["colours"]]
+        for flags in ((), (DARK,))
+    )
+    assert light[1] - light[0] > 500
+    assert dark[0] - dark[1] > 500
+
+
+def test_a_page_without_checks_renders(visit, measure, plan, report):
+    nothing = Plan("module:kernel", "linear_attention")
+    texts = (
+        page(nothing, Report(nothing.target, nothing.op, {}, {}, ())),
+        page(plan, replace(report, complete=False, checks=())),
+    )
+    for text in texts:
+        seen = visit(text)
+        assert (seen.console, seen.requests) == ([], [])
+    for found in measure(*((text, PHONE) for text in texts)):
+        assert (found["wider"], found["empty"]) == (0, 0)

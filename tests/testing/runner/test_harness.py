@@ -1,0 +1,298 @@
+"""The referee is mutated too: whatever breaks in it, something of ours notices."""
+
+import numpy as np
+import pytest
+
+from linkern.oracle import Bounded, exact
+from linkern.testing import Plan, verify
+from linkern.testing.checks import CHECKS, assertions
+from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.findings import Tally
+from linkern.testing.kernels.correct import CORRECT, quadratic
+from linkern.testing.kernels.mutants import FAULTY
+from linkern.testing.problems import strategies
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.runner import canaries, loop
+from linkern.testing.runner.loop import CheckFinished
+from linkern.testing.runner.results import CheckResult, Report
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+
+BFLOAT16 = {"accumulator_dtype": "bfloat16"}
+
+
+def judged(kernel, check, declared=None, **options):
+    """The result of one check, in one dtype and without shrinking."""
+    options = {"dtypes": ("float32",), "profile": "quick", "shrink": False, **options}
+    plan = Plan(
+        "test",
+        "linear_attention",
+        Contract.from_mapping(declared or {}),
+        checks=(check,),
+        diagnose=False,
+        function=kernel,
+        **options,
+    )
+    return next(e.result for e in loop.run(plan) if isinstance(e, CheckFinished))
+
+
+def ends_in_nan(query, key, value):
+    """Right, but for the last row of every head."""
+    output = quadratic(query, key, value)
+    output[..., -1:, :] = np.nan
+    return output
+
+
+def only_nan(query, key, value):
+    return np.full_like(quadratic(query, key, value), np.nan)
+
+
+def a_canary_survives():
+    return bool(canaries.failures(seed=0))
+
+
+def nan_passes():
+    return judged(ends_in_nan, "value_on_reals").verdict != "failed"
+
+
+def twice_the_bound_passes():
+    """Compare numbers that are chosen to be just beyond what is allowed."""
+    scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
+    shape = Shape(1, 1, 3, 3, 2, 2)
+    rng = np.random.default_rng(0)
+    problem = real_problem(scope, shape, "uniform", "normal", rng)
+    due = Bounded(np.ones((1, 1, 3, 2)), np.full((1, 1, 3, 2), 2.0**-15))
+    trial = Trial(None, Tally())
+    trial.require_within(due.output + due.bound, due, problem, "within the bound")
+    try:
+        trial.require_within(due.output + 2 * due.bound, due, problem, "beyond it")
+    except assertions.Violation:
+        return False
+    return True
+
+
+def float64_fails():
+    kernel = CORRECT["chunk_16"]
+    result = judged(kernel, "value_on_reals", dtypes=("float64",))
+    return result.verdict != "passed"
+
+
+def a_failure_is_no_exit_code():
+    failed = CheckResult("a_check", "a law", "failed")
+    return Report("a:kernel", "linear_attention", {}, {}, (failed,)).exit_code != 1
+
+
+def the_counterexample_is_none():
+    """Call the kernel again with what is reported, and compare with what is said."""
+    kernel = FAULTY["key_lost_at_chunk_edge"]
+    example = judged(kernel, "value_on_integers", shrink=True).counterexample
+    call = example.calls[-1]
+    output = kernel(*call.inputs.values())
+    if example.index is None or any(
+        i >= n for i, n in zip(example.index, output.shape, strict=True)
+    ):
+        return True
+    got = float(output[tuple(example.index)])
+    low, high = example.allowed
+    return got != example.got or low <= got <= high
+
+
+def wider_intervals(monkeypatch):
+    whole = assertions._interval
+    monkeypatch.setattr(assertions, "_interval", lambda o, b, d: whole(o, 10 * b, d))
+
+
+def lenient_with_nan(monkeypatch):
+    whole = Trial._judge
+
+    def judge(self, fine, ratio, got, *rest):
+        whole(self, fine | np.isnan(got), ratio, got, *rest)
+
+    monkeypatch.setattr(Trial, "_judge", judge)
+
+
+def nothing_is_judged(monkeypatch):
+    monkeypatch.setattr(Trial, "_judge", lambda *of: None)
+
+
+def nothing_is_searched(monkeypatch):
+    monkeypatch.setattr(loop, "search", lambda *of: None)
+
+
+def nothing_is_compared_bitwise(monkeypatch):
+    monkeypatch.setattr(Trial, "require_same", lambda *of: None)
+
+
+def nothing_is_counted(monkeypatch):
+    monkeypatch.setattr(Tally, "start", lambda self: self.calls.clear())
+
+
+def the_exit_code_is_lost(monkeypatch):
+    monkeypatch.setattr(Report, "exit_code", 0)
+
+
+def an_oracle_in_float32(monkeypatch):
+    whole = exact._recurrence
+
+    def narrow(*arrays, causal):
+        output, memory = whole(*(x.astype(np.float32) for x in arrays), causal=causal)
+        return output.astype(np.float64), memory.astype(np.float64)
+
+    monkeypatch.setattr(exact, "_recurrence", narrow)
+
+
+def inputs_of_zeros(monkeypatch):
+    for name in ("integer_problem", "real_problem"):
+        whole = getattr(strategies, name)
+
+        def zeros(*of, whole=whole):
+            made = whole(*of)
+            return made.with_inputs(value=np.zeros_like(made.value))
+
+        monkeypatch.setattr(strategies, name, zeros)
+
+
+def a_passing_example_is_shown(monkeypatch):
+    whole = loop.search
+
+    def search(plan, check, scope, target, tally):
+        try:
+            whole(plan, check, scope, target, tally)
+        except assertions.Violation:
+            Trial(target, tally).run(tally.problem.prefix(2))
+            raise
+
+    monkeypatch.setattr(loop, "search", search)
+
+
+MUTATIONS = [
+    (wider_intervals, twice_the_bound_passes),
+    (lenient_with_nan, nan_passes),
+    (nothing_is_judged, a_canary_survives),
+    (nothing_is_searched, a_canary_survives),
+    (nothing_is_compared_bitwise, a_canary_survives),
+    (nothing_is_counted, a_canary_survives),
+    (inputs_of_zeros, a_canary_survives),
+    (an_oracle_in_float32, float64_fails),
+    (the_exit_code_is_lost, a_failure_is_no_exit_code),
+    (a_passing_example_is_shown, the_counterexample_is_none),
+]
+
+
+@pytest.mark.parametrize(
+    "noticed", dict.fromkeys(n for _, n in MUTATIONS), ids=lambda n: n.__name__
+)
+def test_a_sound_referee_raises_no_alarm(noticed):
+    assert not noticed()
+
+
+@pytest.mark.parametrize(
+    ("mutate", "noticed"), MUTATIONS, ids=[m.__name__ for m, _ in MUTATIONS]
+)
+def test_every_mutation_of_the_referee_is_noticed(mutate, noticed, monkeypatch):
+    mutate(monkeypatch)
+    assert noticed()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_that_ran_no_example_is_not_passed(check, monkeypatch):
+    nothing_is_searched(monkeypatch)
+    result = judged(CORRECT["chunk_32_with_state"], check)
+    assert result.verdict in ("inconclusive", "unsupported")
+    assert result.message
+
+
+def test_an_empty_search_in_one_of_two_dtypes_is_not_passed(monkeypatch):
+    whole = loop.search
+
+    def search(plan, check, scope, target, tally):
+        if scope.dtype == "float32":
+            whole(plan, check, scope, target, tally)
+
+    monkeypatch.setattr(loop, "search", search)
+    both = judged(quadratic, "value_on_reals", dtypes=("float32", "float64"))
+    assert both.examples > 0
+    assert both.verdict == "inconclusive"
+
+
+COMPARING = [
+    "short_sequences",
+    "value_on_integers",
+    "value_on_reals",
+    "value_on_random_reals",
+    "row_normalisation",
+    "dimensions",
+    "long_sequences",
+    "causality",
+    "prefix",
+    "determinism",
+    "heads_independent",
+    "permutations",
+    "additivity_of_values",
+    "scaling_of_values",
+    "ranges",
+]
+
+
+@pytest.mark.parametrize("check", COMPARING)
+def test_nan_fails_wherever_outputs_are_compared(check):
+    assert judged(only_nan, check).verdict == "failed"
+
+
+@pytest.mark.parametrize("check", ["value_on_reals", "prefix"])
+def test_nan_fails_where_nothing_is_proved_too(check):
+    def kernel(query, key, value):
+        output = quadratic(query, key, value)
+        output[..., 130:, :] = np.nan  # by then h u is above one half
+        return output
+
+    declared = {**BFLOAT16, "min_length": 200}
+    assert judged(kernel, check, declared).verdict == "failed"
+
+
+@pytest.mark.parametrize("check", ["value_on_reals", "dimensions", "prefix"])
+def test_what_cannot_be_proved_is_inconclusive(check):
+    declared = {**BFLOAT16, "min_length": 200}
+    report = verify(
+        quadratic,
+        op="linear_attention",
+        contract=declared,
+        dtypes=("float32",),
+        profile="quick",
+        checks=[check],
+    )
+    assert report.verdict == "inconclusive"
+    assert report.exit_code == 3
+    assert "proved" in report.checks[0].message
+
+
+def test_a_defect_that_starts_where_proof_ends_does_not_pass():
+    def kernel(query, key, value):
+        output = quadratic(query, key, value)
+        output[..., 130:, :] = 0
+        return output
+
+    result = judged(kernel, "value_on_reals", {**BFLOAT16, "min_length": 200})
+    assert result.verdict != "passed"
+
+
+def facts(seed):
+    report = verify(
+        FAULTY["key_lost_at_chunk_edge"],
+        op="linear_attention",
+        profile="quick",
+        dtypes=("float32",),
+        checks=["value_on_integers", "causality", "value_on_reals"],
+        seed=seed,
+    ).to_json()
+    for check in report["checks"]:
+        del check["seconds"]
+    return report
+
+
+def test_the_same_seed_gives_the_same_report_and_another_one_other_examples():
+    first, again, other = facts(3), facts(3), facts(4)
+    assert first == again
+    drawn = [[c["ratios"] for c in report["checks"]] for report in (first, other)]
+    assert drawn[0] != drawn[1]

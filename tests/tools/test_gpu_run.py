@@ -1,0 +1,126 @@
+"""The run on a GPU, without one: each part ends as it ends, whatever the others do."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linkern import cli
+from linkern.bench.cuda.machine import Accelerator
+from linkern.testing import UsageError
+
+TOOLS = Path(__file__).parents[2] / "tools"
+HERE = Accelerator("none", "1", 2, 3, 4, 5, "here", "3", "0", {"numpy": "2"})
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module("gpu_run")
+
+
+def python(tool, name, text, **more):
+    return tool.Part(name, (sys.executable, "-c", text), **more)
+
+
+def ran(tool, folder, *parts, known=lambda name: None):
+    return tool.run_all(parts, folder, HERE, known)
+
+
+def test_one_failure_keeps_nobody_from_running(tool, tmp_path):
+    summary = ran(
+        tool,
+        tmp_path,
+        python(tool, "fails", "print('so it is'); raise SystemExit(3)"),
+        python(tool, "waits", "import time; time.sleep(99)", seconds=1),
+        tool.Part("nobody", ("/no/such/program",)),
+        tool.Part("watched", ("compute-sanitizer",), needs="compute-sanitizer"),
+        python(tool, "works", "print('well')"),
+    )
+    ended = {part.name: part for part in summary.parts}
+    verdicts = {name: part.verdict for name, part in ended.items()}
+    failed = dict.fromkeys(["fails", "waits", "nobody"], "failed")
+    assert verdicts == {**failed, "watched": "not run", "works": "well"}
+    assert ended["fails"].why == "exit code 3; see fails.txt"
+    assert ended["waits"].why == "not done after 1 s; see waits.txt"
+    assert ended["watched"].why == "compute-sanitizer is not on PATH"
+    assert not summary.good
+    assert (tmp_path / "fails.txt").read_text() == "so it is\n"
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert [part["name"] for part in written["parts"]] == list(ended)
+    assert written["machine"]["name"] == "none"
+    lines = (tmp_path / "summary.txt").read_text().splitlines()
+    assert lines[-1].split()[:2] == ["works", "well"]
+
+
+def test_what_is_missing_is_no_failure_but_nothing_is_no_success(tool, tmp_path):
+    absent = tool.Part("watched", ("x",), needs="x")
+    assert ran(tool, tmp_path, python(tool, "works", ""), absent).good
+    assert not ran(tool, tmp_path, absent).good
+    there = python(tool, "watched", "", needs="x")
+    assert ran(tool, tmp_path, there, known=lambda name: name).good
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_commands_are_understood(tool, tmp_path, quick):
+    """Every option of every command is one that it has."""
+    parts = tool.parts(tmp_path, quick=quick)
+    names = [part.name for part in parts]
+    assert len(set(names)) == len(names)
+    assert {"wrappers", "tests", "small", "memcheck", "racecheck", "bench"} < {*names}
+    for part in parts:
+        words = list(part.command)
+        assert all((TOOLS / Path(x).name).exists() for x in words if x.endswith(".py"))
+        if words[: len(tool.LINKERN)] == list(tool.LINKERN):
+            name, *given = words[len(tool.LINKERN) :]
+            context = cli.main.commands[name].make_context(name, given)
+            assert context.params["device"] == "cuda"
+            if name == "verify":
+                assert context.params["framework"] == "cupy"
+
+
+def test_without_a_gpu_it_says_so_and_exits_with_2(tool, monkeypatch, tmp_path, capsys):
+    def none():
+        raise UsageError("no GPU here")  # noqa: EM101
+
+    monkeypatch.setattr(tool, "this_device", none)
+    monkeypatch.setattr(tool, "require_this_code", lambda: None)
+    assert tool.main([str(tmp_path / "never")]) == 2
+    assert "no GPU here" in capsys.readouterr().out
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_code_of_another_folder_is_refused(tool, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    assert tool.main([str(tmp_path / "never")]) == 2
+    assert "python -m pip install -e ." in capsys.readouterr().out
+
+
+def test_one_part_alone(tool, monkeypatch, tmp_path):
+    monkeypatch.setattr(tool, "this_device", lambda: HERE)
+    monkeypatch.setattr(tool, "require_this_code", lambda: None)
+    parts = [python(tool, "a", ""), python(tool, "b", "raise SystemExit(1)")]
+    monkeypatch.setattr(tool, "parts", lambda folder, quick: parts)
+    assert tool.main([str(tmp_path), "--part", "a"]) == 0
+    assert tool.main([str(tmp_path)]) == 1
+    with pytest.raises(SystemExit):
+        tool.main([str(tmp_path), "--part", "c"])
+
+
+def test_small_calls_are_right_on_numpy_and_a_wrong_one_is_noticed(tool):
+    small = importlib.import_module("gpu_small")
+    seen = set()
+    for name, call, given in small.calls():
+        if not name.startswith("vjp") and given["query"].shape[2] > 80:
+            continue
+        seen.add(name.partition(",")[0])
+        exact = call(**{key: x.astype(np.float64) for key, x in given.items()})
+        found = call(**given)
+        limit = small.TOLERANCE[given["query"].dtype.name]
+        worst = [small.error(x, y) for x, y in zip(found, exact, strict=True)]
+        assert max(worst) <= limit, name
+        assert small.error(np.roll(found[0], 1, axis=-1), exact[0]) > limit
+    assert {"linear_attention", "gla", "vjp of simple_gla"} <= seen

@@ -1,0 +1,191 @@
+"""The rules that linkern is shown beside: each is seen to pass and to fail."""
+
+import importlib
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linkern.testing.kernels.correct import CORRECT
+from linkern.testing.kernels.mutants import FAULTY
+
+TOOLS = Path(__file__).parents[2] / "tools"
+DUE = np.linspace(0.5, 2.5, 240, dtype=np.float32).reshape(2, 3, 10, 4)
+KERNELS = {**CORRECT, **FAULTY}
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    """Import a script as it is imported when it runs: beside the others."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def rejected(tool):
+    """The rules that reject an array, `DUE` being the right one."""
+    rules = tool("other_rules")
+
+    def by(got, due=DUE, multiple=2.0):
+        # An ordinary implementation is off by 2^-20, relatively.
+        plain = due * due.dtype.type(1 + 2.0**-20)
+        pair = rules.Comparison(got, due, plain, multiple)
+        return {n for n, r in rules.AVAILABLE.items() if not rules.accepts(r, pair)}
+
+    return by
+
+
+def one_wrong(by, of=DUE):
+    """Return an array of which one entry is wrong."""
+    got = of.copy()
+    got[0, 0, 0, 0] += by
+    return got
+
+
+def without_gpucheck(names):
+    return names - {"gpucheck"}
+
+
+def test_all_accept_the_exact_array(rejected):
+    assert rejected(DUE.copy()) == set()
+
+
+def test_all_reject_an_array_of_another_size(rejected):
+    assert without_gpucheck(rejected(3 * DUE)) == {
+        "allclose 1e-2",
+        "allclose 1e-3",
+        "allclose 1e-4",
+        "torch",
+        "FLA",
+        "FLA in CI",
+        "FlashAttention",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "rules"),
+    [
+        (1e-6, set()),
+        (4e-6, set()),
+        (2e-5, {"torch", "FlashAttention"}),
+        (3e-4, {"torch", "FlashAttention", "allclose 1e-4"}),
+        (3e-3, {"torch", "FlashAttention", "allclose 1e-4", "allclose 1e-3"}),
+    ],
+)
+def test_each_rule_has_its_limit_at_the_worst_entry(rejected, error, rules):
+    assert without_gpucheck(rejected(one_wrong(error))) == rules
+
+
+def test_a_ratio_hides_what_is_wrong_in_one_place(rejected):
+    assert {"allclose 1e-2", "torch"} <= rejected(one_wrong(0.1))
+    assert not {"FLA", "FLA in CI"} & rejected(one_wrong(0.1))
+
+
+@pytest.mark.parametrize(
+    ("factor", "rules"),
+    [
+        (1.004, set()),
+        (1.006, {"FLA"}),
+        (1.02, {"FLA"}),
+        (1.2, {"FLA", "FLA in CI"}),
+    ],
+)
+def test_the_ratio_of_fla(rejected, factor, rules):
+    got = (DUE * factor).astype(np.float32)
+    assert {"FLA", "FLA in CI"} & rejected(got) == rules
+
+
+def test_what_is_below_a_millionth_passes_whatever_its_ratio(rejected):
+    small = np.full((2, 3), 1e-7, np.float32)
+    assert "FLA" not in rejected(9 * small, small)
+
+
+def test_flash_attention_compares_with_an_ordinary_implementation(rejected):
+    got = (DUE * np.float32(1 + 2.5 * 2.0**-20)).astype(np.float32)
+    assert "FlashAttention" in rejected(got)
+    assert "FlashAttention" not in rejected(got, multiple=3.0)
+
+
+def test_nan_passes_nowhere(rejected, tool):
+    assert rejected(one_wrong(np.nan)) == set(tool("other_rules").AVAILABLE)
+
+
+def test_rules_for_tensors_want_a_tensor_and_torch_its_dtype(rejected):
+    listed, wide = without_gpucheck(rejected(DUE.tolist())), DUE.astype(np.float64)
+    assert listed == {"torch", "FLA", "FLA in CI", "FlashAttention"}
+    assert without_gpucheck(rejected(wide)) == {"torch"}
+
+
+def test_a_transposed_array_passes_nowhere(rejected, tool):
+    turned = np.swapaxes(DUE, -1, -2)
+    assert rejected(turned) == set(tool("other_rules").AVAILABLE)
+
+
+@pytest.mark.parametrize("error", [0, 5e-6, 1.2e-5, 1.4e-5, 1e-2])
+def test_the_rule_of_torch_is_that_of_torch(rejected, torch, error):
+    got = (DUE + np.float32(error)).astype(np.float32)
+    try:
+        torch.testing.assert_close(torch.asarray(got), torch.asarray(DUE))
+        theirs = False
+    except AssertionError:
+        theirs = True
+    assert ("torch" in rejected(got)) == theirs
+
+
+@pytest.mark.skipif(not find_spec("gpucheck"), reason="gpucheck is not installed")
+def test_gpucheck_has_a_limit_for_each_dtype(rejected):
+    assert "gpucheck" not in rejected(one_wrong(1e-4))
+    assert "gpucheck" in rejected(one_wrong(3e-4))
+    assert "gpucheck" not in rejected(one_wrong(1e-6))
+    assert "gpucheck" in rejected(one_wrong(1e-6).astype(np.float64))
+
+
+def test_a_conventional_test_looks_at_gradients_and_states(tool):
+    conventional = tool("conventional")
+    case = conventional.cases("float32")[0]
+    kinds = {
+        "quadratic": 1,  # the output
+        "chunk_32_with_state": 7,  # memory, normalizer, halves, three gradients
+        "state_lacks_tail": 4,  # no gradients
+        "returns_list": 1,
+    }
+    for name, count in kinds.items():
+        assert len(list(conventional.comparisons(KERNELS[name], case))) == count, name
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("chunk_16", set()),
+        ("chunk_lost", {"FLA", "torch", "allclose 1e-2"}),
+        ("state_ignored", {"FLA", "torch", "allclose 1e-2"}),
+        ("gradients_swapped", {"FLA", "torch", "allclose 1e-2"}),
+    ],
+)
+def test_a_conventional_test_fails_what_it_can_see(tool, monkeypatch, name, law):
+    conventional = tool("conventional")
+    short = conventional.cases("float32")[:2]
+    monkeypatch.setattr(conventional, "cases", lambda dtype: short)
+    found = conventional.rejected_by(KERNELS[name], "float32")
+    assert law <= found
+    assert law or not found
+
+
+def test_the_page_counts_what_was_found(tool):
+    script = tool("side_by_side")
+    nobody = {name: set() for name in KERNELS}
+    by_hand = nobody | {
+        "chunk_lost": {"linkern", "FLA"},
+        "eps_1e-6": {"linkern", "torch"},
+        "eps_1e-10": {"linkern"},
+        "quadratic": {"torch"},
+    }
+    # torch rejects a correct kernel, so what it rejects besides is not caught.
+    assert script.caught_alone(by_hand) == ["eps_1e-6", "eps_1e-10"]
+    text = script.page({"float32": by_hand, "bfloat16": nobody})
+    most = len(FAULTY)
+    assert f"| **float32: mutants caught** | 3 of {most} | 0 of {most} " in text
+    assert f"- float32: 2 of {most} (`eps_1e-6`, `eps_1e-10`)." in text
+    assert "| `chunk_lost` | x |" in text
+    assert ("not installed" in text) == (find_spec("gpucheck") is None)

@@ -1,0 +1,237 @@
+"""Every kernel that a launch can ask for, found by planning calls that run nowhere.
+
+Nobody keeps a list: the planners themselves are asked, with one call of each kind, so
+that whoever compiles kernels beforehand compiles those that are launched.
+"""
+
+import mmap
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linkern import feature_maps
+from linkern.core.recurrence import Terms
+from linkern.decoding.cuda import CudaDecoder
+from linkern.kernels.cuda.attend import acts_on_entries, attend, feature_map_name
+from linkern.kernels.cuda.backward import pullback
+from linkern.kernels.cuda.launch import Array, Device, Launch
+from linkern.kernels.cuda.layouts import IO
+from linkern.kernels.cuda.plan import decode
+from linkern.kernels.cuda.plan.recurrent import recurrent
+
+__all__ = ["DryDevice", "Instance", "instances", "untouched"]
+
+# What decides between kernels: how many heads there are and how long they are, K and V.
+_LEADS = ((1, 1, 1), (1, 2, 65536), (4, 64, 512))
+_SIZES = (
+    *((16, 16), (20, 33), (32, 32), (64, 64), (64, 128), (128, 64)),
+    *((128, 128), (256, 64), (256, 256)),
+)
+# What a block may have: of GPUs for games, and of those for data centres since sm_90.
+_SHARED = (99 << 10, 227 << 10)
+_WIDE = ((1024, 1024),)  # of one head alone, since some planners copy the memory
+_MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
+
+
+class Instance(NamedTuple):
+    """One kernel with the arguments of its template.
+
+    Parameters
+    ----------
+    file, kernel : str
+        As in `linkern.kernels.cuda.launch.Launch`.
+    threads, shared : int
+        Of a block; the most that any launch asks for.
+    """
+
+    file: str
+    kernel: str
+    threads: int
+    shared: int
+
+
+class _Untouched(np.ndarray[Any, Any]):
+    """An array of which a copy is another that is not read, and that forgets."""
+
+    def __setitem__(self, place: Any, x: Any) -> None:
+        pass
+
+    def copy(self, order: Any = "C") -> Any:  # noqa: ARG002
+        return untouched(self.shape, self.dtype)
+
+    def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
+        return untouched(self.shape, dtype)
+
+
+def untouched(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an array of zeros in C order that takes no memory, however large.
+
+    Its pages are of this process alone, cannot be written and are never read, so
+    that the system keeps none for them.
+    """
+    kind: np.dtype[Any] = np.dtype(dtype)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    size = max(1, prod(shape) * kind.itemsize)
+    pages = mmap.mmap(-1, size, flags=private, prot=mmap.PROT_READ)
+    numbers = np.frombuffer(pages, np.uint8)[: prod(shape) * kind.itemsize]
+    return numbers.view(kind).reshape(shape).view(_Untouched)
+
+
+class DryDevice:
+    """A device that runs nothing and keeps what it was to run.
+
+    Attributes
+    ----------
+    library : str
+        Whose arrays it has.
+    multiprocessors : int
+        How many blocks would run at once: more than short calls have, fewer than most.
+    shared : int
+        Bytes of shared memory that a block may have.
+    launches : list of Launch
+        All of them, in order.
+    """
+
+    def __init__(self, shared: int = 99 << 10) -> None:
+        self.library, self.multiprocessors, self.shared = "numpy", 128, shared
+        self.launches: list[Launch] = []
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an array that takes no memory."""
+        found: Array = untouched(shape, dtype)
+        return found
+
+    def address(self, x: Any) -> int:
+        """Return where the first entry of an array would lie."""
+        found: int = x.__array_interface__["data"][0]
+        return found
+
+    def launch(self, launch: Launch) -> None:
+        """Keep a launch."""
+        self.launches.append(launch)
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], None]:
+        """Keep what `work` would launch, and return what keeps it again."""
+        before = len(self.launches)
+        work()
+        kept = self.launches[before:]
+        return lambda: self.launches.extend(kept)
+
+
+def instances() -> tuple[Instance, ...]:
+    """Return all kernels that launches ask for, each once, in order of their names."""
+    devices = [DryDevice(shared) for shared in _SHARED]
+    for device, plan in product(devices, _PLANS):
+        plan(device)
+    most: dict[tuple[str, str], Instance] = {}
+    for launch in chain.from_iterable(device.launches for device in devices):
+        key = (launch.file, launch.kernel)
+        known = most.get(key, Instance(*key, 0, 0))
+        most[key] = Instance(
+            *key,
+            threads=max(known.threads, launch.threads),
+            shared=max(known.shared, launch.shared),
+        )
+    return tuple(sorted(most.values()))
+
+
+def _plan_attention(device: Device) -> None:
+    """Plan causal sums in every dtype, size and way, and the way back from them."""
+    for inputs, feature_map in product(_inputs(), _MAPS):
+        attend(device, *inputs, feature_map=feature_map)
+        # Cotangents: of the output, which is as the values are, and of the state.
+        like: list[Any] = [inputs[i] for i in (2, 4, 5)]
+        partial(pullback, device, *inputs)(*like, feature_map=feature_map)
+
+
+def _inputs() -> Iterator[tuple[Any, ...]]:
+    """Yield query, key, value, log-decays or None, memory, normalizer or None."""
+    shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE)]
+    flags = product((False, True), (False, True))
+    for name, (lead, (features, values)), (decays, normalizes) in product(
+        IO, shapes, flags
+    ):
+        kind, heads = _dtype(name), lead[:-1]
+        real = np.float64 if name == "float64" else np.float32
+        yield (
+            untouched((*lead, features), kind),
+            untouched((*lead, features), kind),
+            untouched((*lead, values), kind),
+            untouched((*lead, 1), real) if decays else None,
+            untouched((*heads, features, values), real),
+            untouched((*heads, features), real) if normalizes else None,
+        )
+
+
+def _plan_recurrence(device: Device) -> None:
+    """Plan tokens one after the other, in every dtype, size and way."""
+    decays, erases = (None, "token", "feature"), (None, False, True)
+    ways = product(decays, erases, (False, True))
+    sizes = (*_SIZES, *_WIDE)
+    for name, (features, values), way in product(IO, sizes, ways):
+        decay, early_erase, early_read = way
+        kind, lead = _dtype(name), (2, 77)
+        real = np.float64 if name == "float64" else np.float32
+        row = untouched((*lead, features), kind)
+        fades = untouched((*lead, 1 if decay == "token" else features), real)
+        of = Terms(
+            row,
+            row,
+            untouched((*lead, values), kind),
+            log_decay=None if decay is None else fades,
+            erase=None if early_erase is None else row,
+            early_erase=bool(early_erase),
+            early_read=early_read,
+        )
+        recurrent(device, untouched((2, features, values), real), of)
+
+
+def _plan_decoding(device: Device) -> None:
+    """Plan a token of linear attention, in every dtype, size and way."""
+    sizes = (*_SIZES, *_WIDE, *((features, 32) for features in (1, 8, 48, 100)))
+    for name, (features, values), feature_map in product(IO, sizes, _MAPS):
+        for normalizes in (False, True):
+            decoder = CudaDecoder(
+                device,
+                batch_shape=(2, 3),
+                key_dim=features,
+                value_dim=values,
+                dtype=_dtype(name),
+                feature_map=feature_map,
+                normalize=normalizes,
+            )
+            row = untouched((2, 3, features), _dtype(name))
+            decoder.step(row, row, untouched((2, 3, values), _dtype(name)))
+
+
+def _plan_forgetting(device: Device) -> None:
+    """Plan steps with a decay, which a decoder has none of."""
+    for name, feature_map, size in product(IO, _MAPS, (32, 64, 128, 256)):
+        for normalizes in (False, True):
+            real = np.dtype(np.float64 if name == "float64" else np.float32)
+            state = decode.zeros(device, 2, size, 64, real, normalize=normalizes)
+            key, value = (untouched((1, 2, n), _dtype(name)) for n in (size, 64))
+            rows = (key, key, value, value, untouched((1, 2), real))
+            options: Any = {"feature_map": feature_map_name(feature_map), "scale": None}
+            device.launch(decode.plan(device, state, *rows, **options))
+
+
+def _dtype(name: str) -> Any:
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes  # noqa: PLC0415 -- an optional package
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+# Whoever adds a way to launch kernels adds here a function that plans all its kinds.
+_PLANS: tuple[Callable[[Device], None], ...] = (
+    _plan_attention,
+    _plan_recurrence,
+    _plan_decoding,
+    _plan_forgetting,
+)
