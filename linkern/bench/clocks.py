@@ -28,26 +28,17 @@ _TICKS = 0.08
 
 @dataclass(frozen=True)
 class Timed:
-    """One turn.
+    """One turn."""
 
-    Parameters
-    ----------
-    seconds : float
-        Of one call: the median of the turn.
-    calls : int
-        How many were timed.
-    foreign : float
-        Share of all cores that other processes used meanwhile; 0 if not known.
-    by : str
-        On a GPU "graph", or "events" and why there was no graph.
-    spans, span_seconds : tuple
-        Tokens that were timed together, and the seconds of each span.
-    """
-
+    # Of one call: the median of the turn.
     seconds: float
+    # Number of timed calls.
     calls: int
+    # Share of all cores that other processes used meanwhile; 0 if not known.
     foreign: float = 0.0
+    # On a GPU: "graph", or "events" and why there was no graph.
     by: str = ""
+    # Of a generator: tokens that were timed together, and the seconds of each span.
     spans: tuple[tuple[int, int], ...] = ()
     span_seconds: tuple[float, ...] = ()
 
@@ -76,23 +67,10 @@ class Prepared(Protocol):
 def timed(
     call: Call, window: float, clock: Callable[[], float] = time.perf_counter
 ) -> Timed:
-    """Repeat a call for some seconds of the host's clock.
+    """Repeat a call for some seconds of the host's clock; one call is always made.
 
-    Parameters
-    ----------
-    call : callable
-        The timed call, without arguments.
-    window : float
-        Seconds that the turn lasts at least; one call is always made. The first call
-        of a turn wakes up the processor and fills its caches: where there are three or
-        more, it does not count.
-    clock : callable
-        Time in seconds.
-
-    Returns
-    -------
-    Timed
-        Of this turn.
+    The first call of a turn wakes up the processor and fills its caches: it does not
+    count where there are three or more.
     """
     taken: list[float] = []
     others, begin = _others_seconds(), clock()
@@ -123,18 +101,11 @@ def _others_seconds() -> float | None:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A call on the host, which returns when its result is complete.
-
-    Parameters
-    ----------
-    call : callable
-        The timed call, without arguments.
-    read : callable
-        From its result to NumPy arrays ``(B, H, T, dim)``: the output, or the output
-        and the gradients of query, key and value.
-    """
+    """A call on the host, which returns when its result is complete."""
 
     call: Call
+    # From its result to NumPy arrays ``(B, H, T, dim)``: the output, or the output and
+    # the gradients of query, key and value.
     read: Callable[[Any], list[Real]]
 
     def answer(self, rows: list[int]) -> list[Real]:

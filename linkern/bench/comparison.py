@@ -16,21 +16,12 @@ _SAME = ("processor", "cores", "system", "python", "blas", "libraries")
 
 @dataclass(frozen=True)
 class Change:
-    """Difference between one peer's times in two runs.
-
-    Parameters
-    ----------
-    row : Row
-        Of the new run.
-    seconds : Spread
-        New time over old time.
-    relative : Spread or None
-        The same of times in units of the product of two matrices, measured in the same
-        rounds: a machine that is slower altogether is divided out.
-    """
+    """Difference between one peer's times in two runs: new over old."""
 
     row: Row
     seconds: Spread
+    # The same of times in units of the product of two matrices, measured in the same
+    # rounds: a machine that is slower altogether is divided out.
     relative: Spread | None
 
     @property

@@ -42,22 +42,11 @@ def _saved(
 
 
 def draw_run(run: Run, path: Path) -> None:
-    """Draw a run on a CPU and write the figure.
+    """Draw a run on a CPU and write the figure; the ending of the file says its format.
 
-    Parameters
-    ----------
-    run : Run
-        Time and crossover are those of its first task that has several lengths,
-        `causal` if it is there.
-    path : pathlib.Path
-        A file; its ending says the format, such as ``.png`` or ``.svg``.
-
-    Raises
-    ------
-    ImportError
-        If Matplotlib is not installed.
-    ValueError
-        If Matplotlib does not write the format.
+    Time and crossover are those of its first task that has several lengths, `causal` if
+    it is there. Raises `ImportError` without Matplotlib, and `ValueError` for a format
+    that it does not write.
     """
     with _saved(path, 1, 3, (17, 5.5)) as ((roofline, times, crossing),):
         names = [task.name for task in run.tasks()]
@@ -70,10 +59,7 @@ def draw_run(run: Run, path: Path) -> None:
 
 
 def draw_generation(run: Run, path: Path) -> None:
-    """Draw time and memory of generating against length and write the figure.
-
-    Parameters and errors are those of `draw_run`; each setting has a row of panels.
-    """
+    """Draw time and memory of generating against length, as `draw_run`."""
     tasks = run.tasks()
     with _saved(path, len(tasks), 2, (10, 4.5 * len(tasks))) as panels:
         for task, (time, memory) in zip(tasks, panels, strict=True):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from linkern.bench.cuda.machine import Accelerator
+from linkern.bench.goals import Outcome, outcomes
 from linkern.bench.machine import Machine
-from linkern.bench.outcomes import Outcome, outcomes
 from linkern.bench.records import Row, Run
 from linkern.bench.suites import Suite
 from linkern.bench.timing import Spread
@@ -107,14 +107,10 @@ def _share(x: Outcome) -> dict[str, Any]:
 
 
 def read_run(path: Path, suite: Suite) -> Run:
-    """Read a run of a suite that `write_run` wrote.
+    """Return a run of a suite that `write_run` wrote.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If the file has another schema, or is damaged.
+    Raises `OSError` if the file cannot be read, and `ValueError` if it has another
+    schema or is damaged.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -1,76 +1,113 @@
-"""Goals: numbers that linkern sets out to reach. The numbers are data of each suite."""
+"""Goals of a suite: the numbers that a run reached for each."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["Goal", "shown"]
+from linkern.bench.records import Run
+from linkern.bench.suites import Goal, shown
+from linkern.bench.tasks import OURS
+
+__all__ = ["Outcome", "outcomes"]
 
 
 @dataclass(frozen=True)
-class Goal:
-    """One number to be reached.
+class Outcome:
+    """The number that a run reached for a goal at one length."""
 
-    Parameters
-    ----------
-    task : str
-        Name of the task.
-    lengths : tuple of int
-        The lengths it is set for; all that were measured if empty.
-    quantity : {"speed", "peak", "copying", "seconds", "extra", "saving", "exponent"}
-        Speed relative to others; the share of the GEMM peak, or of copying; seconds;
-        bytes beside inputs and outputs; those of others relative to them; the power of
-        the length that time grows with.
-    least, most : float or None
-        Bounds of the number.
-    against : tuple of str
-        The others: the best of these, or of all that compute the same.
-    whom : str
-        The others in words.
-    """
+    goal: Goal
+    # None for a number fitted over all lengths.
+    length: int | None
+    # None if it was not measured.
+    value: float | None
+    # The peer that it was compared with, if any.
+    peer: str = ""
 
-    task: str
-    lengths: tuple[int, ...]
-    quantity: str
-    least: float | None = None
-    most: float | None = None
-    against: tuple[str, ...] = ()
-    whom: str = "the fastest peer"
+    @property
+    def verdict(self) -> str:
+        """The verdict in one word: "met", "missed", or "not measured"."""
+        if self.value is None:
+            return "not measured"
+        return "met" if self.goal.met(self.value) else "missed"
 
-    def text(self) -> str:
-        """Return the goal in words."""
-        bounds = [
-            f"{word} {shown(x, self.quantity)}"
-            for word, x in (("at least", self.least), ("at most", self.most))
-            if x is not None
-        ]
-        subject = _WORDS[self.quantity].format(whom=self.whom)
-        return f"{subject} {' and '.join(bounds)}"
-
-    def met(self, x: float) -> bool:
-        """Return True if a number is within the bounds."""
-        low, high = self.least, self.most
-        return (low is None or x >= low) and (high is None or x <= high)
+    def reached(self) -> str:
+        """Return the value as text, and the peer it was compared with."""
+        if self.value is None:
+            return "-"
+        whom = f" ({self.peer})" if self.peer else ""
+        return shown(self.value, self.goal.quantity) + whom
 
 
-_WORDS = MappingProxyType(
+Reached = tuple[float | None, str]
+
+
+def outcomes(run: Run) -> tuple[Outcome, ...]:
+    """Return the outcome of every goal whose task and length the run has."""
+    results: list[Outcome] = []
+    for goal in run.suite.goals:
+        measured = run.lengths(goal.task)
+        lengths = [x for x in measured if x in (goal.lengths or measured)]
+        if goal.quantity == "exponent":
+            power = run.exponent(goal.task, OURS)
+            results += [Outcome(goal, None, power)] if lengths else []
+            continue
+        reached = _QUANTITIES[goal.quantity]
+        results += [Outcome(goal, x, *reached(run, goal, x)) for x in lengths]
+    return tuple(results)
+
+
+def _speed(run: Run, goal: Goal, length: int) -> Reached:
+    if "linkern-one-thread" in goal.against:
+        other = run.row(goal.task, length, goal.against[0])
+    else:
+        other = run.fastest(goal.task, length, goal.against)
+    ratio = None if other is None else run.ratio(other)
+    if other is None or ratio is None:
+        return None, ""
+    return ratio.median, other.peer
+
+
+def _peak(run: Run, goal: Goal, length: int) -> Reached:
+    row = run.row(goal.task, length, OURS)
+    share = None if row is None else run.fraction(row)
+    return (None if share is None else share.median), ""
+
+
+def _copying(run: Run, goal: Goal, length: int) -> Reached:
+    row = run.row(goal.task, length, OURS)
+    return (None if row is None else run.floor(row)), ""
+
+
+def _seconds(run: Run, goal: Goal, length: int) -> Reached:
+    seconds = run.seconds(goal.task, length, OURS)
+    return (None if seconds is None else seconds.median), ""
+
+
+def _extra(run: Run, goal: Goal, length: int) -> Reached:
+    row = run.row(goal.task, length, OURS)
+    return (None if row is None else row.extra_bytes), ""
+
+
+def _saving(run: Run, goal: Goal, length: int) -> Reached:
+    ours, _ = _extra(run, goal, length)
+    known = [
+        (row.extra_bytes, row.peer)
+        for row in run.peers(goal.task, length)
+        if row.peer in goal.against and row.extra_bytes
+    ]
+    if not known or not ours:
+        return None, ""
+    least, peer = min(known)
+    return least / ours, peer
+
+
+_QUANTITIES: Mapping[str, Callable[[Run, Goal, int], Reached]] = MappingProxyType(
     {
-        "speed": "times as fast as {whom}:",
-        "peak": "share of the GEMM peak:",
-        "copying": "share of copying:",
-        "seconds": "time:",
-        "extra": "memory beside inputs and outputs:",
-        "saving": "times less memory than {whom}:",
-        "exponent": "power of the length that time grows with:",
+        "speed": _speed,
+        "peak": _peak,
+        "copying": _copying,
+        "seconds": _seconds,
+        "extra": _extra,
+        "saving": _saving,
     }
 )
-
-
-def shown(x: float, quantity: str) -> str:
-    """Return a number in the unit of its quantity."""
-    if quantity in ("peak", "copying"):
-        return f"{100 * x:.1f} %"
-    if quantity == "seconds":
-        return f"{1e6 * x:.4g} us"
-    if quantity == "extra":
-        return f"{x / 2**20:.1f} MiB"
-    return f"{x:.2f}" + ("x" if quantity in ("speed", "saving") else "")

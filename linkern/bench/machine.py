@@ -35,34 +35,21 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Machine:
-    """Processor, system, libraries and threads.
-
-    Parameters
-    ----------
-    processor : str
-        Its name.
-    cores : int
-        The cores that this process may use.
-    system, python, linkern : str
-        Names and versions.
-    libraries : dict of str to str
-        Version of each array library installed.
-    blas : str
-        The library with which NumPy multiplies matrices.
-    threads : dict of str to str
-        Variables that set the number of threads; libraries choose without them.
-    load : float or None
-        The number of running processes, on average over the last minute.
-    """
+    """Processor, system, libraries and threads."""
 
     processor: str
+    # The cores that this process may use.
     cores: int
     system: str
     python: str
     linkern: str
+    # Versions of the array libraries that are installed.
     libraries: dict[str, str]
+    # The library with which NumPy multiplies matrices.
     blas: str
+    # Variables that set the number of threads; libraries choose without them.
     threads: dict[str, str]
+    # Running processes on average over the last minute.
     load: float | None
 
     def lines(self) -> tuple[str, ...]:

@@ -20,16 +20,6 @@ _CLEAR = Path("/proc/self/clear_refs")
 def peak_by_tracing(call: Callable[[], object]) -> int:
     """Return the peak in bytes of all that Python and NumPy allocate during a call.
 
-    Parameters
-    ----------
-    call : callable
-        Without arguments.
-
-    Returns
-    -------
-    int
-        Bytes above what was allocated before.
-
     Examples
     --------
     >>> import numpy as np
@@ -52,18 +42,7 @@ def peak_by_tracing(call: Callable[[], object]) -> int:
 
 
 def peak_by_growth(call: Callable[[], object]) -> int | None:
-    """Return the growth of the process during a call in bytes; None if not on Linux.
-
-    Parameters
-    ----------
-    call : callable
-        Without arguments.
-
-    Returns
-    -------
-    int or None
-        Growth of the resident memory, at its highest.
-    """
+    """Return the growth of the process during a call in bytes; None if not on Linux."""
     gc.collect()
     if not sys.platform.startswith("linux"):
         return None

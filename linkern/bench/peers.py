@@ -22,50 +22,31 @@ GEMM, COPY, SOFTMAX = "gemm", "copy", "torch-sdpa"
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to compute a task.
+    """One way to compute a task."""
 
-    Parameters
-    ----------
-    name, summary : str
-        As in ``--peer``; a description in a few words.
-    prepare : str
-        ``package.module:function`` below `linkern.bench`. The function takes `Inputs`,
-        a `Task` and `options`, and returns a `Prepared`.
-    kinds : tuple of str
-        Kinds of task that it can do.
-    needs : tuple of str
-        Modules without which it is left out.
-    options : mapping
-        Keyword arguments of `prepare`.
-    dtypes : tuple of str
-        Dtypes that it can compute in.
-    meaning : str
-        Its function, as in `linkern.bench.reference.answers`. "The fastest peer" is one
-        of those that return attention.
-    longest : int or None
-        Length above which it is left out: it would take minutes, or all memory.
-    multiple : int
-        Lengths have to be multiples of it.
-    tasks : tuple of str or None
-        The only tasks that it takes part in; None for all of its kinds.
-    threads : int or None
-        The most threads, whatever the task says.
-    traced : bool
-        True if `tracemalloc` sees its memory.
-    """
-
+    # As in ``--peer``; a description in a few words.
     name: str
     summary: str
+    # ``package.module:function`` below `linkern.bench`: from `Inputs`, a `Task` and
+    # `options` to a `Prepared`.
     prepare: str
+    # Kinds of task that it can do; modules without which it is left out.
     kinds: tuple[str, ...]
     needs: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ("float32", "float64")
+    # Its function, as in `linkern.bench.reference.answers`. "The fastest peer" is one
+    # of those that return attention.
     meaning: Meaning = "attention"
+    # Length above which it would take minutes, or all memory.
     longest: int | None = 65536
+    # Lengths have to be multiples of it.
     multiple: int = 1
+    # The only tasks that it takes part in; None for all of its kinds.
     tasks: tuple[str, ...] | None = None
+    # The most threads, whatever the task says.
     threads: int | None = None
+    # True if `tracemalloc` sees its memory.
     traced: bool = False
 
     def function(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from linkern.bench.cpu.limits import ORDER
 from linkern.bench.peers import COPY, GEMM, SOFTMAX
-from linkern.bench.scaling import Span, exponent, overtaken
+from linkern.bench.scaling import Span, exponent, is_whole, overtaken
 from linkern.bench.suites import Suite
 from linkern.bench.tasks import OURS, Task
 from linkern.bench.timing import Spread
@@ -20,53 +20,40 @@ FOREIGN = 0.08
 
 @dataclass(frozen=True)
 class Row:
-    """Measurements of one peer for one task at one length.
-
-    Parameters
-    ----------
-    task, length, peer, summary : str, int, str, str
-        Names of task and peer; tokens.
-    threads : int
-        Given to the peer.
-    seconds : Spread or None
-        Of one call, of one token where they come singly, or of generating all tokens;
-        None if it was not timed.
-    error : float or None
-        Largest difference from the float64 answer, over its largest number.
-    remark : str
-        Why it was not timed; empty if it was.
-    extra_bytes : int or None
-        The most memory that one call takes beside inputs and outputs; of generating,
-        that preparation and the last token take. None if unknown.
-    extra_by : {"tracemalloc", "resident memory"}
-        How that was measured.
-    foreign : float
-        Share of the processor that others used meanwhile; median of the turns.
-    timed_by : str
-        On a GPU "graph", or "events" and why there was no graph.
-    spans, span_seconds : tuple
-        Of generating: tokens that were timed together, and the lowest seconds of all
-        rounds for each span, since other work on the machine only adds to so short a
-        time.
-    held_bytes : int or None
-        Of generating: kept from one token to the next, at the end.
-    """
+    """Measurements of one peer for one task at one length."""
 
     task: str
     length: int
     peer: str
     summary: str
     threads: int = 1
+    # Of one call, of one token where they come singly, or of generating all tokens;
+    # None if it was not timed.
     seconds: Spread | None = None
+    # Largest difference from the float64 answer, over its largest number.
     error: float | None = None
+    # Why it was not timed; empty if it was.
     remark: str = ""
+    # The most memory that one call takes beside inputs and outputs, or that preparation
+    # and the last token take of a generator; None if unknown.
     extra_bytes: int | None = None
+    # Source of the memory: "tracemalloc" or "resident memory".
     extra_by: str = "tracemalloc"
+    # Share of the processor that others used meanwhile; median of the turns.
     foreign: float = 0.0
+    # On a GPU: "graph", or "events" and why there was no graph.
     timed_by: str = ""
+    # Of a generator: tokens that were timed together, and the lowest seconds of all
+    # rounds for each span, since other work only adds to so short a time; bytes that it
+    # keeps between tokens, at the end.
     spans: tuple[Span, ...] = ()
     span_seconds: tuple[float, ...] = ()
     held_bytes: int | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """True if the spans leave tokens out, so that the time is an estimate."""
+        return not is_whole(self.spans, self.length)
 
 
 @dataclass(frozen=True)

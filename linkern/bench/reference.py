@@ -36,25 +36,11 @@ def judged_rows(length: int, count: int = 48) -> list[int]:
 
 
 def answers(inputs: Inputs, kind: Kind, meaning: str, rows: list[int]) -> list[Real]:
-    """Return some tokens of the output, and of the gradients if `kind` asks for them.
+    """Return some tokens of the output in float64, ``(B, H, rows, dim)``.
 
-    Parameters
-    ----------
-    inputs : Inputs
-        Inputs of the peer.
-    kind : {"causal", "full", "gradient", "decode"}
-        Of the task. A gradient returns the output and the gradients of query, key
-        and value.
-    meaning : {"attention", "sums", "exponential", "softmax"}
-        Linear attention with ``elu(x) + 1``; its numerator alone; linear attention with
-        ``exp(x)``; softmax attention.
-    rows : list of int
-        Tokens to return.
-
-    Returns
-    -------
-    list of array (B, H, rows, dim)
-        float64.
+    A gradient returns the gradients of query, key and value too. `meaning` is
+    "attention" with ``elu(x) + 1``; its numerator alone, "sums"; linear attention with
+    ``exp(x)``, "exponential"; or "softmax" attention.
     """
     batch, heads = inputs.query.shape[:2]
     by_head = [

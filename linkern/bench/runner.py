@@ -20,7 +20,7 @@ Progress = Callable[[str], object]
 
 
 @dataclass
-class _Entrant:
+class _Candidate:
     """A peer, its worker, and its turns."""
 
     peer: Peer
@@ -50,7 +50,7 @@ def run(
     progress: Progress | None = None,
     start: Callable[[int], Worker] = Process,
 ) -> Iterator[tuple[Row, ...]]:
-    """Measure peers at all lengths of some tasks.
+    """Measure peers at all lengths of some tasks, and yield the rows of each task.
 
     On a CPU all peers take turns. On a GPU they follow one another: the arrays of two
     may not fit into its memory, and nobody else uses it meanwhile. The limits are timed
@@ -60,16 +60,12 @@ def run(
     ----------
     tasks : sequence of (Task, sequence of int)
         Tasks, and the lengths of each.
-    peers : sequence of Peer
-        Peers; those that cannot do a task, or are not installed, are passed over.
+    peers, limits : sequence of Peer
+        Those that cannot do a task, or are not installed, are passed over.
     schedule : Schedule, optional
         Number and length of the turns.
-    limits : sequence of Peer
-        The limits of the machine, which take part in every task.
-    threads : int
-        Of every peer, unless its task says otherwise.
-    seed : int
-        Of the inputs.
+    threads, seed : int
+        Of every peer, unless its task says otherwise; of the inputs.
     attempts : int
         The most repetitions of a turn during which others use the processor; the
         quietest counts.
@@ -77,29 +73,24 @@ def run(
         Called with a line of text before each step.
     start : callable
         From a number of threads to a worker.
-
-    Yields
-    ------
-    tuple of Row
-        For each task: length by length, in the order of the peers, limits last.
     """
     plan = _Plan(schedule or Schedule(), attempts, progress or str)
     # A worker is kept from one task to the next: some take seconds to start.
-    known: dict[tuple[str, int], _Entrant] = {}
+    known: dict[tuple[str, int], _Candidate] = {}
     with ExitStack() as stack:
 
-        def entrant(peer: Peer, count: int) -> _Entrant:
+        def candidate(peer: Peer, count: int) -> _Candidate:
             key = (peer.name, min(peer.threads or count, count))
             if key not in known:
                 worker = Lazy(partial(start, key[1]))
                 stack.callback(worker.close)
-                known[key] = _Entrant(peer, key[1], worker)
+                known[key] = _Candidate(peer, key[1], worker)
             return known[key]
 
         for task, lengths in tasks:
             count = task.threads or threads
-            able = [entrant(x, count) for x in peers if takes_part(x, task)]
-            bounds = [entrant(x, count) for x in limits if takes_part(x, task)]
+            able = [candidate(x, count) for x in peers if takes_part(x, task)]
+            bounds = [candidate(x, count) for x in limits if takes_part(x, task)]
             rows: list[Row] = []
             for length in lengths:
                 if task.device == "cuda":
@@ -113,65 +104,65 @@ def run(
 
 
 def _one_by_one(
-    able: Sequence[_Entrant],
-    limits: Sequence[_Entrant],
+    able: Sequence[_Candidate],
+    limits: Sequence[_Candidate],
     which: tuple[Task, int, int],
     plan: _Plan,
 ) -> list[Row]:
-    """Measure each entrant alone; the limits twice, before and after the others."""
+    """Measure each candidate alone; the limits twice, before and after the others."""
     judge = reference.Judge(*which)
     rows: dict[str, Row] = {}
-    for entrant in (*limits, *able, *limits):
-        judged = _judged([entrant], judge, plan)
-        (row,) = _timed([entrant], judged, which[0], plan)
+    for candidate in (*limits, *able, *limits):
+        judged = _judged([candidate], judge, plan)
+        (row,) = _timed([candidate], judged, which[0], plan)
         before = rows.pop(row.peer, None)
         rows[row.peer] = row if before is None else _joined(before, row)
     return list(rows.values())
 
 
 def _judged(
-    entrants: Sequence[_Entrant], judge: reference.Judge, plan: _Plan
+    candidates: Sequence[_Candidate], judge: reference.Judge, plan: _Plan
 ) -> list[Row]:
     """Prepare peers and compare their answers with the reference."""
     rows = []
-    for entrant in entrants:
-        peer, task = entrant.peer, judge.task
+    for candidate in candidates:
+        peer, task = candidate.peer, judge.task
         plan.tell(f"{task.name}, {judge.length}: {peer.name} is judged")
         row = Row(
-            *(task.name, judge.length, peer.name, peer.summary, entrant.threads),
+            *(task.name, judge.length, peer.name, peer.summary, candidate.threads),
             extra_by="tracemalloc" if peer.traced else "resident memory",
         )
-        rows.append(_verdict(row, entrant, judge))
+        rows.append(_verdict(row, candidate, judge))
     return rows
 
 
-def _verdict(row: Row, entrant: _Entrant, judge: reference.Judge) -> Row:
+def _verdict(row: Row, candidate: _Candidate, judge: reference.Judge) -> Row:
     """Add the error, or why the peer is not timed."""
-    peer, task = entrant.peer, judge.task
-    entrant.turns = []
+    peer, task = candidate.peer, judge.task
+    candidate.turns = []
     reason = left_out(peer, judge.length)
     if reason is not None:
         return replace(row, remark=reason)
     order = (peer, task, judge.length, judge.seed, judge.rows)
     try:
-        rows = entrant.worker.ask("prepare", *order)
+        rows = candidate.worker.ask("prepare", *order)
     except Failed as failure:
         return replace(row, remark=f"failed: {failure}")
     if peer.meaning in ("limit", "unjudged"):
         return row
     error = judge.error(rows, peer.meaning)
     if not error <= reference.ALLOWED[task.dtype]:
-        entrant.worker.release()
+        candidate.worker.release()
         return replace(row, error=error, remark=f"wrong: off by {error:.2g}")
     return replace(row, error=error)
 
 
 def _timed(
-    entrants: Sequence[_Entrant], judged: Sequence[Row], task: Task, plan: _Plan
+    candidates: Sequence[_Candidate], judged: Sequence[Row], task: Task, plan: _Plan
 ) -> list[Row]:
     """Let those that were right take turns, and add the times and the memory."""
     rows = {row.peer: row for row in judged}
-    ready = {e.peer.name: e for e in entrants if not rows[e.peer.name].remark}
+    ready = {e.peer.name: e for e in candidates if not rows[e.peer.name].remark}
     failures: dict[str, str] = {}
 
     def tell(what: str, name: str) -> None:
@@ -179,39 +170,39 @@ def _timed(
 
     interleaved(
         {
-            name: partial(_turn, entrant, plan, failures)
-            for name, entrant in ready.items()
+            name: partial(_turn, candidate, plan, failures)
+            for name, candidate in ready.items()
         },
         plan.schedule,
         partial(tell, "time"),
     )
-    for name, entrant in ready.items():
+    for name, candidate in ready.items():
         if name in failures:
             rows[name] = replace(rows[name], remark=failures[name])
             continue
         tell("memory", name)
-        rows[name] = _measured(rows[name], entrant, task)
-        entrant.worker.release()
+        rows[name] = _measured(rows[name], candidate, task)
+        candidate.worker.release()
     return list(rows.values())
 
 
-def _turn(entrant: _Entrant, plan: _Plan, failures: dict[str, str]) -> None:
+def _turn(candidate: _Candidate, plan: _Plan, failures: dict[str, str]) -> None:
     """Take one turn: the quietest of a few, if others were busy."""
-    if entrant.peer.name in failures:
+    if candidate.peer.name in failures:
         return
     tries: list[Timed] = []
     try:
         while len(tries) < plan.attempts and (not tries or tries[-1].foreign > FOREIGN):
-            tries.append(entrant.worker.ask("turn", plan.schedule.window))
+            tries.append(candidate.worker.ask("turn", plan.schedule.window))
     except Failed as failure:
-        failures[entrant.peer.name] = f"failed: {failure}"
+        failures[candidate.peer.name] = f"failed: {failure}"
         return
-    entrant.turns.append(min(tries, key=lambda turn: turn.foreign))
+    candidate.turns.append(min(tries, key=lambda turn: turn.foreign))
 
 
-def _measured(row: Row, entrant: _Entrant, task: Task) -> Row:
+def _measured(row: Row, candidate: _Candidate, task: Task) -> Row:
     """Add the times, and the memory of one more call."""
-    limit, turns = entrant.peer.meaning == "limit", entrant.turns
+    limit, turns = candidate.peer.meaning == "limit", candidate.turns
     shared = 1 if limit else task.steps(row.length)
     spans = zip(*(turn.span_seconds for turn in turns), strict=True)
     row = replace(
@@ -225,7 +216,7 @@ def _measured(row: Row, entrant: _Entrant, task: Task) -> Row:
     if limit or task.device == "cuda":
         return row
     try:
-        with _fresh(entrant, task, row.length) as worker:
+        with _fresh(candidate, task, row.length) as worker:
             peak: Peak = worker.ask("peak")
     except Failed:
         return row
@@ -233,19 +224,19 @@ def _measured(row: Row, entrant: _Entrant, task: Task) -> Row:
 
 
 @contextmanager
-def _fresh(entrant: _Entrant, task: Task, length: int) -> Iterator[Lazy]:
+def _fresh(candidate: _Candidate, task: Task, length: int) -> Iterator[Lazy]:
     """Lend a worker that has done nothing else, where allocations can be traced.
 
     Memory that an earlier call keeps for the next one would be missed. The growth of a
     process is clearer after a first call, which loads libraries.
     """
-    if not entrant.peer.traced:
-        yield entrant.worker
+    if not candidate.peer.traced:
+        yield candidate.worker
         return
-    entrant.worker.release()  # inputs may be a large part of all memory
-    fresh = entrant.worker.another()
+    candidate.worker.release()  # inputs may be a large part of all memory
+    fresh = candidate.worker.another()
     try:
-        fresh.ask("prepare", entrant.peer, task, length, 0, [])
+        fresh.ask("prepare", candidate.peer, task, length, 0, [])
         yield fresh
     finally:
         fresh.close()

@@ -49,24 +49,11 @@ def prefixes(length: int, count: int) -> tuple[Span, ...]:
 
 
 def integral(spans: Sequence[Span], seconds: Sequence[float], length: int) -> float:
-    """Return the seconds for all tokens from the seconds for some spans.
+    """Return the seconds for all tokens from the seconds for some spans, in order.
 
-    Parameters
-    ----------
-    spans : sequence of (int, int)
-        Tokens ``start`` to before ``stop``, in order; the last ends at `length`.
-    seconds : sequence of float
-        Of each span.
-    length : int
-        Number of tokens.
-
-    Returns
-    -------
-    float
-        The sum, if the spans leave nothing out; else the cost of each token lies on the
-        straight line between its neighbours. For a cost that grows like the square of
-        the position, `m` evenly spaced single tokens give ``1 / (2 (m - 1)^2)`` too
-        much.
+    The sum, if the spans leave nothing out; else the cost of each token lies on the
+    straight line between its neighbours. For a cost that grows like the square of the
+    position, `m` evenly spaced single tokens give ``1 / (2 (m - 1)^2)`` too much.
 
     Examples
     --------
@@ -105,18 +92,9 @@ def crossover(
 ) -> int | None:
     """Return the length from which on generating takes `ours` less than `theirs`.
 
-    Parameters
-    ----------
-    spans : sequence of (int, int)
-        Consecutive spans from 0.
-    ours, theirs : sequence of float
-        Seconds for each span.
-
-    Returns
-    -------
-    int or None
-        The length, between the ends of two spans on the straight line; the end of the
-        first span if `ours` is less from the start; None if it is not, up to the end.
+    All are seconds of consecutive spans from 0. The length is between the ends of two
+    spans on the straight line; the end of the first span if `ours` is less from the
+    start; None if it is not, up to the end.
 
     Examples
     --------
@@ -140,18 +118,8 @@ def overtaken(
 ) -> int | None:
     """Return the length from which on `ours` is less than `theirs`.
 
-    Parameters
-    ----------
-    lengths : sequence of int
-        Increasing.
-    ours, theirs : sequence of float
-        Seconds at each length.
-
-    Returns
-    -------
-    int or None
-        On the straight line between two lengths, both axes logarithmic; the first
-        length if `ours` is less from the start; None if it is not at the last.
+    It is on the straight line between two lengths, both axes logarithmic; the first
+    length if `ours` is less from the start; None if it is not at the last.
 
     Examples
     --------

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from rich.table import Table
 
 from linkern.bench.comparison import Change
-from linkern.bench.outcomes import Outcome, outcomes
+from linkern.bench.goals import Outcome, outcomes
 from linkern.bench.peers import SOFTMAX
 from linkern.bench.records import FOREIGN, Row, Run
 from linkern.bench.tasks import OURS, Task
@@ -29,16 +29,10 @@ Columns = Mapping[str, Callable[[Run, Row, Spread], str]]
 
 
 def new_table(title: str, left: str, right: str, order: str = "") -> Table:
-    """Return an empty table; names of columns are separated by "|".
+    """Return an empty table of columns that are aligned to the left or to the right.
 
-    Parameters
-    ----------
-    title : str
-        Above the table.
-    left, right : str
-        Columns aligned to the left and to the right; only the one called "goal" wraps.
-    order : str
-        All columns in order; those on the left first, if empty.
+    Names are separated by "|"; only the column "goal" wraps. `order` has all columns in
+    order, if those on the left are not first.
     """
     table = Table(title=title, title_justify="left")
     names = (order or "|".join(filter(None, (left, right)))).split("|")
@@ -95,36 +89,50 @@ _COLUMNS: Mapping[str, Columns] = MappingProxyType(
             "error": _error,
             "by": lambda _run, row, _: row.timed_by.partition(":")[0],
         },
+        "generation": {
+            "seconds": lambda _, row, x: _spread(x) + (" *" if row.sampled else ""),
+            "tokens/s": lambda _, row, x: number(row.length / x.median),
+            "time / baseline": lambda run, row, _: _spread(run.ratio(row)),
+            "held": lambda _run, row, _: _bytes(row.held_bytes),
+            "peak": lambda _run, row, _: (
+                ("" if row.extra_by == "tracemalloc" else "~") + _bytes(row.extra_bytes)
+            ),
+        },
     }
 )
 
 
 def task_table(run: Run, task: Task) -> Table:
-    """Return all rows of one task on a CPU or a GPU."""
-    columns, cpu = _COLUMNS[run.suite.name], run.suite.name == "cpu"
-    title = (
-        f"{task.name}: {task.summary}; "
-        f"B = {task.batch}, H = {task.heads}, K = V = {task.dim}, {task.dtype}"
-    )
-    if cpu:
-        title += f"; threads: {task.threads or run.threads}"
-        title += ", for each token" if task.kind == "decode" else ""
-    right = "|".join(columns)
-    table = new_table(
-        title, "contestant", f"tokens|{right}", f"tokens|contestant|{right}"
-    )
+    """Return all rows of one task."""
+    columns = _COLUMNS[run.suite.name]
+    right = "|".join(columns).replace("baseline", task.baseline)
+    order = f"tokens|contestant|{right}"
+    table = new_table(_title(run, task), "contestant", f"tokens|{right}", order)
+    limits = {"cpu": ("limits", "GEMM, copying"), "cuda": ("limit", "copying")}
     for length in run.lengths(task.name):
         for row in run.peers(task.name, length):
-            cells = (str(row.length), row.peer)
+            name = row.summary if task.kind == "generate" else row.peer
+            cells = (str(row.length), name)
             if row.seconds is None:
                 table.add_row(*cells, row.remark.partition(":")[0].split()[0])
             else:
                 shown = (cell(run, row, row.seconds) for cell in columns.values())
                 table.add_row(*cells, *shown)
-        words = ("limits", "GEMM, copying") if cpu else ("limit", "copying")
-        table.add_row(*words, _limits(run, task.name, length))
+        if run.suite.name in limits:
+            table.add_row(*limits[run.suite.name], _limits(run, task.name, length))
         table.add_section()
     return table
+
+
+def _title(run: Run, task: Task) -> str:
+    if task.kind == "generate":
+        return task.summary
+    shape = f"B = {task.batch}, H = {task.heads}, K = V = {task.dim}, {task.dtype}"
+    title = f"{task.name}: {task.summary}; {shape}"
+    if run.suite.name == "cuda":
+        return title
+    each = ", for each token" if task.kind == "decode" else ""
+    return f"{title}; threads: {task.threads or run.threads}{each}"
 
 
 def _limits(run: Run, task: str, length: int) -> str:
@@ -250,6 +258,23 @@ def seconds_text(spread: Spread) -> str:
         number(x / scale) for x in (spread.median, spread.low, spread.high)
     )
     return f"{middle} ({low}-{high}) {unit}"
+
+
+def _spread(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    if spread.low == spread.high:
+        return number(spread.median)
+    low, high = number(spread.low), number(spread.high)
+    return f"{number(spread.median)} ({low}-{high})"
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return "?"
+    if count >= 2**20:
+        return f"{number(count / 2**20)} MiB"
+    return f"{count / 2**10:.0f} KiB"
 
 
 def number(x: float) -> str:

@@ -23,48 +23,29 @@ DISTINCT_HEADS = 3
 
 @dataclass(frozen=True)
 class Task:
-    """One kind of call at one shape, at several lengths.
-
-    Parameters
-    ----------
-    name, summary : str
-        As in ``--task``; a description in a few words.
-    kind : {"causal", "full", "gradient", "decode", "generate"}
-        A causal call, a noncausal call, the gradients of a causal call, decoding token
-        by token, or generating token by token beside other kinds of attention.
-    lengths, quick : tuple of int
-        Tokens ``T``, and those of a quick run.
-    batch, heads, dim : int
-        ``B`` and ``H``, and ``K = V``.
-    dtype : str
-        Of inputs and outputs.
-    threads : int or None
-        Number of threads; None for that of the run.
-    default : bool
-        True if it runs without being named.
-    device : {"cpu", "cuda"}
-        On a GPU few heads are drawn and repeated, and gradients exclude the forward
-        pass.
-    baseline : str
-        Name of the peer that all ratios are relative to.
-    layers, samples : int
-        Of a generating model; tokens timed of a peer that recomputes every token.
-    """
+    """One kind of call at one shape, at several lengths."""
 
     name: str
     summary: str
+    # Causal; noncausal; gradients of a causal call; token by token; generating token by
+    # token beside other kinds of attention.
     kind: Kind
+    # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
     batch: int = 1
     heads: int = 8
     dim: int = 64
     dtype: str = "float32"
+    # None for those of the run.
     threads: int | None = None
+    # False if it must be named to run.
     default: bool = True
     quick: tuple[int, ...] = (512, 1024)
+    # On a GPU few heads are drawn and repeated, and gradients exclude the forward pass.
     device: Literal["cpu", "cuda"] = "cpu"
+    # The peer that ratios are relative to.
     baseline: str = OURS
-    layers: int = 1
+    # Tokens timed of a generator that recomputes every token.
     samples: int = 12
 
     def steps(self, length: int) -> int:
@@ -113,13 +94,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of every peer.
-
-    Parameters
-    ----------
-    query, key, value, cotangent : array (B, H, T, dim)
-        NumPy arrays; `cotangent` is that of the output, empty if the task has none.
-    """
+    """NumPy arrays ``(B, H, T, dim)``; the cotangent is empty if a task has none."""
 
     query: Real
     key: Real

@@ -58,27 +58,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Number and length of the turns.
-
-    Parameters
-    ----------
-    rounds : int
-        Turns of each task.
-    budget : float
-        Seconds after which a task gets no further round; it always has one.
-    pause : float
-        Seconds before each turn: threads of the one before stop spinning.
-    clock, sleep : callable
-        Time in seconds, and waiting for it.
-    window : float
-        Seconds that a turn lasts at least: short calls are repeated.
-    """
+    """Number and length of the turns."""
 
     rounds: int = 7
+    # Seconds after which a task gets no further round; it always has one.
     budget: float = 5.0
+    # Seconds before each turn: threads of the one before stop spinning.
     pause: float = 0.08
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
+    # Seconds that a turn lasts at least: short calls are repeated.
     window: float = 0.25
 
 
@@ -89,19 +78,7 @@ def interleaved(
 ) -> dict[str, list[T]]:
     """Run tasks in turns and return the samples of each in order.
 
-    Parameters
-    ----------
-    tasks : mapping of str to callable
-        Each takes one sample when called, and returns it.
-    schedule : Schedule
-        Number and length of the turns.
-    before : callable
-        Called with the name of a task before each of its turns.
-
-    Returns
-    -------
-    dict of str to list
-        The samples of each task.
+    `before` is called with the name of a task before each of its turns.
     """
     samples: dict[str, list[T]] = {name: [] for name in tasks}
     spent = dict.fromkeys(tasks, 0.0)

@@ -89,13 +89,7 @@ class Process:
 
 
 class Lazy:
-    """A worker started by its first order, and again by the next one after a failure.
-
-    Parameters
-    ----------
-    start : callable
-        Returns a `Worker`.
-    """
+    """A worker started by its first order, and by the next one after a failure."""
 
     def __init__(self, start: Callable[[], Worker]) -> None:
         self._start = start

@@ -16,7 +16,7 @@ from linkern.bench import files, reference, runner, tables
 from linkern.bench.clocks import Timed
 from linkern.bench.cuda import CUDA, machine
 from linkern.bench.cuda.machine import Accelerator
-from linkern.bench.outcomes import outcomes
+from linkern.bench.goals import outcomes
 from linkern.bench.peers import COPY
 from linkern.bench.records import Row, Run
 from linkern.bench.tasks import OURS, Task, drawn

@@ -6,7 +6,6 @@ import pytest
 from linkern.bench import memory
 from linkern.bench.generation import generator
 from linkern.bench.generation.generator import Generator, Spans
-from linkern.bench.generation.results import sampled
 from linkern.bench.runner import run
 from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule, Spread, interleaved
@@ -69,7 +68,7 @@ def test_a_state_is_run_from_first_to_last(clock):
     made, generated = costing(clock, "state", lambda i: 2.0 + i)
     (row,) = measure([made], [200], schedule(clock, rounds=2))
     assert row.seconds == Spread(20300, 20300, 20300, 2)
-    assert not sampled(row)
+    assert not row.sampled
     assert row.remark == ""
     # Sessions of another length warm up; the last token is for memory.
     turns = [x for x in generated if x[0] == 200][:-1]
@@ -89,7 +88,7 @@ def test_a_state_is_run_from_first_to_last(clock):
 def test_recomputing_is_sampled_and_summed(clock):
     made, generated = costing(clock, "again", lambda i: 3.0 * i, recomputes=True)
     (row,) = measure([made], [1000], schedule(clock, rounds=1), samples=5)
-    assert sampled(row)
+    assert row.sampled
     assert len(row.spans) == 5
     assert row.seconds.median == pytest.approx(3 * 999 * 1000 / 2, rel=1e-12)
     assert sum(x[0] == 1000 for x in generated) == 6
@@ -98,7 +97,7 @@ def test_recomputing_is_sampled_and_summed(clock):
 def test_short_lengths_are_exact_even_if_recomputed(clock):
     made, _ = costing(clock, "again", lambda i: i**3, recomputes=True)
     (row,) = measure([made], [8], schedule(clock, rounds=1), samples=12)
-    assert not sampled(row)
+    assert not row.sampled
     assert row.seconds.median == sum(i**3 for i in range(8))
 
 

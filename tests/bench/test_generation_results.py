@@ -16,14 +16,11 @@ from linkern.bench.generation.results import (
     to_json,
     write_json,
 )
-from linkern.bench.generation.tables import (
-    generation_notes,
-    generation_table,
-    published_table,
-)
+from linkern.bench.generation.tables import generation_notes, published_table
 from linkern.bench.machine import this_machine
 from linkern.bench.records import Row, Run
 from linkern.bench.suites import Suite
+from linkern.bench.tables import task_table
 from linkern.bench.tasks import Task
 from linkern.bench.timing import Spread
 
@@ -91,7 +88,7 @@ def test_the_crossover_is_between_sums(result):
 def test_the_table_and_its_notes_show_all_numbers(result):
     console = Console(width=200, record=True, file=None)
     with console.capture() as captured:
-        console.print(generation_table(result, TASK))
+        console.print(task_table(result, TASK))
     text = captured.get()
     for word in ("cache, summary", "900 (450-1800) *", "0.889", "~2 KiB", "1 KiB"):
         assert word in text

@@ -9,8 +9,8 @@ from rich.console import Console
 from linkern.bench import comparison, files, tables
 from linkern.bench.cpu import CPU
 from linkern.bench.figures import draw_run
+from linkern.bench.goals import outcomes
 from linkern.bench.machine import this_machine
-from linkern.bench.outcomes import outcomes
 from linkern.bench.peers import COPY, GEMM, SOFTMAX
 from linkern.bench.records import Row, Run
 from linkern.bench.scaling import overtaken

@@ -2,9 +2,8 @@
 
 from linkern.bench.cpu.limits import COPIED
 from linkern.bench.cpu.peers import LIMITS, PEERS
-from linkern.bench.goals import Goal
 from linkern.bench.peers import SOFTMAX
-from linkern.bench.suites import Suite
+from linkern.bench.suites import Goal, Suite
 from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from linkern.bench.cuda.cupy_peers import COPIED
 from linkern.bench.cuda.peers import LIMIT, PEERS
-from linkern.bench.goals import Goal
-from linkern.bench.suites import Suite
+from linkern.bench.suites import Goal, Suite
 from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule
 

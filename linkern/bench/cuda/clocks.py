@@ -39,15 +39,8 @@ class Clock(Protocol):
 class DeviceCalls:
     """Calls on a GPU, timed in turns by its own clock.
 
-    Parameters
-    ----------
-    clock : Clock
-        The stream that they run on, and its time.
-    calls : sequence of callable
-        The same call on different arrays, so that no cache holds the inputs of the
-        next one. They do not wait.
-    answer : callable
-        From rows to some tokens of what the calls return, as `Prepared.answer`.
+    They are the same on different arrays, so that no cache holds the inputs of the next
+    one, and do not wait. `answer` is that of `Prepared`.
     """
 
     def __init__(

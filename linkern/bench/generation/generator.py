@@ -26,25 +26,17 @@ _MOST = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Generator(Peer):
-    """One way to generate, in this process.
+    """One way to generate, in this process."""
 
-    Parameters
-    ----------
-    start : callable
-        From a length to a session that can generate that many tokens.
-    generate : callable
-        ``generate(session, start, stop)`` generates these tokens. For a token whose
-        predecessors the session never saw, it must do the same work as if it had: this
-        is how memory is measured.
-    held : callable
-        From a session to the bytes that it keeps from one token to the next.
-    recomputes : bool
-        True if every token recomputes all before it.
-    """
-
+    # From a length to a session that can generate that many tokens.
     start: Callable[[int], Any]
+    # ``generate(session, start, stop)`` generates these tokens. For a token whose
+    # predecessors the session never saw, it must do the same work as if it had: this is
+    # how memory is measured.
     generate: Callable[[Any, int, int], object]
+    # From a session to the bytes that it keeps from one token to the next.
     held: Callable[[Any], int]
+    # True if every token recomputes all before it.
     recomputes: bool = False
     prepare: str = ""
     kinds: tuple[str, ...] = ("generate",)
@@ -58,19 +50,7 @@ class Generator(Peer):
 
 
 class Spans:
-    """A generator at one length, prepared to generate all tokens or samples of them.
-
-    Parameters
-    ----------
-    generator : Generator
-        Generates.
-    length : int
-        Tokens.
-    samples : int
-        Tokens that a generator which recomputes generates of them.
-    clock : callable
-        Time in seconds.
-    """
+    """A generator at one length, prepared to generate all tokens or samples of them."""
 
     def __init__(
         self,

@@ -34,18 +34,6 @@ def whole_models(
     Every model is `linkern.transformer` with random weights, and reads tokens that were
     drawn beforehand: sampling its own would cost all of them the same.
 
-    Parameters
-    ----------
-    width, depth, heads : int
-        Of every model.
-    seed : int
-        Of weights and tokens.
-
-    Returns
-    -------
-    tuple of Generator
-        The baseline ``model-linear`` first.
-
     Examples
     --------
     >>> [generator.name for generator in whole_models(width=8, depth=1, heads=2)]

@@ -61,17 +61,7 @@ def attention_alone(
 ) -> tuple[Generator, ...]:
     """Return the ways to generate with one layer of attention, float32, batch 1.
 
-    Parameters
-    ----------
-    heads, dim : int
-        Of the layer; keys and values have the same `dim`.
-    seed : int
-        Of the tokens.
-
-    Returns
-    -------
-    tuple of Generator
-        The baseline ``linear`` first; PyTorch where it is installed.
+    The baseline ``linear`` is first; PyTorch takes part where it is installed.
 
     Examples
     --------

@@ -17,39 +17,23 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class QuotedRow:
-    """One method of a table.
+    """One method of a table."""
 
-    Parameters
-    ----------
-    method : str
-        As in the paper.
-    images_per_second : float
-        On a GPU, each method with the batch that suits it.
-    cpu_seconds, gpu_seconds : float
-        For one image, batch 1.
-    """
-
+    # As in the paper.
     method: str
+    # On a GPU, each method with the batch that suits it.
     images_per_second: float
+    # For one image, batch 1.
     cpu_seconds: float
     gpu_seconds: float
 
 
 @dataclass(frozen=True)
 class QuotedTable:
-    """Generating the images of one data set.
-
-    Parameters
-    ----------
-    name : str
-        The data set.
-    length, layers : int
-        Tokens of an image; layers of the model, each with 8 heads of 32.
-    rows : tuple of QuotedRow
-        The methods.
-    """
+    """Generating the images of one data set."""
 
     name: str
+    # Tokens of an image; layers of the model, each with 8 heads of 32.
     length: int
     layers: int
     rows: tuple[QuotedRow, ...]

@@ -7,18 +7,13 @@ from typing import Any
 from linkern.bench import files
 from linkern.bench.generation.published_figures import SOURCE, TABLES
 from linkern.bench.records import Row, Run
-from linkern.bench.scaling import crossover, exponent, is_whole
+from linkern.bench.scaling import crossover, exponent
 from linkern.bench.tasks import Task
 
-__all__ = ["crossovers", "exponents", "sampled", "to_json", "write_json"]
+__all__ = ["crossovers", "exponents", "to_json", "write_json"]
 
 # Below this position a token costs the calls of functions, whatever it attends to.
 _FIT_FROM = 64
-
-
-def sampled(row: Row) -> bool:
-    """Return True if the spans leave tokens out, so that the time is an estimate."""
-    return not is_whole(row.spans, row.length)
 
 
 def longest(run: Run, task: Task) -> dict[str, Row]:
@@ -86,7 +81,7 @@ def _row(run: Run, row: Row) -> dict[str, Any]:
         "seconds": asdict(seconds),
         "spans": row.spans,
         "span_seconds": row.span_seconds,
-        "sampled": sampled(row),
+        "sampled": row.sampled,
         "held_bytes": row.held_bytes,
         "peak_bytes": row.extra_bytes,
         "peak_by": row.extra_by,

@@ -1,42 +1,14 @@
-"""Tables for a terminal: generating, and the published figures."""
+"""Notes on generating for a terminal, and the published figures."""
 
 from rich.table import Table
 
 from linkern.bench.generation.published_figures import SOURCE, TABLES
-from linkern.bench.generation.results import crossovers, exponents, longest, sampled
-from linkern.bench.records import Row, Run
-from linkern.bench.tables import new_table, number
+from linkern.bench.generation.results import crossovers, exponents, longest
+from linkern.bench.records import Run
+from linkern.bench.tables import new_table
 from linkern.bench.tasks import Task
-from linkern.bench.timing import Spread
 
-__all__ = ["generation_notes", "generation_table", "published_table"]
-
-
-def generation_table(run: Run, task: Task) -> Table:
-    """Return all rows of one setting."""
-    columns = f"seconds|tokens/s|time / {task.baseline}|held|peak"
-    order = f"tokens|contestant|{columns}"
-    table = new_table(task.summary, "contestant", f"tokens|{columns}", order)
-    for length in run.lengths(task.name):
-        for row in run.peers(task.name, length):
-            table.add_row(*_cells(run, row))
-        table.add_section()
-    return table
-
-
-def _cells(run: Run, row: Row) -> tuple[str, ...]:
-    ratio, seconds = run.ratio(row), row.seconds
-    assert seconds is not None
-    peak = "?" if row.extra_bytes is None else _bytes(row.extra_bytes)
-    return (
-        str(row.length),
-        row.summary,
-        _spread(seconds) + (" *" if sampled(row) else ""),
-        number(row.length / seconds.median),
-        "" if ratio is None else _spread(ratio),
-        _bytes(row.held_bytes or 0),
-        peak if row.extra_by == "tracemalloc" else f"~{peak}",
-    )
+__all__ = ["generation_notes", "published_table"]
 
 
 def generation_notes(run: Run, task: Task) -> tuple[str, ...]:
@@ -49,7 +21,7 @@ def generation_notes(run: Run, task: Task) -> tuple[str, ...]:
         )
     ]
     rows = [row for row in run.rows if row.task == task.name]
-    counts = sorted({len(row.spans) for row in rows if sampled(row)})
+    counts = sorted({len(row.spans) for row in rows if row.sampled})
     if counts:
         counted = " or ".join(map(str, counts))
         lines.append(
@@ -85,16 +57,3 @@ def published_table() -> Table:
             )
         table.add_section()
     return table
-
-
-def _spread(spread: Spread) -> str:
-    if spread.low == spread.high:
-        return number(spread.median)
-    low, high = number(spread.low), number(spread.high)
-    return f"{number(spread.median)} ({low}-{high})"
-
-
-def _bytes(count: int) -> str:
-    if count >= 2**20:
-        return f"{number(count / 2**20)} MiB"
-    return f"{count / 2**10:.0f} KiB"

@@ -25,15 +25,7 @@ class _Session:
 def generators(
     starting: Callable[..., Any], tasks: tuple[str, ...]
 ) -> tuple[Generator, ...]:
-    """Return the generators with a preallocated cache, and without a cache.
-
-    Parameters
-    ----------
-    starting : callable
-        From a function of tokens to one of a length.
-    tasks : tuple of str
-        Tasks that they take part in.
-    """
+    """Return the generators with a preallocated cache, and without a cache."""
     return (
         Generator(
             *("torch-cache", "softmax cached, torch"),

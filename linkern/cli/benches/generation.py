@@ -10,16 +10,13 @@ from rich.console import Console
 from linkern.bench.figures import draw_generation, require_matplotlib
 from linkern.bench.generation import LENGTHS, generation_suite
 from linkern.bench.generation.results import write_json
-from linkern.bench.generation.tables import (
-    generation_notes,
-    generation_table,
-    published_table,
-)
+from linkern.bench.generation.tables import generation_notes, published_table
 from linkern.bench.machine import this_machine
 from linkern.bench.peers import Peer
 from linkern.bench.records import Row, Run
 from linkern.bench.runner import run
 from linkern.bench.suites import Suite
+from linkern.bench.tables import task_table
 from linkern.bench.worker import LocalWorker
 from linkern.cli.benches.measuring import named
 from linkern.cli.benches.terminal import progress, say
@@ -73,7 +70,7 @@ def generation(**options: Any) -> None:
         result = _measured(suite, _chosen(suite, options["names"]), options)
         say(console, *result.machine.lines())
         for task in result.tasks():
-            console.print(generation_table(result, task))
+            console.print(task_table(result, task))
             say(console, *generation_notes(result, task))
         console.print(published_table())
         if options["json_path"] is not None:
