@@ -1,8 +1,6 @@
 """Goals of a suite: the numbers that a run reached for each."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from linkern.bench.records import Run
 from linkern.bench.suites import Goal, shown
@@ -51,7 +49,7 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
             power = run.exponent(goal.task, OURS)
             results += [Outcome(goal, None, power)] if lengths else []
             continue
-        reached = _QUANTITIES[goal.quantity]
+        reached = {"speed": _speed, "saving": _saving}.get(goal.quantity, _of_linkern)
         results += [Outcome(goal, x, *reached(run, goal, x)) for x in lengths]
     return tuple(results)
 
@@ -67,47 +65,24 @@ def _speed(run: Run, goal: Goal, length: int) -> Reached:
     return ratio.median, other.peer
 
 
-def _peak(run: Run, goal: Goal, length: int) -> Reached:
+def _of_linkern(run: Run, goal: Goal, length: int) -> Reached:
     row = run.row(goal.task, length, OURS)
-    share = None if row is None else run.fraction(row)
-    return (None if share is None else share.median), ""
-
-
-def _copying(run: Run, goal: Goal, length: int) -> Reached:
-    row = run.row(goal.task, length, OURS)
-    return (None if row is None else run.floor(row)), ""
-
-
-def _seconds(run: Run, goal: Goal, length: int) -> Reached:
-    seconds = run.seconds(goal.task, length, OURS)
-    return (None if seconds is None else seconds.median), ""
-
-
-def _extra(run: Run, goal: Goal, length: int) -> Reached:
-    row = run.row(goal.task, length, OURS)
-    return (None if row is None else row.extra_bytes), ""
+    if row is None:
+        return None, ""
+    if goal.quantity in ("copying", "extra"):
+        return (run.floor(row) if goal.quantity == "copying" else row.extra_bytes), ""
+    spread = run.fraction(row) if goal.quantity == "peak" else row.seconds
+    return (None if spread is None else spread.median), ""
 
 
 def _saving(run: Run, goal: Goal, length: int) -> Reached:
-    ours, _ = _extra(run, goal, length)
+    ours = run.row(goal.task, length, OURS)
     known = [
         (row.extra_bytes, row.peer)
         for row in run.peers(goal.task, length)
         if row.peer in goal.against and row.extra_bytes
     ]
-    if not known or not ours:
+    if not known or ours is None or not ours.extra_bytes:
         return None, ""
     least, peer = min(known)
-    return least / ours, peer
-
-
-_QUANTITIES: Mapping[str, Callable[[Run, Goal, int], Reached]] = MappingProxyType(
-    {
-        "speed": _speed,
-        "peak": _peak,
-        "copying": _copying,
-        "seconds": _seconds,
-        "extra": _extra,
-        "saving": _saving,
-    }
-)
+    return least / ours.extra_bytes, peer

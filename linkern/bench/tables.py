@@ -28,17 +28,15 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 Columns = Mapping[str, Callable[[Run, Row, Spread], str]]
 
 
-def new_table(title: str, left: str, right: str, order: str = "") -> Table:
-    """Return an empty table of columns that are aligned to the left or to the right.
-
-    Names are separated by "|"; only the column "goal" wraps. `order` has all columns in
-    order, if those on the left are not first.
-    """
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table; ">" aligns a column to the right, only "goal" wraps."""
     table = Table(title=title, title_justify="left")
-    names = (order or "|".join(filter(None, (left, right)))).split("|")
-    for name in names:
-        aligned = "right" if name in right.split("|") else "left"
-        table.add_column(name, justify=aligned, no_wrap=name != "goal")  # type: ignore[arg-type]
+    for column in columns:
+        name = column.removeprefix(">")
+        right = name != column
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=name != "goal"
+        )
     return table
 
 
@@ -105,9 +103,8 @@ _COLUMNS: Mapping[str, Columns] = MappingProxyType(
 def task_table(run: Run, task: Task) -> Table:
     """Return all rows of one task."""
     columns = _COLUMNS[run.suite.name]
-    right = "|".join(columns).replace("baseline", task.baseline)
-    order = f"tokens|contestant|{right}"
-    table = new_table(_title(run, task), "contestant", f"tokens|{right}", order)
+    right = (">" + name.replace("baseline", task.baseline) for name in columns)
+    table = new_table(_title(run, task), ">tokens", "contestant", *right)
     limits = {"cpu": ("limits", "GEMM, copying"), "cuda": ("limit", "copying")}
     for length in run.lengths(task.name):
         for row in run.peers(task.name, length):
@@ -159,8 +156,7 @@ def goals_table(run: Run) -> Table | None:
         return _shares_of_copying(run, results)
     if not results:
         return None
-    order = "task|tokens|goal|reached|verdict"
-    table = new_table("goals", "task|goal|verdict", "tokens|reached", order)
+    table = new_table("goals", "task", ">tokens", "goal", ">reached", "verdict")
     for x in results:
         length = "all" if x.length is None else str(x.length)
         table.add_row(x.goal.task, length, x.goal.text(), x.reached(), x.verdict)
@@ -168,9 +164,8 @@ def goals_table(run: Run) -> Table | None:
 
 
 def _shares_of_copying(run: Run, results: tuple[Outcome, ...]) -> Table:
-    right = "tokens|at least|reached"
-    order = f"task|{right}|fastest peer|verdict"
-    table = new_table("goals: the share of copying", "", right, order)
+    columns = ("task", ">tokens", ">at least", ">reached", "fastest peer", "verdict")
+    table = new_table("goals: the share of copying", *columns)
     for x in results:
         assert x.length is not None
         shares = (x.goal.least, x.value)
@@ -233,7 +228,8 @@ def changes_table(old: Run, changes: tuple[Change, ...]) -> Table:
         f"since commit {old.commit or 'unknown'}; faster, slower: the ranges of "
         "time / GEMM time do not overlap, 3 rounds or more"
     )
-    table = new_table(title, "task|tokens|contestant|time|time / GEMM time|verdict", "")
+    columns = ("task", "tokens", "contestant", "time", "time / GEMM time", "verdict")
+    table = new_table(title, *columns)
     for x in changes:
         relative = "" if x.relative is None else f"x {x.relative.median:.2f}"
         cells = (str(x.row.length), x.row.peer, f"x {x.seconds.median:.2f}", relative)

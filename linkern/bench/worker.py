@@ -1,4 +1,4 @@
-"""The worker itself: it prepares one peer, judges by its rows, repeats and times it.
+"""Worker of one peer: it prepares the call, answers, repeats and times it.
 
 Each peer has a process of its own, because the threads of one library go on spinning
 after a call and would take a core from the next. Orders come as pickles through

@@ -62,7 +62,7 @@ def test_without_matplotlib_the_extra_is_named_before_anything_runs(monkeypatch)
     assert "pip install linkern[plot]" in result.output
 
 
-def test_what_runs_without_being_named(monkeypatch):
+def test_default_tasks(monkeypatch):
     seen = []
 
     def told(tasks, peers, schedule, **options):

@@ -154,7 +154,7 @@ def test_calls_take_turns(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", MADE_UP)
-def test_a_clock_read_too_early_is_noticed(monkeypatch, name):
+def test_a_clock_read_too_early_is_caught(monkeypatch, name):
     monkeypatch.setattr(Event, "synchronize", lambda self: None)
     with pytest.raises(AssertionError, match="before the device was done"):
         law_calls_take_turns(monkeypatch, name)

@@ -121,7 +121,7 @@ def test_copying_copies_and_answers_nothing():
     assert LIMIT.meaning == "limit"
 
 
-def test_heads_are_drawn_few_and_none_is_like_its_neighbour():
+def test_neighbouring_heads_differ():
     task = small("causal", "float16")
     inputs = drawn(task, 5, 0)
     assert inputs.query.shape == (1, DISTINCT_HEADS, 5, 16)
@@ -165,7 +165,7 @@ def test_sets_that_take_turns_are_larger_than_any_cache(monkeypatch):
     assert arrays.rotation(CUDA.task("decode-1024"), 16) == 4
 
 
-def test_functions_of_peers_are_there():
+def test_functions_of_peers_exist():
     for peer in (*CUDA.peers, LIMIT):
         function = peer.function()
         module = import_module(function.__module__)

@@ -160,7 +160,7 @@ def test_tables(run):
 
 
 class Fakes:
-    """Processes that answer what they are told to, and a log of all orders."""
+    """Fake workers with scripted replies, and a log of all orders."""
 
     def __init__(self, *, off=(), raises=(), dies=()):
         self.off, self.raises, self.dies = off, raises, dies
@@ -215,7 +215,7 @@ def orders(fakes, order):
     return [name for name, what in fakes.log if what == order]
 
 
-def law_the_wrong_and_the_dead_are_not_timed(running):
+def law_wrong_and_dead_peers_are_not_timed(running):
     fakes = Fakes(off={"b"}, raises={"c"}, dies={"d"})
     (results,) = running(fakes, "a", "b", "c", "d", "e")
     rows = {row.peer: row for row in results}
@@ -229,11 +229,11 @@ def law_the_wrong_and_the_dead_are_not_timed(running):
     assert fakes.running == 0
 
 
-def test_the_wrong_and_the_dead_are_not_timed(monkeypatch):
-    law_the_wrong_and_the_dead_are_not_timed(ran)
+def test_wrong_and_dead_peers_are_not_timed(monkeypatch):
+    law_wrong_and_dead_peers_are_not_timed(ran)
     monkeypatch.setitem(reference.ALLOWED, "float32", 1.0)
     with pytest.raises(AssertionError):
-        law_the_wrong_and_the_dead_are_not_timed(ran)
+        law_wrong_and_dead_peers_are_not_timed(ran)
 
 
 def test_copying_is_timed_before_and_after():
@@ -243,14 +243,14 @@ def test_copying_is_timed_before_and_after():
     assert limit.seconds == Spread(1.5, 1.0, 2.0, 6)
 
 
-def test_memory_is_given_back_before_the_next_one():
+def test_memory_is_released_before_the_next_peer():
     fakes = Fakes(off={"b"})
     ran(fakes, "a", "b")
     assert [x for x in fakes.log if x[0] == "b"] == [("b", "prepare"), ("b", "release")]
     assert orders(fakes, "release") == [COPY, "a", "b", COPY]
 
 
-def test_a_real_process_says_what_it_raised():
+def test_a_process_reports_its_exception():
     worker = Process(1)
     broken = replace(CUDA.peer(OURS), prepare="cuda.cupy_peers:nothing")
     try:
@@ -280,7 +280,7 @@ def test_bad_options_exit_with_2(words, sentence):
     assert sentence in result.output
 
 
-def test_without_a_gpu_it_says_so_and_exits_with_2(monkeypatch):
+def test_without_a_gpu_it_exits_with_2(monkeypatch):
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     result = invoke()
     assert result.exit_code == 2

@@ -13,7 +13,7 @@ from linkern.bench.worker import LocalWorker
 
 
 class Clock:
-    """Time that passes only where somebody says so."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self):
         self.now, self.slept = 0.0, 0.0
@@ -111,7 +111,7 @@ def test_a_length_that_is_too_long_leaves_out_one_peer_only(clock):
     assert (left_out.peer, left_out.remark) == ("short", "left out above 10 tokens")
 
 
-def test_progress_is_told(clock):
+def test_progress_is_reported(clock):
     made, _ = costing(clock, "a", lambda i: 1.0)
     told = []
     measure(

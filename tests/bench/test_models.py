@@ -51,7 +51,7 @@ def test_a_generator_that_skips_tokens_breaks_the_law(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["model-linear", "model-cache"])
-def test_a_token_far_on_costs_as_if_all_before_had_been_read(name):
+def test_a_late_token_costs_as_if_all_before_had_been_read(name):
     one = generator(name)
     far, near = one.start(LENGTH), one.start(LENGTH)
     one.generate(far, LENGTH - 1, LENGTH)
@@ -60,7 +60,7 @@ def test_a_token_far_on_costs_as_if_all_before_had_been_read(name):
     assert far.state.position.tolist() == near.state.position.tolist() == [LENGTH]
 
 
-def test_those_that_recompute_run_the_whole_model(monkeypatch):
+def test_recomputing_runs_the_whole_model(monkeypatch):
     seen = []
     monkeypatch.setattr(
         models.transformer, "language_model", lambda _, x: seen.append(x.shape[1])
@@ -71,7 +71,7 @@ def test_those_that_recompute_run_the_whole_model(monkeypatch):
     assert seen == [4, 5, 6] * 2
 
 
-def test_all_of_them_can_be_measured():
+def test_all_models_can_be_measured():
     schedule = Schedule(rounds=1, pause=0, window=0)
     task = Task("whole models", "", "generate", (5, LENGTH), samples=3)
     generators = models.whole_models(**SMALL)

@@ -39,7 +39,7 @@ def softmax(query, key, value):
 
 
 def law_it_generates(generator, tokens, exact, pieces):
-    """All tokens come out as the parallel form gives them, however they are cut."""
+    """All tokens equal those of the parallel form, in any spans."""
     tokens.output[...] = np.nan
     session = generator.start(LENGTH)
     for start, stop in pieces:
@@ -146,7 +146,7 @@ def test_generators_are_named_only_where_they_are_installed(monkeypatch):
     assert {c.name for c in attention_alone()} == set(NAMES[:3])
 
 
-def test_the_seed_says_what_the_tokens_are():
+def test_the_seed_determines_the_tokens():
     first, again, other = (
         {c.name: c for c in attention_alone(seed=seed)}[BASELINE].start(4).tokens
         for seed in (1, 1, 2)

@@ -115,7 +115,7 @@ def test_wrong_peers_are_caught(name, mutant, request):
         law_a_peer_answers_right(mutant(peer), peer, "causal", "float32")
 
 
-def test_names_are_names():
+def test_names_are_unique():
     names = [peer.name for peer in (*CPU.peers, *CPU.limits)]
     assert len(set(names)) == len(names)
     assert all(CPU.peer(name).name == name for name in names)
@@ -125,7 +125,7 @@ def test_names_are_names():
             assert callable(peer.function())
 
 
-def test_every_task_has_somebody_and_its_limits():
+def test_every_task_has_peers_and_limits():
     for task in CPU.tasks:
         able = {p.name for p in CPU.peers if task.kind in p.kinds}
         assert OURS in able
@@ -133,13 +133,13 @@ def test_every_task_has_somebody_and_its_limits():
         assert all(takes_part(limit, task) for limit in CPU.limits)
 
 
-def test_who_is_not_installed_takes_no_part(monkeypatch):
+def test_missing_packages_take_no_part(monkeypatch):
     monkeypatch.setattr("linkern.bench.peers.find_spec", lambda name: None)
     (causal,) = (task for task in CPU.tasks if task.name == "causal")
     assert [p.name for p in CPU.peers if takes_part(p, causal)] == [OURS]
 
 
-def test_who_cannot_is_left_out_with_a_reason():
+def test_peers_are_left_out_with_a_reason():
     ours, parallel = CPU.peer(OURS), CPU.peer("torch-parallel-64")
     assert left_out(ours, 10**6 + 1) is None
     assert left_out(parallel, 640) is None
@@ -153,7 +153,7 @@ def test_who_cannot_is_left_out_with_a_reason():
     assert not takes_part(CPU.peer("linkern-one-thread"), replace(alone, name="x"))
 
 
-def test_a_worker_prepares_reads_rows_and_lets_go():
+def test_a_worker_prepares_answers_and_releases():
     task, rows = small("causal"), [0, 5]
     worker = LocalWorker()
     first = worker.prepare(CPU.peer(OURS), task, LENGTH, 3, rows)
@@ -178,7 +178,7 @@ def test_memory_is_beside_the_result():
     assert 3 * 10**6 <= extra <= 3 * 10**6 + 10**4
 
 
-def test_the_seed_says_what_inputs_are():
+def test_the_seed_determines_the_inputs():
     first, again, other = (drawn(small("gradient"), 9, x) for x in (1, 1, 2))
     assert np.array_equal(first.cotangent, again.cotangent)
     assert not np.array_equal(first.query, other.query)

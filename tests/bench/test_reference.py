@@ -89,7 +89,7 @@ def test_the_exponential_is_that_of_its_feature_map():
     assert reference.largest_error(result, [expected.output[..., ROWS, :]]) <= 1e-11
 
 
-def test_whatever_is_missing_is_an_infinite_error():
+def test_missing_arrays_are_an_infinite_error():
     one = np.ones((1, 1, 3, 2))
     assert reference.largest_error([one], [one]) == 0
     assert reference.largest_error([one + 0.5], [2 * one]) == 0.25

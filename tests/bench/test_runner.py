@@ -23,7 +23,7 @@ def peer(name, **changes):
 
 
 class Fakes:
-    """Processes that answer what they are told to, and a log of all orders."""
+    """Fake workers with scripted replies, and a log of all orders."""
 
     def __init__(self, seconds=1.0, foreign=0.0, *, off=(), dies=(), raises=()):
         self.seconds, self.foreign = seconds, foreign
@@ -107,7 +107,7 @@ def one_after_the_other(tasks, peers, schedule, **options):
         yield from run_of(tasks, [one], schedule, **options)
 
 
-def judges_nobody(tasks, peers, schedule, **options):
+def accepts_every_answer(tasks, peers, schedule, **options):
     """Accept every answer."""
     allowed = reference.ALLOWED
     reference.ALLOWED = dict.fromkeys(allowed, np.inf)
@@ -150,7 +150,7 @@ def test_a_run():
     ("law", "mutant"),
     [
         (law_peers_take_turns, one_after_the_other),
-        (law_wrong_peers_are_not_timed, judges_nobody),
+        (law_wrong_peers_are_not_timed, accepts_every_answer),
     ],
 )
 def test_wrong_runners_are_caught(law, mutant):
@@ -278,7 +278,7 @@ def test_a_long_call_is_made_once():
     assert timed(lambda: None, 1.0, Clock()).calls == 1999  # a clock that stands still
 
 
-def test_a_real_process_prepares_and_times_and_says_what_it_raised():
+def test_a_process_prepares_times_and_reports_exceptions():
     worker = Process(1)
     try:
         first = worker.ask("prepare", CPU.peer(OURS), TASK, 8, 0, [7])
@@ -296,6 +296,6 @@ def test_a_real_process_prepares_and_times_and_says_what_it_raised():
         worker.close()
 
 
-def test_every_library_is_told_how_many_threads():
+def test_every_library_gets_the_number_of_threads():
     told = environment(3)
     assert {told[f"{x}_NUM_THREADS"] for x in ("OMP", "OPENBLAS", "LINKERN")} == {"3"}

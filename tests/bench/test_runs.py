@@ -201,8 +201,8 @@ def test_foreign_files_are_refused(tmp_path, text):
         files.read_run(path, CPU)
 
 
-def law_only_what_is_beyond_noise_is_flagged(changes):
-    """The machine's own speed divides out; ranges that touch say nothing."""
+def law_only_changes_beyond_noise_are_flagged(changes):
+    """The machine's own speed divides out; touching ranges are no change."""
     old = run_of(*causal(512, 1.0))
     cases = [
         (run_of(*causal(512, 1.0)), ""),
@@ -228,14 +228,14 @@ def by_medians(old, new):
     return [replace(x, relative=y) for x, y in zip(results, exact, strict=False)]
 
 
-def test_only_what_is_beyond_noise_is_flagged():
-    law_only_what_is_beyond_noise_is_flagged(comparison.changes)
+def test_only_changes_beyond_noise_are_flagged():
+    law_only_changes_beyond_noise_are_flagged(comparison.changes)
 
 
 @pytest.mark.parametrize("mutant", [without_the_machine, by_medians])
 def test_wrong_comparisons_are_caught(mutant):
     with pytest.raises(AssertionError):
-        law_only_what_is_beyond_noise_is_flagged(mutant)
+        law_only_changes_beyond_noise_are_flagged(mutant)
 
 
 def test_too_few_rounds_are_no_range():
@@ -245,7 +245,7 @@ def test_too_few_rounds_are_no_range():
     assert comparison.Change(row_, slow, replace(slow, rounds=3)).verdict == "slower"
 
 
-def test_what_is_in_one_run_only_is_not_compared(run):
+def test_rows_of_one_run_only_are_not_compared(run):
     assert comparison.changes(run_of(*causal(2048, 1.0)), run) == ()
     compared = {x.row.peer for x in comparison.changes(run, run)}
     assert "ft" not in compared  # not timed
@@ -268,7 +268,7 @@ def shown(*parts):
     return captured.get()
 
 
-def test_tables_say_all(run):
+def test_tables_show_all_numbers(run):
     text = shown(tables.task_table(run, CPU.task("causal")), tables.goals_table(run))
     for word in ("16 (14.4-17.6) ms", "100 GFLOP/s", "10 GB/s", "~8.0 MiB", "wrong"):
         assert word in text

@@ -40,7 +40,7 @@ def test_prefixes_are_single_tokens_from_first_to_last(length, count):
 
 
 def law_costs_on_a_line_are_summed_exactly(integral, length, count, offset, slope):
-    """Where each token costs a line of its position, samples lose nothing."""
+    """For costs that are a line of the position, samples are exact."""
     spans = scaling.prefixes(length, count)
     cost = offset + slope * np.arange(length)
     got = integral(spans, [cost[i] for i, _ in spans], length)
@@ -49,7 +49,7 @@ def law_costs_on_a_line_are_summed_exactly(integral, length, count, offset, slop
 
 
 def law_growing_costs_are_summed_within_the_stated_error(integral, length, count):
-    """For squares the sum is too large, by no more than the docstring says."""
+    """For squares the sum is too large by no more than the documented error."""
     spans = scaling.prefixes(length, count)
     cost = np.arange(length, dtype=float) ** 2
     got, exact = integral(spans, [cost[i] for i, _ in spans], length), cost.sum()
@@ -188,7 +188,7 @@ def law_the_crossing_is_where_the_sums_meet(crossover, ours, theirs):
 
 
 def law_the_last_crossing_counts(crossover):
-    """Whoever falls behind again was not ahead from there on."""
+    """A crossing counts only if no later one reverses it."""
     spans = [(0, 10), (10, 20), (20, 30), (30, 40)]
     assert crossover(spans, [1.0, 9.0, 1.0, 1.0], [2.0, 1.0, 7.0, 4.0]) == 34
     assert crossover(spans, [1.0, 1.0, 1.0, 9.0], [2.0, 2.0, 2.0, 2.0]) is None
@@ -211,7 +211,7 @@ def first_crossing(spans, ours, theirs):
 
 
 def of_single_tokens(spans, ours, theirs):
-    """Where one token becomes cheaper, and not all of them."""
+    """The crossing of single tokens instead of sums."""
     behind = np.flatnonzero(np.asarray(theirs) <= np.asarray(ours))
     last = int(behind[-1]) if behind.size else -1
     return None if last + 1 == len(spans) else spans[last + 1][1]

@@ -32,9 +32,7 @@ LIMITS = (
 
 PEERS = (
     Peer(
-        *(OURS, "linkern", "cpu.numpy_peers:prepare", _EVERY),
-        longest=None,
-        traced=True,
+        *(OURS, "linkern", "cpu.numpy_peers:prepare", _EVERY), longest=None, traced=True
     ),
     Peer(
         "linkern-one-thread",

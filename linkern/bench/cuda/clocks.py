@@ -57,9 +57,8 @@ class DeviceCalls:
 
     def _rotation(self) -> None:
         for i, call in enumerate(self.calls):
-            self._results[i] = (
-                None  # freed first, so that each call has the same memory
-            )
+            # Freed first, so that each call has the same memory.
+            self._results[i] = None
             self._results[i] = call()
 
     def _capture(self) -> None:

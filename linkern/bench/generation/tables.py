@@ -42,8 +42,8 @@ def generation_notes(run: Run, task: Task) -> tuple[str, ...]:
 
 def published_table() -> Table:
     """Return the published figures as a table, labelled as quoted."""
-    columns = "images/s|linear does|CPU s/image|GPU s/image"
-    table = new_table(SOURCE, "images|method", columns)
+    columns = (">images/s", ">linear does", ">CPU s/image", ">GPU s/image")
+    table = new_table(SOURCE, "images", "method", *columns)
     for published in TABLES:
         for row in published.rows:
             ratio = published.ratio(row)
