@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linkern.bench.memory import peak_by_growth, peak_by_tracing
 
-__all__ = ["HostCall", "Peak", "Prepared", "Timed", "timed"]
+__all__ = ["HostCall", "Peak", "Prepared", "Turn", "timed"]
 
 Real = NDArray[Any]
 Call = Callable[[], Any]
@@ -27,7 +27,7 @@ _TICKS = 0.08
 
 
 @dataclass(frozen=True)
-class Timed:
+class Turn:
     """One turn."""
 
     # Of one call: the median of the turn.
@@ -57,7 +57,7 @@ class Prepared(Protocol):
     def answer(self, rows: list[int]) -> list[Real]:
         """Call once and return some tokens of all outputs, ``(B, H, rows, dim)``."""
 
-    def turn(self, window: float) -> Timed:
+    def turn(self, window: float) -> Turn:
         """Repeat the call for some seconds."""
 
     def peak(self, *, traced: bool) -> Peak:
@@ -66,7 +66,7 @@ class Prepared(Protocol):
 
 def timed(
     call: Call, window: float, clock: Callable[[], float] = time.perf_counter
-) -> Timed:
+) -> Turn:
     """Repeat a call for some seconds of the host's clock; one call is always made.
 
     The first call of a turn wakes up the processor and fills its caches: it does not
@@ -85,7 +85,7 @@ def timed(
     if others is not None and end - begin >= _TICKS:
         used = (_others_seconds() or 0.0) - others
         foreign = max(0.0, used / (end - begin) / (os.cpu_count() or 1))
-    return Timed(median(counted), len(counted), foreign)
+    return Turn(median(counted), len(counted), foreign)
 
 
 def _others_seconds() -> float | None:
@@ -113,7 +113,7 @@ class HostCall:
         arrays = self.read(self.call())
         return [np.asarray(x[..., rows, :], "float64") for x in arrays]
 
-    def turn(self, window: float) -> Timed:
+    def turn(self, window: float) -> Turn:
         """Repeat the call for some seconds."""
         gc.collect()
         return timed(self.call, window)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from linkern.bench.records import Run
-from linkern.bench.suites import Goal, shown
+from linkern.bench.suites import Goal, quantity_text
 from linkern.bench.tasks import OURS
 
 __all__ = ["Outcome", "outcomes"]
@@ -33,7 +33,7 @@ class Outcome:
         if self.value is None:
             return "-"
         whom = f" ({self.peer})" if self.peer else ""
-        return shown(self.value, self.goal.quantity) + whom
+        return quantity_text(self.value, self.goal.quantity) + whom
 
 
 Reached = tuple[float | None, str]

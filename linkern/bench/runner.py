@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 from linkern.bench import reference
-from linkern.bench.clocks import Peak, Timed
+from linkern.bench.clocks import Peak, Turn
 from linkern.bench.peers import Peer, left_out, takes_part
 from linkern.bench.records import FOREIGN, Row
 from linkern.bench.tasks import Task
@@ -26,7 +26,7 @@ class _Candidate:
     peer: Peer
     threads: int
     worker: Lazy
-    turns: list[Timed] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,13 @@ def run(
             bounds = [candidate(x, count) for x in limits if takes_part(x, task)]
             rows: list[Row] = []
             for length in lengths:
+                judge = reference.Judge(task, length, seed)
                 if task.device == "cuda":
-                    rows += _one_by_one(able, bounds, (task, length, seed), plan)
+                    rows += _one_by_one(able, bounds, judge, plan)
                 else:
                     group = [*able, *bounds]
-                    # The judge and its inputs are freed before anything is timed.
-                    judged = _judged(group, reference.Judge(task, length, seed), plan)
+                    judged = _judged(group, judge, plan)
+                    del judge  # frees the inputs before anything is timed
                     rows += _timed(group, judged, task, plan)
             yield tuple(rows)
 
@@ -106,15 +107,14 @@ def run(
 def _one_by_one(
     able: Sequence[_Candidate],
     limits: Sequence[_Candidate],
-    which: tuple[Task, int, int],
+    judge: reference.Judge,
     plan: _Plan,
 ) -> list[Row]:
     """Measure each candidate alone; the limits twice, before and after the others."""
-    judge = reference.Judge(*which)
     rows: dict[str, Row] = {}
     for candidate in (*limits, *able, *limits):
         judged = _judged([candidate], judge, plan)
-        (row,) = _timed([candidate], judged, which[0], plan)
+        (row,) = _timed([candidate], judged, judge.task, plan)
         before = rows.pop(row.peer, None)
         rows[row.peer] = row if before is None else _joined(before, row)
     return list(rows.values())
@@ -162,7 +162,7 @@ def _timed(
 ) -> list[Row]:
     """Let those that were right take turns, and add the times and the memory."""
     rows = {row.peer: row for row in judged}
-    ready = {e.peer.name: e for e in candidates if not rows[e.peer.name].remark}
+    ready = {x.peer.name: x for x in candidates if not rows[x.peer.name].remark}
     failures: dict[str, str] = {}
 
     def tell(what: str, name: str) -> None:
@@ -190,7 +190,7 @@ def _turn(candidate: _Candidate, plan: _Plan, failures: dict[str, str]) -> None:
     """Take one turn: the quietest of a few, if others were busy."""
     if candidate.peer.name in failures:
         return
-    tries: list[Timed] = []
+    tries: list[Turn] = []
     try:
         while len(tries) < plan.attempts and (not tries or tries[-1].foreign > FOREIGN):
             tries.append(candidate.worker.ask("turn", plan.schedule.window))

@@ -11,7 +11,7 @@ from linkern.bench.peers import Peer
 from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule
 
-__all__ = ["Goal", "Suite", "shown"]
+__all__ = ["Goal", "Suite", "quantity_text"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Goal:
     def text(self) -> str:
         """Return the goal in words."""
         bounds = [
-            f"{word} {shown(x, self.quantity)}"
+            f"{word} {quantity_text(x, self.quantity)}"
             for word, x in (("at least", self.least), ("at most", self.most))
             if x is not None
         ]
@@ -61,7 +61,7 @@ _WORDS = MappingProxyType(
 )
 
 
-def shown(x: float, quantity: str) -> str:
+def quantity_text(x: float, quantity: str) -> str:
     """Return a number in the unit of its quantity."""
     if quantity in ("peak", "copying"):
         return f"{100 * x:.1f} %"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.bench.clocks import Peak, Prepared, Timed
+from linkern.bench.clocks import Peak, Prepared, Turn
 
 __all__ = ["LocalWorker", "main"]
 
@@ -46,7 +46,7 @@ class LocalWorker:
         assert self.prepared is not None
         return self.prepared.answer(rows) if rows else []
 
-    def turn(self, window: float) -> Timed:
+    def turn(self, window: float) -> Turn:
         """Repeat the call."""
         assert self.prepared is not None
         return self.prepared.turn(window)

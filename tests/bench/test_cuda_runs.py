@@ -13,7 +13,7 @@ from rich.console import Console
 
 from linkern import cli
 from linkern.bench import files, reference, runner, tables
-from linkern.bench.clocks import Timed
+from linkern.bench.clocks import Turn
 from linkern.bench.cuda import CUDA, machine
 from linkern.bench.cuda.machine import Accelerator
 from linkern.bench.goals import outcomes
@@ -196,7 +196,7 @@ class Fake:
                 msg = "its process ended with -9"
                 raise Failed(msg)
             times = len([x for x in fakes.log if x == (COPY, "prepare")])
-            return Timed(1.0 * times, 1, by="graph")
+            return Turn(1.0 * times, 1, by="graph")
         return None
 
     def close(self):

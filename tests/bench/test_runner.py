@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linkern.bench import records, reference, runner
-from linkern.bench.clocks import Peak, Timed, timed
+from linkern.bench.clocks import Peak, Turn, timed
 from linkern.bench.cpu import CPU
 from linkern.bench.peers import COPY, GEMM
 from linkern.bench.tasks import OURS, Task, drawn
@@ -59,7 +59,7 @@ class Fake:
             if self.name in fakes.dies:
                 raise Failed(DEAD)
             share = fakes.foreign
-            return Timed(fakes.seconds, 1, share() if callable(share) else share)
+            return Turn(fakes.seconds, 1, share() if callable(share) else share)
         return Peak(4000) if order == "peak" else None
 
     def close(self):
@@ -129,7 +129,7 @@ def asks_the_dead(tasks, peers, schedule, **options):
             try:
                 return self.worker.ask(*order)
             except Failed:
-                return Timed(0.0, 1, 0.0) if order[0] == "turn" else []
+                return Turn(0.0, 1, 0.0) if order[0] == "turn" else []
 
         def close(self):
             self.worker.close()
@@ -258,7 +258,7 @@ def counts_the_first(call, window, clock):
     call()
     first = clock() - first
     turn = timed(call, window - first, clock)
-    return Timed((first + turn.seconds) / 2, turn.calls + 1, 0.0)
+    return Turn((first + turn.seconds) / 2, turn.calls + 1, 0.0)
 
 
 def test_the_first_of_several_calls_wakes_up():

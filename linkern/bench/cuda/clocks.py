@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from linkern.bench.clocks import Peak, Timed
+from linkern.bench.clocks import Peak, Turn
 
 __all__ = ["Clock", "CuPyClock", "DeviceCalls", "TorchClock"]
 
@@ -76,7 +76,7 @@ class DeviceCalls:
         seconds = max(clock.seconds(self._play), least)
         self._count = min(_MOST_LAUNCHES, math.ceil(_LEAST_BETWEEN_EVENTS / seconds))
 
-    def turn(self, window: float) -> Timed:  # noqa: ARG002 -- events set their own
+    def turn(self, window: float) -> Turn:  # noqa: ARG002 -- events set their own
         """Return the time of one call between two events; the first turn captures."""
         if not self._by:
             self._capture()
@@ -86,7 +86,7 @@ class DeviceCalls:
                 self._play()
 
         count = self._count * len(self.calls)
-        return Timed(self.clock.seconds(several) / count, count, by=self._by)
+        return Turn(self.clock.seconds(several) / count, count, by=self._by)
 
     def peak(self, *, traced: bool) -> Peak:  # noqa: ARG002 -- pools hide it
         """Return that the memory is unknown."""

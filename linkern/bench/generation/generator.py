@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from linkern.bench.clocks import Peak, Prepared, Real, Timed
+from linkern.bench.clocks import Peak, Prepared, Real, Turn
 from linkern.bench.memory import peak_by_growth, peak_by_tracing
 from linkern.bench.peers import Meaning, Peer
 from linkern.bench.scaling import checkpoints, integral, prefixes
@@ -75,7 +75,7 @@ class Spans:
             seconds.append(self.clock() - before)
         return seconds
 
-    def turn(self, window: float) -> Timed:
+    def turn(self, window: float) -> Turn:
         """Generate all spans, repeatedly if that is short, and return their times."""
         # The first call loads libraries and starts threads, and after every pause other
         # data is in the caches.
@@ -88,7 +88,7 @@ class Spans:
         runs += [self._once() for _ in range(min(count, _MOST) - 1)]
         each = tuple(median(x) for x in zip(*runs, strict=True))
         total = integral(self.spans, each, self.length)
-        return Timed(total, len(runs), spans=self.spans, span_seconds=each)
+        return Turn(total, len(runs), spans=self.spans, span_seconds=each)
 
     def peak(self, *, traced: bool) -> Peak:
         """Return the memory of preparation and the last token, and what is held."""
