@@ -4,8 +4,3 @@ NumPy's BLAS and its elementwise functions do all the work. Nothing here knows
 operators: it takes features and values, or the terms of a recurrence, as the array
 forms do, and is judged as any other kernel is.
 """
-
-from linkern.kernels.numpy.backend import attend, chunkwise, recurrent
-from linkern.kernels.numpy.features import acts_on_entries
-
-__all__ = ["acts_on_entries", "attend", "chunkwise", "recurrent"]
