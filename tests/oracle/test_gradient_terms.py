@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from linkern import oracle
 from linkern.oracle import gradients
-from linkern.testing.kernels.assembly import Backward, Parts, stateful
-from linkern.testing.kernels.mutants.arithmetic import rounded_to
+from linkern.testing.kernels.assembly import Backward, Parts, rounded_to, stateful
 
 FLOAT32 = oracle.Precisions("float32")
 WIDE = oracle.Precisions("float64")

@@ -6,10 +6,8 @@ from typing import Any
 
 from linkern.autodiff.tape import joint, raw
 from linkern.core.recurrence import Terms
-from linkern.kernels.cuda import attend as forward
-from linkern.kernels.cuda import backward
+from linkern.kernels.cuda import backward, forward
 from linkern.kernels.cuda.launch import device_of
-from linkern.kernels.cuda.plan.recurrent import recurrent
 from linkern.kernels.dispatch import Backend
 from linkern.typing import Array
 
@@ -19,7 +17,7 @@ __all__ = ["BACKEND", "attend", "recurrence"]
 def attend(
     *arrays: Any, size: int | None = None, causal: bool = True, **options: Any
 ) -> tuple[Any, Any, Any]:
-    """Call `kernels.cuda.attend.attend` on the device of the arrays.
+    """Call `kernels.cuda.forward.attend` on the device of the arrays.
 
     Kernels choose chunks of their own: `size` is ignored.
     """
@@ -62,7 +60,7 @@ def recurrence(
     traced = any(raw(x) is not x for x in arrays)
     if device is None or scale is not None or terms.transpose_state or traced:
         return None
-    return recurrent(device, memory, terms)
+    return forward.recurrent(device, memory, terms)
 
 
 BACKEND = Backend(

@@ -55,7 +55,7 @@ def test_auto_is_by_kernels(device, name, dtype):
     g = -np.random.default_rng(1).random((2, 3, 40))
     g = g.astype(np.float64 if dtype is np.float64 else np.float32)
     found = CALLS[name](q, k, v, g)
-    assert files(device) == {"additive" if dtype is np.float64 else "walk"}
+    assert files(device) == {"chunk_fwd_simt" if dtype is np.float64 else "chunk_fwd"}
     due = CALLS[name](*(x.astype(float) for x in (q, k, v, g)), form="parallel")
     assert found.output.dtype == dtype
     near(found.output, due.output, dtype)
@@ -67,7 +67,7 @@ def test_rows_stay_narrow_on_their_way_to_a_kernel(device):
     q, k, v = rows(*3 * [(2, 3, 40, 16)], dtype=BFLOAT16)
     linkern.simple_gla(q, k, v, scale=0.3)
     (launch,) = device.launches
-    assert "<Cut<bf16" in launch.kernel
+    assert "<TileShape<bf16" in launch.kernel
     assert launch.parameters["scale"] == np.float32(0.3)
 
 
@@ -91,7 +91,7 @@ def test_overwriting_and_forgetting_by_channel_go_token_by_token(device, name, d
     g, b = rows(*2 * [(2, 3, 20)], dtype=dtype, seed=1)
     g, b = -np.abs(g), 1 / (1 + np.exp(b))
     found = RECURRENT[name](q, k, v, g, b)
-    assert files(device) == {"token"}
+    assert files(device) == {"recurrent"}
     due = RECURRENT[name](*(x.astype(float) for x in (q, k, v, g, b)), form="recurrent")
     near(found.output, due.output, dtype)
     near(found.state.memory, due.state.memory, dtype)
@@ -142,7 +142,7 @@ def test_gradients_are_by_kernels(device, name):
         return pullback(np.cos(result.output), None)
 
     found = gradients("auto", q, k, v, g.astype(np.float32))
-    assert files(device) == {"walk", "backward_walk"}
+    assert files(device) == {"chunk_fwd", "chunk_bwd"}
     due = gradients("parallel", *(x.astype(float) for x in (q, k, v, g)))
     for x in "qkv" + ("g" if name == "simple_gla" else ""):
         near(found[x], due[x], np.float32)

@@ -8,8 +8,7 @@ from linkern.testing import Plan, verify
 from linkern.testing.checks import CHECKS, assertions
 from linkern.testing.checks.assertions import Trial
 from linkern.testing.checks.findings import Tally
-from linkern.testing.kernels.correct import CORRECT, quadratic
-from linkern.testing.kernels.mutants import FAULTY
+from linkern.testing.kernels.correct import quadratic
 from linkern.testing.problems import strategies
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
@@ -18,6 +17,7 @@ from linkern.testing.runner.loop import CheckFinished
 from linkern.testing.runner.results import CheckResult, Report
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
+from tests.testing.linear_kernels import CORRECT, FAULTY
 
 BFLOAT16 = {"accumulator_dtype": "bfloat16"}
 
