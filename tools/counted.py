@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from linkern import array
 from linkern.bench.memory import peak_by_tracing
-from linkern.kernels.numpy import workspace
+from linkern.kernels.numpy import backend, workspace
 
 TOTALS = ("calls", "multiply_adds", "elements", "arrays", "bytes", "peak")
 PRODUCTS = {"matmul", "vecdot", "matvec", "vecmat", "dot", "inner"}
@@ -170,6 +170,7 @@ def _counting(module: ModuleType) -> ModuleType:
 
 
 NUMPY, NAMESPACE = _counting(np), _counting(array_api_compat.numpy)
+assert backend  # loaded here: `counting` changes modules that are loaded
 # What modules of the library have imported, and what they see instead.
 SEEN = [(np, NUMPY), (as_strided, _making(as_strided))]
 

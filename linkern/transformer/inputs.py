@@ -12,7 +12,8 @@ from typing import Any, cast
 import linkern.operators  # noqa: F401 -- fills DEFINITIONS
 from linkern.array import namespace, reshape
 from linkern.core.logspace import sigmoid
-from linkern.operators.definition import DEFINITIONS, Definition
+from linkern.operators.definition import Definition
+from linkern.operators.register import DEFINITIONS
 from linkern.transformer.layers import Affine, affine, apart
 from linkern.transformer.parameters import Source
 from linkern.typing import Array

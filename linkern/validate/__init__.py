@@ -47,7 +47,6 @@ from linkern.validate.states import (
     combinable,
     initial_state,
     packed_state,
-    state_parts_fit,
 )
 
 __all__ = [
@@ -82,7 +81,6 @@ __all__ = [
     "scale",
     "shapes",
     "similarities",
-    "state_parts_fit",
     "summary",
     "wide_dtype",
     "widened",

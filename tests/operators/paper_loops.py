@@ -333,6 +333,27 @@ def abc(inputs, scale, state=None):
         return output, (memory, np.log(sum_exp))
 
 
+def linear_attention(inputs, scale, state=None):
+    """Katharopoulos et al. 2020, equations 16 to 20, with their elu(x) + 1."""
+    del scale  # it cancels
+
+    def phi(x):
+        return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+    q, k, v = phi(inputs["query"]), phi(inputs["key"]), inputs["value"]
+    s, z = (
+        (np.zeros((k.shape[1], v.shape[1])), np.zeros(k.shape[1]))
+        if state is None
+        else (np.array(state[0]), np.array(state[1]))
+    )
+    output = np.zeros((len(q), v.shape[1]))
+    for i in range(len(q)):
+        s = s + np.outer(k[i], v[i])
+        z = z + k[i]
+        output[i] = (q[i] @ s) / (q[i] @ z)
+    return output, (s, z)
+
+
 def based(inputs, scale, state=None):
     """Based: the Taylor series of the exponential to second order as the weight."""
     q, k, v = inputs["query"], inputs["key"], inputs["value"]
@@ -450,6 +471,7 @@ def log_linear_attention(inputs, scale, state=None, *, position=0):
 LOOPS = {
     loop.__name__: loop
     for loop in (
+        linear_attention,
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
         dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, mesa, log_linear_attention,
@@ -607,6 +629,7 @@ def random_inputs(
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0)
 _QKV = ("query", "key", "value")
 FIELDS = {
+    "linear_attention": _QKV,
     "retention": _QKV,
     "lightning_attention": _QKV,
     "simple_gla": (*_QKV, "log_decay"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern.core.recurrence import Terms, token
-from linkern.kernels import numpy as numpy_backend
+from linkern.kernels.numpy import backend as numpy_backend
 from linkern.kernels.numpy import chunk_linear, forward, workspace
 from linkern.kernels.numpy.features import in_place
 from linkern.kernels.numpy.schedule import Layout
