@@ -69,7 +69,7 @@ def test_rows_stay_narrow_on_their_way_to_a_kernel(device):
     q, k, v = rows(*3 * [(2, 3, 40, 16)], dtype=BFLOAT16)
     linkern.simple_gla(q, k, v, scale=0.3)
     (launch,) = device.launches
-    assert "<Cut<bf16" in launch.kernel
+    assert "<TileShape<bf16" in launch.kernel
     assert launch.parameters["scale"] == np.float32(0.3)
 
 
