@@ -1,4 +1,4 @@
-// The wrappers of device.cuh, one each, as tests call them: here and on a GPU.
+// One kernel for each wrapper of device.cuh, for tests in the emulator and on a GPU.
 #include "device.cuh"
 
 struct Bits {
@@ -8,7 +8,7 @@ struct Bits {
   float* sums;
 };
 
-// found = pack(number, number); sums = what the halves of `given` mean.
+// found = pack(number, number); sums = the halves of `given`.
 template <class T> __global__ void halves(Bits of) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   of.found[i] = pack(T(), of.numbers[2 * i], of.numbers[2 * i + 1]);
@@ -16,7 +16,7 @@ template <class T> __global__ void halves(Bits of) {
   of.sums[2 * i + 1] = high(T(), of.given[i]);
 }
 
-// 32 rows of 16 bytes: four words for each lane, and four of the transposed ones.
+// 32 rows of 16 bytes: four words for each lane, of the matrices or their transposes.
 template <bool Transposed> __global__ void matrices(Bits of) {
   SHARED_MEMORY(shared);
   const int lane = threadIdx.x;
@@ -45,7 +45,7 @@ template <class T> __global__ void product(Bits of) {
   for (int i = 0; i < 4; i++) of.sums[lane * 4 + i] = sum[i];
 }
 
-// 16 bytes for each lane, zeros for odd ones, whose source is not to be read.
+// 16 bytes for each lane; zeros for odd lanes, whose source must not be read.
 template <class T> __global__ void copied(Bits of) {
   SHARED_MEMORY(shared);
   const int lane = threadIdx.x;
@@ -59,7 +59,7 @@ template <class T> __global__ void copied(Bits of) {
   reinterpret_cast<uint4*>(of.found)[lane] = row;
 }
 
-// 16 bytes for each lane in each of two groups; the second need not be there with the first.
+// 16 bytes for each lane in each of two groups; the second need not be complete with the first.
 template <class T> __global__ void copied_in_groups(Bits of) {
   SHARED_MEMORY(shared);
   const int lane = threadIdx.x;
