@@ -1,4 +1,4 @@
-"""Checks of states against what they are to be continued with."""
+"""Checks of states against the inputs that continue them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -70,13 +70,13 @@ def combinable(earlier: Any, later: Any) -> None:
     parts = {"memory": (earlier.memory, memory)}
     if normalizer is not None:
         parts["normalizer"] = (earlier.normalizer, normalizer)
-    for part, (own, other) in parts.items():
+    for part, (mine, other) in parts.items():
         widened(f"later.{part}", other)
-        home({part: own, f"later.{part}": other})
-        if tuple(own.shape) != tuple(other.shape):
+        home({part: mine, f"later.{part}": other})
+        if tuple(mine.shape) != tuple(other.shape):
             msg = (
                 f"`later.{part}` must have the shape of this state's {part}, "
-                f"{tuple(own.shape)}, got {tuple(other.shape)}."
+                f"{tuple(mine.shape)}, got {tuple(other.shape)}."
             )
             raise ValueError(msg)
 
@@ -87,7 +87,7 @@ def state_parts_fit(
     batch: tuple[int, ...],
     like: Array,
 ) -> None:
-    """Check an initial state against the last axes of the parts that are due."""
+    """Check an initial state against the expected last axes of its parts."""
     parts = dict(
         zip(("memory", "normalizer"), _state_parts("initial_state", state), strict=True)
     )

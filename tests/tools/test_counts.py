@@ -1,4 +1,4 @@
-"""The counts of `tools/counts.py`: they count what is done, and notice more of it."""
+"""The counts of `tools/counts.py`: they cover all work and notice more of it."""
 
 import importlib
 import json
@@ -20,7 +20,7 @@ X = np.arange(6.0).reshape(2, 3)
 
 @pytest.fixture
 def tool(monkeypatch):
-    """Both scripts, imported as they are when they run: one beside the other."""
+    """Return both scripts, imported as they import each other when run."""
     monkeypatch.syspath_prepend(str(TOOLS))
     found = {name: importlib.import_module(name) for name in ("counted", "counts")}
     return SimpleNamespace(**found)
