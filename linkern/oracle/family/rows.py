@@ -16,6 +16,7 @@ which writes are reads and erases are writes. So there is one loop.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,22 +144,27 @@ def run(
 
 def _sums(rows: Rows, state: Real, *, keep: bool, reading: bool) -> Trace:
     """Run through rows that only add: running sums, one token after the other."""
-    lead, memory = (*state.shape[:-2], rows.length), np.array(state, dtype=np.float64)
-    reads = np.zeros((*lead, state.shape[-2 if rows.transposed else -1]))
-    states = np.empty((*lead, *state.shape[-2:])) if keep else None
-    block = max(1, rows.length if keep else 4 * _ENTRIES // max(1, memory.size))
-    for first in range(0, rows.length, block):
+    memory = np.array(state, dtype=np.float64)
+    queries, writes, values = (
+        np.moveaxis(x, -2, 0) for x in (rows.query, rows.write, rows.value)
+    )
+    size = state.shape[-2 if rows.transposed else -1]
+    reads = np.zeros((rows.length, *state.shape[:-2], size))
+    block = max(1, 8 * _ENTRIES // max(1, memory.size))
+    block = rows.length if keep else min(block, rows.length)
+    room = np.empty((block, *memory.shape))
+    for first in range(0, rows.length, max(block, 1)):
         span = slice(first, min(first + block, rows.length))
-        after = _room(states, span, memory)
-        writes = rows.write[..., span, :, None]
-        np.multiply(writes, rows.value[..., span, None, :], out=after)
-        after[..., 0, :, :] += memory
-        np.add.accumulate(after, axis=-3, out=after)
-        memory = after[..., -1, :, :]
+        after = room[: span.stop - first]
+        np.multiply(writes[span, ..., :, None], values[span, ..., None, :], out=after)
+        after[0] += memory
+        for before, now in pairwise(after):
+            np.add(before, now, out=now)
         if reading:
-            query = rows.query[..., span, :]
-            reads[..., span, :] = _all_read(query, after, rows.transposed)
-    return Trace(reads, rows.value, None, memory.copy(), states)
+            reads[span] = _all_read(queries[span], after, transposed=rows.transposed)
+        memory = after[-1].copy()
+    states = np.moveaxis(room, 0, -3) if keep else None
+    return Trace(np.moveaxis(reads, 0, -2), rows.value, None, memory, states)
 
 
 def _run(
@@ -213,7 +219,7 @@ def _run(
         if reading:
             some = wanted[(wanted >= first) & (wanted < span.stop)]
             query, memories = rows.query.take(some, -2), after.take(some - first, -3)
-            reads[..., some, :] = _all_read(query, memories, rows.transposed)
+            reads[..., some, :] = _all_read(query, memories, transposed=rows.transposed)
     return Trace(reads, updates, erased, memory.copy(), states)
 
 
@@ -225,7 +231,7 @@ def _room(states: Real | None, span: slice, memory: Real) -> Real:
     return np.empty((*lead, span.stop - span.start, keys, values))
 
 
-def _all_read(query: Real, memories: Real, transposed: bool) -> Real:
+def _all_read(query: Real, memories: Real, *, transposed: bool) -> Real:
     """Return what rows read, each from the memory that it left."""
     if transposed:
         return np.asarray((memories @ query[..., None])[..., 0])
