@@ -10,87 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.diagnosis.hypotheses import (
-    asking,
-    chunks,
-    distances,
-    gated,
-    gated_gradients,
-    gated_questions,
-    gated_states,
-    gradients,
-    handovers,
-    layouts,
-    maps,
-    masks,
-    places,
-    quotients,
-    repetitions,
-    roundings,
-)
-from linkern.testing.diagnosis.hypotheses.asking import Asking
-from linkern.testing.diagnosis.hypotheses.evidence import Evidence, Family
-from linkern.testing.diagnosis.hypotheses.variant import Deviation
+from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import OPERATOR, hypotheses_of
+from linkern.testing.diagnosis.hypotheses.probe import STAGES
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Reply
 
 __all__ = ["Diagnosis", "diagnose"]
-
-# What is asked, and what the answers may agree with, the simplest first.
-STAGES: tuple[tuple[Asking, tuple[Family, ...]], ...] = (
-    (
-        asking.outputs,
-        (
-            places.constants,
-            repetitions.repetitions,
-            places.permutations,
-            maps.lost_features,
-            layouts.arrangements,
-            distances.windows,
-            distances.limits,
-            places.tails,
-            chunks.edges,
-            chunks.states,
-            quotients.scales,
-            quotients.divisors,
-            quotients.epsilons,
-            masks.masks,
-            maps.feature_maps,
-            maps.padding,
-            maps.value_maps,
-            distances.decay,
-            roundings.outputs,
-            roundings.divisions,
-            roundings.inputs,
-            roundings.states,
-            roundings.scores,
-            roundings.whole,
-        ),
-    ),
-    (asking.spans, (handovers.lost, handovers.exchanged, handovers.narrowed)),
-    (asking.gradients, (gradients.paths, gradients.changed, gradients.narrowed)),
-    (asking.gradients_of_spans, (gradients.handed_back, gradients.changed)),
-    (asking.far, (distances.limits,)),
-    (asking.with_nan, (maps.swallowed,)),
-    (asking.placed, (layouts.strides,)),
-)
-
-STAGES_OF_FAMILY: tuple[tuple[Asking, tuple[Family, ...]], ...] = (
-    (
-        gated_questions.outputs,
-        (gated.scales, gated.gates, gated.rates, gated.erases, gated.of_chunks),
-    ),
-    (gated_questions.omitted, (gated_states.without_gate,)),
-    (gated_questions.spans, (gated_states.handed_over,)),
-    (gated_questions.packed, (gated_states.left_in_packs,)),
-    (
-        gated_questions.gradients,
-        (gated_gradients.other_scale, gated_gradients.changed),
-    ),
-    (gated_questions.gradients_of_spans, (gated_gradients.handed_back,)),
-)
 
 
 @dataclass(frozen=True)
@@ -128,24 +56,22 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     Diagnosis or None
         None if no deviation of the catalogue predicts all of its outputs.
     """
-    stages = STAGES_OF_FAMILY if scope.operator.family else STAGES
     seen: list[Evidence] = []
-    for ask, families in stages:
+    for stage, ask in STAGES.items():
         try:
             seen.append(ask(target, scope))
         except (TargetRaised, TargetDied):
             break
-        if seen[-1].telling:
-            named = _agreeing(seen[-1], families)
-            return named or next(_observed(seen), None)
+        if seen[-1].informative:
+            return _agreeing(seen[-1], stage) or next(_observed(seen), None)
     return next(_observed(seen), None)
 
 
 # Predictions of defects overflow and divide by zero as a matter of course.
 @np.errstate(all="ignore")
-def _agreeing(evidence: Evidence, families: tuple[Family, ...]) -> Diagnosis | None:
-    for family in families:
-        for deviation in family(evidence):
+def _agreeing(evidence: Evidence, stage: str) -> Diagnosis | None:
+    for hypothesis in hypotheses_of(stage, evidence.scope):
+        for deviation in hypothesis.propose(evidence):
             ratio = evidence.agreement(deviation)
             if ratio is not None:
                 return _named(deviation.name, deviation.phrase, ratio)
@@ -169,7 +95,7 @@ def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
     if any(not np.array_equal(x, outputs[0], equal_nan=True) for x in outputs):
         sentence = "returns other bits for the same inputs from call to call"
         yield Diagnosis("not_deterministic", sentence, np.inf)
-    telling = [probe for evidence in seen for probe in evidence.telling]
+    telling = [probe for evidence in seen for probe in evidence.informative]
     around = [probe for probe in telling if "memory" in probe.problem.knobs]
     if around and all(np.isnan(probe.got[probe.violated]).all() for probe in around):
         sentence = "returns NaN where only the memory around its inputs holds any"
@@ -181,7 +107,7 @@ def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
 def _besides(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
     """Yield what a target does besides returning what it should."""
     scope = seen[0].scope
-    ratios = [p.ratio(_OPERATOR, p.exact) for asked in seen for p in asked.probes]
+    ratios = [p.ratio(OPERATOR, p.exact) for asked in seen for p in asked.probes]
     ratio = max(ratios, default=0.0)
     due, dtype = scope.output_dtype, replies[0].dtype
     if dtype != due:
@@ -213,6 +139,3 @@ def _besides(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
     ):
         for what in found:
             yield _named(name, f"the operator, but {what}", ratio)
-
-
-_OPERATOR = Deviation("operator", "the operator", lambda problem: problem.solve())

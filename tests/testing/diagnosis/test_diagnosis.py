@@ -78,9 +78,9 @@ EXPECTED = {
     "state_lacks_tail": "state_lacks_tail",
     "state_read_transposed": "state_transposed",
     "state_updated_in_place": "overwrites_input",
-    "state_returned_in_bfloat16": "state_returned_rounded",
+    "state_returned_in_bfloat16": "state_rounded",
     "state_returned_twice_as_large": "state_scaled",
-    "state_of_first_head": "state_of_other_head",
+    "state_of_first_head": "state_of_first_head",
 }
 # Defects that do not exist, or do not show, in one dtype.
 INEXPRESSIBLE = {

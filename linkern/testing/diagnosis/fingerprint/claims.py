@@ -1,4 +1,4 @@
-"""Which declarations a measurement contradicts; none that a correct kernel could make.
+"""Declarations that a measurement contradicts; none that a correct kernel could make.
 
 A number that fits the dtype declared for a stage goes through it unharmed, so fewer
 bits than that contradict the declaration. The accumulator is given the benefit of the
@@ -16,7 +16,7 @@ from linkern.oracle import depth, gamma
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint.epsilon import Epsilon
 from linkern.testing.diagnosis.fingerprint.probing import (
-    Laboratory,
+    Prober,
     power_of_four,
 )
 from linkern.testing.diagnosis.fingerprint.significands import Significands
@@ -49,15 +49,16 @@ class _Finding(NamedTuple):
 
 
 def about_stages(
-    laboratory: Laboratory, found: Significands, chunk_size: int | None
+    prober: Prober, found: Significands, chunk_size: int | None
 ) -> Iterator[str]:
     """Yield one sentence for each stage that keeps fewer bits than it should."""
     findings = {}
     for stage, bits in found.bits.items():
-        declared, expected = _expected(laboratory, found, stage, chunk_size)
+        declared, expected = _expected(prober, found, stage, chunk_size)
         if bits < expected and stage not in found.capped:
             findings[stage] = _Finding(stage, bits, declared)
-    if {"value", "key", *found.bits.keys() - found.capped} == findings.keys():
+    always = {"value", "key"} if prober.reads else {"value"}
+    if always | (found.bits.keys() - found.capped) == findings.keys():
         # What is lost everywhere is lost by the sums themselves.
         yield _sentence("accumulator_dtype", list(findings.values()))
         return
@@ -76,10 +77,10 @@ def _blamed(stage: str, findings: dict[str, _Finding]) -> str:
 
 
 def _expected(
-    laboratory: Laboratory, found: Significands, stage: str, chunk_size: int | None
+    prober: Prober, found: Significands, stage: str, chunk_size: int | None
 ) -> tuple[str, int]:
     """Return the dtype that a stage is declared to have, and the bits it must keep."""
-    scope = laboratory.scope
+    scope = prober.scope
     precisions = scope.contract.precisions(scope.dtype)
     # A sum of so many terms must be right to a quarter of what is left of it, which is
     # 2^-(p+1) of them.
@@ -97,7 +98,7 @@ def _expected(
         bits = SIGNIFICAND_BITS[dtype]
         if bits < SIGNIFICAND_BITS[declared]:
             declared = dtype
-        if not power_of_four(laboratory.key_dim):
+        if not power_of_four(prober.key_dim):
             # A factor of K^-0.5 rounds, so that numbers no longer fit.
             bits = _bits_within(gamma(roundings, 2.0**-bits))
         expected = min(expected, bits)
@@ -125,10 +126,10 @@ def _sentence(key: str, findings: list[_Finding]) -> str:
     )
 
 
-def about_epsilon(laboratory: Laboratory, found: Epsilon) -> Iterator[str]:
+def about_epsilon(prober: Prober, found: Epsilon) -> Iterator[str]:
     """Yield a sentence if another epsilon was measured than was declared."""
-    quotient = laboratory.quotient
-    if not found.intervals or _agrees(laboratory, found):
+    quotient = prober.quotient
+    if not found.intervals or _agrees(prober, found):
         return
     declared = f"`eps` is declared {quotient.eps:g}"
     if quotient.eps:
@@ -143,23 +144,23 @@ def about_epsilon(laboratory: Laboratory, found: Epsilon) -> Iterator[str]:
     )
 
 
-def _agrees(laboratory: Laboratory, found: Epsilon) -> bool:
-    """Whether the declared epsilon can be the one that is there."""
-    quotient = laboratory.quotient
+def _agrees(prober: Prober, found: Epsilon) -> bool:
+    """Return True if the declared epsilon can be the measured one."""
+    quotient = prober.quotient
     if not quotient.eps:
         return found.mode is None
     if quotient.eps_mode not in found.intervals:
         return False
     low, high = found.intervals[quotient.eps_mode]
     # A kernel rounds the epsilon it is given to the precision that it works in.
-    scope = laboratory.scope
+    scope = prober.scope
     unit = scope.contract.precisions(scope.dtype).unit
     return low <= quotient.eps * (1 + unit) and quotient.eps * (1 - unit) <= high
 
 
-def about_chunks(laboratory: Laboratory, found: int | None) -> Iterator[str]:
+def about_chunks(prober: Prober, found: int | None) -> Iterator[str]:
     """Yield a sentence if another chunk size was measured than was declared."""
-    declared = laboratory.scope.contract.chunk_size
+    declared = prober.scope.contract.chunk_size
     if declared is not None and found is not None and declared != found:
         yield (
             f"`chunk_size` is declared {declared}, but sums have an edge every {found} "

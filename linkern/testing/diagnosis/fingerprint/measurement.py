@@ -10,7 +10,7 @@ from linkern.testing.diagnosis.fingerprint import (
     epsilon,
     significands,
 )
-from linkern.testing.diagnosis.fingerprint.probing import prepared
+from linkern.testing.diagnosis.fingerprint.probing import prepared, unmeasured
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
@@ -41,6 +41,8 @@ class Fingerprint:
         How the epsilon enters: ``denominator normalizer clamp``.
     capped : tuple of str
         Stages of which such inputs and outputs cannot show more bits.
+    reason : str
+        What is not measured of the operator, and why, in one sentence; empty if all is.
     """
 
     dtype: str
@@ -51,10 +53,17 @@ class Fingerprint:
     contradicted: tuple[str, ...] = ()
     eps_mode: str | None = None
     capped: tuple[str, ...] = ()
+    reason: str = ""
+
+    @classmethod
+    def of_nothing(cls, dtype: str, reason: str) -> "Fingerprint":
+        """Return the fingerprint of a target of which nothing was measured."""
+        return cls(dtype, {}, None, math.inf, None, reason=reason)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values; an infinite number is a string."""
         resolution = self.eps_resolution
+        reason = {"reason": self.reason} if self.reason else {}
         return {
             "dtype": self.dtype,
             "bits": dict(self.bits),
@@ -64,6 +73,7 @@ class Fingerprint:
             "eps_resolution": resolution if math.isfinite(resolution) else "inf",
             "chunk_size": self.chunk_size,
             "contradicted": list(self.contradicted),
+            **reason,
         }
 
 
@@ -83,7 +93,7 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     -------
     Fingerprint
         Without what could not be measured, because the target raised or because the
-        inputs that its contract allows do not show it.
+        inputs that operator and contract allow do not show it.
 
     Raises
     ------
@@ -104,16 +114,18 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> found.bits["state"], found.chunk_size, found.eps
     (24, 16, None)
     """
-    laboratory = prepared(target, scope)
-    if laboratory is None:
-        return Fingerprint(scope.dtype, {}, None, math.inf, None)
-    stages = significands.measure(laboratory)
-    eps = epsilon.measure(laboratory, stages)
-    chunk_size = chunks.measure(laboratory)
+    reason = unmeasured(scope)
+    nothing = reason.startswith("nothing")
+    prober = None if nothing else prepared(target, scope)
+    if prober is None:
+        return Fingerprint.of_nothing(scope.dtype, reason)
+    stages = significands.measure(prober)
+    eps = epsilon.measure(prober, stages)
+    chunk_size = chunks.measure(prober)
     contradicted = (
-        *claims.about_stages(laboratory, stages, chunk_size),
-        *claims.about_epsilon(laboratory, eps),
-        *claims.about_chunks(laboratory, chunk_size),
+        *claims.about_stages(prober, stages, chunk_size),
+        *claims.about_epsilon(prober, eps),
+        *claims.about_chunks(prober, chunk_size),
     )
     return Fingerprint(
         scope.dtype,
@@ -124,4 +136,5 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
         contradicted,
         eps.mode,
         tuple(stage for stage in stages.bits if stage in stages.capped),
+        reason,
     )

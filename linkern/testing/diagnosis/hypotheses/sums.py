@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded, Evaluation, Sums
 from linkern.testing.diagnosis.hypotheses.pairs import Real
 
-__all__ = ["Scores", "divided_by_rows", "scored", "weighted_sums", "with_more"]
+__all__ = ["Scores", "divided_by_rows", "scored", "weighted_sums"]
 
 # Multiplications that OpenBLAS leaves to one thread.
 _BLOCK = 2**18
@@ -105,18 +105,6 @@ def weighted_sums(
         memory=nothing,
         memory_gauge=nothing,
         memory_slack=nothing,
-    )
-
-
-def with_more(sums: Evaluation, more: Evaluation) -> Evaluation:
-    """Return sums to whose numerator another one is added."""
-    numerator = sums.sums.numerator + more.sums.numerator
-    return replace(
-        sums,
-        sums=replace(sums.sums, numerator=numerator),
-        numerator_gauge=sums.numerator_gauge + more.numerator_gauge,
-        numerator_slack=sums.numerator_slack + more.numerator_slack,
-        keys_seen=sums.keys_seen + more.keys_seen,
     )
 
 

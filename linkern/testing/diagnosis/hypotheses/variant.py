@@ -7,7 +7,7 @@ defect may be from its own exact output is the proved bound of `linkern.oracle`,
 the same weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,47 +21,30 @@ from linkern.oracle import (
     Precisions,
     Quotient,
     bounded_output,
+    gamma,
 )
+from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Pairs, Real, Weights, seen
 from linkern.testing.diagnosis.hypotheses.sums import (
     divided_by_rows,
     scored,
     weighted_sums,
-    with_more,
 )
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["Deviation", "Inputs", "Variant", "attend", "features", "variant"]
+__all__ = [
+    "Inputs",
+    "Variant",
+    "attend",
+    "features",
+    "in_parts",
+    "resumed",
+    "variant",
+]
 
 Inputs = tuple[Real, Real, Real]
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """One thing that a target may compute instead of the operator.
-
-    Parameters
-    ----------
-    name : str
-        ``eps``, ``key_lost_at_chunk_edge``, ...
-    phrase : str
-        What it agrees with, for people, measured parameters included.
-    predict : callable
-        What it returns for a problem, with the bound of its rounding errors; None if it
-        does not say.
-    silent : {"never", "on reals", "anywhere"}
-        Where it may leave open what the target returns although the target leaves the
-        operator there: its own bound may be infinite.
-    loosens : bool
-        Whether it is the operator itself, less exactly.
-    """
-
-    name: str
-    phrase: str
-    predict: Callable[[Problem], Bounded | None]
-    silent: str = "never"
-    loosens: bool = False
 
 
 def _as_given(inputs: Inputs) -> Inputs:
@@ -91,8 +74,6 @@ class Variant:
         Feature maps; None for those of the contract.
     numerator, denominator : callable
         How often each pair counts; None in the denominator: as in the numerator.
-    handed : callable or None
-        Features of keys and values, to those that a handed-over memory is made of.
     divisor_row : callable or None
         The rows whose denominators divide rows ``0..T-1``.
     quotient : callable
@@ -109,7 +90,6 @@ class Variant:
     key_map: FeatureMap | None = None
     numerator: Weights = seen
     denominator: Weights | None = None
-    handed: Callable[[Bounded, Real], tuple[Bounded, Real]] | None = None
     divisor_row: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
     quotient: Callable[[Quotient, int], Quotient] = _same_quotient
     finish: Callable[[Bounded], Bounded] = _finished
@@ -126,6 +106,18 @@ def variant(name: str, phrase: str, **parts: Any) -> Deviation:
     """
     exchanged = Variant(**parts)
     return Deviation(name, phrase, lambda problem: attend(problem, exchanged))
+
+
+def in_parts(
+    evidence: Evidence, name: str, phrase: str, weights: Weights
+) -> Iterator[Deviation]:
+    """Yield a defect of both sums, of the numerator, and of the denominator alone."""
+    yield variant(name, phrase, numerator=weights)
+    if evidence.scope.contract.normalize:
+        part = f"{phrase} from the numerator"
+        yield variant(f"{name}_numerator", part, numerator=weights, denominator=seen)
+        part = f"{phrase} from the denominator"
+        yield variant(f"{name}_denominator", part, denominator=weights)
 
 
 def attend(problem: Problem, exchanged: Variant) -> Bounded:
@@ -210,8 +202,6 @@ def _summed(
     scores = recalled("scores of variants", lambda: scored(a, b))
     as_seen = exchanged.numerator is seen and exchanged.denominator is None
     sums = recalled("sums of variants", weighed) if as_seen else weighed()
-    if exchanged.handed is not None:
-        sums = _with_memory(sums, exchanged.handed, (a, b, value), pairs)
     if exchanged.divisor_row is not None:
         sums = divided_by_rows(sums, exchanged.divisor_row(pairs.query[:, 0]))
     if exchanged.roundings == 0:
@@ -225,20 +215,77 @@ def _found(what: str, find: Callable[[], Found]) -> Found:
     return find()
 
 
-def _with_memory(
-    sums: Evaluation,
-    handed: Callable[[Bounded, Real], tuple[Bounded, Real]],
-    given: tuple[Bounded, Bounded, Real],
-    pairs: Pairs,
-) -> Evaluation:
-    """Return sums with those over a memory that changes whenever it is handed over."""
-    a, b, value = given
-    for times in range(1, int(pairs.handed.max(initial=0)) + 1):
-        b, value = handed(b, value)
-        of_memory = (pairs.handed == times).astype(np.float64)
-        more = weighted_sums(scored(a, b), value, of_memory, of_memory)
-        sums = with_more(sums, more)
-    return sums
+def resumed(
+    problem: Problem, state: tuple[Bounded, ...] | None
+) -> tuple[Bounded, tuple[Bounded, ...]]:
+    """Return the output of linear attention from a state on, and the state after it.
+
+    Parameters
+    ----------
+    problem : Problem
+        The tokens after the state.
+    state : tuple of Bounded or None
+        Memory ``(B, H, K, V)`` and normalizer ``(B, H, K)``; None for no tokens.
+    """
+    scope, dims = problem.scope, problem.value.shape[-1]
+    query, key, value = _float64(problem.query, problem.key, problem.value)
+    a = features(problem, scope.query_map, query)
+    b = features(problem, scope.key_map, key)
+    columns = np.concatenate([value, np.ones((*value.shape[:-1], 1))], axis=-1)
+    mask = np.tri(query.shape[-2])
+    sums = weighted_sums(scored(a, b), columns, mask, mask)
+    total = np.zeros((*key.shape[:-2], key.shape[-1], dims + 1))
+    before = Bounded(total, total)
+    if state is not None:
+        memory, normalizer = state
+        before = Bounded(
+            np.concatenate([memory.output, normalizer.output[..., None]], axis=-1),
+            np.concatenate([memory.bound, normalizer.bound[..., None]], axis=-1),
+        )
+    size = abs(before.output)
+    read = a.output @ before.output
+    gauge = abs(a.output) @ size
+    slack = abs(a.output) @ before.bound + a.bound @ (size + before.bound)
+    exact, of_sizes, off = (
+        own + more
+        for own, more in (
+            (sums.sums.numerator, read),
+            (sums.numerator_gauge, gauge),
+            (sums.numerator_slack, slack),
+        )
+    )
+    joined = replace(
+        sums,
+        sums=replace(
+            sums.sums, numerator=exact[..., :dims], denominator=exact[..., dims:]
+        ),
+        numerator_gauge=of_sizes[..., :dims],
+        denominator_gauge=of_sizes[..., dims:],
+        numerator_slack=off[..., :dims],
+        denominator_slack=off[..., dims:],
+        keys_seen=sums.keys_seen + 1,
+    )
+    contract, precisions = scope.contract, _precisions(problem)
+    output = bounded_output(
+        joined,
+        contract.quotient(query.shape[-1]),
+        precisions,
+        chunk_size=contract.chunk_size,
+    )
+    transposed, spread = (np.swapaxes(x, -1, -2) for x in (b.output, b.bound))
+    written = before.output + transposed @ columns
+    error = before.bound + spread @ abs(columns)
+    if problem.integers is None:
+        roundings = gamma(np.full(1, key.shape[-2] + 1.0), precisions.unit)
+        error = error + roundings * (size + abs(transposed) @ abs(columns))
+    parts = (
+        (written[..., :dims], error[..., :dims]),
+        (
+            written[..., dims],
+            error[..., dims],
+        ),
+    )
+    return output, tuple(Bounded(*part) for part in parts)
 
 
 def _touched(
