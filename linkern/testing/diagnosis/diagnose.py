@@ -1,4 +1,4 @@
-"""Naming the cause of a failure: known deviations, run through the reference.
+"""Naming the cause of a failure: known deviations, predicted by the oracle.
 
 A target answers a fixed set of problems. A deviation is named only if it predicts every
 one of the answers within rounding, and if target and deviation both leave the operator
@@ -23,7 +23,7 @@ __all__ = ["Diagnosis", "diagnose"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a target computes instead of the operator.
+    """The deviation that a target computes instead of its operator.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _named(name: str, phrase: str, ratio: float) -> Diagnosis:
 
 
 def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
-    """Yield what needs no prediction, since it was seen."""
+    """Yield defects that need no prediction, since they were observed."""
     replies = [reply for evidence in seen for reply in evidence.replies]
     if not replies:
         return
@@ -95,47 +95,35 @@ def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
     if any(not np.array_equal(x, outputs[0], equal_nan=True) for x in outputs):
         sentence = "returns other bits for the same inputs from call to call"
         yield Diagnosis("not_deterministic", sentence, np.inf)
-    telling = [probe for evidence in seen for probe in evidence.informative]
-    around = [probe for probe in telling if "memory" in probe.problem.knobs]
+    informative = [probe for evidence in seen for probe in evidence.informative]
+    around = [probe for probe in informative if "memory" in probe.problem.knobs]
     if around and all(np.isnan(probe.got[probe.violated]).all() for probe in around):
         sentence = "returns NaN where only the memory around its inputs holds any"
         yield Diagnosis("reads_around_inputs", sentence, np.inf)
-    if not telling:
-        yield from _besides(seen, replies)
+    if not informative:
+        yield from _side_effects(seen, replies)
 
 
-def _besides(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
-    """Yield what a target does besides returning what it should."""
+def _side_effects(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
+    """Yield what a target does besides returning the right output."""
     scope = seen[0].scope
-    ratios = [p.ratio(OPERATOR, p.exact) for asked in seen for p in asked.probes]
+    ratios = (p.ratio(OPERATOR, p.exact) for asked in seen for p in asked.probes)
     ratio = max(ratios, default=0.0)
-    due, dtype = scope.output_dtype, replies[0].dtype
-    if dtype != due:
-        yield _named(
-            "returns_other_dtype", f"outputs of {dtype} instead of {due}", ratio
-        )
+    expected, dtype = scope.output_dtype, replies[0].dtype
+    if dtype != expected:
+        phrase = f"outputs of {dtype} instead of {expected}"
+        yield _named("returns_other_dtype", phrase, ratio)
     changed = {x for r in replies for x in r.changed} - {*scope.contract.mutates}
     traces = {x for r in replies for x in r.traces}
-    for name, found in (
-        ("overwrites_input", [f"overwrites {x}" for x in sorted(changed)]),
-        ("leaves_traces", [f"changes {x}" for x in sorted(traces)]),
-        (
-            "shares_memory",
-            ["returns the memory of an input"] * any(r.aliased for r in replies),
-        ),
-        (
-            "overwrites_output",
-            ["overwrites the output of the call before"]
-            * any(r.overwritten for r in replies),
-        ),
-        (
-            "raises_on_one_token",
-            [
-                f"raises on one token: {x.fails_on_one_token}"
-                for x in seen
-                if x.fails_on_one_token
-            ],
-        ),
-    ):
-        for what in found:
-            yield _named(name, f"the operator, but {what}", ratio)
+    failures = [x.fails_on_one_token for x in seen if x.fails_on_one_token]
+    effects = [
+        *(("overwrites_input", f"overwrites {x}") for x in sorted(changed)),
+        *(("leaves_traces", f"changes {x}") for x in sorted(traces)),
+        *[("shares_memory", "returns the memory of an input")]
+        * any(r.aliased for r in replies),
+        *[("overwrites_output", "overwrites the output of the call before")]
+        * any(r.overwritten for r in replies),
+        *(("raises_on_one_token", f"raises on one token: {x}") for x in failures),
+    ]
+    for name, effect in effects:
+        yield _named(name, f"the operator, but {effect}", ratio)

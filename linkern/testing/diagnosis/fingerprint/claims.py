@@ -49,16 +49,16 @@ class _Finding(NamedTuple):
 
 
 def about_stages(
-    prober: Prober, found: Significands, chunk_size: int | None
+    prober: Prober, measured: Significands, chunk_size: int | None
 ) -> Iterator[str]:
     """Yield one sentence for each stage that keeps fewer bits than it should."""
     findings = {}
-    for stage, bits in found.bits.items():
-        declared, expected = _expected(prober, found, stage, chunk_size)
-        if bits < expected and stage not in found.capped:
+    for stage, bits in measured.bits.items():
+        declared, expected = _expected(prober, measured, stage, chunk_size)
+        if bits < expected and stage not in measured.capped:
             findings[stage] = _Finding(stage, bits, declared)
     always = {"value", "key"} if prober.reads else {"value"}
-    if always | (found.bits.keys() - found.capped) == findings.keys():
+    if always | (measured.bits.keys() - measured.capped) == findings.keys():
         # What is lost everywhere is lost by the sums themselves.
         yield _sentence("accumulator_dtype", list(findings.values()))
         return
@@ -70,14 +70,14 @@ def about_stages(
 
 
 def _blamed(stage: str, findings: dict[str, _Finding]) -> str:
-    """Return the declaration that would have covered what was found."""
+    """Return the declaration that would have covered the measurement."""
     if stage == "value" or (stage == "key" and "value" in findings):
         return "operand_dtype"
     return "feature_dtype" if stage == "key" else f"{stage}_dtype"
 
 
 def _expected(
-    prober: Prober, found: Significands, stage: str, chunk_size: int | None
+    prober: Prober, measured: Significands, stage: str, chunk_size: int | None
 ) -> tuple[str, int]:
     """Return the dtype that a stage is declared to have, and the bits it must keep."""
     scope = prober.scope
@@ -91,7 +91,7 @@ def _expected(
         dtype = getattr(precisions, name)
         # What has more bits than that stage was not there; nor are, in the state, two
         # tokens of one chunk.
-        avoided = found.bits.get(name, found.ceiling) < found.bits[stage]
+        avoided = measured.bits.get(name, measured.ceiling) < measured.bits[stage]
         inside = name == "state" != stage and chunk_size is not None
         if dtype is None or avoided or inside:
             continue
@@ -126,43 +126,43 @@ def _sentence(key: str, findings: list[_Finding]) -> str:
     )
 
 
-def about_epsilon(prober: Prober, found: Epsilon) -> Iterator[str]:
+def about_epsilon(prober: Prober, measured: Epsilon) -> Iterator[str]:
     """Yield a sentence if another epsilon was measured than was declared."""
     quotient = prober.quotient
-    if not found.intervals or _agrees(prober, found):
+    if not measured.intervals or _agrees(prober, measured):
         return
     declared = f"`eps` is declared {quotient.eps:g}"
     if quotient.eps:
         declared += f" with eps_mode={quotient.eps_mode}"
-    if found.mode is None:
-        yield f"{declared}, but there is none above {found.resolution:.2g}: omit it"
+    if measured.mode is None:
+        yield f"{declared}, but there is none above {measured.resolution:.2g}: omit it"
         return
-    mode = "" if found.mode == "denominator" else f" and eps_mode={found.mode}"
+    mode = "" if measured.mode == "denominator" else f" and eps_mode={measured.mode}"
     yield (
-        f"{declared}, but {HOW_IT_ENTERS[found.mode].format(found.size)}: declare "
-        f"eps={found.size:g}{mode}"
+        f"{declared}, but {HOW_IT_ENTERS[measured.mode].format(measured.size)}: declare "
+        f"eps={measured.size:g}{mode}"
     )
 
 
-def _agrees(prober: Prober, found: Epsilon) -> bool:
+def _agrees(prober: Prober, measured: Epsilon) -> bool:
     """Return True if the declared epsilon can be the measured one."""
     quotient = prober.quotient
     if not quotient.eps:
-        return found.mode is None
-    if quotient.eps_mode not in found.intervals:
+        return measured.mode is None
+    if quotient.eps_mode not in measured.intervals:
         return False
-    low, high = found.intervals[quotient.eps_mode]
+    low, high = measured.intervals[quotient.eps_mode]
     # A kernel rounds the epsilon it is given to the precision that it works in.
     scope = prober.scope
     unit = scope.contract.precisions(scope.dtype).unit
     return low <= quotient.eps * (1 + unit) and quotient.eps * (1 - unit) <= high
 
 
-def about_chunks(prober: Prober, found: int | None) -> Iterator[str]:
+def about_chunks(prober: Prober, measured: int | None) -> Iterator[str]:
     """Yield a sentence if another chunk size was measured than was declared."""
     declared = prober.scope.contract.chunk_size
-    if declared is not None and found is not None and declared != found:
+    if declared is not None and measured is not None and declared != measured:
         yield (
-            f"`chunk_size` is declared {declared}, but sums have an edge every {found} "
-            f"tokens: declare chunk_size={found}"
+            f"`chunk_size` is declared {declared}, but sums have an edge every {measured} "
+            f"tokens: declare chunk_size={measured}"
         )

@@ -103,7 +103,7 @@ def straddling(p: int, bits: int) -> tuple[int, int]:
     >>> 196 / 4236 * 2**12 > 189.5 > 196 / 4237 * 2**12
     True
     """
-    found = {}
+    errors = {}
     for c in range(2**7, 2**8):
         for middle in range(2**bits + 1, 2**bits + min(2**bits, 2**9), 2):
             shift = p + bits - 7 + (c << (bits - 7) < middle)
@@ -111,5 +111,5 @@ def straddling(p: int, bits: int) -> tuple[int, int]:
             last = total & -total
             if 16 * total > 17 << p or last < 4 or not total & 2 * last:
                 continue
-            found[c, total] = min(rest, middle - rest) / middle
-    return max(found, key=lambda pair: found[pair])
+            errors[c, total] = min(rest, middle - rest) / middle
+    return max(errors, key=lambda pair: errors[pair])

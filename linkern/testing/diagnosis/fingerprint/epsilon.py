@@ -36,7 +36,7 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class Epsilon:
-    """What is known of the epsilon of a target.
+    """The epsilons that the rows of a target allow.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Epsilon:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows: what they answered, and by how much each number can be off.
+    """Answers of some rows, and by how much each number can be off.
 
     Parameters
     ----------
@@ -89,19 +89,9 @@ class _Rows:
 
 
 def measure(prober: Prober, stages: Significands) -> Epsilon:
-    """Measure the epsilon in the quotient.
+    """Return the epsilon in the quotient, within the precision of the stages.
 
-    Parameters
-    ----------
-    prober : Prober
-        The target, and how to ask it.
-    stages : Significands
-        What is known of its precision.
-
-    Returns
-    -------
-    Epsilon
-        Nothing known if the target does not normalise or did not answer.
+    Nothing is known of it if the target does not normalise or did not answer.
     """
     nothing = Epsilon({}, np.inf)
     slack = _slack(prober, stages)
@@ -109,14 +99,14 @@ def measure(prober: Prober, stages: Significands) -> Epsilon:
         return nothing
     smallest = tiny_feature_exponent(prober.scope)
     try:
-        found = [
+        asked = [
             _rows(prober, 2.0**exponent, smallest, slack, stages)
             for exponent in np.linspace(0, -smallest, KEY_FEATURES)
         ]
     except Unanswered:
         return nothing
     joined = (
-        np.concatenate([getattr(rows, name) for rows in found], axis=-1)
+        np.concatenate([getattr(rows, name) for rows in asked], axis=-1)
         for name in _Rows.__dataclass_fields__
     )
     rows = _Rows(*joined)
@@ -188,7 +178,7 @@ def _intervals(rows: _Rows, scale: float) -> dict[str, tuple[float, float]]:
     # A row below the clamp is divided by it; a row above says that it is above.
     clamped = rows.divisor * (1 + rows.excess) * (rows.excess[0] > 0)
     clamped[1] = rows.divisor * (1 + np.maximum(rows.excess[1], 0))
-    found = {}
+    intervals = {}
     for mode, (low, high) in (
         ("denominator", in_denominator),
         ("normalizer", in_normalizer),
@@ -198,5 +188,5 @@ def _intervals(rows: _Rows, scale: float) -> dict[str, tuple[float, float]]:
         most = float((high * np.where(high > 0, *sides[::-1])).min())
         # A clamp that no row is above could as well be no quotient at all.
         if least <= most and (mode != "clamp" or least < rows.divisor.max()):
-            found[mode] = (least, most)
-    return found
+            intervals[mode] = (least, most)
+    return intervals

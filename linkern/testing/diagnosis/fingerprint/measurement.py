@@ -19,7 +19,7 @@ __all__ = ["Fingerprint", "fingerprint"]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """How many significand bits survive at each stage, and what else shows.
+    """The significand bits that survive each stage, and what else was measured.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Fingerprint:
 def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     """Measure the arithmetic of a target, which is taken to be the operator.
 
-    What it says of a target that loses keys, say, is of little worth: judge it first.
+    Judge it first: the measurement of a target that loses keys means little.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> from linkern.testing.target.process import InProcess
     >>> target = InProcess(Environment("correct:chunk_16"), CORRECT["chunk_16"])
     >>> scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
-    >>> found = fingerprint(target, scope)
-    >>> found.bits["state"], found.chunk_size, found.eps
+    >>> measured = fingerprint(target, scope)
+    >>> measured.bits["state"], measured.chunk_size, measured.eps
     (24, 16, None)
     """
     reason = unmeasured(scope)

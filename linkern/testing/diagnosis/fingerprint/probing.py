@@ -74,17 +74,7 @@ class Unanswered(Exception):  # noqa: N818 -- it is what happened, no error of o
 
 @dataclass(frozen=True)
 class Token:
-    """One key with its value.
-
-    Parameters
-    ----------
-    at : int
-        Its position.
-    features : tuple of int
-        Its first features; the others are zero.
-    value : float
-        Every entry of its value.
-    """
+    """A key at a position: its first features, others zero; all entries of its value."""
 
     at: int
     features: tuple[int, ...]
@@ -93,15 +83,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Question:
-    """A few tokens, and what is exact after the last of them.
-
-    Parameters
-    ----------
-    query : tuple of int
-        First features of every query; the others are zero.
-    tokens : tuple of Token
-        All that is not zero.
-    """
+    """The first features of every query, and all tokens that are not zero."""
 
     query: tuple[int, ...]
     tokens: tuple[Token, ...]
@@ -161,7 +143,7 @@ class Prober:
 
     @property
     def quotient(self) -> Quotient:
-        """How the target is declared to make an output of its sums."""
+        """The declared quotient of the sums."""
         return self.scope.contract.quotient(self.key_dim)
 
     @property
@@ -217,7 +199,7 @@ class Prober:
         return self.ask(query, key, value)[:, 0]
 
     def exact(self, question: Question) -> float:
-        """Return what the output is after the last token, declared epsilon included."""
+        """Return the exact output after the last token, declared epsilon included."""
         numerator, denominator = question.sums
         scale = Fraction(self.quotient.scale)
         if not self.quotient.normalize:
@@ -239,7 +221,7 @@ def unmeasured(scope: Scope) -> str:
     if not operator.family:
         return ""
     reason = no_integers(scope)
-    if reason is None and _erases(operator) and _writes_to(operator) == "value":
+    if reason is None and _erases(operator) and "key" in operator.linear:
         reason = "values erase one another, so no sum of two of them is left"
     if reason is not None:
         return f"nothing is measured: {reason}"
@@ -255,11 +237,6 @@ def unmeasured(scope: Scope) -> str:
 
 def _erases(operator: Operator) -> bool:
     return operator.erases and not ERASING & {*operator.names}
-
-
-def _writes_to(operator: Operator) -> str:
-    """Return the input whose direction in the state is erased."""
-    return "key" if "key" not in operator.linear else "value"
 
 
 def prepared(target: Target, scope: Scope) -> Prober | None:
@@ -317,25 +294,25 @@ def powers_of_two(total: int, largest: int) -> list[int]:
     >>> powers_of_two(21, largest=8)
     [8, 8, 4, 1]
     """
-    found = []
+    powers = []
     while total:
-        found.append(min(largest, 1 << (total.bit_length() - 1)))
-        total -= found[-1]
-    return found
+        powers.append(min(largest, 1 << (total.bit_length() - 1)))
+        total -= powers[-1]
+    return powers
 
 
 def lengths(contract: Contract, wanted: tuple[int, ...]) -> Iterator[int]:
     """Yield the allowed lengths next to those that are wanted, each of them once."""
     step = contract.length_multiple_of
     least = max(contract.min_length, SHORTEST)
-    found: dict[int, None] = {}
+    distinct: dict[int, None] = {}
     for length in wanted:
         allowed = -(-max(length, least) // step) * step
         if contract.max_length is not None:
             allowed = min(allowed, contract.max_length // step * step)
         if allowed >= least:
-            found[allowed] = None
-    yield from found
+            distinct[allowed] = None
+    yield from distinct
 
 
 def _dims(contract: Contract) -> Iterator[tuple[int, int]]:

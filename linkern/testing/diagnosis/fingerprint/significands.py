@@ -1,4 +1,4 @@
-r"""How many significand bits of a number survive each stage of a target.
+r"""The significand bits of a number that survive each stage of a target.
 
 A number ``2^p + 1`` has ``p + 1`` bits. It is laid where the stage must hold it, and
 taken back from where it need not be held, so that what is left is 1, or 2, if it
@@ -97,13 +97,13 @@ def measure(prober: Prober) -> Significands:
         stage, inside = STAGES[name], [prober.input_bits, *bits.values()]
         limit = stage.limit(prober, min(inside))
         try:
-            found = _most_bits(prober, stage, min(limit, ceiling))
-            hidden = found < limit and not stage.shows(prober, found)
+            most = _most_bits(prober, stage, min(limit, ceiling))
+            hidden = most < limit and not stage.shows(prober, most)
         except Unanswered:
             continue
-        if found:
-            bits[name] = found
-            if hidden or found == limit < ceiling:
+        if most:
+            bits[name] = most
+            if hidden or most == limit < ceiling:
                 capped.add(name)
     in_order = {name: bits[name] for name in STAGES if name in bits}
     return Significands(in_order, frozenset(capped), ceiling)

@@ -9,14 +9,11 @@ from linkern.oracle import Bounded
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence, Probe
 from linkern.testing.diagnosis.hypotheses.hypothesis import (
     Deviation,
+    causal,
     hypothesis,
-    linear,
 )
-from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.diagnosis.hypotheses.variant import variant
+from linkern.testing.diagnosis.hypotheses.spans import after, from_state, span_of
 from linkern.testing.problems.problem import Problem
-
-__all__ = []
 
 
 @hypothesis("outputs", 20)
@@ -81,30 +78,28 @@ def stale_inputs(evidence: Evidence) -> Iterator[Deviation]:
                 yield Deviation("stale_input", f"{phrase} {what}", predict)
 
 
-@hypothesis("outputs", 22, linear)
+@hypothesis("outputs", 22, causal)
 def kept_states(evidence: Evidence) -> Iterator[Deviation]:
     """Yield states that were left by the call before."""
     del evidence
     for tokens, what in ((None, "the last state"), (1, "the last token")):
         for same_length, which in ((True, "shape"), (False, "heads and dimensions")):
-            yield variant(
+            yield Deviation(
                 "state_kept_between_calls",
                 f"{what} of the call before to start from, if that had the same "
                 f"{which}",
-                before=partial(_left, tokens=tokens, same_length=same_length),
+                partial(_resumed, tokens=tokens, same_length=same_length),
             )
 
 
-def _left(
-    problem: Problem, *, tokens: int | None, same_length: bool
-) -> tuple[Real, Real]:
-    """Return the keys and values that a state of the call before was made of."""
+def _resumed(problem: Problem, *, tokens: int | None, same_length: bool) -> Bounded:
+    """Return the output from the state, or the last token, of the call before."""
     previous = problem.knobs.get("previous")
     if previous is None or not _fits(previous, problem, same_length=same_length):
-        return problem.key[..., :0, :], problem.value[..., :0, :]
-    first = 0 if tokens is None else -tokens
-    key, value = previous.key[..., first:, :], previous.value[..., first:, :]
-    return key.astype(np.float64), value.astype(np.float64)
+        return problem.solve()
+    if tokens is not None:
+        previous = span_of(previous, previous.length - tokens, previous.length)
+    return from_state(problem, after(previous))
 
 
 def _fits(previous: Problem, problem: Problem, *, same_length: bool) -> bool:

@@ -15,8 +15,6 @@ from linkern.testing.diagnosis.hypotheses.hypothesis import (
 from linkern.testing.diagnosis.hypotheses.pairs import Condition, Pairs, counted
 from linkern.testing.diagnosis.hypotheses.variant import in_parts, variant
 
-__all__ = []
-
 # Name, phrase, condition on the pairs, and how often they count.
 Row = tuple[str, str, Condition, float]
 

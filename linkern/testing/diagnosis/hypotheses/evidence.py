@@ -1,4 +1,4 @@
-"""What a target answered, and whether a deviation predicts all of it."""
+"""The answers of a target, and their agreement with a deviation."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,7 +46,7 @@ class Probe:
 
     @cached_property
     def violated(self) -> NDArray[np.bool_]:
-        """Where the answer is beyond the bound of the operator itself."""
+        """The entries beyond the bound of the operator itself."""
         if self.got.shape != self.exact.output.shape:
             return np.ones(self.got.shape or 1, dtype=bool)
         return ~self._between(*self._allowed, self.exact)
@@ -76,7 +76,7 @@ class Probe:
         return float(np.where(np.isfinite(ratio), ratio, 0.0).max(initial=0.0))
 
     def _left_open(self, deviation: Deviation, predicted: Bounded) -> bool:
-        """Whether a prediction leaves open too much of what it is to explain."""
+        """Return True if a prediction leaves too much of the violations unknown."""
         on_reals = (
             deviation.allow_unknown == "on reals" and self.problem.integers is None
         )
@@ -87,7 +87,7 @@ class Probe:
         return bool(left_open.sum() > OPEN * self.violated.sum())
 
     def shows(self, deviation: Deviation, predicted: Bounded) -> bool:
-        """Whether target and prediction both leave the operator in some entry."""
+        """Return True if target and prediction both leave the operator in some entry."""
         if predicted.output.shape != self.exact.output.shape:
             return True
         low, high = self._allowed
@@ -97,7 +97,7 @@ class Probe:
         return bool((self.violated & known & leaves).any())
 
     def _between(self, low: Real, high: Real, expected: Bounded) -> NDArray[np.bool_]:
-        """Where the answer is what rounding, from `low` to `high`, can make of it."""
+        """Return the entries between `low` and `high`."""
         inside = (low <= self.got) & (self.got <= high)
         # What is known not to be finite must not be, one way or the other.
         undefined = np.isnan(expected.output) & (expected.bound == 0)

@@ -25,8 +25,6 @@ from linkern.testing.diagnosis.hypotheses.rules import (
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 
-__all__ = []
-
 # Bounds that gates are clamped to in the field.
 FLOORS = (-1.0, -2.5, -3.0, -5.0, -8.0, -10.0, -15.0, -20.0, -30.0, -50.0, -60.0)
 

@@ -37,8 +37,6 @@ from linkern.testing.diagnosis.hypotheses.rules import (
 )
 from linkern.testing.problems.problem import Problem
 
-__all__ = []
-
 # The sums in which queries hand back to keys, and those in which keys are read.
 _BACK = ("key", "key_divisor", "value")
 _READ = ("query", "query_divisor")

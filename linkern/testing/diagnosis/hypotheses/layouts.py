@@ -28,8 +28,6 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.target.memory_layout import place
 from linkern.testing.target.protocol import from_layout, to_layout
 
-__all__ = []
-
 Rearrange = Callable[[Problem], Mapping[str, NDArray[Any]]]
 
 

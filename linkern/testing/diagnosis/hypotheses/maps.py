@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from linkern.oracle import FEATURE_MAPS, FeatureMap
+from linkern.oracle import FEATURE_MAPS, Bounded, FeatureMap
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
 from linkern.testing.diagnosis.hypotheses.hypothesis import (
     Deviation,
@@ -19,11 +20,9 @@ from linkern.testing.diagnosis.hypotheses.measuring import (
     spelt,
 )
 from linkern.testing.diagnosis.hypotheses.pairs import Real
+from linkern.testing.diagnosis.hypotheses.spans import after, from_state
 from linkern.testing.diagnosis.hypotheses.variant import Inputs, variant
 from linkern.testing.problems.problem import Problem
-
-__all__ = []
-
 
 Change = Callable[[Real], Real]
 
@@ -117,16 +116,17 @@ def padding(evidence: Evidence) -> Iterator[Deviation]:
     """Yield keys of padding, which are zeros, but whose features are not."""
     for chunk in evidence.chunk_sizes:
         phrase = f"padding to chunks of {chunk} counted in the normalizer"
-        yield variant("padding_counted", phrase, before=_zeros(chunk))
+        yield Deviation("padding_counted", phrase, partial(_padded, chunk=chunk))
 
 
-def _zeros(chunk: int) -> Callable[[Problem], tuple[Real, Real]]:
-    def before(problem: Problem) -> tuple[Real, Real]:
-        shape = problem.shape
-        lead = shape.batch, shape.heads, -shape.keys % chunk
-        return np.zeros((*lead, shape.key_dim)), np.zeros((*lead, shape.value_dim))
-
-    return before
+def _padded(problem: Problem, chunk: int) -> Bounded:
+    shape = problem.shape
+    if shape.keys % chunk == 0:
+        return problem.solve()
+    lead = shape.batch, shape.heads, -shape.keys % chunk
+    dims = {"query": shape.key_dim, "key": shape.key_dim, "value": shape.value_dim}
+    zeros = {name: np.zeros((*lead, dim)) for name, dim in dims.items()}
+    return from_state(problem, after(problem.with_inputs(**zeros)))
 
 
 @hypothesis("outputs", 40, linear)

@@ -22,8 +22,6 @@ from linkern.testing.diagnosis.hypotheses.pairs import (
 )
 from linkern.testing.diagnosis.hypotheses.variant import in_parts, variant
 
-__all__ = []
-
 
 @hypothesis("outputs", 140, linear, lambda scope: not causal(scope))
 def causal_mask(evidence: Evidence) -> Iterator[Deviation]:

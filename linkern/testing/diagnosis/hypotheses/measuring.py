@@ -26,21 +26,10 @@ def fitted(
     deviation_of: Callable[[float], Deviation],
     guesses: Iterable[float],
 ) -> float | None:
-    """Return the positive parameter with which a deviation comes closest to the target.
+    """Return the positive parameter of the deviation that is closest to the target.
 
-    Parameters
-    ----------
-    evidence : Evidence
-        What the target answered.
-    deviation_of : callable
-        Parameter to deviation.
-    guesses : iterable of float
-        Where to start, a power of ten or less apart; the best one is taken.
-
-    Returns
-    -------
-    float or None
-        The parameter; None if no guess predicts anything.
+    The guesses are a power of ten or less apart; the fit starts from the best. It is
+    None if no guess predicts anything.
     """
     probes = evidence.informative[:PROBES]
     # One sequence, the shortest, tells which guess is best.

@@ -9,8 +9,6 @@ from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation, hypothesi
 from linkern.testing.diagnosis.hypotheses.probe import separately
 from linkern.testing.problems.problem import Problem
 
-__all__ = []
-
 Edges = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 

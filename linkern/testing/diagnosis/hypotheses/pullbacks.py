@@ -35,14 +35,14 @@ class Pullback:
     Parameters
     ----------
     query, query_divisor : callable
-        How often each pair counts in the gradient of queries, directly and through the
-        divisor.
+        The number of times that each pair counts in the gradient of queries, directly
+        and through the divisor.
     key, key_divisor : callable
         The same for keys.
     value : callable
-        How often each pair counts in the gradient of values.
-    saved : callable
-        What happens to the output before it is used again.
+        The same for values, directly.
+    saved : callable or None
+        Rounding of the output before it is used again.
     slopes : tuple of str
         Inputs whose gradient goes through the feature map.
     """
@@ -123,13 +123,13 @@ def carry_back(problem: Problem, rounding: Rounding, chunk: int) -> Bounded:
             a_c, b_c, v_c, g_c = (x[span] for x in (scale * a, b, columns, cotangent))
             if name == "key":
                 inside = np.tril(g_c @ np.swapaxes(v_c, -1, -2))
-                found = np.swapaxes(inside, -1, -2) @ a_c + v_c @ np.swapaxes(
+                gradient = np.swapaxes(inside, -1, -2) @ a_c + v_c @ np.swapaxes(
                     state, -1, -2
                 )
             else:
                 inside = np.tril(a_c @ np.swapaxes(b_c, -1, -2))
-                found = (np.swapaxes(inside, -1, -2) @ g_c + b_c @ state)[..., :-1]
-            parts.append(found)
+                gradient = (np.swapaxes(inside, -1, -2) @ g_c + b_c @ state)[..., :-1]
+            parts.append(gradient)
             state = rounding(state + np.swapaxes(a_c, -1, -2) @ g_c)
         gradient = np.concatenate(parts[::-1], axis=-2)
         if name == "key":

@@ -27,8 +27,6 @@ from linkern.testing.diagnosis.hypotheses.variant import variant
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
 
-__all__ = []
-
 Factor = Callable[[Problem], Real | float]
 
 # Factors that kernels are known to put in or to forget, as powers of the key dimension.

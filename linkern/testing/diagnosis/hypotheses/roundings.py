@@ -30,7 +30,7 @@ __all__ = ["formats"]
 
 
 def relaxed(problem: Problem, **declared: Any) -> Bounded:
-    """Return what the operator is under a contract that declares more."""
+    """Return the output of the operator under a contract that declares more."""
     contract = replace(problem.scope.contract, **declared)
     scope = replace(problem.scope, contract=contract)
     return replace(problem, scope=scope).solve()
@@ -197,9 +197,9 @@ def whole(evidence: Evidence) -> Iterator[Deviation]:
             continue
 
         def predict(problem: Problem, name: str = to.name) -> Bounded:
-            found = relaxed(problem, accumulator_dtype=name, feature_dtype=name)
+            result = relaxed(problem, accumulator_dtype=name, feature_dtype=name)
             fits = _fits(problem, name)
-            return Bounded(found.output, np.where(fits, found.bound, np.inf))
+            return Bounded(result.output, np.where(fits, result.bound, np.inf))
 
         yield Deviation(
             "computed_in_narrower_dtype",
@@ -216,7 +216,7 @@ def _held(output: Real, to: Format) -> bool:
 
 
 def _fits(problem: Problem, dtype: str) -> bool:
-    """Whether no sum can overflow, inputs of one sign or the other."""
+    """Return True if no sum can overflow, whatever the signs of the inputs."""
     if dtype != "float16":
         return True
     scope = problem.scope

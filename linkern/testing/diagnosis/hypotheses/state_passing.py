@@ -1,14 +1,12 @@
 """States that are wrong when one call hands them over to the next; packed sequences."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.diagnosis.hypotheses import variant
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
 from linkern.testing.diagnosis.hypotheses.formats import Format, rounded
 from linkern.testing.diagnosis.hypotheses.hypothesis import (
@@ -28,16 +26,12 @@ from linkern.testing.diagnosis.hypotheses.pairs import Real
 from linkern.testing.diagnosis.hypotheses.roundings import formats
 from linkern.testing.diagnosis.hypotheses.rules import (
     Reading,
-    meaning,
-    operator_of,
     predicted,
     silenced,
 )
+from linkern.testing.diagnosis.hypotheses.spans import State, resumed, span_of
 from linkern.testing.problems.problem import Problem
 
-__all__ = []
-
-State = tuple[Bounded, ...]
 # From a span, the state before it and the right state after it, to the state that the
 # next span starts from.
 Handover = Callable[[Problem, State | None, State], State | None]
@@ -46,52 +40,19 @@ Change = Callable[[Bounded], Bounded]
 Part = tuple[str, str, tuple[int, ...]]
 
 
-def _resumed(span: Problem, state: State | None) -> tuple[Bounded, State]:
-    """Return the output of a span that starts from a state, and the state after it."""
-    if state is None:  # as every first span does
-        return span.recalled("from no state", lambda: _run(span, None))
-    return _run(span, state)
-
-
-def _run(span: Problem, state: State | None) -> tuple[Bounded, State]:
-    if not gated(span.scope):
-        return variant.resumed(span, state)
-    asked = meaning(span)
-    output, after = operator_of(span).bounded(
-        asked.meant,
-        asked.scale,
-        asked.precisions,
-        state=None if state is None else tuple(x.output for x in state),
-    )
-    return asked.widened(output), after
-
-
 def _passed_on(problem: Problem, handover: Handover) -> Bounded:
     """Return the outputs of spans that start from what is handed over."""
     state: State | None = None
     outputs = []
     for first, last in pairwise((0, *problem.knobs["cuts"], problem.length)):
-        span = _span(problem, first, last)
-        output, right = _resumed(span, state)
+        span = span_of(problem, first, last)
+        output, right = resumed(span, state)
         outputs.append(output)
         if last < problem.length:
             state = handover(span, state, right)
     # What is handed over has errors of its own, as that of the operator has.
     bound = np.concatenate([x.bound for x in outputs], axis=-2) + problem.solve().bound
     return Bounded(np.concatenate([x.output for x in outputs], axis=-2), bound)
-
-
-def _span(problem: Problem, first: int, last: int) -> Problem:
-    """Return some tokens of a problem; integers stay known."""
-
-    def cut() -> Problem:
-        span = problem.span(first, last)
-        if problem.integers is None:
-            return span
-        a, b, v = (x[..., first:last, :] for x in problem.integers)
-        return replace(span, integers=(a, b, v))
-
-    return problem.recalled(("span", first, last), cut)
 
 
 def _handed(name: str, phrase: str, handover: Handover) -> Deviation:
@@ -153,7 +114,7 @@ def lacking(evidence: Evidence) -> Iterator[Deviation]:
 
 def _without_last(span: Problem, state: State | None, right: State) -> State | None:
     del right
-    return _resumed(_span(span, 0, span.length - 1), state)[1]
+    return resumed(span_of(span, 0, span.length - 1), state)[1]
 
 
 def _without_tail(
@@ -162,7 +123,7 @@ def _without_tail(
     full = span.length // chunk * chunk
     if full == span.length or span.length < least:
         return right
-    return _resumed(_span(span, 0, full), state)[1] if full else state
+    return resumed(span_of(span, 0, full), state)[1] if full else state
 
 
 def _without_writes(
@@ -172,7 +133,7 @@ def _without_writes(
     full = span.length // chunk * chunk
     if full == span.length or span.length < least:
         return right
-    return _resumed(silenced(span, full), state)[1]
+    return resumed(silenced(span, full), state)[1]
 
 
 @hypothesis("spans", 11, takes("log_decay"))

@@ -19,8 +19,6 @@ from linkern.testing.diagnosis.hypotheses.measuring import (
 from linkern.testing.diagnosis.hypotheses.pairs import Condition, counted, seen
 from linkern.testing.diagnosis.hypotheses.variant import in_parts, variant
 
-__all__ = []
-
 
 @hypothesis("outputs", 60, linear)
 def windows(evidence: Evidence) -> Iterator[Deviation]:
