@@ -139,8 +139,8 @@ def about_epsilon(prober: Prober, measured: Epsilon) -> Iterator[str]:
         return
     mode = "" if measured.mode == "denominator" else f" and eps_mode={measured.mode}"
     yield (
-        f"{declared}, but {HOW_IT_ENTERS[measured.mode].format(measured.size)}: declare "
-        f"eps={measured.size:g}{mode}"
+        f"{declared}, but {HOW_IT_ENTERS[measured.mode].format(measured.size)}: "
+        f"declare eps={measured.size:g}{mode}"
     )
 
 
@@ -163,6 +163,6 @@ def about_chunks(prober: Prober, measured: int | None) -> Iterator[str]:
     declared = prober.scope.contract.chunk_size
     if declared is not None and measured is not None and declared != measured:
         yield (
-            f"`chunk_size` is declared {declared}, but sums have an edge every {measured} "
-            f"tokens: declare chunk_size={measured}"
+            f"`chunk_size` is declared {declared}, but sums have an edge every "
+            f"{measured} tokens: declare chunk_size={measured}"
         )

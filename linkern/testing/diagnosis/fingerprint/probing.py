@@ -74,7 +74,7 @@ class Unanswered(Exception):  # noqa: N818 -- it is what happened, no error of o
 
 @dataclass(frozen=True)
 class Token:
-    """A key at a position: its first features, others zero; all entries of its value."""
+    """One key: its position, its first features, and every entry of its value."""
 
     at: int
     features: tuple[int, ...]

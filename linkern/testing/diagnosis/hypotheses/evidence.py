@@ -87,7 +87,7 @@ class Probe:
         return bool(left_open.sum() > OPEN * self.violated.sum())
 
     def shows(self, deviation: Deviation, predicted: Bounded) -> bool:
-        """Return True if target and prediction both leave the operator in some entry."""
+        """Return True if target and prediction leave the operator in the same entry."""
         if predicted.output.shape != self.exact.output.shape:
             return True
         low, high = self._allowed

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded, Quotient
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
 from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    OPERATOR,
     Deviation,
     causal,
+    gated,
     hypothesis,
     linear,
     normalized,
@@ -84,6 +86,12 @@ def scales(evidence: Evidence) -> Iterator[Deviation]:
     else:
         yield from _with_factors(evidence, "output_scaled", _divided(normalize=False))
         yield _divided(normalize=True)
+
+
+@hypothesis("outputs", 118, gated)
+def scaled_outputs(evidence: Evidence) -> Iterator[Deviation]:
+    """Yield outputs of an operator with gates that have a factor."""
+    yield from _with_factors(evidence, "output_scaled", OPERATOR)
 
 
 def _divided(*, normalize: bool) -> Deviation:
