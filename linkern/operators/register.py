@@ -6,7 +6,6 @@ record.
 """
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ParamSpec, TypedDict, cast

@@ -11,10 +11,16 @@ from linkern.oracle.bounds import (
     probable,
     unit_roundoff,
 )
-from linkern.oracle.family import FAMILY, FamilyEvaluation, FamilyOperator, Played
-from linkern.oracle.family.calls import Options
-from linkern.oracle.family.normalized import feature_gradients
-from linkern.oracle.family.sums import (
+from linkern.oracle.calls import Options
+from linkern.oracle.features import FEATURE_MAPS, FeatureMap
+from linkern.oracle.normalized import feature_gradients
+from linkern.oracle.operators import (
+    FAMILY,
+    FamilyEvaluation,
+    FamilyOperator,
+    Played,
+)
+from linkern.oracle.sums import (
     Evaluation,
     Quotient,
     Sums,
@@ -24,7 +30,6 @@ from linkern.oracle.family.sums import (
     evaluate,
     exact_output,
 )
-from linkern.oracle.features import FEATURE_MAPS, FeatureMap
 
 __all__ = [
     "FAMILY",

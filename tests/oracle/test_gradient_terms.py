@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkern import oracle
-from linkern.oracle.family import normalized
+from linkern.oracle import normalized
 from linkern.testing.kernels.assembly import Backward, Parts, stateful
 from linkern.testing.kernels.mutants.arithmetic import rounded_to
 from tests.oracle.feature_sums import Differentiand, bounded_gradients

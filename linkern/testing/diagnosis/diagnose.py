@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
-from linkern.testing.diagnosis.hypotheses.hypothesis import OPERATOR, hypotheses_of
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    OPERATOR,
+    hypotheses_of,
+)
 from linkern.testing.diagnosis.hypotheses.probe import STAGES
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.problems.context import Scope

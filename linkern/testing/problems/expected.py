@@ -122,7 +122,7 @@ class Consultation:
         oracle's bound grows at least in proportion to the roundings that it counts of
         such products, which are K + 1 or more: to admit 2 (K + 4) others enlarges it by
         the ratio at most. Where rows erase, keys that are off leave a residual of
-        2 (K + 4) u N~ |U|, of which `linkern.oracle.family.enclosures` admits 3 e,
+        2 (K + 4) u N~ |U|, of which `linkern.oracle.enclosures` admits 3 e,
         e >= (K + 13) u: so the residual grows by a factor below 5/3, whose square, by
         which the terms of second order grow, is below the ratio as well.
         """

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from linkern.oracle import Bounded
-from linkern.oracle.family import sums
+from linkern.oracle import Bounded, sums
 from linkern.testing import Plan, verify
 from linkern.testing.checks import CHECKS, assertions
 from linkern.testing.checks.assertions import Trial

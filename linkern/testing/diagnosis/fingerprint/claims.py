@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from linkern.oracle import depth, gamma
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint.epsilon import Epsilon
-from linkern.testing.diagnosis.fingerprint.probing import (
-    Prober,
-    power_of_four,
-)
+from linkern.testing.diagnosis.fingerprint.probing import Prober, power_of_four
 from linkern.testing.diagnosis.fingerprint.significands import Significands
 
 __all__ = ["about_chunks", "about_epsilon", "about_stages"]

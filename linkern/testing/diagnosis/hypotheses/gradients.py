@@ -22,7 +22,12 @@ from linkern.testing.diagnosis.hypotheses.measuring import (
     spelt,
     typical_ratio,
 )
-from linkern.testing.diagnosis.hypotheses.pairs import Condition, Real, Weights, seen
+from linkern.testing.diagnosis.hypotheses.pairs import (
+    Condition,
+    Real,
+    Weights,
+    seen,
+)
 from linkern.testing.diagnosis.hypotheses.pullbacks import (
     Pullback,
     carry_back,

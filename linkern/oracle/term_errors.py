@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.oracle.balls import Rounding
 from linkern.oracle.bounds import gamma, unit_roundoff
-from linkern.oracle.family.balls import Rounding
 
 __all__ = ["row_errors"]
 

@@ -7,8 +7,8 @@ place for each exponential and logarithm; the way back is arithmetic of balls.
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.balls import Ball, Rounding, added, contracted
-from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle.balls import Ball, Rounding, added, contracted
+from linkern.oracle.tape import Node, Tape
 
 __all__ = ["log_sums", "sigmoid", "softmax", "solved"]
 

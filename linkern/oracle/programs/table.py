@@ -1,7 +1,7 @@
 """The operators of the family by name."""
 
-from linkern.oracle.family import additive, composed, erasing, levels, linear
-from linkern.oracle.family.calls import Program
+from linkern.oracle.calls import Program
+from linkern.oracle.programs import additive, composed, delta, levels, linear
 
 __all__ = ["PROGRAMS"]
 
@@ -15,16 +15,16 @@ PROGRAMS: dict[str, Program] = {
     "hgrn": additive.hgrn,
     "rwkv4": additive.rwkv4,
     "rwkv6": additive.rwkv6,
-    "rwkv7": erasing.rwkv7,
-    "dplr": erasing.dplr,
-    "iplr": erasing.dplr,
-    "delta_rule": erasing.delta_rule,
-    "gated_delta_rule": erasing.delta_rule,
-    "kda": erasing.delta_rule,
-    "gdn2": erasing.gdn2,
-    "comba": erasing.comba,
-    "gated_delta_product": erasing.gated_delta_product,
-    "oja": erasing.oja,
+    "rwkv7": delta.rwkv7,
+    "dplr": delta.dplr,
+    "iplr": delta.dplr,
+    "delta_rule": delta.delta_rule,
+    "gated_delta_rule": delta.delta_rule,
+    "kda": delta.delta_rule,
+    "gdn2": delta.gdn2,
+    "comba": delta.comba,
+    "gated_delta_product": delta.gated_delta_product,
+    "oja": delta.oja,
     "gsa": composed.gsa,
     "abc": composed.abc,
     "based": composed.based,

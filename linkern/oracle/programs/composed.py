@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from linkern.oracle.family import functions
-from linkern.oracle.family.calls import Call, column, joined, reshaped, sliced
-from linkern.oracle.family.scan import scanned
-from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle import functions
+from linkern.oracle.calls import Call, column, joined, reshaped, sliced
+from linkern.oracle.scan import scanned
+from linkern.oracle.tape import Node, Tape
 
 __all__ = ["abc", "based", "gsa", "mesa", "rebased"]
 

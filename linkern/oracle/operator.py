@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.oracle.balls import Ball, Rounding
 from linkern.oracle.bounds import Bounded, Precisions
-from linkern.oracle.family.balls import Ball, Rounding
-from linkern.oracle.family.calls import Call, Options, Program
-from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle.calls import Call, Options, Program
+from linkern.oracle.tape import Node, Tape
 
 __all__ = ["FamilyEvaluation", "FamilyOperator", "Played"]
 

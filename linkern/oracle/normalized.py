@@ -1,6 +1,6 @@
 r"""Linear attention on features as one operation of a tape, with its adjoint.
 
-Notation of `linkern.oracle.family.sums`, with a cotangent ``g_i`` of the output and the
+Notation of `linkern.oracle.sums`, with a cotangent ``g_i`` of the output and the
 divisor ``D_i`` (the denominator, with a declared epsilon). For ``L = sum_i g_i.o_i``,
 
     W_ij = (g_i.v_j - g_i.o_i) / D_i        for j <= i, 0 elsewhere
@@ -35,6 +35,8 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.oracle import sums
+from linkern.oracle.balls import Ball, Rounding, added, contracted
 from linkern.oracle.bounds import (
     Bounded,
     Precisions,
@@ -42,10 +44,8 @@ from linkern.oracle.bounds import (
     smallest,
     unit_roundoff,
 )
-from linkern.oracle.family import sums
-from linkern.oracle.family.balls import Ball, Rounding, added, contracted
-from linkern.oracle.family.sums import Evaluation, Quotient, Sums
-from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle.sums import Evaluation, Quotient, Sums
+from linkern.oracle.tape import Node, Tape
 
 __all__ = ["feature_gradients", "normalized_read"]
 

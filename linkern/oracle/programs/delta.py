@@ -1,8 +1,8 @@
 """Operators that erase before they write: the delta rule and its kin."""
 
-from linkern.oracle.family.calls import Call, column, picked, placed, swapped
-from linkern.oracle.family.scan import scanned
-from linkern.oracle.family.tape import Node
+from linkern.oracle.calls import Call, column, picked, placed, swapped
+from linkern.oracle.scan import scanned
+from linkern.oracle.tape import Node
 
 __all__ = ["comba", "delta_rule", "dplr", "gated_delta_product", "gdn2", "oja", "rwkv7"]
 

@@ -2,17 +2,10 @@
 
 import numpy as np
 
-from linkern.oracle.family import functions
-from linkern.oracle.family.calls import (
-    Call,
-    as_row,
-    picked,
-    placed,
-    reshaped,
-    swapped,
-)
-from linkern.oracle.family.scan import scanned
-from linkern.oracle.family.tape import Node
+from linkern.oracle import functions
+from linkern.oracle.calls import Call, as_row, picked, placed, reshaped, swapped
+from linkern.oracle.scan import scanned
+from linkern.oracle.tape import Node
 
 __all__ = ["at_once", "gla", "hgrn", "per_head", "rwkv4", "rwkv6", "simple_gla"]
 

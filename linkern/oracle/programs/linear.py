@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from linkern.oracle.family.balls import Ball
-from linkern.oracle.family.calls import Call
-from linkern.oracle.family.normalized import normalized_read
-from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle.balls import Ball
+from linkern.oracle.calls import Call
 from linkern.oracle.features import FeatureMap
+from linkern.oracle.normalized import normalized_read
+from linkern.oracle.tape import Node, Tape
 
 __all__ = ["linear_attention"]
 
@@ -23,7 +23,7 @@ def _mapped(tape: Tape, x: Node, feature_map: FeatureMap, error: str) -> Node:
     feature_map : FeatureMap
         The map, its derivative and the errors of both.
     error : {"absolute", "relative", "none"}
-        As in `linkern.oracle.family.calls.Options`.
+        As in `linkern.oracle.calls.Options`.
     """
     exact, rounding = feature_map.value(x.value), tape.rounding
     radius = None

@@ -1,6 +1,6 @@
 r"""How far from the exact recurrence any order of its sums can be.
 
-Notation of `linkern.oracle.family.rows`; ``G_ts`` is the product of the factors of rows
+Notation of `linkern.oracle.recurrence`; ``G_ts`` is the product of the factors of rows
 ``s+1..t``. Substituting the memory away,
 
     L U = B,   L = I + N,   N_ts = a_t^T G_ts w_s  (s < t),
@@ -9,7 +9,7 @@ Notation of `linkern.oracle.family.rows`; ``G_ts`` is the product of the factors
 
 Tildes are the same over absolute values. ``e_t`` bounds the relative error of any term
 ``q G w u`` of row t: roundings of sums and products, and the error of a weight, which
-kernels form from cumulative log-decays (`linkern.oracle.family.terms`). The terms of
+kernels form from cumulative log-decays (`linkern.oracle.term_errors`). The terms of
 the row itself, for which ``G = 1``, have the roundings alone.
 
 **Without erases** ``L = I``, and a computed sum differs by at most ``e_t`` times the
@@ -56,8 +56,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.balls import Ball, Rounding
-from linkern.oracle.family.rows import Rows, Trace, run
+from linkern.oracle.balls import Ball, Rounding
+from linkern.oracle.recurrence import Rows, Trace, run
 
 __all__ = ["Arithmetic", "Enclosed", "Radii", "enclosed"]
 

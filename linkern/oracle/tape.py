@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.balls import (
+from linkern.oracle.balls import (
     Ball,
     Rounding,
     added,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.operator import FamilyEvaluation, FamilyOperator, Played
-from linkern.oracle.family.operators import PROGRAMS
+from linkern.oracle.operator import FamilyEvaluation, FamilyOperator, Played
+from linkern.oracle.programs.table import PROGRAMS
 
 __all__ = [
     "FAMILY",

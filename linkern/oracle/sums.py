@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.oracle.balls import Rounding
 from linkern.oracle.bounds import (
     Bounded,
     Precisions,
@@ -24,8 +25,7 @@ from linkern.oracle.bounds import (
     smallest,
     unit_roundoff,
 )
-from linkern.oracle.family.balls import Rounding
-from linkern.oracle.family.rows import Rows, run
+from linkern.oracle.recurrence import Rows, run
 
 __all__ = [
     "Evaluation",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.sums import Quotient
-from linkern.oracle.family.tape import Node, Tape
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
+from linkern.oracle.sums import Quotient
+from linkern.oracle.tape import Node, Tape
 
 __all__ = [
     "Call",

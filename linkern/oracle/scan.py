@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.balls import Ball, Rounding, contracted, summed_to
-from linkern.oracle.family.enclosures import Arithmetic, Enclosed, Radii, enclosed
-from linkern.oracle.family.rows import Rows, reversed_rows, run
-from linkern.oracle.family.tape import Node, Tape
-from linkern.oracle.family.terms import row_errors
+from linkern.oracle.balls import Ball, Rounding, contracted, summed_to
+from linkern.oracle.enclosures import Arithmetic, Enclosed, Radii, enclosed
+from linkern.oracle.recurrence import Rows, reversed_rows, run
+from linkern.oracle.tape import Node, Tape
+from linkern.oracle.term_errors import row_errors
 
 __all__ = ["scanned"]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.additive import at_once
-from linkern.oracle.family.calls import Call, sliced
-from linkern.oracle.family.scan import scanned
-from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle.calls import Call, sliced
+from linkern.oracle.programs.additive import at_once
+from linkern.oracle.scan import scanned
+from linkern.oracle.tape import Node, Tape
 
 __all__ = ["log_linear"]
 
