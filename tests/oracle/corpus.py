@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from linkern.testing.frameworks import numpy_dtype
+from linkern.testing.target.frameworks import numpy_dtype
 
 from linkern.oracle import Bounded
 from linkern.testing.problems.context import Scope
