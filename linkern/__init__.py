@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from linkern import cost, feature_maps, similarity, transformer
     from linkern.analysis.attention_matrix import attention_weights
     from linkern.analysis.span_map import SpanMap, span_map
-    from linkern.analysis.step import step
+    from linkern.analysis.step import linear_attention_step, step
     from linkern.approximation import approximation_curve, approximation_error
     from linkern.attention import (
         kernel_attention,
@@ -92,7 +92,6 @@ if TYPE_CHECKING:
         kda,
         lightning_attention,
         linear_attention,
-        linear_attention_step,
         log_linear_attention,
         mesa,
         oja,
@@ -135,7 +134,7 @@ else:
         "kernel_attention": "attention",
         "lightning_attention": "operators",
         "linear_attention": "operators",
-        "linear_attention_step": "operators",
+        "linear_attention_step": "analysis.step",
         "log_linear_attention": "operators",
         "lsh_attention": "attention",
         "mesa": "operators",

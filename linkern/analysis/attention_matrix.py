@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from linkern import validate
 from linkern.array import broadcast_to, eye, is_array, namespace, reshape
-from linkern.operators.definition import DEFINITIONS
+from linkern.operators.register import DEFINITIONS
 from linkern.typing import Array
 
 __all__ = ["attention_weights"]

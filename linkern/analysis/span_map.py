@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from linkern import validate
 from linkern.array import broadcast_to, eye, mT, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.binding import bound, definition_of
+from linkern.operators.definition import run
 from linkern.operators.forms import FORM_NAMES, Form, form_named
+from linkern.operators.register import bound, definition_of
 from linkern.state import State
 from linkern.typing import Array
 
@@ -158,31 +159,33 @@ def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap:
             f"for {definition.name}; carry the state itself."
         )
         raise ValueError(msg)
-    arrays, given = bound(op, inputs, options)
+    arrays, rest = bound(op, inputs, options)
     for name in ("initial_state", "cu_seqlens"):
-        if given.pop(name, None) is not None:
+        if rest.pop(name, None) is not None:
             msg = f"`{name}` must be left out: a span map is a function of the state."
             raise ValueError(msg)
-    name = validate.form(given.pop("form", "auto"), FORM_NAMES)
-    form = form_named(name, validate.chunk_size(given.pop("chunk_size", None), name))
-    seen: list[Array] = []
+    if not rest.get("causal", True):
+        msg = "`causal` must be True: a span map takes one token after the other."
+        raise ValueError(msg)
+    name = validate.form(rest.pop("form", "auto"), FORM_NAMES)
+    form = form_named(name, validate.chunk_size(rest.pop("chunk_size", None), name))
+    transitions: list[Array] = []
 
-    def watched(memory: Array, of: Terms) -> tuple[Array, Array]:
-        seen.append(_transition(form, of))
-        return form(memory, of)
+    def watched(memory: Array, terms: Terms) -> tuple[Array, Array]:
+        transitions.append(_transition(form, terms))
+        return form(memory, terms)
 
     # Through the operator itself, for what it fills in; all its passes decay alike.
-    increment = op(**arrays, **given, form=Form(watched, None)).state
-    return SpanMap(seen[-1], increment, definition.transpose_state)
+    increment = run(definition, {**arrays, **rest}, Form(watched, None)).state
+    return SpanMap(transitions[-1], increment, definition.transpose_state)
 
 
-def _transition(form: Form, of: Terms) -> Array:
-    """Return what the span makes of the identity when nothing is written."""
-    size = of.key.shape[-1]
-    lead = tuple(of.key.shape[:-2])
-    identity = broadcast_to(eye(size, like=of.key), (*lead, size, size))
-    nothing = zeros((*of.value.shape[:-1], size), like=of.value)
-    query = zeros((*of.key.shape[:-1], size), like=of.key)
-    return form(
-        identity, of._replace(query=query, value=nothing, transpose_state=False)
-    )[1]
+def _transition(form: Form, terms: Terms) -> Array:
+    """Return the memory after the span for the identity, with nothing written."""
+    size = terms.key.shape[-1]
+    lead = tuple(terms.key.shape[:-2])
+    identity = broadcast_to(eye(size, like=terms.key), (*lead, size, size))
+    nothing = zeros((*terms.value.shape[:-1], size), like=terms.value)
+    query = zeros((*terms.key.shape[:-1], size), like=terms.key)
+    unread = terms._replace(query=query, value=nothing, transpose_state=False)
+    return form(identity, unread)[1]

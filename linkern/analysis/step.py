@@ -2,11 +2,17 @@
 
 from typing import Any
 
-from linkern.array import is_array
-from linkern.operators.binding import bound, definition_of
+from linkern import validate
+from linkern.array import astype, is_array
+from linkern.feature_maps import elu_plus_one, identity
+from linkern.operators import linear_attention
+from linkern.operators.definition import run
+from linkern.operators.forms import ONE_TOKEN
+from linkern.operators.register import bound, definition_of
 from linkern.state import AttentionResult, State
+from linkern.typing import Array, FeatureMapFunction
 
-__all__ = ["step"]
+__all__ = ["linear_attention_step", "step"]
 
 
 def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> AttentionResult:
@@ -37,8 +43,7 @@ def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> Attentio
 
     Notes
     -----
-    The recurrence itself, and bitwise equal to the recurrent form. For the operator of
-    the paper see `linear_attention_step`.
+    The recurrence itself, and bitwise equal to the recurrent form.
 
     Examples
     --------
@@ -50,11 +55,92 @@ def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> Attentio
     """
     definition = definition_of(op)
     arrays, rest = bound(op, inputs, options)
+    dtype = getattr(arrays[definition.required[0]], "dtype", None)
+    if "feature_map" in rest:
+        arrays, rest = _features(arrays, rest)
     for name, x in arrays.items():
         letters = definition.axes[name]
         if x is None or not is_array(x) or letters[:1] != "t":
             continue
         arrays[name] = x[..., None] if letters == "t" else x[..., None, :]
-    rest = {"form": "recurrent", **rest}
-    result = op(**arrays, initial_state=state, **rest)
-    return AttentionResult(result.output[..., 0, :], result.state)
+    form = ONE_TOKEN if rest.get("form", "auto") == "auto" else None
+    output, after = run(definition, {**arrays, **rest, "initial_state": state}, form)
+    return AttentionResult(astype(output[..., 0, :], dtype), after)
+
+
+def _features(
+    arrays: dict[str, Any], options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Map a query and a key to features without an axis of tokens.
+
+    A feature map that depends on positions refuses that, instead of taking every token
+    for the first one.
+    """
+    feature_map = options["feature_map"]
+    query, key, value = validate.qkv(*arrays.values(), causal=True, rank=1)
+    query = validate.features("query", query, feature_map)
+    key = validate.features("key", key, feature_map)
+    return (
+        {"query": query, "key": key, "value": value},
+        {**options, "feature_map": identity},
+    )
+
+
+def linear_attention_step(
+    state: State | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    feature_map: FeatureMapFunction = elu_plus_one,
+    normalize: bool = True,
+    scale: float | None = None,
+) -> AttentionResult:
+    r"""One token of causal linear attention: constant time and constant memory.
+
+    Parameters
+    ----------
+    state : State or None
+        What the tokens so far left behind; None before the first token.
+    query, key : array (..., K)
+        Query and key of this token.
+    value : array (..., V)
+        Value of this token.
+    feature_map, normalize, scale
+        As in `linear_attention`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., V)`` in the dtype of `query` and the next ``state``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_attention`.
+
+    Notes
+    -----
+    Equations 16 to 20 of Katharopoulos et al. 2020: write :math:`S_i = S_{i-1} +
+    \phi(k_i) v_i^T`, :math:`z_i = z_{i-1} + \phi(k_i)`, then read :math:`o_i =
+    \phi(q_i)^T S_i / \phi(q_i)^T z_i`. Bitwise equal to the recurrent form.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> x = np.zeros(2)
+    >>> first = linkern.linear_attention_step(None, x, x, np.asarray([3.0]))
+    >>> second = linkern.linear_attention_step(first.state, x, x, np.asarray([6.0]))
+    >>> second.output
+    array([4.5])
+    """
+    return step(
+        linear_attention,
+        state,
+        query,
+        key,
+        value,
+        feature_map=feature_map,
+        normalize=normalize,
+        scale=scale,
+    )

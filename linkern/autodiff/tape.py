@@ -297,27 +297,29 @@ def joint(
 
 
 def recomputed(
-    step: Callable[[Array, Any], tuple[Array, Array]], memory: Array, of: Any
+    step: Callable[[Array, Any], tuple[Array, Array]], memory: Array, terms: Any
 ) -> tuple[Array, Array]:
-    """Call ``step(memory, of)``; keep nothing of it for the way back but its inputs.
+    """Call ``step(memory, terms)``; keep nothing of it for the way back but its inputs.
 
     The gradient of a sequence then needs the memory at the edges of its spans, and the
     inside of one span at a time: linear in the length, with a factor that does not grow
-    with the size of a span. `of` is a named tuple, some of whose items are arrays.
+    with the size of a span. `terms` is a named tuple, some of whose items are arrays.
     """
+    if not any(isinstance(x, Traced) for x in (memory, *terms)):
+        return step(memory, terms)
 
     def run(*items: Any) -> tuple[Any, Any]:
-        return step(items[0], type(of)(*items[1:]))
+        return step(items[0], type(terms)(*items[1:]))
 
     def back(
         _: Sequence[Any], varying: Sequence[int], cotangent: Mapping[int, Any]
     ) -> list[Any]:
         # Constants stay traced: strict arrays refuse to be combined with other kinds.
-        filled = [memory, *of]
+        filled = [memory, *terms]
         leaves = [Traced(raw(filled[i]), leaf=True) for i in varying]
         for i, x in zip(varying, leaves, strict=True):
             filled[i] = x
         found = cotangents(run(*filled), [cotangent.get(0), cotangent.get(1)])
         return [found.get(x.serial) for x in leaves]
 
-    return cast(tuple[Array, Array], joint(run, back, (memory, *of)))
+    return cast(tuple[Array, Array], joint(run, back, (memory, *terms)))

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from linkern import operators, validate
 from linkern.cost.family import FAMILY, Given, Sizes
-from linkern.operators.binding import definition_of
 from linkern.operators.definition import Definition
+from linkern.operators.register import definition_of
 
 __all__ = ["Call", "checked", "definition_named", "numbers_read", "width_of"]
 

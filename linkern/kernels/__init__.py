@@ -1,1 +1,1 @@
-"""Back ends: the forms in place on NumPy, and as CUDA kernels on CuPy."""
+"""Back ends, which `linkern.kernels.dispatch` chooses: NumPy in place, and CUDA."""

@@ -17,7 +17,7 @@ from linkern.operators.gated import (
     ssd,
 )
 from linkern.operators.levels import log_linear_attention
-from linkern.operators.linear import linear_attention, linear_attention_step
+from linkern.operators.linear import linear_attention
 from linkern.operators.low_rank import dplr, iplr, rwkv7
 from linkern.operators.polynomial import based, rebased
 from linkern.operators.recurrent import hgrn, rwkv4, rwkv6
@@ -40,7 +40,6 @@ __all__ = [
     "kda",
     "lightning_attention",
     "linear_attention",
-    "linear_attention_step",
     "log_linear_attention",
     "mesa",
     "oja",

@@ -1,50 +1,49 @@
-"""Running an operator: from what a user passes to terms of the recurrence, and back.
+"""Operators as data: from the inputs of a user to terms of the recurrence, and back.
 
 An operator is a `Definition`: the shapes of its inputs and of its state, and one
 function from the inputs to `Terms`. Checking, widening, heads in groups, packed
 sequences, the scale and the dtype of the output are the same for all, and live here.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
 from linkern import validate
-from linkern.array import (
-    astype,
-    broadcast_to,
-    of_same_heads,
-    on_cupy,
-    reshape,
-    zeros,
-)
-from linkern.autodiff.vjp import gradients_of
-from linkern.kernels import cuda as cuda_backend
+from linkern.array import astype, broadcast_to, of_same_heads, reshape, zeros
+from linkern.kernels.dispatch import backend_of
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.varlen import run_packed
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = [
-    "DEFINITIONS",
+    "OPTIONS",
     "Attend",
     "Definition",
-    "Options",
+    "Prepare",
     "Prepared",
-    "operator",
     "prepare",
+    "prepare_terms",
     "run",
     "scaled",
 ]
 
 Inputs = Mapping[str, Any]
-Function = TypeVar("Function", bound=Callable[..., AttentionResult])
 Attend = Callable[..., tuple[Array, State]]
+Prepare = Callable[["Definition", Inputs, Inputs, Form, float | None], "Prepared"]
 
 # Inputs that several value heads may share.
 _SHARED = ("query", "key", "auxiliary_key")
+
+# Options of every operator, and their defaults.
+OPTIONS: dict[str, Any] = {
+    "scale": None,
+    "initial_state": None,
+    "cu_seqlens": None,
+    "form": "auto",
+    "chunk_size": None,
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Definition:
     Parameters
     ----------
     name : str
-        What users type.
+        Name of the function.
     axes : mapping of str to str
         For each input, in order, the letters of its last axes: ``t`` tokens, ``s`` a
         multiple of them, and dimensions ``k v m l``; none for one number a head.
@@ -79,6 +78,10 @@ class Definition:
     as_given : bool
         Whether `attend` makes terms of its inputs as they are: then kernels may get
         them in the dtype that they came in.
+    prepare : callable
+        ``prepare(definition, inputs, options, form, scale)`` checks the inputs and
+        returns them ready for `attend`; `options` are those that only this operator
+        has. Default: `prepare_terms`.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Definition:
     transpose_state: bool = False
     affine: bool = True
     as_given: bool = False
+    prepare: Prepare | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,10 @@ class Prepared:
         Of the output.
     like : array
         Its library, device and dtype are those of the computation.
+    options : mapping
+        Further arguments of `Definition.attend`.
+    normalize : bool, optional
+        The option of that name; None for operators without it.
     """
 
     definition: Definition
@@ -125,6 +133,8 @@ class Prepared:
     batch: tuple[int, ...]
     dtype: Any
     like: Array
+    options: Mapping[str, Any] = field(default_factory=dict)
+    normalize: bool | None = None
 
     def initial_state(self, state: State | None) -> State:
         """Return the state that the first token meets, with all leading axes."""
@@ -137,7 +147,9 @@ class Prepared:
             if self.definition.empty and "normalizer" in parts:
                 parts["normalizer"] = parts["normalizer"] + self.definition.empty
             return State(parts["memory"], parts.get("normalizer"))
-        validate.state_parts_fit(state, shapes, self.batch, self.like)
+        validate.initial_state(
+            state, shapes, self.batch, self.like, normalize=self.normalize
+        )
         wide = {
             name: broadcast_to(getattr(state, name), (*self.batch, *shape))
             for name, shape in shapes.items()
@@ -146,15 +158,17 @@ class Prepared:
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the last axes of each part of the state."""
-        found = {"memory": self.definition.memory(self.sizes)}
-        if self.definition.normalizer is not None:
-            found["normalizer"] = self.definition.normalizer(self.sizes)
-        return found
+        shapes = {"memory": self.definition.memory(self.sizes)}
+        if self.definition.normalizer is not None and self.normalize is not False:
+            shapes["normalizer"] = self.definition.normalizer(self.sizes)
+        return shapes
 
     def attend(self, state: State | None) -> AttentionResult:
         """Run the operator on one sequence, from a state or from the empty one."""
         before = self.initial_state(state)
-        output, after = self.definition.attend(self.form, before, **self.inputs)
+        output, after = self.definition.attend(
+            self.form, before, **self.inputs, **self.options
+        )
         return AttentionResult(astype(output, self.dtype), after)
 
     def tokens(self, span: slice) -> "Prepared":
@@ -172,72 +186,36 @@ class Prepared:
         return replace(self, inputs=cut, sizes=sizes)
 
 
-class Options(TypedDict, total=False):
-    """What every operator takes besides its inputs.
+def run(
+    definition: Definition, arguments: Inputs, form: Form | None = None
+) -> AttentionResult:
+    """Run an operator.
 
     Parameters
     ----------
-    scale : float
-        Factor on the query, dimensionless; each operator names its default.
-    initial_state : State
-        State of the tokens before these. Default: no tokens.
-    cu_seqlens : sequence or array of int
-        Offsets of packed sequences, ``N + 1`` of them; states then have the sequences
-        as first axis. Default: one sequence.
-    form : {"auto", "recurrent", "chunkwise", "parallel"}
-        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
-    chunk_size : int
-        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
+    definition : Definition
+        The operator.
+    arguments : mapping
+        Its inputs and options by name; `OPTIONS` may be missing.
+    form : Form, optional
+        Order of the sums, in place of the one that the options name.
     """
-
-    scale: float | None
-    initial_state: State | None
-    cu_seqlens: Any
-    form: str
-    chunk_size: int | None
-
-
-DEFINITIONS: dict[str, Definition] = {}
-_DEFAULTS: dict[str, Any] = {
-    "scale": None,
-    "initial_state": None,
-    "cu_seqlens": None,
-    "form": "auto",
-    "chunk_size": None,
-}
-
-
-def operator(definition: Definition) -> Callable[[Function], Function]:
-    """Register the function that users call; spell its options and gradients out."""
-
-    def register(function: Function) -> Function:
-        DEFINITIONS[definition.name] = definition
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        options = [
-            inspect.Parameter(name, keyword, default=default)
-            for name, default in _DEFAULTS.items()
-        ]
-        shown = signature.replace(parameters=[*own, *options])
-        function.__signature__ = shown  # type: ignore[attr-defined]
-        function.vjp = gradients_of(function)  # type: ignore[attr-defined]
-        return function
-
-    return register
-
-
-def run(definition: Definition, given: Options, **inputs: Any) -> AttentionResult:
-    """Run an operator on what its user passed."""
-    unknown = given.keys() - _DEFAULTS.keys()
-    if unknown:
-        msg = f"{definition.name}() got an unexpected keyword argument {min(unknown)!r}"
-        raise TypeError(msg)
-    options = {**_DEFAULTS, **given}
-    state, cu_seqlens = options.pop("initial_state"), options.pop("cu_seqlens")
-    ready = prepare(definition, inputs, **options)
+    inputs = {name: arguments.get(name) for name in definition.axes}
+    common = {name: arguments.get(name, x) for name, x in OPTIONS.items()}
+    own = {
+        name: x
+        for name, x in arguments.items()
+        if name not in inputs and name not in common
+    }
+    state, cu_seqlens = common.pop("initial_state"), common.pop("cu_seqlens")
+    if form is not None:
+        common["form"] = form
+    ready = prepare(definition, inputs, own, **common)
     if cu_seqlens is None:
         return ready.attend(state)
+    if not own.get("causal", True):
+        msg = "`cu_seqlens` needs `causal=True`; call once for each sequence."
+        raise ValueError(msg)
     return run_packed(
         cu_seqlens,
         ready.sizes["t"],
@@ -249,6 +227,7 @@ def run(definition: Definition, given: Options, **inputs: Any) -> AttentionResul
 def prepare(
     definition: Definition,
     inputs: Inputs,
+    own: Inputs | None = None,
     *,
     scale: float | None = None,
     form: str | Form = "auto",
@@ -256,10 +235,17 @@ def prepare(
 ) -> Prepared:
     """Check all inputs against each other and bring them into the common shape."""
     scale = validate.scale(scale)
-    for_kernels = form == "auto" and definition.as_given
-    if not isinstance(form, Form):  # a form of our own is passed by `span_map` alone
+    if not isinstance(form, Form):  # `step` and `span_map` have forms of their own
         form = validate.form(form, FORM_NAMES)
         form = form_named(form, validate.chunk_size(chunk_size, form))
+    make = definition.prepare or prepare_terms
+    return make(definition, inputs, own or {}, form, scale)
+
+
+def prepare_terms(
+    definition: Definition, inputs: Inputs, _: Inputs, form: Form, scale: float | None
+) -> Prepared:
+    """Return inputs that `attend` makes terms of: widened, scaled, of one batch."""
     given = {
         name: x
         for name, x in inputs.items()
@@ -272,7 +258,7 @@ def prepare(
     validate.home(wide)
     sizes = validate.shapes(given, definition.axes)
     like = next(iter(wide.values()))
-    if for_kernels and on_cupy(*wide.values()) and of_same_heads(*main.values()):
+    if _kernels_read(definition, form, main):
         wide |= main
     wide = _in_groups(wide, definition.axes)
     batch = _batch(wide, definition)
@@ -291,11 +277,21 @@ def prepare(
     if factor is not None and factor != 1 and "query" in ready:
         if ready["query"].dtype == like.dtype:
             ready["query"] = ready["query"] * factor
-        else:  # it would be rounded; kernels scale what they read out
-            form = replace(
-                form, natives=(partial(cuda_backend.recurrence, scale=factor),)
-            )
+        else:  # a narrow query would be rounded
+            form = replace(form, scale=factor)
     return Prepared(definition, ready, form, sizes, batch, dtype, like)
+
+
+def _kernels_read(definition: Definition, form: Form, main: Inputs) -> bool:
+    """Return True if a back end reads queries, keys and values as they were given."""
+    if not definition.as_given:
+        return False
+    backend = backend_of(next(iter(main.values())))
+    return (
+        backend is not None
+        and form.name in backend.reads_narrow
+        and of_same_heads(*main.values())
+    )
 
 
 def _in_groups(wide: dict[str, Array], axes: Mapping[str, str]) -> dict[str, Array]:
@@ -306,12 +302,12 @@ def _in_groups(wide: dict[str, Array], axes: Mapping[str, str]) -> dict[str, Arr
         if x.ndim > len(axes[name])
     }
     most = heads.get("value", 1)
-    found = dict(wide)
+    repeated = dict(wide)
     for name in _SHARED:
-        own = heads.get(name, 1)
-        if name in wide and 1 < own < most and most % own == 0:
-            found[name] = _repeated(wide[name], most // own)
-    return found
+        few = heads.get(name, 1)
+        if name in wide and 1 < few < most and most % few == 0:
+            repeated[name] = _repeated(wide[name], most // few)
+    return repeated
 
 
 def _repeated(x: Array, times: int) -> Array:

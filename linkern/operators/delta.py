@@ -10,14 +10,9 @@ from typing import Unpack
 
 from linkern.array import concat, namespace, reshape, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import (
-    Definition,
-    Options,
-    operator,
-    run,
-    scaled,
-)
+from linkern.operators.definition import Definition, scaled
 from linkern.operators.forms import Form
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -225,7 +220,6 @@ def delta_rule(
     >>> linkern.delta_rule(ones, ones, np.asarray([[3.0], [5.0]])).output[:, 0]
     array([3., 5.])
     """
-    return run(DELTA_RULE, options, query=query, key=key, value=value, beta=beta)
 
 
 @operator(GATED_DELTA_RULE)
@@ -287,15 +281,6 @@ def gated_delta_rule(
     >>> result.output[:, 0]
     array([2. , 2.5])
     """
-    return run(
-        GATED_DELTA_RULE,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-    )
 
 
 @operator(KDA)
@@ -351,15 +336,6 @@ def kda(
     >>> linkern.kda(ones, ones, 4 * ones, np.log([[1.0], [0.5]])).output[:, 0]
     array([4., 4.])
     """
-    return run(
-        KDA,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-    )
 
 
 @operator(GDN2)
@@ -418,16 +394,6 @@ def gdn2(
     >>> linkern.gdn2(ones, ones, 4 * ones, None, 0 * ones, ones).output[:, 0]
     array([4., 8.])
     """
-    return run(
-        GDN2,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        erase_gate=erase_gate,
-        write_gate=write_gate,
-    )
 
 
 @operator(COMBA)
@@ -487,16 +453,6 @@ def comba(
     >>> linkern.comba(ones, ones, 4 * ones, 0.5 * ones).output[:, 0]
     array([4., 6.])
     """
-    return run(
-        COMBA,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        auxiliary_key=auxiliary_key,
-        log_decay=log_decay,
-        beta=beta,
-    )
 
 
 @operator(GATED_DELTA_PRODUCT)
@@ -554,15 +510,6 @@ def gated_delta_product(
     >>> linkern.gated_delta_product(query, key, value, scale=1.0).output
     array([[8.]])
     """
-    return run(
-        GATED_DELTA_PRODUCT,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-    )
 
 
 @operator(OJA)
@@ -620,12 +567,3 @@ def oja(
     >>> linkern.oja(ones, np.asarray([[3.0], [5.0]]), ones).output[:, 0]
     array([3., 5.])
     """
-    return run(
-        OJA,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-    )

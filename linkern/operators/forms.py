@@ -8,19 +8,22 @@ tokens they take at once: in rounding, storage and speed, never in meaning.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 from linkern.array import concat
 from linkern.autodiff.tape import recomputed
 from linkern.core.chunkwise import attend, chunks, write
 from linkern.core.recurrence import Terms, token
-from linkern.kernels import cuda as cuda_backend
-from linkern.kernels import numpy as numpy_backend
+from linkern.kernels.dispatch import Backend, backend_of
 from linkern.typing import Array
 
-__all__ = ["DEFAULT_CHUNK_SIZE", "FORM_NAMES", "Form", "form_named", "spans"]
-
-Native: TypeAlias = Callable[[Array, Terms], tuple[Array, Array] | None]
+__all__ = [
+    "DEFAULT_CHUNK_SIZE",
+    "FORM_NAMES",
+    "ONE_TOKEN",
+    "Form",
+    "form_named",
+    "spans",
+]
 
 FORM_NAMES = ("auto", "recurrent", "chunkwise", "parallel")
 DEFAULT_CHUNK_SIZE = 64
@@ -41,33 +44,52 @@ class Form:
         Tokens that meet the memory at once; None for all of them.
     together : int
         How many times as many a span has.
-    natives : tuple of callable
-        The same for arrays of one library, from a memory and terms: in place on NumPy
-        (`kernels.numpy`), by kernels on CuPy (`kernels.cuda`). Each returns None for
-        what it does not take.
+    name : str
+        Name by which back ends know the form; empty for array code in any library.
+    scale : float, optional
+        Factor on the read-out. Only kernels that read narrow terms need it: elsewhere
+        the query is scaled.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
     size: int | None
     together: int = 1
-    natives: tuple[Native, ...] = ()
+    name: str = ""
+    scale: float | None = None
 
-    def __call__(self, memory: Array, of: Terms) -> tuple[Array, Array]:
+    def __call__(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
+        """Return the read-out of all tokens and the memory after the last one."""
+        backend = backend_of(memory)
+        recurrence = None if backend is None else backend.recurrences.get(self.name)
+        if recurrence is not None:
+            result = recurrence(memory, terms, size=self.size, scale=self.scale)
+            if result is not None:
+                return result
+        output, memory = self._by_spans(memory, terms)
+        return (output if self.scale is None else output * self.scale), memory
+
+    def _by_spans(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
         """Take one span after the other, each with the memory the last one left."""
-        for native in self.natives:
-            found = native(memory, of)
-            if found is not None:
-                return found
         outputs = []
-        length = of.key.shape[-2]
+        length = terms.key.shape[-2]
         # Without a token there is no token's equation, but chunks may be empty.
         empty = self.step is token and not length
         step = partial(chunks, size=1) if empty else self.step
         size = (self.size or max(length, 1)) * self.together
         for span in spans(length, size):
-            output, memory = recomputed(step, memory, of.span(span))
+            output, memory = recomputed(step, memory, terms.span(span))
             outputs.append(output)
         return concat(outputs, axis=-2) if len(outputs) > 1 else outputs[0], memory
+
+    def fused(self, x: Array, *, causal: bool) -> Backend | None:
+        """Return the back end that computes attention in this form in one pass.
+
+        None if the library of `x` has no such back end.
+        """
+        backend = backend_of(x)
+        if backend is None or (self.name, causal) not in backend.attends:
+            return None
+        return backend
 
     def noncausal(
         self, memory: Array, query: Array, key: Array, value: Array
@@ -88,18 +110,19 @@ def form_named(name: str, chunk_size: int | None) -> Form:
     ``parallel`` takes all tokens at once through the T x T matrix of scores.
     """
     if name == "recurrent":
-        return Form(token, 1, natives=(numpy_backend.recurrent,))
+        return Form(token, 1, name=name)
     if name == "parallel":
-        return Form(_whole, None)
+        return Form(_whole, None, name=name)
     size = chunk_size or DEFAULT_CHUNK_SIZE
-    natives: tuple[Native, ...] = (partial(numpy_backend.chunkwise, size=size),)
-    if name == "auto":
-        natives = (cuda_backend.recurrence, *natives)
-    return Form(partial(chunks, size=size), size, _TOGETHER, natives)
+    return Form(partial(chunks, size=size), size, _TOGETHER, name)
 
 
-def _whole(memory: Array, of: Terms) -> tuple[Array, Array]:
-    return chunks(memory, of, size=of.key.shape[-2])
+def _whole(memory: Array, terms: Terms) -> tuple[Array, Array]:
+    return chunks(memory, terms, size=terms.key.shape[-2])
+
+
+# The equation itself, for steps of decoding: no back end is faster for a single token.
+ONE_TOKEN = Form(token, 1)
 
 
 def spans(length: int, size: int) -> Iterator[slice]:

@@ -10,8 +10,14 @@ from typing import Any, Unpack
 from linkern import validate
 from linkern.array import broadcast_to, device_of, namespace
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.definition import (
+    Definition,
+    Inputs,
+    Prepared,
+    prepare_terms,
+)
 from linkern.operators.forms import Form
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -40,9 +46,66 @@ def _by_head(form: Form, state: State, **inputs: Any) -> tuple[Array, State]:
     return _attend(form, state, log_decay=repeated, **inputs)
 
 
-RETENTION = Definition("retention", {**_QKV, "log_decay": ""}, _by_head, as_given=True)
+def _prepare_retention(
+    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+) -> Prepared:
+    """Fill in the decays of the paper."""
+    if inputs["log_decay"] is None:
+        inputs = {**inputs, "log_decay": _for_heads(inputs["query"], _retained)}
+    return prepare_terms(definition, inputs, own, form, scale)
+
+
+def _prepare_lightning(
+    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+) -> Prepared:
+    """Fill in the decays of the layer."""
+    depth = _depth(own["layer"], own["layers"])
+    log_decay = _for_heads(inputs["query"], lambda h, heads: -8 * h / heads * depth)
+    return prepare_terms(
+        definition, {**inputs, "log_decay": log_decay}, own, form, scale
+    )
+
+
+def _for_heads(query: Array, log_decay_of: Callable[[Any, int], Any]) -> Array:
+    """Return ``log_decay_of(head, heads)`` for each head of `query`, ``(H,)``."""
+    wide = validate.widened("query", query)
+    heads = int(wide.shape[-3]) if wide.ndim > 2 else 1
+    xp, device = namespace(wide), device_of(wide)
+    head = xp.astype(xp.arange(heads, device=device), wide.dtype)
+    log_decay: Array = log_decay_of(head, heads)
+    return log_decay if wide.ndim > 2 else log_decay[0]
+
+
+def _retained(head: Any, heads: int) -> Any:
+    """Return the log-decays of the paper: ``log(1 - 2^(-5 - h))``."""
+    del heads
+    xp = namespace(head)
+    return xp.log1p(-xp.exp((head + 5) * -math.log(2)))
+
+
+def _depth(layer: Any, layers: Any) -> float:
+    """Return ``1 - layer / layers`` after checking both."""
+    which = validate.dimension("layer", layer)
+    many = validate.dimension("layers", layers)
+    if which >= many:
+        msg = f"`layer` must be less than `layers`, got {layer} and {layers}."
+        raise ValueError(msg)
+    return 1 - which / many
+
+
+RETENTION = Definition(
+    "retention",
+    {**_QKV, "log_decay": ""},
+    _by_head,
+    as_given=True,
+    prepare=_prepare_retention,
+)
 LIGHTNING_ATTENTION = Definition(
-    "lightning_attention", {**_QKV, "log_decay": ""}, _by_head, as_given=True
+    "lightning_attention",
+    {**_QKV, "log_decay": ""},
+    _by_head,
+    as_given=True,
+    prepare=_prepare_lightning,
 )
 SIMPLE_GLA = Definition(
     "simple_gla", {**_QKV, "log_decay": "t"}, _attend, as_given=True
@@ -103,16 +166,6 @@ def retention(
     >>> linkern.retention(ones, ones, ones, log_decay=np.log([0.5])).output[0, :, 0]
     array([1.  , 1.5 , 1.75])
     """
-    if log_decay is None:
-        log_decay = _for_heads(query, _retained)
-    return run(
-        RETENTION,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-    )
 
 
 @operator(LIGHTNING_ATTENTION)
@@ -172,16 +225,6 @@ def lightning_attention(
     >>> linkern.lightning_attention(ones, ones, ones).output[0, :, 0]
     array([1., 2., 3.])
     """
-    depth = _depth(layer, layers)
-    log_decay = _for_heads(query, lambda h, heads: -8 * h / heads * depth)
-    return run(
-        LIGHTNING_ATTENTION,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-    )
 
 
 @operator(SIMPLE_GLA)
@@ -255,9 +298,6 @@ def simple_gla(
     >>> linkern.simple_gla(ones, ones, ones, decay).output[:, 0]
     array([1.  , 1.5 , 1.75])
     """
-    return run(
-        SIMPLE_GLA, options, query=query, key=key, value=value, log_decay=log_decay
-    )
 
 
 ssd = simple_gla
@@ -315,31 +355,3 @@ def gla(
     >>> linkern.gla(ones, ones, ones, decay, scale=1.0).output[:, 0]
     array([2.  , 2.75])
     """
-    return run(GLA, options, query=query, key=key, value=value, log_decay=log_decay)
-
-
-def _for_heads(query: Array, of: Callable[[Any, int], Any]) -> Array:
-    """Return ``of(head, heads)`` for each head of `query`, ``(H,)``."""
-    wide = validate.widened("query", query)
-    heads = int(wide.shape[-3]) if wide.ndim > 2 else 1
-    xp, device = namespace(wide), device_of(wide)
-    head = xp.astype(xp.arange(heads, device=device), wide.dtype)
-    found: Array = of(head, heads)
-    return found if wide.ndim > 2 else found[0]
-
-
-def _retained(head: Any, heads: int) -> Any:
-    """Return the log-decays of the paper: ``log(1 - 2^(-5 - h))``."""
-    del heads
-    xp = namespace(head)
-    return xp.log1p(-xp.exp((head + 5) * -math.log(2)))
-
-
-def _depth(layer: Any, layers: Any) -> float:
-    """Return ``1 - layer / layers`` after checking both."""
-    which = validate.dimension("layer", layer)
-    many = validate.dimension("layers", layers)
-    if which >= many:
-        msg = f"`layer` must be less than `layers`, got {layer} and {layers}."
-        raise ValueError(msg)
-    return 1 - which / many

@@ -6,14 +6,19 @@ set bit of ``t`` (a Fenwick tree), and each such level has a weight of its own.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Unpack
 
 from linkern import validate
 from linkern.array import concat, mT, namespace, ones, zeros
 from linkern.core.decay import Decay
-from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.definition import (
+    Definition,
+    Inputs,
+    Prepared,
+    prepare_terms,
+)
 from linkern.operators.forms import Form
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -135,6 +140,23 @@ def _enough_levels(position: int, query: Array, level_scales: Array) -> None:
         raise ValueError(msg)
 
 
+def _prepare(
+    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+) -> Prepared:
+    """Check that there are levels enough for all positions, or fill in ones."""
+    query, level_scales = inputs["query"], inputs["level_scales"]
+    position = validate.dimension("position", own.get("position", 0))
+    validate.widened("query", query)
+    if query.ndim > 1 and level_scales is None:
+        levels = (position + query.shape[-2]).bit_length() + 1
+        level_scales = ones((query.shape[-2], levels), like=query)
+    elif query.ndim > 1 and validate.widened("level_scales", level_scales).ndim > 1:
+        _enough_levels(position, query, level_scales)
+    inputs = {**inputs, "level_scales": level_scales}
+    ready = prepare_terms(definition, inputs, own, form, scale)
+    return replace(ready, options={"position": position})
+
+
 LOG_LINEAR_ATTENTION = Definition(
     "log_linear_attention",
     {
@@ -144,10 +166,11 @@ LOG_LINEAR_ATTENTION = Definition(
         "log_decay": "t",
         "level_scales": "tl",
     },
-    partial(_log_linear, position=0),
+    _log_linear,
     memory=lambda n: (n["l"], n["k"], n["v"]),
     inverse_root_scale=False,
     affine=False,
+    prepare=_prepare,
 )
 
 
@@ -213,23 +236,3 @@ def log_linear_attention(
     >>> linkern.log_linear_attention(ones, ones, ones, None, scales).output[:, 0]
     array([  1.,  11., 201.])
     """
-    position = validate.dimension("position", position)
-    validate.widened("query", query)
-    if query.ndim > 1 and level_scales is None:
-        levels = (position + query.shape[-2]).bit_length() + 1
-        level_scales = ones((query.shape[-2], levels), like=query)
-    elif query.ndim > 1 and validate.widened("level_scales", level_scales).ndim > 1:
-        assert level_scales is not None
-        _enough_levels(position, query, level_scales)
-    definition = replace(
-        LOG_LINEAR_ATTENTION, attend=partial(_log_linear, position=position)
-    )
-    return run(
-        definition,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        level_scales=level_scales,
-    )

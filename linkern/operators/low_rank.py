@@ -11,14 +11,9 @@ from typing import Unpack
 
 from linkern.array import concat, reshape, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import (
-    Definition,
-    Options,
-    operator,
-    run,
-    scaled,
-)
+from linkern.operators.definition import Definition, scaled
 from linkern.operators.forms import Form
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -153,16 +148,6 @@ def dplr(
     >>> linkern.dplr(ones, ones, 4 * ones, -ones, 0.5 * ones).output[:, 0]
     array([4., 6.])
     """
-    return run(
-        DPLR,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        a=a,
-        b=b,
-        log_decay=log_decay,
-    )
 
 
 @operator(IPLR)
@@ -216,7 +201,6 @@ def iplr(
     >>> linkern.iplr(ones, ones, 4 * ones, -ones, ones).output[:, 0]
     array([4., 4.])
     """
-    return run(IPLR, options, query=query, key=key, value=value, a=a, b=b)
 
 
 @operator(RWKV7)
@@ -281,13 +265,3 @@ def rwkv7(
     >>> linkern.rwkv7(ones, ones, 4 * ones, None, ones, 0.5 * ones).output[:, 0]
     array([4., 6.])
     """
-    return run(
-        RWKV7,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        removal_key=removal_key,
-        removal_rate=removal_rate,
-    )

@@ -2,17 +2,12 @@ r"""Operators whose weights are polynomials of the score, as feature maps."""
 
 from typing import Unpack
 
-from linkern.array import concat, ones
-from linkern.core.recurrence import Terms
 from linkern.feature_maps import polynomial, taylor
-from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.definition import Definition
 from linkern.operators.forms import Form
-from linkern.state import (
-    AttentionResult,
-    State,
-    with_normalizer_column,
-    without_normalizer_column,
-)
+from linkern.operators.linear import weighted_sums
+from linkern.operators.register import Options, operator
+from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = ["based", "rebased"]
@@ -21,26 +16,16 @@ __all__ = ["based", "rebased"]
 _squares = polynomial(degree=2)
 
 
-def _normalised(
-    form: Form, state: State, query: Array, key: Array, value: Array
-) -> tuple[Array, State]:
-    columns = concat([value, ones((*value.shape[:-1], 1), like=value)], axis=-1)
-    memory = with_normalizer_column(state)
-    read_out, memory = form(memory, Terms(query, key, columns))
-    output = read_out[..., :-1] / read_out[..., -1:]
-    return output, without_normalizer_column(memory, normalize=True)
-
-
 def _based(
     form: Form, state: State, *, query: Array, key: Array, value: Array
 ) -> tuple[Array, State]:
-    return _normalised(form, state, taylor(query), taylor(key), value)
+    return weighted_sums(form, state, taylor(query), taylor(key), value)
 
 
 def _rebased(
     form: Form, state: State, *, query: Array, key: Array, value: Array
 ) -> tuple[Array, State]:
-    return _normalised(form, state, _squares(query), _squares(key), value)
+    return weighted_sums(form, state, _squares(query), _squares(key), value)
 
 
 _QKV = {"query": "tk", "key": "tk", "value": "tv"}
@@ -105,7 +90,6 @@ def based(
     >>> linkern.based(zeros, zeros, np.asarray([[3.0], [6.0]])).output[:, 0]
     array([3. , 4.5])
     """
-    return run(BASED, options, query=query, key=key, value=value)
 
 
 @operator(REBASED)
@@ -152,4 +136,3 @@ def rebased(
     >>> linkern.rebased(ones, ones, np.asarray([[3.0], [6.0]])).output[:, 0]
     array([3. , 4.5])
     """
-    return run(REBASED, options, query=query, key=key, value=value)

@@ -5,8 +5,9 @@ from typing import Unpack
 from linkern.array import concat, mT, namespace, ones
 from linkern.core.logspace import averaging, sigmoid
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.definition import Definition
 from linkern.operators.forms import Form
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -141,7 +142,6 @@ def hgrn(
     >>> linkern.hgrn(np.ones((3, 1)), np.log(np.full((3, 1), 0.5))).output[:, 0]
     array([1.  , 1.5 , 1.75])
     """
-    return run(HGRN, options, value=value, log_decay=log_decay)
 
 
 @operator(RWKV4)
@@ -205,7 +205,6 @@ def rwkv4(
            [4.5],
            [6. ]])
     """
-    return run(RWKV4, options, key=key, value=value, log_decay=log_decay, bonus=bonus)
 
 
 @operator(RWKV6)
@@ -263,12 +262,3 @@ def rwkv6(
     >>> linkern.rwkv6(ones, ones, ones, bonus=np.asarray([0.5])).output[:, 0]
     array([0.5, 1.5, 2.5])
     """
-    return run(
-        RWKV6,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        bonus=bonus,
-    )

@@ -4,14 +4,9 @@ from typing import Unpack
 
 from linkern.array import concat, eye, namespace, ones, reshape
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import (
-    Definition,
-    Options,
-    operator,
-    run,
-    scaled,
-)
+from linkern.operators.definition import Definition, scaled
 from linkern.operators.forms import DEFAULT_CHUNK_SIZE, Form, spans
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -152,13 +147,3 @@ def mesa(
     >>> linkern.mesa(ones, ones, 6 * ones).output[:, 0]
     array([3., 4.])
     """
-    return run(
-        MESA,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-        ridge=ridge,
-    )

@@ -9,8 +9,9 @@ from typing import Unpack
 from linkern.array import concat, softmax
 from linkern.core.logspace import averaging
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, Options, operator, run
+from linkern.operators.definition import Definition
 from linkern.operators.forms import Form
+from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
@@ -133,15 +134,6 @@ def gsa(
     >>> linkern.gsa(ones, ones, ones, ones).output[:, 0]
     array([1., 2., 3.])
     """
-    return run(
-        GSA,
-        options,
-        query=query,
-        key=key,
-        value=value,
-        slots=slots,
-        log_decay=log_decay,
-    )
 
 
 @operator(ABC)
@@ -197,4 +189,3 @@ def abc(
     >>> linkern.abc(ones, ones, value, 0 * ones).output[:, 0].round(12)
     array([3. , 4.5, 6. ])
     """
-    return run(ABC, options, query=query, key=key, value=value, slots=slots)

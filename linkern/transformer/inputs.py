@@ -1,4 +1,4 @@
-"""From features of tokens to the inputs of an operator: one projection for each.
+"""Inputs of an operator from token features: one projection for each.
 
 An operator says which inputs it has, and of what shape (`Definition.axes`). So a layer
 around it follows: each input is an affine map of the token, or a parameter of the head
@@ -12,7 +12,8 @@ from typing import Any, cast
 import linkern.operators  # noqa: F401 -- fills DEFINITIONS
 from linkern.array import namespace, reshape
 from linkern.core.logspace import sigmoid
-from linkern.operators.definition import DEFINITIONS, Definition
+from linkern.operators.definition import Definition
+from linkern.operators.register import DEFINITIONS
 from linkern.transformer.layers import Affine, affine, apart
 from linkern.transformer.parameters import Source
 from linkern.typing import Array

@@ -43,12 +43,7 @@ from linkern.validate.options import (
     positive_integer,
     scale,
 )
-from linkern.validate.states import (
-    combinable,
-    initial_state,
-    packed_state,
-    state_parts_fit,
-)
+from linkern.validate.states import combinable, initial_state, packed_state
 
 __all__ = [
     "a_feature_map",
@@ -82,7 +77,6 @@ __all__ = [
     "scale",
     "shapes",
     "similarities",
-    "state_parts_fit",
     "summary",
     "wide_dtype",
     "widened",

@@ -1,50 +1,55 @@
-"""Checks of states against what they are to be continued with."""
+"""Checks of states against the inputs that continue them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from linkern.array import is_array
 from linkern.typing import Array
-from linkern.validate.arrays import broadcasts_to, home, leading, widened
+from linkern.validate.arrays import broadcasts_to, home, widened
 
 __all__ = [
     "combinable",
     "initial_state",
     "packed_state",
-    "state_parts_fit",
 ]
 
 
 def initial_state(
-    state: Any, key: Array, value: Array, *, normalize: bool, rank: int = 2
+    state: Any,
+    cores: Mapping[str, tuple[int, ...]],
+    batch: tuple[int, ...],
+    like: Array,
+    *,
+    normalize: bool | None = None,
 ) -> None:
-    """Check that `state` fits features `key` and values `value`."""
-    memory, normalizer = _state_parts("initial_state", state)
-    if normalize and normalizer is None:
+    """Check an initial state against the last axes of the parts that it must have.
+
+    `normalize` is the option of that name, None for operators that have none.
+    """
+    parts = dict(
+        zip(("memory", "normalizer"), _state_parts("initial_state", state), strict=True)
+    )
+    where, start = "for this operator", ""
+    if normalize is not None:
+        where = f"when `normalize` is {normalize}"
+        start = "; start from `State.zeros(..., normalize=True)`"
+    if "normalizer" not in cores and parts["normalizer"] is not None:
         msg = (
-            "`initial_state` must carry a normalizer when `normalize` is True, got "
-            "None; start from `State.zeros(..., normalize=True)`."
+            f"`initial_state` must not carry a normalizer {where}; pass "
+            "`State(memory, None)`."
         )
         raise ValueError(msg)
-    if not normalize and normalizer is not None:
-        msg = (
-            "`initial_state` must not carry a normalizer when `normalize` is False; "
-            "pass `State(memory, None)`."
-        )
+    if "normalizer" in cores and parts["normalizer"] is None:
+        msg = f"`initial_state` must carry a normalizer {where}, got None{start}."
         raise ValueError(msg)
-    named = {"key": key, "initial_state.memory": memory}
-    if normalizer is not None:
-        named["initial_state.normalizer"] = normalizer
+    named = {f"initial_state.{part}": parts[part] for part in cores}
     for name, x in named.items():
         widened(name, x)
-    home(named)
-    batch = leading("key and value", key.shape[:-rank], value.shape[:-rank])
-    expected: dict[str, tuple[int, ...]] = {"memory": (key.shape[-1], value.shape[-1])}
-    if normalizer is not None:
-        expected["normalizer"] = (key.shape[-1],)
-    for part, core in expected.items():
-        got = tuple(named[f"initial_state.{part}"].shape)
-        if got[-len(core) :] != core or not broadcasts_to(got[: -len(core)], batch):
+    home({"the inputs, widened," if normalize is None else "key": like, **named})
+    for part, core in cores.items():
+        got = tuple(parts[part].shape)
+        lead = got[: len(got) - len(core)]
+        if got[len(lead) :] != core or not broadcasts_to(lead, batch):
             msg = (
                 f"`initial_state.{part}` must have shape {(*batch, *core)}, or leading "
                 f"axes that broadcast to it, got {got}."
@@ -70,47 +75,13 @@ def combinable(earlier: Any, later: Any) -> None:
     parts = {"memory": (earlier.memory, memory)}
     if normalizer is not None:
         parts["normalizer"] = (earlier.normalizer, normalizer)
-    for part, (own, other) in parts.items():
+    for part, (mine, other) in parts.items():
         widened(f"later.{part}", other)
-        home({part: own, f"later.{part}": other})
-        if tuple(own.shape) != tuple(other.shape):
+        home({part: mine, f"later.{part}": other})
+        if tuple(mine.shape) != tuple(other.shape):
             msg = (
                 f"`later.{part}` must have the shape of this state's {part}, "
-                f"{tuple(own.shape)}, got {tuple(other.shape)}."
-            )
-            raise ValueError(msg)
-
-
-def state_parts_fit(
-    state: Any,
-    cores: Mapping[str, tuple[int, ...]],
-    batch: tuple[int, ...],
-    like: Array,
-) -> None:
-    """Check an initial state against the last axes of the parts that are due."""
-    parts = dict(
-        zip(("memory", "normalizer"), _state_parts("initial_state", state), strict=True)
-    )
-    if "normalizer" not in cores and parts["normalizer"] is not None:
-        msg = (
-            "`initial_state` must not carry a normalizer for this operator; pass "
-            "`State(memory, None)`."
-        )
-        raise ValueError(msg)
-    if "normalizer" in cores and parts["normalizer"] is None:
-        msg = "`initial_state` must carry a normalizer for this operator, got None."
-        raise ValueError(msg)
-    named = {f"initial_state.{part}": parts[part] for part in cores}
-    for name, x in named.items():
-        widened(name, x)
-    home({"the inputs, widened,": like, **named})
-    for part, core in cores.items():
-        got = tuple(parts[part].shape)
-        lead = got[: len(got) - len(core)]
-        if got[len(lead) :] != core or not broadcasts_to(lead, batch):
-            msg = (
-                f"`initial_state.{part}` must have shape {(*batch, *core)}, or leading "
-                f"axes that broadcast to it, got {got}."
+                f"{tuple(mine.shape)}, got {tuple(other.shape)}."
             )
             raise ValueError(msg)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import linkern
 import linkern.operators
 from linkern import State
-from linkern.operators.definition import DEFINITIONS
+from linkern.operators.register import DEFINITIONS
 from tests.operators.problems import NAMES, close, operator, parts, problem
 from tests.operators.test_recurrences import tokens
 
@@ -94,5 +94,5 @@ def test_maps_of_different_things_are_refused():
         linkern.span_map(
             linkern.delta_rule, ones, ones, ones, initial_state=span.increment
         )
-    with pytest.raises(TypeError, match="`op` must be an operator of the family"):
+    with pytest.raises(TypeError, match="`op` must be an operator"):
         linkern.span_map(np.exp, ones)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import linkern
-from linkern.operators.definition import DEFINITIONS
+from linkern.operators.register import DEFINITIONS
 from tests.operators.problems import NAMES, problem
 
 ALL = ("linear_attention", *NAMES)

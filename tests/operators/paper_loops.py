@@ -333,6 +333,27 @@ def abc(inputs, scale, state=None):
         return output, (memory, np.log(sum_exp))
 
 
+def linear_attention(inputs, scale, state=None):
+    """Katharopoulos et al. 2020, equations 16 to 20, with their elu(x) + 1."""
+    del scale  # it cancels
+
+    def phi(x):
+        return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+
+    q, k, v = phi(inputs["query"]), phi(inputs["key"]), inputs["value"]
+    s, z = (
+        (np.zeros((k.shape[1], v.shape[1])), np.zeros(k.shape[1]))
+        if state is None
+        else (np.array(state[0]), np.array(state[1]))
+    )
+    output = np.zeros((len(q), v.shape[1]))
+    for i in range(len(q)):
+        s = s + np.outer(k[i], v[i])
+        z = z + k[i]
+        output[i] = (q[i] @ s) / (q[i] @ z)
+    return output, (s, z)
+
+
 def based(inputs, scale, state=None):
     """Based: the Taylor series of the exponential to second order as the weight."""
     q, k, v = inputs["query"], inputs["key"], inputs["value"]
@@ -450,12 +471,46 @@ def log_linear_attention(inputs, scale, state=None, *, position=0):
 LOOPS = {
     loop.__name__: loop
     for loop in (
+        linear_attention,
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
         dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, mesa, log_linear_attention,
     )
 }  # fmt: skip
 """What each operator computes: ``LOOPS[name](inputs, scale, state, **keywords)``."""
+
+
+def linear_attention(inputs, scale, state=None, *, causal=True):
+    """Linear transformers: elu(x) + 1 as the feature map, rows divided by weights."""
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+
+    def phi(x):
+        return np.array([y + 1 if y > 0 else math.exp(y) for y in x])
+
+    S, z = (
+        (np.zeros((k.shape[1], v.shape[1])), np.zeros(k.shape[1]))
+        if state is None
+        else state
+    )
+    states = []
+    for j in range(len(k)):
+        S, z = S + np.outer(phi(k[j]), v[j]), z + phi(k[j])
+        states.append((S, z))
+    output = np.zeros((len(q), v.shape[1]))
+    for i in range(len(q)):
+        S_i, z_i = states[i if causal else -1]
+        output[i] = (scale * phi(q[i]) @ S_i) / (scale * phi(q[i]) @ z_i)
+    return output, (S, z)
+
+
+def linear_attention_noncausal(inputs, scale, state=None):
+    """The same, of all keys at once."""
+    return linear_attention(inputs, scale, state, causal=False)
+
+
+_OF_THE_ORACLE = {
+    loop.__name__: loop for loop in (linear_attention, linear_attention_noncausal)
+}
 
 
 def over_heads(name, inputs, scale, state=None, **keywords):
@@ -487,7 +542,7 @@ def over_heads(name, inputs, scale, state=None, **keywords):
                 here |= {"head": h, "heads": HV}
             one = None if state is None else tuple(x[b, h] for x in state)
             head = {key: x[b, h] for key, x in each.items()}
-            results.append(LOOPS[name](head, scale, one, **here))
+            results.append({**LOOPS, **_OF_THE_ORACLE}[name](head, scale, one, **here))
     outputs = np.stack([output for output, _ in results])
     states = tuple(np.stack(x) for x in zip(*(s for _, s in results), strict=True))
     return (
@@ -574,6 +629,7 @@ def random_inputs(
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0)
 _QKV = ("query", "key", "value")
 FIELDS = {
+    "linear_attention": _QKV,
     "retention": _QKV,
     "lightning_attention": _QKV,
     "simple_gla": (*_QKV, "log_decay"),

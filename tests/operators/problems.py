@@ -1,4 +1,4 @@
-"""Problems of every operator of the family, and what the plain loops say of them."""
+"""Problems of every operator, and what the plain loops say of them."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ import linkern
 from tests.operators.paper_loops import LOOPS, over_heads, random_inputs
 
 NAMES = tuple(LOOPS)
-ROOT_SCALE = tuple(
-    name
-    for name in NAMES
-    if name not in ("hgrn", "rwkv4", "rwkv7", "mesa", "log_linear_attention")
+UNIT_SCALE = (
+    *("hgrn", "rwkv4", "rwkv7", "mesa", "log_linear_attention"),
+    "linear_attention",
 )
+ROOT_SCALE = tuple(name for name in NAMES if name not in UNIT_SCALE)
 # One of each kind: a decay for each token, for each channel, an erase, a read before
 # the write, a transposed memory, several steps, two passes, a quotient, a solve.
 CLASSES = (

@@ -170,7 +170,7 @@ MEMORY = np.zeros((2, 4, 3))
         (
             lambda: linkern.step(np.exp, None, QUERY),
             TypeError,
-            "`op` must be an operator of the family, such as `linkern.kda`",
+            "`op` must be an operator, such as `linkern.kda`",
         ),
         (
             lambda: linkern.mesa(QUERY, QUERY, VALUE, ridge=np.zeros((2, 4))),

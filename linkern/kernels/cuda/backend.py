@@ -1,4 +1,4 @@
-"""What kernels compute for whom: by terms, by rows, with or without gradients."""
+"""Entry points of the CUDA back end; arrays may be traced."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,46 +8,65 @@ from linkern.autodiff.tape import joint, raw
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda import backward, forward
 from linkern.kernels.cuda.launch import device_of
+from linkern.kernels.dispatch import Backend
 from linkern.typing import Array
 
-__all__ = ["attend", "recurrence"]
+__all__ = ["BACKEND", "attend", "recurrence"]
 
 
-def attend(*arrays: Any, **options: Any) -> tuple[Any, Any, Any]:
-    """Call `kernels.cuda.forward.attend` on the device of the arrays, traced or not."""
+def attend(
+    *arrays: Any, size: int | None = None, causal: bool = True, **options: Any
+) -> tuple[Any, Any, Any]:
+    """Call `kernels.cuda.forward.attend` on the device of the arrays.
+
+    Kernels choose chunks of their own: `size` is ignored.
+    """
+    del size
     device = device_of(*arrays)
-    if device is None:
-        msg = "kernels need arrays of CuPy"
+    if device is None or not causal:
+        msg = "kernels need arrays of CuPy and a causal call"
         raise TypeError(msg)
 
     def back(
         plain: Sequence[Any], varying: Sequence[int], cotangents: Mapping[int, Any]
     ) -> list[Any]:
-        given = (cotangents.get(i) for i in range(3))
-        found = backward.pullback(device, *plain, *given, **options)
-        return [found[i] for i in varying]
+        by_result = (cotangents.get(i) for i in range(3))
+        gradients = backward.pullback(device, *plain, *by_result, **options)
+        return [gradients[i] for i in varying]
 
-    there = partial(forward.attend, device, **options)
-    output, memory, normalizer = joint(there, back, arrays)
+    on_device = partial(forward.attend, device, **options)
+    output, memory, normalizer = joint(on_device, back, arrays)
     return output, memory, normalizer
 
 
 def recurrence(
-    memory: Array, of: Terms, scale: float | None = None
+    memory: Array,
+    terms: Terms,
+    *,
+    size: int | None = None,
+    scale: float | None = None,
 ) -> tuple[Array, Array] | None:
     """Return the read-out, scaled, and the memory after the last token.
 
-    Queries, keys and values of terms that only add may be narrower than the memory.
-    None for arrays of other libraries, and for what kernels do not take: memories that
-    are read along the values, and gradients of anything but sums.
+    Queries, keys and values of additive terms may be narrower than the memory. None for
+    what kernels do not compute: memories that are read along the values, gradients of
+    anything but additive terms, and a scale of such terms.
     """
-    arrays = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
-    device = device_of(*arrays)
-    if device is None:
-        return None
-    if of.is_additive:
-        output, last, _ = attend(*arrays[1:5], memory, None, scale=scale)
+    if terms.is_additive:
+        output, last, _ = attend(*terms[:4], memory, None, size=size, scale=scale)
         return output, last
-    if of.transpose_state or any(raw(x) is not x for x in arrays):
+    arrays = (memory, *terms[:5])
+    device = device_of(*arrays)
+    traced = any(raw(x) is not x for x in arrays)
+    if device is None or scale is not None or terms.transpose_state or traced:
         return None
-    return forward.recurrent(device, memory, of)
+    return forward.recurrent(device, memory, terms)
+
+
+BACKEND = Backend(
+    recurrences={"auto": recurrence},
+    attend=attend,
+    attends=frozenset({("auto", True)}),
+    applies=forward.acts_on_entries,
+    reads_narrow=frozenset({"auto"}),
+)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from linkern import feature_maps
-from linkern.kernels import numpy as numpy_backend
+from linkern.kernels.numpy import backend as numpy_backend
 from tests.kernels.cuda.emulator.device import Way
 from tests.kernels.numpy.backward_problems import Problem, problem
 

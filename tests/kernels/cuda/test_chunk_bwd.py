@@ -133,7 +133,8 @@ def test_few_heads_are_split_into_groups(length, decays):
     device = Emulator(multiprocessors=6)
     check(length, device, decays=decays, batch=(1,), **WEIGHTS)
     backward = [x for x in device.launches if x.file == "chunk_bwd"]
-    assert [x.blocks > 1 for x in backward] == ([False] if length == 64 else [True, True])
+    expected = [False] if length == 64 else [True, True]
+    assert [x.blocks > 1 for x in backward] == expected
 
 
 @pytest.mark.parametrize(

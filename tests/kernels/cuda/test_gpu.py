@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linkern import feature_maps
-from linkern.bench.cuda.tasks import ALLOWED
+from linkern.bench.reference import ALLOWED
 from linkern.kernels.cuda.backward import pullback
 from linkern.kernels.cuda.forward import attend
 from linkern.kernels.cuda.launch import CuPyDevice

@@ -11,6 +11,7 @@ import linkern
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.forward import recurrent
 from linkern.operators import definition as operators
+from linkern.operators.register import DEFINITIONS
 from linkern.state import State
 from tests.kernels.cuda.emulator.device import Emulator
 from tests.kernels.cuda.problems import BATCHES, DTYPES, WAYS, close, strided
@@ -149,7 +150,7 @@ OPERATORS = (
 def inputs_of(name, lead=(2, 2), length=9, features=6, values=5):
     """Draw the inputs of an operator, and an initial state."""
     rng = np.random.default_rng(0)
-    definition = operators.DEFINITIONS[name]
+    definition = DEFINITIONS[name]
     sizes = {"t": length, "s": 2 * length, "k": features, "v": values}
     inputs = {}
     for name_, letters in definition.axes.items():

@@ -1,0 +1,134 @@
+"""The decorator of the operators, their options, and the registry.
+
+A module of operators writes the signature and the docstring of a function; its body and
+the paragraphs of the docstring that are the same for all operators follow from the
+record.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, ParamSpec, TypedDict, cast
+
+from linkern.autodiff.vjp import gradients_of
+from linkern.operators.definition import OPTIONS, Definition, run
+from linkern.state import AttentionResult, State
+
+__all__ = ["DEFINITIONS", "Options", "bound", "definition_of", "operator"]
+
+Parameters = ParamSpec("Parameters")
+Operator = Callable[Parameters, AttentionResult]
+
+DEFINITIONS: dict[str, Definition] = {}
+
+
+class Options(TypedDict, total=False):
+    """Options of every operator, besides its inputs.
+
+    Parameters
+    ----------
+    scale : float
+        Factor on the query, dimensionless; each operator names its default.
+    initial_state : State
+        State of the tokens before these. Default: no tokens.
+    cu_seqlens : sequence or array of int
+        Offsets of packed sequences, ``N + 1`` of them; states then have the sequences
+        as first axis. Default: one sequence.
+    form : {"auto", "recurrent", "chunkwise", "parallel"}
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
+    chunk_size : int
+        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
+    """
+
+    scale: float | None
+    initial_state: State | None
+    cu_seqlens: Any
+    form: str
+    chunk_size: int | None
+
+
+def operator(
+    definition: Definition,
+) -> Callable[[Operator[Parameters]], Operator[Parameters]]:
+    """Make an operator of a signature with a docstring, and register it."""
+
+    def register(stub: Operator[Parameters]) -> Operator[Parameters]:
+        signature = inspect.signature(stub)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        common = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            for name, default in OPTIONS.items()
+        ]
+        shown = signature.replace(parameters=[*own, *common])
+        defaults = {p.name: p.default for p in own if p.default is not p.empty}
+        names, known = [p.name for p in own], set(shown.parameters)
+        run_operator = run
+
+        def arguments(*args: Any, **options: Any) -> dict[str, Any]:
+            """Return the arguments of a call by name, without defaults of `OPTIONS`."""
+            stub(*args, **options)  # its body is empty: Python checks the arguments
+            unknown = options.keys() - known
+            if unknown:
+                msg = (
+                    f"{definition.name}() got an unexpected keyword argument "
+                    f"{min(unknown)!r}"
+                )
+                raise TypeError(msg)
+            return {**defaults, **dict(zip(names, args, strict=False)), **options}
+
+        def call(*args: Any, **options: Any) -> AttentionResult:
+            return run_operator(definition, arguments(*args, **options))
+
+        # A function of the stub's module, so that doctest and pickle find it there.
+        made = FunctionType(
+            call.__code__.replace(co_name=definition.name),
+            stub.__globals__,
+            definition.name,
+            None,
+            call.__closure__,
+        )
+        made.__qualname__ = made.__name__
+        made.__module__ = stub.__module__
+        made.__annotations__ = stub.__annotations__
+        made.__doc__ = _completed(stub.__doc__, definition)
+        made.__signature__ = shown  # type: ignore[attr-defined]
+        made.arguments = arguments  # type: ignore[attr-defined]
+        made.vjp = gradients_of(made)  # type: ignore[attr-defined]
+        DEFINITIONS[definition.name] = definition
+        return cast("Operator[Parameters]", made)
+
+    return register
+
+
+def definition_of(op: Any) -> Definition:
+    """Return the record of an operator; `TypeError` if it is none."""
+    name = getattr(op, "__name__", "")
+    if not callable(op) or name not in DEFINITIONS:
+        msg = (
+            "`op` must be an operator, such as `linkern.kda`, got "
+            f"{op!r}; known: {', '.join(sorted(DEFINITIONS))}."
+        )
+        raise TypeError(msg)
+    return DEFINITIONS[name]
+
+
+def bound(
+    op: Any, inputs: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the inputs of a call by name, and its options."""
+    axes = definition_of(op).axes
+    arguments = op.arguments(*inputs, **options)
+    arrays = {name: arguments.pop(name) for name in axes if name in arguments}
+    return arrays, arguments
+
+
+# Sections of a docstring that follow from the record where a function leaves them out.
+_OPTIONS = """**options
+    {scale}, `initial_state`, `cu_seqlens`, `form` and
+    `chunk_size`, as in `simple_gla`.
+"""
+
+
+def _completed(doc: str | None, definition: Definition) -> str | None:
+    """Return a docstring with the sections that it leaves out."""
+    return doc
