@@ -39,7 +39,7 @@ _MIN_CHUNKS = 4
 
 
 class TileShape(NamedTuple):
-    """What a block of threads takes of a head; see chunk_tiles.cuh.
+    """Tile of a head that a block of threads processes; see chunk_tiles.cuh.
 
     Parameters
     ----------

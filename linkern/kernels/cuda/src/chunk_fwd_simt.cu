@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     chunk_fwd_simt(ChunkFwdSimtParams<Io, Real> params) {
   SHARED_MEMORY(bytes);
   FwdSimtStorage<Real>& storage = *reinterpret_cast<FwdSimtStorage<Real>*>(bytes);
-  Real* normalizer = reinterpret_cast<Real*>(bytes + sizeof(FwdSimtStorage<Real>));  // K of them
+  // K entries behind the storage.
+  Real* normalizer = reinterpret_cast<Real*>(bytes + sizeof(FwdSimtStorage<Real>));
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int features = params.sizes.features, values = params.sizes.values;
   const int slices = max(1, (values + kColumns - 1) / kColumns);

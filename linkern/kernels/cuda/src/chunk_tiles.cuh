@@ -2,8 +2,8 @@
 #pragma once
 #include "smem_stage.cuh"
 
-// What a block of threads takes of a head: all features and some columns of the values, in
-// chunks of tokens, by so many warps. "Blocks" are 16 x 16 entries.
+// The tile of a head that a block of threads processes: all features and some columns of the
+// values, in chunks of tokens. "Blocks" below are 16 x 16 entries.
 template <class Io_, int Features, int Columns, int Tokens, int Warps> struct TileShape {
   typedef Io_ Io;
   static constexpr int kFeatures = Features, kColumns = Columns, kTokens = Tokens;
@@ -34,7 +34,7 @@ template <int Tiles> struct ChunkDecays {
   float to_end[Tiles * 16];              // from each token to the end of its tile
   float tile_decay[Tiles];               // of the whole tile
 
-  // Each thread has the log-decay of one token, half a warp those of a tile. Threads
+  // Each thread passes the log-decay of one token, and half a warp has a tile. Threads
   // without a token take part in the shuffles of their warp.
   DEVICE void compute(float log_decay, int thread) {
     const int tile = thread / 16, token = thread % 16;

@@ -25,7 +25,8 @@ struct Sizes {
 template <class Real, int Count> struct __align__(sizeof(Real) * Count) Vector {
   Real entries[Count];
 };
-template <class Real> constexpr int kVectorSize = 16 / int(sizeof(Real));  // entries of 16 bytes
+// Entries of a vector of 16 bytes.
+template <class Real> constexpr int kVectorSize = 16 / int(sizeof(Real));
 
 DEVICE float widen(float x) { return x; }
 DEVICE double widen(double x) { return x; }

@@ -53,7 +53,8 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   float from_start[2] = {1, 1}, to_end[2] = {1, 1};
   float factors[2] = {}, shifts[2] = {};        // of these rows: 1 / u or s, and d
   Accumulator query_grad[kFeatureBlocks] = {};  // dO S^T first, dQ at last
-  Accumulator scores[kScoreTiles] = {}, score_grads[kScoreTiles] = {};  // P, and dO V^T or A
+  // P, and dO V^T first, A at last.
+  Accumulator scores[kScoreTiles] = {}, score_grads[kScoreTiles] = {};
 
   DEVICE GradTile(BwdStorage<Shape>& storage, const Chunk& chunk, int warp)
       : storage(storage), chunk(chunk), tile(warp % kTiles), slice(warp / kTiles),
@@ -146,7 +147,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
                      factors[down] * all.y + shifts[down] * all.x);
     }
   }
-  // Stores P / u and A for all warps, and what they add to the gradients of log-decays.
+  // Stores P / u and A for all warps, and their shares of the gradients of log-decays.
   DEVICE void store_scores() {
 #pragma unroll
     for (int k = 0; k < kFeatureBlocks; k++) {
