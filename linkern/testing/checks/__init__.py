@@ -11,8 +11,8 @@ from linkern.testing.checks.registry import CHECKS, Check
 # They run in this order.
 # isort: off
 from linkern.testing.checks import calls, values, order, scaling
-from linkern.testing.checks import extremes, memory, states, gradients, family
+from linkern.testing.checks import extremes, memory, states, gradients, gates
 
 __all__ = ["CHECKS", "Check"]
 
-del calls, values, order, scaling, extremes, memory, states, gradients, family
+del calls, values, order, scaling, extremes, memory, states, gradients, gates
