@@ -1,4 +1,4 @@
-"""The paper's system around the operators: layers, models, and decoding as an RNN.
+"""The paper's Transformer around the operators: layers, models, decoding as an RNN.
 
 Parameters are frozen dataclasses of arrays; every function is a pure function of
 parameters and inputs, on any array library.
@@ -49,6 +49,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from linkern.transformer import gru, road
+    from linkern.transformer.attention import (
+        MultiHeadAttention,
+        multi_head_attention,
+        read_memory,
+    )
     from linkern.transformer.cache import Cache
     from linkern.transformer.decoding import (
         Decoded,
@@ -59,11 +64,7 @@ if TYPE_CHECKING:
     )
     from linkern.transformer.embeddings import Embedding
     from linkern.transformer.files import load, save
-    from linkern.transformer.heads import (
-        MultiHeadAttention,
-        multi_head_attention,
-        read_memory,
-    )
+    from linkern.transformer.forward import decoder, encoder
     from linkern.transformer.layers import (
         Affine,
         FeedForward,
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
         language_model,
     )
     from linkern.transformer.parameters import named_arrays, with_arrays
-    from linkern.transformer.passes import decoder, encoder
     from linkern.transformer.positions import sinusoidal_positions
     from linkern.transformer.sampling import sample
     from linkern.transformer.stack import Layer, LayerOptions, LayerState, Stack
@@ -100,12 +100,12 @@ else:
         "LayerNorm": "layers",
         "LayerOptions": "stack",
         "LayerState": "stack",
-        "MultiHeadAttention": "heads",
+        "MultiHeadAttention": "attention",
         "Stack": "stack",
         "affine": "layers",
         "decode": "decoding",
-        "decoder": "passes",
-        "encoder": "passes",
+        "decoder": "forward",
+        "encoder": "forward",
         "encoder_decoder": "models",
         "feed_forward": "layers",
         "generate": "decoding",
@@ -114,10 +114,10 @@ else:
         "language_model": "models",
         "layer_norm": "layers",
         "load": "files",
-        "multi_head_attention": "heads",
+        "multi_head_attention": "attention",
         "named_arrays": "parameters",
         "prefill": "decoding",
-        "read_memory": "heads",
+        "read_memory": "attention",
         "road": "road",
         "sample": "sampling",
         "save": "files",

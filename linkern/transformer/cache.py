@@ -1,4 +1,4 @@
-"""What softmax attention remembers: every key and value, so its state grows.
+"""State of softmax attention: a cache of all keys and values, which grows.
 
 `Rows` appends in amortised constant time, like a list: spare rows are kept behind the
 last one, and written in place. Rows that a state holds never change, so states can be
@@ -19,7 +19,7 @@ __all__ = ["Cache", "Rows", "stacked"]
 
 @dataclass
 class _Storage:
-    """Rows and spare rows; `taken` of them belong to the longest state so far."""
+    """Allocated rows; the first `taken` belong to the longest state so far."""
 
     array: Array
     taken: int
@@ -103,11 +103,11 @@ class Cache:
 
     @property
     def mask(self) -> Array | None:
-        """What a query sees: ``(N, 1, 1, S)``."""
+        """Boolean mask of the visible keys: ``(N, 1, 1, S)``."""
         return None if self.visible is None else self.visible[:, None, None, :]
 
     def appended(self, key: Array, value: Array) -> "Cache":
-        """Return the cache with tokens more."""
+        """Return the cache with further tokens."""
         visible = self.visible
         if visible is not None:
             added = ones((visible.shape[0], key.shape[-2]), like=visible)
@@ -115,7 +115,7 @@ class Cache:
         return Cache(self.keys.appended(key), self.values.appended(value), visible)
 
     def tree_children(self) -> dict[str, Any]:
-        """Return what a file knows of a cache: its arrays, and nothing spare."""
+        """Return the arrays of a cache as a file stores them, without spare rows."""
         return {"key": self.key, "value": self.value, "visible": self.visible}
 
     @classmethod
@@ -142,8 +142,8 @@ def stacked(caches: list[Cache]) -> Cache:
     there = []
     for cache in caches:
         shape = cache.key.shape[0], cache.key.shape[-2]
-        bare = ones(shape, like=keys) > 0
-        own = bare if cache.visible is None else cache.visible
-        front = zeros((shape[0], most - shape[1]), like=own)
-        there.append(concat([front, own], axis=-1))
+        all_visible = ones(shape, like=keys) > 0
+        visible = all_visible if cache.visible is None else cache.visible
+        front = zeros((shape[0], most - shape[1]), like=visible)
+        there.append(concat([front, visible], axis=-1))
     return Cache.of(keys, values, concat(there, axis=0))

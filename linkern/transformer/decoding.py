@@ -43,7 +43,7 @@ class Decoded(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """What was generated.
+    """Result of `generate`.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def prefill(
     state: DecodingState | None = None,
     form: str = "auto",
 ) -> Decoded:
-    """Read prompts at once, and return what decoding goes on from.
+    """Read prompts at once and return the logits and state to decode from.
 
     Parameters
     ----------
@@ -114,14 +114,14 @@ def prefill(
         return _read(parameters, whole, state, memory, visible, form)
     results = []
     for n, row in enumerate(rows):
-        own = slice(n, n + 1)
+        this = slice(n, n + 1)
         results.append(
             _read(
                 parameters,
                 row[None, :],
-                None if state is None else rows_of(state, own),
-                None if memory is None else memory[own, ...],
-                None if visible is None else visible[own, ...],
+                None if state is None else rows_of(state, this),
+                None if memory is None else memory[this, ...],
+                None if visible is None else visible[this, ...],
                 form,
             )
         )
@@ -130,7 +130,7 @@ def prefill(
 
 
 def decode(parameters: Model, state: DecodingState, tokens: Array) -> Decoded:
-    """Read one token more of each sequence.
+    """Read the next token of each sequence.
 
     Parameters
     ----------

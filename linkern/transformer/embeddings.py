@@ -1,4 +1,4 @@
-"""From tokens to vectors: a table of them, and their positions."""
+"""Embeddings: tokens to vectors, with their positions."""
 
 from typing import Any
 

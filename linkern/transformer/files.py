@@ -1,4 +1,4 @@
-"""Parameters and states as safetensors files: arrays, and what they are parts of.
+"""Parameters and states as safetensors files: arrays and the tree they belong to.
 
 The structure of the tree is in the header of the file, so that `load` needs to be told
 nothing; a file from elsewhere can be loaded into parameters of the right structure.
@@ -129,18 +129,18 @@ def _as_numpy(name: str, x: Any) -> Any:
 
 
 def _structure(node: Any) -> Any:
-    """Return a tree as JSON: kinds, names and all that is not an array."""
+    """Return a tree as JSON: kinds, names and all fields that are not arrays."""
     if node is None:
         return None
     below = children(node)
     if below is None:
         return "array"
-    found: dict[str, Any] = {name: _structure(x) for name, x in below.items()}
+    structures: dict[str, Any] = {name: _structure(x) for name, x in below.items()}
     if type(node).__name__ in KINDS:
-        return {"kind": type(node).__name__, "static": statics(node), "of": found}
+        return {"kind": type(node).__name__, "static": statics(node), "of": structures}
     if isinstance(node, tuple | list):
-        return [found[str(i)] for i in range(len(node))]
-    return {"of": found}
+        return [structures[str(i)] for i in range(len(node))]
+    return {"of": structures}
 
 
 def _built(node: Any, arrays: Mapping[str, Any], path: str) -> Any:
@@ -166,25 +166,25 @@ def _built(node: Any, arrays: Mapping[str, Any], path: str) -> Any:
 
 def _into(template: Tree, arrays: Mapping[str, Any], path: str | Path) -> Tree:
     """Return the arrays of a file as a tree like another."""
-    due = named_arrays(template)
-    for name, x in due.items():
+    expected = named_arrays(template)
+    for name, x in expected.items():
         if name not in arrays or arrays[name].shape != tuple(x.shape):
             got = f"shape {arrays[name].shape}" if name in arrays else "nothing"
             msg = (
                 f"`path` must hold {name!r} of shape {tuple(x.shape)}, got {got} in "
-                f"{str(path)!r}; {_fitting(due, arrays)}"
+                f"{str(path)!r}; {_fitting(expected, arrays)}"
             )
             raise ValueError(msg)
-    unknown = sorted(arrays.keys() - due.keys())
+    unknown = sorted(arrays.keys() - expected.keys())
     if unknown:
         msg = (
-            f"`path` must hold the {len(due)} arrays of `template`, got "
-            f"{unknown[0]!r} besides in {str(path)!r}; {_fitting(due, arrays)}"
+            f"`path` must hold the {len(expected)} arrays of `template`, got "
+            f"{unknown[0]!r} besides in {str(path)!r}; {_fitting(expected, arrays)}"
         )
         raise ValueError(msg)
     placed = {
         name: astype(namespace(x).asarray(arrays[name], device=device_of(x)), x.dtype)
-        for name, x in due.items()
+        for name, x in expected.items()
     }
     return with_arrays(template, placed)
 

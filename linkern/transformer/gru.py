@@ -86,7 +86,7 @@ class GRU:
 
 
 class Gates(NamedTuple):
-    """What a token does to the hidden state, in float32 or wider.
+    """Gates and candidate of each token, in float32 or wider.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Gates(NamedTuple):
 
 
 class GRUResult(NamedTuple):
-    """What `gru` returns.
+    """Result of `gru`.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class GRUResult(NamedTuple):
 
 
 def gru_gates(parameters: GRU, hidden: Array, x: Array) -> Gates:
-    r"""Return how much of what the tokens `x` write over the states `hidden`.
+    r"""Return the gates and candidates of tokens `x` at the states `hidden`.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def gru_gates(parameters: GRU, hidden: Array, x: Array) -> Gates:
 
 
 def gru_step(parameters: GRU, hidden: Array | None, x: Array) -> Array:
-    r"""One token of a GRU: the next hidden state.
+    r"""Return the hidden state of a GRU after one token.
 
     Parameters
     ----------
@@ -281,8 +281,8 @@ def _checked(
     parameters: GRU, hidden: Array | None, x: Array, *, rank: int
 ) -> tuple[GRU, Array, Array]:
     """Return everything widened; the last two with all leading axes of both."""
-    given = named_arrays(parameters)
-    wide = {name: validate.widened(name, array) for name, array in given.items()}
+    arrays = named_arrays(parameters)
+    wide = {name: validate.widened(name, array) for name, array in arrays.items()}
     tokens = validate.widened("x", x)
     width, channels = _sizes(wide)
     if x.ndim < rank or x.shape[-1] != width:
@@ -310,13 +310,13 @@ def _sizes(wide: dict[str, Array]) -> tuple[int, int]:
         msg = f"`input_weight` must have shape (3, width, hidden), got {shape}."
         raise ValueError(msg)
     _, width, hidden = shape
-    due = {
+    expected = {
         "input_weight": (3, width, hidden),
         "hidden_weight": (3, hidden, hidden),
         "bias": (3, hidden),
         "hidden_bias": (hidden,),
     }
-    for name, shape in due.items():
+    for name, shape in expected.items():
         if tuple(wide[name].shape) != shape:
             msg = f"`{name}` must have shape {shape}, got {tuple(wide[name].shape)}."
             raise ValueError(msg)

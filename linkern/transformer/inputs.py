@@ -1,4 +1,4 @@
-"""From features of tokens to the inputs of an operator: one projection for each.
+"""Inputs of an operator from token features: one projection for each.
 
 An operator says which inputs it has, and of what shape (`Definition.axes`). So a layer
 around it follows: each input is an affine map of the token, or a parameter of the head

@@ -1,4 +1,4 @@
-"""What stands around attention: affine maps, norms, and the non-linear layer after."""
+"""Layers around attention: affine maps, norms, feed-forward."""
 
 import math
 from typing import Any, cast
@@ -50,8 +50,8 @@ class Affine:
     ) -> "Affine":
         """Return normal weights of variance ``1 / inputs``, and a constant bias."""
         source = Source(rng, like)
-        own = () if heads is None else (heads,)
-        weight = source.normal((*own, inputs, outputs), max(inputs, 1) ** -0.5)
+        lead = () if heads is None else (heads,)
+        weight = source.normal((*lead, inputs, outputs), max(inputs, 1) ** -0.5)
         row = (outputs,) if heads is None else (heads, 1, outputs)
         return cls(weight, None if bias is None else source.constant(row, bias))
 
@@ -105,7 +105,7 @@ class LayerNorm:
 
 
 def layer_norm(parameters: LayerNorm, x: Array) -> Array:
-    r"""Give each token mean 0 and variance 1 over its features, then scale and shift.
+    r"""Normalise each token over its features, then scale and shift.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def layer_norm(parameters: LayerNorm, x: Array) -> Array:
 
 
 def instance_norm(parameters: LayerNorm, x: Array) -> Array:
-    """Give each feature mean 0 and variance 1 over the tokens, then scale and shift.
+    """Normalise each feature over the tokens, then scale and shift.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def _normalised(parameters: LayerNorm, x: Array, *, axis: int) -> Array:
 
 @kind
 class FeedForward:
-    """Parameters of the non-linear layer ``f_l``.
+    """Parameters of the feed-forward layer ``f_l``.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class FeedForward:
 
 
 def feed_forward(parameters: FeedForward, x: Array) -> Array:
-    r"""Apply the non-linear layer to each token by itself.
+    r"""Apply the feed-forward layer to each token.
 
     Parameters
     ----------
@@ -250,11 +250,11 @@ def feed_forward(parameters: FeedForward, x: Array) -> Array:
     >>> feed_forward(FeedForward(one, one), np.asarray([[-1.0, 2.0]]))
     array([[0., 2.]])
     """
-    own = parameters.inner.weight.ndim == 3
-    parts = apart(x, parameters.inner.weight.shape[0]) if own else x
+    per_head = parameters.inner.weight.ndim == 3
+    parts = apart(x, parameters.inner.weight.shape[0]) if per_head else x
     hidden = _ACTIVATIONS[parameters.activation](affine(parameters.inner, parts))
-    done = affine(parameters.outer, hidden)
-    return together(done) if own else done
+    result = affine(parameters.outer, hidden)
+    return together(result) if per_head else result
 
 
 def apart(x: Array, heads: int) -> Array:
@@ -266,7 +266,7 @@ def apart(x: Array, heads: int) -> Array:
 
 
 def together(x: Array) -> Array:
-    """Undo `apart`: the heads side by side."""
+    """Concatenate the features of the heads: inverse of `apart`."""
     *lead, heads, length, dim = x.shape
     joined = namespace(x).moveaxis(x, -3, -2)
     return reshape(joined, (*lead, length, heads * dim))

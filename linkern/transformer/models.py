@@ -4,9 +4,9 @@ from typing import Any, Unpack
 
 from linkern.array import is_array
 from linkern.transformer.embeddings import Embedding, embedded
+from linkern.transformer.forward import decoder, encoder, run
 from linkern.transformer.layers import Affine, affine
 from linkern.transformer.parameters import Source, kind, statics
-from linkern.transformer.passes import decoder, encoder, run
 from linkern.transformer.stack import LayerOptions, LayerState, Stack
 from linkern.typing import Array
 
@@ -94,7 +94,7 @@ class LanguageModel:
 
 @kind
 class EncoderDecoder:
-    """Parameters of an encoder-decoder: a sequence from another.
+    """Parameters of an encoder-decoder.
 
     Parameters
     ----------
@@ -264,15 +264,15 @@ def continued(
 
     `position` is how many tokens there were, for each sequence ``(N,)``.
     """
-    embedding, stack = _written_side(parameters)
+    embedding, stack = _generating_part(parameters)
     x = embedded(embedding, tokens, position)
     x, after = run(stack, x, states, position=position, **how)
     return affine(parameters.readout, x), after
 
 
 def described(parameters: Model) -> str:
-    """Return what makes a state of one model fit another: all but the weights."""
-    embedding, stack = _written_side(parameters)
+    """Return the structure of a model without its weights; equal ones share states."""
+    embedding, stack = _generating_part(parameters)
     parts = [
         type(parameters).__name__,
         f"vocabulary {embedding.tokens.shape[0]}",
@@ -280,15 +280,15 @@ def described(parameters: Model) -> str:
         f"depth {len(stack.layers)}",
     ]
     for layer in stack.layers[:1]:
-        own = statics(layer.attention)
+        fields = statics(layer.attention)
         parts += [
-            f"{name} {own[name]}" for name in ("operator", "heads", "feature_map")
+            f"{name} {fields[name]}" for name in ("operator", "heads", "feature_map")
         ]
     return ", ".join(parts)
 
 
-def _written_side(parameters: Model) -> tuple[Embedding, Stack]:
-    """Return what a model writes with, token by token."""
+def _generating_part(parameters: Model) -> tuple[Embedding, Stack]:
+    """Return the part of a model that generates: the model itself, or its decoder."""
     if isinstance(parameters, LanguageModel):
         return parameters.embedding, parameters.stack
     return parameters.target_embedding, parameters.decoder

@@ -36,7 +36,7 @@ KINDS: dict[str, type] = {}
 
 
 def static(*, default: Any = ...) -> Any:
-    """Return a field that is no array: part of what a model is, not of its weights."""
+    """Return a dataclass field that is structure of a model, not a weight."""
     if default is ...:
         return field(metadata={"static": True})
     return field(default=default, metadata={"static": True})
@@ -62,7 +62,7 @@ def statics(node: Any) -> dict[str, Any]:
 
 
 def children(node: Any) -> dict[str, Any] | None:
-    """Return what is below a node, by name; None for an array or None."""
+    """Return the children of a node by name; None for an array or None."""
     if hasattr(node, "tree_children"):  # what it holds is not what it is made of
         return cast(dict[str, Any], node.tree_children())
     if hasattr(node, "_asdict"):
@@ -115,19 +115,19 @@ def named_arrays(parameters: Any) -> dict[str, Array]:
     >>> sorted(transformer.named_arrays(norm))
     ['offset', 'scale']
     """
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
 
     def visit(node: Any, path: tuple[str, ...]) -> None:
         below = children(node)
         if below is None:
             if node is not None:
-                found[".".join(path)] = node
+                arrays[".".join(path)] = node
             return
         for name, child in below.items():
             visit(child, (*path, name))
 
     visit(parameters, ())
-    return found
+    return arrays
 
 
 def with_arrays(parameters: Tree, arrays: Mapping[str, Any]) -> Tree:
@@ -172,7 +172,7 @@ def with_arrays(parameters: Tree, arrays: Mapping[str, Any]) -> Tree:
 
 
 def _same_names(name: str, due: Mapping[str, Any], got: Mapping[str, Any]) -> None:
-    """Check that a collection of arrays has just the names that are due."""
+    """Check that a collection of arrays has exactly the expected names."""
     missing = sorted(due.keys() - got.keys())
     unknown = sorted(got.keys() - due.keys())
     if missing or unknown:
@@ -195,7 +195,7 @@ def _filled(node: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:
 
 
 class Source:
-    """Where initial parameters come from: a generator, and an array to be alike.
+    """Source of initial parameters: a random generator, and an array to be like.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class Source:
         self.generator = validate.generator(rng)
 
     def normal(self, shape: tuple[int, ...], deviation: float) -> Array:
-        """Return normal numbers of mean 0; the same for every library."""
+        """Return normal numbers of mean 0, the same for every array library."""
         drawn = self.generator.normal(scale=deviation, size=shape)
         return from_numpy(drawn, like=self.like)
 

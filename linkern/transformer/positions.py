@@ -1,4 +1,4 @@
-"""Positions: what tells attention, which sees a set of keys, where a token stands."""
+"""Positional encodings: attention sees a set of keys and needs them for order."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""What decoding begins with: prompts, and for an encoder-decoder a source."""
+"""Inputs of decoding: prompts, and the source of an encoder-decoder."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -28,11 +28,11 @@ def prompt_rows(parameters: Model, prompts: Any) -> list[Array]:
             f"integers, got {type(prompts).__name__}."
         )
         raise TypeError(msg)
-    found = [_prompt(n, row, like=table) for n, row in enumerate(rows)]
-    if not found:
+    tokens = [_prompt(n, row, like=table) for n, row in enumerate(rows)]
+    if not tokens:
         msg = "`prompts` must hold at least one prompt, got none."
         raise ValueError(msg)
-    return found
+    return tokens
 
 
 def _prompt(n: int, row: Any, *, like: Array) -> Array:
@@ -62,7 +62,7 @@ def source_memory(
     sequences: int,
     form: str,
 ) -> Array | None:
-    """Return the output of an encoder that has not been read yet."""
+    """Return the encoder output that decoding attends to."""
     if isinstance(parameters, LanguageModel) or state is not None:
         if source is not None:
             msg = (

@@ -68,7 +68,7 @@ def sample(
 
 
 def checked_temperature(value: Any) -> float:
-    """Check what logits are divided by."""
+    """Check the temperature that divides the logits."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         msg = f"`temperature` must be a real number, got {value!r}."
         raise TypeError(msg)
@@ -79,5 +79,5 @@ def checked_temperature(value: Any) -> float:
 
 
 def checked_top_k(value: Any) -> int | None:
-    """Check how many tokens are drawn from."""
+    """Check the number of most likely tokens to draw from."""
     return None if value is None else validate.positive_integer("top_k", value)

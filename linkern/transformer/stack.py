@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from linkern import validate
-from linkern.transformer.heads import MultiHeadAttention
+from linkern.transformer.attention import MultiHeadAttention
 from linkern.transformer.layers import FeedForward, LayerNorm
 from linkern.transformer.parameters import Source, kind, static
 from linkern.typing import Array
@@ -12,7 +12,7 @@ __all__ = ["Layer", "LayerOptions", "LayerState", "Stack"]
 
 
 class LayerOptions(TypedDict, total=False):
-    """What every layer of a model has in common.
+    """Options that all layers of a model share.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Layer:
 
 
 class LayerState(NamedTuple):
-    """What the tokens so far left behind in one layer.
+    """State of one layer after the tokens so far.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class LayerState(NamedTuple):
 
 @kind
 class Stack:
-    """Parameters of an encoder or a decoder: layers one after the other.
+    """Parameters of an encoder or a decoder: a sequence of layers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a model remembers between two calls: one state for each of its layers."""
+"""Decoding state of a model: one state for each layer."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["DecodingState", "belongs", "rows_of", "side_by_side"]
 
 @kind
 class DecodingState:
-    """What a model remembers of the tokens so far.
+    """State of a model after the tokens so far.
 
     Parameters
     ----------
@@ -32,21 +32,22 @@ class DecodingState:
 
 
 def belongs(parameters: Model, state: Any) -> None:
-    """Check that a state was left behind by a model like this one."""
+    """Check that a state comes from a model of the same structure."""
     if not isinstance(state, DecodingState):
         msg = (
             "`state` must be a DecodingState, as `prefill` returns, got "
             f"{type(state).__name__}."
         )
         raise TypeError(msg)
-    due = described(parameters)
-    if state.model != due:
-        msg = f"`state` must be that of this model ({due}), got one of ({state.model})."
+    expected = described(parameters)
+    if state.model != expected:
+        got = f"got one of ({state.model})"
+        msg = f"`state` must be that of this model ({expected}), {got}."
         raise ValueError(msg)
 
 
 def rows_of(node: Any, rows: slice) -> Any:
-    """Return some sequences of a state."""
+    """Return the state of some of the sequences."""
     below = children(node)
     if below is None:
         return None if node is None else node[rows, ...]
@@ -54,7 +55,7 @@ def rows_of(node: Any, rows: slice) -> Any:
 
 
 def side_by_side(states: list[Any]) -> Any:
-    """Return the states of several batches as one."""
+    """Return the states of several batches concatenated."""
     first = states[0]
     if isinstance(first, Cache):
         return stacked(states)

@@ -152,7 +152,7 @@ def test_every_kernel_that_is_written_can_be_launched():
     name = re.compile(r"__global__[^{;]*?(\w+)\([^()]+ of\)\s*{")
     written = {
         (path.name.removesuffix(".cu"), kernel)
-        for path in files("linkern.kernels.cuda").iterdir()
+        for path in (files("linkern.kernels.cuda") / "src").iterdir()
         if path.name.endswith(".cu")
         for kernel in name.findall(path.read_text())
     }

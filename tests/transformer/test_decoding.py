@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern import transformer
-from linkern.transformer import decoding, inputs, mixing, models, prompts, states
+from linkern.transformer import (
+    decoding,
+    inputs,
+    models,
+    operator_adapter,
+    prompts,
+    states,
+)
 from linkern.transformer.cache import Cache
 
 STATELESS = ("lsh_attention", "sparse_attention")
@@ -427,5 +434,5 @@ def test_an_encoder_needs_a_source():
 
 
 def test_a_family_operator_sees_its_positions():
-    assert mixing._places(np.asarray([3, 1])) == [3, 1]
-    assert mixing._places(None) == []
+    assert operator_adapter._places(np.asarray([3, 1])) == [3, 1]
+    assert operator_adapter._places(None) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linkern import transformer
-from linkern.transformer import models, passes
+from linkern.transformer import forward, models
 
 CLOSE = {"rtol": 0, "atol": 1e-11}
 
@@ -163,7 +163,7 @@ def test_logits_depend_on_the_past_alone(eager_lib, operator, norm_first):
 
 def test_instance_norm_in_a_causal_model_breaks_the_law(monkeypatch):
     made = language_model()
-    monkeypatch.setitem(passes._NORMS, "layer", passes.instance_norm)
+    monkeypatch.setitem(forward._NORMS, "layer", forward.instance_norm)
     with pytest.raises(AssertionError):
         law_logits_depend_on_the_past_alone(Numpy(), made)
 

@@ -6,7 +6,8 @@ import pytest
 import linkern
 import linkern.attention
 from linkern import transformer
-from linkern.transformer import heads, inputs, mixing
+from linkern.transformer import attention, inputs
+from linkern.transformer import operator_adapter as adapter
 from linkern.transformer.layers import apart
 from linkern.transformer.parameters import children
 
@@ -92,7 +93,7 @@ def mixed_up(x, count):
     [
         (inputs, "apart", mixed_up),
         (
-            heads,
+            attention,
             "together",
             lambda x: np.concatenate(np.unstack(x[:, ::-1], axis=1), -1),
         ),
@@ -140,9 +141,11 @@ def test_the_future_does_not_matter(eager_lib, operator):
 
 @pytest.mark.parametrize("operator", BOTH_WAYS)
 def test_attention_that_looks_ahead_breaks_the_law(monkeypatch, operator):
-    true = mixing.mix
-    blind = mixing.Call(causal=False)
-    monkeypatch.setattr(heads, "mix", lambda mixer, given, _: true(mixer, given, blind))
+    true = adapter.mix
+    blind = adapter.Call(causal=False)
+    monkeypatch.setattr(
+        attention, "mix", lambda mixer, given, _: true(mixer, given, blind)
+    )
     with pytest.raises(AssertionError):
         law_the_future_does_not_matter(Numpy(), operator)
 
@@ -176,12 +179,12 @@ def test_cuts_do_not_matter(eager_lib, operator):
 
 @pytest.mark.parametrize("operator", RECURRENT)
 def test_a_state_that_is_dropped_breaks_the_law(monkeypatch, operator):
-    true = mixing.mix
+    true = adapter.mix
 
     def forgetful(mixer, given, call):
-        return true(mixer, given, mixing.Call(form=call.form, position=call.position))
+        return true(mixer, given, adapter.Call(form=call.form, position=call.position))
 
-    monkeypatch.setattr(heads, "mix", forgetful)
+    monkeypatch.setattr(attention, "mix", forgetful)
     with pytest.raises(AssertionError):
         law_cuts_do_not_matter(Numpy(), operator)
 
@@ -203,8 +206,10 @@ def test_what_is_not_visible_is_not_there(eager_lib, operator):
 
 @pytest.mark.parametrize("operator", BOTH_WAYS)
 def test_a_mask_that_is_ignored_breaks_the_law(monkeypatch, operator):
-    true, both = mixing.mix, mixing.Call(causal=False)
-    monkeypatch.setattr(heads, "mix", lambda mixer, given, _: true(mixer, given, both))
+    true, both = adapter.mix, adapter.Call(causal=False)
+    monkeypatch.setattr(
+        attention, "mix", lambda mixer, given, _: true(mixer, given, both)
+    )
     with pytest.raises(AssertionError):
         law_what_is_not_visible_is_not_there(Numpy(), operator)
 
@@ -225,14 +230,14 @@ def test_reading_a_state_is_looking_at_the_memory(eager_lib, operator):
 
 @pytest.mark.parametrize("operator", BOTH_WAYS)
 def test_reading_another_state_breaks_the_law(monkeypatch, operator):
-    true = mixing.read
+    true = adapter.read
 
     def other(mixer, query, state):
         if operator == "softmax_attention":
-            return true(mixer, query, mixing.Cache.of(state.key, state.value))
+            return true(mixer, query, adapter.Cache.of(state.key, state.value))
         return true(mixer, query, linkern.State(state.memory, 2 * state.normalizer))
 
-    monkeypatch.setattr(heads, "read", other)
+    monkeypatch.setattr(attention, "read", other)
     with pytest.raises(AssertionError):
         law_reading_a_state_is_looking_at_the_memory(Numpy(), operator)
 
@@ -264,7 +269,7 @@ def test_the_operator_of_the_paper_reaches_every_parameter(torch):
     test_gradients_reach_every_parameter(torch, "linear_attention")
 
 
-@pytest.mark.parametrize("name", mixing.FEATURE_MAPS)
+@pytest.mark.parametrize("name", adapter.FEATURE_MAPS)
 def test_feature_maps_by_name(name):
     layer = layer_of("linear_attention", feature_map=name)
     x = tokens(4)

@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 CONFORMANCE = Path(__file__).with_name("conformance.py")
+TESTING = CONFORMANCE.parents[1]  # the package that `--pyargs` names
 
 _REPEATABLE = {"action": "append"}
 # Every default is the one of `linkern.testing.verify`: what is not given is not passed.
@@ -83,6 +84,8 @@ def pytest_collect_file(
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Keep to the checks, even where a project takes every file for a test."""
-    if config.option.linkern_target is None or collection_path.name == CONFORMANCE.name:
+    if config.option.linkern_target is None:
         return None
-    return True if CONFORMANCE.parent in collection_path.parents else None
+    if collection_path in (CONFORMANCE, CONFORMANCE.parent):
+        return None
+    return True if TESTING in collection_path.parents else None

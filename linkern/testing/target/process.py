@@ -141,7 +141,11 @@ class _Child:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from linkern.testing.target import worker; worker.main()"],
+            [
+                sys.executable,
+                "-c",
+                "from linkern.testing.target import worker; worker.main()",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

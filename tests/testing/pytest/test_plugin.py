@@ -59,13 +59,13 @@ xfail_strict = true
 
 # Most tests are spared the canaries, which run before the first verdict.
 SPARED = """
-from linkern.testing import canaries
+from linkern.testing.runner import canaries
 
 canaries.failures = lambda seed: []
 """
 
 BLIND = """
-from linkern.testing import canaries
+from linkern.testing.runner import canaries
 
 canaries.failures = lambda seed: ["causality did not catch a planted defect"]
 """

@@ -60,10 +60,10 @@ def judge(name, *checks, timeout=10.0, **options):
         ("patches_numpy", TRACES, "the call changed the functions of NumPy"),
         ("forks_twice", TRACES, "the call changed a copy of its process"),
         # what it returns
-        ("returns_a_subclass", PLAIN, "kernels.Subclass, not an array of its library"),
+        ("returns_a_subclass", PLAIN, "targets.Subclass, not an array of its library"),
         ("returns_a_masked_array", PLAIN, "MaskedArray, not an array of its library"),
         ("returns_a_matrix", PLAIN, "matrix, not an array of its library"),
-        ("returns_something_lazy", PLAIN, "kernels.Lazy, not an array of its library"),
+        ("returns_something_lazy", PLAIN, "targets.Lazy, not an array of its library"),
         ("returns_a_generator", PLAIN, "builtins.generator, not an array"),
         ("returns_objects", PLAIN, "has dtype object, it must have the dtype"),
         # how it ends

@@ -78,7 +78,7 @@ def test_output_of_the_target_does_not_reach_the_protocol(child):
 
 def test_exceptions_come_back_with_their_place(child):
     with pytest.raises(
-        TargetRaised, match=r"RuntimeError: no such kernel image \(kernels.py:\d+\)"
+        TargetRaised, match=r"RuntimeError: no such kernel image \(targets.py:\d+\)"
     ):
         child("raises").call(call())
 

@@ -1,8 +1,8 @@
-"""One pass through a stack of layers: as an encoder, as a decoder, from a state."""
+"""Forward pass through a stack of layers: encoder, decoder, decoder from a state."""
 
 from typing import Any
 
-from linkern.transformer.heads import multi_head_attention, read_memory
+from linkern.transformer.attention import multi_head_attention, read_memory
 from linkern.transformer.layers import (
     LayerNorm,
     feed_forward,
@@ -20,7 +20,7 @@ _NORMS = {"layer": layer_norm, "instance": instance_norm}
 def encoder(
     parameters: Stack, x: Array, *, visible: Array | None = None, form: str = "auto"
 ) -> Array:
-    r"""Let all tokens look at all tokens, layer by layer.
+    r"""Return the output of an encoder: every token attends to all tokens.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ def encoder(
         raise ValueError(msg)
     for layer in parameters.layers:
         looking, after = layer.norms[0], layer.norms[-1]
-        inside = _entering(parameters, looking, x)
+        inside = _sublayer_input(parameters, looking, x)
         seen, _ = multi_head_attention(
             layer.attention, inside, causal=False, visible=visible, form=form
         )
-        x = _leaving(parameters, looking, x, seen)
+        x = _sublayer_output(parameters, looking, x, seen)
         x = _after_attention(parameters, layer, after, x)
     return _end(parameters, x)
 
@@ -82,7 +82,7 @@ def decoder(
     visible: Array | None = None,
     form: str = "auto",
 ) -> Array:
-    """Let each token look at those before it, and at all of an encoder.
+    """Return the output of a decoder: causal, with attention to an encoder's output.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def run(
     form: str = "auto",
     position: Array | None = None,
 ) -> tuple[Array, tuple[LayerState, ...]]:
-    """Run a decoder on some tokens, from a state, and return the state after them."""
+    """Run a decoder on tokens from a state and return the output and next state."""
     if parameters.norm == "instance" and parameters.layers:
         msg = (
             '`norm` must be "layer" in a causal model: instance norm lets every token '
@@ -146,44 +146,44 @@ def run(
     after = []
     for layer, before in zip(parameters.layers, states, strict=True):
         looking, *across, last = layer.norms
-        inside = _entering(parameters, looking, x)
-        seen, own = multi_head_attention(
+        inside = _sublayer_input(parameters, looking, x)
+        seen, state = multi_head_attention(
             layer.attention,
             inside,
             state=before.attention,
             form=form,
             position=position,
         )
-        x = _leaving(parameters, looking, x, seen)
+        x = _sublayer_output(parameters, looking, x, seen)
         cross = before.cross
-        _has_what_it_looks_at(layer, memory, cross)
+        _check_memory(layer, memory, cross)
         if layer.cross is not None:
-            inside = _entering(parameters, across[0], x)
+            inside = _sublayer_input(parameters, across[0], x)
             if memory is None:
                 seen = read_memory(layer.cross, inside, cross)
             else:
                 seen, cross = multi_head_attention(
                     layer.cross, inside, memory, visible=visible
                 )
-            x = _leaving(parameters, across[0], x, seen)
+            x = _sublayer_output(parameters, across[0], x, seen)
         x = _after_attention(parameters, layer, last, x)
-        after.append(LayerState(own, cross))
+        after.append(LayerState(state, cross))
     return _end(parameters, x), tuple(after)
 
 
-def _entering(stack: Stack, norm: LayerNorm, x: Array) -> Array:
-    """Return what goes into a sublayer."""
+def _sublayer_input(stack: Stack, norm: LayerNorm, x: Array) -> Array:
+    """Return the input of a sublayer: normalised first if the layer is pre-norm."""
     return _NORMS[stack.norm](norm, x) if stack.norm_first else x
 
 
-def _leaving(stack: Stack, norm: LayerNorm, x: Array, made: Array) -> Array:
-    """Return what comes out of a sublayer: the residual, and what it made."""
+def _sublayer_output(stack: Stack, norm: LayerNorm, x: Array, made: Array) -> Array:
+    """Return the output of a sublayer: the residual plus the sublayer's result."""
     return x + made if stack.norm_first else _NORMS[stack.norm](norm, x + made)
 
 
 def _after_attention(stack: Stack, layer: Layer, norm: LayerNorm, x: Array) -> Array:
-    made = feed_forward(layer.feed_forward, _entering(stack, norm, x))
-    return _leaving(stack, norm, x, made)
+    made = feed_forward(layer.feed_forward, _sublayer_input(stack, norm, x))
+    return _sublayer_output(stack, norm, x, made)
 
 
 def _end(stack: Stack, x: Array) -> Array:
@@ -191,8 +191,8 @@ def _end(stack: Stack, x: Array) -> Array:
     return x if norm is None else _NORMS[stack.norm](norm, x)
 
 
-def _has_what_it_looks_at(layer: Layer, memory: Array | None, state: Any) -> None:
-    """Check that there is an encoder's output exactly if a layer looks at one."""
+def _check_memory(layer: Layer, memory: Array | None, state: Any) -> None:
+    """Check that an encoder's output is given exactly if a layer attends to one."""
     if layer.cross is None and memory is not None:
         msg = "`memory` must be None for a stack made without `cross=True`."
         raise ValueError(msg)

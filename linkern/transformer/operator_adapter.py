@@ -29,7 +29,7 @@ Inputs = Mapping[str, Array]
 
 
 class Mixed(NamedTuple):
-    """What attention gives: output ``(..., H, T, V)``, and what to continue from."""
+    """Output ``(..., H, T, V)`` of attention, and the state to continue from."""
 
     output: Array
     state: Any
@@ -37,7 +37,7 @@ class Mixed(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixer:
-    """An operator and what it is called with besides its inputs.
+    """An operator and its options.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Mixer:
 
 @dataclass(frozen=True)
 class Call:
-    """How attention is to be computed.
+    """Options of one attention call.
 
     Parameters
     ----------
@@ -80,13 +80,13 @@ class Call:
 
 
 def mix(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
-    """Return the attention of the heads, and the state behind it."""
+    """Return the attention of the heads, and the state after it."""
     _fits(mixer, call)
     return _MIXING.get(mixer.operator, _family)(mixer, inputs, call)
 
 
 def read(mixer: Mixer, query: Array, state: Any) -> Array:
-    """Return what queries read from a state, which nothing is written to."""
+    """Return the output of queries that read a state without writing to it."""
     if isinstance(state, Cache):
         return softmax_attention(
             query, state.key, state.value, causal=False, mask=state.mask
@@ -104,7 +104,7 @@ def read(mixer: Mixer, query: Array, state: Any) -> Array:
 
 
 def _fits(mixer: Mixer, call: Call) -> None:
-    """Check that an operator can do what is asked."""
+    """Check that an operator supports the options of the call."""
     name = mixer.operator
     if not call.causal and name not in _BOTH_WAYS:
         msg = (
@@ -118,18 +118,18 @@ def _fits(mixer: Mixer, call: Call) -> None:
             "none; run the model on the whole sequence again."
         )
         raise ValueError(msg)
-    due = Cache if name == "softmax_attention" else State
-    if call.state is not None and not isinstance(call.state, due):
+    expected = Cache if name == "softmax_attention" else State
+    if call.state is not None and not isinstance(call.state, expected):
         msg = (
-            f"`state` must be a {due.__name__} for {name!r}, got "
+            f"`state` must be a {expected.__name__} for {name!r}, got "
             f"{type(call.state).__name__}; it belongs to another model."
         )
         raise TypeError(msg)
 
 
 def _map(mixer: Mixer) -> Callable[[Any], Any]:
-    found: Callable[[Any], Any] = getattr(feature_maps, mixer.feature_map)
-    return found
+    feature_map: Callable[[Any], Any] = getattr(feature_maps, mixer.feature_map)
+    return feature_map
 
 
 def _linear(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
@@ -161,7 +161,7 @@ def _family(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
 
 
 def _log_linear(_: Mixer, inputs: Inputs, call: Call) -> Mixed:
-    """Run the operator that counts tokens, each sequence from its own position."""
+    """Run `log_linear_attention`, each sequence from its own position."""
     op: Callable[..., Any] = operators.log_linear_attention
     places = _places(call.position)
     if len(set(places)) <= 1:
@@ -171,12 +171,12 @@ def _log_linear(_: Mixer, inputs: Inputs, call: Call) -> Mixed:
         )
     results = []
     for n, position in enumerate(places):
-        own = {name: x[n : n + 1, ...] for name, x in inputs.items()}
+        one = {name: x[n : n + 1, ...] for name, x in inputs.items()}
         state = call.state
         if state is not None:
             state = mapped(itemgetter((slice(n, n + 1), ...)), state)
         results.append(
-            op(**own, initial_state=state, form=call.form, position=position)
+            op(**one, initial_state=state, form=call.form, position=position)
         )
     memory = concat([result.state.memory for result in results], axis=0)
     output = concat([result.output for result in results], axis=0)
@@ -184,7 +184,7 @@ def _log_linear(_: Mixer, inputs: Inputs, call: Call) -> Mixed:
 
 
 def _places(position: Array | None) -> list[int]:
-    """Return positions as numbers that Python can count with."""
+    """Return positions as Python integers."""
     if position is None:
         return []
     return [int(position[n]) for n in range(position.shape[0])]

@@ -1,4 +1,4 @@
-"""Multi-head attention: projections, an operator in each head, and back."""
+"""Multi-head attention: input projections, an operator per head, output projection."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from linkern.transformer.layers import (
     layer_norm,
     together,
 )
-from linkern.transformer.mixing import (
+from linkern.transformer.operator_adapter import (
     CROSSWISE,
     FEATURE_MAPS,
     Call,
@@ -134,7 +134,7 @@ class MultiHeadAttention:
 
 
 def _grows(operator: str) -> bool:
-    """Whether the weights of a row do not sum to one, so that outputs have any size."""
+    """Return True if the operator does not normalise its rows."""
     definition = definition_named(operator)
     return definition is not None and definition.normalizer is None
 
@@ -150,7 +150,7 @@ def multi_head_attention(
     form: str = "auto",
     position: Array | None = None,
 ) -> Mixed:
-    r"""Let tokens look at each other, or at those of another sequence.
+    r"""Return the attention of tokens to each other, or to another sequence.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def multi_head_attention(
 
 
 def read_memory(parameters: MultiHeadAttention, x: Array, state: Any) -> Array:
-    """Let tokens look at what another sequence left behind.
+    """Return the attention of tokens to the state of another sequence.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def _joined(parameters: MultiHeadAttention, output: Array) -> Array:
 
 def _width(name: str, x: Array, parameters: MultiHeadAttention) -> None:
     validate.widened(name, x)
-    due = parameters.output.weight.shape[-1]
-    if x.ndim < 2 or x.shape[-1] != due:
-        msg = f"`{name}` must have shape (..., T, {due}), got {tuple(x.shape)}."
+    width = parameters.output.weight.shape[-1]
+    if x.ndim < 2 or x.shape[-1] != width:
+        msg = f"`{name}` must have shape (..., T, {width}), got {tuple(x.shape)}."
         raise ValueError(msg)
