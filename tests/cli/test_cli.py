@@ -264,7 +264,7 @@ def test_nothing_concluded_exits_with_3():
 
 
 def test_a_blind_referee_exits_with_4(monkeypatch):
-    monkeypatch.setattr(assertions.Trial, "_judge", lambda *args: None)
+    monkeypatch.setattr(assertions.CheckedTarget, "_judge", lambda *args: None)
     result = run()
     assert result.exit_code == 4
     assert "did not catch the planted defect" in result.output

@@ -10,7 +10,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 
 DTYPES = ("float32", "float64", "bfloat16")
 EXPECTED = {
@@ -92,7 +92,7 @@ INEXPRESSIBLE = {
 
 
 def named(kernel, dtype):
-    target = InProcess(Environment("test"), kernel)
+    target = InProcess(TargetConfig("test"), kernel)
     scope = Scope(
         OPERATORS["linear_attention"],
         Contract(),

@@ -14,7 +14,7 @@ from linkern.testing.kernels.correct import CORRECT, Parts, assemble
 from linkern.testing.kernels.mutants import FAULTY
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 STAGES = ("value", "key", "score", "state", "normalizer")
@@ -56,7 +56,7 @@ def take(
 ):
     pytest.importorskip("ml_dtypes") if dtype == "bfloat16" else None
     contract = Contract.from_mapping(declared)
-    environment = Environment(
+    environment = TargetConfig(
         "test:kernel", framework, layout=contract.layout, scale=contract.scale
     )
     target = InProcess(environment, function)
@@ -458,7 +458,7 @@ def test_the_death_of_a_target_is_passed_on():
         msg = "crashed"
         raise TargetDied(msg, hung=False)
 
-    target = InProcess(Environment("test:kernel"), CORRECT["chunk_16"])
+    target = InProcess(TargetConfig("test:kernel"), CORRECT["chunk_16"])
     target.call = dies
     scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
     with pytest.raises(TargetDied):

@@ -11,7 +11,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 from tests.testing.panel import panels, verdict_on_all
 
 NAMED = [name for name, mutant in GATED_MUTANTS.items() if mutant.cause]
@@ -108,7 +108,7 @@ def test_rows_after_the_last_packed_sequence_must_be_written():
 
 def cause(kernel, dtype="float32"):
     contract = Contract(**kernel.contract)
-    environment = Environment("test", op=kernel.op, scale=contract.scale)
+    environment = TargetConfig("test", op=kernel.op, scale=contract.scale)
     target = InProcess(environment, kernel.kernel)
     interface = target.interface
     operator = OPERATORS[kernel.op]

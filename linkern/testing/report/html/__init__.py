@@ -1,7 +1,7 @@
 """HTML report: one page that runs no script and asks for nothing from the network.
 
-Style, charts and the report as JSON (the block ``#report``) are part of the file. What
-a target says ends up in a page that people open: the templates escape every text.
+Style, charts and the report as JSON (the block ``#report``) are part of the file.
+Messages of a target stand in a page that people open: the templates escape every text.
 """
 
 import math
@@ -59,9 +59,9 @@ def page(plan: Plan, report: Report) -> str:
     Parameters
     ----------
     plan : Plan
-        What was run.
+        Target and contract.
     report : Report
-        What was found.
+        Verdicts, counterexamples and errors.
     """
     verdict, seen = report.verdict, [check.verdict for check in report.checks]
     unfinished = not report.complete and verdict in ("passed", "xfailed")

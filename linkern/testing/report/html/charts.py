@@ -62,7 +62,7 @@ class Edges:
     known: str = ""
 
     def sentence(self, shown: int) -> str:
-        """Return what the dashed lines are, of which every `shown`-th is drawn."""
+        """Return the meaning of the dashed lines, drawn at every `shown`-th edge."""
         some = "" if shown == 1 else f"; one in {shown} is drawn"
         if not self.known:
             return f"Dashed lines: multiples of {self.every}{some}."

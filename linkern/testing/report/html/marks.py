@@ -7,7 +7,7 @@ from dataclasses import dataclass
 HEIGHT = 176  # of a plot, in pixels
 # Decades that a chart spans at most; what lies beyond is drawn at its end.
 DECADES = (-8, 12)
-# What a logarithmic scale has no place for gets a row of this height, in pixels.
+# Height of the rows for zero and infinity, which a logarithmic scale lacks, in pixels.
 _ROW = 20
 _MOST_LABELS = 7
 
