@@ -196,7 +196,9 @@ def _write(
         if folder is None and example is not None and example.died:
             folder = CRASH_FOLDER  # so that the input of a crash is never lost
         if folder is not None and example is not None:
-            console.print(f"wrote {reproduce.write(plan, result, example, folder)}")
+            script = reproduce.write(plan, result, example, folder)
+            for path in (script, script.with_suffix(".npz")):
+                console.print(f"wrote {path}")
     if options["html_path"] is not None:
         write_html(plan, report, options["html_path"])
         console.print(f"wrote {options['html_path']}")

@@ -17,10 +17,10 @@ from linkern._version import __version__
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
-from linkern.testing.report.html.marks import Chart, ratio_text
+from linkern.testing.report.html.marks import ratio_text
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
-from linkern.testing.runner.results import RULES, CheckResult, Report
+from linkern.testing.runner.results import RULES, Report
 from linkern.testing.spec.declarations import as_text
 
 __all__ = ["environment", "page", "write_html"]
@@ -67,27 +67,20 @@ def page(plan: Plan, report: Report) -> str:
     unfinished = not report.complete and verdict in ("passed", "xfailed")
     verdicts = [name for name in _SYMBOLS if name in seen]
     ran = {check.name for check in report.checks}
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            plan=plan,
-            report=report,
-            # The passes of a run cut short prove nothing yet.
-            verdict="inconclusive" if unfinished else verdict,
-            word="passed so far" if unfinished else verdict,
-            verdicts=verdicts,
-            counts=", ".join(f"{seen.count(name)} {name}" for name in verdicts),
-            not_run=[check.name for check in plan.chosen() if check.name not in ran],
-            options=", ".join(
-                f"{key}={value!r}" for key, value in plan.options.items()
-            ),
-            failures=_failures(plan, report),
-            passes=_passes(plan, report),
-            command=command(plan, *plan.checks),
-            **_fingerprint(plan, report.fingerprint),
-        )
-    )
+    values = {
+        "plan": plan,
+        "report": report,
+        # The passes of a run cut short prove nothing yet.
+        "verdict": "inconclusive" if unfinished else verdict,
+        "word": "passed so far" if unfinished else verdict,
+        "verdicts": verdicts,
+        "counts": ", ".join(f"{seen.count(name)} {name}" for name in verdicts),
+        "not_run": [check.name for check in plan.chosen() if check.name not in ran],
+        "options": ", ".join(f"{key}={value!r}" for key, value in plan.options.items()),
+        "edges": _edges(plan, report),
+    }
+    template = environment().get_template("page.html")
+    return template.render(values | _fingerprint(plan, report.fingerprint))
 
 
 def write_html(plan: Plan, report: Report, path: Path) -> None:
@@ -116,6 +109,10 @@ def environment() -> Environment:
         "meanings": _MEANINGS,
         "explained": _EXPLAINED,
         "significand_bits": SIGNIFICAND_BITS,
+        "command": command,
+        "curve": curve,
+        "heat_map": heat_map,
+        "histogram": histogram,
     }
     # Block of data: JSON without NaN, in the order of the report.
     templates.policies["json.dumps_kwargs"] = {
@@ -141,46 +138,6 @@ def _described(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return as_text(value)
-
-
-def _failures(plan: Plan, report: Report) -> list[dict[str, Any]]:
-    """Return the checks that failed, each with its charts and its command."""
-    edges = _edges(plan, report)
-    return [
-        {
-            "check": check,
-            "anchor": f"check-{i}",
-            "command": command(plan, check.name),
-            "charts": _failure_charts(check, f"check-{i}", edges),
-        }
-        for i, check in enumerate(report.checks)
-        if check.verdict in _EXPLAINED
-    ]
-
-
-def _failure_charts(check: CheckResult, name: str, edges: Edges) -> list[Chart]:
-    example, charts = check.counterexample, []
-    if example is not None and example.errors and example.errors[0]:
-        charts.append(heat_map(f"{name}-map", example.errors))
-    if check.curve:
-        charts.append(curve(f"{name}-curve", check.curve, edges))
-    return charts
-
-
-def _passes(plan: Plan, report: Report) -> list[tuple[CheckResult, list[Chart]]]:
-    """Return the measured checks that passed, with charts unless all was exact."""
-    edges = _edges(plan, report)
-    passes = []
-    for i, check in enumerate(report.checks):
-        if check.verdict == "passed" and (check.curve or check.ratios):
-            exact = not any((*check.curve, *check.ratios))
-            charts = []
-            if check.curve and not exact:
-                charts.append(curve(f"passed-{i}-curve", check.curve, edges))
-            if check.ratios and not exact:
-                charts.append(histogram(f"passed-{i}-ratios", check.ratios))
-            passes.append((check, charts))
-    return passes
 
 
 def _edges(plan: Plan, report: Report) -> Edges:
