@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 import linkern
+from linkern.bench.cpu import CPU
+from linkern.bench.cpu.limits import ORDER, gemm
 from linkern.bench.machine import this_machine
-from linkern.bench.peers.limits import ORDER, gemm
-from linkern.bench.tasks import TASKS, Inputs
+from linkern.bench.tasks import Inputs, drawn
 from linkern.kernels.numpy import chunk_linear, features
 
-(TASK,) = (task for task in TASKS if task.name == "one-thread")
+(TASK,) = (task for task in CPU.tasks if task.name == "one-thread")
 LENGTH = 4096
 CALLS = 12
 
@@ -74,7 +75,7 @@ def measured(inputs: Inputs) -> tuple[float, Timed]:
 def lines(dtype: str) -> list[str]:
     """Return the profile in one dtype."""
     task = replace(TASK, dtype=dtype)
-    inputs = Inputs.drawn(task, LENGTH, seed=0)
+    inputs = drawn(task, LENGTH, seed=0)
     whole, timed = measured(inputs)
     rest = whole - sum(timed.seconds.values())
     shown = [

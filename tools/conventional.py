@@ -1,5 +1,6 @@
-"""What a conventional test of a kernel does: random inputs, and a comparison of each
-array with the exact one, gradients and states included where a kernel has them.
+"""A conventional test of a kernel: random inputs, results compared with exact ones.
+
+Gradients and states are included where a kernel has them.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One random input with all that a test would compare with.
+    """One random input, and the arrays that a test compares results with.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ class Case:
         Query, key, value and cotangent.
     exact, plain : tuple of array
         Output, memory, normalizer, and the gradients of query, key and value: exact,
-        and as an ordinary implementation has them.
+        and those of an ordinary implementation.
     """
 
     problem: Problem
@@ -60,17 +61,17 @@ def _case(dtype: str, length: int, seed: int) -> Case:
     inputs = {"query": query, "key": key, "value": value}
     problem = Problem(scope, "normal", inputs, cotangent=cotangent)
     gradients = problem.solve_gradients().values()
-    due = (problem.solve(), *problem.solve_state(), *gradients)
+    answers = (problem.solve(), *problem.solve_state(), *gradients)
     # States are kept in the precision of the sums, all else in that of the inputs.
     dtypes = (query.dtype, np.float32, np.float32, *[query.dtype] * 3)
-    exact = tuple(x.output.astype(to) for x, to in zip(due, dtypes, strict=True))
+    exact = tuple(x.output.astype(to) for x, to in zip(answers, dtypes, strict=True))
     return Case(problem, exact, _ordinary(query, key, value, cotangent))
 
 
 def _ordinary(
     query: Array, key: Array, value: Array, cotangent: Array
 ) -> tuple[Array, ...]:
-    """Return what `Case` wants: all scores at once, each step rounded to the dtype."""
+    """Form all scores at once, and round each step to the dtype; see `Case.plain`."""
 
     def rounded(x: Array) -> Array:
         return x.astype(query.dtype).astype(np.float32)
@@ -78,25 +79,25 @@ def _ordinary(
     def times(x: Array, y: Array) -> Array:
         return rounded(x @ y)
 
-    def turned(x: Array) -> Array:
+    def transposed(x: Array) -> Array:
         return np.swapaxes(x, -1, -2)
 
     x, y, v, g = (array.astype(np.float32) for array in (query, key, value, cotangent))
     a, b = rounded(elu_plus_one(x)), rounded(elu_plus_one(y))
-    scores = np.tril(times(a, turned(b)))
+    scores = np.tril(times(a, transposed(b)))
     total = rounded(scores.sum(-1, keepdims=True))
     weights = rounded(scores / total)
     output = times(weights, v)
     through = rounded((g * output).sum(-1, keepdims=True))
-    of_scores = np.tril(rounded(rounded(times(g, turned(v)) - through) / total))
+    of_scores = np.tril(rounded(rounded(times(g, transposed(v)) - through) / total))
     of_query = rounded(times(of_scores, b) * slope_of_elu(x))
-    of_key = rounded(times(turned(of_scores), a) * slope_of_elu(y))
-    state = times(turned(b), v), rounded(b.sum(-2))
-    return output, *state, of_query, of_key, times(turned(weights), g)
+    of_key = rounded(times(transposed(of_scores), a) * slope_of_elu(y))
+    state = times(transposed(b), v), rounded(b.sum(-2))
+    return output, *state, of_query, of_key, times(transposed(weights), g)
 
 
 def comparisons(kernel: Kernel, case: Case) -> Iterator[Comparison]:
-    """Yield what a test of a kernel compares, one call after the other."""
+    """Yield the comparisons of a test, one call of the kernel after the other."""
     problem = case.problem
     arrays = (problem.query, problem.key, problem.value)
     expected = list(zip(case.exact, case.plain, strict=True))
@@ -105,8 +106,8 @@ def comparisons(kernel: Kernel, case: Case) -> Iterator[Comparison]:
         yield Comparison(returned, *expected[0])
         return
     output, state = returned
-    for got, of in zip((output, *state), expected[:3], strict=True):
-        yield Comparison(got, *of)
+    for result, pair in zip((output, *state), expected[:3], strict=True):
+        yield Comparison(result, *pair)
     half = problem.length // 2
     first, state = kernel(*(x[..., :half, :].copy() for x in arrays))
     rest = (x[..., half:, :].copy() for x in arrays)
@@ -114,8 +115,8 @@ def comparisons(kernel: Kernel, case: Case) -> Iterator[Comparison]:
     yield Comparison(np.concatenate([first, second], axis=-2), *expected[0])
     if hasattr(kernel, "vjp"):
         gradients = kernel.vjp(*(x.copy() for x in (*arrays, problem.cotangent)))[:3]
-        for got, of in zip(gradients, expected[3:], strict=True):
-            yield Comparison(got, *of, multiple=3.0)
+        for result, pair in zip(gradients, expected[3:], strict=True):
+            yield Comparison(result, *pair, multiple=3.0)
 
 
 def rejected_by(kernel: Kernel, dtype: str) -> set[str]:

@@ -1,7 +1,6 @@
-"""Every kernel that a launch can ask for, found by planning calls that run nowhere.
+"""All kernels that can be launched, collected by planning calls without running them.
 
-Nobody keeps a list: the planners themselves are asked, with one call of each kind, so
-that whoever compiles kernels beforehand compiles those that are launched.
+There is no list to maintain: the planners are called once for each kind of call.
 """
 
 import mmap
@@ -16,36 +15,40 @@ import numpy as np
 from linkern import feature_maps
 from linkern.core.recurrence import Terms
 from linkern.decoding.cuda import CudaDecoder
-from linkern.kernels.cuda.attend import acts_on_entries, attend, feature_map_name
 from linkern.kernels.cuda.backward import pullback
+from linkern.kernels.cuda.forward import (
+    acts_on_entries,
+    attend,
+    feature_map_name,
+    recurrent,
+)
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import IO
 from linkern.kernels.cuda.plan import decode
-from linkern.kernels.cuda.plan.recurrent import recurrent
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
-# What decides between kernels: how many heads there are and how long they are, K and V.
+# Sizes that select between kernels: leading axes and tokens, K and V.
 _LEADS = ((1, 1, 1), (1, 2, 65536), (4, 64, 512))
 _SIZES = (
     *((16, 16), (20, 33), (32, 32), (64, 64), (64, 128), (128, 64)),
     *((128, 128), (256, 64), (256, 256)),
 )
-# What a block may have: of GPUs for games, and of those for data centres since sm_90.
+# Shared memory of a block: of consumer GPUs, and of data-centre GPUs since sm_90.
 _SHARED = (99 << 10, 227 << 10)
-_WIDE = ((1024, 1024),)  # of one head alone, since some planners copy the memory
+_WIDE = ((1024, 1024),)  # of one head only, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 
 
 class Instance(NamedTuple):
-    """One kernel with the arguments of its template.
+    """One kernel with its template arguments.
 
     Parameters
     ----------
     file, kernel : str
         As in `linkern.kernels.cuda.launch.Launch`.
     threads, shared : int
-        Of a block; the most that any launch asks for.
+        Of a block: the most that any launch asks for.
     """
 
     file: str
@@ -54,8 +57,8 @@ class Instance(NamedTuple):
     shared: int
 
 
-class _Untouched(np.ndarray[Any, Any]):
-    """An array of which a copy is another that is not read, and that forgets."""
+class _Placeholder(np.ndarray[Any, Any]):
+    """A read-only placeholder: copies are placeholders too, writes are discarded."""
 
     def __setitem__(self, place: Any, x: Any) -> None:
         pass
@@ -68,28 +71,27 @@ class _Untouched(np.ndarray[Any, Any]):
 
 
 def untouched(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an array of zeros in C order that takes no memory, however large.
+    """Return a placeholder in C order that takes no memory, however large.
 
-    Its pages are of this process alone, cannot be written and are never read, so
-    that the system keeps none for them.
+    Its pages are private, read-only and never read, so the system allocates none.
     """
-    kind: np.dtype[Any] = np.dtype(dtype)
+    dtype = np.dtype(dtype)
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    size = max(1, prod(shape) * kind.itemsize)
+    size = max(1, prod(shape) * dtype.itemsize)
     pages = mmap.mmap(-1, size, flags=private, prot=mmap.PROT_READ)
-    numbers = np.frombuffer(pages, np.uint8)[: prod(shape) * kind.itemsize]
-    return numbers.view(kind).reshape(shape).view(_Untouched)
+    buffer = np.frombuffer(pages, np.uint8)[: prod(shape) * dtype.itemsize]
+    return buffer.view(dtype).reshape(shape).view(_Placeholder)
 
 
 class DryDevice:
-    """A device that runs nothing and keeps what it was to run.
+    """A device that records launches and runs none.
 
     Attributes
     ----------
     library : str
-        Whose arrays it has.
+        Module of its arrays.
     multiprocessors : int
-        How many blocks would run at once: more than short calls have, fewer than most.
+        Blocks that would run at once: more than short calls have, fewer than most.
     shared : int
         Bytes of shared memory that a block may have.
     launches : list of Launch
@@ -102,20 +104,20 @@ class DryDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an array that takes no memory."""
-        found: Array = untouched(shape, dtype)
-        return found
+        array: Array = untouched(shape, dtype)
+        return array
 
     def address(self, x: Any) -> int:
-        """Return where the first entry of an array would lie."""
-        found: int = x.__array_interface__["data"][0]
-        return found
+        """Return the address of the first entry of an array."""
+        address: int = x.__array_interface__["data"][0]
+        return address
 
     def launch(self, launch: Launch) -> None:
-        """Keep a launch."""
+        """Record a launch."""
         self.launches.append(launch)
 
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
-        """Keep what `work` would launch, and return what keeps it again."""
+        """Record the launches of `work`; return a function that records them again."""
         before = len(self.launches)
         work()
         kept = self.launches[before:]
@@ -123,7 +125,7 @@ class DryDevice:
 
 
 def instances() -> tuple[Instance, ...]:
-    """Return all kernels that launches ask for, each once, in order of their names."""
+    """Return all kernels that can be launched, sorted by name."""
     devices = [DryDevice(shared) for shared in _SHARED]
     for device, plan in product(devices, _PLANS):
         plan(device)
@@ -140,12 +142,12 @@ def instances() -> tuple[Instance, ...]:
 
 
 def _plan_attention(device: Device) -> None:
-    """Plan causal sums in every dtype, size and way, and the way back from them."""
+    """Plan causal attention and its gradients for all dtypes, sizes and options."""
     for inputs, feature_map in product(_inputs(), _MAPS):
         attend(device, *inputs, feature_map=feature_map)
-        # Cotangents: of the output, which is as the values are, and of the state.
-        like: list[Any] = [inputs[i] for i in (2, 4, 5)]
-        partial(pullback, device, *inputs)(*like, feature_map=feature_map)
+        # Gradients of the output, which has the shape of the values, and of the state.
+        cotangents: list[Any] = [inputs[i] for i in (2, 4, 5)]
+        partial(pullback, device, *inputs)(*cotangents, feature_map=feature_map)
 
 
 def _inputs() -> Iterator[tuple[Any, ...]]:
@@ -168,30 +170,30 @@ def _inputs() -> Iterator[tuple[Any, ...]]:
 
 
 def _plan_recurrence(device: Device) -> None:
-    """Plan tokens one after the other, in every dtype, size and way."""
+    """Plan the recurrence token by token for all dtypes, sizes and terms."""
     decays, erases = (None, "token", "feature"), (None, False, True)
-    ways = product(decays, erases, (False, True))
+    kinds = product(decays, erases, (False, True))
     sizes = (*_SIZES, *_WIDE)
-    for name, (features, values), way in product(IO, sizes, ways):
-        decay, early_erase, early_read = way
-        kind, lead = _dtype(name), (2, 77)
+    for name, (features, values), kind in product(IO, sizes, kinds):
+        decay, early_erase, early_read = kind
+        dtype, lead = _dtype(name), (2, 77)
         real = np.float64 if name == "float64" else np.float32
-        row = untouched((*lead, features), kind)
-        fades = untouched((*lead, 1 if decay == "token" else features), real)
-        of = Terms(
+        row = untouched((*lead, features), dtype)
+        log_decay = untouched((*lead, 1 if decay == "token" else features), real)
+        terms = Terms(
             row,
             row,
-            untouched((*lead, values), kind),
-            log_decay=None if decay is None else fades,
+            untouched((*lead, values), dtype),
+            log_decay=None if decay is None else log_decay,
             erase=None if early_erase is None else row,
             early_erase=bool(early_erase),
             early_read=early_read,
         )
-        recurrent(device, untouched((2, features, values), real), of)
+        recurrent(device, untouched((2, features, values), real), terms)
 
 
 def _plan_decoding(device: Device) -> None:
-    """Plan a token of linear attention, in every dtype, size and way."""
+    """Plan one token of linear attention for all dtypes, sizes and feature maps."""
     sizes = (*_SIZES, *_WIDE, *((features, 32) for features in (1, 8, 48, 100)))
     for name, (features, values), feature_map in product(IO, sizes, _MAPS):
         for normalizes in (False, True):
@@ -208,8 +210,8 @@ def _plan_decoding(device: Device) -> None:
             decoder.step(row, row, untouched((2, 3, values), _dtype(name)))
 
 
-def _plan_forgetting(device: Device) -> None:
-    """Plan steps with a decay, which a decoder has none of."""
+def _plan_decayed_decoding(device: Device) -> None:
+    """Plan steps with a decay, which no decoder has."""
     for name, feature_map, size in product(IO, _MAPS, (32, 64, 128, 256)):
         for normalizes in (False, True):
             real = np.dtype(np.float64 if name == "float64" else np.float32)
@@ -228,10 +230,10 @@ def _dtype(name: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-# Whoever adds a way to launch kernels adds here a function that plans all its kinds.
+# Every way to launch kernels has a function here that plans all its kinds of calls.
 _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_attention,
     _plan_recurrence,
     _plan_decoding,
-    _plan_forgetting,
+    _plan_decayed_decoding,
 )

@@ -1,26 +1,25 @@
-"""Do on a machine with a GPU all that can be done only there, in one run.
+"""Run everything that needs a GPU, in one run.
 
     python tools/gpu_run.py FOLDER           # everything
     python tools/gpu_run.py FOLDER --quick   # less of everything
 
 wrappers
-    Each wrapper of PTX against what the manual says of it; how sums are rounded.
+    Each PTX wrapper against the PTX manual; how tensor cores round sums.
 tests
-    ``pytest -m gpu``, those and all others.
+    ``pytest -m gpu``, these tests and all others.
 small
-    Every kind of call once, compared with NumPy (`gpu_small.py`).
+    Small calls of every kind, compared with NumPy (`gpu_small.py`).
 verify
-    `linkern verify` of our own operators on arrays of CuPy, each of some.
+    `linkern verify` of some of our own operators on CuPy arrays.
 memcheck, racecheck
-    The small calls again, watched by compute-sanitizer.
+    The small calls again under compute-sanitizer.
 bench
     `linkern bench --device cuda`.
 
-Each part is a process of its own: one that fails does not keep the others from
-running. What each said is a file in FOLDER, beside `bench.json`, the reports of
-`linkern verify`, and `summary.json` and `summary.txt`, which say on which machine, of
-which commit, and how each part ended. Exit code: 0 if all that ran ended well, 1 if a
-part failed, 2 without a GPU.
+Each part is a process of its own, and a failure does not stop the others. FOLDER gets
+the output of each part, `bench.json`, the reports of `linkern verify`, and
+`summary.json` and `summary.txt` with the machine, the commit and the result of each
+part. Exit code: 0 if all parts that ran succeeded, 1 if one failed, 2 without a GPU.
 """
 
 import argparse
@@ -41,9 +40,9 @@ ROOT = Path(__file__).parents[1]
 TOOLS = Path(__file__).parent
 PYTHON = sys.executable
 LINKERN = (PYTHON, "-c", "from linkern.cli import main; main()")
-# Without a GPU they would be skipped, which is no success here.
+# Without a GPU these tests would be skipped, which must count as a failure here.
 TESTS = ("env", "LINKERN_REQUIRE=gpu", PYTHON, "-m", "pytest", "-n", "0", "-m", "gpu")
-# One for each way in which kernels decay, erase and divide.
+# Together they use every kind of decay, erasure and normalization of the kernels.
 OPERATORS = (
     "linear_attention",
     "retention",
@@ -58,18 +57,18 @@ SANITIZER = "compute-sanitizer"
 
 @dataclass(frozen=True)
 class Part:
-    """One process.
+    """One process of the run.
 
     Parameters
     ----------
     name : str
-        Also of the file that keeps what it says.
+        Also names the file of its output.
     command : tuple of str
-        What runs.
+        Command line.
     seconds : int
-        How long it may take.
+        Time limit.
     needs : str
-        A program without which it cannot run; empty for none.
+        Program that it requires; empty for none.
     """
 
     name: str
@@ -80,18 +79,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a part ended.
+    """Result of a part.
 
     Parameters
     ----------
     name : str
         Of the part.
     verdict : {"well", "failed", "not run"}
-        In a word.
+        Result in a word.
     why : str
-        What went wrong, or what is missing; empty if it ended well.
+        Reason of a failure, or what is missing; empty on success.
     seconds : int
-        How long it took.
+        Duration.
     """
 
     name: str
@@ -102,7 +101,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Summary:
-    """The whole run."""
+    """Results of a run."""
 
     machine: Accelerator
     commit: str
@@ -110,12 +109,12 @@ class Summary:
 
     @property
     def good(self) -> bool:
-        """Whether nothing failed, and something ran."""
+        """True if something ran and nothing failed."""
         verdicts = {part.verdict for part in self.parts}
         return "failed" not in verdicts and "well" in verdicts
 
     def lines(self) -> list[str]:
-        """Return the same as lines of text."""
+        """Return the summary as lines of text."""
         width = max((len(part.name) for part in self.parts), default=0)
         return [
             *self.machine.lines(),
@@ -128,55 +127,55 @@ class Summary:
 
 
 def parts(folder: Path, *, quick: bool) -> list[Part]:
-    """Return all parts, in the order in which they should be looked at."""
+    """Return all parts in order of importance."""
     small = str(TOOLS / "gpu_small.py")
     profile = "quick" if quick else "default"
-    found = [
+    all_parts = [
         Part("wrappers", (*TESTS, "-rP", "-k", "wrappers")),
         Part("tests", TESTS, 1200),
         Part("small", (PYTHON, small)),
     ]
     for operator in OPERATORS:
-        given = ("--framework", "cupy", "--device", "cuda", "--profile", profile)
-        # The first calls compile; CUDA reserves more than it uses.
+        device = ("--framework", "cupy", "--device", "cuda", "--profile", profile)
+        # First calls compile, and CUDA reserves more memory than it uses.
         limits = ("--timeout", "300", "--memory", "64")
         dtypes = ("--dtype", "float32", "--dtype", "float16", "--dtype", "float64")
         name = f"verify-{operator}"
         report = ("--json", str(folder / f"{name}.json"))
         target = ("verify", f"linkern:{operator}", "--op", operator)
-        words = (*LINKERN, *target, *given, *limits, *dtypes, *report)
-        found.append(Part(name, words, 1200))
+        words = (*LINKERN, *target, *device, *limits, *dtypes, *report)
+        all_parts.append(Part(name, words, 1200))
     for check in ("memcheck", "racecheck"):
         words = (SANITIZER, "--tool", check, "--error-exitcode", "1", PYTHON, small)
-        found.append(Part(check, words, 1800, needs=SANITIZER))
+        all_parts.append(Part(check, words, 1800, needs=SANITIZER))
     report = ("--json", str(folder / "bench.json"))
     more = ("--quick",) if quick else ()
     words = (*LINKERN, "bench", "--device", "cuda", *report, *more)
-    found.append(Part("bench", words, 3600))
-    return found
+    all_parts.append(Part("bench", words, 3600))
+    return all_parts
 
 
-def run(part: Part, folder: Path, known: Callable[[str], str | None]) -> Ended:
-    """Run a part; what it says goes to a file.
+def run(part: Part, folder: Path, which: Callable[[str], str | None]) -> Ended:
+    """Run a part and write its output to a file.
 
     Parameters
     ----------
     part : Part
-        Which one.
+        Process to run.
     folder : Path
-        Of files.
-    known : callable
-        From the name of a program to where it is, None for nowhere.
+        Folder of output files.
+    which : callable
+        Returns the path of a program, or None.
     """
-    if part.needs and known(part.needs) is None:
+    if part.needs and which(part.needs) is None:
         return Ended(part.name, "not run", f"{part.needs} is not on PATH")
     start = time.monotonic()
-    with (folder / f"{part.name}.txt").open("w", encoding="utf-8") as said:
+    with (folder / f"{part.name}.txt").open("w", encoding="utf-8") as output:
         try:
             code = subprocess.run(
                 part.command,
                 cwd=ROOT,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 timeout=part.seconds,
                 check=False,
@@ -191,7 +190,7 @@ def run(part: Part, folder: Path, known: Callable[[str], str | None]) -> Ended:
 
 
 def commit() -> str:
-    """Return the commit of the code, with a mark if it is changed."""
+    """Return the commit of the code, marked if there are changes."""
     words = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
     try:
         done = subprocess.run(
@@ -203,7 +202,7 @@ def commit() -> str:
 
 
 def require_this_code() -> None:
-    """Refuse to put the commit of one folder on what the code of another does."""
+    """Fail if the imported linkern is not that of this checkout."""
     where = Path(linkern.__file__).parents[1]
     if where != ROOT:
         msg = f"linkern is that of {where}; run `python -m pip install -e .` in {ROOT}."
@@ -211,16 +210,16 @@ def require_this_code() -> None:
 
 
 def run_all(
-    of: Sequence[Part],
+    parts_to_run: Sequence[Part],
     folder: Path,
     machine: Accelerator,
-    known: Callable[[str], str | None] = shutil.which,
+    which: Callable[[str], str | None] = shutil.which,
 ) -> Summary:
-    """Run parts one after the other, and write after each how far it has come."""
+    """Run parts in order; write the summary after each of them."""
     ended: list[Ended] = []
     summary = Summary(machine, commit())
-    for part in of:
-        ended.append(run(part, folder, known))
+    for part in parts_to_run:
+        ended.append(run(part, folder, which))
         summary = Summary(machine, summary.commit, tuple(ended))
         sys.stdout.write(summary.lines()[-1] + "\n")
         write(folder / "summary.json", json.dumps(asdict(summary), indent=1))
@@ -229,12 +228,12 @@ def run_all(
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file of text that ends with its last line."""
+    """Write a text file with a final newline."""
     path.write_text(text + "\n", encoding="utf-8")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run everything."""
+    """Run all parts, or those that were chosen."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -253,9 +252,9 @@ def main(words: Sequence[str] | None = None) -> int:
     by_name: Mapping[str, Part] = {
         part.name: part for part in parts(folder, quick=options.quick)
     }
-    strangers = sorted({*(options.part or ())} - {*by_name})
-    if strangers:
-        parser.error(f"--part must be one of {', '.join(by_name)}, got {strangers[0]}")
+    unknown = sorted({*(options.part or ())} - {*by_name})
+    if unknown:
+        parser.error(f"--part must be one of {', '.join(by_name)}, got {unknown[0]}")
     chosen = [by_name[name] for name in by_name if name in (options.part or by_name)]
     return 0 if run_all(chosen, folder, machine).good else 1
 

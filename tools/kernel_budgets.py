@@ -1,30 +1,28 @@
-"""What each kernel needs of a GPU, as the compiler says, held to what is recorded.
+"""Registers and shared memory of each CUDA kernel, compared with a record.
 
-    python tools/kernel_budgets.py            # compile, and print a table
+    python tools/kernel_budgets.py            # compile and print a table
     python tools/kernel_budgets.py --check    # compare with `tools/kernel_budgets.json`
-    python tools/kernel_budgets.py --write    # record what is compiled now
+    python tools/kernel_budgets.py --write    # write a new record
 
-No GPU is needed. A kernel whose numbers do not fit into registers puts some of them
-into memory, and is slow without being wrong; one that asks for more than a block may
-have cannot be launched at all. Both depend on the GPU and on the arguments of the
-template, and no test of results sees them.
+No GPU is needed. A kernel with too few registers spills into local memory: it is slow
+and not wrong. A kernel that needs more shared memory than a block may have cannot be
+launched. Both depend on the GPU and on template arguments, and no test of results sees
+them.
 
 registers
-    Of each thread.
+    Registers of each thread.
 stack, spilled
-    Bytes of memory that a thread uses beside: none.
+    Bytes of local memory of each thread: must be zero.
 static, dynamic
-    Bytes of shared memory of a block: of the kernel; the most that a launch asks for.
+    Bytes of shared memory of a block: static of the kernel, most of any launch.
 
-Of all kernels that can be launched, so many are compiled and recorded for sm_90 that
-each two arguments of a template meet in one of them, and for the others that each
-argument is in one. With ``--every`` all are compiled for sm_90, which takes long, and
-compared with what no kernel may need. A digest says whether the record was made of the
-text of today; where it was, a check compiles only so many kernels that each argument is
-in one of them for sm_90, and one of each template for the others, and a new record only
-what is not there.
-What is more than recorded fails; what is less should be recorded, or it can be lost
-again unnoticed.
+The record holds a covering set of the kernels that can be launched: for sm_90 every
+pair of template arguments, for the other targets every argument. ``--check`` compiles a
+smaller set: for sm_90 every argument, for the others one kernel per template.
+``--every`` compiles all kernels for sm_90, which takes long, and checks absolute limits
+only. A digest of the source text says if the record is current; ``--write`` compiles
+only kernels whose text has changed.
+More than recorded fails; less should be recorded, or it can be lost again unnoticed.
 """
 
 import argparse
@@ -45,100 +43,104 @@ from linkern.kernels.cuda.sources import source
 
 FILE = Path(__file__).with_suffix(".json")
 ACCEPT = "python tools/kernel_budgets.py --write"
-# How many arguments of a template have to meet in some kernel, of all and of those.
+# Template arguments of which each combination is covered: first of all kernels, then of
+# those chosen before.
 Strengths = Mapping[str, tuple[int, ...]]
 EVERY: Strengths = {"sm_90": ()}
 RECORDED: Strengths = {"sm_80": (1,), "sm_90": (2,), "sm_100": (1,)}
 CHECKED: Strengths = {"sm_80": (1, 0), "sm_90": (2, 1), "sm_100": (1, 0)}
 PART = 8  # kernels that are compiled together
-# Registers of one multiprocessor, given to warps in lots of 256, and the most shared
-# memory that one block may have: CUDA C++ Programming Guide, "Compute Capabilities".
+# Registers of a multiprocessor, allocated per thread in lots of 8, and the most shared
+# memory of a block: CUDA C++ Programming Guide, "Compute Capabilities".
 REGISTERS, LOT = 65536, 8
 SHARED = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
 COLUMNS = ("threads", "registers", "stack", "spilled", "static", "dynamic")
 
-Found = Mapping[str, Mapping[str, dict[str, int]]]  # by target, by kernel
+Needs = Mapping[str, Mapping[str, dict[str, int]]]  # by target and kernel
 
 
 def covering(names: Sequence[str], count: int) -> list[str]:
-    """Return few kernels in which all that meets in any `count` arguments still does.
+    """Return few kernels that have all combinations of any `count` arguments.
 
-    Kernels of one template differ in few places, and what one argument costs seldom
-    depends on more than one other.
+    What one template argument costs seldom depends on more than one other.
     """
-    left = {name: _meetings(name, count) for name in names}
-    taken, missing = [], set().union(*left.values())
+    candidates = {name: _combinations(name, count) for name in names}
+    chosen, missing = [], set().union(*candidates.values())
     while missing:
-        best = max(left, key=lambda name: len(left[name] & missing))
-        taken.append(best)
-        missing -= left.pop(best)
-    return sorted(taken)
+        best = max(candidates, key=lambda name: len(candidates[name] & missing))
+        chosen.append(best)
+        missing -= candidates.pop(best)
+    return sorted(chosen)
 
 
-def _meetings(name: str, count: int) -> set[tuple[Any, ...]]:
+def _combinations(name: str, count: int) -> set[tuple[Any, ...]]:
     kernel, _, arguments = name.removesuffix(">").partition("<")
-    # A comma inside of an argument is none between two.
+    # Commas inside of an argument do not separate two.
     places = list(enumerate(re.split(r", (?![^<]*>)", arguments)))
     count = min(count, len(places))
-    return {(kernel, *meeting) for meeting in combinations(places, count)}
+    return {(kernel, *chosen) for chosen in combinations(places, count)}
 
 
 def digest(file: str) -> str:
-    """Return a number that changes with the code of a file, not with its comments."""
+    """Return a hash of the code of a file without its comments."""
     code = re.sub(r"//.*", "", source(file))
     return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()[:16]
 
 
 def label(file: str, kernel: str) -> str:
-    """Return a name of which there is no other: files may have kernels of one name."""
+    """Return the name of a kernel in the record."""
     return f"{file}: {kernel}"
 
 
-def possible(of: Sequence[Instance], target: str) -> list[Instance]:
-    """Return those that ask for no more shared memory than a target has."""
-    return [one for one in of if one.shared <= SHARED[target]]
+def launchable(kernels: Sequence[Instance], target: str) -> list[Instance]:
+    """Return the kernels that need no more shared memory than a target has."""
+    return [one for one in kernels if one.shared <= SHARED[target]]
 
 
-def chosen(of: Sequence[Instance], file: str, counts: tuple[int, ...]) -> list[str]:
-    """Return kernels of a file, of these some, and so on."""
-    names = [one.kernel for one in of if one.file == file]
+def chosen(
+    kernels: Sequence[Instance], file: str, counts: tuple[int, ...]
+) -> list[str]:
+    """Return a covering set of the kernels of a file, one of that set, and so on."""
+    names = [one.kernel for one in kernels if one.file == file]
     for count in counts:
         names = covering(names, count)
     return names
 
 
 def measured(
-    of: Sequence[Instance],
+    all_kernels: Sequence[Instance],
     strengths: Strengths,
     *,
-    known: Found | None = None,
-    keep: Callable[[Found], object] = id,
+    known: Needs | None = None,
+    keep: Callable[[Needs], object] = id,
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Compile what is not known, and return by target and kernel what is needed.
+    """Return the needs of kernels by target and label; compile those not `known`.
 
-    What is found so far is given to `keep` now and then: it can be the work of minutes.
+    Intermediate results are passed to `keep`, since compilation takes minutes.
     """
-    asked = {(one.file, one.kernel): one for one in of}
-    found: dict[str, dict[str, dict[str, int]]] = {target: {} for target in strengths}
+    by_name = {(one.file, one.kernel): one for one in all_kernels}
+    needs: dict[str, dict[str, dict[str, int]]] = {target: {} for target in strengths}
     jobs = []
-    for file, target in product(sorted({one.file for one in of}), strengths):
-        before, left = (known or {}).get(target, {}), []
-        for kernel in chosen(possible(of, target), file, strengths[target]):
+    for file, target in product(sorted({one.file for one in all_kernels}), strengths):
+        recorded, unknown = (known or {}).get(target, {}), []
+        for kernel in chosen(launchable(all_kernels, target), file, strengths[target]):
             name = label(file, kernel)
-            if name in before:
-                found[target][name] = before[name] | launched(asked[file, kernel])
+            if name in recorded:
+                launch = launch_needs(by_name[file, kernel])
+                needs[target][name] = recorded[name] | launch
             else:
-                left.append(kernel)
-        # Parts of about the same length, for two processes.
-        jobs += [(file, target, left[i : i + PART]) for i in range(0, len(left), PART)]
+                unknown.append(kernel)
+        # Jobs of similar length, for two processes.
+        parts = range(0, len(unknown), PART)
+        jobs += [(file, target, unknown[i : i + PART]) for i in parts]
     with ProcessPoolExecutor(2) as pool:
-        everything = pool.map(_compiled, jobs)
-        for (file, target, _), needs in zip(jobs, everything, strict=True):
-            for kernel, need in needs.items():
-                more = launched(asked[file, kernel])
-                found[target][label(file, kernel)] = need._asdict() | more
-            keep(found)
-    return found
+        results = pool.map(_compiled, jobs)
+        for (file, target, _), compiled in zip(jobs, results, strict=True):
+            for kernel, need in compiled.items():
+                launch = launch_needs(by_name[file, kernel])
+                needs[target][label(file, kernel)] = need._asdict() | launch
+            keep(needs)
+    return needs
 
 
 def _compiled(job: tuple[str, str, list[str]]) -> dict[str, nvrtc.Needs]:
@@ -146,34 +148,36 @@ def _compiled(job: tuple[str, str, list[str]]) -> dict[str, nvrtc.Needs]:
     return nvrtc.compiled(source(file), target, kernels)
 
 
-def launched(one: Instance) -> dict[str, int]:
-    """Return what launches ask for."""
-    return {"threads": one.threads, "dynamic": one.shared}
+def launch_needs(kernel: Instance) -> dict[str, int]:
+    """Return threads and dynamic shared memory that launches ask for."""
+    return {"threads": kernel.threads, "dynamic": kernel.shared}
 
 
-def still_true(recorded: Mapping[str, Any], of: Sequence[Instance]) -> Found:
-    """Return the part of a record that was made of the text of today."""
+def current(recorded: Mapping[str, Any], all_kernels: Sequence[Instance]) -> Needs:
+    """Return the part of a record that was made from the current source text."""
     if recorded["compiler"] != nvrtc.version():
         return {}
-    same = {x.file for x in of if recorded["texts"].get(x.file) == digest(x.file)}
+    files = {
+        x.file for x in all_kernels if recorded["texts"].get(x.file) == digest(x.file)
+    }
     return {
-        target: {x: n for x, n in kernels.items() if x.partition(": ")[0] in same}
+        target: {x: n for x, n in kernels.items() if x.partition(": ")[0] in files}
         for target, kernels in recorded["targets"].items()
     }
 
 
-def record(of: Sequence[Instance], found: Found) -> dict[str, Any]:
-    """Return what is to be written."""
-    files = sorted({one.file for one in of})
+def record(all_kernels: Sequence[Instance], needs: Needs) -> dict[str, Any]:
+    """Return a record of the current source text."""
+    files = sorted({one.file for one in all_kernels})
     return {
         "compiler": nvrtc.version(),
         "texts": {file: digest(file) for file in files},
-        "targets": found,
+        "targets": needs,
     }
 
 
 def to_text(recorded: Mapping[str, Any]) -> str:
-    """Return a record as JSON, with a line for each kernel."""
+    """Return a record as JSON with one line for each kernel."""
     text = json.dumps(recorded, indent=1, sort_keys=True) + "\n"
     # The innermost objects hold numbers only.
     return re.sub(
@@ -184,22 +188,25 @@ def to_text(recorded: Mapping[str, Any]) -> str:
 
 
 def check(
-    recorded: Mapping[str, Any], of: Sequence[Instance], found: Found, compiler: str
+    recorded: Mapping[str, Any],
+    all_kernels: Sequence[Instance],
+    needs: Needs,
+    compiler: str,
 ) -> tuple[list[str], bool]:
-    """Compare; return what to print, and whether all is as it has to be."""
+    """Compare with a record; return lines to print, and True if the check passes."""
     wrong = [
-        *_strangers(recorded, of),
-        *_beyond(recorded["targets"], "recorded: "),
-        *_beyond(found),
+        *_missing_or_stale(recorded, all_kernels),
+        *_beyond_limits(recorded["targets"], "recorded: "),
+        *_beyond_limits(needs),
     ]
     if recorded["compiler"] != compiler:
         wrong.append(f"recorded with NVRTC {recorded['compiler']}, this is {compiler}")
     wrong += [
         f"{file}: not the text that was recorded"
-        for file in sorted({one.file for one in of})
+        for file in sorted({one.file for one in all_kernels})
         if recorded["texts"].get(file) != digest(file)
     ]
-    more, less = _differences(recorded["targets"], of, found)
+    more, less = _differences(recorded["targets"], all_kernels, needs)
     wrong = list(dict.fromkeys([*wrong, *more]))
     if wrong:
         return [*wrong, f"If it must be: {ACCEPT}"], False
@@ -208,49 +215,54 @@ def check(
     return [], True
 
 
-def _strangers(recorded: Mapping[str, Any], of: Sequence[Instance]) -> Iterable[str]:
-    """Name the kernels that are recorded and cannot be launched, or the reverse."""
-    files = {one.file for one in of}
+def _missing_or_stale(
+    recorded: Mapping[str, Any], all_kernels: Sequence[Instance]
+) -> Iterable[str]:
+    """Name kernels that are missing from a record or are never launched."""
+    files = {one.file for one in all_kernels}
     for target in RECORDED:
-        due = {
+        kernels = launchable(all_kernels, target)
+        required = {
             label(file, kernel)
             for file in files
-            for kernel in chosen(possible(of, target), file, RECORDED[target])
+            for kernel in chosen(kernels, file, RECORDED[target])
         }
         known = {*recorded["targets"].get(target, {})}
-        for kernel in sorted(due ^ known):
-            state = "not recorded" if kernel in due else "recorded, and never launched"
+        for kernel in sorted(required ^ known):
+            missing = kernel in required
+            state = "not recorded" if missing else "recorded, and never launched"
             yield f"{target}: {kernel}: {state}"
 
 
-def _beyond(found: Found, where: str = "") -> Iterable[str]:
-    """Say what spills, and what no block can have."""
-    for target, kernels in found.items():
-        for kernel, needs in kernels.items():
-            about = f"{where}{target}: {kernel}:"
-            if needs["spilled"]:
-                yield f"{about} spills {needs['spilled']} bytes of each thread"
-            if needs["stack"]:
-                yield f"{about} {needs['stack']} bytes of local memory for each thread"
-            registers = -(-needs["registers"] // LOT) * LOT
-            threads = -(-needs["threads"] // 32) * 32
+def _beyond_limits(needs: Needs, prefix: str = "") -> Iterable[str]:
+    """Describe kernels that spill, and needs that no block can have."""
+    for target, kernels in needs.items():
+        for kernel, need in kernels.items():
+            about = f"{prefix}{target}: {kernel}:"
+            if need["spilled"]:
+                yield f"{about} spills {need['spilled']} bytes of each thread"
+            if need["stack"]:
+                yield f"{about} {need['stack']} bytes of local memory for each thread"
+            registers = -(-need["registers"] // LOT) * LOT
+            threads = -(-need["threads"] // 32) * 32
             if registers * threads > REGISTERS:
                 yield f"{about} {threads} threads of {registers} registers are too many"
-            shared = needs["static"] + needs["dynamic"]
+            shared = need["static"] + need["dynamic"]
             if shared > SHARED[target]:
                 yield f"{about} {shared:,} bytes shared; {SHARED[target]:,} at most"
 
 
 def _differences(
-    recorded: Found, of: Sequence[Instance], found: Found
+    recorded: Needs, all_kernels: Sequence[Instance], needs: Needs
 ) -> tuple[list[str], list[str]]:
-    """Return lines for what is more than recorded, and for what is less."""
+    """Return lines for needs that are more than recorded, and less."""
     more, less = [], []
-    asked = {label(one.file, one.kernel): launched(one) for one in of}
+    launches = {label(one.file, one.kernel): launch_needs(one) for one in all_kernels}
     for target, kernels in recorded.items():
         for kernel, before in kernels.items():
-            # What launches ask for is known of all, what the compiler says of some.
-            now = {**asked.get(kernel, {}), **found.get(target, {}).get(kernel, {})}
+            # Needs of launches are known for all kernels, the compiler's for some.
+            compiled = needs.get(target, {}).get(kernel, {})
+            now = {**launches.get(kernel, {}), **compiled}
             for name, number in now.items():
                 if number == before[name]:
                     continue
@@ -262,49 +274,51 @@ def _differences(
     return more, less
 
 
-def table(found: Found) -> list[str]:
-    """Return what was found as lines of text."""
-    width = max(len(kernel) for kernels in found.values() for kernel in kernels)
+def table(needs: Needs) -> list[str]:
+    """Return needs as lines of text."""
+    width = max(len(kernel) for kernels in needs.values() for kernel in kernels)
     lines = []
-    for target, kernels in found.items():
+    for target, kernels in needs.items():
         lines.append(f"{target:{width}}" + "".join(f"{name:>11}" for name in COLUMNS))
         lines += [
-            f"{kernel:{width}}" + "".join(f"{needs[name]:>11,}" for name in COLUMNS)
-            for kernel, needs in sorted(kernels.items())
+            f"{kernel:{width}}" + "".join(f"{need[name]:>11,}" for name in COLUMNS)
+            for kernel, need in sorted(kernels.items())
         ]
     return lines
 
 
 def main() -> int:
-    """Compile, and print, compare or record."""
+    """Compile, then print, compare or record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="compare with the record")
-    what.add_argument("--write", action="store_true", help="record what is compiled")
-    what.add_argument("--every", action="store_true", help="all kernels, for sm_90")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--check", action="store_true", help="compare with the record")
+    action.add_argument("--write", action="store_true", help="write a new record")
+    action.add_argument("--every", action="store_true", help="all kernels, for sm_90")
     options = parser.parse_args()
-    of = instances()
+    kernels = instances()
     recorded = json.loads(FILE.read_text(encoding="utf-8"))
     if options.write:
 
-        def keep(found: Found) -> None:
-            FILE.write_text(to_text(record(of, found)), encoding="utf-8")
+        def keep(needs: Needs) -> None:
+            FILE.write_text(to_text(record(kernels, needs)), encoding="utf-8")
 
-        found = measured(of, RECORDED, known=still_true(recorded, of), keep=keep)
-        keep(found)
-        lines = list(_beyond(found))
+        known = current(recorded, kernels)
+        needs = measured(kernels, RECORDED, known=known, keep=keep)
+        keep(needs)
+        lines = list(_beyond_limits(needs))
     elif options.every:
-        lines = list(_beyond(measured(of, EVERY)))
+        lines = list(_beyond_limits(measured(kernels, EVERY)))
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return 1 if lines else 0
     elif options.check:
-        lines, good = check(recorded, of, measured(of, CHECKED), nvrtc.version())
+        needs = measured(kernels, CHECKED)
+        lines, good = check(recorded, kernels, needs, nvrtc.version())
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return 0 if good else 1
     else:
-        lines = table(measured(of, CHECKED))
+        lines = table(measured(kernels, CHECKED))
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0
 

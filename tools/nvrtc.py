@@ -1,9 +1,9 @@
-"""CUDA C++ compiled to machine code by NVIDIA's library alone: no GPU, no driver.
+"""CUDA C++ compiled to machine code by NVRTC: no GPU and no driver needed.
 
     python -m pip install 'cuda-toolkit[nvrtc]==13.0.*' cuda-pathfinder
 
-It is the library that compiles when CuPy launches a kernel for the first time, with the
-options that CuPy gives it. What its assembler says of each kernel is all that is kept.
+CuPy compiles with the same library and options when it first launches a kernel. Only
+the resource usage that the assembler reports for each kernel is kept.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["CompilationFailed", "Needs", "compiled", "version"]
 
-# As CuPy has them, and that the assembler says what it has done.
+# Options of CuPy, and a report of the assembler.
 OPTIONS = ("-std=c++17", "-ftz=true", "-default-device", "--ptxas-options=-v")
 
 _ENTRY = re.compile(r"Compiling entry function '(\S+)'")
@@ -24,21 +24,21 @@ _STATIC = re.compile(r"(\d+) bytes smem")
 
 
 class CompilationFailed(Exception):  # noqa: N818 -- no error of ours
-    """What the compiler says of a program that it does not take."""
+    """Messages of the compiler about a program that it rejects."""
 
 
 class Needs(NamedTuple):
-    """What one kernel needs on one kind of GPU.
+    """Resources that one kernel needs on one kind of GPU.
 
     Parameters
     ----------
     registers : int
-        Of each thread.
+        Registers of each thread.
     stack, spilled : int
         Bytes of local memory of each thread, which is as slow as global memory; how
-        many of them are stored there for want of registers.
+        many of them hold spilled registers.
     static : int
-        Bytes of shared memory of a block, beside those that a launch asks for.
+        Bytes of static shared memory of a block.
     """
 
     registers: int
@@ -48,21 +48,21 @@ class Needs(NamedTuple):
 
 
 def compiled(text: str, target: str, kernels: Sequence[str]) -> dict[str, Needs]:
-    """Return what the kernels of a program need.
+    """Return the resources that kernels of a program need.
 
     Parameters
     ----------
     text : str
         CUDA C++, without headers.
     target : str
-        As ``sm_90``.
+        For example ``sm_90``.
     kernels : sequence of str
-        Their names, with the arguments of templates.
+        Names with template arguments.
 
     Raises
     ------
     CompilationFailed
-        With what the compiler said.
+        With the messages of the compiler.
     """
     library, program = _library(), ctypes.c_void_p()
     _check(
@@ -74,8 +74,8 @@ def compiled(text: str, target: str, kernels: Sequence[str]) -> dict[str, Needs]
         for kernel in kernels:
             _check(library.nvrtcAddNameExpression(program, kernel.encode()))
         options = [x.encode() for x in (f"-arch={target}", *OPTIONS)]
-        given = (ctypes.c_char_p * len(options))(*options)
-        code = library.nvrtcCompileProgram(program, len(options), given)
+        array = (ctypes.c_char_p * len(options))(*options)
+        code = library.nvrtcCompileProgram(program, len(options), array)
         log = _log(program)
         if code:
             raise CompilationFailed(log)
@@ -85,7 +85,7 @@ def compiled(text: str, target: str, kernels: Sequence[str]) -> dict[str, Needs]
 
 
 def version() -> str:
-    """Return the version of the compiler: others give kernels other registers."""
+    """Return the version of the compiler, on which register counts depend."""
     numbers = ctypes.c_int(), ctypes.c_int()
     _check(_library().nvrtcVersion(*map(ctypes.byref, numbers)))
     return ".".join(str(x.value) for x in numbers)
@@ -121,9 +121,9 @@ def _lowered(program: Any, kernel: str) -> str:
 
 
 def _needs(log: str, kernels: dict[str, str]) -> dict[str, Needs]:
-    """Return what the log says: a part for each kernel, under its lowered name."""
+    """Return the resources in a log, which has a part for each lowered name."""
     _, *parts = _ENTRY.split(log)
-    found = {}
+    needs = {}
     for name, text in zip(parts[::2], parts[1::2], strict=True):
         local, used, static = (x.search(text) for x in (_LOCAL, _USED, _STATIC))
         if local is None or used is None:
@@ -131,8 +131,8 @@ def _needs(log: str, kernels: dict[str, str]) -> dict[str, Needs]:
             raise CompilationFailed(msg)
         stack, spilled = map(int, local.groups())
         shared = 0 if static is None else int(static[1])
-        found[kernels[name]] = Needs(int(used[1]), stack, spilled, shared)
-    if len(found) != len(kernels):
-        msg = f"the assembler says nothing of {sorted({*kernels.values()} - {*found})}"
+        needs[kernels[name]] = Needs(int(used[1]), stack, spilled, shared)
+    if len(needs) != len(kernels):
+        msg = f"the assembler says nothing of {sorted({*kernels.values()} - {*needs})}"
         raise CompilationFailed(msg)
-    return found
+    return needs

@@ -1,7 +1,7 @@
-"""The rules by which other projects decide that an array is the right one.
+"""Rules by which other projects accept an array.
 
 Each is written after its source, for NumPy arrays; differences are formed in float64. A
-rule takes a `Comparison` and says whether a test would pass; what raises does not pass.
+rule takes a `Comparison` and returns True if a test would pass; one that raises fails.
 """
 
 import contextlib
@@ -28,22 +28,22 @@ TORCH_TOLERANCES = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """One array that a test looks at.
+    """One array that a test compares.
 
     Parameters
     ----------
-    got : object
-        What a kernel returned; an array, if it is well-behaved.
-    due : array
+    result : object
+        Returned by a kernel; an array, if the kernel is well-behaved.
+    exact : array
         The exact answer, rounded to the dtype that the kernel should return.
     plain : array
-        What an ordinary implementation makes of it, in the precision of the inputs.
+        Result of an ordinary implementation in the precision of the inputs.
     multiple : float
-        How many times as wrong as that the rule of FlashAttention lets a kernel be.
+        The error that the rule of FlashAttention allows, in errors of `plain`.
     """
 
-    got: Any
-    due: Array
+    result: Any
+    exact: Array
     plain: Array
     multiple: float = 2.0
 
@@ -53,34 +53,35 @@ Rule = Callable[[Comparison], bool]
 
 def allclose(tolerance: float) -> Rule:
     """Return the rule of `numpy.allclose` with one number for both tolerances."""
-    return lambda pair: _close(pair.got, pair.due, tolerance, tolerance)
+    return lambda pair: _close(pair.result, pair.exact, tolerance, tolerance)
 
 
 def torch_defaults(pair: Comparison) -> bool:
     """Judge as `torch.testing.assert_close` does without arguments."""
-    got, due = _tensor(pair.got), pair.due
-    if got.shape != due.shape or got.dtype != due.dtype:
+    result, exact = _tensor(pair.result), pair.exact
+    if result.shape != exact.shape or result.dtype != exact.dtype:
         return False
-    return _close(got, due, *TORCH_TOLERANCES[due.dtype.name])
+    return _close(result, exact, *TORCH_TOLERANCES[exact.dtype.name])
 
 
 def fla(pair: Comparison, *, in_ci: bool = False) -> bool:
     """Judge as `fla.utils.testing.assert_close`: by a ratio of root mean squares."""
-    got, due = _wide(_tensor(pair.got)), _wide(pair.due)
-    error, largest = got - due, abs(got - due).max()
+    result, exact = _wide(_tensor(pair.result)), _wide(pair.exact)
+    error, largest = result - exact, abs(result - exact).max()
     if largest <= 1e-6:
         return True
-    if np.isnan(got).any():
+    if np.isnan(result).any():
         return False
-    ratio = np.sqrt((error**2).mean()) / (np.sqrt((due**2).mean()) + 1e-8)
+    ratio = np.sqrt((error**2).mean()) / (np.sqrt((exact**2).mean()) + 1e-8)
     only_warns = in_ci and (ratio < 0.01 or largest <= 0.3)
     return bool(only_warns or ratio < 0.005)
 
 
 def flash_attention(pair: Comparison) -> bool:
     """Allow twice the error of an ordinary implementation, at the worst entry."""
-    got, due, plain = _wide(_tensor(pair.got)), _wide(pair.due), _wide(pair.plain)
-    return bool(abs(got - due).max() <= pair.multiple * abs(plain - due).max())
+    result, exact = _wide(_tensor(pair.result)), _wide(pair.exact)
+    plain = _wide(pair.plain)
+    return bool(abs(result - exact).max() <= pair.multiple * abs(plain - exact).max())
 
 
 def gpucheck(pair: Comparison) -> bool:
@@ -88,20 +89,20 @@ def gpucheck(pair: Comparison) -> bool:
     from gpucheck import assert_close  # noqa: PLC0415 -- it may not be installed
 
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it found
-        assert_close(pair.got, pair.due)
+        assert_close(pair.result, pair.exact)
     return True
 
 
 def accepts(rule: Rule, pair: Comparison) -> bool:
-    """Whether a test with this rule would pass; one that raises does not."""
+    """Return True if a test with this rule would pass; one that raises fails."""
     try:
         return rule(pair)
     except Exception:
         return False
 
 
-def _close(got: Any, due: Array, rtol: float, atol: float) -> bool:
-    return bool(np.allclose(_wide(got), _wide(due), rtol=rtol, atol=atol))
+def _close(result: Any, exact: Array, rtol: float, atol: float) -> bool:
+    return bool(np.allclose(_wide(result), _wide(exact), rtol=rtol, atol=atol))
 
 
 def _wide(x: Any) -> Array:
@@ -109,9 +110,9 @@ def _wide(x: Any) -> Array:
 
 
 def _tensor(x: Any) -> Array:
-    """Refuse what is no array, as rules that are written for tensors do."""
+    """Return an array as it is; others are refused, as rules for tensors do."""
     if not isinstance(x, np.ndarray):
-        msg = f"a tensor is needed, got {type(x).__name__}"
+        msg = f"a tensor is needed, result {type(x).__name__}"
         raise TypeError(msg)
     return x
 

@@ -13,7 +13,8 @@ from pages import write_or_compare
 from rich.table import Table
 
 from linkern.bench import tables
-from linkern.bench.records import read_run
+from linkern.bench.cpu import CPU
+from linkern.bench.files import read_run
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "measured.md"
@@ -30,7 +31,7 @@ The runs of `linkern bench` under `docs/benchmarks/`, as it shows them itself;
 
 def page() -> str:
     """Return the page."""
-    runs = [(path, read_run(path)) for path in (DOCS / "benchmarks").glob(RUNS)]
+    runs = [(path, read_run(path, CPU)) for path in (DOCS / "benchmarks").glob(RUNS)]
     # The whole table first.
     runs.sort(key=lambda item: (-len(item[1].rows), item[0].name))
     parts = [INTRODUCTION]

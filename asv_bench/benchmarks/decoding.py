@@ -72,10 +72,10 @@ class CachedToken:
     param_names = ("length",)
 
     def setup(self, length):
-        contestants = needed("attention_alone", "linkern.bench.contestants")
-        named = {one.name: one for one in contestants(heads=HEADS, dim=32)}
-        self.contestant = named["numpy-cache"]
-        self.session = self.contestant.prepare(length)
+        peers = needed("attention_alone", "linkern.bench.generation.one_layer")
+        named = {peer.name: peer for peer in peers(heads=HEADS, dim=32)}
+        self.peer = named["numpy-cache"]
+        self.session = self.peer.start(length)
 
     def time_last_token(self, length):
-        self.contestant.generate(self.session, length - 1, length)
+        self.peer.generate(self.session, length - 1, length)

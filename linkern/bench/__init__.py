@@ -1,6 +1,5 @@
-"""Measuring: what generation costs, beside what others need for the same."""
+"""Benchmarks: one harness with two clocks, and suites of tasks and peers as data."""
 
-from linkern.bench.contestants import attention_alone
-from linkern.bench.generation import Contestant, Measured, measure
+from linkern.bench.generation.one_layer import attention_alone
 
-__all__ = ["Contestant", "Measured", "attention_alone", "measure"]
+__all__ = ["attention_alone"]

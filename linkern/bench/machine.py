@@ -1,4 +1,4 @@
-"""What a measurement was made on: a time without it says nothing."""
+"""The machine of a run: processor, system, libraries and threads."""
 
 import os
 import platform
@@ -35,34 +35,21 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Machine:
-    """Processor, system, libraries and threads.
-
-    Parameters
-    ----------
-    processor : str
-        Its name.
-    cores : int
-        Of which this process may use so many.
-    system, python, linkern : str
-        Names and versions.
-    libraries : dict of str to str
-        Version of each array library installed.
-    blas : str
-        What NumPy multiplies matrices with.
-    threads : dict of str to str
-        What says how many threads there are; what is not set, libraries choose.
-    load : float or None
-        How many processes were running on average in the last minute.
-    """
+    """Processor, system, libraries and threads."""
 
     processor: str
+    # The cores that this process may use.
     cores: int
     system: str
     python: str
     linkern: str
+    # Versions of the array libraries that are installed.
     libraries: dict[str, str]
+    # The library with which NumPy multiplies matrices.
     blas: str
+    # Variables that set the number of threads; libraries choose without them.
     threads: dict[str, str]
+    # Running processes on average over the last minute.
     load: float | None
 
     def lines(self) -> tuple[str, ...]:
@@ -78,7 +65,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return what this process runs on."""
+    """Return the machine that this process runs on."""
     return Machine(
         processor=_processor(),
         cores=cores(),
@@ -102,13 +89,13 @@ def _processor() -> str:
 
 def versions(names: Iterable[str]) -> dict[str, str]:
     """Return the version of each package that is installed."""
-    found = {}
+    installed = {}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _blas() -> str:
@@ -118,8 +105,8 @@ def _blas() -> str:
 
 
 def _threads() -> dict[str, str]:
-    found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    torch = sys.modules.get("torch")  # asked only if somebody uses it
+    threads = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    torch = sys.modules.get("torch")  # never imported for this
     if torch is not None:
-        found["torch"] = str(torch.get_num_threads())
-    return found
+        threads["torch"] = str(torch.get_num_threads())
+    return threads

@@ -1,8 +1,7 @@
-"""The most memory that a call takes at once, as well as each library lets it be seen.
+"""Peak memory of a call: traced to the byte, or by the growth of the process.
 
-NumPy reports what it allocates to `tracemalloc`, to the byte. Other libraries do not;
-there, Linux says how far the whole process grew, to a page and whatever the allocator
-kept from earlier.
+NumPy reports its allocations to `tracemalloc`. Other libraries do not: Linux reports
+the growth of the whole process, to a page, without memory that its allocator reuses.
 """
 
 import ctypes
@@ -19,17 +18,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 def peak_by_tracing(call: Callable[[], object]) -> int:
-    """Return the peak in bytes of what Python and NumPy allocate during a call.
-
-    Parameters
-    ----------
-    call : callable
-        Without arguments.
-
-    Returns
-    -------
-    int
-        Bytes above what was allocated before.
+    """Return the peak in bytes of all that Python and NumPy allocate during a call.
 
     Examples
     --------
@@ -53,25 +42,14 @@ def peak_by_tracing(call: Callable[[], object]) -> int:
 
 
 def peak_by_growth(call: Callable[[], object]) -> int | None:
-    """Return by how many bytes the process grew during a call; None if not on Linux.
-
-    Parameters
-    ----------
-    call : callable
-        Without arguments.
-
-    Returns
-    -------
-    int or None
-        Growth of the resident memory, at its highest.
-    """
+    """Return the growth of the process during a call in bytes; None if not on Linux."""
     gc.collect()
     if not sys.platform.startswith("linux"):
         return None
     try:
-        # What earlier calls freed goes back to the system, so that it counts again.
+        # Memory freed by earlier calls goes back to the system and counts again.
         ctypes.CDLL(None).malloc_trim(0)
-        _CLEAR.write_text("5", encoding="ascii")  # the highest mark starts anew
+        _CLEAR.write_text("5", encoding="ascii")  # resets VmHWM
         before = _kibibytes("VmRSS")
         call()
         return 1024 * max(0, _kibibytes("VmHWM") - before)

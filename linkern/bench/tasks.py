@@ -1,164 +1,126 @@
-"""What is timed: attention of some shape, and how much work it is at least."""
+"""Tasks: one kind of call at one shape, its inputs, and the work that it needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHUNK", "TASKS", "Inputs", "Kind", "Task", "task_named"]
+from linkern.testing.target.frameworks import numpy_dtype
+
+__all__ = ["CHUNK", "DISTINCT_HEADS", "OURS", "Inputs", "Kind", "Task", "drawn"]
 
 Real = NDArray[Any]
-Kind = Literal["causal", "full", "gradient", "decode"]
+Kind = Literal["causal", "full", "gradient", "decode", "generate"]
 
-# The chunk that executed operations are counted for, whatever a contestant does.
+OURS = "linkern"
+# Executed operations are counted at this chunk size, whatever a peer does.
 CHUNK = 64
+# Heads drawn for a GPU; all others repeat them. No power of two, so that a head differs
+# from those that a kernel could confuse it with.
+DISTINCT_HEADS = 3
 
 
 @dataclass(frozen=True)
 class Task:
-    """One kind of call at one shape, at several lengths.
-
-    Parameters
-    ----------
-    name, summary : str
-        As in ``--task``; what it is, in a few words.
-    kind : {"causal", "full", "gradient", "decode"}
-        One causal call, one where every query sees every key, a causal call and its
-        vector-Jacobian product, or token by token.
-    lengths : tuple of int
-        Tokens ``T``.
-    batch, heads, dim : int
-        ``B`` and ``H``, and ``K = V``.
-    dtype : {"float32", "float64"}
-        Of inputs and outputs.
-    threads : int or None
-        How many; None for as many as the run is told.
-    default : bool
-        Whether it runs without being named.
-    quick : tuple of int
-        Its lengths in a quick run.
-    """
+    """One kind of call at one shape, at several lengths."""
 
     name: str
     summary: str
+    # Causal; noncausal; gradients of a causal call; token by token; generating token by
+    # token beside other kinds of attention.
     kind: Kind
+    # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
     batch: int = 1
     heads: int = 8
     dim: int = 64
     dtype: str = "float32"
+    # None for those of the run.
     threads: int | None = None
+    # False if it must be named to run.
     default: bool = True
     quick: tuple[int, ...] = (512, 1024)
+    # On a GPU few heads are drawn and repeated, and gradients exclude the forward pass.
+    device: Literal["cpu", "cuda"] = "cpu"
+    # The peer that ratios are relative to.
+    baseline: str = OURS
+    # Tokens timed of a generator that recomputes every token.
+    samples: int = 12
 
     def steps(self, length: int) -> int:
-        """Return among how many tokens the time of a call is shared; 1 if not."""
-        return length if self.kind == "decode" else 1
+        """Return the number of tokens that share the time of a call; 1 if none do."""
+        return length if (self.kind, self.device) == ("decode", "cpu") else 1
 
     def operations(self, length: int) -> int | None:
-        """Return the floating-point operations of what is timed; None for gradients.
+        """Return the floating-point operations of a timed unit; None for gradients.
 
-        Those that the chunk form executes at chunks of 64: ``2 C (K + V) + 4 K V`` for
-        each token and head, and ``4 K V`` where there is no mask or no chunk.
+        The chunk form at chunks of 64 executes ``2 C (K + V) + 4 K V`` for each token
+        and head, and ``4 K V`` where there is no mask or no chunk.
         """
-        memory = 4 * self.dim * self.dim
+        state = 4 * self.dim * self.dim
         each = {
-            "causal": 2 * CHUNK * 2 * self.dim + memory,
-            "full": memory,
-            "decode": memory,
+            "causal": 2 * CHUNK * 2 * self.dim + state,
+            "full": state,
+            "decode": state,
         }.get(self.kind)
         if each is None:
             return None
         return each * self.batch * self.heads * (length // self.steps(length))
 
     def compulsory_bytes(self, length: int) -> int | None:
-        """Return what has to be read and written once: inputs and outputs.
+        """Return the bytes that must be read and written once: inputs and outputs.
 
-        None for decoding: the memory need not leave the caches.
+        None for decoding on a CPU, where the state can stay in the caches; on a GPU the
+        float32 state and normalizer are read and written too.
         """
+        heads, item = self.batch * self.heads, numpy_dtype(self.dtype).itemsize
         if self.kind == "decode":
-            return None
-        arrays = 8 if self.kind == "gradient" else 4
-        numbers = arrays * self.batch * self.heads * length * self.dim
-        return numbers * np.dtype(self.dtype).itemsize
+            if self.device == "cpu":
+                return None
+            return heads * (4 * self.dim * item + 2 * 4 * self.dim * (self.dim + 1))
+        # On a GPU the gradients alone are timed: their output is not written.
+        gradient = 8 if self.device == "cpu" else 7
+        arrays = gradient if self.kind == "gradient" else 4
+        return arrays * heads * length * self.dim * item
+
+    def judged_heads(self) -> list[int]:
+        """Return the heads compared with the reference: all, or first and last few."""
+        heads = range(self.batch * self.heads)
+        if self.device == "cpu":
+            return [*heads]
+        return sorted({*heads[:DISTINCT_HEADS], *heads[-DISTINCT_HEADS:]})
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What every contestant is given.
-
-    Parameters
-    ----------
-    query, key, value, cotangent : array (B, H, T, dim)
-        NumPy arrays; the last one is that of the output.
-    """
+    """NumPy arrays ``(B, H, T, dim)``; the cotangent is empty if a task has none."""
 
     query: Real
     key: Real
     value: Real
     cotangent: Real
 
-    @classmethod
-    def drawn(cls, task: Task, length: int, seed: int) -> "Inputs":
-        """Return independent standard normal numbers: the same for the same seed."""
-        rng = np.random.default_rng(seed)
-        shape = (task.batch, task.heads, length, task.dim)
-        kind: Any = np.dtype(task.dtype)
-        query, key, value = (rng.standard_normal(shape, dtype=kind) for _ in range(3))
-        if task.kind != "gradient":
-            return cls(query, key, value, value[:, :, :0])
-        return cls(query, key, value, rng.standard_normal(shape, dtype=kind))
+    def arrays(self) -> tuple[Real, ...]:
+        """Return the arrays that the task takes."""
+        given = (self.query, self.key, self.value)
+        return (*given, self.cotangent) if self.cotangent.size else given
 
 
-_LONG = (4096, 16384, 65536)
+def drawn(task: Task, length: int, seed: int) -> Inputs:
+    """Return independent standard normal numbers: the same for the same seed.
 
-TASKS = (
-    Task("causal", "causal", "causal", (512, 1024, 2048, *_LONG)),
-    Task("wide", "causal", "causal", (1024, 4096, 16384), dim=128),
-    Task("narrow", "causal", "causal", (1024, 4096, 16384), dim=32),
-    Task("float64", "causal", "causal", (512, 4096, 16384), dtype="float64"),
-    Task("one-head", "causal, a single head", "causal", (16384,), heads=1),
-    Task(
-        "one-thread",
-        "causal, one thread",
-        "causal",
-        (512, 4096, 16384),
-        threads=1,
-    ),
-    Task("noncausal", "every query sees every key", "full", _LONG),
-    Task("gradient", "causal and its VJP", "gradient", (512, *_LONG)),
-    Task(
-        "decode-1",
-        "token by token, one sequence",
-        "decode",
-        (512,),
-        quick=(512,),
-    ),
-    Task(
-        "decode-64",
-        "token by token, 64 sequences",
-        "decode",
-        (256,),
-        batch=64,
-        quick=(256,),
-    ),
-    Task(
-        "million",
-        "causal, 8.6 GB of inputs and outputs",
-        "causal",
-        (2**20,),
-        default=False,
-    ),
-)
-
-
-def task_named(name: str) -> Task | None:
-    """Return the task of a name, or None.
-
-    Examples
-    --------
-    >>> task_named("wide").dim
-    128
+    For a GPU: float32 numbers of a few heads, rounded to the dtype of the task.
     """
-    return next((task for task in TASKS if task.name == name), None)
+    if task.device == "cuda":
+        few = replace(task, batch=1, heads=DISTINCT_HEADS, dtype="float32")
+        inputs = drawn(replace(few, device="cpu"), length, seed)
+        kind = numpy_dtype(task.dtype)
+        return Inputs(*(x.astype(kind).astype("f4") for x in vars(inputs).values()))
+    rng = np.random.default_rng(seed)
+    shape = (task.batch, task.heads, length, task.dim)
+    dtype: Any = np.dtype(task.dtype)
+    query, key, value = (rng.standard_normal(shape, dtype=dtype) for _ in range(3))
+    if task.kind != "gradient":
+        return Inputs(query, key, value, value[:, :, :0])
+    return Inputs(query, key, value, rng.standard_normal(shape, dtype=dtype))

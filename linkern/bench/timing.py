@@ -1,7 +1,7 @@
-"""Time measured fairly: contestants take turns, so that all meet the same machine.
+"""Statistics and schedule of timed samples: peers take turns on the same machine.
 
-On a shared machine the same program takes twice as long from one second to the next.
-What is compared is therefore measured in the same rounds, and given with its range.
+On a shared machine the speed of one program changes by a factor of two within seconds.
+Peers are therefore timed in the same rounds, and each time has its range.
 """
 
 import gc
@@ -18,14 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and the range it comes from.
-
-    Parameters
-    ----------
-    median, low, high : float
-        Of the samples; `low` and `high` are the extremes.
-    rounds : int
-        Number of samples.
+    """A median, its range (the lowest and highest sample), and the number of samples.
 
     Examples
     --------
@@ -52,31 +45,29 @@ class Spread:
             min(self.rounds, other.rounds),
         )
 
+    def times(self, factor: float) -> "Spread":
+        """Return the spread of all samples times a positive factor."""
+        low, high = self.low * factor, self.high * factor
+        return Spread(self.median * factor, low, high, self.rounds)
+
+    def rate(self, work: float) -> "Spread":
+        """Return `work` for each second, where the samples are seconds."""
+        low, high = work / self.high, work / self.low
+        return Spread(work / self.median, low, high, self.rounds)
+
 
 @dataclass(frozen=True)
 class Schedule:
-    """How often to measure, and by which clock.
-
-    Parameters
-    ----------
-    rounds : int
-        Samples of each contestant, at most.
-    budget : float
-        Seconds after which a contestant gets no further round; it always gets one.
-    pause : float
-        Seconds between contestants: threads of one library spin for a while after its
-        last call and would take a core from the next.
-    clock, sleep : callable
-        Time in seconds; waiting. Tests put their own here.
-    window : float
-        Seconds that a turn lasts at least: short ones are repeated, and give medians.
-    """
+    """Number and length of the turns."""
 
     rounds: int = 7
+    # Seconds after which a task gets no further round; it always has one.
     budget: float = 5.0
+    # Seconds before each turn: threads of the one before stop spinning.
     pause: float = 0.08
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
+    # Seconds that a turn lasts at least: short calls are repeated.
     window: float = 0.25
 
 
@@ -85,27 +76,14 @@ def interleaved(
     schedule: Schedule,
     before: Callable[[str], object] = str,
 ) -> dict[str, list[T]]:
-    """Run tasks in turns and return their samples.
+    """Run tasks in turns and return the samples of each in order.
 
-    Parameters
-    ----------
-    tasks : mapping of str to callable
-        Each takes one sample when called: whatever it returns.
-    schedule : Schedule
-        How often, and by which clock.
-    before : callable
-        Called with the name of a task before each of its turns; what it returns is
-        not looked at.
-
-    Returns
-    -------
-    dict of str to list
-        The samples of each task in order.
+    `before` is called with the name of a task before each of its turns.
     """
     samples: dict[str, list[T]] = {name: [] for name in tasks}
     spent = dict.fromkeys(tasks, 0.0)
     for round_ in range(schedule.rounds):
-        gc.collect()  # not in the middle of somebody's turn
+        gc.collect()  # not in the middle of a turn
         for name, task in tasks.items():
             if round_ and spent[name] >= schedule.budget:
                 continue

@@ -13,7 +13,7 @@ import numpy as np
 
 from linkern import validate
 from linkern.feature_maps import elu_plus_one
-from linkern.kernels.cuda.attend import feature_map_name
+from linkern.kernels.cuda.forward import feature_map_name
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.plan import decode
 from linkern.state import State

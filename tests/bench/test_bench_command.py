@@ -1,12 +1,12 @@
-"""The command: what it measures, what it refuses, and when."""
+"""The command `linkern bench`: measurements, comparisons and refused options."""
 
 import pytest
 from click.testing import CliRunner
 
 from linkern import cli
-from linkern.bench import records
-from linkern.bench.peers import OURS
-from linkern.bench.tasks import TASKS
+from linkern.bench.cpu import CPU
+from linkern.bench.files import read_run
+from linkern.bench.tasks import OURS
 
 
 def invoke(*words):
@@ -21,14 +21,14 @@ def test_the_command_measures_and_compares(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     for word in ("noncausal", "limits", "linkern", "of GEMM"):
         assert word in result.output
-    measured = records.read_run(first).rows
+    measured = read_run(first, CPU).rows
     monkeypatch.setattr(
-        "linkern.cli.benches.forms.race", lambda *_, **options: iter([measured])
+        "linkern.cli.benches.measuring.run", lambda *_, **options: iter([measured])
     )
     result = invoke(*words, "--json", str(second), "--compare", str(first))
     assert result.exit_code == 0, result.output
     assert "since commit" in result.output
-    assert records.read_run(second).seconds("noncausal", 16, OURS).median > 0
+    assert read_run(second, CPU).seconds("noncausal", 16, OURS).median > 0
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,32 @@ def test_the_command_measures_and_compares(tmp_path, monkeypatch):
 def test_bad_options_exit_with_2_before_anything_is_measured(
     monkeypatch, words, sentence
 ):
-    monkeypatch.setattr("linkern.cli.benches.forms.race", None)
+    monkeypatch.setattr("linkern.cli.benches.measuring.run", None)
     result = invoke(*words)
     assert result.exit_code == 2, result.output
     assert sentence in result.output
 
 
 def test_without_matplotlib_the_extra_is_named_before_anything_runs(monkeypatch):
-    monkeypatch.setattr("linkern.cli.benches.forms.race", None)
-    monkeypatch.setattr("linkern.bench.plotting.find_spec", lambda name: None)
+    monkeypatch.setattr("linkern.cli.benches.measuring.run", None)
+    monkeypatch.setattr("linkern.bench.figures.find_spec", lambda name: None)
     result = invoke("--plot", "picture.png")
     assert result.exit_code == 2
     assert "pip install linkern[plot]" in result.output
 
 
-def test_what_runs_without_being_named(monkeypatch):
+def test_default_tasks(monkeypatch):
     seen = []
 
     def told(tasks, peers, schedule, **options):
         seen.append(([task.name for task, _ in tasks], schedule.rounds, options))
         return iter(())
 
-    monkeypatch.setattr("linkern.cli.benches.forms.race", told)
+    monkeypatch.setattr("linkern.cli.benches.measuring.run", told)
     assert invoke().exit_code == 0
     assert invoke("--quick").exit_code == 0
     every, quick = seen
-    assert every[0] == [task.name for task in TASKS if task.default]
+    assert every[0] == [task.name for task in CPU.tasks if task.default]
     assert "million" not in every[0]
     assert quick[0] == ["causal", "decode-1"]
     assert quick[1] < every[1]

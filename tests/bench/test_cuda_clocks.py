@@ -1,11 +1,11 @@
-"""Time on a GPU that is made up: it answers late, and says what was launched."""
+"""CUDA clocks on a made-up GPU, which runs late and records its launches."""
 
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from linkern.bench.cuda.clocks import CuPyClock, TorchClock, timed
+from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls, TorchClock
 
 
 class Device:
@@ -121,14 +121,20 @@ def clock_on(monkeypatch, name, device):
     return clock()
 
 
+def timed(clock, calls, rounds):
+    """Return the turns of calls that are prepared once."""
+    prepared = DeviceCalls(clock, calls, lambda rows: [])
+    return [prepared.turn(0.0) for _ in range(rounds)]
+
+
 def law_calls_take_turns(monkeypatch, name, timing=timed):
     """Each of three sets as often as the others, and the time is that of one call."""
     device = Device()
     clock = clock_on(monkeypatch, name, device)
     calls = [lambda i=i: device.launch(i, 0.001 * (i + 1)) for i in range(3)]
-    taken = timing(clock, calls, 5)
-    assert taken.seconds == pytest.approx([0.002] * 5)
-    assert taken.by == "graph"
+    turns = timing(clock, calls, 5)
+    assert [turn.seconds for turn in turns] == pytest.approx([0.002] * 5)
+    assert [turn.by for turn in turns] == ["graph"] * 5
     names = [name for name, _ in device.launched]
     assert names == [0, 1, 2] * (len(names) // 3)
     assert len(names) >= 3 * 5 * 4  # 20 ms at least between two events
@@ -136,7 +142,7 @@ def law_calls_take_turns(monkeypatch, name, timing=timed):
 
 
 def only_the_first(clock, calls, rounds):
-    """Whatever it reads lies in a cache."""
+    """Leave the inputs in a cache."""
     return timed(clock, calls[:1], rounds)
 
 
@@ -148,16 +154,14 @@ def test_calls_take_turns(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", MADE_UP)
-def test_a_clock_read_too_early_is_noticed(monkeypatch, name):
+def test_a_clock_read_too_early_is_caught(monkeypatch, name):
     monkeypatch.setattr(Event, "synchronize", lambda self: None)
     with pytest.raises(AssertionError, match="before the device was done"):
         law_calls_take_turns(monkeypatch, name)
 
 
 @pytest.mark.parametrize("name", MADE_UP)
-def test_what_cannot_be_captured_is_timed_call_by_call_and_said_to_be(
-    monkeypatch, name
-):
+def test_calls_that_cannot_be_captured_are_timed_call_by_call(monkeypatch, name):
     device = Device()
     clock = clock_on(monkeypatch, name, device)
 
@@ -166,7 +170,7 @@ def test_what_cannot_be_captured_is_timed_call_by_call_and_said_to_be(
             raise RuntimeError
         device.launch("waits", 0.5)
 
-    taken = timed(clock, [call], 3)
-    assert taken.seconds == pytest.approx([0.5] * 3)
-    assert taken.by == "events: no graph, RuntimeError"
+    turns = timed(clock, [call], 3)
+    assert [turn.seconds for turn in turns] == pytest.approx([0.5] * 3)
+    assert turns[0].by == "events: no graph, RuntimeError"
     assert device.graph is None

@@ -1,4 +1,4 @@
-"""A run on a GPU: who is judged and timed, shares, goals, files, and without a GPU."""
+"""A run on a GPU: order of peers, shares of copying, goals, files, and no GPU."""
 
 import json
 import sys
@@ -12,20 +12,19 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from linkern import cli
-from linkern.bench import truth
-from linkern.bench.children import Child, Failed
-from linkern.bench.cuda import machine, runs, tables, tasks
-from linkern.bench.cuda.clocks import Taken
+from linkern.bench import files, reference, runner, tables
+from linkern.bench.clocks import Turn
+from linkern.bench.cuda import CUDA, machine
 from linkern.bench.cuda.machine import Accelerator
-from linkern.bench.cuda.peers import PEERS, peer_named
-from linkern.bench.cuda.race import Row, race
-from linkern.bench.cuda.runs import GOALS, Run, outcomes
-from linkern.bench.cuda.tasks import COPIED, TASKS, moved_bytes, task_named
-from linkern.bench.peers import COPY, OURS
-from linkern.bench.tasks import Task
-from linkern.bench.timing import Spread
+from linkern.bench.goals import outcomes
+from linkern.bench.peers import COPY
+from linkern.bench.records import Row, Run
+from linkern.bench.tasks import OURS, Task, drawn
+from linkern.bench.timing import Schedule, Spread
+from linkern.bench.workers import Failed, Process
 
-TASK = Task("t", "", "causal", (8,), batch=2, heads=3, dim=4, dtype="float32")
+SHAPE = {"batch": 2, "heads": 3, "dim": 4, "dtype": "float32"}
+TASK = Task("t", "", "causal", (8,), **SHAPE, device="cuda")
 RATE = 1e12  # bytes per second of copying, made up
 HERE = Accelerator("none", "1", 2, 3, 4, 5, "here", "3", "0", {"numpy": "2"})
 
@@ -35,22 +34,22 @@ def spread(seconds):
 
 
 def row(task, length, name, seconds, **more):
-    found = None if seconds is None else spread(seconds)
-    given = {"timed_by": "graph", "error": 1e-3, **more}
-    return Row(task, length, name, f"summary of {name}", found, **given)
+    taken = None if seconds is None else spread(seconds)
+    more = {"timed_by": "graph", "error": 1e-3, **more}
+    return Row(task, length, name, f"summary of {name}", 1, taken, **more)
 
 
 def copying(task, length, rate=RATE):
-    return row(task, length, COPY, 2 * COPIED / rate, error=None)
+    return row(task, length, COPY, 2 * CUDA.copied / rate, error=None)
 
 
 def at_share(task, length, share):
-    """Return the seconds of what takes a share of copying."""
-    return moved_bytes(task_named(task), length) / RATE / share
+    """Return the seconds that are a share of copying."""
+    return CUDA.task(task).compulsory_bytes(length) / RATE / share
 
 
 def run_of(*rows):
-    return Run(HERE, "abc", 0, tuple(rows))
+    return Run(CUDA, HERE, "abc", 0, tuple(rows))
 
 
 @pytest.fixture
@@ -70,34 +69,34 @@ def run():
 
 def test_shares_of_copying_and_the_fastest_peer(run):
     ours = run.row("causal", 4096, OURS)
-    assert run.bandwidth("causal", 4096) == pytest.approx(RATE)
-    assert run.share(ours) == pytest.approx(0.75)
-    assert run.share(run.row("causal", 4096, "torch-sdpa")) is None
-    assert run.share(run.row("causal", 4096, COPY)) is None
+    assert run.bandwidth("causal", 4096).median == pytest.approx(RATE)
+    assert run.floor(ours) == pytest.approx(0.75)
+    assert run.floor(run.row("causal", 4096, "torch-sdpa")) is None
+    assert run.floor(run.row("causal", 4096, COPY)) is None
     assert run.fastest("causal", 4096).peer == "fla-chunk"
     assert run.fastest("causal", 16384) is None
     ratio = run.ratio(run.row("causal", 4096, "fla-chunk"))
     assert ratio.median == pytest.approx(4)
-    assert run.share(row("causal", 512, OURS, 1.0)) is None  # no copying there
+    assert run.floor(row("causal", 512, OURS, 1.0)) is None  # no copying there
 
 
-def law_goals_are_met_from_the_share_on(found_of):
-    for task, goal in GOALS.items():
-        length = task_named(task).lengths[-1]
+def law_goals_are_met_from_the_share_on(judged):
+    for goal in CUDA.goals:
+        task, length = goal.task, CUDA.task(goal.task).lengths[-1]
         for factor, verdict in ((1.001, "met"), (0.999, "missed"), (None, "not")):
-            share = None if factor is None else factor * goal
+            share = None if factor is None else factor * goal.least
             seconds = None if share is None else at_share(task, length, share)
             rows = (row(task, length, OURS, seconds), copying(task, length))
-            (outcome,) = found_of(run_of(*rows))
+            (outcome,) = judged(run_of(*rows))
             assert outcome.verdict.startswith(verdict)
-            assert outcome.task == task
+            assert (outcome.goal.task, outcome.length) == (task, length)
 
 
 def of_the_wrong_dtype(run):
     """Count bytes of float32 everywhere."""
-    found = outcomes(run)
-    wide = [x for x in found if task_named(x.task).dtype != "float32"]
-    return [replace(x, reached=x.reached and 2 * x.reached) for x in wide] or found
+    results = outcomes(run)
+    wide = [x for x in results if CUDA.task(x.goal.task).dtype != "float32"]
+    return [replace(x, value=x.value and 2 * x.value) for x in wide] or results
 
 
 def test_goals_are_met_from_the_share_on():
@@ -107,19 +106,31 @@ def test_goals_are_met_from_the_share_on():
 
 
 def test_goals_are_of_tasks_and_shares():
-    assert set(GOALS) <= {task.name for task in TASKS}
-    assert all(0 < goal < 1 for goal in GOALS.values())
-    assert len({task.name for task in TASKS}) == len(TASKS)
+    tasks = {task.name for task in CUDA.tasks}
+    assert {goal.task for goal in CUDA.goals} <= tasks
+    assert all(0 < goal.least < 1 and goal.most is None for goal in CUDA.goals)
+    assert len({goal.task for goal in CUDA.goals}) == len(CUDA.goals) == 7
+    assert len(tasks) == len(CUDA.tasks)
 
 
 def test_a_run_is_the_same_after_reading_it_back(run, tmp_path):
     path = tmp_path / "run.json"
-    runs.write_run(run, path)
-    assert runs.read_run(path) == run
-    found = json.loads(path.read_text())
-    assert found["rows"][0]["share_of_copying"] == pytest.approx(0.75)
-    assert found["bytes_per_second"]["causal"]["4096"] == pytest.approx(RATE)
-    assert [x["verdict"] for x in found["goals"]] == ["met", "missed"]
+    files.write_run(run, path)
+    assert files.read_run(path, CUDA) == run
+    written = json.loads(path.read_text())
+    assert written["rows"][0]["share_of_copying"] == pytest.approx(0.75)
+    assert written["bytes_per_second"]["causal"]["4096"] == pytest.approx(RATE)
+    goals = [
+        {"task": "causal", "length": length, "goal": 0.7, "reached": share}
+        for length, share in ((4096, 0.75), (16384, 0.6))
+    ]
+    for goal, verdict in zip(goals, ("met", "missed"), strict=True):
+        goal |= {"reached": pytest.approx(goal["reached"]), "verdict": verdict}
+    assert written["goals"] == goals
+    assert set(written["rows"][0]) == {
+        *("task", "length", "peer", "summary", "seconds", "error", "remark"),
+        *("timed_by", "share_of_copying", "ratio_to_linkern"),
+    }
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "linkern-bench-1"}'])
@@ -127,7 +138,7 @@ def test_foreign_files_are_refused(tmp_path, text):
     path = tmp_path / "foreign.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"foreign\.json"):
-        runs.read_run(path)
+        files.read_run(path, CUDA)
 
 
 def shown(*what):
@@ -142,20 +153,21 @@ def test_tables(run):
     for word in ("75 %", "60 %", "1000 GB/s", "graph", "events", "wrong", "missed"):
         assert word in text
     assert "4 times as long (fla-chunk)" in text
-    said = tables.remarks(run)
-    assert "causal, 4096: torch-sdpa wrong: off by 3" in said
-    assert "causal, 16384: linkern no graph, RuntimeError" in said
-    assert len(said) == 2
+    remarks = tables.remarks(run)
+    assert "causal, 4096: torch-sdpa wrong: off by 3" in remarks
+    assert "causal, 16384: linkern no graph, RuntimeError" in remarks
+    assert len(remarks) == 2
 
 
 class Fakes:
-    """Processes that answer what they are told to, and a log of all orders."""
+    """Fake workers with scripted replies, and a log of all orders."""
 
     def __init__(self, *, off=(), raises=(), dies=()):
         self.off, self.raises, self.dies = off, raises, dies
         self.log, self.running = [], 0
 
-    def start(self):
+    def start(self, threads):
+        assert threads == 1
         self.running += 1
         return Fake(self)
 
@@ -176,16 +188,15 @@ class Fake:
                 raise Failed(msg)
             if peer.meaning == "limit":
                 return []
-            inputs = tasks.drawn(task, length, seed)
-            due = truth.answers(inputs, task.kind, "attention", rows)
-            like = [head % tasks.DRAWN for head in tasks.judged_heads(task)]
-            return [x[:, like] * (1.01 if self.name in fakes.off else 1) for x in due]
-        if order == "measure":
+            inputs = drawn(task, length, seed)
+            answers = reference.expected(task, inputs, "attention", rows)
+            return [x * (1.01 if self.name in fakes.off else 1) for x in answers]
+        if order == "turn":
             if self.name in fakes.dies:
                 msg = "its process ended with -9"
                 raise Failed(msg)
-            times = len([x for x in fakes.log if x == (COPY, "measure")])
-            return Taken((1.0 * times,) * arguments[0], "graph")
+            times = len([x for x in fakes.log if x == (COPY, "prepare")])
+            return Turn(1.0 * times, 1, by="graph")
         return None
 
     def close(self):
@@ -193,32 +204,36 @@ class Fake:
 
 
 def ran(fakes, *names, lengths=(8,)):
-    peers = [replace(peer_named(OURS), name=name, needs=()) for name in names]
-    return [*race([(TASK, lengths)], peers, rounds=3, start=fakes.start)]
+    peers = [replace(CUDA.peer(OURS), name=name, needs=()) for name in names]
+    limits = [replace(limit, needs=()) for limit in CUDA.limits]
+    schedule = Schedule(rounds=3, pause=0.0)
+    parts = [(TASK, lengths)], peers, schedule
+    return [*runner.run(*parts, limits=limits, start=fakes.start)]
 
 
 def orders(fakes, order):
     return [name for name, what in fakes.log if what == order]
 
 
-def law_the_wrong_and_the_dead_are_not_timed(racing):
+def law_wrong_and_dead_peers_are_not_timed(running):
     fakes = Fakes(off={"b"}, raises={"c"}, dies={"d"})
-    (found,) = racing(fakes, "a", "b", "c", "d", "e")
-    rows = {row.peer: row for row in found}
+    (results,) = running(fakes, "a", "b", "c", "d", "e")
+    rows = {row.peer: row for row in results}
     assert rows["b"].remark.startswith("wrong: off by 0.0")
     assert rows["b"].seconds is None
     assert rows["c"].remark == "failed: ValueError: no"
     assert rows["d"].remark == "failed: its process ended with -9"
     assert rows["e"].seconds == Spread(1.0, 1.0, 1.0, 3)
-    assert orders(fakes, "measure") == [COPY, "a", "d", "e", COPY]
+    turns = [*[COPY] * 3, *["a"] * 3, "d", *["e"] * 3, *[COPY] * 3]
+    assert orders(fakes, "turn") == turns
     assert fakes.running == 0
 
 
-def test_the_wrong_and_the_dead_are_not_timed(monkeypatch):
-    law_the_wrong_and_the_dead_are_not_timed(ran)
-    monkeypatch.setitem(tasks.ALLOWED, "float32", 1.0)
+def test_wrong_and_dead_peers_are_not_timed(monkeypatch):
+    law_wrong_and_dead_peers_are_not_timed(ran)
+    monkeypatch.setitem(reference.ALLOWED, "float32", 1.0)
     with pytest.raises(AssertionError):
-        law_the_wrong_and_the_dead_are_not_timed(ran)
+        law_wrong_and_dead_peers_are_not_timed(ran)
 
 
 def test_copying_is_timed_before_and_after():
@@ -228,21 +243,21 @@ def test_copying_is_timed_before_and_after():
     assert limit.seconds == Spread(1.5, 1.0, 2.0, 6)
 
 
-def test_memory_is_given_back_before_the_next_one():
+def test_memory_is_released_before_the_next_peer():
     fakes = Fakes(off={"b"})
     ran(fakes, "a", "b")
     assert [x for x in fakes.log if x[0] == "b"] == [("b", "prepare"), ("b", "release")]
     assert orders(fakes, "release") == [COPY, "a", "b", COPY]
 
 
-def test_a_real_process_says_what_it_raised():
-    child = Child(1, "linkern.bench.cuda.worker")
-    broken = replace(peer_named(OURS), prepare="own:nothing")
+def test_a_process_reports_its_exception():
+    worker = Process(1)
+    broken = replace(CUDA.peer(OURS), prepare="cuda.cupy_peers:nothing")
     try:
         with pytest.raises(Failed, match="has no attribute 'nothing'"):
-            child.ask("prepare", broken, TASK, 8, 0, [7])
+            worker.ask("prepare", broken, TASK, 8, 0, [7])
     finally:
-        child.close()
+        worker.close()
 
 
 def invoke(*words):
@@ -265,7 +280,7 @@ def test_bad_options_exit_with_2(words, sentence):
     assert sentence in result.output
 
 
-def test_without_a_gpu_it_says_so_and_exits_with_2(monkeypatch):
+def test_without_a_gpu_it_exits_with_2(monkeypatch):
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     result = invoke()
     assert result.exit_code == 2
@@ -298,19 +313,20 @@ def test_the_command_shows_and_writes(monkeypatch, tmp_path, run):
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
     seen = []
 
-    def told(given, peers, **options):
-        seen.append(([(x.name, y) for x, y in given], len(peers), options["rounds"]))
+    def told(given, peers, schedule, **options):
+        names = [(task.name, tuple(lengths)) for task, lengths in given]
+        seen.append((names, len(peers), schedule.rounds))
         yield run.rows
 
-    monkeypatch.setattr("linkern.cli.benches.cuda.race", told)
+    monkeypatch.setattr("linkern.cli.benches.measuring.run", told)
     path = tmp_path / "run.json"
     result = invoke("--json", str(path))
     assert result.exit_code == 0, result.output
     for word in ("a made-up GPU, 7 multiprocessors, 3 GiB, cache 5 MiB", "75 %", "met"):
         assert word in result.output
-    assert runs.read_run(path).rows == run.rows
+    assert files.read_run(path, CUDA).rows == run.rows
     assert invoke("--quick", "--length", "99", "--peer", "torch-loop").exit_code == 0
     every, quick = seen
-    assert [name for name, _ in every[0]] == [task.name for task in TASKS]
-    assert every[1:] == (len(PEERS), 7)
+    assert [name for name, _ in every[0]] == [task.name for task in CUDA.tasks]
+    assert every[1:] == (len(CUDA.peers), 7)
     assert quick == ([("causal", (99,)), ("decode-1024", (16,))], 2, 3)

@@ -1,15 +1,19 @@
-"""The frame of measuring, with a clock that the contestants wind themselves."""
+"""Generators and turns, with a clock that the generators wind themselves."""
 
 import numpy as np
 import pytest
 
 from linkern.bench import memory
-from linkern.bench.generation import Contestant, measure
+from linkern.bench.generation import generator
+from linkern.bench.generation.generator import Generator, Spans
+from linkern.bench.runner import run
+from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule, Spread, interleaved
+from linkern.bench.worker import LocalWorker
 
 
 class Clock:
-    """Time that passes only where somebody says so."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self):
         self.now, self.slept = 0.0, 0.0
@@ -22,11 +26,20 @@ class Clock:
         self.now += seconds  # pauses must not be counted
 
 
-def contestant(clock, name, cost, **options):
-    """Return one whose token at position i costs ``cost(i)`` seconds."""
+@pytest.fixture
+def clock(monkeypatch):
+    made_up = Clock()
+    monkeypatch.setattr(
+        *(generator, "Spans", lambda *words: Spans(*words, clock=made_up))
+    )
+    return made_up
+
+
+def costing(clock, name, cost, **options):
+    """Return a generator whose token at position i costs ``cost(i)`` seconds."""
     generated = []
 
-    def prepare(length):
+    def start(length):
         clock.now += 1000.0  # preparing must not be counted
         return {"length": length, "at": 0}
 
@@ -35,8 +48,15 @@ def contestant(clock, name, cost, **options):
         generated.append((session["length"], start, stop))
         clock.now += sum(cost(i) for i in range(start, stop))
 
-    made = Contestant(name, name, prepare, generate, lambda session: 7, **options)
-    return made, generated
+    hooks = {"start": start, "generate": generate, "held": lambda session: 7}
+    return Generator(name, name, **hooks, **options), generated
+
+
+def measure(generators, lengths, schedule, samples=12, **options):
+    task = Task("t", "", "generate", (), samples=samples, baseline="state")
+    options = {"start": LocalWorker, **options}
+    (rows,) = run([(task, lengths)], generators, schedule, **options)
+    return rows
 
 
 def schedule(clock, **options):
@@ -44,13 +64,12 @@ def schedule(clock, **options):
     return Schedule(clock=clock, sleep=clock.sleep, **{**defaults, **options})
 
 
-def test_what_keeps_a_state_is_run_from_first_to_last():
-    clock = Clock()
-    made, generated = contestant(clock, "state", lambda i: 2.0 + i)
+def test_a_state_is_run_from_first_to_last(clock):
+    made, generated = costing(clock, "state", lambda i: 2.0 + i)
     (row,) = measure([made], [200], schedule(clock, rounds=2))
     assert row.seconds == Spread(20300, 20300, 20300, 2)
     assert not row.sampled
-    assert row.tokens_per_second == 200 / 20300
+    assert row.remark == ""
     # Sessions of another length warm up; the last token is for memory.
     turns = [x for x in generated if x[0] == 200][:-1]
     tokens = [i for _, start, stop in turns for i in range(start, stop)]
@@ -58,12 +77,16 @@ def test_what_keeps_a_state_is_run_from_first_to_last():
     assert generated[-1] == (200, 199, 200)
     assert row.held_bytes == 7
     # On a line, the mean cost of a span is that of its middle.
-    assert row.seconds_per_token == pytest.approx([1 + x for x in row.positions])
+    each = [
+        x / (stop - start)
+        for (start, stop), x in zip(row.spans, row.span_seconds, strict=True)
+    ]
+    middles = [(start + stop + 1) / 2 for start, stop in row.spans]
+    assert each == pytest.approx([1 + x for x in middles])
 
 
-def test_what_recomputes_is_sampled_and_summed():
-    clock = Clock()
-    made, generated = contestant(clock, "again", lambda i: 3.0 * i, recomputes=True)
+def test_recomputing_is_sampled_and_summed(clock):
+    made, generated = costing(clock, "again", lambda i: 3.0 * i, recomputes=True)
     (row,) = measure([made], [1000], schedule(clock, rounds=1), samples=5)
     assert row.sampled
     assert len(row.spans) == 5
@@ -71,39 +94,42 @@ def test_what_recomputes_is_sampled_and_summed():
     assert sum(x[0] == 1000 for x in generated) == 6
 
 
-def test_short_lengths_are_exact_even_if_recomputed():
-    clock = Clock()
-    made, _ = contestant(clock, "again", lambda i: i**3, recomputes=True)
+def test_short_lengths_are_exact_even_if_recomputed(clock):
+    made, _ = costing(clock, "again", lambda i: i**3, recomputes=True)
     (row,) = measure([made], [8], schedule(clock, rounds=1), samples=12)
     assert not row.sampled
     assert row.seconds.median == sum(i**3 for i in range(8))
 
 
-def test_lengths_that_are_too_long_for_somebody_leave_out_only_that_one():
-    clock = Clock()
-    short, _ = contestant(clock, "short", lambda i: 1.0, longest=10)
-    other, _ = contestant(clock, "other", lambda i: 1.0)
+def test_a_length_that_is_too_long_leaves_out_one_peer_only(clock):
+    short, _ = costing(clock, "short", lambda i: 1.0, longest=10)
+    other, _ = costing(clock, "other", lambda i: 1.0)
     rows = measure([short, other], [10, 11], schedule(clock, rounds=1))
-    names = [(row.contestant, row.length) for row in rows]
+    names = [(row.peer, row.length) for row in rows if row.seconds is not None]
     assert names == [("short", 10), ("other", 10), ("other", 11)]
+    (left_out,) = (row for row in rows if row.seconds is None)
+    assert (left_out.peer, left_out.remark) == ("short", "left out above 10 tokens")
 
 
-def test_progress_is_told():
-    clock = Clock()
-    made, _ = contestant(clock, "a", lambda i: 1.0)
+def test_progress_is_reported(clock):
+    made, _ = costing(clock, "a", lambda i: 1.0)
     told = []
     measure(
         [made],
         [5],
         schedule(clock, rounds=2),
-        progress=lambda *words: told.append(words),
+        progress=told.append,
     )
-    assert told == [("a", 5), ("a", 5)]
+    assert told == [
+        "t, 5: a is judged",
+        "t, 5: a, time",
+        "t, 5: a, time",
+        "t, 5: a, memory",
+    ]
 
 
-def test_what_is_short_is_repeated_within_a_turn():
-    clock = Clock()
-    made, generated = contestant(clock, "short", lambda i: 0.01)
+def test_short_runs_are_repeated_within_a_turn(clock):
+    made, generated = costing(clock, "short", lambda i: 0.01)
     (row,) = measure([made], [4], schedule(clock, rounds=1, window=0.25))
     runs = [pair for pair in generated if pair == (4, 0, 4)]
     # The first warms up, seven are timed, the last token is for memory.
@@ -111,14 +137,14 @@ def test_what_is_short_is_repeated_within_a_turn():
     assert row.seconds.median == pytest.approx(0.04)
 
 
-def law_contestants_take_turns(interleaved):
+def law_tasks_take_turns(interleaved):
     clock, order = Clock(), []
     tasks = {name: (lambda name=name: order.append(name)) for name in "abc"}
     interleaved(tasks, schedule(clock, rounds=3))
     assert order == list("abcabcabc")
 
 
-def law_whoever_is_slow_gets_fewer_rounds_but_one(interleaved):
+def law_slow_tasks_get_fewer_rounds_but_one(interleaved):
     clock = Clock()
 
     def task(seconds):
@@ -126,22 +152,22 @@ def law_whoever_is_slow_gets_fewer_rounds_but_one(interleaved):
         return clock.now
 
     tasks = {"fast": lambda: task(1.0), "slow": lambda: task(25.0)}
-    found = interleaved(tasks, schedule(clock, rounds=5, budget=20.0, pause=0.5))
-    assert len(found["fast"]) == 5
-    assert len(found["slow"]) == 1
+    samples = interleaved(tasks, schedule(clock, rounds=5, budget=20.0, pause=0.5))
+    assert len(samples["fast"]) == 5
+    assert len(samples["slow"]) == 1
     assert clock.slept == 0.5 * 6
 
 
 def one_after_the_other(tasks, schedule, before=str):
     """All rounds of one, then all rounds of the next."""
-    found = {}
+    samples = {}
     for name, task in tasks.items():
-        found |= interleaved({name: task}, schedule, before)
-    return found
+        samples |= interleaved({name: task}, schedule, before)
+    return samples
 
 
 def without_a_budget(tasks, schedule, before=str):
-    """Waits for whoever is slow."""
+    """Wait for slow tasks."""
     unlimited = Schedule(
         schedule.rounds, 1e9, schedule.pause, schedule.clock, schedule.sleep
     )
@@ -149,15 +175,15 @@ def without_a_budget(tasks, schedule, before=str):
 
 
 def test_turns():
-    law_contestants_take_turns(interleaved)
-    law_whoever_is_slow_gets_fewer_rounds_but_one(interleaved)
+    law_tasks_take_turns(interleaved)
+    law_slow_tasks_get_fewer_rounds_but_one(interleaved)
 
 
 @pytest.mark.parametrize(
     ("law", "mutant"),
     [
-        (law_contestants_take_turns, one_after_the_other),
-        (law_whoever_is_slow_gets_fewer_rounds_but_one, without_a_budget),
+        (law_tasks_take_turns, one_after_the_other),
+        (law_slow_tasks_get_fewer_rounds_but_one, without_a_budget),
     ],
 )
 def test_wrong_turns_are_caught(law, mutant):
@@ -188,7 +214,7 @@ def test_ratios():
         law_the_range_of_a_ratio_holds_every_ratio(extreme_by_extreme)
 
 
-def test_the_peak_is_above_what_is_left():
+def test_the_peak_is_above_the_memory_left():
     kept = []
 
     def call():

@@ -1,4 +1,4 @@
-"""The page of runs says what the files of the runs say."""
+"""The page `docs/measured.md` shows the recorded runs."""
 
 import importlib
 from pathlib import Path

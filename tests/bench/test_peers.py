@@ -1,30 +1,24 @@
-"""Every peer computes what it is judged by, and a wrong one would be noticed."""
+"""Every peer on a CPU agrees with the reference, and wrong peers are caught."""
 
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-from linkern.bench import truth
-from linkern.bench.peers import (
-    LIMITS,
-    OURS,
-    PEERS,
-    left_out,
-    peer_named,
-    takes_part,
-)
-from linkern.bench.tasks import TASKS, Inputs, Task
-from linkern.bench.worker import Prepared, Worker
+from linkern.bench import reference
+from linkern.bench.clocks import HostCall
+from linkern.bench.cpu import CPU
+from linkern.bench.peers import left_out, takes_part
+from linkern.bench.tasks import OURS, Inputs, Task, drawn
+from linkern.bench.worker import LocalWorker
 
 LENGTH = 128
 # JAX and the compiler of PyTorch take seconds to start.
 SLOW = {"jax-scan", "torch-compile"}
 CASES = [
     (peer.name, kind, dtype)
-    for peer in PEERS
+    for peer in CPU.peers
     for kind in peer.kinds
     for dtype in peer.dtypes
     if peer.name not in SLOW and set(peer.needs) <= {"torch"}
@@ -37,33 +31,29 @@ def small(kind, dtype="float32"):
 
 def law_a_peer_answers_right(prepare, peer, kind, dtype):
     task = small(kind, dtype)
-    inputs = Inputs.drawn(task, LENGTH, 3)
+    inputs = drawn(task, LENGTH, 3)
     prepared = prepare(inputs, task, **peer.options)
-    rows = truth.judged_rows(LENGTH)
+    rows = reference.judged_rows(LENGTH)
     for _ in range(2):  # a second call starts from nothing, too
-        found = [x[..., rows, :] for x in prepared.read(prepared.call())]
-        assert {str(x.dtype) for x in found} == {dtype}
-        due = truth.answers(inputs, kind, peer.meaning, rows)
-        # As in a run; what is right is a hundred times closer.
-        assert truth.largest_error(found, due) <= truth.ALLOWED[dtype]
-
-
-def function_of(peer):
-    module, _, name = peer.prepare.partition(":")
-    return getattr(import_module(f"linkern.bench.peers.{module}"), name)
+        result = [x[..., rows, :] for x in prepared.read(prepared.call())]
+        assert {str(x.dtype) for x in result} == {dtype}
+        expected = reference.answers(inputs, kind, peer.meaning, rows)
+        # As in a run; correct peers are a hundred times closer.
+        error = reference.largest_error(result, expected)
+        assert error <= reference.ALLOWED[dtype]
 
 
 @pytest.mark.parametrize(("name", "kind", "dtype"), CASES)
 def test_peers_answer_right(name, kind, dtype, request):
-    peer = peer_named(name)
+    peer = CPU.peer(name)
     if peer.needs:
         request.getfixturevalue("torch")
-    law_a_peer_answers_right(function_of(peer), peer, kind, dtype)
+    law_a_peer_answers_right(peer.function(), peer, kind, dtype)
 
 
 def test_jax_answers_right(jax):
-    peer = peer_named("jax-scan")
-    law_a_peer_answers_right(function_of(peer), peer, "gradient", "float64")
+    peer = CPU.peer("jax-scan")
+    law_a_peer_answers_right(peer.function(), peer, "gradient", "float64")
 
 
 def chunks_that_forget(peer):
@@ -72,12 +62,12 @@ def chunks_that_forget(peer):
     def prepare(inputs, task, **options):
         half = LENGTH // 2
         parts = [
-            function_of(peer)(
+            peer.function()(
                 Inputs(*(x[:, :, at] for x in vars(inputs).values())), task, **options
             )
             for at in (slice(0, half), slice(half, None))
         ]
-        return Prepared(
+        return HostCall(
             lambda: [part.call() for part in parts],
             lambda made: [
                 np.concatenate(
@@ -92,7 +82,7 @@ def chunks_that_forget(peer):
 def eyes_on_the_next_token(peer):
     def prepare(inputs, task, **options):
         key = np.concatenate((inputs.key[:, :, 1:], inputs.key[:, :, :1]), 2)
-        return function_of(peer)(replace(inputs, key=key), task, **options)
+        return peer.function()(replace(inputs, key=key), task, **options)
 
     return prepare
 
@@ -101,14 +91,14 @@ def keeps_its_state(peer):
     """Answer right the first time only."""
 
     def prepare(inputs, task, **options):
-        made = function_of(peer)(inputs, task, **options)
+        made = peer.function()(inputs, task, **options)
         calls = []
 
         def call():
             calls.append(0)
             return made.call()
 
-        return Prepared(call, lambda x: [y / len(calls) for y in made.read(x)])
+        return HostCall(call, lambda x: [y / len(calls) for y in made.read(x)])
 
     return prepare
 
@@ -118,67 +108,78 @@ def keeps_its_state(peer):
     "mutant", [chunks_that_forget, eyes_on_the_next_token, keeps_its_state]
 )
 def test_wrong_peers_are_caught(name, mutant, request):
-    peer = peer_named(name)
+    peer = CPU.peer(name)
     if peer.needs:
         request.getfixturevalue("torch")
     with pytest.raises(AssertionError):
         law_a_peer_answers_right(mutant(peer), peer, "causal", "float32")
 
 
-def test_names_are_names():
-    names = [peer.name for peer in (*PEERS, *LIMITS)]
+def test_names_are_unique():
+    names = [peer.name for peer in (*CPU.peers, *CPU.limits)]
     assert len(set(names)) == len(names)
-    assert all(peer_named(name).name == name for name in names)
-    assert peer_named("nobody") is None
-    for peer in (*PEERS, *LIMITS):
+    assert all(CPU.peer(name).name == name for name in names)
+    assert CPU.peer("nobody") is None
+    for peer in (*CPU.peers, *CPU.limits):
         if all(find_spec(module) for module in ("torch",) if module in peer.needs):
-            assert callable(function_of(peer))
+            assert callable(peer.function())
 
 
-def test_every_task_has_somebody_and_its_limits():
-    for task in TASKS:
-        able = {p.name for p in PEERS if task.kind in p.kinds}
+def test_every_task_has_peers_and_limits():
+    for task in CPU.tasks:
+        able = {p.name for p in CPU.peers if task.kind in p.kinds}
         assert OURS in able
         assert len(able) > 3
-        assert all(takes_part(limit, task) for limit in LIMITS)
+        assert all(takes_part(limit, task) for limit in CPU.limits)
 
 
-def test_who_is_not_installed_takes_no_part(monkeypatch):
+def test_missing_packages_take_no_part(monkeypatch):
     monkeypatch.setattr("linkern.bench.peers.find_spec", lambda name: None)
-    (causal,) = (task for task in TASKS if task.name == "causal")
-    assert [p.name for p in PEERS if takes_part(p, causal)] == [OURS]
+    (causal,) = (task for task in CPU.tasks if task.name == "causal")
+    assert [p.name for p in CPU.peers if takes_part(p, causal)] == [OURS]
 
 
-def test_who_cannot_is_left_out_with_a_reason():
-    ours, parallel = peer_named(OURS), peer_named("torch-parallel-64")
+def test_peers_are_left_out_with_a_reason():
+    ours, parallel = CPU.peer(OURS), CPU.peer("torch-parallel-64")
     assert left_out(ours, 10**6 + 1) is None
     assert left_out(parallel, 640) is None
     assert "above 65536" in left_out(parallel, 2**20)
     assert left_out(parallel, 641) == "takes multiples of 64 tokens"
-    assert "above 16384" in left_out(peer_named("torch-sdpa"), 16385)
-    (doubles,) = (task for task in TASKS if task.name == "float64")
-    assert not takes_part(peer_named("ft"), doubles)
-    (alone,) = (task for task in TASKS if task.name == "one-head")
-    assert takes_part(peer_named("linkern-one-thread"), alone)
-    assert not takes_part(peer_named("linkern-one-thread"), replace(alone, name="x"))
+    assert "above 16384" in left_out(CPU.peer("torch-sdpa"), 16385)
+    (doubles,) = (task for task in CPU.tasks if task.name == "float64")
+    assert not takes_part(CPU.peer("ft"), doubles)
+    (alone,) = (task for task in CPU.tasks if task.name == "one-head")
+    assert takes_part(CPU.peer("linkern-one-thread"), alone)
+    assert not takes_part(CPU.peer("linkern-one-thread"), replace(alone, name="x"))
 
 
-def test_a_worker_prepares_reads_rows_and_lets_go():
+def test_a_worker_prepares_answers_and_releases():
     task, rows = small("causal"), [0, 5]
-    worker = Worker()
-    first = worker.prepare(peer_named(OURS), task, LENGTH, 3, rows)
-    inputs = Inputs.drawn(task, LENGTH, 3)
-    due = truth.answers(inputs, "causal", "attention", rows)
-    assert truth.largest_error(first.rows, due) <= 1e-6
-    assert first.returned_bytes == inputs.value.nbytes
+    worker = LocalWorker()
+    first = worker.prepare(CPU.peer(OURS), task, LENGTH, 3, rows)
+    inputs = drawn(task, LENGTH, 3)
+    expected = reference.answers(inputs, "causal", "attention", rows)
+    assert reference.largest_error(first, expected) <= 1e-6
     assert worker.turn(0.0).calls == 1
-    assert worker.peak() >= first.returned_bytes
+    assert worker.peak().extra > 0
+    assert worker.peak().held is None
     worker.release()
     assert worker.prepared is None
 
 
-def test_the_seed_says_what_inputs_are():
-    first, again, other = (Inputs.drawn(small("gradient"), 9, x) for x in (1, 1, 2))
+def test_memory_is_beside_the_result():
+    def call():
+        output = np.ones(10**6, "uint8")
+        np.ones(3 * 10**6, "uint8")
+        return output
+
+    extra = HostCall(call, lambda output: [output]).peak(traced=True).extra
+    # The second array, and some hundred bytes of Python around both.
+    assert 3 * 10**6 <= extra <= 3 * 10**6 + 10**4
+
+
+def test_the_seed_determines_the_inputs():
+    first, again, other = (drawn(small("gradient"), 9, x) for x in (1, 1, 2))
     assert np.array_equal(first.cotangent, again.cotangent)
     assert not np.array_equal(first.query, other.query)
     assert first.query.shape == (2, 2, 9, 16)

@@ -1,4 +1,4 @@
-"""What follows from a run: ratios, goals, files, what changed."""
+"""Records of a run: ratios, goals, files, comparisons, tables and figures."""
 
 import json
 from dataclasses import replace
@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from linkern.bench import goals, records, tables
-from linkern.bench.curves import overtaken
+from linkern.bench import comparison, files, tables
+from linkern.bench.cpu import CPU
+from linkern.bench.figures import draw_run
+from linkern.bench.goals import outcomes
 from linkern.bench.machine import this_machine
-from linkern.bench.panels import draw_run
-from linkern.bench.peers import COPY, GEMM, OURS, PEERS
-from linkern.bench.race import Row
-from linkern.bench.runs import SOFTMAX, Run
-from linkern.bench.tasks import task_named
+from linkern.bench.peers import COPY, GEMM, SOFTMAX
+from linkern.bench.records import Row, Run
+from linkern.bench.scaling import overtaken
+from linkern.bench.tasks import OURS
 from linkern.bench.timing import Spread
 
 GEMM_SECONDS = 2 * 2048**3 / 100e9  # 100 GFLOP/s
@@ -25,8 +26,8 @@ def spread(seconds, noise=0.1, rounds=5):
 
 
 def row(task, length, name, seconds, **more):
-    found = None if seconds is None else spread(seconds, more.pop("noise", 0.1))
-    return Row(task, length, name, f"summary of {name}", 2, found, **more)
+    taken = None if seconds is None else spread(seconds)
+    return Row(task, length, name, f"summary of {name}", 2, taken, **more)
 
 
 def limits(task, length, scale=1.0):
@@ -37,7 +38,7 @@ def limits(task, length, scale=1.0):
 
 
 def run_of(*rows):
-    return Run(this_machine(), "abc", 2, 0, tuple(rows))
+    return Run(CPU, this_machine(), "abc", 0, tuple(rows), 2)
 
 
 def causal(length, ours, scale=1.0, **others):
@@ -66,7 +67,7 @@ def test_ratios_fractions_and_floors(run):
     ours = run.row("causal", 4096, OURS)
     theirs = run.row("causal", 4096, "torch-compile")
     assert run.ratio(theirs).median == 4
-    work = task_named("causal").operations(4096)
+    work = CPU.task("causal").operations(4096)
     # By definition: operations over time over the peak.
     assert run.fraction(ours).median == pytest.approx(work / 0.016 / 100e9)
     assert run.fraction(run.row("causal", 4096, SOFTMAX)) is None
@@ -106,21 +107,21 @@ def test_crossings():
 
 
 def verdicts(run):
-    return {(x.goal.quantity, x.length, x.peer): x for x in goals.outcomes(run)}
+    return {(x.goal.quantity, x.length, x.peer): x for x in outcomes(run)}
 
 
 def test_goals_are_met_or_missed_at_what_was_measured(run):
-    found = verdicts(run)
-    assert found["speed", 512, "torch-compile"].verdict == "missed"
-    assert found["speed", 1024, "torch-compile"].verdict == "met"
-    assert found["speed", 4096, SOFTMAX].verdict == "missed"  # 4x, 9x wanted
-    assert found["speed", 4096, ""].verdict == "not measured"  # ft was wrong
-    assert found["extra", 512, ""].met
-    assert found["exponent", None, ""].met
-    assert {length for _, length, _ in found} == {None, 512, 1024, 4096}
+    results = verdicts(run)
+    assert results["speed", 512, "torch-compile"].verdict == "missed"
+    assert results["speed", 1024, "torch-compile"].verdict == "met"
+    assert results["speed", 4096, SOFTMAX].verdict == "missed"  # 4x, 9x wanted
+    assert results["speed", 4096, ""].verdict == "not measured"  # ft was wrong
+    assert results["extra", 512, ""].verdict == "met"
+    assert results["exponent", None, ""].verdict == "met"
+    assert {length for _, length, _ in results} == {None, 512, 1024, 4096}
 
 
-def law_goals_are_met_on_the_right_side(outcomes):
+def law_goals_are_met_on_the_right_side(judged):
     """At the threshold it is met, a little beyond it is not."""
     for factor, verdict in ((1.0, "met"), (1.001, "missed")):
         rows = (
@@ -128,21 +129,21 @@ def law_goals_are_met_on_the_right_side(outcomes):
             *limits("decode-1", 512),
             *causal(4096, 0.001 * factor, ft_kernel=0.0022),
         )
-        found = {
+        results = {
             (x.goal.task, x.goal.whom): x.verdict
-            for x in outcomes(run_of(*rows))
+            for x in judged(run_of(*rows))
             if x.goal.quantity in ("seconds", "speed")
         }
-        assert found["decode-1", "the fastest peer"] == verdict
-        assert found["causal", "ft-kernel"] == verdict
+        assert results["decode-1", "the fastest peer"] == verdict
+        assert results["causal", "ft-kernel"] == verdict
 
 
 def always_met(run):
-    return [replace(x, value=x.goal.least or x.goal.most) for x in goals.outcomes(run)]
+    return [replace(x, value=x.goal.least or x.goal.most) for x in outcomes(run)]
 
 
 def test_goals_are_met_on_the_right_side():
-    law_goals_are_met_on_the_right_side(goals.outcomes)
+    law_goals_are_met_on_the_right_side(outcomes)
     with pytest.raises(AssertionError):
         law_goals_are_met_on_the_right_side(always_met)
 
@@ -154,9 +155,9 @@ def test_memory_goals_compare_with_the_least_of_the_others():
         row("gradient", 4096, "torch-loop-64", 1.0, extra_bytes=99),
         row("gradient", 4096, "ft", 1.0, extra_bytes=31),
     ]
-    found = verdicts(run_of(*rows))
-    assert found["saving", 4096, "torch-compile"].verdict == "missed"
-    assert found["saving", 4096, "ft"].verdict == "met"
+    results = verdicts(run_of(*rows))
+    assert results["saving", 4096, "torch-compile"].verdict == "missed"
+    assert results["saving", 4096, "ft"].verdict == "met"
 
 
 def test_one_head_is_compared_with_one_thread_of_ours():
@@ -165,14 +166,14 @@ def test_one_head_is_compared_with_one_thread_of_ours():
         row("one-head", 16384, "linkern-one-thread", 1.5),
         row("one-head", 16384, "torch-compile", 0.5),
     )
-    found = verdicts(run_of(*rows))
-    assert found["speed", 16384, "linkern-one-thread"].value == 1.5
+    results = verdicts(run_of(*rows))
+    assert results["speed", 16384, "linkern-one-thread"].value == 1.5
 
 
 def test_goals_name_tasks_and_peers_that_exist():
-    names = {peer.name for peer in PEERS}
-    for goal in goals.GOALS:
-        task = task_named(goal.task)
+    names = {peer.name for peer in CPU.peers}
+    for goal in CPU.goals:
+        task = CPU.task(goal.task)
         assert set(goal.lengths) <= set(task.lengths)
         assert set(goal.against) <= names
         assert (goal.least is None) + (goal.most is None) < 2
@@ -181,13 +182,13 @@ def test_goals_name_tasks_and_peers_that_exist():
 
 def test_a_run_is_the_same_after_reading_it_back(run, tmp_path):
     path = tmp_path / "run.json"
-    records.write_run(run, path)
-    assert records.read_run(path) == run
-    found = json.loads(path.read_text())
-    assert found["schema"] == records.SCHEMA
-    assert found["rows"][0]["fraction_of_gemm_peak"]["median"] > 0
-    assert found["tasks"]["causal"]["overtakes_softmax_at"] == 1024
-    assert {x["verdict"] for x in found["goals"]} == {"met", "missed", "not measured"}
+    files.write_run(run, path)
+    assert files.read_run(path, CPU) == run
+    written = json.loads(path.read_text())
+    assert written["schema"] == CPU.schema
+    assert written["rows"][0]["fraction_of_gemm_peak"]["median"] > 0
+    assert written["tasks"]["causal"]["overtakes_softmax_at"] == 1024
+    assert {x["verdict"] for x in written["goals"]} == {"met", "missed", "not measured"}
 
 
 @pytest.mark.parametrize(
@@ -197,11 +198,11 @@ def test_foreign_files_are_refused(tmp_path, text):
     path = tmp_path / "foreign.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=r"foreign\.json"):
-        records.read_run(path)
+        files.read_run(path, CPU)
 
 
-def law_only_what_is_beyond_noise_is_flagged(changes):
-    """The machine's own speed divides out; ranges that touch say nothing."""
+def law_only_changes_beyond_noise_are_flagged(changes):
+    """The machine's own speed divides out; touching ranges are no change."""
     old = run_of(*causal(512, 1.0))
     cases = [
         (run_of(*causal(512, 1.0)), ""),
@@ -216,45 +217,47 @@ def law_only_what_is_beyond_noise_is_flagged(changes):
 
 
 def without_the_machine(old, new):
-    return [replace(x, relative=None) for x in records.changes(old, new)]
+    return [replace(x, relative=None) for x in comparison.changes(old, new)]
 
 
 def by_medians(old, new):
-    found = records.changes(old, new)
-    exact = [Spread(x.relative.median, *[x.relative.median] * 2, 5) for x in found[:1]]
-    return [replace(x, relative=y) for x, y in zip(found, exact, strict=False)]
+    results = comparison.changes(old, new)
+    exact = [
+        Spread(x.relative.median, *[x.relative.median] * 2, 5) for x in results[:1]
+    ]
+    return [replace(x, relative=y) for x, y in zip(results, exact, strict=False)]
 
 
-def test_only_what_is_beyond_noise_is_flagged():
-    law_only_what_is_beyond_noise_is_flagged(records.changes)
+def test_only_changes_beyond_noise_are_flagged():
+    law_only_changes_beyond_noise_are_flagged(comparison.changes)
 
 
 @pytest.mark.parametrize("mutant", [without_the_machine, by_medians])
 def test_wrong_comparisons_are_caught(mutant):
     with pytest.raises(AssertionError):
-        law_only_what_is_beyond_noise_is_flagged(mutant)
+        law_only_changes_beyond_noise_are_flagged(mutant)
 
 
 def test_too_few_rounds_are_no_range():
     slow = Spread(9.0, 9.0, 9.0, 2)
     row_ = row("causal", 512, OURS, 1.0)
-    assert records.Change(row_, slow, slow).verdict == ""
-    assert records.Change(row_, slow, replace(slow, rounds=3)).verdict == "slower"
+    assert comparison.Change(row_, slow, slow).verdict == ""
+    assert comparison.Change(row_, slow, replace(slow, rounds=3)).verdict == "slower"
 
 
-def test_what_is_in_one_run_only_is_not_compared(run):
-    assert records.changes(run_of(*causal(2048, 1.0)), run) == ()
-    compared = {x.row.peer for x in records.changes(run, run)}
+def test_rows_of_one_run_only_are_not_compared(run):
+    assert comparison.changes(run_of(*causal(2048, 1.0)), run) == ()
+    compared = {x.row.peer for x in comparison.changes(run, run)}
     assert "ft" not in compared  # not timed
 
 
 def test_other_machines_are_named(run):
-    assert records.differences(run, run) == ()
+    assert comparison.differences(run, run) == ()
     other = replace(run.machine, processor="another", libraries={"numpy": "1"})
-    found = records.differences(replace(run, machine=other, threads=9), run)
-    assert len(found) == 3
-    assert "processor: another then" in found[0]
-    assert "threads: 9 then, 2 now" in found[-1]
+    results = comparison.differences(replace(run, machine=other, threads=9), run)
+    assert len(results) == 3
+    assert "processor: another then" in results[0]
+    assert "threads: 9 then, 2 now" in results[-1]
 
 
 def shown(*parts):
@@ -265,8 +268,8 @@ def shown(*parts):
     return captured.get()
 
 
-def test_tables_say_all(run):
-    text = shown(tables.task_table(run, task_named("causal")), tables.goals_table(run))
+def test_tables_show_all_numbers(run):
+    text = shown(tables.task_table(run, CPU.task("causal")), tables.goals_table(run))
     for word in ("16 (14.4-17.6) ms", "100 GFLOP/s", "10 GB/s", "~8.0 MiB", "wrong"):
         assert word in text
     for word in ("met", "missed", "not measured", "4.00x (torch-compile)"):
@@ -279,7 +282,7 @@ def test_tables_say_all(run):
 
 def test_noise_is_marked():
     noisy = run_of(row("causal", 512, OURS, 1.0, foreign=0.5), *limits("causal", 512))
-    assert " s !" in shown(tables.task_table(noisy, task_named("causal")))
+    assert " s !" in shown(tables.task_table(noisy, CPU.task("causal")))
     assert any("more than 8 %" in line for line in tables.notes(noisy))
     assert tables.goals_table(run_of()) is None
 

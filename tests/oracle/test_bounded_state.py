@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkern import oracle
-from linkern.testing.kernels.mutants.arithmetic import rounded_to
+from linkern.testing.kernels.assembly import rounded_to
 
 STATE_IN_BFLOAT16 = oracle.Precisions(
     "float32", state="bfloat16", normalizer="bfloat16"

@@ -1,4 +1,4 @@
-"""The run on a GPU, without one: each part ends as it ends, whatever the others do."""
+"""Tests of `gpu_run.py` without a GPU: parts run and fail independently."""
 
 import importlib
 import json
@@ -26,11 +26,11 @@ def python(tool, name, text, **more):
     return tool.Part(name, (sys.executable, "-c", text), **more)
 
 
-def ran(tool, folder, *parts, known=lambda name: None):
-    return tool.run_all(parts, folder, HERE, known)
+def ran(tool, folder, *parts, which=lambda name: None):
+    return tool.run_all(parts, folder, HERE, which)
 
 
-def test_one_failure_keeps_nobody_from_running(tool, tmp_path):
+def test_a_failure_does_not_stop_other_parts(tool, tmp_path):
     summary = ran(
         tool,
         tmp_path,
@@ -56,17 +56,17 @@ def test_one_failure_keeps_nobody_from_running(tool, tmp_path):
     assert lines[-1].split()[:2] == ["works", "well"]
 
 
-def test_what_is_missing_is_no_failure_but_nothing_is_no_success(tool, tmp_path):
+def test_a_missing_program_does_not_fail_unless_nothing_runs(tool, tmp_path):
     absent = tool.Part("watched", ("x",), needs="x")
     assert ran(tool, tmp_path, python(tool, "works", ""), absent).good
     assert not ran(tool, tmp_path, absent).good
     there = python(tool, "watched", "", needs="x")
-    assert ran(tool, tmp_path, there, known=lambda name: name).good
+    assert ran(tool, tmp_path, there, which=lambda name: name).good
 
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_commands_are_understood(tool, tmp_path, quick):
-    """Every option of every command is one that it has."""
+    """Every option of every command exists."""
     parts = tool.parts(tmp_path, quick=quick)
     names = [part.name for part in parts]
     assert len(set(names)) == len(names)
@@ -118,9 +118,9 @@ def test_small_calls_are_right_on_numpy_and_a_wrong_one_is_noticed(tool):
             continue
         seen.add(name.partition(",")[0])
         exact = call(**{key: x.astype(np.float64) for key, x in given.items()})
-        found = call(**given)
+        results = call(**given)
         limit = small.TOLERANCE[given["query"].dtype.name]
-        worst = [small.error(x, y) for x, y in zip(found, exact, strict=True)]
+        worst = [small.error(x, y) for x, y in zip(results, exact, strict=True)]
         assert max(worst) <= limit, name
-        assert small.error(np.roll(found[0], 1, axis=-1), exact[0]) > limit
+        assert small.error(np.roll(results[0], 1, axis=-1), exact[0]) > limit
     assert {"linear_attention", "gla", "vjp of simple_gla"} <= seen

@@ -15,8 +15,8 @@ from cuda_instances import Instance, instances
 from linkern.kernels.cuda.sources import source
 
 TOOLS = Path(__file__).parents[2] / "tools"
-KERNEL = "additive: twice<float, 3>"
-ONE = Instance("additive", "twice<float, 3>", 128, 1000)
+KERNEL = "chunk_fwd_simt: twice<float, 3>"
+ONE = Instance("chunk_fwd_simt", "twice<float, 3>", 128, 1000)
 NEEDS = {"registers": 40, "stack": 0, "spilled": 0, "static": 64}
 NEEDS |= {"threads": 128, "dynamic": 1000}
 TARGETS = ("sm_80", "sm_90", "sm_100")
@@ -35,7 +35,7 @@ def found_with(**changes):
 
 
 def record_with(tool, **changes):
-    text = {"additive": tool.kernel_budgets.digest("additive")}
+    text = {"chunk_fwd_simt": tool.kernel_budgets.digest("chunk_fwd_simt")}
     return {"compiler": "13.0", "texts": text, "targets": found_with(**changes)}
 
 
@@ -74,12 +74,12 @@ def test_kernels_come_and_go_only_with_a_record(tool):
     other = ONE._replace(kernel="twice<float, 4>")
     lines, good = checked(tool, record_with(tool), found_with(), [ONE, other])
     assert not good
-    assert "sm_90: additive: twice<float, 4>: not recorded" in lines
+    assert "sm_90: chunk_fwd_simt: twice<float, 4>: not recorded" in lines
     recorded = record_with(tool)
-    recorded["targets"]["sm_90"]["additive: once"] = dict(NEEDS)
+    recorded["targets"]["sm_90"]["chunk_fwd_simt: once"] = dict(NEEDS)
     lines, good = checked(tool, recorded, found_with())
     assert not good
-    assert "sm_90: additive: once: recorded, and never launched" in lines
+    assert "sm_90: chunk_fwd_simt: once: recorded, and never launched" in lines
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_another_text_or_compiler_is_to_be_recorded(tool):
     lines, good = checked(tool, recorded, found_with(), compiler="13.1")
     assert not good
     assert "recorded with NVRTC 13.0, this is 13.1" in lines
-    recorded["texts"]["additive"] = "another"
+    recorded["texts"]["chunk_fwd_simt"] = "another"
     lines, good = checked(tool, recorded, found_with())
     assert not good
-    assert "additive: not the text that was recorded" in lines
+    assert "chunk_fwd_simt: not the text that was recorded" in lines
 
 
 def test_a_comment_is_no_other_text(tool, monkeypatch):
@@ -140,7 +140,7 @@ def test_few_kernels_have_all_pairs(tool):
                 if name.startswith("f<")
             )
     assert {"g<1>", "h"} <= set(few)
-    nested = [f"w<Cut<{x}>, {y}>" for x in ("1, 2", "3, 4") for y in "abc"]
+    nested = [f"w<TileShape<{x}>, {y}>" for x in ("1, 2", "3, 4") for y in "abc"]
     assert covering(nested, 2) == nested
     assert len(covering(nested, 1)) == 3
     assert len(few) < len(names) // 2
@@ -149,7 +149,7 @@ def test_few_kernels_have_all_pairs(tool):
 
 def test_every_kernel_that_is_written_can_be_launched():
     launched = {(one.file, one.kernel.partition("<")[0]) for one in instances()}
-    name = re.compile(r"__global__[^{;]*?(\w+)\([^()]+ of\)\s*{")
+    name = re.compile(r"__global__[^{;]*?(\w+)\([^()]+ params\)\s*{")
     written = {
         (path.name.removesuffix(".cu"), kernel)
         for path in (files("linkern.kernels.cuda") / "src").iterdir()
@@ -165,20 +165,20 @@ def test_the_record_is_of_the_kernels_of_today(tool):
     assert checked(tool, recorded, {}, instances()) == ([], True)
 
 
-def test_what_is_still_true_is_not_compiled_again(tool, monkeypatch):
+def test_what_is_current_is_not_compiled_again(tool, monkeypatch):
     budgets = tool.kernel_budgets
     monkeypatch.setattr(tool.nvrtc, "version", lambda: "13.0")
     monkeypatch.setattr(budgets, "nvrtc", tool.nvrtc)
     recorded = record_with(tool)
-    known = budgets.still_true(recorded, [ONE])
+    known = budgets.current(recorded, [ONE])
     assert known == recorded["targets"]
     wider = ONE._replace(shared=2000)
     found = budgets.measured([wider], budgets.RECORDED, known=known)
     assert found == found_with(dynamic=2000)
-    recorded["texts"]["additive"] = "another"
-    assert budgets.still_true(recorded, [ONE]) == {target: {} for target in TARGETS}
+    recorded["texts"]["chunk_fwd_simt"] = "another"
+    assert budgets.current(recorded, [ONE]) == {target: {} for target in TARGETS}
     recorded["compiler"] = "12.9"
-    assert budgets.still_true(recorded, [ONE]) == {}
+    assert budgets.current(recorded, [ONE]) == {}
 
 
 def test_a_record_is_read_as_it_was_written(tool):
@@ -192,16 +192,16 @@ def test_a_record_is_read_as_it_was_written(tool):
 @pytest.fixture
 def cheapest():
     """A kernel that takes less than a second to compile."""
-    return "additive_forward<float, float, IDENTITY, false, false>"
+    return "chunk_fwd_simt<float, float, IDENTITY, false, false>"
 
 
 def test_a_kernel_made_to_spill_is_reported(tool, nvrtc, cheapest):
     recorded = json.loads(tool.kernel_budgets.FILE.read_text())
-    text = source("additive")
+    text = source("chunk_fwd_simt")
     kernel = next(one for one in instances() if one.kernel == cheapest)
     asked = {"threads": kernel.threads, "dynamic": kernel.shared}
     needs = tool.nvrtc.compiled(text, "sm_90", [cheapest])[cheapest]
-    called = f"additive: {cheapest}"
+    called = f"chunk_fwd_simt: {cheapest}"
     found = {"sm_90": {called: {**needs._asdict(), **asked}}}
     assert checked(tool, recorded, found, instances()) == ([], True)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linkern.testing.kernels.correct import CORRECT
-from linkern.testing.kernels.mutants import FAULTY
+from tests.testing.linear_kernels import CORRECT, FAULTY
 
 TOOLS = Path(__file__).parents[2] / "tools"
 DUE = np.linspace(0.5, 2.5, 240, dtype=np.float32).reshape(2, 3, 10, 4)

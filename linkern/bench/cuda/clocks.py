@@ -1,110 +1,134 @@
-"""Time as the GPU itself takes it: between two events, of a graph if there is one.
+"""CUDA events: the time that a GPU itself takes, for a graph if there is one.
 
 The host's clock would time the launches. A graph is launched at once, however many
-kernels it has; what cannot be captured is launched call by call, and is said to be.
+kernels it has; a call that cannot be captured is launched repeatedly instead.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, Protocol
 
-__all__ = ["Clock", "CuPyClock", "Taken", "TorchClock", "timed"]
+from numpy.typing import NDArray
 
-# Seconds that lie between two events at least, and how often a short graph is played.
-_LEAST, _MOST = 0.02, 1000
+from linkern.bench.clocks import Peak, Turn
 
+__all__ = ["Clock", "CuPyClock", "DeviceCalls", "TorchClock"]
+
+Real = NDArray[Any]
 Call = Callable[[], Any]
+
+# Seconds between two events at least, and the most launches of a short graph.
+_LEAST_BETWEEN_EVENTS, _MOST_LAUNCHES = 0.02, 1000
 
 
 class Clock(Protocol):
     """A stream of a GPU, and its time."""
 
     def run(self, call: Call) -> Any:
-        """Call on the stream, wait for it, and return what was returned."""
+        """Call on the stream, wait for it, and return its result."""
 
     def captured(self, call: Call) -> Call:
-        """Return what plays again all that a call launches."""
+        """Return a function that launches again all that a call launches."""
 
     def seconds(self, call: Call) -> float:
         """Return the time between two events around a call."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What was timed.
+class DeviceCalls:
+    """Calls on a GPU, timed in turns by its own clock.
 
-    Parameters
-    ----------
-    seconds : tuple of float
-        Of one call, sample by sample.
-    by : str
-        "graph", or "events" and why there was no graph.
+    They are the same on different arrays, so that no cache holds the inputs of the next
+    one, and do not wait. `answer` is that of `Prepared`.
     """
 
-    seconds: tuple[float, ...]
-    by: str
+    def __init__(
+        self,
+        clock: Clock,
+        calls: Sequence[Call],
+        answer: Callable[[list[int]], list[Real]],
+    ) -> None:
+        self.clock, self.calls, self.answer = clock, tuple(calls), answer
+        self._by = ""
+        self._play: Call = self._rotation
+        self._results: list[Any] = [None] * len(self.calls)
+        self._count = 1
+
+    def _rotation(self) -> None:
+        for i, call in enumerate(self.calls):
+            # Freed first, so that each call has the same memory.
+            self._results[i] = None
+            self._results[i] = call()
+
+    def _capture(self) -> None:
+        clock = self.clock
+        for _ in range(2):  # compiles, tunes, and fills the memory pool
+            clock.run(self._rotation)
+        try:
+            self._play, self._by = clock.captured(self._rotation), "graph"
+            clock.run(self._play)
+        except Exception as error:  # whatever a library raises while it is captured
+            self._play = self._rotation
+            self._by = f"events: no graph, {type(error).__name__}"
+            clock.run(self._play)
+        least = _LEAST_BETWEEN_EVENTS / _MOST_LAUNCHES
+        seconds = max(clock.seconds(self._play), least)
+        self._count = min(_MOST_LAUNCHES, math.ceil(_LEAST_BETWEEN_EVENTS / seconds))
+
+    def turn(self, window: float) -> Turn:  # noqa: ARG002 -- events set their own
+        """Return the time of one call between two events; the first turn captures."""
+        if not self._by:
+            self._capture()
+
+        def several() -> None:
+            for _ in range(self._count):
+                self._play()
+
+        count = self._count * len(self.calls)
+        return Turn(self.clock.seconds(several) / count, count, by=self._by)
+
+    def peak(self, *, traced: bool) -> Peak:  # noqa: ARG002 -- pools hide it
+        """Return that the memory is unknown."""
+        return Peak(None)
 
 
-def timed(clock: Clock, calls: Sequence[Call], rounds: int) -> Taken:
-    """Time calls in turns.
+class _StreamClock:
+    """A stream of a library: the two below differ in their names of the same things."""
 
-    Parameters
-    ----------
-    clock : Clock
-        Where they run.
-    calls : sequence of callable
-        The same on different arrays, so that no cache holds what the next one needs.
-    rounds : int
-        How many samples.
+    _stream: Any
 
-    Returns
-    -------
-    Taken
-        Of one call.
-    """
-    kept: list[Any] = [None] * len(calls)
+    def _current(self) -> AbstractContextManager[Any]:
+        raise NotImplementedError
 
-    def rotation() -> None:
-        for i, call in enumerate(calls):
-            kept[i] = None  # its memory first, so that each has always the same
-            kept[i] = call()
+    def run(self, call: Call) -> Any:
+        """Call on the stream, wait for it, and return its result."""
+        with self._current():
+            result = call()
+        self._stream.synchronize()
+        return result
 
-    for _ in range(2):  # compiles, tunes, and fills the pool of memory
-        clock.run(rotation)
-    try:
-        play, by = clock.captured(rotation), "graph"
-        clock.run(play)
-    except Exception as error:  # whatever a library raises while it is captured
-        play, by = rotation, f"events: no graph, {type(error).__name__}"
-        clock.run(rotation)
-    count = min(_MOST, math.ceil(_LEAST / max(clock.seconds(play), _LEAST / _MOST)))
-
-    def several() -> None:
-        for _ in range(count):
-            play()
-
-    found = [clock.seconds(several) / count / len(calls) for _ in range(rounds)]
-    return Taken(tuple(found), by)
+    def _between(self, start: Any, stop: Any, call: Call) -> None:
+        with self._current():
+            start.record()
+            call()
+            stop.record()
+        stop.synchronize()
 
 
-class CuPyClock:
+class CuPyClock(_StreamClock):
     """A stream of CuPy."""
 
     def __init__(self) -> None:
         self._cuda = import_module("cupy").cuda
         self._stream = self._cuda.Stream(non_blocking=True)
 
-    def run(self, call: Call) -> Any:
-        """Call on the stream, wait for it, and return what was returned."""
-        with self._stream:
-            found = call()
-        self._stream.synchronize()
-        return found
+    def _current(self) -> AbstractContextManager[Any]:
+        stream: AbstractContextManager[Any] = self._stream
+        return stream
 
     def captured(self, call: Call) -> Call:
-        """Return what plays again all that a call launches."""
+        """Return a function that launches again all that a call launches."""
         with self._stream:
             self._stream.begin_capture()
             try:
@@ -117,32 +141,25 @@ class CuPyClock:
     def seconds(self, call: Call) -> float:
         """Return the time between two events around a call."""
         start, stop = self._cuda.Event(), self._cuda.Event()
-        with self._stream:
-            start.record()
-            call()
-            stop.record()
-        stop.synchronize()
+        self._between(start, stop, call)
         return float(self._cuda.get_elapsed_time(start, stop)) / 1e3
 
 
-class TorchClock:
+class TorchClock(_StreamClock):
     """A stream of PyTorch."""
 
     def __init__(self) -> None:
         self._cuda = import_module("torch").cuda
         self._stream = self._cuda.Stream()
 
-    def run(self, call: Call) -> Any:
-        """Call on the stream, wait for it, and return what was returned."""
-        with self._cuda.stream(self._stream):
-            found = call()
-        self._stream.synchronize()
-        return found
+    def _current(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._cuda.stream(self._stream)
+        return context
 
     def captured(self, call: Call) -> Call:
-        """Return what plays again all that a call launches.
+        """Return a function that launches again all that a call launches.
 
-        On the same stream as everything else: gradients run where values did.
+        The stream is that of everything else: gradients run where values did.
         """
         graph = self._cuda.CUDAGraph()
         with self._cuda.graph(graph, stream=self._stream):
@@ -153,9 +170,5 @@ class TorchClock:
     def seconds(self, call: Call) -> float:
         """Return the time between two events around a call."""
         start, stop = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        with self._cuda.stream(self._stream):
-            start.record()
-            call()
-            stop.record()
-        stop.synchronize()
+        self._between(start, stop, call)
         return float(start.elapsed_time(stop)) / 1e3

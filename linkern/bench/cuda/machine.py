@@ -1,4 +1,4 @@
-"""The GPU that a measurement was made on, or why there is none."""
+"""The GPU of a run, or an error that says why there is none."""
 
 import platform
 import subprocess
@@ -27,31 +27,20 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A GPU, and what runs on it.
-
-    Parameters
-    ----------
-    name, driver : str
-        Of the GPU, and the version of its driver; empty if not known.
-    runtime : int
-        Version of CUDA that CuPy uses, as CUDA writes it.
-    processors, memory, cache : int
-        Multiprocessors; bytes of memory, and of the last cache before it.
-    system, python, linkern : str
-        Names and versions.
-    libraries : dict of str to str
-        Version of each that is installed.
-    """
+    """A GPU, its driver, and the libraries beside it."""
 
     name: str
     driver: str
+    # Version of CUDA that CuPy uses, as CUDA writes it.
     runtime: int
+    # Multiprocessors; bytes of memory and of the L2 cache.
     processors: int
     memory: int
     cache: int
     system: str
     python: str
     linkern: str
+    # Versions of those that are installed.
     libraries: dict[str, str]
 
     def lines(self) -> tuple[str, ...]:
@@ -66,13 +55,7 @@ class Accelerator:
 
 
 def require_device() -> Any:
-    """Return CuPy.
-
-    Raises
-    ------
-    UsageError
-        If there is no CuPy, or no GPU that it finds.
-    """
+    """Return CuPy; raise `UsageError` if there is none, or no GPU that it finds."""
     if find_spec("cupy") is None:
         msg = (
             "this needs CuPy; run `python -m pip install 'linkern[cuda13]'`, or "
@@ -87,22 +70,16 @@ def require_device() -> Any:
 
 
 def this_device() -> Accelerator:
-    """Return the current device of CuPy.
-
-    Raises
-    ------
-    UsageError
-        As `require_device`.
-    """
+    """Return the current device of CuPy; raise `UsageError` if there is none."""
     cuda = require_device().cuda
-    found = cuda.runtime.getDeviceProperties(cuda.Device().id)
+    properties = cuda.runtime.getDeviceProperties(cuda.Device().id)
     return Accelerator(
-        name=found["name"].decode(),
+        name=properties["name"].decode(),
         driver=_driver(),
         runtime=int(cuda.runtime.runtimeGetVersion()),
-        processors=int(found["multiProcessorCount"]),
-        memory=int(found["totalGlobalMem"]),
-        cache=int(found["l2CacheSize"]),
+        processors=int(properties["multiProcessorCount"]),
+        memory=int(properties["totalGlobalMem"]),
+        cache=int(properties["l2CacheSize"]),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         linkern=__version__,

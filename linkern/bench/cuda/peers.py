@@ -1,97 +1,72 @@
-"""Who takes part on a GPU, as data: linkern, kernels of others, plain PyTorch."""
+"""Peers on a GPU: linkern, FLA's kernels, plain PyTorch, and copying as the limit."""
 
 from typing import Any
 
-from linkern.bench.peers import COPY, OURS, Peer
+from linkern.bench.peers import COPY, SOFTMAX, Peer
+from linkern.bench.tasks import OURS
 
-__all__ = ["LIMIT", "PEERS", "peer_named"]
+__all__ = ["LIMIT", "PEERS"]
 
 _ALL = ("bfloat16", "float16", "float32")
 _KINDS = ("causal", "gradient", "decode")
 
 
-def _fla(name: str, summary: str, function: str, *kinds: str, **more: Any) -> Peer:
+def _cupy(name: str, summary: str, prepare: str, **more: Any) -> Peer:
+    prepare, more = f"cuda.cupy_peers:{prepare}", {"longest": None, **more}
+    return Peer(name, summary, prepare, _KINDS, ("cupy",), dtypes=_ALL, **more)
+
+
+def _torch(name: str, summary: str, prepare: str, *kinds: str, **more: Any) -> Peer:
+    more = {"needs": ("torch",), "dtypes": _ALL, **more}
+    return Peer(name, summary, f"cuda.torch_peers:{prepare}", kinds, **more)
+
+
+def _fla(name: str, summary: str, prepare: str, *kinds: str, **more: Any) -> Peer:
     needs = ("torch", "triton", "fla")
-    return Peer(name, summary, f"torch_forms:{function}", kinds, needs, **more)
+    return _torch(name, f"FLA, {summary}", prepare, *kinds, needs=needs, **more)
 
 
-LIMIT = Peer(
-    COPY,
-    "the limit: copying 1 GiB, CuPy",
-    "own:copy",
-    _KINDS,
-    ("cupy",),
-    dtypes=_ALL,
-    meaning="limit",
-    longest=None,
-)
+LIMIT = _cupy(COPY, "the limit: copying 1 GiB, CuPy", "copy", meaning="limit")
 
 PEERS = (
-    Peer(OURS, "linkern", "own:prepare", _KINDS, ("cupy",), dtypes=_ALL, longest=None),
+    _cupy(OURS, "linkern", "prepare"),
     *(
         _fla(
             f"fla-{form}",
-            f"FLA, {form}_linear_attn with elu(x) + 1 and sums of weights",
+            f"{form}_linear_attn with elu(x) + 1 and sums of weights",
             "fla",
             "causal",
             "gradient",
             options={"form": form},
-            dtypes=_ALL,
         )
         for form in ("chunk", "fused_chunk")
     ),
     _fla(
         "fla-kernel",
-        "FLA, chunk_linear_attn alone: no features, no sums of weights",
+        "chunk_linear_attn alone: no features, no sums of weights",
         "fla_kernel",
         "causal",
-        dtypes=_ALL,
         meaning="sums",
     ),
     _fla(
         "fla-recurrent",
-        "FLA, fused_recurrent_linear_attn alone: no features, no sums of weights",
+        "fused_recurrent_linear_attn alone: no features, no sums of weights",
         "fla_steps",
         "decode",
-        dtypes=_ALL,
         meaning="sums",
     ),
-    Peer(
+    _torch(
         "torch-loop",
         "torch, a loop over chunks of 64, memory in float32",
-        "torch_forms:loop",
-        ("causal", "gradient"),
-        ("torch",),
-        {"size": 64},
-        dtypes=_ALL,
+        "loop",
+        "causal",
+        "gradient",
+        options={"size": 64},
     ),
-    Peer(
-        "torch-in-place",
-        "torch, baddbmm_ on the memory",
-        "torch_forms:steps",
-        ("decode",),
-        ("torch",),
-        dtypes=_ALL,
-    ),
-    Peer(
-        "torch-sdpa",
-        "softmax, torch SDPA",
-        "torch_forms:softmax",
-        ("causal",),
-        ("torch",),
-        dtypes=_ALL,
+    _torch("torch-in-place", "torch, baddbmm_ on the memory", "steps", "decode"),
+    _torch(
+        *(SOFTMAX, "softmax, torch SDPA", "softmax", "causal"),
         meaning="softmax",
         longest=16384,
     ),
 )
-
-
-def peer_named(name: str) -> Peer | None:
-    """Return the peer of a name, or None.
-
-    Examples
-    --------
-    >>> peer_named("torch-sdpa").meaning
-    'softmax'
-    """
-    return next((peer for peer in (*PEERS, LIMIT) if peer.name == name), None)

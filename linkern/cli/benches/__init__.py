@@ -1,6 +1,6 @@
-"""``linkern bench``: measure, on this machine, beside whatever else is installed."""
+"""``linkern bench``: measure on this machine, beside whatever else is installed."""
 
-from linkern.cli.benches.forms import bench
+from linkern.cli.benches.command import bench
 from linkern.cli.benches.generation import generation
 
 __all__ = ["bench"]

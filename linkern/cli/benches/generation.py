@@ -1,4 +1,4 @@
-"""``linkern bench generation``: what generating costs, token by token."""
+"""``linkern bench generation``: the cost of generating, token by token."""
 
 import sys
 from dataclasses import replace
@@ -7,23 +7,24 @@ from typing import Any
 import click
 from rich.console import Console
 
-from linkern.bench import contestants, models
-from linkern.bench.generation import Contestant, Measured, measure
+from linkern.bench.figures import draw_generation, require_matplotlib
+from linkern.bench.generation import LENGTHS, generation_suite
+from linkern.bench.generation.results import write_json
+from linkern.bench.generation.tables import generation_notes, published_table
 from linkern.bench.machine import this_machine
-from linkern.bench.plotting import plot, require_matplotlib
-from linkern.bench.report import Report, quoted_table, write_json
-from linkern.bench.timing import Schedule
-from linkern.cli.benches.showing import progress, say
+from linkern.bench.peers import Peer
+from linkern.bench.records import Row, Run
+from linkern.bench.runner import run
+from linkern.bench.suites import Suite
+from linkern.bench.tables import task_table
+from linkern.bench.worker import LocalWorker
+from linkern.cli.benches.measuring import named
+from linkern.cli.benches.terminal import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
 from linkern.testing import UsageError
 from linkern.testing.report import terminal
 
 __all__ = ["generation"]
-
-LENGTHS = (784, 3072, 16384)
-QUICK_LENGTHS = (196, 784)
-ALONE = "attention alone: generating with one layer, 8 heads of 32, batch 1, float32"
-WHOLE = "whole models: NumPy, {depth} layers, 8 heads of 32, batch 1, float32"
 
 
 @click.command()
@@ -65,68 +66,56 @@ def generation(**options: Any) -> None:
     try:
         if options["plot_path"] is not None:
             require_matplotlib()
-        seed, depth, quick = options["seed"], options["depth"], options["quick"]
-        settings = _chosen(
-            {
-                ALONE: contestants.attention_alone(seed=seed),
-                WHOLE.format(depth=depth): models.whole_models(depth=depth, seed=seed),
-            },
-            options["names"],
-        )
-        lengths = sorted({*options["lengths"]}) or (QUICK_LENGTHS if quick else LENGTHS)
-        load = this_machine().load  # of others, before ours
-        reports = []
-        for setting, racing in settings.items():
-            measured = _measured(racing, tuple(lengths), quick=quick)
-            reports.append(Report(setting, racing[0].name, measured))
-        machine = replace(this_machine(), load=load)
-        for line in machine.lines():
-            say(console, line)
-        for report in reports:
-            console.print(report.table())
-            for line in report.notes():
-                say(console, line)
-        console.print(quoted_table())
+        suite = generation_suite(options["depth"], options["seed"])
+        result = _measured(suite, _chosen(suite, options["names"]), options)
+        say(console, *result.machine.lines())
+        for task in result.tasks():
+            console.print(task_table(result, task))
+            say(console, *generation_notes(result, task))
+        console.print(published_table())
         if options["json_path"] is not None:
-            write_json(machine, reports, options["json_path"])
+            write_json(result, options["json_path"])
         if options["plot_path"] is not None:
-            plot(reports, options["plot_path"])
+            draw_generation(result, options["plot_path"])
     except (UsageError, ImportError, OSError, ValueError) as error:
         # OSError, ValueError: files that cannot be written; the table is printed.
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
 
 
-def _chosen(
-    known: dict[str, tuple[Contestant, ...]], names: tuple[str, ...]
-) -> dict[str, tuple[Contestant, ...]]:
-    """Return the settings in which somebody was named, each with its first one."""
-    if not names:
-        return known
-    all_names = [c.name for racing in known.values() for c in racing]
-    for name in names:
-        if name not in all_names:
-            known_ = ", ".join(all_names)
-            msg = f'--contestant must be one of {known_}, got "{name}".'
-            raise UsageError(msg)
-    return {
-        setting: tuple(c for c in racing if c is racing[0] or c.name in names)
-        for setting, racing in known.items()
-        if any(c.name in names for c in racing)
+def _chosen(suite: Suite, names: tuple[str, ...]) -> list[Peer]:
+    """Return the named peers, and the baseline of every setting that has one."""
+    named("--contestant", names, [peer.name for peer in suite.peers])
+    baselines = {
+        task.name: task.baseline
+        for task in suite.tasks
+        for peer in suite.peers
+        if task.name in (peer.tasks or ()) and (not names or peer.name in names)
     }
+    chosen = {*names, *baselines.values()}
+    return [peer for peer in suite.peers if not names or peer.name in chosen]
 
 
-def _measured(
-    contestants: tuple[Contestant, ...], lengths: tuple[int, ...], *, quick: bool
-) -> tuple[Measured, ...]:
-    """Measure under a line that says what is running."""
-    schedule = Schedule(rounds=5, budget=0.4, window=0) if quick else Schedule()
-    samples = 6 if quick else 12
+def _measured(suite: Suite, peers: list[Peer], options: dict[str, Any]) -> Run:
+    """Measure in this process, under a line of progress."""
+    quick, load = options["quick"], this_machine().load  # of others, before ours
+    rows: list[Row] = []
     with progress() as show:
-        return measure(
-            contestants,
-            lengths,
-            schedule,
-            samples=samples,
-            progress=lambda name, length: show(f"{name}, {length} tokens"),
-        )
+        for part in run(
+            [
+                (
+                    replace(task, samples=6) if quick else task,
+                    sorted({*options["lengths"]})
+                    or (task.quick if quick else task.lengths),
+                )
+                for task in suite.tasks
+            ],
+            peers,
+            suite.quick_schedule if quick else suite.schedule,
+            seed=options["seed"],
+            progress=show,
+            start=LocalWorker,
+        ):
+            rows += [row for row in part if row.seconds is not None]  # not too long
+    machine = replace(this_machine(), load=load)
+    return Run(suite, machine, "", options["seed"], tuple(rows))

@@ -6,17 +6,15 @@ from typing import Any
 
 from linkern.autodiff.tape import joint, raw
 from linkern.core.recurrence import Terms
-from linkern.kernels.cuda import attend as forward
-from linkern.kernels.cuda import backward
+from linkern.kernels.cuda import backward, forward
 from linkern.kernels.cuda.launch import device_of
-from linkern.kernels.cuda.plan.recurrent import recurrent
 from linkern.typing import Array
 
 __all__ = ["attend", "recurrence"]
 
 
 def attend(*arrays: Any, **options: Any) -> tuple[Any, Any, Any]:
-    """Call `kernels.cuda.attend.attend` on the device of the arrays, traced or not."""
+    """Call `kernels.cuda.forward.attend` on the device of the arrays, traced or not."""
     device = device_of(*arrays)
     if device is None:
         msg = "kernels need arrays of CuPy"
@@ -52,4 +50,4 @@ def recurrence(
         return output, last
     if of.transpose_state or any(raw(x) is not x for x in arrays):
         return None
-    return recurrent(device, memory, of)
+    return forward.recurrent(device, memory, of)

@@ -1,7 +1,6 @@
-"""Where kernels run: a launch as data, and CuPy as the device that takes it.
+"""Launches as data, and devices that run them: CuPy here, the emulator in the tests.
 
-The emulator of the tests is another device; whoever plans launches does not know which
-one it has.
+Planners do not know which device they plan for.
 """
 
 from collections.abc import Callable
@@ -14,31 +13,31 @@ from linkern.kernels.cuda.sources import source
 
 __all__ = ["Array", "CuPyDevice", "Device", "Launch", "device_of"]
 
-# Of CuPy, or of NumPy in the emulator: what both have in common.
+# An array of CuPy, or of NumPy in the emulator.
 Array: TypeAlias = Any
 
-# Bytes of shared memory that a block may have without asking for more.
-_UNASKED = 48 << 10
-_MOST_BLOCKS = (1 << 31) - 1
+# Bytes of shared memory that a block may have without an opt-in.
+_SHARED_WITHOUT_OPT_IN = 48 << 10
+_MAX_BLOCKS = (1 << 31) - 1
 
 
 class Launch(NamedTuple):
-    """One kernel, all blocks of it along one axis of the grid.
+    """One launch of a kernel on a grid of one axis.
 
     Parameters
     ----------
     file : str
-        Where it is written: ``file.cu``.
+        Source file, without ``.cu``.
     kernel : str
-        Its name, with the arguments of its template.
+        Name, with template arguments.
     blocks, threads : int
-        How many, and of how many threads each.
+        Blocks of the grid, threads of a block.
     shared : int
-        Bytes of shared memory of a block.
+        Bytes of dynamic shared memory of a block.
     parameters : ndarray of shape ()
-        Its only argument: a record of NumPy, laid out as the struct in C.
+        The only argument: a NumPy record with the layout of the struct in C.
     holds : tuple of array
-        What must not be freed before it runs, though only addresses of it are used.
+        Arrays that must not be freed before the launch, which has only addresses.
     """
 
     file: str
@@ -51,47 +50,44 @@ class Launch(NamedTuple):
 
 
 class Device(Protocol):
-    """What launches need beside arrays, which behave as NumPy's do.
+    """A device that allocates arrays with the interface of NumPy and runs launches.
 
     Attributes
     ----------
     library : str
-        Whose arrays they are, as users import it.
+        Module whose arrays it takes, as users import it.
     """
 
     library: str
 
     @property
     def multiprocessors(self) -> int:
-        """How many blocks run at once, at least."""
+        """Number of multiprocessors: so many blocks run at once, at least."""
 
     @property
     def shared(self) -> int:
-        """How many bytes of shared memory a block may have."""
+        """Bytes of shared memory that a block may have."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return a new array of it, in C order."""
+        """Return a new array in C order, uninitialised."""
 
     def address(self, x: Array) -> int:
-        """Return where the first entry of an array lies."""
+        """Return the address of the first entry of an array."""
 
     def launch(self, launch: Launch) -> None:
-        """Run a kernel, after everything that was launched before."""
+        """Run a kernel after all earlier launches."""
 
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
-        """Return what launches again all that `work` would launch, and only that.
-
-        Nothing is launched while it is recorded.
-        """
+        """Record the launches of `work` without running them; return what replays."""
 
 
 class CuPyDevice:
-    """A GPU, and whichever stream is current on it when something is launched.
+    """A GPU; launches go to its current stream.
 
     Parameters
     ----------
     number : int, optional
-        Its number among those that CUDA sees. Default: that of the current one.
+        Device number of CUDA. Default: that of the current device.
     """
 
     library = "cupy"
@@ -106,15 +102,15 @@ class CuPyDevice:
 
     @property
     def multiprocessors(self) -> int:
-        """How many there are: that many blocks run at once at least."""
-        found: int = self._device.attributes["MultiProcessorCount"]
-        return found
+        """Number of multiprocessors: so many blocks run at once, at least."""
+        count: int = self._device.attributes["MultiProcessorCount"]
+        return count
 
     @property
     def shared(self) -> int:
-        """How many bytes a block may have if it asks for them."""
-        found: int = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
-        return found
+        """Bytes of shared memory that a block may have with an opt-in."""
+        size: int = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        return size
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of CuPy."""
@@ -123,21 +119,21 @@ class CuPyDevice:
 
     def address(self, x: Array) -> int:
         """Return the device pointer of an array."""
-        found: int = x.data.ptr
-        return found
+        address: int = x.data.ptr
+        return address
 
     def launch(self, launch: Launch) -> None:
-        """Compile the kernel if this is its first time, and run it."""
-        if launch.blocks > _MOST_BLOCKS:  # CuPy would launch fewer, with a warning
+        """Run a kernel; the first launch compiles it."""
+        if launch.blocks > _MAX_BLOCKS:  # CuPy would reduce them, with a warning
             msg = (
                 f"the call needs {launch.blocks} blocks of threads, and a GPU takes "
-                f"{_MOST_BLOCKS} at most; split it along its leading axes."
+                f"{_MAX_BLOCKS} at most; split it along its leading axes."
             )
             raise ValueError(msg)
         with self._device:
             function = _compiled(launch.file, launch.kernel)
-            if launch.shared > _UNASKED:
-                # CuPy has a function for each device, so this is not done once.
+            if launch.shared > _SHARED_WITHOUT_OPT_IN:
+                # Functions of CuPy are per device, so this is set for every launch.
                 function.max_dynamic_shared_size_bytes = launch.shared
             function(
                 (launch.blocks,),
@@ -147,12 +143,12 @@ class CuPyDevice:
             )
 
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
-        """Record a CUDA graph, on a stream of its own; it goes to the current one."""
+        """Record a CUDA graph on a stream of its own; replay on the current stream."""
         with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
             stream.begin_capture()
             try:
                 work()
-            finally:  # a stream that goes on capturing cannot be used for anything
+            finally:  # a stream that is still capturing is unusable
                 graph = stream.end_capture()
 
         def replay() -> None:
@@ -173,9 +169,9 @@ def _compiled(file: str, kernel: str) -> Any:
 
 
 def device_of(*arrays: Any) -> Device | None:
-    """Return the GPU that CuPy arrays are on; None if one is not of CuPy.
+    """Return the GPU of CuPy arrays; None if one of them is not of CuPy.
 
-    The arrays may be traced or None. That they are on one device has been checked.
+    The arrays may be traced or None, and must be on one device.
     """
     if not on_cupy(*arrays):
         return None

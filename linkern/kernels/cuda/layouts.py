@@ -1,4 +1,4 @@
-"""Arrays as kernels see them: pointers and strides, dtypes by their names in C."""
+"""Arrays as kernels get them: pointers and strides, dtypes by their names in C."""
 
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ __all__ = [
     "by_head",
     "in_order",
     "instance",
+    "present",
     "real_of",
     "record",
     "rows",
@@ -23,26 +24,27 @@ __all__ = [
 ]
 
 # The struct Rows of common.cuh.
-ROWS = np.dtype([("at", "u8"), ("batch", "i8"), ("head", "i8"), ("token", "i8")])
-# What numbers are called in a kernel.
+_STRIDES = ("batch_stride", "head_stride", "token_stride")
+ROWS = np.dtype([("data", "u8"), *((name, "i8") for name in _STRIDES)])
+# Dtypes by their names in kernels.
 IO = {"float16": "f16", "bfloat16": "bf16", "float32": "float", "float64": "double"}
 
 
-def instance(kernel: str, *arguments: object) -> str:
-    """Return the name of a kernel with the arguments of its template, as in C."""
+def instance(template: str, *arguments: object) -> str:
+    """Return the name of a template in C with its arguments."""
     spelled = (str(x).lower() if isinstance(x, bool) else str(x) for x in arguments)
-    return f"{kernel}<{', '.join(spelled)}>"
+    return f"{template}<{', '.join(spelled)}>"
 
 
 def real_of(x: Array) -> str:
-    """Return the name of the dtype that numbers of `x` are computed in."""
+    """Return the name of the dtype in which kernels compute with entries of `x`."""
     return "double" if dtype_name(x.dtype) == "float64" else "float"
 
 
 def by_head(x: Array) -> Array:
-    """Return rows as ``(batch, heads, T, D)`` with entries of a row side by side.
+    """Return rows as ``(batch, heads, T, D)`` with contiguous entries of a row.
 
-    Without copying, if the strides of the leading axes make two, whatever they are.
+    Nothing is copied if two strides describe the leading axes, whatever they are.
     """
     length, size = x.shape[-2:]
     if size > 1 and x.strides[-1] != x.itemsize:
@@ -50,26 +52,26 @@ def by_head(x: Array) -> Array:
     lead = x.shape[:-2]
     if len(lead) < 2:
         return x[(None,) * (2 - len(lead))]
-    # All but the last axis become one; where that needs a copy, it is made.
+    # All but the last of the leading axes become one, with a copy if necessary.
     return x.reshape(prod(lead[:-1]), lead[-1], length, size)
 
 
 def in_order(x: Array) -> Array:
-    """Return an array in C order: itself, if it is."""
+    """Return an array in C order, without a copy if it has it already."""
     return x if x.flags.c_contiguous else x.copy(order="C")
 
 
 def rows(device: Device, x: Array) -> Any:
-    """Return an array of `by_head` as the struct ``Rows``."""
-    found = np.zeros((), ROWS)
-    found["at"] = device.address(x)
-    for name, stride in zip(("batch", "head", "token"), x.strides, strict=False):
-        found[name] = stride // x.itemsize
-    return found
+    """Return a result of `by_head` as the struct ``Rows``."""
+    struct = np.zeros((), ROWS)
+    struct["data"] = device.address(x)
+    for name, stride in zip(_STRIDES, x.strides, strict=False):
+        struct[name] = stride // x.itemsize
+    return struct
 
 
 def rows_or_null(device: Device, x: Array | None) -> Any:
-    """Return the struct ``Rows``, all zeros for None."""
+    """Return the struct ``Rows``, zeros for None."""
     return np.zeros((), ROWS) if x is None else rows(device, x)
 
 
@@ -78,20 +80,25 @@ def address_or_null(device: Device, x: Array | None) -> int:
     return 0 if x is None else device.address(x)
 
 
-def record(**fields: Any) -> Any:
-    """Return a struct in C of the given fields, in order.
+def present(*arrays: Array | None) -> tuple[Array, ...]:
+    """Return the arrays that are not None."""
+    return tuple(x for x in arrays if x is not None)
 
-    A field is a record of its own, a NumPy scalar, or an integer for a pointer.
+
+def record(**fields: Any) -> Any:
+    """Return a struct in C with these fields, in this order.
+
+    A field is a record, a NumPy scalar, or an integer for a pointer.
     """
     items = {
         name: np.asarray(x, np.uint64 if isinstance(x, int) else None)
         for name, x in fields.items()
     }
-    kind = np.dtype([(name, x.dtype) for name, x in items.items()], align=True)
-    found = np.zeros((), kind)
+    dtype = np.dtype([(name, x.dtype) for name, x in items.items()], align=True)
+    struct = np.zeros((), dtype)
     for name, x in items.items():
-        found[name] = x
-    return found
+        struct[name] = x
+    return struct
 
 
 def sizes(heads: int, tokens: int, features: int, values: int) -> Any:

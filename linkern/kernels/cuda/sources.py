@@ -1,7 +1,7 @@
-"""The text of a kernel with all it includes, as one string.
+"""The source text of a kernel with all its includes, as one string.
 
-A compiler that gets one string needs no path to look for files, and a cache that hashes
-it (CuPy's does, and does not look into files included) sees every change.
+A compiler that gets one string needs no include path, and a cache that hashes the
+string sees every change (CuPy's does not hash included files).
 """
 
 import re
@@ -18,19 +18,19 @@ _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 def source(name: str) -> str:
     """Return the text of ``name.cu`` with every file that it includes, each once.
 
-    A name is that of a file here, or a path to one elsewhere.
+    `name` is a file in ``src/``, or a path to one elsewhere.
     """
     seen: set[str] = set()
 
-    def whole(file: str) -> str:
+    def expanded(file: str) -> str:
         text = (_FOLDER / file).read_text(encoding="utf-8")
-        return _INCLUDE.sub(included, text.replace("#pragma once\n", ""))
+        return _INCLUDE.sub(include, text.replace("#pragma once\n", ""))
 
-    def included(line: re.Match[str]) -> str:
+    def include(line: re.Match[str]) -> str:
         file = line[1]
         if file in seen:
             return ""
         seen.add(file)
-        return whole(file)
+        return expanded(file)
 
-    return whole(f"{name}.cu")
+    return expanded(f"{name}.cu")

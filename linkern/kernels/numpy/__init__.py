@@ -1,8 +1,8 @@
-"""The forms on NumPy: the same sums in place, in blocks that stay in a core's cache.
+"""The NumPy back end: chunkwise and recurrent forms in place, in cache-sized blocks.
 
-NumPy's BLAS and its elementwise functions do all the work. Nothing here knows
-operators: it takes features and values, or the terms of a recurrence, as the array
-forms do, and is judged as any other kernel is.
+NumPy's BLAS and its elementwise functions do all the work. The back end knows no
+operator: its inputs are features and values, or the terms of a recurrence. Its results
+are checked like those of any other kernel.
 """
 
 from linkern.kernels.numpy.backend import attend, chunkwise, recurrent

@@ -1,113 +1,113 @@
-"""Through all tokens and back: what is computed where, and in what order.
+"""Schedule of the backward pass over blocks of tokens and over threads.
 
-There, only the memory before each block is kept; on the way back a block is computed
-again from it. As in `kernels.numpy.schedule`, threads share the heads, or the blocks of
-a stretch of tokens where heads are few, and blocks depend on shapes alone.
+The first pass keeps the state before each block as a checkpoint; the backward pass
+recomputes a block from its checkpoint. As in `kernels.numpy.schedule`, threads share
+the heads, or a batch of consecutive blocks if heads are few, and blocks depend on
+shapes alone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from numpy.typing import NDArray
-
-from linkern.kernels.numpy.bwd_workspace import Adjoint
+from linkern.kernels.numpy.bwd_workspace import BackwardWorkspace
 from linkern.kernels.numpy.chunk_bwd import (
-    add_back,
-    add_up,
-    load,
-    pull_keys,
-    pull_queries,
-    write,
+    chunk_state,
+    grad_state_passing,
+    key_value_grad,
+    load_keys,
+    query_grad,
+    state_passing,
 )
-from linkern.kernels.numpy.schedule import Layout, Piece, pieces
-from linkern.kernels.numpy.threads import share
-from linkern.kernels.numpy.workspace import Shelf, Shelves
+from linkern.kernels.numpy.schedule import Block, Layout, blocks
+from linkern.kernels.numpy.threads import parallel_for
+from linkern.kernels.numpy.types import Real
+from linkern.kernels.numpy.workspace import WorkspacePool, Workspaces
 
-__all__ = ["go_back"]
+__all__ = ["run_backward"]
 
-Real = NDArray[Any]
 Views = dict[str, Real]
 
 Item = TypeVar("Item")
-# Does something with each of some items, which do not depend on each other.
-Each = Callable[[Callable[[Item], object], Sequence[Item]], None]
+# Applies a function to each of some independent items.
+ForEach = Callable[[Callable[[Item], object], Sequence[Item]], None]
 
 
-def go_back(
-    shelves: Shelves,
+def run_backward(
+    pool: WorkspacePool,
     groups: Sequence[Views],
     layout: Layout,
     threads: int,
     *,
     causal: bool,
 ) -> None:
-    """Take all groups of heads through all tokens, and write their gradients.
+    """Write the gradients of all groups of heads.
 
-    Each group has the memory ``before (heads, width)`` all tokens, transposed, and the
-    cotangent of the last one, ``state``; both are replaced. Then the tokens: inputs and
-    ``output``, the cotangent, by name, and gradients as ``d_`` and the name.
+    Each group has ``before (heads, width)``, the initial state transposed, and
+    ``state``, the cotangent of the final state; both are replaced. Its other arrays are
+    those of tokens: inputs by name, ``output``, the cotangent of the output, and
+    gradients as ``d_`` and the name.
     """
-    walk = _there_and_back if causal else _all_at_once
+    backward = _causal if causal else _non_causal
     # Blocks may be of queries or of keys.
     tokens = (x.shape[-2] for group in groups for x in group.values() if x.ndim > 2)
     longest = max(tokens, default=0)
-    most = len(pieces(longest, layout))
-    if len(groups) >= threads or most <= 1:
+    count = len(blocks(longest, layout))
+    if len(groups) >= threads or count <= 1:
 
-        def whole(group: Views) -> Iterator[None]:
-            with shelves.lent(1) as lanes:
-                yield from walk(group, layout, lanes, _in_turn)
+        def run_group(group: Views) -> Iterator[None]:
+            with pool.borrow(1) as workers:
+                yield from backward(group, layout, workers, _serial)
 
-        share(groups, whole, threads)
+        parallel_for(groups, run_group, threads)
         return
-    with shelves.lent(min(threads, most)) as lanes:
+    with pool.borrow(min(threads, count)) as workers:
         for group in groups:
-            for _ in walk(group, layout, lanes, _shared(threads)):
+            for _ in backward(group, layout, workers, _in_threads(threads)):
                 pass
 
 
-def _in_turn(do: Callable[[Item], object], items: Sequence[Item]) -> None:
+def _serial(function: Callable[[Item], object], items: Sequence[Item]) -> None:
     for item in items:
-        do(item)
+        function(item)
 
 
-def _shared(threads: int) -> Each[Any]:
-    def each(do: Callable[[Any], object], items: Sequence[Any]) -> None:
+def _in_threads(threads: int) -> ForEach[Any]:
+    def for_each(function: Callable[[Any], object], items: Sequence[Any]) -> None:
         def one(item: Any) -> Iterator[None]:
-            do(item)
+            function(item)
             yield
 
-        share(items, one, threads)
+        parallel_for(items, one, threads)
 
-    return each
+    return for_each
 
 
-class _Visit(NamedTuple):
-    """A block with its tokens, and which of all blocks it is."""
+class _Task(NamedTuple):
+    """A block of tokens: its workspace, its arrays, and its number in the sequence."""
 
-    block: Adjoint
+    workspace: BackwardWorkspace
     tokens: Views
     number: int
 
 
-def _stretches(
+def _batches(
     group: Views,
     names: Iterable[str],
-    order: Sequence[tuple[int, Piece]],
-    lanes: Sequence[Shelf],
-) -> Iterator[list[_Visit]]:
-    """Go through the blocks, as many at a time as there are buffers."""
+    order: Sequence[tuple[int, Block]],
+    workers: Sequence[Workspaces],
+) -> Iterator[list[_Task]]:
+    """Yield the blocks in batches of as many as there are workers."""
     heads = group["state"].shape[0]
-    there = {name: group[name] for name in names if name in group}
-    for start in range(0, len(order), len(lanes)):
-        stretch = order[start : start + len(lanes)]
+    arrays = {name: group[name] for name in names if name in group}
+    for start in range(0, len(order), len(workers)):
+        batch = order[start : start + len(workers)]
         yield [
-            _Visit(
-                shelf[heads, piece.chunks, piece.size],
-                {name: x[:, piece.span] for name, x in there.items()},
+            _Task(
+                workspaces[heads, block.chunks, block.size],
+                {name: x[:, block.span] for name, x in arrays.items()},
                 number,
             )
-            for shelf, (number, piece) in zip(lanes, stretch, strict=False)
+            for workspaces, (number, block) in zip(workers, batch, strict=False)
         ]
 
 
@@ -115,91 +115,94 @@ _KEYS = ("key", "value", "log_decay", "d_key", "d_value", "d_log_decay")
 _QUERIES = ("query", "output", "d_query")
 
 
-def _there_and_back(
-    group: Views, layout: Layout, lanes: Sequence[Shelf], each: Each[_Visit]
+def _causal(
+    group: Views,
+    layout: Layout,
+    workers: Sequence[Workspaces],
+    for_each: ForEach[_Task],
 ) -> Iterator[None]:
-    """Take one group of heads through all blocks, where queries see earlier keys."""
-    order = list(enumerate(pieces(group["key"].shape[-2], layout)))
-    before, state = group["before"], group["state"]
-    kept: list[Real] = []
+    """Run one group of heads; yields after each step, to be interrupted."""
+    order = list(enumerate(blocks(group["key"].shape[-2], layout)))
+    state, grad_state = group["before"], group["state"]
+    checkpoints: list[Real] = []
 
-    def there(visit: _Visit) -> None:
-        load(visit.block, visit.tokens, known=False)
-        write(visit.block)
+    def recompute_and_query_grad(task: _Task) -> None:
+        ws, tokens, number = task
+        # The first pass has left the features of the keys of all blocks but the last.
+        load_keys(ws, tokens, has_features=number < len(order) - 1)
+        chunk_state(ws)
+        ws.initial_state[...] = checkpoints[number]
+        state_passing(ws)
+        query_grad(ws, tokens)
 
-    def inwards(visit: _Visit) -> None:
-        block, tokens, number = visit
-        # Their memories, and features of keys, are known but for those of the last.
-        load(block, tokens, known=number < len(order) - 1)
-        write(block)
-        block.first[...] = kept[number]
-        add_up(block)
-        pull_queries(block, tokens)
-
-    # The memory after the last block is not needed.
-    for visits in _stretches(group, _KEYS, order[:-1], lanes):
-        each(there, visits)
-        for visit in visits:
-            kept.append(before.copy())
-            _carried_up(visit.block, before)
+    # The state after the last block is not needed.
+    for batch in _batches(group, _KEYS, order[:-1], workers):
+        for_each(_chunk_states, batch)
+        for task in batch:
+            checkpoints.append(state.copy())
+            _pass_state(task.workspace, state)
         yield
-    kept.append(before)
-    for visits in _stretches(group, (*_KEYS, *_QUERIES), order[::-1], lanes):
-        each(inwards, visits)
-        for visit in visits:
-            _carried_back(visit.block, state)
+    checkpoints.append(state)
+    for batch in _batches(group, (*_KEYS, *_QUERIES), order[::-1], workers):
+        for_each(recompute_and_query_grad, batch)
+        for task in batch:
+            _pass_grad_state(task.workspace, grad_state)
         yield
-        each(_outwards, visits)
+        for_each(_key_value_grad, batch)
         yield
 
 
-def _all_at_once(
-    group: Views, layout: Layout, lanes: Sequence[Shelf], each: Each[_Visit]
+def _non_causal(
+    group: Views,
+    layout: Layout,
+    workers: Sequence[Workspaces],
+    for_each: ForEach[_Task],
 ) -> Iterator[None]:
-    """Take one group of heads through all blocks, where every query sees every key."""
-    keys = list(enumerate(pieces(group["key"].shape[-2], layout)))
-    queries = list(enumerate(pieces(group["query"].shape[-2], layout)))
-    before, state = group["before"], group["state"]
+    """Run one group of heads, where every query sees every key."""
+    keys = list(enumerate(blocks(group["key"].shape[-2], layout)))
+    queries = list(enumerate(blocks(group["query"].shape[-2], layout)))
+    state, grad_state = group["before"], group["state"]
 
-    def there(visit: _Visit) -> None:
-        load(visit.block, visit.tokens, known=False)
-        write(visit.block)
+    def query_grads(task: _Task) -> None:
+        task.workspace.initial_state[...] = state
+        query_grad(task.workspace, task.tokens)
 
-    def inwards(visit: _Visit) -> None:
-        visit.block.first[...] = before
-        pull_queries(visit.block, visit.tokens)
+    def key_value_grads(task: _Task) -> None:
+        load_keys(task.workspace, task.tokens, has_features=True)
+        task.workspace.grad_final_state[...] = grad_state
+        key_value_grad(task.workspace, task.tokens)
 
-    def outwards(visit: _Visit) -> None:
-        load(visit.block, visit.tokens, known=True)
-        visit.block.outermost[...] = state
-        pull_keys(visit.block, visit.tokens)
-
-    for visits in _stretches(group, _KEYS, keys, lanes):
-        each(there, visits)
-        for visit in visits:
-            _carried_up(visit.block, before)
+    for batch in _batches(group, _KEYS, keys, workers):
+        for_each(_chunk_states, batch)
+        for task in batch:
+            _pass_state(task.workspace, state)
         yield
-    for visits in _stretches(group, _QUERIES, queries, lanes):
-        each(inwards, visits)
-        for visit in visits:
-            _carried_back(visit.block, state)
+    for batch in _batches(group, _QUERIES, queries, workers):
+        for_each(query_grads, batch)
+        for task in batch:
+            _pass_grad_state(task.workspace, grad_state)
         yield
-    for visits in _stretches(group, _KEYS, keys, lanes):
-        each(outwards, visits)
+    for batch in _batches(group, _KEYS, keys, workers):
+        for_each(key_value_grads, batch)
         yield
 
 
-def _outwards(visit: _Visit) -> None:
-    pull_keys(visit.block, visit.tokens)
+def _chunk_states(task: _Task) -> None:
+    load_keys(task.workspace, task.tokens, has_features=False)
+    chunk_state(task.workspace)
 
 
-def _carried_up(block: Adjoint, memory: Real) -> None:
-    block.first[...] = memory
-    add_up(block)
-    memory[...] = block.last
+def _key_value_grad(task: _Task) -> None:
+    key_value_grad(task.workspace, task.tokens)
 
 
-def _carried_back(block: Adjoint, cotangent: Real) -> None:
-    block.outermost[...] = cotangent
-    add_back(block)
-    cotangent[...] = block.innermost
+def _pass_state(workspace: BackwardWorkspace, state: Real) -> None:
+    workspace.initial_state[...] = state
+    state_passing(workspace)
+    state[...] = workspace.final_state
+
+
+def _pass_grad_state(workspace: BackwardWorkspace, grad_state: Real) -> None:
+    workspace.grad_final_state[...] = grad_state
+    grad_state_passing(workspace)
+    grad_state[...] = workspace.grad_initial_state

@@ -1,216 +1,228 @@
-r"""A block of tokens on the way back: no decay, or one for each token.
+r"""Chunkwise backward of additive attention: no decay, or one per token.
 
-With ``P`` the pairs of a chunk (decays ``Gamma`` and mask in it), ``S`` and ``z`` the
-memory before it, ``e``, ``l`` and ``w`` what is left of that memory for each query, of
-each key at the end, and of all before, ``R`` and ``r`` the cotangents of the memory
-after it, ``D`` and ``d`` those of what was read and of the weights,
+With the scores ``P`` of a chunk (decays ``Gamma`` and causal mask included), the state
+``S, z`` before it, ``e``, ``l`` and ``w`` the decays from the start of the chunk to a
+query, from a key to its end, and over all of it, ``R, r`` the cotangents of the state
+after it, ``D`` that of the output before normalization and ``d`` that of the
+denominator,
 
     A  = Gamma * (D V^T + d 1^T)            lower triangular, as P
     dQ = A F + e (D S^T + d z^T)            dF = A^T Q + l (V R^T + 1 r^T)
     dV = P^T D + l F R                      dS = w R + (e Q)^T D
 
-for the features ``Q`` and ``F``. What was read is never computed: it is only needed for
-``d = -(P * D V^T + e Q * D S^T) 1 / weights``, of products that are needed anyway. So a
-chunk takes ten large products, and one more on the way there, to find its memory.
+for the features ``Q`` and ``F``. The output is not recomputed: only
+``d = -(P * D V^T + e Q * D S^T) 1 / denominator`` depends on it, through products that
+are needed anyway. A chunk takes ten large products, and one in the first pass, for its
+state.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from linkern.kernels.numpy.bwd_workspace import Adjoint
-from linkern.kernels.numpy.chunk_linear import as_matrices
+from linkern.kernels.numpy.bwd_workspace import BackwardWorkspace
+from linkern.kernels.numpy.chunk_linear import as_blas_operand
+from linkern.kernels.numpy.types import Arrays, Real
 
-__all__ = ["add_back", "add_up", "load", "pull_keys", "pull_queries", "write"]
+__all__ = [
+    "chunk_state",
+    "grad_state_passing",
+    "key_value_grad",
+    "load_keys",
+    "query_grad",
+    "state_passing",
+]
 
-Real = NDArray[Any]
-Tokens = Mapping[str, Real]
 
+def load_keys(
+    workspace: BackwardWorkspace, tokens: Arrays, *, has_features: bool
+) -> None:
+    """Load keys, log-decays and values.
 
-def load(block: Adjoint, of: Tokens, *, known: bool) -> None:
-    """Take in keys and values: what each chunk alone adds to the memory.
-
-    The place of the gradient of the keys holds their features until it is written; they
-    are `known` if they are there already.
+    Until the gradient of the keys is written, its array holds their features;
+    `has_features` is True if they are already there.
     """
-    place = block.place(block.shape.cut(of["d_key"]), block.key_rows)
-    if known and place is not block.key_rows and block.feature_map is not None:
-        block.keys = place
+    ws, split = workspace, workspace.shape.split_chunks
+    target = ws.target(split(tokens["d_key"]), ws.key_buffer)
+    if has_features and target is not ws.key_buffer and ws.feature_map is not None:
+        ws.key = target
     else:
-        block.keys = block.featured(block.shape.cut(of["key"]), place)
-    block.kept_keys = block.keys
-    if block.decay is not None:
-        block.decay.load(block.shape.cut(of["log_decay"])[..., 0])
-        leaving = block.decay.leaving.swapaxes(-1, -2)
-        block.kept_keys = np.multiply(block.keys, leaving, out=block.left)
-    block.values = as_matrices(block.shape.cut(of["value"]), block.wide_values)
+        ws.key = ws.map_features(split(tokens["key"]), target)
+    ws.decayed_key = ws.key
+    if ws.decay is not None:
+        ws.decay.load(split(tokens["log_decay"])[..., 0])
+        decay_to_end = ws.decay.decay_to_end.swapaxes(-1, -2)
+        ws.decayed_key = np.multiply(ws.key, decay_to_end, out=ws.decayed_key_buffer)
+    ws.value = as_blas_operand(split(tokens["value"]), ws.value_buffer)
 
 
-def write(block: Adjoint) -> None:
-    """Compute what each chunk alone adds to the memory."""
-    count = block.values.shape[-1]
-    turned = block.values.swapaxes(-1, -2)
-    np.matmul(turned, block.kept_keys, out=block.after[:, :, :count])
-    if block.normalize:
-        ones = block.ones[: block.shape.size].swapaxes(-1, -2)
-        np.matmul(ones, block.kept_keys, out=block.after[:, :, count:])
+def chunk_state(workspace: BackwardWorkspace) -> None:
+    """Compute what each chunk alone adds to the state, transposed."""
+    ws, values = workspace, workspace.value.shape[-1]
+    value_t = ws.value.swapaxes(-1, -2)
+    np.matmul(value_t, ws.decayed_key, out=ws.state_t_after[:, :, :values])
+    if ws.normalize:
+        ones = ws.ones[: ws.shape.size].swapaxes(-1, -2)
+        np.matmul(ones, ws.decayed_key, out=ws.state_t_after[:, :, values:])
 
 
-def add_up(block: Adjoint) -> None:
-    """Sum the memories up, from `block.first` to `block.last`."""
-    for i, before, after in block.up:
-        np.add(after, _through(block, i, before), out=after)
+def state_passing(workspace: BackwardWorkspace) -> None:
+    """Compute the state after each chunk, from `initial_state` to `final_state`."""
+    for i, before, after in workspace.state_steps:
+        np.add(after, _decay_over_chunk(workspace, i, before), out=after)
 
 
-def add_back(block: Adjoint) -> None:
-    """Sum the cotangents up, from `block.outermost` to `block.innermost`."""
-    for i, after, before in block.back:
-        np.add(before, _through(block, i, after), out=before)
+def grad_state_passing(workspace: BackwardWorkspace) -> None:
+    """Compute the cotangents of the states, from the final to the initial one."""
+    for i, after, before in workspace.grad_state_steps:
+        np.add(before, _decay_over_chunk(workspace, i, after), out=before)
 
 
-def _through(block: Adjoint, chunk: int, state: Real) -> Real:
-    """Return as much of a state as is left at the other end of a chunk."""
-    if block.decay is None:
+def _decay_over_chunk(workspace: BackwardWorkspace, chunk: int, state: Real) -> Real:
+    """Return a state, or its cotangent, times the decay over a chunk."""
+    if workspace.decay is None:
         return state
-    np.multiply(state, block.decay.entering[:, chunk, -1], out=block.step)
-    return block.step
+    chunk_decay = workspace.decay.decay_from_start[:, chunk, -1]
+    np.multiply(state, chunk_decay, out=workspace.decayed_state)
+    return workspace.decayed_state
 
 
-def pull_queries(block: Adjoint, of: Tokens) -> None:
-    """Write the gradient of the queries, and what they alone add to the cotangents."""
-    output = block.shape.cut(of["d_query"])
-    memory_told, normalizer_told = block.told
-    if "output" not in of:
-        output[...] = memory_told[...] = normalizer_told[...] = 0
+def query_grad(workspace: BackwardWorkspace, tokens: Arrays) -> None:
+    """Write dQ, and what the output of each chunk alone adds to dS before it."""
+    ws, split = workspace, workspace.shape.split_chunks
+    output = split(tokens["d_query"])
+    grad_memory, grad_normalizer = ws.grad_state_before
+    if "output" not in tokens:
+        output[...] = grad_memory[...] = grad_normalizer[...] = 0
         return
-    count = block.shape.values
-    memory, normalizer = block.before[:, :, :count], block.before[:, :, count:]
-    rows = block.queries = block.featured(
-        block.shape.cut(of["query"]), block.query_rows
-    )
-    if block.decay is not None:
-        rows = np.multiply(rows, block.decay.entering, out=block.entered)
-    if block.causal:
-        _pair(block)
-    block.reading = _cotangent(block, of["output"], rows, normalizer)
-    turned = rows.swapaxes(-1, -2)
-    np.matmul(turned, block.reading, out=memory_told)
-    found = np.matmul(block.reading, memory, out=block.found)
-    if block.causal:
-        np.copyto(block.turned_values, block.values.swapaxes(-1, -2))
-        np.matmul(block.reading, block.turned_values, out=block.pair_cotangent)
-    if block.normalize:
-        _weight_cotangent(block, rows, found)
-        np.matmul(turned, block.weight_cotangent, out=normalizer_told)
-        np.multiply(block.weight_cotangent, normalizer, out=block.spare)
-        np.add(found, block.spare, out=found)
-    if block.decay is not None and block.pair_sums is not None:
-        np.multiply(found, block.decay.entering, out=found)
-        np.multiply(found, block.queries, out=block.spare)
-        block.row_sums(block.spare, block.pair_sums.entering)
-    if block.causal:
-        _pair_cotangent(block)
-        np.matmul(block.pair_cotangent, block.keys, out=block.narrow)
-        np.add(found, block.narrow, out=found)
-    block.through_features(found, block.queries, output)
+    values = ws.shape.values
+    memory_t = ws.state_t_before[:, :, :values]
+    normalizer_t = ws.state_t_before[:, :, values:]
+    query = ws.query = ws.map_features(split(tokens["query"]), ws.query_buffer)
+    if ws.decay is not None:
+        query = np.multiply(query, ws.decay.decay_from_start, out=ws.decayed_query)
+    if ws.causal:
+        _scores(ws)
+    ws.grad_read = _grad_read(ws, tokens["output"], query, normalizer_t)
+    query_t = query.swapaxes(-1, -2)
+    np.matmul(query_t, ws.grad_read, out=grad_memory)
+    grad = np.matmul(ws.grad_read, memory_t, out=ws.grad_features)
+    if ws.causal:
+        np.copyto(ws.value_t, ws.value.swapaxes(-1, -2))
+        np.matmul(ws.grad_read, ws.value_t, out=ws.grad_scores)
+    if ws.normalize:
+        _grad_denominator(ws, query, grad)
+        np.matmul(query_t, ws.grad_denominator, out=grad_normalizer)
+        np.multiply(ws.grad_denominator, normalizer_t, out=ws.scratch)
+        np.add(grad, ws.scratch, out=grad)
+    if ws.decay is not None and ws.decay_grad is not None:
+        np.multiply(grad, ws.decay.decay_from_start, out=grad)
+        np.multiply(grad, ws.query, out=ws.scratch)
+        ws.row_sums(ws.scratch, ws.decay_grad.state_reads)
+    if ws.causal:
+        _grad_scores(ws)
+        np.matmul(ws.grad_scores, ws.key, out=ws.key_scratch)
+        np.add(grad, ws.key_scratch, out=grad)
+    ws.write_input_grad(grad, ws.query, output)
 
 
-def _pair(block: Adjoint) -> None:
-    """Compute the pairs of queries and keys, as far as they are seen and left."""
-    np.copyto(block.turned_keys, block.keys.swapaxes(-1, -2))
-    np.matmul(block.queries, block.turned_keys, out=block.pairs)
-    if block.decay is not None:
-        np.multiply(block.pairs, block.decay.between, out=block.pairs)
-    block.seen(block.pairs)
+def _scores(ws: BackwardWorkspace) -> None:
+    """Compute the scores, with decay and causal mask."""
+    np.copyto(ws.key_t, ws.key.swapaxes(-1, -2))
+    np.matmul(ws.query, ws.key_t, out=ws.scores)
+    if ws.decay is not None:
+        np.multiply(ws.scores, ws.decay.pair_decay, out=ws.scores)
+    ws.mask(ws.scores)
 
 
-def _cotangent(block: Adjoint, output: Real, rows: Real, normalizer: Real) -> Real:
-    """Return the cotangent of what was read, before it was divided or scaled."""
-    given = as_matrices(block.shape.cut(output), block.wide_cotangent)
-    if block.normalize:
-        np.matmul(rows, normalizer.swapaxes(-1, -2), out=block.weights)
-        if block.causal:
-            block.row_sums(block.pairs, block.sums)
-            np.add(block.weights, block.sums, out=block.weights)
-        return np.divide(given, block.weights, out=block.wide_cotangent)
-    if block.scale is not None:
-        return np.multiply(given, block.scale, out=block.wide_cotangent)
-    return given
+def _grad_read(
+    ws: BackwardWorkspace, grad_output: Real, query: Real, normalizer_t: Real
+) -> Real:
+    """Return the cotangent of the output before it was normalized or scaled."""
+    grad = as_blas_operand(ws.shape.split_chunks(grad_output), ws.grad_read_buffer)
+    if ws.normalize:
+        np.matmul(query, normalizer_t.swapaxes(-1, -2), out=ws.denominator)
+        if ws.causal:
+            ws.row_sums(ws.scores, ws.sums)
+            np.add(ws.denominator, ws.sums, out=ws.denominator)
+        return np.divide(grad, ws.denominator, out=ws.grad_read_buffer)
+    if ws.scale is not None:
+        return np.multiply(grad, ws.scale, out=ws.grad_read_buffer)
+    return grad
 
 
-def _weight_cotangent(block: Adjoint, rows: Real, held: Real) -> None:
-    """Compute the cotangent of the weights: what was read times that of reading it."""
-    sums = block.weight_cotangent
-    np.multiply(rows, held, out=block.spare)
-    block.row_sums(block.spare, sums)
-    if block.causal:
-        np.multiply(block.pairs, block.pair_cotangent, out=block.shares)
-        block.seen(block.shares)
-        block.row_sums(block.shares, block.sums)
-        np.add(sums, block.sums, out=sums)
-    np.divide(sums, block.weights, out=sums)
-    np.negative(sums, out=sums)
+def _grad_denominator(ws: BackwardWorkspace, query: Real, grad_query: Real) -> None:
+    """Compute the cotangent of the denominator: ``-(D . output) / denominator``."""
+    grad = ws.grad_denominator
+    np.multiply(query, grad_query, out=ws.scratch)
+    ws.row_sums(ws.scratch, grad)
+    if ws.causal:
+        np.multiply(ws.scores, ws.grad_scores, out=ws.score_products)
+        ws.mask(ws.score_products)
+        ws.row_sums(ws.score_products, ws.sums)
+        np.add(grad, ws.sums, out=grad)
+    np.divide(grad, ws.denominator, out=grad)
+    np.negative(grad, out=grad)
 
 
-def _pair_cotangent(block: Adjoint) -> None:
-    """Turn products of values and cotangents into the cotangent of all pairs."""
-    cotangent = block.pair_cotangent
-    if block.normalize:
-        np.add(cotangent, block.weight_cotangent, out=cotangent)
-    if block.decay is not None and block.pair_sums is not None:
-        np.multiply(block.pairs, cotangent, out=block.pair_sums.pairs)
-        np.multiply(cotangent, block.decay.between, out=cotangent)
-    block.seen(cotangent)
+def _grad_scores(ws: BackwardWorkspace) -> None:
+    """Turn ``D V^T`` in `grad_scores` into ``A``; keep its products with the scores."""
+    grad = ws.grad_scores
+    if ws.normalize:
+        np.add(grad, ws.grad_denominator, out=grad)
+    if ws.decay is not None and ws.decay_grad is not None:
+        np.multiply(ws.scores, grad, out=ws.decay_grad.score_products)
+        np.multiply(grad, ws.decay.pair_decay, out=grad)
+    ws.mask(grad)
 
 
-def pull_keys(block: Adjoint, of: Tokens) -> None:
-    """Write the gradients of keys, values and log-decays."""
-    count, paired = block.shape.values, block.causal and "output" in of
-    memory, normalizer = block.lost
-    turned = block.turned[:, :, :count]
-    _pull_values(block, memory, of["d_value"], paired=paired)
-    np.copyto(turned, memory.swapaxes(-1, -2))
-    found = np.matmul(block.values, turned, out=block.found)
-    if block.normalize:
-        np.copyto(block.turned[:, :, count:], normalizer.swapaxes(-1, -2))
-        np.add(found, block.turned[:, :, count:], out=found)
-    if block.decay is not None:
-        np.multiply(found, block.decay.leaving.swapaxes(-1, -2), out=found)
-        _pull_decays(block, of["d_log_decay"], paired=paired)
-    if paired:
-        cotangent = block.pair_cotangent.swapaxes(-1, -2)
-        np.matmul(cotangent, block.queries, out=block.narrow)
-        np.add(found, block.narrow, out=found)
-    block.through_features(found, block.keys, block.shape.cut(of["d_key"]))
+def key_value_grad(workspace: BackwardWorkspace, tokens: Arrays) -> None:
+    """Write dK and dV, and the gradients of log-decays."""
+    ws, values = workspace, workspace.shape.values
+    has_scores = ws.causal and "output" in tokens
+    grad_memory, grad_normalizer = ws.grad_state_after
+    grad_memory_t = ws.grad_state_t[:, :, :values]
+    _value_grad(ws, grad_memory, tokens["d_value"], has_scores=has_scores)
+    np.copyto(grad_memory_t, grad_memory.swapaxes(-1, -2))
+    grad = np.matmul(ws.value, grad_memory_t, out=ws.grad_features)
+    if ws.normalize:
+        np.copyto(ws.grad_state_t[:, :, values:], grad_normalizer.swapaxes(-1, -2))
+        np.add(grad, ws.grad_state_t[:, :, values:], out=grad)
+    if ws.decay is not None:
+        np.multiply(grad, ws.decay.decay_to_end.swapaxes(-1, -2), out=grad)
+        _log_decay_grad(ws, tokens["d_log_decay"], has_scores=has_scores)
+    if has_scores:
+        np.matmul(ws.grad_scores.swapaxes(-1, -2), ws.query, out=ws.key_scratch)
+        np.add(grad, ws.key_scratch, out=grad)
+    ws.write_input_grad(grad, ws.key, ws.shape.split_chunks(tokens["d_key"]))
 
 
-def _pull_values(block: Adjoint, memory: Real, output: Real, *, paired: bool) -> None:
-    """Write the gradients of values: of the memory they are in, and of their pairs."""
-    output = block.shape.cut(output)
-    found = block.place(output, block.narrow_values)
-    np.matmul(block.kept_keys, memory, out=found)
-    if paired:
-        pairs = block.pairs.swapaxes(-1, -2)
-        np.matmul(pairs, block.reading, out=block.value_spare)
-        np.add(found, block.value_spare, out=found)
-    if found is not output:
-        np.copyto(output, found, casting="unsafe")
+def _value_grad(
+    ws: BackwardWorkspace, grad_memory: Real, output: Real, *, has_scores: bool
+) -> None:
+    """Write dV: the part through the state after the chunk, and that of the scores."""
+    output = ws.shape.split_chunks(output)
+    grad = ws.target(output, ws.grad_value_buffer)
+    np.matmul(ws.decayed_key, grad_memory, out=grad)
+    if has_scores:
+        np.matmul(ws.scores.swapaxes(-1, -2), ws.grad_read, out=ws.value_scratch)
+        np.add(grad, ws.value_scratch, out=grad)
+    if grad is not output:
+        np.copyto(output, grad, casting="unsafe")
 
 
-def _pull_decays(block: Adjoint, output: Real, *, paired: bool) -> None:
-    """Write the gradients of log-decays: all that they let through."""
-    assert block.decay is not None
-    assert block.pair_sums is not None
-    sums = block.pair_sums
-    if not paired:
-        sums.pairs[...] = sums.entering[...] = 0
-    np.multiply(block.keys, block.found, out=block.spare)
-    block.row_sums(block.spare, sums.leaving[..., None])
-    np.multiply(block.before, block.turned, out=block.products)
-    heads, chunks = block.shape[:2]
-    products = block.products.reshape(heads, chunks, 1, block.first.shape[-1])
-    block.row_sums(products, sums.whole[..., None, None])
-    np.multiply(sums.whole, block.decay.entering[:, :, -1, 0], out=sums.whole)
-    sums.write(block.shape.cut(output))
+def _log_decay_grad(ws: BackwardWorkspace, output: Real, *, has_scores: bool) -> None:
+    """Write the gradients of log-decays, from the products stored in `decay_grad`."""
+    assert ws.decay is not None
+    assert ws.decay_grad is not None
+    products = ws.decay_grad
+    if not has_scores:
+        products.score_products[...] = products.state_reads[...] = 0
+    np.multiply(ws.key, ws.grad_features, out=ws.scratch)
+    ws.row_sums(ws.scratch, products.state_writes[..., None])
+    np.multiply(ws.state_t_before, ws.grad_state_t, out=ws.state_products)
+    heads, chunks = ws.shape[:2]
+    width = ws.initial_state.shape[-1]
+    rows = ws.state_products.reshape(heads, chunks, 1, width)
+    ws.row_sums(rows, products.state_carried[..., None, None])
+    chunk_decay = ws.decay.decay_from_start[:, :, -1, 0]
+    np.multiply(products.state_carried, chunk_decay, out=products.state_carried)
+    products.write(ws.shape.split_chunks(output))

@@ -1,227 +1,242 @@
-r"""Any terms on NumPy: channels that forget, tokens that erase; the twin of `_chunk`.
+r"""Chunkwise forward for any terms: decays per channel, and erases in WY form.
 
-A block is a few chunks of a few heads. `write` does what `core.chunkwise` does before
-its walk, `carry` is the walk from chunk to chunk, `read` is what comes after it:
+A workspace holds a few chunks of a few heads. `chunk_state` computes what
+`core.chunkwise` does before its loop over chunks, `state_passing` is that loop, and
+`chunk_output` computes the output:
 
     (I + N) U = V - A' S,      O = Q' S + (q_i^T Gamma_ij k_j)_ij U,      S' + K'^T U
 
-with the legend given there, and erases negated, so that all is added. Nothing is
-allocated: inputs are copied into buffers that end in zeros where halves need a power of
-two of rows.
+with the legend given there. Erases are negated, so that all products are added. Nothing
+is allocated: inputs are copied into buffers, which end in zeros where recursive halving
+needs a power of two of rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.core.recurrence import Terms
 from linkern.core.triangular import power_of_two
-from linkern.kernels.numpy.chunk_linear import Shape
 from linkern.kernels.numpy.intra_chunk import (
-    ByChannel,
-    Flat,
-    Readers,
-    side_by_side,
+    ChannelDecay,
+    QueryRows,
+    ScalarDecay,
+    zeros_by_token,
 )
 from linkern.kernels.numpy.triangular import Inverse
+from linkern.kernels.numpy.types import Arrays, Real, Shape
 
-__all__ = ["Block", "Kind", "carry", "kind_of", "read", "write"]
+__all__ = [
+    "DeltaWorkspace",
+    "Traits",
+    "chunk_output",
+    "chunk_state",
+    "state_passing",
+    "traits_of",
+]
 
-Real = NDArray[Any]
-Tokens = Mapping[str, Real]
 
-
-class Kind(NamedTuple):
-    """What terms have, but for their numbers.
+class Traits(NamedTuple):
+    """Traits of the terms that a workspace depends on.
 
     Parameters
     ----------
-    decays, by_channel, erases : bool
-        Whether tokens forget, whether each channel does on its own, whether they erase.
+    decays, channel_decay, erases : bool
+        True if there are log-decays, if they are per key channel, if there are erases.
     early_erase, early_read, transpose_state : bool
         As in `Terms`.
     """
 
     decays: bool
-    by_channel: bool
+    channel_decay: bool
     erases: bool
     early_erase: bool
     early_read: bool
     transpose_state: bool
 
 
-def kind_of(of: Terms) -> Kind:
-    """Return the kind of some terms."""
-    return Kind(
-        of.log_decay is not None,
-        of.log_decay is not None and of.log_decay.shape[-1] > 1,
-        of.erase is not None,
-        of.early_erase,
-        of.early_read,
-        of.transpose_state,
+def traits_of(terms: Terms) -> Traits:
+    """Return the traits of some terms."""
+    return Traits(
+        terms.log_decay is not None,
+        terms.log_decay is not None and terms.log_decay.shape[-1] > 1,
+        terms.erase is not None,
+        terms.early_erase,
+        terms.early_read,
+        terms.transpose_state,
     )
 
 
 class _Step(NamedTuple):
-    """What the walk needs of one chunk; None for what its terms do not have."""
+    """Views of one chunk for the state passing; None if the terms lack the factor."""
 
     before: Real
     after: Real
-    values: Real
-    written: Real
-    remaining: Real
-    whole: Real | None
-    erasing: Real | None
-    solving: Real | None
+    value: Real
+    new_value: Real
+    decayed_key_t: Real
+    chunk_decay: Real | None
+    erase: Real | None
+    inverse: Real | None
 
 
-class Block:
-    """Buffers for a few chunks of a few heads, which are the first two axes of each.
+class DeltaWorkspace:
+    """Buffers of a block; the first two axes of each are heads and chunks.
 
     Parameters
     ----------
     shape : Shape
         Sizes.
     dtype : dtype
-        Of the computation.
-    kind : Kind
-        Of the terms.
+        Dtype of the computation.
+    traits : Traits
+        Traits of the terms.
     """
 
-    def __init__(self, shape: Shape, dtype: Any, kind: Kind) -> None:
+    def __init__(self, shape: Shape, dtype: Any, traits: Traits) -> None:
         heads, chunks, size, features, values = shape
-        self.shape, self.dtype, self.kind = shape, np.dtype(dtype), kind
-        # States before and after each chunk are the same rows, one apart.
+        self.shape, self.dtype, self.traits = shape, np.dtype(dtype), traits
+        # States before and after the chunks are the same rows, shifted by one.
         states = np.empty((heads, chunks + 1, features * values), dtype)
-        self.first, self.last = states[:, 0], states[:, chunks]
+        self.initial_state, self.final_state = states[:, 0], states[:, chunks]
         memories = states.reshape(heads, chunks + 1, features, values)
-        self.before, self.after = memories[:, :-1], memories[:, 1:]
-        rows = power_of_two(size) if kind.by_channel else size
-        self.keys, self.values = self._rows(rows, features), self._zeros(size, values)
-        self.decay: ByChannel | Flat
-        if kind.by_channel:
-            self.decay = ByChannel(self.keys, size, mixes=kind.transpose_state)
+        self.memory_before, self.memory_after = memories[:, :-1], memories[:, 1:]
+        rows = power_of_two(size) if traits.channel_decay else size
+        self.key, self.value = self._rows(rows, features), self._zeros(size, values)
+        self.decay: ChannelDecay | ScalarDecay
+        if traits.channel_decay:
+            mixes = traits.transpose_state
+            self.decay = ChannelDecay(self.key, size, keeps_keys=mixes)
         else:
-            self.decay = Flat(self.keys, decays=kind.decays)
-        self.written = self.values
+            self.decay = ScalarDecay(self.key, decays=traits.decays)
+        self.new_value = self.value
         self.inverse: Inverse | None = None
-        self._prepare_readers(rows)
-        self.found = self._zeros(size, features if kind.transpose_state else values)
-        self.spare = self._zeros(size, values)
-        self.gap = np.empty((heads, size, values), dtype)
-        self.held = np.empty((heads, features, values), dtype)
+        self._make_query_rows(rows)
+        width = features if traits.transpose_state else values
+        self.output_buffer = self._zeros(size, width)
+        self.state_output = self._zeros(size, values)
+        self.residual = np.empty((heads, size, values), dtype)
+        self.decayed_memory = np.empty((heads, features, values), dtype)
         self.steps = [self._step(i) for i in range(chunks)]
 
     def _zeros(self, *axes: int) -> Real:
         return np.zeros((self.shape.heads, self.shape.chunks, *axes), self.dtype)
 
     def _rows(self, *axes: int) -> Real:
-        """Return zeros for rows of keys, as their decay needs them."""
-        if not self.kind.by_channel:
+        """Return zeros for rows of keys, in the memory layout that the decay needs."""
+        if not self.traits.channel_decay:
             return self._zeros(*axes)
         heads, chunks = self.shape.heads, self.shape.chunks
-        return side_by_side(heads, chunks, *axes, dtype=self.dtype)
+        return zeros_by_token(heads, chunks, *axes, dtype=self.dtype)
 
-    def _prepare_readers(self, rows: int) -> None:
-        """Erases and queries read keys together; with `transpose_state`, values."""
-        kind, size = self.kind, self.shape.size
-        sorts = [(kind.early_erase, True)] if kind.erases else []
-        query = (kind.early_read, kind.early_read)
-        if kind.transpose_state:
-            self.readers = self._readers(rows, sorts) if sorts else None
-            self.mixer = self._readers(rows, [query])
+    def _make_query_rows(self, rows: int) -> None:
+        """Allocate the rows that are scored against keys: erases, queries, or both.
+
+        With `transpose_state`, queries are scored against values, and `mixer` has the
+        rows that those scores weigh.
+        """
+        traits, size = self.traits, self.shape.size
+        erase = [(traits.early_erase, True)] if traits.erases else []
+        query = (traits.early_read, traits.early_read)
+        if traits.transpose_state:
+            self.scored = self._query_rows(rows, erase) if erase else None
+            self.mixer = self._query_rows(rows, [query])
             self.query = self._zeros(size, self.shape.values)
         else:
-            self.readers = self.mixer = self._readers(rows, [*sorts, query])
+            self.scored = self.mixer = self._query_rows(rows, [*erase, query])
             self.query = self.mixer.rows[:, :, -1]
-        self.reading = self.mixer.rows[:, :, -1, :size]
-        self.pairs = self.mixer.pairs[:, :, -1, :size, :size]
-        if self.readers is not None and kind.erases:
-            self.erase = self.readers.rows[:, :, 0]
-            self.solving = self.readers.pairs[:, :, 0]
-            self.inverse = Inverse(self.solving)
-            self.written = self._zeros(size, self.shape.values)
+        self.mixer_rows = self.mixer.rows[:, :, -1, :size]
+        self.scores = self.mixer.scores[:, :, -1, :size, :size]
+        if self.scored is not None and traits.erases:
+            self.erase = self.scored.rows[:, :, 0]
+            self.inverse_matrix = self.scored.scores[:, :, 0]
+            self.inverse = Inverse(self.inverse_matrix)
+            self.new_value = self._zeros(size, self.shape.values)
 
-    def _readers(self, rows: int, sorts: Sequence[tuple[bool, bool]]) -> Readers:
-        square = power_of_two(rows) if self.kind.erases else rows
-        # Of each token, all sorts of rows follow each other.
-        pairs = self._zeros(square, len(sorts), square).swapaxes(2, 3)
-        if not self.kind.by_channel:
-            pairs = self._zeros(len(sorts), square, square)
-        return Readers(
-            self._rows(len(sorts), rows, self.shape.features),
-            pairs,
-            early=[early for early, _ in sorts],
-            strict=[strict for _, strict in sorts],
-            by_halves=self.kind.by_channel,
+    def _query_rows(self, rows: int, kinds: Sequence[tuple[bool, bool]]) -> QueryRows:
+        square = power_of_two(rows) if self.traits.erases else rows
+        # All kinds of rows of a token are adjacent.
+        scores = self._zeros(square, len(kinds), square).swapaxes(2, 3)
+        if not self.traits.channel_decay:
+            scores = self._zeros(len(kinds), square, square)
+        return QueryRows(
+            self._rows(len(kinds), rows, self.shape.features),
+            scores,
+            early=[early for early, _ in kinds],
+            strict=[strict for _, strict in kinds],
+            by_halves=self.traits.channel_decay,
         )
 
     def _step(self, i: int) -> _Step:
-        size, whole, erases = self.shape.size, self.decay.whole, self.kind.erases
+        size, chunk_decay = self.shape.size, self.decay.chunk_decay
+        erases = self.traits.erases
         return _Step(
-            self.before[:, i],
-            self.after[:, i],
-            self.values[:, i],
-            self.written[:, i],
-            self.decay.remaining[:, i],
-            None if whole is None else whole[:, i],
+            self.memory_before[:, i],
+            self.memory_after[:, i],
+            self.value[:, i],
+            self.new_value[:, i],
+            self.decay.decayed_key_t[:, i],
+            None if chunk_decay is None else chunk_decay[:, i],
             self.erase[:, i, :size] if erases else None,
-            self.solving[:, i, :size, :size] if erases else None,
+            self.inverse_matrix[:, i, :size, :size] if erases else None,
         )
 
-    def forget(self) -> None:
-        """Let go of what belongs to a caller: nothing, all of it was copied."""
+    def release(self) -> None:
+        """Keep no reference to a caller's arrays: all of them are copied."""
 
-    def take(self, rows: Real, buffer: Real) -> None:
-        """Copy rows to where they are computed with."""
-        wide = buffer[..., : self.shape.size, :]
-        np.copyto(wide, self.shape.cut(rows), casting="unsafe")
+    def load(self, rows: Real, buffer: Real) -> None:
+        """Copy rows of tokens into a buffer."""
+        target = buffer[..., : self.shape.size, :]
+        np.copyto(target, self.shape.split_chunks(rows), casting="unsafe")
 
 
-def write(block: Block, of: Tokens) -> None:
-    """Take in a block: pairs of its tokens, and what does not need a memory."""
-    block.take(of["key"], block.keys)
-    block.take(of["value"], block.values)
-    block.take(of["query"], block.query)
-    if block.inverse is not None:
-        block.take(of["erase"], block.erase)
-        np.negative(block.erase, out=block.erase)
-    block.decay.load(block.shape.cut(of["log_decay"]) if block.kind.decays else None)
-    block.decay.scores(block.readers)
-    if block.inverse is not None:
-        block.inverse.solve()
+def chunk_state(workspace: DeltaWorkspace, tokens: Arrays) -> None:
+    """Load a block, and compute its scores and all else that needs no state."""
+    ws = workspace
+    ws.load(tokens["key"], ws.key)
+    ws.load(tokens["value"], ws.value)
+    ws.load(tokens["query"], ws.query)
+    if ws.inverse is not None:
+        ws.load(tokens["erase"], ws.erase)
+        np.negative(ws.erase, out=ws.erase)
+    has_decay = ws.traits.decays
+    ws.decay.load(ws.shape.split_chunks(tokens["log_decay"]) if has_decay else None)
+    ws.decay.score(ws.scored)
+    if ws.inverse is not None:
+        ws.inverse.solve()
     else:
-        np.matmul(block.decay.remaining, block.values, out=block.after)
+        np.matmul(ws.decay.decayed_key_t, ws.value, out=ws.memory_after)
 
 
-def carry(block: Block) -> None:
-    """Walk from `block.first` to `block.last`: what is written, and each memory."""
-    for step in block.steps:
-        before, after, values, written, remaining, whole, erasing, solving = step
-        if erasing is not None and solving is not None:
-            np.matmul(erasing, before, out=block.gap)
-            np.add(values, block.gap, out=block.gap)
-            np.matmul(solving, block.gap, out=written)
-            np.matmul(remaining, written, out=after)
-        held = before
-        if whole is not None:
-            held = np.multiply(before, whole, out=block.held)
-        np.add(held, after, out=after)
+def state_passing(workspace: DeltaWorkspace) -> None:
+    """Compute the new values of each chunk and the state after it, in order."""
+    ws = workspace
+    for step in ws.steps:
+        before, after, value, new_value, key_t, chunk_decay, erase, inverse = step
+        if erase is not None and inverse is not None:
+            np.matmul(erase, before, out=ws.residual)
+            np.add(value, ws.residual, out=ws.residual)
+            np.matmul(inverse, ws.residual, out=new_value)
+            np.matmul(key_t, new_value, out=after)
+        decayed = before
+        if chunk_decay is not None:
+            decayed = np.multiply(before, chunk_decay, out=ws.decayed_memory)
+        np.add(decayed, after, out=after)
 
 
-def read(block: Block, of: Tokens) -> None:
-    """Write what each token finds in its chunk, and in the memory before it."""
-    output = block.shape.cut(of["output"])
-    found = output if output.dtype == block.dtype else block.found
-    if block.kind.transpose_state:
-        np.matmul(block.query, block.written.swapaxes(-1, -2), out=block.pairs)
-        np.matmul(block.query, block.before.swapaxes(-1, -2), out=block.reading)
-        block.decay.mixed(block.mixer, found)
+def chunk_output(workspace: DeltaWorkspace, tokens: Arrays) -> None:
+    """Write the output: intra-chunk attention plus the state before the chunk."""
+    ws = workspace
+    output = ws.shape.split_chunks(tokens["output"])
+    result = output if output.dtype == ws.dtype else ws.output_buffer
+    if ws.traits.transpose_state:
+        np.matmul(ws.query, ws.new_value.swapaxes(-1, -2), out=ws.scores)
+        np.matmul(ws.query, ws.memory_before.swapaxes(-1, -2), out=ws.mixer_rows)
+        ws.decay.mix_keys(ws.mixer, result)
     else:
-        np.matmul(block.pairs, block.written, out=found)
-        np.matmul(block.reading, block.before, out=block.spare)
-        np.add(found, block.spare, out=found)
-    if found is not output:
-        np.copyto(output, found, casting="unsafe")
+        np.matmul(ws.scores, ws.new_value, out=result)
+        np.matmul(ws.mixer_rows, ws.memory_before, out=ws.state_output)
+        np.add(result, ws.state_output, out=result)
+    if result is not output:
+        np.copyto(output, result, casting="unsafe")

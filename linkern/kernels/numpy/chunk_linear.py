@@ -1,76 +1,51 @@
-"""What is only added to the memory, on NumPy: no decay, or one for each token.
+"""Chunkwise forward of additive attention: no decay, or one per token.
 
-The equation of `core.chunkwise` without an erase, block by block: a block is a few
-chunks of a few heads, small enough that all it needs stays in the cache of a core.
-Features are made there, keys are transposed once, so that all large products are plain
-ones, sums over rows are products with ones, and nothing is allocated on the way.
+The equation of `core.chunkwise` without an erase, in blocks of a few chunks of a few
+heads, small enough that a workspace stays in the cache of a core. Features are computed
+there, keys are transposed once so that all large products are plain ones, sums over
+rows are products with ones, and nothing is allocated.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.kernels.numpy.decay import TokenDecay
 from linkern.kernels.numpy.features import InPlace
-from linkern.kernels.numpy.workspace import Buffers
+from linkern.kernels.numpy.types import Arrays, Real, Shape
+from linkern.kernels.numpy.workspace import Arena
 
 __all__ = [
-    "Block",
-    "Shape",
-    "as_matrices",
-    "carry",
-    "everything",
-    "read",
-    "total",
-    "write",
+    "LinearWorkspace",
+    "as_blas_operand",
+    "chunk_output",
+    "chunk_state",
+    "non_causal_state",
+    "read_state",
+    "state_passing",
 ]
 
-Real = NDArray[Any]
 
-
-class Shape(NamedTuple):
-    """Sizes of a block.
-
-    Parameters
-    ----------
-    heads, chunks, size : int
-        How many of what; tokens in a chunk.
-    features, values : int
-        ``K`` and ``V``.
-    """
-
-    heads: int
-    chunks: int
-    size: int
-    features: int
-    values: int
-
-    def cut(self, rows: Real) -> Real:
-        """Return ``(heads, tokens, dim)`` by chunks, without a copy."""
-        return rows.reshape(*self[:3], rows.shape[-1], copy=False)
-
-
-class Block:
-    """Buffers for a few chunks of a few heads, which are the first two axes of each.
+class LinearWorkspace:
+    """Buffers of a block; the first two axes of each are heads and chunks.
 
     Parameters
     ----------
     shape : Shape
         Sizes.
     dtype : dtype
-        Of the computation.
+        Dtype of the computation.
     feature_map : InPlace or None
-        None if features are given.
+        None if queries and keys are features already.
     normalize : bool
-        Whether to divide by the sum of the weights.
+        True if rows are divided by the sum of their weights.
     decays : bool
-        Whether tokens forget.
+        True if there is a log-decay for each token.
     causal : bool
-        Whether pairs of tokens are looked at.
-    other : Block or None
-        A block that is not used at the same time: its memory is, as far as it goes.
+        True if the scores of a chunk are needed.
+    reuse : LinearWorkspace or None
+        A workspace that is not used at the same time; its memory is used again.
     """
 
     def __init__(
@@ -82,67 +57,71 @@ class Block:
         normalize: bool,
         decays: bool = False,
         causal: bool = True,
-        other: "Block | None" = None,
+        reuse: "LinearWorkspace | None" = None,
     ) -> None:
         heads, chunks, size, features, values = shape
-        self.buffers: Buffers = Buffers(dtype, None if other is None else other.buffers)
-        buffer = partial(self.buffers.empty, heads, chunks)
+        self.arena: Arena = Arena(dtype, None if reuse is None else reuse.arena)
+        empty = partial(self.arena.empty, heads, chunks)
         self.shape, self.dtype, self.feature_map = shape, np.dtype(dtype), feature_map
         self.normalize = normalize
-        # States before and after each chunk are the same rows, one apart: a memory,
-        # then its normalizer, so that one sum takes both along.
-        memory = features * values
-        width = memory + (features if normalize else 0)
-        states = self.buffers.empty(heads, chunks + 1, width)
-        self.first, self.last = states[:, 0], states[:, chunks]
-        self.steps = [(states[:, i], states[:, i + 1]) for i in range(chunks)]
-        memories = states[..., :memory].reshape(heads, chunks + 1, features, values)
-        self.before, self.after = memories[:, :-1], memories[:, 1:]
-        if normalize:
-            sums = states[..., memory:].reshape(heads, chunks + 1, features, 1)
-            self.sums_before, self.sums_after = sums[:, :-1], sums[:, 1:]
-        self.rows, self.spare = buffer(size, features), buffer(size, features)
-        self.wide_values, self.found = buffer(size, values), buffer(size, values)
-        self.values = self.wide_values  # or where they lie, if they can be used there
-        self.weights = buffer(size, 1)
+        self._make_states()
+        self.features, self.scratch = empty(size, features), empty(size, features)
+        self.value_buffer, self.output_buffer = empty(size, values), empty(size, values)
+        self.value = self.value_buffer  # or the caller's array, if BLAS takes it
+        self.denominator = empty(size, 1)
         self.zeros = np.zeros((size, features), dtype)
         self.ones = np.ones((size, 1), dtype)
         self.decay = None
         if not causal:
             return
-        # Features of the keys, transposed; and as much of them as is left at the end.
-        self.keys = self.left = buffer(features, size)
+        # Features of the keys, transposed; and decayed to the end of the chunk.
+        self.key_t = self.decayed_key_t = empty(features, size)
         if decays:
             self.decay = TokenDecay(heads, chunks, size, dtype)
-            self.faded = self.buffers.empty(heads, width)
-            self.left = buffer(features, size)
-        self.pairs = buffer(size, size)
-        self.read, self.read_weights = buffer(size, values), buffer(size, 1)
-        # All bits of the pairs that are seen: what is not vanishes even if infinite.
-        self.pair_bits = self.pairs.view(f"i{self.dtype.itemsize}")
-        self.mask = -np.tri(size, dtype=self.pair_bits.dtype)
+            self.decayed_state = self.arena.empty(heads, self.initial_state.shape[-1])
+            self.decayed_key_t = empty(features, size)
+        self.scores = empty(size, size)
+        self.state_output, self.state_denominator = empty(size, values), empty(size, 1)
+        # Scores are masked bit by bit: a masked score vanishes even if it is infinite.
+        self.score_bits = self.scores.view(f"i{self.dtype.itemsize}")
+        self.causal_mask = -np.tri(size, dtype=self.score_bits.dtype)
 
-    def forget(self) -> None:
-        """Let go of what belongs to a caller."""
-        self.values = self.wide_values
+    def _make_states(self) -> None:
+        # A state is a memory and its normalizer in one row, so that one sum updates
+        # both. States before and after the chunks are the same rows, shifted by one.
+        heads, chunks, _, features, values = self.shape
+        memory = features * values
+        width = memory + (features if self.normalize else 0)
+        states = self.arena.empty(heads, chunks + 1, width)
+        self.initial_state, self.final_state = states[:, 0], states[:, chunks]
+        self.state_steps = [(states[:, i], states[:, i + 1]) for i in range(chunks)]
+        memories = states[..., :memory].reshape(heads, chunks + 1, features, values)
+        self.memory_before, self.memory_after = memories[:, :-1], memories[:, 1:]
+        if self.normalize:
+            sums = states[..., memory:].reshape(heads, chunks + 1, features, 1)
+            self.normalizer_before, self.normalizer_after = sums[:, :-1], sums[:, 1:]
 
-    def featured(self, rows: Real) -> Real:
-        """Return the features of queries or keys, in `rows` or where they are."""
+    def release(self) -> None:
+        """Drop references to a caller's arrays."""
+        self.value = self.value_buffer
+
+    def map_features(self, rows: Real) -> Real:
+        """Return the features of queries or keys, in `features` or the rows as is."""
         if self.feature_map is None:
-            return as_matrices(rows, self.rows)
-        wide = as_matrices(rows, self.spare)
-        self.feature_map.write(wide, self.rows, self.spare, self.zeros)
-        return self.rows
+            return as_blas_operand(rows, self.features)
+        wide = as_blas_operand(rows, self.scratch)
+        self.feature_map.write(wide, self.features, self.scratch, self.zeros)
+        return self.features
 
-    def place(self, output: Real) -> Real:
-        """Return where to compute the output: there, or in a buffer if it is narrow."""
-        return output if output.dtype == self.dtype else self.found
+    def output_target(self, output: Real) -> Real:
+        """Return the array to compute in: `output`, or a buffer if it is narrower."""
+        return output if output.dtype == self.dtype else self.output_buffer
 
 
-def as_matrices(rows: Real, buffer: Real) -> Real:
-    """Return rows as they are, if BLAS takes them, or else a copy in the buffer.
+def as_blas_operand(rows: Real, buffer: Real) -> Real:
+    """Return the rows if BLAS takes them without a copy, else a copy in the buffer.
 
-    It takes rows of its dtype, each contiguous, that do not overlap.
+    BLAS takes rows of its own dtype that are contiguous and do not overlap.
     """
     down, right = rows.strides[-2:]
     size = buffer.itemsize
@@ -153,74 +132,83 @@ def as_matrices(rows: Real, buffer: Real) -> Real:
     return buffer
 
 
-def write(block: Block, key: Real, value: Real, log_decay: Real | None) -> None:
-    """Take in keys and values: what each chunk alone adds to the memory."""
-    np.copyto(block.keys, block.featured(block.shape.cut(key)).swapaxes(-1, -2))
-    if block.decay is not None and log_decay is not None:
-        block.decay.load(block.shape.cut(log_decay)[..., 0])
-        np.multiply(block.keys, block.decay.leaving, out=block.left)
-    block.values = as_matrices(block.shape.cut(value), block.wide_values)
-    np.matmul(block.left, block.values, out=block.after)
-    if block.normalize:
-        np.matmul(block.left, block.ones, out=block.sums_after)
+def chunk_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
+    """Load keys and values, and compute what each chunk alone adds to the state."""
+    ws, split = workspace, workspace.shape.split_chunks
+    np.copyto(ws.key_t, ws.map_features(split(tokens["key"])).swapaxes(-1, -2))
+    if ws.decay is not None:
+        ws.decay.load(split(tokens["log_decay"])[..., 0])
+        np.multiply(ws.key_t, ws.decay.decay_to_end, out=ws.decayed_key_t)
+    ws.value = as_blas_operand(split(tokens["value"]), ws.value_buffer)
+    np.matmul(ws.decayed_key_t, ws.value, out=ws.memory_after)
+    if ws.normalize:
+        np.matmul(ws.decayed_key_t, ws.ones, out=ws.normalizer_after)
 
 
-def carry(block: Block) -> None:
-    """Sum the states up from `block.first` to `block.last`."""
-    if block.decay is None:
-        for before, after in block.steps:
+def state_passing(workspace: LinearWorkspace) -> None:
+    """Compute the state after each chunk, from `initial_state` to `final_state`."""
+    if workspace.decay is None:
+        for before, after in workspace.state_steps:
             np.add(before, after, out=after)
         return
-    whole = block.decay.entering[:, :, -1]
-    for i, (before, after) in enumerate(block.steps):
-        np.multiply(before, whole[:, i], out=block.faded)
-        np.add(after, block.faded, out=after)
+    chunk_decay = workspace.decay.decay_from_start[:, :, -1]
+    for i, (before, after) in enumerate(workspace.state_steps):
+        np.multiply(before, chunk_decay[:, i], out=workspace.decayed_state)
+        np.add(after, workspace.decayed_state, out=after)
 
 
-def read(block: Block, query: Real, output: Real, scale: float | None) -> None:
-    """Write what each query finds: in its chunk, and in the memory before it."""
-    output = block.shape.cut(output)
-    found = block.place(output)
-    rows = block.featured(block.shape.cut(query))
-    np.matmul(rows, block.keys, out=block.pairs)
-    if block.decay is not None:
-        np.multiply(block.pairs, block.decay.between, out=block.pairs)
-        rows = np.multiply(rows, block.decay.entering, out=block.spare)
-    np.bitwise_and(block.pair_bits, block.mask, out=block.pair_bits)
-    np.matmul(block.pairs, block.values, out=found)
-    np.matmul(rows, block.before, out=block.read)
-    np.add(found, block.read, out=found)
-    if block.normalize:
-        np.matmul(block.pairs, block.ones, out=block.weights)
-        np.matmul(rows, block.sums_before, out=block.read_weights)
-        np.add(block.weights, block.read_weights, out=block.weights)
-    _finish(block, found, output, scale)
+def chunk_output(
+    workspace: LinearWorkspace, tokens: Arrays, scale: float | None
+) -> None:
+    """Write the output: intra-chunk attention plus the state before the chunk."""
+    ws = workspace
+    output = ws.shape.split_chunks(tokens["output"])
+    result = ws.output_target(output)
+    query = ws.map_features(ws.shape.split_chunks(tokens["query"]))
+    np.matmul(query, ws.key_t, out=ws.scores)
+    if ws.decay is not None:
+        np.multiply(ws.scores, ws.decay.pair_decay, out=ws.scores)
+        query = np.multiply(query, ws.decay.decay_from_start, out=ws.scratch)
+    np.bitwise_and(ws.score_bits, ws.causal_mask, out=ws.score_bits)
+    np.matmul(ws.scores, ws.value, out=result)
+    np.matmul(query, ws.memory_before, out=ws.state_output)
+    np.add(result, ws.state_output, out=result)
+    if ws.normalize:
+        np.matmul(ws.scores, ws.ones, out=ws.denominator)
+        np.matmul(query, ws.normalizer_before, out=ws.state_denominator)
+        np.add(ws.denominator, ws.state_denominator, out=ws.denominator)
+    _epilogue(ws, result, output, scale)
 
 
-def total(block: Block, key: Real, value: Real) -> None:
-    """Take in keys and values of which every query sees all: what they add."""
-    rows = block.featured(block.shape.cut(key)).swapaxes(-1, -2)
-    values = as_matrices(block.shape.cut(value), block.wide_values)
-    np.matmul(rows, values, out=block.after)
-    if block.normalize:
-        np.matmul(rows, block.ones, out=block.sums_after)
+def non_causal_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
+    """Compute what each chunk adds to the state, where every query sees every key."""
+    ws, split = workspace, workspace.shape.split_chunks
+    key_t = ws.map_features(split(tokens["key"])).swapaxes(-1, -2)
+    value = as_blas_operand(split(tokens["value"]), ws.value_buffer)
+    np.matmul(key_t, value, out=ws.memory_after)
+    if ws.normalize:
+        np.matmul(key_t, ws.ones, out=ws.normalizer_after)
 
 
-def everything(block: Block, query: Real, output: Real, scale: float | None) -> None:
-    """Write what each query finds in `block.first`."""
-    output = block.shape.cut(output)
-    found = block.place(output)
-    rows = block.featured(block.shape.cut(query))
-    np.matmul(rows, block.before, out=found)
-    if block.normalize:
-        np.matmul(rows, block.sums_before, out=block.weights)
-    _finish(block, found, output, scale)
+def read_state(workspace: LinearWorkspace, tokens: Arrays, scale: float | None) -> None:
+    """Write the output of each query from `initial_state` alone."""
+    ws = workspace
+    output = ws.shape.split_chunks(tokens["output"])
+    result = ws.output_target(output)
+    query = ws.map_features(ws.shape.split_chunks(tokens["query"]))
+    np.matmul(query, ws.memory_before, out=result)
+    if ws.normalize:
+        np.matmul(query, ws.normalizer_before, out=ws.denominator)
+    _epilogue(ws, result, output, scale)
 
 
-def _finish(block: Block, found: Real, output: Real, scale: float | None) -> None:
-    if block.normalize:
-        np.divide(found, block.weights, out=found)
+def _epilogue(
+    workspace: LinearWorkspace, result: Real, output: Real, scale: float | None
+) -> None:
+    """Normalize or scale the result, and convert it to the dtype of the output."""
+    if workspace.normalize:
+        np.divide(result, workspace.denominator, out=result)
     elif scale is not None:
-        np.multiply(found, scale, out=found)
-    if found is not output:
-        np.copyto(output, found, casting="unsafe")
+        np.multiply(result, scale, out=result)
+    if result is not output:
+        np.copyto(output, result, casting="unsafe")

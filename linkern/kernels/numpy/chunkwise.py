@@ -1,107 +1,110 @@
-"""The chunkwise form on NumPy for any terms: from arrays of any layout, and back."""
+"""Driver of the chunkwise form on NumPy for any terms, in arrays of any layout."""
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.core.recurrence import Terms
 from linkern.core.triangular import power_of_two
 from linkern.kernels.numpy import chunk_delta
-from linkern.kernels.numpy.chunk_delta import Block, Kind, kind_of
-from linkern.kernels.numpy.chunk_linear import Shape
-from linkern.kernels.numpy.forward import flat_state, parts_of
-from linkern.kernels.numpy.heads import group_size, merged
-from linkern.kernels.numpy.schedule import Layout, Pass, go, pieces
-from linkern.kernels.numpy.threads import blas_held, threads_worth
-from linkern.kernels.numpy.workspace import Shelves
+from linkern.kernels.numpy.chunk_delta import DeltaWorkspace, Traits, traits_of
+from linkern.kernels.numpy.forward import pack_state, unpack_state
+from linkern.kernels.numpy.heads import group_size, head_groups
+from linkern.kernels.numpy.schedule import Layout, Phase, blocks, run
+from linkern.kernels.numpy.threads import single_threaded_blas, threads_for
+from linkern.kernels.numpy.types import Arrays, Real, Shape
+from linkern.kernels.numpy.workspace import WorkspacePool
 
 __all__ = ["broadcast", "chunks"]
 
-Real = NDArray[Any]
-
-# Bytes of a block. More than a core's own cache: there are so many calls for a block
-# that they would take longer than what is fetched from the cache of all cores.
-_BYTES = 1 << 22
-_MOST_CHUNKS = 16
-# Heads of a block: more need not be, and threads share them better.
-_MOST_HEADS = 4
+# Bytes of a block: more than the cache of a core. A block takes so many calls that they
+# cost more than fetching its data from the cache that all cores share.
+_BLOCK_BYTES = 1 << 22
+_MAX_CHUNKS = 16
+# Heads of a block, at most: more are not needed, and threads share the heads better.
+_MAX_HEADS = 4
 
 
-def chunks(memory: Any, of: Terms, size: int) -> tuple[Any, Any]:
-    """Return the read-out and the last memory, `size` tokens at once.
+def chunks(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
+    """Return the output and the final memory, in chunks of `size` tokens.
 
-    The read-out has the dtype of the query, everything is computed in that of the
+    The output has the dtype of the query; the dtype of the computation is that of the
     memory.
     """
-    memory, of = broadcast(memory, of)
+    memory, terms = broadcast(memory, terms)
     features, values = memory.shape[-2:]
-    kind, dtype, length = kind_of(of), memory.dtype, of.key.shape[-2]
-    state = flat_state(memory, None)
-    width = features if of.transpose_state else values
-    output = np.empty((*of.query.shape[:-1], width), of.query.dtype)
+    traits, dtype, length = traits_of(terms), memory.dtype, terms.key.shape[-2]
+    state = pack_state(memory, None)
+    width = features if terms.transpose_state else values
+    output = np.empty((*terms.query.shape[:-1], width), terms.query.dtype)
     size = max(1, min(size, length))
 
-    def make(heads: int, chunks: int, size: int, _: object) -> Block:
-        return Block(Shape(heads, chunks, size, features, values), dtype, kind)
+    def make(heads: int, chunks: int, size: int, _: object) -> DeltaWorkspace:
+        shape = Shape(heads, chunks, size, features, values)
+        return DeltaWorkspace(shape, dtype, traits)
 
-    named: dict[str, Any] = {
-        "key": of.key,
-        "value": of.value,
-        "query": of.query,
+    arrays: dict[str, Any] = {
+        "key": terms.key,
+        "value": terms.value,
+        "query": terms.query,
         "output": output,
     }
-    if of.log_decay is not None:
-        named["log_decay"] = of.log_decay
-    if of.erase is not None:
-        named["erase"] = of.erase
+    if terms.log_decay is not None:
+        arrays["log_decay"] = terms.log_decay
+    if terms.erase is not None:
+        arrays["erase"] = terms.erase
     if length:
-        shelves = Shelves((Block, features, values, dtype, kind), make)
-        the = Pass(shelves, chunk_delta.write, chunk_delta.read, chunk_delta.carry)
-        room = _BYTES // _bytes(size, features, values, dtype, kind)
-        _schedule(the, named, state, size, min(_MOST_CHUNKS, room))
-    return output, parts_of(state, features, values, normalize=False)[0]
+        pool = WorkspacePool((DeltaWorkspace, features, values, dtype, traits), make)
+        phase = Phase(
+            pool,
+            chunk_delta.chunk_state,
+            chunk_delta.chunk_output,
+            chunk_delta.state_passing,
+        )
+        room = _BLOCK_BYTES // _chunk_bytes(size, features, values, dtype, traits)
+        _run_phase(phase, arrays, state, size, min(_MAX_CHUNKS, room))
+    return output, unpack_state(state, features, values, normalize=False)[0]
 
 
-def broadcast(memory: Any, of: Terms) -> tuple[Any, Terms]:
+def broadcast(memory: Any, terms: Terms) -> tuple[Any, Terms]:
     """Give all arrays the same leading axes."""
-    given = (memory, of.query, of.key, of.value, of.log_decay, of.erase)
-    batch = np.broadcast_shapes(*(x.shape[:-2] for x in given if x is not None))
+    arrays = (memory, terms.query, terms.key, terms.value, terms.log_decay, terms.erase)
+    batch = np.broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
 
     def spread(x: Any) -> Any:
         return np.broadcast_to(x, (*batch, *x.shape[-2:]))
 
-    return spread(memory), of.mapped(spread)
+    return spread(memory), terms.mapped(spread)
 
 
-def _schedule(
-    the: Pass, named: Mapping[str, Real], state: Real, size: int, room: int
-) -> None:
-    """Go through all heads and tokens, with `room` for so many chunks in a block.
+def _run_phase(phase: Phase, arrays: Arrays, state: Real, size: int, room: int) -> None:
+    """Run a phase over all heads and tokens, with at most `room` chunks in a block.
 
-    Heads come before chunks: they can be walked through together.
+    A block takes more heads before it takes more chunks: the state passing of several
+    heads is one call.
     """
-    batch, length = state.shape[:-1], named["key"].shape[-2]
+    batch, length = state.shape[:-1], arrays["key"].shape[-2]
     heads = prod(batch)
-    threads = threads_worth(heads * length * state.shape[-1])
-    count = group_size(heads, threads, min(room, _MOST_HEADS))
-    groups = merged({**named, "state": state}, batch, count)
-    order = pieces(length, Layout(max(1, room // count), size))
-    with blas_held():
-        go(the, groups, order, threads)
+    threads = threads_for(heads * length * state.shape[-1])
+    count = group_size(heads, threads, min(room, _MAX_HEADS))
+    groups = head_groups({**arrays, "state": state}, batch, count)
+    order = blocks(length, Layout(max(1, room // count), size))
+    with single_threaded_blas():
+        run(phase, groups, order, threads)
 
 
-def _bytes(size: int, features: int, values: int, dtype: Any, kind: Kind) -> int:
-    """Return about how many bytes a chunk of a head needs."""
+def _chunk_bytes(
+    size: int, features: int, values: int, dtype: Any, traits: Traits
+) -> int:
+    """Return the approximate bytes of the workspace of one chunk of one head."""
     rows = power_of_two(size)
     keys = rows * features
     cell = 2 * keys + rows * rows + 3 * rows * values + 2 * features * values
-    if kind.erases:
+    if traits.erases:
         cell += keys + 2 * rows * rows + rows * values
-    if kind.by_channel:
+    if traits.channel_decay:
         cell += 3 * keys
-    if kind.by_channel and kind.transpose_state:
+    if traits.channel_decay and traits.transpose_state:
         cell += 8 * keys
     return max(1, cell * int(dtype.itemsize))

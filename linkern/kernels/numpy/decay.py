@@ -1,93 +1,92 @@
-r"""One log-decay for each token: what it does inside a chunk, in place.
+r"""Decays of a chunk with one log-decay per token, computed in place.
 
-The same sums as in `linkern.core.decay`, laid into buffers: two neighbouring blocks of
-tokens make one of twice the size, and the pairs of a later token with an earlier one
-are the block between them. Sums only grow, nothing is subtracted, ``-inf`` is exact.
+The same sums as in `linkern.core.decay`, in buffers: two neighbouring blocks of tokens
+form one of twice the size, and the pairs of a later with an earlier token form the
+off-diagonal block between them. Sums are only added, never subtracted, so ``-inf`` is
+exact.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.core.triangular import power_of_two
-from linkern.kernels.numpy.triangular import below
+from linkern.kernels.numpy.triangular import off_diagonal
+from linkern.kernels.numpy.types import Real
 
 __all__ = ["TokenDecay"]
 
-Real = NDArray[Any]
-
 
 class _Level(NamedTuple):
-    """Views of one size of blocks; each has the axes of heads and chunks first."""
+    """Views of one block size; the first axes of each are heads and chunks."""
 
-    later: Real  # sums up to each token of the later blocks
-    whole: Real  # their last ones: sums of the later blocks
-    first: Real  # sums of the earlier blocks
-    earlier: Real  # sums of what follows each token of the earlier blocks
-    columns: Real  # later, as columns
-    rows: Real  # earlier, as rows
-    pairs: Real  # sums between the two
+    later_cumsum: Real  # sums from the start of the later block through each token
+    later_total: Real  # sums of the later blocks
+    earlier_total: Real  # sums of the earlier blocks
+    earlier_rest: Real  # sums after each token to the end of the earlier block
+    columns: Real  # later_cumsum as columns
+    rows: Real  # earlier_rest as rows
+    pairs: Real  # sums between a token of the earlier and one of the later block
 
 
 class TokenDecay:
-    """The decays of some chunks of some heads.
+    """Decays within some chunks of some heads.
 
     Parameters
     ----------
     heads, chunks, size : int
-        How many of what; `size` is the number of tokens in a chunk.
+        Heads, chunks of each, and tokens in a chunk.
     dtype : dtype
-        Of the computation.
+        Dtype of the computation.
     """
 
     def __init__(self, heads: int, chunks: int, size: int, dtype: Any) -> None:
         rows = power_of_two(size)
         lead = (heads, chunks)
-        # Tokens beyond `size` fill up to a power of two: they decay nothing.
-        self._until = np.zeros((*lead, rows), dtype)
-        self._after = np.zeros((*lead, rows), dtype)
+        # Padding up to a power of two has log-decay 0.
+        self._cumsum = np.zeros((*lead, rows), dtype)
+        self._rest = np.zeros((*lead, rows), dtype)
         sums = np.zeros((*lead, rows, rows), dtype)
         self._levels = []
         block = 1
         while block < rows:
-            self._levels.append(_level(self._until, self._after, sums, block))
+            self._levels.append(_level(self._cumsum, self._rest, sums, block))
             block *= 2
         self._sums = sums[..., :size, :size]
         self._size = size
-        #: What is left of an earlier token when a later one reads; 1 above that.
-        self.between = np.empty((*lead, size, size), dtype)
-        #: What is left of the memory before the chunk when each token reads.
-        self.entering = np.empty((*lead, size, 1), dtype)
-        #: What is left of each token at the end of the chunk.
-        self.leaving = np.empty((*lead, 1, size), dtype)
+        #: Decay from an earlier to a later token, ``(..., C, C)``; 1 elsewhere.
+        self.pair_decay = np.empty((*lead, size, size), dtype)
+        #: ``exp(g_cumsum)``: decay from the start of the chunk to each token.
+        self.decay_from_start = np.empty((*lead, size, 1), dtype)
+        #: ``exp(g_last - g_cumsum)``: decay from each token to the end of the chunk.
+        self.decay_to_end = np.empty((*lead, 1, size), dtype)
 
     def load(self, log_decay: Real) -> None:
-        """Take in log-decays ``(heads, chunks, tokens)``, of any real dtype."""
-        self._until[..., : self._size] = log_decay
-        self._until[..., self._size :] = 0
-        self._after[...] = 0
+        """Load log-decays ``(heads, chunks, tokens)`` of any real dtype."""
+        self._cumsum[..., : self._size] = log_decay
+        self._cumsum[..., self._size :] = 0
+        self._rest[...] = 0
         for level in self._levels:
             np.add(level.columns, level.rows, out=level.pairs)
-            np.add(level.earlier, level.whole, out=level.earlier)
-            np.add(level.later, level.first, out=level.later)
-        np.exp(self._sums, out=self.between)
-        np.exp(self._until[..., : self._size], out=self.entering[..., 0])
-        np.exp(self._after[..., : self._size], out=self.leaving[..., 0, :])
+            np.add(level.earlier_rest, level.later_total, out=level.earlier_rest)
+            np.add(level.later_cumsum, level.earlier_total, out=level.later_cumsum)
+        np.exp(self._sums, out=self.pair_decay)
+        np.exp(self._cumsum[..., : self._size], out=self.decay_from_start[..., 0])
+        np.exp(self._rest[..., : self._size], out=self.decay_to_end[..., 0, :])
 
 
-def _level(until: Real, after: Real, sums: Real, block: int) -> _Level:
-    """Cut the buffers into pairs of blocks."""
-    *lead, rows = until.shape
+def _level(cumsum: Real, rest: Real, sums: Real, block: int) -> _Level:
+    """Return the views of pairs of blocks of `block` tokens."""
+    *lead, rows = cumsum.shape
     pairs = (*lead, rows // (2 * block), 2, block)
-    before, behind = until.reshape(pairs), after.reshape(pairs)
-    later, earlier = before[..., 1, :], behind[..., 0, :]
+    cumsums, rests = cumsum.reshape(pairs), rest.reshape(pairs)
+    later, earlier = cumsums[..., 1, :], rests[..., 0, :]
     return _Level(
         later,
         later[..., -1:],
-        before[..., 0, -1:],
+        cumsums[..., 0, -1:],
         earlier,
         later[..., :, None],
         earlier[..., None, :],
-        below(sums, block),
+        off_diagonal(sums, block),
     )

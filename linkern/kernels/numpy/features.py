@@ -1,56 +1,54 @@
-"""Feature maps in place, block by block, and what their derivatives multiply by.
+"""Elementwise feature maps and their derivatives, evaluated in place on a block.
 
-Only maps that act on each entry are here: others may look at a whole sequence, and are
-evaluated before a block is cut.
+Other feature maps may depend on a whole sequence; they are evaluated before it is cut
+into blocks.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern import feature_maps
+from linkern.kernels.numpy.types import Real
 
 __all__ = ["InPlace", "acts_on_entries", "in_place"]
 
-Real = NDArray[Any]
-
 
 class InPlace(NamedTuple):
-    """A feature map over blocks.
+    """A feature map that is evaluated in place.
 
     Parameters
     ----------
     write : callable
-        ``write(x, out, spare, zeros)`` writes the features of `x` to `out`. `x` may be
-        `spare`; `zeros` broadcasts to both, for minima and maxima with an array are
-        three times as fast as with a number.
-    slope : callable
-        ``slope(features, out)`` writes the derivative, as a function of the features.
+        ``write(x, out, scratch, zeros)`` writes the features of `x` to `out`. `x` may
+        be `scratch`; `zeros` broadcasts to both, since minima and maxima with an array
+        are three times as fast as with a number.
+    derivative : callable
+        ``derivative(features, out)`` writes the derivative, a function of the features.
     """
 
     write: Callable[[Real, Real, Real, Real], object]
-    slope: Callable[[Real, Real], object]
+    derivative: Callable[[Real, Real], object]
 
 
-def _elu_plus_one(x: Real, out: Real, spare: Real, zeros: Real) -> None:
+def _elu_plus_one(x: Real, out: Real, scratch: Real, zeros: Real) -> None:
     # Both branches keep full relative accuracy; exp(x) >= x + 1 exactly where x <= 0.
     np.minimum(x, zeros, out=out)
     np.exp(out, out=out)
-    np.add(x, np.ones((), spare.dtype), out=spare)
-    np.maximum(out, spare, out=out)
+    np.add(x, np.ones((), scratch.dtype), out=scratch)
+    np.maximum(out, scratch, out=out)
 
 
-def _relu(x: Real, out: Real, _spare: Real, zeros: Real) -> None:
+def _relu(x: Real, out: Real, _scratch: Real, zeros: Real) -> None:
     np.maximum(x, zeros, out=out)
 
 
-def _exp(x: Real, out: Real, _spare: Real, _zeros: Real) -> None:
+def _exp(x: Real, out: Real, _scratch: Real, _zeros: Real) -> None:
     np.exp(x, out=out)
 
 
-# Each derivative is a function of the feature itself: x is not needed on the way back.
+# Derivatives are functions of the features, so the backward pass does not need x.
 _IN_PLACE: dict[Any, InPlace | None] = {
     feature_maps.identity: None,
     feature_maps.elu_plus_one: InPlace(
@@ -62,11 +60,11 @@ _IN_PLACE: dict[Any, InPlace | None] = {
 
 
 def acts_on_entries(feature_map: Any) -> bool:
-    """Whether a feature map is one that `in_place` knows."""
+    """Return True if `in_place` knows the feature map."""
     # By identity: a callable need not be hashable.
     return any(feature_map is known for known in _IN_PLACE)
 
 
 def in_place(feature_map: Any) -> InPlace | None:
-    """Return a feature map over blocks; None for features that are there already."""
-    return next((found for known, found in _IN_PLACE.items() if known is feature_map))
+    """Return the in-place version of a feature map; None for the identity."""
+    return next((entry for known, entry in _IN_PLACE.items() if known is feature_map))

@@ -1,38 +1,40 @@
-"""Attention on NumPy: from arrays of any layout to an output and a state."""
+"""Forward pass of additive attention on NumPy, for arrays of any memory layout."""
 
-from collections.abc import Mapping
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.kernels.numpy import chunk_linear
-from linkern.kernels.numpy.chunk_linear import Block, Shape
+from linkern.kernels.numpy.chunk_linear import LinearWorkspace
 from linkern.kernels.numpy.features import InPlace
-from linkern.kernels.numpy.heads import group_size, merged
-from linkern.kernels.numpy.schedule import Layout, Pass, go, pieces
-from linkern.kernels.numpy.threads import blas_held, thread_count, threads_worth
-from linkern.kernels.numpy.workspace import Shelves
+from linkern.kernels.numpy.heads import group_size, head_groups
+from linkern.kernels.numpy.schedule import Layout, Phase, blocks, run
+from linkern.kernels.numpy.threads import (
+    single_threaded_blas,
+    thread_count,
+    threads_for,
+)
+from linkern.kernels.numpy.types import Arrays, Real, Shape
+from linkern.kernels.numpy.workspace import WorkspacePool
 
 __all__ = [
     "attend",
-    "flat_state",
-    "layout_of",
-    "layout_of_all",
-    "parts_of",
-    "schedule",
+    "causal_layout",
+    "non_causal_layout",
+    "pack_state",
+    "run_phase",
+    "unpack_state",
 ]
 
-Real = NDArray[Any]
-
-# Bytes of a block, and of those of all threads, and chunks of one. A block should stay
-# in a cache near the core, and yet take so long that threads seldom wait for each other
-# to give the interpreter back between two calls.
-_LEAST, _MOST, _TOTAL = 1 << 20, 4 << 20, 8 << 20
-_MOST_CHUNKS = 32
-# Bytes of the keys, or of the values, of a block where every query sees every key.
-_ROWS = 1 << 20
+# Bytes of a block (least and most), bytes of the blocks of all threads, and chunks of a
+# block. A block should stay in a cache near the core, and yet take so long that threads
+# seldom wait for each other to release the interpreter between two calls.
+_MIN_BYTES, _MAX_BYTES, _TOTAL_BYTES = 1 << 20, 4 << 20, 8 << 20
+_MAX_CHUNKS = 32
+# Bytes of the keys, or of the values, of a block without causal order.
+_NON_CAUSAL_BYTES = 1 << 20
 
 
 def attend(
@@ -60,13 +62,13 @@ def attend(
         State before the first token, in the dtype of the computation. Without a
         normalizer, rows are not divided by their weights.
     feature_map : InPlace, optional
-        Applied to queries and keys, which are features themselves by default.
+        Applied to queries and keys; None if they are features already.
     scale : float, optional
-        Factor on the output of rows that are not divided.
+        Factor on the output; ignored with a normalizer.
     size : int
         Tokens in a chunk.
     causal : bool
-        Whether a query sees the keys up to its own alone.
+        True if query i sees the keys up to i alone.
 
     Returns
     -------
@@ -77,88 +79,78 @@ def attend(
     """
     features, values = memory.shape[-2:]
     normalize, dtype = normalizer is not None, memory.dtype
-    # All that is needed is allocated before anything is computed, but for buffers.
-    state = flat_state(memory, normalizer)
+    # Results are allocated before anything is computed.
+    state = pack_state(memory, normalizer)
     output = np.empty((*query.shape[:-1], values), query.dtype)
     sources = {"key": key, "value": value}
     if log_decay is not None:
         sources["log_decay"] = log_decay
+    options: dict[str, Any] = {
+        "feature_map": feature_map,
+        "normalize": normalize,
+        "decays": log_decay is not None,
+        "causal": causal,
+    }
 
-    def make(heads: int, chunks: int, size: int, other: Any) -> Block:
-        return Block(
-            Shape(heads, chunks, size, features, values),
-            dtype,
-            feature_map,
-            normalize=normalize,
-            decays=log_decay is not None,
-            causal=causal,
-            other=other,
-        )
+    def make(heads: int, chunks: int, size: int, reuse: Any) -> LinearWorkspace:
+        shape = Shape(heads, chunks, size, features, values)
+        return LinearWorkspace(shape, dtype, **options, reuse=reuse)
 
-    kind = (Block, features, values, dtype, feature_map, normalize)
-    shelves = Shelves((*kind, log_decay is not None, causal), make)
+    kind = (LinearWorkspace, features, values, dtype, *options.values())
+    phase = partial(Phase, WorkspacePool(kind, make))
 
-    def write(block: Block, of: Mapping[str, Real]) -> None:
-        chunk_linear.write(block, of["key"], of["value"], of.get("log_decay"))
+    def chunk_output(workspace: LinearWorkspace, tokens: Arrays) -> None:
+        chunk_linear.chunk_output(workspace, tokens, scale)
 
-    def read(block: Block, of: Mapping[str, Real]) -> None:
-        chunk_linear.read(block, of["query"], of["output"], scale)
-
-    def total(block: Block, of: Mapping[str, Real]) -> None:
-        chunk_linear.total(block, of["key"], of["value"])
-
-    def everything(block: Block, of: Mapping[str, Real]) -> None:
-        chunk_linear.everything(block, of["query"], of["output"], scale)
+    def read_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
+        chunk_linear.read_state(workspace, tokens, scale)
 
     targets = {"query": query, "output": output}
+    passing = chunk_linear.state_passing
     if causal:
-        layout = layout_of(size, features, values, dtype)
-        one_way = Pass(shelves, write, read, chunk_linear.carry)
-        schedule(one_way, {**sources, **targets}, state, layout)
+        layout = causal_layout(size, features, values, dtype)
+        one_pass = phase(chunk_linear.chunk_state, chunk_output, passing)
+        run_phase(one_pass, {**sources, **targets}, state, layout)
     else:
-        layout = layout_of_all(_ROWS, features, values, dtype)
-        schedule(Pass(shelves, total, carry=chunk_linear.carry), sources, state, layout)
-        schedule(Pass(shelves, follow=everything), targets, state, layout)
-    return (output, *parts_of(state, features, values, normalize=normalize))
+        layout = non_causal_layout(_NON_CAUSAL_BYTES, features, values, dtype)
+        keys = phase(chunk_linear.non_causal_state, state_passing=passing)
+        run_phase(keys, sources, state, layout)
+        run_phase(phase(chunk_output=read_state), targets, state, layout)
+    return (output, *unpack_state(state, features, values, normalize=normalize))
 
 
-def layout_of(size: int, features: int, values: int, dtype: Any) -> Layout:
-    """Return how many chunks of `size` tokens make a block."""
+def causal_layout(size: int, features: int, values: int, dtype: Any) -> Layout:
+    """Return a layout whose blocks of chunks of `size` tokens fit into a cache."""
     cell = size * (3 * features + size + 2 * values) + features * values
-    room = max(_LEAST, min(_MOST, _TOTAL // thread_count()))
+    room = max(_MIN_BYTES, min(_MAX_BYTES, _TOTAL_BYTES // thread_count()))
     chunks = room // max(cell * dtype.itemsize, 1)
-    return Layout(max(1, min(_MOST_CHUNKS, chunks)), size)
+    return Layout(max(1, min(_MAX_CHUNKS, chunks)), size)
 
 
-def layout_of_all(size: int, features: int, values: int, dtype: Any) -> Layout:
-    """Return blocks of so many bytes of keys or values, which are one chunk each.
+def non_causal_layout(room: int, features: int, values: int, dtype: Any) -> Layout:
+    """Return a layout whose blocks are one chunk with `room` bytes of keys or values.
 
-    Sums go over all tokens of a block, so that it must not depend on threads.
+    Sums run over all tokens of a block, so it must not depend on threads.
     """
-    return Layout(1, max(16, size // (max(features, values, 1) * dtype.itemsize)))
+    return Layout(1, max(16, room // (max(features, values, 1) * dtype.itemsize)))
 
 
-def schedule(
-    the: Pass,
-    named: Mapping[str, Real],
-    state: Real,
-    layout: Layout,
-) -> None:
-    """Go through all heads and tokens."""
+def run_phase(phase: Phase, arrays: Arrays, state: Real, layout: Layout) -> None:
+    """Run a phase over all heads and tokens; `state` is replaced."""
     batch = state.shape[:-1]
-    length, heads = next(iter(named.values())).shape[-2], prod(batch)
-    threads = threads_worth(heads * length * state.shape[-1])
-    order = pieces(length, layout)
-    # Short sequences leave room for more heads in a block; all threads get as many.
-    room = layout.chunks // max(1, sum(piece.chunks for piece in order))
+    length, heads = next(iter(arrays.values())).shape[-2], prod(batch)
+    threads = threads_for(heads * length * state.shape[-1])
+    order = blocks(length, layout)
+    # Short sequences leave room for more heads in a block.
+    room = layout.chunks // max(1, sum(block.chunks for block in order))
     count = group_size(heads, threads, room)
-    groups = merged({**named, "state": state}, batch, count)
-    with blas_held():
-        go(the, groups, order, threads)
+    groups = head_groups({**arrays, "state": state}, batch, count)
+    with single_threaded_blas():
+        run(phase, groups, order, threads)
 
 
-def flat_state(memory: Real, normalizer: Real | None) -> Real:
-    """Return a state as one new row for each head: the memory, then the normalizer."""
+def pack_state(memory: Real, normalizer: Real | None) -> Real:
+    """Return a state as one new row per head: the memory, then the normalizer."""
     *batch, features, values = memory.shape
     rows = [memory.reshape(*batch, features * values)]
     if normalizer is not None:
@@ -166,10 +158,10 @@ def flat_state(memory: Real, normalizer: Real | None) -> Real:
     return np.concatenate(rows, axis=-1)
 
 
-def parts_of(
+def unpack_state(
     state: Real, features: int, values: int, *, normalize: bool
 ) -> tuple[Real, Real | None]:
-    """Undo `flat_state`."""
+    """Undo `pack_state`."""
     width = features * values
     memory = state[..., :width].reshape(*state.shape[:-1], features, values)
     return memory, state[..., width:].copy() if normalize else None

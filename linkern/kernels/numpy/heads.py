@@ -1,52 +1,49 @@
-"""Heads and batches as one axis, without copying: however the arrays lie in memory."""
+"""Batch axes and heads merged into one axis of heads, as views of any layout."""
 
-from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["group_size", "merged"]
+from linkern.kernels.numpy.types import Arrays, Real
 
-Real = NDArray[Any]
+__all__ = ["group_size", "head_groups"]
 
 
-def merged(
-    named: Mapping[str, Real], batch: tuple[int, ...], together: int
+def head_groups(
+    arrays: Arrays, batch: tuple[int, ...], size: int
 ) -> list[dict[str, Real]]:
-    """Return views ``(heads, ...)`` of all arrays, at most so many heads together.
+    """Return views ``(heads, ...)`` of all arrays, in groups of at most `size` heads.
 
     Parameters
     ----------
-    named : mapping of str to array
-        Each has the leading axes `batch`.
+    arrays : mapping of str to array
+        Arrays with the leading axes `batch`.
     batch : tuple of int
-        These axes.
-    together : int
-        Heads of one set of views, at most.
+        Sizes of the leading axes.
+    size : int
+        Heads in a group, at most.
     """
 
     def flat(x: Real, axes: int) -> Real:
         return x.reshape(prod(x.shape[:axes]), *x.shape[axes:], copy=False)
 
     try:
-        sets = [{name: flat(x, len(batch)) for name, x in named.items()}]
+        views = [{name: flat(x, len(batch)) for name, x in arrays.items()}]
         heads = prod(batch)
-    except ValueError:  # axes that no single step can walk through
-        sets = [
-            {name: x[index] for name, x in named.items()}
+    except ValueError:  # the strides of the batch axes do not merge into one
+        views = [
+            {name: x[index] for name, x in arrays.items()}
             for index in np.ndindex(batch[:-1])
         ]
         heads = batch[-1]
     return [
-        {name: x[start : start + together] for name, x in views.items()}
-        for views in sets
-        for start in range(0, heads, together)
+        {name: x[start : start + size] for name, x in named.items()}
+        for named in views
+        for start in range(0, heads, size)
     ]
 
 
-def group_size(heads: int, threads: int, room: int) -> int:
-    """Return how many heads make a group, at most `room`: all threads get as many."""
-    rounds = max(1, -(-heads // (threads * max(1, room))))
+def group_size(heads: int, threads: int, most: int) -> int:
+    """Return the heads in a group, at most `most`, so that threads get equal shares."""
+    rounds = max(1, -(-heads // (threads * max(1, most))))
     return max(1, -(-heads // (threads * rounds)))

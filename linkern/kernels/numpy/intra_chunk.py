@@ -1,12 +1,11 @@
-r"""What decays do to the pairs of tokens of a chunk, in place: the twin of `_decay`.
+r"""Intra-chunk scores under decay, in place (`core.decay`).
 
-`Flat` has no decay or one for each token, `ByChannel` one for each key channel; both
-say the same things of the rows that they are given. As there, no difference is formed
-and nothing positive goes into an exponential. By channel, an exponential for every
-level would take most of the time. Here only sums of whole blocks are exponentiated, two
-numbers for each entry in all, and rows carry their factors along: from one size of
-blocks to the next, later rows lose what is lost in the earlier block, and earlier keys
-what is lost in the later one.
+`ScalarDecay` has no log-decay or one per token, `ChannelDecay` one per key channel;
+both have the same methods. No difference of sums is formed, and no positive number is
+exponentiated. Per channel, an exponential at every level would dominate the time:
+instead only the sums of whole blocks are exponentiated, two numbers per entry in all,
+and rows are multiplied by these factors from one block size to the next. Later rows are
+multiplied by the decay of the earlier block, earlier keys by that of the later block.
 """
 
 from collections.abc import Sequence
@@ -14,260 +13,270 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.kernels.numpy.decay import TokenDecay
-from linkern.kernels.numpy.triangular import below, diagonal, halves, sizes
+from linkern.kernels.numpy.triangular import (
+    block_sizes,
+    diagonal,
+    halves,
+    off_diagonal,
+)
+from linkern.kernels.numpy.types import Real
 
-__all__ = ["ByChannel", "Flat", "Readers", "side_by_side"]
+__all__ = ["ChannelDecay", "QueryRows", "ScalarDecay", "zeros_by_token"]
 
-Real = NDArray[Any]
-
-# Rows of a block up to which its products are computed one by one: a product of
-# matrices of that size takes longer.
-_FEW = 2
+# Rows of a block up to which scores are computed one by one: matrix products of that
+# size take longer.
+_FEW_ROWS = 2
 
 
-def side_by_side(heads: int, chunks: int, *axes: int, dtype: Any) -> Real:
-    """Return zeros ``(heads, chunks, ..., R, K)`` for rows that forget by channel.
+def zeros_by_token(heads: int, chunks: int, *axes: int, dtype: Any) -> Real:
+    """Return zeros ``(heads, chunks, ..., R, K)`` for rows with a decay per channel.
 
-    In memory, the rows of a token lie side by side, of all heads and sorts: what all of
-    them lose is one long row.
+    In memory, the rows of a token are adjacent over all heads and kinds: one decay
+    multiplies one long row.
     """
-    *sorts, rows, dim = axes
-    found = np.zeros((chunks, rows, *sorts, heads, dim), dtype)
-    return found.transpose((3, 0, 2, 1, 4) if sorts else (2, 0, 1, 3))
+    *kinds, rows, dim = axes
+    result = np.zeros((chunks, rows, *kinds, heads, dim), dtype)
+    return result.transpose((3, 0, 2, 1, 4) if kinds else (2, 0, 1, 3))
 
 
-class Readers:
-    """Rows that read what tokens have written: those of erases, of queries, or both.
+class QueryRows:
+    """Rows that are scored against earlier keys: those of erases, queries, or both.
 
     Parameters
     ----------
     rows : array (heads, chunks, S, R, K)
-        One of each sort for each token, and zeros.
-    pairs : array (heads, chunks, S, R', R')
-        Where their pairs with earlier tokens go: lower triangular, zeros until then.
+        One of each kind for each token, and zeros.
+    scores : array (heads, chunks, S, R', R')
+        Storage of the scores with earlier tokens: lower triangular, zeros elsewhere.
     early : sequence of bool
-        Of each sort, whether it reads before the decay of its own token.
+        For each kind, True if it reads before the decay of its own token.
     strict : sequence of bool
-        Of each sort, whether a token does not meet itself.
+        For each kind, True if a token is not scored against itself.
     by_halves : bool
-        Whether pairs are needed level by level, as `ByChannel` does.
+        True if scores are computed level by level, as `ChannelDecay` does.
     """
 
     def __init__(
         self,
         rows: Real,
-        pairs: Real,
+        scores: Real,
         *,
         early: Sequence[bool],
         strict: Sequence[bool],
         by_halves: bool,
     ) -> None:
-        self.rows, self.pairs, self.early, self.strict = rows, pairs, early, strict
-        self.own = diagonal(pairs)
+        self.rows, self.scores, self.early, self.strict = rows, scores, early, strict
+        self.diagonal = diagonal(scores)
         if not by_halves:
             return
-        # Views of each level, the smallest blocks first: later rows; the same, all
-        # sorts of a token one after the other; and where their pairs go.
-        heads, chunks, sorts, length, dim = rows.shape
+        # Views of each level, smallest blocks first: later rows; the same rows with all
+        # kinds of a token adjacent; and their scores.
+        heads, chunks, kinds, length, dim = rows.shape
         tall = rows.swapaxes(2, 3).reshape(
-            heads, chunks, length * sorts, dim, copy=False
+            heads, chunks, length * kinds, dim, copy=False
         )
-        wide = pairs.swapaxes(2, 3).reshape(
-            heads, chunks, length * sorts, length, copy=False
+        wide = scores.swapaxes(2, 3).reshape(
+            heads, chunks, length * kinds, length, copy=False
         )
-        self.later = [halves(rows, m)[1] for m in sizes(length)]
-        self.tall = [halves(tall, m * sorts)[1] for m in sizes(length)]
-        self.below = [below(wide, m, sorts) for m in sizes(length)]
+        levels = block_sizes(length)
+        self.later = [halves(rows, m)[1] for m in levels]
+        self.later_tall = [halves(tall, m * kinds)[1] for m in levels]
+        self.level_scores = [off_diagonal(wide, m, kinds) for m in levels]
 
 
-class Flat:
-    """No decay, or one for each token.
+class ScalarDecay:
+    """Intra-chunk scores with no decay, or one per token.
 
     Parameters
     ----------
-    keys : array (heads, chunks, C, K)
+    key : array (heads, chunks, C, K)
         Buffer of the keys.
     decays : bool
-        Whether tokens forget.
+        True if there are log-decays.
     """
 
-    def __init__(self, keys: Real, *, decays: bool) -> None:
-        heads, chunks, size, features = keys.shape
-        self._keys, self._size = keys, size
-        # Transposed once, so that all products of it are plain ones.
-        self._across = np.empty((heads, chunks, features, size), keys.dtype)
-        self._decay = TokenDecay(heads, chunks, size, keys.dtype) if decays else None
-        self._bits = np.dtype(f"i{keys.dtype.itemsize}")
+    def __init__(self, key: Real, *, decays: bool) -> None:
+        heads, chunks, size, features = key.shape
+        self._key, self._size = key, size
+        # Transposed once, so that all its products are plain ones.
+        self._key_t = np.empty((heads, chunks, features, size), key.dtype)
+        self._decay = TokenDecay(heads, chunks, size, key.dtype) if decays else None
+        self._bits = np.dtype(f"i{key.dtype.itemsize}")
         self._masks = {
             strict: -np.tri(size, k=-int(strict), dtype=self._bits)
             for strict in (False, True)
         }
-        #: Keys as much as is left of them at the end, ``(..., K, C)``.
-        self.remaining = np.empty_like(self._across) if decays else self._across
-        #: What is left of the memory at the end; None for all of it.
-        self.whole = None if self._decay is None else self._decay.entering[..., -1:, :]
+        #: Keys decayed to the end of the chunk, ``(..., K, C)``.
+        self.decayed_key_t = np.empty_like(self._key_t) if decays else self._key_t
+        #: Decay of the state over the chunk; None if it has none.
+        self.chunk_decay: Real | None = None
+        if self._decay is not None:
+            self.chunk_decay = self._decay.decay_from_start[..., -1:, :]
 
     def load(self, log_decay: Real | None) -> None:
-        """Take in decays, when the keys are there."""
-        np.copyto(self._across, self._keys.swapaxes(-1, -2))
+        """Load log-decays; the keys must be in their buffer."""
+        np.copyto(self._key_t, self._key.swapaxes(-1, -2))
         if self._decay is not None and log_decay is not None:
             self._decay.load(log_decay[..., 0])
-            np.multiply(self._across, self._decay.leaving, out=self.remaining)
+            np.multiply(self._key_t, self._decay.decay_to_end, out=self.decayed_key_t)
 
-    def scores(self, readers: Readers | None) -> None:
-        """Write all ``rows_i^T Diag(Gamma_ij) keys_j``; rows then enter the chunk."""
-        if readers is None:
+    def score(self, queries: QueryRows | None) -> None:
+        """Write ``rows_i^T Diag(Gamma_ij) keys_j``; then decay rows from the start."""
+        if queries is None:
             return
-        np.matmul(readers.rows, self._across[:, :, None], out=self._pairs(readers))
-        self._see(readers)
-        self._enter(readers)
+        np.matmul(queries.rows, self._key_t[:, :, None], out=self._scores(queries))
+        self._mask(queries)
+        self._decay_rows(queries)
 
-    def mixed(self, reader: Readers, found: Real) -> None:
-        """Write ``Gamma_i0 * rows_i + sum_j pairs_ij Gamma_ij * keys_j``."""
-        self._see(reader)
-        self._enter(reader)
-        np.matmul(self._pairs(reader)[:, :, 0], self._keys, out=found)
-        np.add(found, reader.rows[:, :, 0], out=found)
+    def mix_keys(self, queries: QueryRows, output: Real) -> None:
+        """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``."""
+        self._mask(queries)
+        self._decay_rows(queries)
+        np.matmul(self._scores(queries)[:, :, 0], self._key, out=output)
+        np.add(output, queries.rows[:, :, 0], out=output)
 
-    def _pairs(self, readers: Readers) -> Real:
-        return readers.pairs[..., : self._size, : self._size]
+    def _scores(self, queries: QueryRows) -> Real:
+        return queries.scores[..., : self._size, : self._size]
 
-    def _see(self, readers: Readers) -> None:
-        """Take from pairs what is lost between tokens, and those that are not seen."""
-        pairs = self._pairs(readers)
+    def _mask(self, queries: QueryRows) -> None:
+        """Multiply scores by the decay between tokens, and apply the causal mask."""
+        scores = self._scores(queries)
         if self._decay is not None:
-            _weigh(pairs, self._decay.between, readers.early)
-        # All bits of the pairs that are seen: what is not vanishes even if infinite.
-        bits = pairs.view(self._bits)
-        for sort, strict in enumerate(readers.strict):
-            seen = bits[:, :, sort]
-            np.bitwise_and(seen, self._masks[strict], out=seen)
+            _multiply(scores, self._decay.pair_decay, queries.early)
+        # Scores are masked bit by bit: a masked score vanishes even if it is infinite.
+        bits = scores.view(self._bits)
+        for kind, strict in enumerate(queries.strict):
+            of_kind = bits[:, :, kind]
+            np.bitwise_and(of_kind, self._masks[strict], out=of_kind)
 
-    def _enter(self, readers: Readers) -> None:
+    def _decay_rows(self, queries: QueryRows) -> None:
         if self._decay is not None:
-            _weigh(readers.rows, self._decay.entering, readers.early)
+            _multiply(queries.rows, self._decay.decay_from_start, queries.early)
 
 
-def _weigh(rows: Real, factors: Real, early: Sequence[bool]) -> None:
-    """Multiply rows of each sort by what is left when they read."""
-    for sort, before in enumerate(early):
-        found, left = rows[:, :, sort], factors
-        if before:
-            # Before its own decay, a row has lost what the one before had after it.
-            found, left = found[..., 1:, :], left[..., :-1, :]
-        np.multiply(found, left, out=found)
+def _multiply(rows: Real, factors: Real, early: Sequence[bool]) -> None:
+    """Multiply the rows of each kind by the decay at the time they read."""
+    for kind, is_early in enumerate(early):
+        of_kind, decay = rows[:, :, kind], factors
+        if is_early:
+            # Before the decay of its token, a row has the decay of the token before.
+            of_kind, decay = of_kind[..., 1:, :], decay[..., :-1, :]
+        np.multiply(of_kind, decay, out=of_kind)
 
 
 class _Level(NamedTuple):
-    """Views of one size of blocks."""
+    """Views of one block size."""
 
-    first: Real  # what is left after all of the earlier block
-    second: Real  # and of the later block
-    earlier: Real  # earlier keys, as much as is left of them where their block ends
-    kept: Real  # where they are kept, if they will be mixed
-    reached: Real  # what later rows get of them
+    earlier_decay: Real  # decay over each earlier block
+    later_decay: Real  # decay over each later block
+    earlier_keys: Real  # keys of the earlier blocks, decayed to the end of their block
+    kept_keys: Real  # copy of these, if keys are mixed
+    mixed_keys: Real  # sum of these that a later row gets
 
 
-class ByChannel:
-    """One decay for each token and key channel.
+class ChannelDecay:
+    """Intra-chunk scores with one decay per token and key channel.
 
     Parameters
     ----------
-    keys : array (heads, chunks, R, K)
+    key : array (heads, chunks, R, K)
         Buffer of the keys, ending in zeros, ``R`` a power of two.
     size : int
         Tokens in a chunk.
-    mixes : bool
-        Whether keys will be mixed.
+    keeps_keys : bool
+        True if `mix_keys` will be called.
     """
 
-    def __init__(self, keys: Real, size: int, *, mixes: bool) -> None:
-        heads, chunks, rows, features = keys.shape
+    def __init__(self, key: Real, size: int, *, keeps_keys: bool) -> None:
+        heads, chunks, rows, features = key.shape
 
         def rows_of(length: int) -> Real:
-            return side_by_side(heads, chunks, length, features, dtype=keys.dtype)
+            return zeros_by_token(heads, chunks, length, features, dtype=key.dtype)
 
-        self._keys, self._size = keys, size
-        # Sums of the blocks of 1, 2, 4, ... tokens, one after the other.
+        self._key, self._size = key, size
+        # Sums over the blocks of 1, 2, 4, ... tokens, one size after the other; `load`
+        # replaces them by their exponentials.
         self._tree = rows_of(2 * rows - 1)
-        self._left, start = [], 0
-        for block in (*sizes(rows), rows):
-            self._left.append(self._tree[..., start : start + rows // block, :])
+        self._decays, start = [], 0
+        for block in (*block_sizes(rows), rows):
+            self._decays.append(self._tree[..., start : start + rows // block, :])
             start += rows // block
         self._levels = []
-        for block, left in zip(sizes(rows), self._left, strict=False):
-            earlier, _ = halves(keys, block)
-            kept, reached = halves(rows_of(rows if mixes else 0), block)
-            self._levels.append(_Level(*halves(left, 1), earlier, kept, reached))
-        self._mixes, self._written = mixes, rows_of(rows if mixes else 0)
-        #: Keys as much as is left of them at the end, ``(..., K, C)``.
-        self.remaining = keys[..., :size, :].swapaxes(-1, -2)
-        #: What is left of each row of the memory at the end.
-        self.whole = self._left[-1].swapaxes(-1, -2)
+        for block, decay in zip(block_sizes(rows), self._decays, strict=False):
+            earlier, _ = halves(key, block)
+            kept, mixed = halves(rows_of(rows if keeps_keys else 0), block)
+            self._levels.append(_Level(*halves(decay, 1), earlier, kept, mixed))
+        self._keeps_keys = keeps_keys
+        self._original_key = rows_of(rows if keeps_keys else 0)
+        #: Keys decayed to the end of the chunk, ``(..., K, C)``.
+        self.decayed_key_t = key[..., :size, :].swapaxes(-1, -2)
+        #: Decay of each row of the state over the chunk.
+        self.chunk_decay = self._decays[-1].swapaxes(-1, -2)
 
     def load(self, log_decay: Real | None) -> None:
-        """Take in decays."""
+        """Load log-decays."""
         assert log_decay is not None
-        sums = self._left
+        sums = self._decays
         np.copyto(sums[0][..., : self._size, :], log_decay, casting="unsafe")
-        sums[0][..., self._size :, :] = 0  # what is missing decays nothing
+        sums[0][..., self._size :, :] = 0  # padding does not decay
         for finer, coarser in pairwise(sums):
             np.add(finer[..., 0::2, :], finer[..., 1::2, :], out=coarser)
         np.exp(self._tree, out=self._tree)
 
-    def scores(self, readers: Readers | None) -> None:
-        """Write all ``rows_i^T Diag(Gamma_ij) keys_j``; rows then enter the chunk.
+    def score(self, queries: QueryRows | None) -> None:
+        """Write ``rows_i^T Diag(Gamma_ij) keys_j``; then decay rows from the start.
 
-        And keys become what is left of them at its end.
+        Keys are decayed to the end of the chunk.
         """
-        if readers is not None:
-            self._begin(readers)
-        if self._mixes:
-            np.copyto(self._written, self._keys)
+        if queries is not None:
+            self._score_diagonal(queries)
+        if self._keeps_keys:
+            np.copyto(self._original_key, self._key)
         for i, level in enumerate(self._levels):
-            if readers is not None:
-                _products(readers.tall[i], level.earlier, readers.below[i])
-                later = readers.later[i]
-                np.multiply(later, level.first[:, :, None], out=later)
-            if self._mixes:
-                np.copyto(level.kept, level.earlier)
-            np.multiply(level.earlier, level.second, out=level.earlier)
+            if queries is not None:
+                _products(
+                    queries.later_tall[i], level.earlier_keys, queries.level_scores[i]
+                )
+                later = queries.later[i]
+                np.multiply(later, level.earlier_decay[:, :, None], out=later)
+            if self._keeps_keys:
+                np.copyto(level.kept_keys, level.earlier_keys)
+            np.multiply(level.earlier_keys, level.later_decay, out=level.earlier_keys)
 
-    def _begin(self, readers: Readers) -> None:
-        """Let each token meet itself, then lose what its own decay takes."""
-        for sort in range(len(readers.early)):
-            rows = readers.rows[:, :, sort]
-            if not readers.strict[sort]:
-                np.vecdot(rows, self._keys, out=readers.own[:, :, sort])
-            if not readers.early[sort]:
-                np.multiply(rows, self._left[0], out=rows)
+    def _score_diagonal(self, queries: QueryRows) -> None:
+        """Score each token against itself, then apply its own decay to its rows."""
+        for kind in range(len(queries.early)):
+            rows = queries.rows[:, :, kind]
+            if not queries.strict[kind]:
+                np.vecdot(rows, self._key, out=queries.diagonal[:, :, kind])
+            if not queries.early[kind]:
+                np.multiply(rows, self._decays[0], out=rows)
 
-    def mixed(self, reader: Readers, found: Real) -> None:
-        """Write ``Gamma_i0 * rows_i + sum_j pairs_ij Gamma_ij * keys_j``.
+    def mix_keys(self, queries: QueryRows, output: Real) -> None:
+        """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``.
 
-        From the largest blocks to the smallest, rows lose what is lost before their
-        block, and get what earlier ones have left there.
+        From the largest blocks to the smallest, later rows are multiplied by the decay
+        of the earlier block, and the weighted keys of that block are added.
         """
-        rows, [early], [strict] = reader.rows[:, :, 0], reader.early, reader.strict
+        rows, [early], [strict] = queries.rows[:, :, 0], queries.early, queries.strict
         for i, level in reversed(list(enumerate(self._levels))):
-            later = reader.later[i][:, :, 0]
-            np.multiply(later, level.first, out=later)
-            np.matmul(reader.below[i], level.kept, out=level.reached)
-            np.add(later, level.reached, out=later)
+            later = queries.later[i][:, :, 0]
+            np.multiply(later, level.earlier_decay, out=later)
+            np.matmul(queries.level_scores[i], level.kept_keys, out=level.mixed_keys)
+            np.add(later, level.mixed_keys, out=later)
         if not early:
-            np.multiply(rows, self._left[0], out=rows)
+            np.multiply(rows, self._decays[0], out=rows)
         if not strict:
-            own = reader.own[:, :, 0, :, None]
-            np.add(rows, np.multiply(own, self._written, out=self._written), out=rows)
-        np.copyto(found, rows[..., : self._size, :])
+            own_score, own_key = queries.diagonal[:, :, 0, :, None], self._original_key
+            np.add(rows, np.multiply(own_score, own_key, out=own_key), out=rows)
+        np.copyto(output, rows[..., : self._size, :])
 
 
 def _products(rows: Real, columns: Real, out: Real) -> None:
     """Write ``rows @ columns^T``."""
-    if rows.shape[-2] <= _FEW:
+    if rows.shape[-2] <= _FEW_ROWS:
         np.vecdot(rows[..., :, None, :], columns[..., None, :, :], out=out)
     else:
         np.matmul(rows, columns.swapaxes(-1, -2), out=out)

@@ -1,33 +1,30 @@
-"""Walking through sequences: what is computed where, and in what order.
+"""Schedule of the chunkwise forward over blocks of tokens and over threads.
 
-A block of tokens is looked at alone, then the state is carried through it, then it is
-looked at with the states inside. Threads share the heads; where there are fewer heads
-than threads they share the blocks of a stretch of tokens, and only the state goes from
-block to block in order. Blocks follow from shapes: results do not depend on threads.
+Each block of tokens has three steps: the state that its chunks add, the passing of the
+state from chunk to chunk, and its output. Threads share the heads; if there are fewer
+heads than threads, they share the blocks of a group of consecutive blocks, and only the
+state is passed in order. Blocks follow from shapes alone, so results do not depend on
+the number of threads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
+from linkern.kernels.numpy.threads import parallel_for
+from linkern.kernels.numpy.types import Arrays, Real
+from linkern.kernels.numpy.workspace import WorkspacePool, Workspaces
 
-from linkern.kernels.numpy.threads import share
-from linkern.kernels.numpy.workspace import Shelf, Shelves
-
-__all__ = ["Layout", "Pass", "Piece", "go", "pieces"]
-
-Real = NDArray[Any]
-Tokens = Mapping[str, Real]
+__all__ = ["Block", "Layout", "Phase", "blocks", "run"]
 
 
 class Layout(NamedTuple):
-    """How many tokens meet.
+    """Size of a block.
 
     Parameters
     ----------
     chunks : int
-        In a block, at most.
+        Chunks in a block, at most.
     size : int
         Tokens in a chunk, at most.
     """
@@ -36,124 +33,127 @@ class Layout(NamedTuple):
     size: int
 
 
-class Piece(NamedTuple):
-    """A span of tokens, and the chunks it is made of, all of one size."""
+class Block(NamedTuple):
+    """A span of tokens that consists of chunks of one size."""
 
     span: slice
     chunks: int
     size: int
 
 
-def pieces(length: int, layout: Layout) -> list[Piece]:
-    """Cut a sequence into blocks: full ones, then what is left, then a short chunk."""
-    whole, rest = divmod(length, layout.size)
-    counts = [layout.chunks] * (whole // layout.chunks)
-    if whole % layout.chunks:
-        counts.append(whole % layout.chunks)
-    found, start = [], 0
+def blocks(length: int, layout: Layout) -> list[Block]:
+    """Cut a sequence into full blocks, a block of fewer chunks, and a short chunk."""
+    full_chunks, rest = divmod(length, layout.size)
+    counts = [layout.chunks] * (full_chunks // layout.chunks)
+    if full_chunks % layout.chunks:
+        counts.append(full_chunks % layout.chunks)
+    result, start = [], 0
     for count in counts:
         stop = start + count * layout.size
-        found.append(Piece(slice(start, stop), count, layout.size))
+        result.append(Block(slice(start, stop), count, layout.size))
         start = stop
     if rest:
-        found.append(Piece(slice(start, length), 1, rest))
-    return found
+        result.append(Block(slice(start, length), 1, rest))
+    return result
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One way through all tokens.
+class Phase:
+    """One pass over all tokens.
 
     Parameters
     ----------
-    shelves : Shelves
-        The buffers.
-    alone : callable or None
-        ``alone(block, tokens)``: what a block is without a state.
-    follow : callable or None
-        ``follow(block, tokens)``: what it is with the states in it.
-    carry : callable or None
-        ``carry(block)`` takes the state from ``block.first`` to ``block.last``; None if
-        it stays as it is.
+    pool : WorkspacePool
+        Source of the workspaces.
+    chunk_state : callable or None
+        ``chunk_state(workspace, tokens)`` computes what does not depend on the state.
+    chunk_output : callable or None
+        ``chunk_output(workspace, tokens)`` computes what depends on the states.
+    state_passing : callable or None
+        ``state_passing(workspace)`` computes ``workspace.final_state`` from
+        ``workspace.initial_state``; None if the state does not change.
     """
 
-    shelves: Shelves
-    alone: Callable[[Any, Tokens], object] | None = None
-    follow: Callable[[Any, Tokens], object] | None = None
-    carry: Callable[[Any], object] | None = None
+    pool: WorkspacePool
+    chunk_state: Callable[[Any, Arrays], object] | None = None
+    chunk_output: Callable[[Any, Arrays], object] | None = None
+    state_passing: Callable[[Any], object] | None = None
 
 
-def go(
-    the: Pass,
+def run(
+    phase: Phase,
     groups: Sequence[dict[str, Real]],
-    order: Sequence[Piece],
+    order: Sequence[Block],
     threads: int,
 ) -> None:
-    """Take all groups of heads through all pieces, in the order given.
+    """Run a phase over all groups of heads and all blocks, in the order of the blocks.
 
-    Each group has a ``state (heads, width)``, which is replaced, and the tokens:
+    Each group has a ``state (heads, width)``, which is replaced, and token arrays
     ``(heads, T, dim)``.
     """
     if len(groups) >= threads or len(order) == 1:
-        share(groups, lambda group: _through(the, group, order), threads)
+        parallel_for(groups, lambda group: _run_group(phase, group, order), threads)
         return
-    with the.shelves.lent(min(threads, len(order))) as lanes:
+    with phase.pool.borrow(min(threads, len(order))) as workers:
         for group in groups:
-            for start in range(0, len(order), len(lanes)):
-                stretch = order[start : start + len(lanes)]
-                _side_by_side(the, group, stretch, lanes, threads)
+            for start in range(0, len(order), len(workers)):
+                batch = order[start : start + len(workers)]
+                _run_batch(phase, group, batch, workers, threads)
 
 
-def _through(
-    the: Pass, group: dict[str, Real], order: Sequence[Piece]
+def _run_group(
+    phase: Phase, group: dict[str, Real], order: Sequence[Block]
 ) -> Iterator[None]:
-    """Take one group through all pieces; it may be left between two of them."""
-    with the.shelves.lent(1) as [shelf]:
-        for piece in order:
-            block, tokens = _entered(shelf, group, piece)
-            if the.alone is not None:
-                the.alone(block, tokens)
-            _carried(the, block, group["state"])
-            if the.follow is not None:
-                the.follow(block, tokens)
+    """Run one group of heads over all blocks; yields after each, to be interrupted."""
+    with phase.pool.borrow(1) as [workspaces]:
+        for block in order:
+            workspace, tokens = _assign(workspaces, group, block)
+            if phase.chunk_state is not None:
+                phase.chunk_state(workspace, tokens)
+            _pass_state(phase, workspace, group["state"])
+            if phase.chunk_output is not None:
+                phase.chunk_output(workspace, tokens)
             yield
 
 
-def _side_by_side(
-    the: Pass,
+def _run_batch(
+    phase: Phase,
     group: dict[str, Real],
-    order: Sequence[Piece],
-    lanes: Sequence[Shelf],
+    batch: Sequence[Block],
+    workers: Sequence[Workspaces],
     threads: int,
 ) -> None:
-    """Take one group through a stretch, all blocks of it at the same time."""
-    entered = [
-        _entered(shelf, group, piece)
-        for shelf, piece in zip(lanes, order, strict=False)
+    """Run one group of heads over a batch of consecutive blocks, one per worker."""
+    assigned = [
+        _assign(workspaces, group, block)
+        for workspaces, block in zip(workers, batch, strict=False)
     ]
 
-    def doing(step: Callable[[Any, Tokens], object] | None) -> None:
-        def one(item: tuple[Any, Tokens]) -> Iterator[None]:
+    def in_parallel(step: Callable[[Any, Arrays], object] | None) -> None:
+        def one(item: tuple[Any, Arrays]) -> Iterator[None]:
             if step is not None:
                 step(*item)
             yield
 
-        share(entered, one, threads)
+        parallel_for(assigned, one, threads)
 
-    doing(the.alone)
-    for block, _ in entered:
-        _carried(the, block, group["state"])
-    doing(the.follow)
+    in_parallel(phase.chunk_state)
+    for workspace, _ in assigned:
+        _pass_state(phase, workspace, group["state"])
+    in_parallel(phase.chunk_output)
 
 
-def _entered(shelf: Shelf, group: dict[str, Real], piece: Piece) -> tuple[Any, Tokens]:
-    span, chunks, size = piece
+def _assign(
+    workspaces: Workspaces, group: dict[str, Real], block: Block
+) -> tuple[Any, Arrays]:
+    """Return the workspace of a block and views of its tokens."""
+    span, chunks, size = block
     tokens = {n: x[:, span] for n, x in group.items() if n != "state"}
-    return shelf[group["state"].shape[0], chunks, size], tokens
+    return workspaces[group["state"].shape[0], chunks, size], tokens
 
 
-def _carried(the: Pass, block: Any, state: Real) -> None:
-    block.first[...] = state
-    if the.carry is not None:
-        the.carry(block)
-        state[...] = block.last
+def _pass_state(phase: Phase, workspace: Any, state: Real) -> None:
+    workspace.initial_state[...] = state
+    if phase.state_passing is not None:
+        phase.state_passing(workspace)
+        state[...] = workspace.final_state

@@ -1,8 +1,8 @@
-"""Work shared by threads: each takes the next item, and matrix products take one each.
+"""Thread pool of the NumPy back end, with the BLAS held to one thread per product.
 
-NumPy lets other threads run while it computes, so heads can be walked side by side.
-The threads of the BLAS would fight with ours for the same cores, and would make results
-depend on how many there are: each product is held to one.
+NumPy releases the interpreter lock while it computes, so threads can process heads at
+the same time. Threads of the BLAS would compete with them for the same cores, and would
+make results depend on their number.
 """
 
 import os
@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = ["blas_held", "cores", "share", "thread_count", "threads_worth"]
+__all__ = [
+    "cores",
+    "parallel_for",
+    "single_threaded_blas",
+    "thread_count",
+    "threads_for",
+]
 
 VARIABLE = "LINKERN_NUM_THREADS"
 # Multiply-adds below which starting threads takes longer than they save.
@@ -27,81 +33,84 @@ Item = TypeVar("Item")
 
 
 def thread_count() -> int:
-    """Return how many threads to compute with: the cores of this process.
+    """Return the number of threads to compute with: the cores of this process.
 
-    ``LINKERN_NUM_THREADS`` in the environment says otherwise.
+    ``LINKERN_NUM_THREADS`` in the environment overrides it.
 
     Raises
     ------
     ValueError
         If the variable is set to anything but a positive integer.
     """
-    said = os.environ.get(VARIABLE)
-    if said is None:
+    setting = os.environ.get(VARIABLE)
+    if setting is None:
         return cores()
-    if not said.strip().isdecimal() or int(said) < 1:
-        msg = f"`{VARIABLE}` must be a positive integer, got {said!r}; set or unset it."
+    if not setting.strip().isdecimal() or int(setting) < 1:
+        msg = (
+            f"`{VARIABLE}` must be a positive integer, got {setting!r}; "
+            "set or unset it."
+        )
         raise ValueError(msg)
-    return int(said)
+    return int(setting)
 
 
-def threads_worth(multiply_adds: int) -> int:
-    """Return how many threads to compute with, given how much there is to compute."""
+def threads_for(multiply_adds: int) -> int:
+    """Return the number of threads for so many multiply-adds; 1 if they are few."""
     threads = thread_count()
     return threads if multiply_adds >= WORTH_THREADS else 1
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def share(
+def parallel_for(
     items: Iterable[Item], work: Callable[[Item], Iterator[None]], threads: int
 ) -> None:
-    """Go through ``work(item)`` for all items, in `threads` threads, this one too.
+    """Exhaust ``work(item)`` for all items in `threads` threads, this one included.
 
-    Whoever is done takes the next item. The first exception ends all work and is raised
-    here, and so does an interrupt of this thread; work is left at its next ``yield``.
+    A thread that is idle takes the next item. The first exception, or an interrupt of
+    this thread, stops all work at its next ``yield`` and is raised here.
     """
     waiting = deque(items)
-    failed: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def drain() -> None:
-        while waiting and not failed:
+        while waiting and not errors:
             try:
                 item = waiting.popleft()
-            except IndexError:  # somebody else was faster
+            except IndexError:  # another thread took the last item
                 return
             try:
                 for _ in work(item):
-                    if failed:
+                    if errors:
                         return
             except BaseException as error:
-                failed.append(error)
+                errors.append(error)
                 raise
 
     count = min(threads, len(waiting)) - 1
     if count < 1:
         drain()
         return
-    # What NumPy does about overflow lives in the context: workers take the caller's.
+    # NumPy keeps its error state in the context: workers run in a copy of the caller's.
     helpers = [_pool().submit(copy_context().run, drain) for _ in range(count)]
     try:
         drain()
         _wait(helpers)
     except BaseException as error:
-        failed.append(error)  # an interrupt may come between two items, or here
+        errors.append(error)  # an interrupt may arrive between two items, or here
         _wait(helpers)
         raise
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
 
 
 def _wait(helpers: "list[Future[None]]") -> None:
-    """Wait for those that have begun; the others are not needed any more."""
+    """Wait for the helpers that have started, and cancel the others."""
     from concurrent.futures import wait  # noqa: PLC0415 -- slow to import
 
     wait([helper for helper in helpers if not helper.cancel()])
@@ -109,7 +118,7 @@ def _wait(helpers: "list[Future[None]]") -> None:
 
 @cache
 def _pool() -> "ThreadPoolExecutor":
-    """Return the threads of this process; each is started when it is first needed."""
+    """Return the thread pool of this process; threads start when first needed."""
     from concurrent.futures import (  # noqa: PLC0415 -- slow to import
         ThreadPoolExecutor,
     )
@@ -122,8 +131,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-class _Hold:
-    """How many calls are computing now, in all threads of the process."""
+class _BlasLimit:
+    """Limit on the threads of the BLAS, and the number of calls that need it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -131,33 +140,33 @@ class _Hold:
         self.limiter: Any = None
 
 
-_HOLD = _Hold()
+_LIMIT = _BlasLimit()
 
 
 @contextmanager
-def blas_held() -> Iterator[None]:
-    """Hold the BLAS to one thread for a product, until the last caller is done.
+def single_threaded_blas() -> Iterator[None]:
+    """Hold the BLAS to one thread until the last caller in the process is done.
 
-    The setting is one for the process. Restored by each caller on its own, it could be
-    restored to what another had set.
+    The setting belongs to the process: if each caller restored it, one could restore
+    the limit that another had set.
     """
-    with _HOLD.lock:
-        if _HOLD.count == 0:
-            _HOLD.limiter = _controller().limit(limits=1, user_api="blas")
-        _HOLD.count += 1
+    with _LIMIT.lock:
+        if _LIMIT.count == 0:
+            _LIMIT.limiter = _controller().limit(limits=1, user_api="blas")
+        _LIMIT.count += 1
     try:
         yield
     finally:
-        with _HOLD.lock:
-            _HOLD.count -= 1
-            if _HOLD.count == 0:
-                _HOLD.limiter.restore_original_limits()
-                _HOLD.limiter = None
+        with _LIMIT.lock:
+            _LIMIT.count -= 1
+            if _LIMIT.count == 0:
+                _LIMIT.limiter.restore_original_limits()
+                _LIMIT.limiter = None
 
 
 @cache
 def _controller() -> Any:
-    """Look once which libraries there are: it takes milliseconds."""
+    """Return the controller of the loaded BLAS; finding it takes milliseconds."""
     from threadpoolctl import ThreadpoolController  # noqa: PLC0415 -- when needed
 
     return ThreadpoolController()

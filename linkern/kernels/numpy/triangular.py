@@ -1,53 +1,53 @@
-"""Lower triangular matrices by halves, in place: the twin of `linkern.core.triangular`.
+"""Lower triangular matrices by recursive halving, in place (`core.triangular`).
 
     M = [ A  0 ]      A and B are halves of the same kind, C is a full block.
         [ C  B ]
 
-All blocks ``C`` of one size are one view, and so are the rows that they belong to:
-nothing is joined or taken apart, each level is written where it stays.
+All blocks ``C`` of one size are one strided view, and so are the rows that they belong
+to: each level is written where it is stored, without concatenation.
 """
-
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
-__all__ = ["Inverse", "below", "diagonal", "halves", "sizes"]
+from linkern.kernels.numpy.types import Real
 
-Real = NDArray[Any]
+__all__ = ["Inverse", "block_sizes", "diagonal", "halves", "off_diagonal"]
 
 
-def sizes(rows: int) -> list[int]:
-    """Return the sizes of the blocks ``C`` of a matrix, from the smallest."""
+def block_sizes(rows: int) -> list[int]:
+    """Return the sizes of the blocks ``C`` of a matrix, smallest first."""
     return [1 << level for level in range(rows.bit_length() - 1)]
 
 
 def halves(rows: Real, block: int) -> tuple[Real, Real]:
-    """Cut rows ``(..., R, D)`` into pairs of blocks: the earlier ones, the later."""
+    """Cut rows ``(..., R, D)`` into pairs of blocks; return the earlier and the later.
+
+    Both are views.
+    """
     *lead, length, dim = rows.shape
     pairs = rows.reshape(*lead, length // (2 * block), 2, block, dim, copy=False)
     return pairs[..., 0, :, :], pairs[..., 1, :, :]
 
 
-def below(matrices: Real, block: int, sorts: int = 1) -> Real:
-    """Return the blocks between the halves of every pair: ``(..., n, m, m)``, a view.
+def off_diagonal(matrices: Real, block: int, kinds: int = 1) -> Real:
+    """Return the blocks ``C`` of one size, ``(..., n, m, m)``, as a view.
 
-    The diagonal of ``(..., C, C)`` is cut into blocks of `block`; these lie below each
-    second one's left neighbour. With several `sorts` of rows, the rows of one token
-    follow each other: ``(..., C S, C)`` gives ``(..., n, m S, m)``.
+    The diagonal of ``(..., C, C)`` is cut into blocks of `block` tokens; the blocks
+    returned couple each second one with its predecessor. With several `kinds` of rows
+    per token, adjacent in memory, ``(..., C S, C)`` gives ``(..., n, m S, m)``.
     """
     *outer, down, right = matrices.strides
     count = matrices.shape[-1] // (2 * block)
     return as_strided(
-        matrices[..., block * sorts :, :],
-        (*matrices.shape[:-2], count, block * sorts, block),
-        (*outer, 2 * block * (sorts * down + right), down, right),
+        matrices[..., block * kinds :, :],
+        (*matrices.shape[:-2], count, block * kinds, block),
+        (*outer, 2 * block * (kinds * down + right), down, right),
     )
 
 
 def diagonal(matrices: Real) -> Real:
-    """Return the diagonals of ``(..., C, C)``, a view that may be written to."""
+    """Return the diagonals of ``(..., C, C)`` as a writable view."""
     *outer, down, right = matrices.strides
     return as_strided(matrices, matrices.shape[:-1], (*outer, down + right))
 
@@ -58,38 +58,40 @@ class Inverse:
     Parameters
     ----------
     matrices : array
-        Where ``N`` will be, with zeros above the diagonal.
+        Storage of ``N``, with zeros above the diagonal.
     """
 
     def __init__(self, matrices: Real) -> None:
-        blocks = sizes(matrices.shape[-1])
-        self._own = diagonal(matrices)
-        self._below = [below(matrices, size) for size in blocks]
-        self._pairs = [_diagonal_blocks(matrices, size) for size in blocks]
-        self._found = [np.empty(x.shape, x.dtype) for x in self._below]
+        blocks = block_sizes(matrices.shape[-1])
+        self._diagonal = diagonal(matrices)
+        self._off_diagonal = [off_diagonal(matrices, size) for size in blocks]
+        self._diagonal_blocks = [_diagonal_blocks(matrices, size) for size in blocks]
+        self._scratch = [np.empty(x.shape, x.dtype) for x in self._off_diagonal]
 
     def solve(self) -> None:
-        """Turn ``C`` into ``B' C A'``, from the smallest blocks to the largest."""
-        self._own[...] = 1
-        levels = zip(self._below, self._pairs, self._found, strict=True)
-        for block, (first, second), found in levels:
+        """Replace ``C`` by ``B' C A'``, from the smallest blocks to the largest."""
+        self._diagonal[...] = 1
+        levels = zip(
+            self._off_diagonal, self._diagonal_blocks, self._scratch, strict=True
+        )
+        for block, (first, second), scratch in levels:
             if block.shape[-1] == 2:
-                _by_entries(
-                    block, first[..., 1, 0], second[..., 1, 0], found[..., 0, 0]
+                _solve_two(
+                    block, first[..., 1, 0], second[..., 1, 0], scratch[..., 0, 0]
                 )
             elif block.shape[-1] > 2:
-                np.matmul(block, first, out=found)
-                np.matmul(second, found, out=block)
+                np.matmul(block, first, out=scratch)
+                np.matmul(second, scratch, out=block)
 
 
-def _by_entries(block: Real, first: Real, second: Real, spare: Real) -> None:
-    """Do so for blocks of two rows, for which a product each takes longer."""
+def _solve_two(block: Real, first: Real, second: Real, scratch: Real) -> None:
+    """Do the same for 2 x 2 blocks entry by entry, which is faster than products."""
     for row in range(2):
-        np.multiply(block[..., row, 1], first, out=spare)
-        np.add(block[..., row, 0], spare, out=block[..., row, 0])
+        np.multiply(block[..., row, 1], first, out=scratch)
+        np.add(block[..., row, 0], scratch, out=block[..., row, 0])
     for column in range(2):
-        np.multiply(second, block[..., 0, column], out=spare)
-        np.add(block[..., 1, column], spare, out=block[..., 1, column])
+        np.multiply(second, block[..., 0, column], out=scratch)
+        np.add(block[..., 1, column], scratch, out=block[..., 1, column])
 
 
 def _diagonal_blocks(matrices: Real, block: int) -> tuple[Real, Real]:

@@ -1,7 +1,7 @@
-"""Buffers, and a few of them kept between calls.
+"""Workspace memory: aligned buffers, and a pool of workspaces kept between calls.
 
-A call that takes a millisecond would spend as long again on asking the system for
-memory and giving it back. What is kept is bounded, and nobody sees it.
+For a call that takes a millisecond, allocating and freeing its buffers would take as
+long again. The pool is bounded, and its memory never reaches the caller.
 """
 
 from collections import deque
@@ -12,56 +12,58 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["Buffers", "Shelf", "Shelves", "clear"]
+from linkern.kernels.numpy.types import Real
 
-# Bytes of a cache line; and of a page, within which lines of two buffers at the same
-# place are taken for one another: a load from one then waits for a store to the other.
+__all__ = ["Arena", "WorkspacePool", "Workspaces", "clear"]
+
+# Bytes of a cache line and of a page. A load from a line waits for a store to a line at
+# the same offset of another page (4K aliasing).
 _LINE, _PAGE = 64, 4096
-# Odd, so that all lines of a page have their turn.
-_APART = 9
+# Lines between the starts of two buffers within a page: odd, so that all are used.
+_STAGGER = 9
 _COUNT = count()
 
 
-class Buffers:
-    """Arrays of one dtype, each at the beginning of a line of its own.
+class Arena:
+    """Allocator of arrays of one dtype that start at staggered cache lines.
 
-    Large arrays of NumPy all begin 16 bytes into a page.
+    Large arrays of NumPy all start 16 bytes into a page.
 
     Parameters
     ----------
     dtype : dtype
-        Of all of them.
-    other : Buffers or None
-        Of a block that is not used at the same time: its memory is, as far as it goes.
+        Dtype of the arrays.
+    reuse : Arena or None
+        Arena of a workspace that is not used at the same time; its memory is used again
+        wherever it is large enough.
     """
 
-    def __init__(self, dtype: Any, other: "Buffers | None" = None) -> None:
+    def __init__(self, dtype: Any, reuse: "Arena | None" = None) -> None:
         self._dtype = np.dtype(dtype)
-        self._there = iter(() if other is None else other._made)
-        self._made: list[NDArray[Any]] = []
+        self._reusable = iter(() if reuse is None else reuse._buffers)
+        self._buffers: list[Real] = []
 
-    def empty(self, *shape: int) -> NDArray[Any]:
+    def empty(self, *shape: int) -> Real:
         """Return an array like `numpy.empty`."""
         needed = prod(shape)
-        found = next(self._there, None)
-        if found is None or found.size < needed:
+        buffer = next(self._reusable, None)
+        if buffer is None or buffer.size < needed:
             size = needed * self._dtype.itemsize
             memory = np.empty(size + _PAGE, np.uint8)
-            start = (next(_COUNT) * _APART * _LINE - memory.ctypes.data) % _PAGE
-            found = memory[start : start + size].view(self._dtype)
-        self._made.append(found)
-        return found[:needed].reshape(shape)
+            start = (next(_COUNT) * _STAGGER * _LINE - memory.ctypes.data) % _PAGE
+            buffer = memory[start : start + size].view(self._dtype)
+        self._buffers.append(buffer)
+        return buffer[:needed].reshape(shape)
 
 
-# From heads, chunks and tokens in a chunk, and a block that is not used at the same
-# time, or None.
+# Makes a workspace from heads, chunks, tokens in a chunk, and a workspace that is not
+# used at the same time, or None.
 Make = Callable[[int, int, int, Any], Any]
 
 
-class Shelf(dict[tuple[int, int, int], Any]):
-    """The blocks of one worker, by heads, chunks and tokens in a chunk.
+class Workspaces(dict[tuple[int, int, int], Any]):
+    """Workspaces of one worker, by heads, chunks and tokens in a chunk.
 
     Each is made when it is first needed.
     """
@@ -75,54 +77,54 @@ class Shelf(dict[tuple[int, int, int], Any]):
         return self[key]
 
 
-# The last ones used, of all calls, each with up to a few MiB; others are let go.
-_KEPT: deque[Shelf] = deque(maxlen=8)
-# Shapes of one shelf that are kept: sequences of many lengths would pile up.
-_SHAPES = 3
+# The most recently used workspaces of all calls, with up to a few MiB each.
+_FREE: deque[Workspaces] = deque(maxlen=8)
+# Shapes kept per worker: sequences of many lengths would pile up.
+_MAX_SHAPES = 3
 
 
-class Shelves:
-    """Shelves for one kind of blocks.
+class WorkspacePool:
+    """Pool of workspaces of one kind.
 
     Parameters
     ----------
     kind : hashable
-        All that blocks depend on, but for heads, chunks and tokens.
+        Everything that a workspace depends on, except heads, chunks and tokens.
     make : callable
-        Makes a block. It has a method `forget`, which lets go of a caller's arrays.
+        Makes a workspace. Its method `release` drops references to a caller's arrays.
     """
 
     def __init__(self, kind: Hashable, make: Make) -> None:
         self._kind, self._make = kind, make
 
     @contextmanager
-    def lent(self, count: int) -> Iterator[list[Shelf]]:
-        """Lend some shelves; they are kept if nothing goes wrong."""
-        shelves = [self._found() for _ in range(count)]
-        for shelf in shelves:
-            shelf.kind, shelf.make = self._kind, self._make
-        yield shelves
-        for shelf in shelves:
-            shelf.make = None  # it may know the arrays of this call, as blocks do
-            while len(shelf) > _SHAPES:
-                del shelf[next(iter(shelf))]
-            for block in shelf.values():
-                block.forget()
-            _KEPT.append(shelf)
+    def borrow(self, count: int) -> Iterator[list[Workspaces]]:
+        """Yield the workspaces of `count` workers; keep them if nothing is raised."""
+        workers = [self._take() for _ in range(count)]
+        for workspaces in workers:
+            workspaces.kind, workspaces.make = self._kind, self._make
+        yield workers
+        for workspaces in workers:
+            workspaces.make = None  # it may refer to arrays of this call
+            while len(workspaces) > _MAX_SHAPES:
+                del workspaces[next(iter(workspaces))]
+            for workspace in workspaces.values():
+                workspace.release()
+            _FREE.append(workspaces)
 
-    def _found(self) -> Shelf:
-        # Taking one and putting it back are single steps: threads cannot come between.
-        for _ in range(len(_KEPT)):
+    def _take(self) -> Workspaces:
+        # `popleft` and `append` are atomic, so threads need no lock.
+        for _ in range(len(_FREE)):
             try:
-                shelf = _KEPT.popleft()
+                workspaces = _FREE.popleft()
             except IndexError:
                 break
-            if shelf.kind == self._kind:
-                return shelf
-            _KEPT.append(shelf)
-        return Shelf()
+            if workspaces.kind == self._kind:
+                return workspaces
+            _FREE.append(workspaces)
+        return Workspaces()
 
 
 def clear() -> None:
-    """Let go of all that is kept."""
-    _KEPT.clear()
+    """Free all workspaces that are kept."""
+    _FREE.clear()

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.family.operator import FamilyEvaluation, FamilyOperator
+from linkern.oracle.family.operator import FamilyEvaluation, FamilyOperator, Played
 from linkern.oracle.family.operators import PROGRAMS
 
 __all__ = [
     "FAMILY",
     "FamilyEvaluation",
     "FamilyOperator",
+    "Played",
     "lightning_log_decay",
     "retention_log_decay",
 ]
@@ -102,6 +103,11 @@ def _buckets(inputs: Inputs) -> tuple[Real, ...]:
     return (np.zeros((*_array(inputs, "value").shape[:-2], levels, k, v)),)
 
 
+def _key_features(inputs: Inputs) -> tuple[Real, ...]:
+    (memory,) = _memory("key", "value")(inputs)
+    return memory, np.zeros(memory.shape[:-1])
+
+
 def _features(low: int) -> Callable[[Inputs], tuple[Real, ...]]:
     """Return a function that makes sums over monomials of degree 2, or `low` to 2."""
 
@@ -120,6 +126,8 @@ def _heads(inputs: Inputs) -> int:
 
 _PLAIN = _memory("key", "value")
 _STATES: dict[str, Callable[[Inputs], tuple[Real, ...]]] = {
+    "linear_attention": _key_features,
+    "linear_attention_noncausal": _key_features,
     "hgrn": _one_row,
     "rwkv4": _weighted_mean,
     "gsa": _slots,
@@ -130,6 +138,8 @@ _STATES: dict[str, Callable[[Inputs], tuple[Real, ...]]] = {
     "log_linear_attention": _buckets,
 }
 _NAMES: dict[str, tuple[str, ...]] = {
+    "linear_attention": _QKV,
+    "linear_attention_noncausal": _QKV,
     "retention": (*_QKV, "log_decay"),
     "lightning_attention": (*_QKV, "log_decay"),
     "simple_gla": (*_QKV, "log_decay"),
@@ -158,7 +168,15 @@ _DEFAULTS: dict[str, dict[str, Callable[[Inputs], Real]]] = {
     "retention": {"log_decay": lambda x: retention_log_decay(_heads(x))},
     "lightning_attention": {"log_decay": lambda x: lightning_log_decay(_heads(x))},
 }
-_UNSCALED = {"hgrn", "rwkv4", "rwkv7", "mesa", "log_linear_attention"}
+_UNSCALED = {
+    "linear_attention",
+    "linear_attention_noncausal",
+    "hgrn",
+    "rwkv4",
+    "rwkv7",
+    "mesa",
+    "log_linear_attention",
+}
 
 FAMILY: dict[str, FamilyOperator] = {
     name: FamilyOperator(
@@ -168,6 +186,7 @@ FAMILY: dict[str, FamilyOperator] = {
         _STATES.get(name, _PLAIN),
         _DEFAULTS.get(name, {}),
         scaled=name not in _UNSCALED,
+        causal=name != "linear_attention_noncausal",
     )
     for name, names in _NAMES.items()
 }

@@ -39,10 +39,13 @@ class Ball:
         What is exact, in float64.
     error : array or None
         Bound on the absolute error; None for none at all.
+    sharp : array or None
+        What is left of it where sums are exact, for kernels that only sum.
     """
 
     value: Real
     error: Real | None = None
+    sharp: Real | None = None
 
     @property
     def radius(self) -> Real:
@@ -58,7 +61,7 @@ class Ball:
         """Return it as the judge reads it: infinite where nothing is proved."""
         bound = self.radius
         known = np.isfinite(bound)
-        return Bounded(self.value, np.where(known, bound, np.inf))
+        return Bounded(self.value, np.where(known, bound, np.inf), self.sharp)
 
 
 @dataclass(frozen=True)
@@ -99,21 +102,29 @@ class Rounding:
         least = max(smallest(self.precisions.accumulator), 2.0**-1074)
         return -float(np.log(least))
 
+    def rounded(self, operations: Real | float) -> Real:
+        """Return what roundings of the accumulator amount to."""
+        if self.confidence is None or self.precisions.truncates:
+            return gamma(operations, self.unit)
+        return probable(operations, self.unit, self.confidence)
+
     def accumulated(self, operations: Real | float) -> Real:
         """Return what roundings of the accumulator amount to, the oracle's included."""
         own = gamma(operations, unit_roundoff("float64"))
-        if self.confidence is None or self.precisions.truncates:
-            return gamma(operations, self.unit) + own
-        return probable(operations, self.unit, self.confidence) + own
+        return self.rounded(operations) + own
+
+    def stages(self, products: int = 2) -> float:
+        """Return the growth by declared narrow stages around `products` operands."""
+        return float(
+            (1 + unit_roundoff(self.precisions.score))
+            * (1 + unit_roundoff(self.precisions.operand)) ** products
+            * (1 + unit_roundoff(self.precisions.feature)) ** 2
+        )
 
     def grown(self, operations: Real | float, products: int = 2) -> Real:
-        """Return the same, with declared narrow stages around `products` operands."""
-        stages = (
-            (1 + unit_roundoff(self.precisions.score))
-            * (1 + unit_roundoff(self.precisions.feature)) ** 2
-            * (1 + unit_roundoff(self.precisions.operand)) ** products
-        )
-        return np.asarray((1 + self.accumulated(operations)) * stages - 1)
+        """Return roundings of the accumulator and of declared narrow stages."""
+        grown = (1 + self.accumulated(operations)) * self.stages(products)
+        return np.asarray(grown - 1)
 
 
 def contracted(

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.oracle.family.sums import Quotient
 from linkern.oracle.family.tape import Node, Tape
+from linkern.oracle.features import FEATURE_MAPS, FeatureMap
 
 __all__ = [
     "Call",
+    "Options",
     "Program",
     "as_row",
     "column",
@@ -27,6 +30,39 @@ __all__ = [
 ]
 
 Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Declared properties of a call besides its arithmetic.
+
+    Parameters
+    ----------
+    query_map, key_map : FeatureMap
+        Maps that are applied to queries and keys.
+    normalize, eps, eps_mode : bool, float, str
+        As in `Quotient`.
+    feature_error : {"absolute", "relative", "none"}
+        The error that a kernel may make in a feature: that of the map, at most a few
+        units of the feature, or none.
+    exact : bool
+        Whether every sum is of numbers that add up exactly.
+    output_dtype : str or None
+        Dtype of the output, which a kernel may use again for its gradients.
+    """
+
+    query_map: FeatureMap = FEATURE_MAPS["elu_plus_one"]
+    key_map: FeatureMap = FEATURE_MAPS["elu_plus_one"]
+    normalize: bool = True
+    eps: float = 0.0
+    eps_mode: str = "denominator"
+    feature_error: str = "absolute"
+    exact: bool = False
+    output_dtype: str | None = None
+
+    def quotient(self, scale: float) -> Quotient:
+        """Return how the output is formed, with scores times `scale`."""
+        return Quotient(self.normalize, scale, self.eps, self.eps_mode)
 
 
 @dataclass(frozen=True)
@@ -45,13 +81,19 @@ class Call:
         Memory, and normalizer where there is one.
     position : int
         Absolute position of the first token.
+    causal : bool
+        Whether query i sees keys 0..i only.
+    options : Options
+        What else is declared.
     """
 
     tape: Tape
     inputs: Mapping[str, Node]
     scale: float
     state: tuple[Node, ...]
-    position: int
+    position: int = 0
+    causal: bool = True
+    options: Options = Options()
 
     def __getitem__(self, name: str) -> Node:
         return self.inputs[name]

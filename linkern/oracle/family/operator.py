@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from linkern.oracle.bounds import Bounded, Precisions
 from linkern.oracle.family.balls import Ball, Rounding
-from linkern.oracle.family.calls import Call, Program
+from linkern.oracle.family.calls import Call, Options, Program
 from linkern.oracle.family.tape import Node, Tape
 
-__all__ = ["FamilyEvaluation", "FamilyOperator"]
+__all__ = ["FamilyEvaluation", "FamilyOperator", "Played"]
 
 Real = NDArray[np.float64]
 Inputs = Mapping[str, Real | None]
@@ -54,6 +54,8 @@ class FamilyOperator:
         Inputs that are made from the others where they are not given.
     scaled : bool
         Whether the scale is ``K ** -0.5`` unless given, and not 1.
+    causal : bool
+        Whether query i sees keys 0..i only.
     """
 
     name: str
@@ -62,6 +64,7 @@ class FamilyOperator:
     empty_state: Callable[[Inputs], State]
     defaults: Mapping[str, Callable[[Inputs], Real]]
     scaled: bool = True
+    causal: bool = True
 
     def default_scale(self, inputs: Inputs) -> float:
         """Return the scale of a call that names none."""
@@ -76,6 +79,7 @@ class FamilyOperator:
         scale: float | None = None,
         state: State | None = None,
         position: int = 0,
+        options: Options | None = None,
     ) -> FamilyEvaluation:
         """Evaluate the operator, one token after the other.
 
@@ -89,6 +93,8 @@ class FamilyOperator:
             Memory, and normalizer where there is one; None for no earlier tokens.
         position : int
             Absolute position of the first token.
+        options : Options, optional
+            Declared properties of the call; the operator's defaults if not given.
 
         Returns
         -------
@@ -96,10 +102,9 @@ class FamilyOperator:
             Output and state.
         """
         with np.errstate(all="ignore"):
-            played = self._played(None, inputs, scale, state, position)
-        return FamilyEvaluation(
-            played.output.value, tuple(x.value for x in played.states)
-        )
+            played = self._played(None, inputs, scale, state, position, options)
+            states = tuple(x.value for x in played.states)
+            return FamilyEvaluation(played.output.value, states)
 
     def bounded(
         self,
@@ -111,12 +116,13 @@ class FamilyOperator:
         chunk_size: int | None = None,
         confidence: float | None = None,
         position: int = 0,
+        options: Options | None = None,
     ) -> tuple[Bounded, tuple[Bounded, ...]]:
         """Return output and state with their any-order bounds.
 
         Parameters
         ----------
-        inputs, scale, state, position
+        inputs, scale, state, position, options
             As for `evaluate`.
         precisions : Precisions
             The arithmetic of the kernels that are judged.
@@ -130,12 +136,40 @@ class FamilyOperator:
         Bounded, tuple of Bounded
             Output; memory, and normalizer where there is one.
         """
+        played = self.played(
+            inputs,
+            scale,
+            precisions,
+            state=state,
+            chunk_size=chunk_size,
+            confidence=confidence,
+            position=position,
+            options=options,
+        )
+        return played.bounded_output(), played.bounded_states()
+
+    def played(
+        self,
+        inputs: Inputs,
+        scale: float | None,
+        precisions: Precisions,
+        *,
+        state: State | None = None,
+        chunk_size: int | None = None,
+        confidence: float | None = None,
+        position: int = 0,
+        options: Options | None = None,
+    ) -> "Played":
+        """Return the operator on a tape, to be asked for results and gradients.
+
+        Parameters
+        ----------
+        inputs, scale, precisions, state, chunk_size, confidence, position, options
+            As for `bounded`.
+        """
         rounding = Rounding(precisions, chunk_size, confidence)
         with np.errstate(all="ignore"):
-            played = self._played(rounding, inputs, scale, state, position)
-        return played.output.ball.bounded(), tuple(
-            x.ball.bounded() for x in played.states
-        )
+            return self._played(rounding, inputs, scale, state, position, options)
 
     def gradients(
         self,
@@ -145,12 +179,13 @@ class FamilyOperator:
         state: State | None = None,
         state_cotangent: State | None = None,
         position: int = 0,
+        options: Options | None = None,
     ) -> dict[str, Real | State]:
         """Return the exact gradients of the inputs that were given, and of the state.
 
         Parameters
         ----------
-        inputs, scale, state, position
+        inputs, scale, state, position, options
             As for `evaluate`.
         cotangent : array (B, HV, T, V)
             Cotangent of the output.
@@ -164,7 +199,7 @@ class FamilyOperator:
             log-decay of -inf has the gradient 0.
         """
         with np.errstate(all="ignore"):
-            played = self._played(None, inputs, scale, state, position)
+            played = self._played(None, inputs, scale, state, position, options)
             found = played.gradients(cotangent, state_cotangent)
         gradients: dict[str, Real | State] = {
             name: ball.value for name, ball in found.items() if name in inputs
@@ -184,13 +219,14 @@ class FamilyOperator:
         chunk_size: int | None = None,
         confidence: float | None = None,
         position: int = 0,
+        options: Options | None = None,
     ) -> dict[str, Bounded]:
         """Return the gradients with their any-order bounds.
 
         Parameters
         ----------
         inputs, cotangent, scale, precisions, state, state_cotangent, chunk_size, \
-confidence, position
+confidence, position, options
             As for `gradients` and `bounded`.
 
         Returns
@@ -199,11 +235,17 @@ confidence, position
             By name of the input; besides ``"initial_state"`` for the memory and
             ``"initial_normalizer"`` where there is one.
         """
-        rounding = Rounding(precisions, chunk_size, confidence)
-        with np.errstate(all="ignore"):
-            played = self._played(rounding, inputs, scale, state, position)
-            found = played.gradients(cotangent, state_cotangent)
-            return {name: ball.bounded() for name, ball in found.items()}
+        played = self.played(
+            inputs,
+            scale,
+            precisions,
+            state=state,
+            chunk_size=chunk_size,
+            confidence=confidence,
+            position=position,
+            options=options,
+        )
+        return played.bounded_gradients(cotangent, state_cotangent)
 
     def condition(
         self,
@@ -267,7 +309,8 @@ confidence, position
         scale: float | None,
         state: State | None,
         position: int,
-    ) -> "_Played":
+        options: Options | None,
+    ) -> "Played":
         given = {name: x for name, x in inputs.items() if x is not None}
         unknown = set(given) - set(self.input_names)
         if unknown:
@@ -280,25 +323,45 @@ confidence, position
                 nodes[name] = tape.constant(default(inputs))
         initial = tuple(tape.constant(x) for x in state or self.empty_state(inputs))
         scale = self.default_scale(inputs) if scale is None else scale
-        call = Call(tape, nodes, scale, initial, position)
+        options = options or Options()
+        call = Call(tape, nodes, scale, initial, position, self.causal, options)
         output, states = self.program(call)
         named = {name: nodes[name] for name in given}
         named.update(zip(STATE_NAMES, initial, strict=False))
-        return _Played(tape, named, output, states)
+        return Played(tape, named, output, states)
 
 
 @dataclass(frozen=True)
-class _Played:
-    """A tape on which an operator has been played."""
+class Played:
+    """One call of an operator on a tape, with what can be asked of it."""
 
     tape: Tape
     inputs: dict[str, Node]
     output: Node
     states: tuple[Node, ...]
 
+    def bounded_output(self) -> Bounded:
+        """Return the output with its bound."""
+        with np.errstate(all="ignore"):
+            return self.output.ball.bounded()
+
+    def bounded_states(self) -> tuple[Bounded, ...]:
+        """Return memory, and normalizer where there is one, with their bounds."""
+        with np.errstate(all="ignore"):
+            return tuple(node.ball.bounded() for node in self.states)
+
+    def bounded_gradients(
+        self, cotangent: Real, state_cotangent: State | None = None
+    ) -> dict[str, Bounded]:
+        """Return the gradients with their bounds, by name of the input."""
+        with np.errstate(all="ignore"):
+            found = self.gradients(cotangent, state_cotangent)
+            return {name: ball.bounded() for name, ball in found.items()}
+
     def gradients(
         self, cotangent: Real, state_cotangent: State | None
     ) -> dict[str, Ball]:
+        """Return the gradients as balls, by name of the input."""
         given = [(self.output, Ball(np.asarray(cotangent, dtype=np.float64)))]
         for node, x in zip(self.states, state_cotangent or (), strict=False):
             given.append((node, Ball(np.asarray(x, dtype=np.float64))))

@@ -1,11 +1,13 @@
 """The operators of the family by name."""
 
-from linkern.oracle.family import additive, composed, erasing, levels
+from linkern.oracle.family import additive, composed, erasing, levels, linear
 from linkern.oracle.family.calls import Program
 
 __all__ = ["PROGRAMS"]
 
 PROGRAMS: dict[str, Program] = {
+    "linear_attention": linear.linear_attention,
+    "linear_attention_noncausal": linear.linear_attention,
     "retention": additive.per_head,
     "lightning_attention": additive.per_head,
     "simple_gla": additive.simple_gla,

@@ -123,6 +123,8 @@ def run(
         States to be joined by their absolute value: the memory becomes the largest
         magnitude of any of them, decayed to here, and nothing is written.
     """
+    if rows.erase is None and peak is None and (rows.factor == 1).all():
+        return _sums(rows, state, keep=keep, reading=reading)
     # Reads by zeros are zeros; but of a memory that has overflowed they are not.
     for everywhere in (False, True):
         ran = _run(
@@ -137,6 +139,26 @@ def run(
         if np.isfinite(ran.last).all():
             break
     return ran
+
+
+def _sums(rows: Rows, state: Real, *, keep: bool, reading: bool) -> Trace:
+    """Run through rows that only add: running sums, one token after the other."""
+    lead, memory = (*state.shape[:-2], rows.length), np.array(state, dtype=np.float64)
+    reads = np.zeros((*lead, state.shape[-2 if rows.transposed else -1]))
+    states = np.empty((*lead, *state.shape[-2:])) if keep else None
+    block = max(1, rows.length if keep else 4 * _ENTRIES // max(1, memory.size))
+    for first in range(0, rows.length, block):
+        span = slice(first, min(first + block, rows.length))
+        after = _room(states, span, memory)
+        writes = rows.write[..., span, :, None]
+        np.multiply(writes, rows.value[..., span, None, :], out=after)
+        after[..., 0, :, :] += memory
+        np.add.accumulate(after, axis=-3, out=after)
+        memory = after[..., -1, :, :]
+        if reading:
+            query = rows.query[..., span, :]
+            reads[..., span, :] = _all_read(query, after, rows.transposed)
+    return Trace(reads, rows.value, None, memory.copy(), states)
 
 
 def _run(
@@ -190,7 +212,8 @@ def _run(
             memory = now
         if reading:
             some = wanted[(wanted >= first) & (wanted < span.stop)]
-            reads[..., some, :] = _all_read(rows, some, after.take(some - first, -3))
+            query, memories = rows.query.take(some, -2), after.take(some - first, -3)
+            reads[..., some, :] = _all_read(query, memories, rows.transposed)
     return Trace(reads, updates, erased, memory.copy(), states)
 
 
@@ -202,10 +225,9 @@ def _room(states: Real | None, span: slice, memory: Real) -> Real:
     return np.empty((*lead, span.stop - span.start, keys, values))
 
 
-def _all_read(rows: Rows, some: NDArray[np.intp], memories: Real) -> Real:
-    """Return what some rows read, each from the memory that it left."""
-    query = rows.query.take(some, -2)
-    if rows.transposed:
+def _all_read(query: Real, memories: Real, transposed: bool) -> Real:
+    """Return what rows read, each from the memory that it left."""
+    if transposed:
         return np.asarray((memories @ query[..., None])[..., 0])
     return _read(query, memories)
 

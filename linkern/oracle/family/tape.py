@@ -7,6 +7,7 @@ of outputs and of gradients come from the same lines as their exact values do.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,14 @@ Pullback = Callable[[list[Ball | None]], Sequence[Ball | None]]
 
 @dataclass(eq=False)
 class Node:
-    """A value on the tape."""
+    """A value on the tape, or what computes it when it is asked for."""
 
-    ball: Ball
+    source: Ball | Callable[[], Ball]
+
+    @cached_property
+    def ball(self) -> Ball:
+        """The exact value with its radius."""
+        return self.source if isinstance(self.source, Ball) else self.source()
 
     @property
     def value(self) -> Real:
@@ -61,10 +67,13 @@ class Tape:
         return Node(Ball(np.asarray(value, dtype=np.float64)))
 
     def record(
-        self, results: Sequence[Ball], parents: Sequence[Node], pullback: Pullback
+        self,
+        results: Sequence[Ball | Callable[[], Ball]],
+        parents: Sequence[Node],
+        pullback: Pullback,
     ) -> list[Node]:
-        """Put results on the tape, with the way back to what they were made from."""
-        nodes = [Node(ball) for ball in results]
+        """Put results on the tape, with their adjoint."""
+        nodes = [Node(result) for result in results]
         self._steps.append((nodes, list(parents), pullback))
         return nodes
 

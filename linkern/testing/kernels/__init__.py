@@ -1,1 +1,1 @@
-"""Kernels to judge the referee with: correct ones, and mutants with one defect each."""
+"""Kernels that test the referee: correct ones, and mutants with one defect each."""

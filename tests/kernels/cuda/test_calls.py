@@ -54,7 +54,7 @@ def test_auto_is_by_kernels(device, name, dtype):
     g = -np.random.default_rng(1).random((2, 3, 40))
     g = g.astype(np.float64 if dtype is np.float64 else np.float32)
     found = CALLS[name](q, k, v, g)
-    assert files(device) == {"additive" if dtype is np.float64 else "walk"}
+    assert files(device) == {"chunk_fwd_simt" if dtype is np.float64 else "chunk_fwd"}
     with pytest.MonkeyPatch.context() as plain:
         plain.setattr("linkern.operators.linear.on_cupy", lambda *_: False)
         plain.setattr("linkern.operators.definition.on_cupy", lambda *_: False)
@@ -93,7 +93,7 @@ def test_overwriting_and_forgetting_by_channel_go_token_by_token(device, name, d
     g, b = rows(*2 * [(2, 3, 20)], dtype=dtype, seed=1)
     g, b = -np.abs(g), 1 / (1 + np.exp(b))
     found = RECURRENT[name](q, k, v, g, b)
-    assert files(device) == {"token"}
+    assert files(device) == {"recurrent"}
     due = RECURRENT[name](*(x.astype(float) for x in (q, k, v, g, b)), form="recurrent")
     near(found.output, due.output, dtype)
     near(found.state.memory, due.state.memory, dtype)
@@ -144,7 +144,7 @@ def test_gradients_are_by_kernels(device, name):
         return pullback(np.cos(result.output), None)
 
     found = gradients("auto", q, k, v, g.astype(np.float32))
-    assert files(device) == {"walk", "backward_walk"}
+    assert files(device) == {"chunk_fwd", "chunk_bwd"}
     due = gradients("parallel", *(x.astype(float) for x in (q, k, v, g)))
     for x in "qkv" + ("g" if name == "simple_gla" else ""):
         near(found[x], due[x], np.float32)

@@ -39,7 +39,7 @@ def drawn(seed=0, dtype="bfloat16", **choices):
 def walked(of, device=None):
     device = device or Emulator()
     found = on_device(device, of)
-    assert device.launches[-1].file == "backward_walk"
+    assert device.launches[-1].file == "chunk_bwd"
     # No two rows of a block of a matrix lie in the same banks.
     assert device.counts["matrix_passes"] == 4 * device.counts["matrix_loads"]
     return found
@@ -93,7 +93,7 @@ def check(length, device=None, dtype="bfloat16", **choices):
 
 def in_short_segments(device):
     """Two chunks are a segment, and not all of what a block can hold is there."""
-    with mock.patch.object(chunk_bwd, "_SEGMENT", 2):
+    with mock.patch.object(chunk_bwd, "_SEGMENT_CHUNKS", 2):
         check(130, device, dims=(8, 24), batch=(1,), decays=True)
 
 
@@ -104,7 +104,7 @@ def in_planes(device):
 
 def in_groups(device):
     """Each chunk is a segment, and the first two are a group."""
-    segments = mock.patch.multiple(chunk_bwd, _SEGMENT=1, _FEWEST=1)
+    segments = mock.patch.multiple(chunk_bwd, _SEGMENT_CHUNKS=1, _MIN_CHUNKS=1)
     with segments, mock.patch.object(device, "multiprocessors", 2):
         check(129, device, dims=(8, 24), batch=(1,), decays=True)
 
@@ -132,7 +132,7 @@ def test_two_segments():
 def test_few_heads_go_back_in_groups(length, decays):
     device = Emulator(multiprocessors=6)
     check(length, device, decays=decays, batch=(1,), **WEIGHTS)
-    walks = [x for x in device.launches if x.file == "backward_walk"]
+    walks = [x for x in device.launches if x.file == "chunk_bwd"]
     assert [x.blocks > 1 for x in walks] == ([False] if length == 64 else [True, True])
 
 
@@ -225,4 +225,4 @@ def test_what_does_not_fit_is_pulled_plainly(dims, shared):
     of, _ = drawn(length=3, dims=dims)
     device = Emulator(shared=shared)
     on_device(device, of)
-    assert {launch.file for launch in device.launches} == {"backward"}
+    assert {launch.file for launch in device.launches} == {"chunk_bwd_simt"}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern import feature_maps
-from linkern.kernels.cuda import backward
 from linkern.kernels.cuda.backward import pullback
+from linkern.kernels.cuda.plan import chunk_bwd_simt
 from linkern.kernels.numpy.backward import Gradients
 from linkern.kernels.numpy.backward import pullback as on_numpy
 from tests.kernels.cuda.emulator.device import Emulator, Way
@@ -96,7 +96,7 @@ def in_short_segments(dims):
     def law(device):
         made = {**KINDS["decays and weights"], "length": 37, "dims": dims}
         of = problem(np.random.default_rng(7), batch=(1,), **made)
-        with mock.patch.object(backward, "_SEGMENT", 2):
+        with mock.patch.object(chunk_bwd_simt, "_SEGMENT_CHUNKS", 2):
             check_problem(of, device=device)
 
     return law

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern.kernels.cuda.plan import chunk_fwd
-from linkern.kernels.cuda.plan.chunk_fwd_simt import Call
+from linkern.kernels.cuda.plan.call import Call
 from tests.kernels.cuda.emulator.device import LANDINGS, SCHEDULES, Emulator, Way
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -115,7 +115,7 @@ def run(problem: Problem, device: Emulator | None = None) -> tuple[Any, Any, Any
     normalizer = None
     if of.normalize:
         normalizer = device.empty((1, heads, features), np.float32)
-    for launch in chunk_fwd.forward(
+    for launch in chunk_fwd.plan(
         device, of, output, memory, normalizer, **problem.device
     ):
         device.launch(launch)
@@ -188,10 +188,10 @@ def law_the_values(device: Emulator, problem: Problem) -> None:
 
 def problem_of(cut: tuple[int, int, int], problem: Problem) -> Callable[..., None]:
     """A call of rows of 16 features or fewer, cut in another way than is fast."""
-    cuts = {problem.call.query.dtype.itemsize: {16: [cut]}}
+    shapes = {problem.call.query.dtype.itemsize: {16: [cut]}}
 
     def law(device: Emulator) -> None:
-        with mock.patch.multiple(chunk_fwd, _CUTS=cuts, _FEWEST_CHUNKS=1):
+        with mock.patch.multiple(chunk_fwd, _SHAPES=shapes, _MIN_CHUNKS=1):
             law_the_values(device, problem)
 
     return law
@@ -317,7 +317,7 @@ def test_few_heads_are_walked_in_segments():
         output, memory = (
             device.empty((1, heads, n, 64), np.float32) for n in (length, 64)
         )
-        launches = chunk_fwd.forward(
+        launches = chunk_fwd.plan(
             *(device, of, output, memory, memory[..., 0]),
             multiprocessors=multiprocessors,
         )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern import feature_maps
-from linkern.kernels.cuda.attend import attend as by_any_kernel
+from linkern.kernels.cuda.forward import attend as by_any_kernel
 from linkern.kernels.cuda.plan import chunk_fwd
 from tests.kernels.cuda.emulator.device import Emulator
 from tests.kernels.cuda.problems import (

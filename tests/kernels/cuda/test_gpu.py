@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from linkern import feature_maps
-from linkern.bench.cuda.tasks import ALLOWED
-from linkern.kernels.cuda.attend import attend
+from linkern.bench.reference import ALLOWED
 from linkern.kernels.cuda.backward import pullback
+from linkern.kernels.cuda.forward import attend
 from linkern.kernels.cuda.launch import CuPyDevice
 from linkern.kernels.numpy.backward import pullback as on_numpy
 from tests.kernels.cuda.emulator.device import Emulator

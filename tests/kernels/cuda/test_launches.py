@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cuda_instances import DryDevice, untouched
 
-from linkern.kernels.cuda.attend import attend
+from linkern.kernels.cuda.forward import attend
 from linkern.kernels.cuda.layouts import ROWS
 
 
@@ -31,9 +31,9 @@ def test_strides_have_64_bits():
         found = [launch.parameters[name] for name, (kind, _) in kinds if kind == ROWS]
         assert found
         for rows in found:
-            assert rows["batch"] == 2**32
-            assert rows["head"] == 2**28
-            assert rows["token"] == 256
+            assert rows["batch_stride"] == 2**32
+            assert rows["head_stride"] == 2**28
+            assert rows["token_stride"] == 256
 
 
 def test_many_heads_stay_on_the_one_axis():

@@ -35,22 +35,24 @@ def some(problems, *names):
 
 # Small problems that together go through all of a file.
 WATCHED = {
-    "additive": some(test_chunk_fwd_simt.PROBLEMS, "bfloat16", "no features"),
-    "walk": some(test_chunk_fwd.PROBLEMS, *test_chunk_fwd.PROBLEMS),
-    "carry": some(
+    "chunk_fwd_simt": some(test_chunk_fwd_simt.PROBLEMS, "bfloat16", "no features"),
+    "chunk_fwd": some(test_chunk_fwd.PROBLEMS, *test_chunk_fwd.PROBLEMS),
+    "state_passing": some(
         {**test_chunk_fwd.PROBLEMS, **test_chunk_bwd.PROBLEMS},
         *("two segments", "from nothing", "groups"),
     ),
-    "token": some(
+    "recurrent": some(
         test_recurrent.PROBLEMS, "float32", "float64", "whole vectors", "infinity"
     ),
-    "token_plain": some(test_recurrent.PLAIN_PROBLEMS, "float32"),
+    "recurrent_global": some(test_recurrent.GLOBAL_PROBLEMS, "float32"),
     "decode": some(test_decode.PROBLEMS, "two panels"),
-    "backward": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
-    "backward_walk": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
+    "chunk_bwd_simt": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
+    "chunk_bwd": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
 }
 # Segments so short that two of them are few tokens.
-CHANGED = {"backward": (Change("kSegment = 16;", "kSegment = 2;"),)}
+CHANGED = {
+    "chunk_bwd_simt": (Change("kSegmentChunks = 16;", "kSegmentChunks = 2;"),),
+}
 
 
 def barriers(file):
@@ -65,9 +67,9 @@ def barriers(file):
 
 def waits(file):
     """Return a change for each wait for copies that leaves one more under way."""
-    found = re.findall(r"wait_for_copies<(\d+)>\(\);", source(file))
+    found = re.findall(r"cp_async_wait<(\d+)>\(\);", source(file))
     return [
-        Change(f"wait_for_copies<{left}>();", f"wait_for_copies<{int(left) + 1}>();", i)
+        Change(f"cp_async_wait<{left}>();", f"cp_async_wait<{int(left) + 1}>();", i)
         for left in sorted(set(found))
         for i in range(found.count(left))
     ]

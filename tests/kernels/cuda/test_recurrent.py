@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern.core.recurrence import Terms
-from linkern.kernels.cuda.plan.recurrent import recurrent
+from linkern.kernels.cuda.forward import recurrent
 from linkern.operators import definition as operators
 from linkern.state import State
 from tests.kernels.cuda.emulator.device import Emulator
@@ -104,7 +104,7 @@ PROBLEMS = {kind.dtype: problem_of(kind, (21, 37)) for kind in KINDS}
 PROBLEMS["whole vectors"] = problem_of(KINDS[0], (21, 36))
 PROBLEMS["infinity"] = law_an_infinity_stays_in_its_column
 # In a file of its own, where the memory is not in registers.
-PLAIN_PROBLEMS = {kind.dtype: problem_of(kind, (260, 37)) for kind in KINDS}
+GLOBAL_PROBLEMS = {kind.dtype: problem_of(kind, (260, 37)) for kind in KINDS}
 
 
 @settings(max_examples=40)
@@ -125,8 +125,8 @@ def test_every_size_of_a_memory_in_registers(features):
     law_the_equation(Emulator(), KINDS[0], 0, 6, (features, 4), (2,))
 
 
-@pytest.mark.parametrize("problems", [PROBLEMS, PLAIN_PROBLEMS])
-@pytest.mark.parametrize("name", PLAIN_PROBLEMS)
+@pytest.mark.parametrize("problems", [PROBLEMS, GLOBAL_PROBLEMS])
+@pytest.mark.parametrize("name", GLOBAL_PROBLEMS)
 def test_results_do_not_depend_on_the_order_of_threads(name, problems):
     dims = (21, 37) if problems is PROBLEMS else (260, 37)
     kind = next(kind for kind in KINDS if kind.dtype == name)

@@ -1,4 +1,4 @@
-"""Problems for the way back on NumPy, and their gradients as the tape finds them."""
+"""Problems for the backward pass on NumPy, and their gradients from the tape."""
 
 from types import SimpleNamespace
 
@@ -24,9 +24,9 @@ class Problem(SimpleNamespace):
         return (*self.inputs, *self.cotangents)
 
     def options(self):
-        made = in_place(getattr(feature_maps, self.map))
+        function = in_place(getattr(feature_maps, self.map))
         return {
-            "feature_map": made,
+            "feature_map": function,
             "scale": self.scale,
             "size": self.size,
             "causal": self.causal,
@@ -34,7 +34,7 @@ class Problem(SimpleNamespace):
 
 
 def problem(rng, *, length=37, keys=None, batch=(2,), dims=(3, 4), size=8, **choices):
-    """Draw a problem; a state is one that tokens could have left behind."""
+    """Draw a problem; its state is one that earlier tokens could have written."""
     chosen = {"map": "elu_plus_one", "normalize": True, "decays": False, "scale": None}
     chosen |= {"causal": True, **choices}
     K, V = dims
@@ -55,7 +55,7 @@ def problem(rng, *, length=37, keys=None, batch=(2,), dims=(3, 4), size=8, **cho
 
 
 def problems():
-    """Draw any problem that the array code has a finite answer to."""
+    """Draw any problem that has a finite result in array code."""
 
     @st.composite
     def drawn(draw):
@@ -64,7 +64,7 @@ def problems():
         name = draw(st.sampled_from(MAPS))
         normalize = name in ("elu_plus_one", "exp") and draw(st.booleans())
         causal = draw(st.booleans())
-        found = problem(
+        result = problem(
             rng,
             length=draw(st.sampled_from([1, 2, 7, 8, 9, 33, 64, 150])),
             keys=draw(st.sampled_from([1, 5, 40])),
@@ -77,9 +77,9 @@ def problems():
             decays=causal and draw(st.booleans()),
             scale=draw(st.sampled_from([None, 0.25])),
         )
-        kept = [None if draw(st.integers(0, 4)) == 0 else x for x in found.cotangents]
-        found.cotangents = tuple(kept)
-        return found
+        kept = [None if draw(st.integers(0, 4)) == 0 else x for x in result.cotangents]
+        result.cotangents = tuple(kept)
+        return result
 
     return drawn()
 
@@ -92,45 +92,51 @@ def plain(x):
     return None if x is None else np.asarray(x)
 
 
-def from_tape(of):
-    """The gradients of the array code, which the tape finds one rule at a time."""
-    query, key, value, log_decay, memory, normalizer = map(strict, of.inputs)
-    given_ = {"query": query, "key": key, "value": value}
-    given_["initial_state"] = State(memory, normalizer)
-    made = getattr(feature_maps, of.map)
+def from_tape(case):
+    """Return the gradients of the array code, recorded on the tape."""
+    query, key, value, log_decay, memory, normalizer = map(strict, case.inputs)
+    arguments = {"query": query, "key": key, "value": value}
+    arguments["initial_state"] = State(memory, normalizer)
+    function = getattr(feature_maps, case.map)
     if log_decay is None:
         op = linkern.linear_attention
-        given_ |= {"feature_map": made, "causal": of.causal, "scale": of.scale}
-        given_["normalize"] = normalizer is not None
+        arguments |= {
+            "feature_map": function,
+            "causal": case.causal,
+            "scale": case.scale,
+        }
+        arguments["normalize"] = normalizer is not None
     else:
-        op = decayed(made)
-        given_ |= {"log_decay": log_decay, "scale": of.scale}
-    _, back = linkern.vjp(op, **given_)
-    output, *state = map(strict, of.cotangents)
+        op = decayed(function)
+        arguments |= {"log_decay": log_decay, "scale": case.scale}
+    _, back = linkern.vjp(op, **arguments)
+    output, *state = map(strict, case.cotangents)
     if all(x is None for x in state):
         state = None
-    found = back(output, None if state is None else whole(state, memory, normalizer))
-    state = found.pop("initial_state")
+    result = back(
+        output, None if state is None else state_cotangent(state, memory, normalizer)
+    )
+    state = result.pop("initial_state")
     names = ("query", "key", "value", "log_decay")
     return Gradients(
-        *(plain(found.get(name)) for name in names), *(plain(x) for x in state)
+        *(plain(result.get(name)) for name in names), *(plain(x) for x in state)
     )
 
 
-def whole(state, memory, normalizer):
-    """A cotangent of a state: both parts, or none."""
+def state_cotangent(state, memory, normalizer):
+    """Return a cotangent of a state, with zeros for a part that is None."""
     xp = array_api_strict
-    given_ = zip(state, (memory, normalizer), strict=True)
+    arguments = zip(state, (memory, normalizer), strict=True)
     return State(
         *(
             x if x is not None or like is None else xp.zeros_like(like)
-            for x, like in given_
+            for x, like in arguments
         )
     )
 
 
 def decayed(feature_map):
-    """Attention with a decay for each token, normalised if the state is."""
+    """Return attention with a decay for each token, normalized if the state is."""
 
     def op(query, key, value, log_decay, initial_state, scale):
         q, k = feature_map(query), feature_map(key)
@@ -159,8 +165,8 @@ def decayed(feature_map):
     return op
 
 
-def near(got, due, bound=CLOSE):
-    for name, x, y in zip(Gradients._fields, got, due, strict=True):
+def near(result, expected, bound=CLOSE):
+    for name, x, y in zip(Gradients._fields, result, expected, strict=True):
         assert (x is None) == (y is None), name
         if x is not None:
             assert x.shape == y.shape, name

@@ -1,4 +1,4 @@
-"""Gradients on NumPy for any layout, dtype, number of threads; edges; costs."""
+"""Gradients on NumPy: layouts, dtypes, threads, edge cases, costs in counts."""
 
 import tracemalloc
 
@@ -22,11 +22,11 @@ from tests.kernels.numpy.backward_problems import (
 pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
-# Any layout, any dtype, any number of threads.
+# Layouts, dtypes, threads.
 
 
 def laid_out(x, rng):
-    """The same numbers, read-only, somewhere else."""
+    """Return a read-only copy in another memory layout."""
     if x is None:
         return None
     x = np.concatenate([x, x], axis=-1)[..., : x.shape[-1]][..., ::-1].copy()
@@ -35,34 +35,34 @@ def laid_out(x, rng):
     return x
 
 
-def law_layouts(back, of):
+def law_layouts(back, case):
     rng = np.random.default_rng(7)
-    kept = [None if x is None else x.copy() for x in of.arrays()]
-    laid = [laid_out(x, rng) for x in of.arrays()]
-    near(back(*laid, **of.options()), back(*of.arrays(), **of.options()))
-    for x, y in zip(of.arrays(), kept, strict=True):
+    kept = [None if x is None else x.copy() for x in case.arrays()]
+    laid = [laid_out(x, rng) for x in case.arrays()]
+    near(back(*laid, **case.options()), back(*case.arrays(), **case.options()))
+    for x, y in zip(case.arrays(), kept, strict=True):
         assert x is None or (x == y).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_layouts_change_nothing_and_inputs_stay(kind):
     for batch in ((), (2,), (2, 3)):
-        of = problem(np.random.default_rng(8), batch=batch, **KINDS[kind])
-        law_layouts(pullback, of)
+        case = problem(np.random.default_rng(8), batch=batch, **KINDS[kind])
+        law_layouts(pullback, case)
 
 
 def by_memory(*arrays, **options):
-    """As if numbers came in the order in which they lie in memory."""
+    """A wrong pullback: takes numbers in the order of memory."""
     arrays = [None if x is None else x.ravel("K").reshape(x.shape) for x in arrays]
     return pullback(*arrays, **options)
 
 
 def over_the_query(query, *rest, **options):
-    """As if there were no memory to spare for the gradient."""
-    found = pullback(query, *rest, **options)
+    """A wrong pullback: overwrites the query with its gradient."""
+    gradients = pullback(query, *rest, **options)
     if query.flags.writeable:
-        query[...] = found.query
-    return found
+        query[...] = gradients.query
+    return gradients
 
 
 @pytest.mark.parametrize("mutant", [by_memory, over_the_query])
@@ -72,25 +72,25 @@ def test_laws_of_layouts_catch(mutant):
 
 
 def test_cotangents_may_be_broadcast():
-    of = problem(np.random.default_rng(9), length=20)
-    row = of.cotangents[0][:1, :1]
-    repeated = np.broadcast_to(row, of.cotangents[0].shape)
+    case = problem(np.random.default_rng(9), length=20)
+    row = case.cotangents[0][:1, :1]
+    repeated = np.broadcast_to(row, case.cotangents[0].shape)
     cotangents = (repeated, None, None)
-    found = pullback(*of.inputs, *cotangents, **of.options())
-    due = pullback(*of.inputs, repeated.copy(), None, None, **of.options())
-    near(found, due, 0)
+    gradients = pullback(*case.inputs, *cotangents, **case.options())
+    expected = pullback(*case.inputs, repeated.copy(), None, None, **case.options())
+    near(gradients, expected, 0)
 
 
-def law_dtypes(back, of, dtype):
-    narrow = [None if x is None else x.astype(dtype) for x in of.arrays()]
+def law_dtypes(back, case, dtype):
+    narrow = [None if x is None else x.astype(dtype) for x in case.arrays()]
     states = [None if x is None else x.astype("float32") for x in narrow]
-    given_ = [*narrow[:4], *states[4:6], narrow[6], *states[7:]]
-    found = back(*given_, **of.options())
-    wide = [None if x is None else x.astype("float64") for x in given_]
-    due = pullback(*wide, **of.options())
-    assert {x.dtype for x in found[:4] if x is not None} == {np.dtype(dtype)}
-    assert {x.dtype for x in found[4:] if x is not None} == {np.dtype("float32")}
-    for x, y in zip(found, due, strict=True):
+    arrays = [*narrow[:4], *states[4:6], narrow[6], *states[7:]]
+    gradients = back(*arrays, **case.options())
+    wide = [None if x is None else x.astype("float64") for x in arrays]
+    expected = pullback(*wide, **case.options())
+    assert {x.dtype for x in gradients[:4] if x is not None} == {np.dtype(dtype)}
+    assert {x.dtype for x in gradients[4:] if x is not None} == {np.dtype("float32")}
+    for x, y in zip(gradients, expected, strict=True):
         if x is None:
             continue
         # One rounding to the dtype; sums of 200 terms, four deep, in float32: their
@@ -100,30 +100,30 @@ def law_dtypes(back, of, dtype):
 
 
 def in_half(*arrays, **options):
-    """As if sums were as narrow as half of the inputs."""
-    found = pullback(*arrays, **options)
+    """A wrong pullback: rounds sums to float16."""
+    gradients = pullback(*arrays, **options)
     return Gradients(
-        *(None if x is None else x.astype("float16").astype(x.dtype) for x in found)
+        *(None if x is None else x.astype("float16").astype(x.dtype) for x in gradients)
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_dtypes_are_kept_and_sums_are_wide(kind, dtype):
-    of = problem(np.random.default_rng(10), length=200, size=64, **KINDS[kind])
-    law_dtypes(pullback, of, dtype)
+    case = problem(np.random.default_rng(10), length=200, size=64, **KINDS[kind])
+    law_dtypes(pullback, case, dtype)
     with pytest.raises(AssertionError):
-        law_dtypes(in_half, of, dtype)
+        law_dtypes(in_half, case, dtype)
 
 
-def law_threads(monkeypatch, of):
-    narrow = [None if x is None else x.astype("float32") for x in of.arrays()]
-    found = []
+def law_threads(monkeypatch, case):
+    narrow = [None if x is None else x.astype("float32") for x in case.arrays()]
+    gradients = []
     for threads in ("1", "2", "4", "9"):
         monkeypatch.setenv("LINKERN_NUM_THREADS", threads)
-        found.append(pullback(*narrow, **of.options()))
-    for other in found[1:]:
-        for x, y in zip(found[0], other, strict=True):
+        gradients.append(pullback(*narrow, **case.options()))
+    for other in gradients[1:]:
+        for x, y in zip(gradients[0], other, strict=True):
             assert x is None or (x == y).all()
 
 
@@ -131,21 +131,21 @@ def law_threads(monkeypatch, of):
 @pytest.mark.parametrize("batch", [(1,), (5,)], ids=["one head", "heads"])
 def test_threads_change_no_bit(monkeypatch, kind, batch):
     monkeypatch.setattr("linkern.kernels.numpy.threads.WORTH_THREADS", 0)
-    monkeypatch.setattr(backward, "_ROWS", 0)
-    of = problem(np.random.default_rng(11), length=333, batch=batch, **KINDS[kind])
-    law_threads(monkeypatch, of)
+    monkeypatch.setattr(backward, "_NON_CAUSAL_BYTES", 0)
+    case = problem(np.random.default_rng(11), length=333, batch=batch, **KINDS[kind])
+    law_threads(monkeypatch, case)
 
 
 def test_chunks_that_depend_on_threads_are_caught(monkeypatch):
     monkeypatch.setattr("linkern.kernels.numpy.threads.WORTH_THREADS", 0)
     wrong = lambda *_: Layout(1, 8 * thread_count())  # noqa: E731
-    monkeypatch.setattr(backward, "_layout", wrong)
-    of = problem(np.random.default_rng(11), length=333, batch=(5,))
+    monkeypatch.setattr(backward, "_causal_layout", wrong)
+    case = problem(np.random.default_rng(11), length=333, batch=(5,))
     with pytest.raises(AssertionError):
-        law_threads(monkeypatch, of)
+        law_threads(monkeypatch, case)
 
 
-# Edges.
+# Edge cases.
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,33 +156,33 @@ def test_chunks_that_depend_on_threads_are_caught(monkeypatch):
 )
 def test_nothing_has_gradients_of_its_shape(kind, length, batch, dims):
     choices = {**KINDS[kind], "keys": length}
-    of = problem(
+    case = problem(
         np.random.default_rng(12), length=length, batch=batch, dims=dims, **choices
     )
     with np.errstate(divide="ignore", invalid="ignore"):  # no weights to divide by
-        found = pullback(*of.arrays(), **of.options())
-    for x, y in zip(found, of.inputs, strict=True):
+        gradients = pullback(*case.arrays(), **case.options())
+    for x, y in zip(gradients, case.inputs, strict=True):
         assert (x is None) == (y is None)
         assert x is None or x.shape == y.shape
     if length == 0:
-        assert (found.memory == of.cotangents[1]).all()
-        if found.normalizer is not None:
-            assert (found.normalizer == of.cotangents[2]).all()
+        assert (gradients.memory == case.cotangents[1]).all()
+        if gradients.normalizer is not None:
+            assert (gradients.normalizer == case.cotangents[2]).all()
 
 
 def law_no_slope_at_zero(back):
-    of = problem(np.random.default_rng(13), normalize=False, map="relu")
-    for x in of.inputs[:2]:
+    case = problem(np.random.default_rng(13), normalize=False, map="relu")
+    for x in case.inputs[:2]:
         x[..., ::3, :] = 0
-    found = back(*of.arrays(), **of.options())
-    for x, gradient in zip(of.inputs[:2], found[:2], strict=True):
+    gradients = back(*case.arrays(), **case.options())
+    for x, gradient in zip(case.inputs[:2], gradients[:2], strict=True):
         assert (gradient[x <= 0] == 0).all()
         assert (gradient[x > 0] != 0).all()
 
 
 def test_features_that_are_zero_have_no_slope():
     law_no_slope_at_zero(pullback)
-    always = in_place(feature_maps.relu)._replace(slope=lambda _, out: out.fill(1))
+    always = in_place(feature_maps.relu)._replace(derivative=lambda _, out: out.fill(1))
     with pytest.raises(AssertionError):
         law_no_slope_at_zero(
             lambda *x, feature_map, **options: pullback(
@@ -192,14 +192,14 @@ def test_features_that_are_zero_have_no_slope():
 
 
 def test_elu_has_slope_one_where_it_is_linear():
-    of = problem(np.random.default_rng(14))
-    for x in of.inputs[:2]:
+    case = problem(np.random.default_rng(14))
+    for x in case.inputs[:2]:
         np.abs(x, out=x)
         x[..., 0] = 0
-    linear = Problem(**{**vars(of), "map": "identity"})
-    linear.inputs = (of.inputs[0] + 1, of.inputs[1] + 1, *of.inputs[2:])
-    due = pullback(*linear.arrays(), **linear.options())
-    near(pullback(*of.arrays(), **of.options()), due)
+    linear = Problem(**{**vars(case), "map": "identity"})
+    linear.inputs = (case.inputs[0] + 1, case.inputs[1] + 1, *case.inputs[2:])
+    expected = pullback(*linear.arrays(), **linear.options())
+    near(pullback(*case.arrays(), **case.options()), expected)
 
 
 HUGE = 1e200
@@ -212,53 +212,53 @@ OVERFLOWS = {
 }
 
 
-def law_unseen_pairs_leave_no_trace(back, case):
-    """What a query would find in a later key overflows, and changes nothing."""
-    reading, written, kind = OVERFLOWS[case]
-    of = problem(np.random.default_rng(15), length=8, **KINDS[kind])
-    of.arrays()[reading][:, 2] = of.arrays()[written][:, 5] = HUGE
+def law_unseen_pairs_leave_no_trace(back, overflow):
+    """A masked score that overflows changes nothing."""
+    reading, written, kind = OVERFLOWS[overflow]
+    case = problem(np.random.default_rng(15), length=8, **KINDS[kind])
+    case.arrays()[reading][:, 2] = case.arrays()[written][:, 5] = HUGE
     with np.errstate(over="ignore", invalid="ignore"):
-        found = back(*of.arrays(), **of.options())
-        due = from_tape(of)
-    for x, y in zip(found, due, strict=True):
+        gradients = back(*case.arrays(), **case.options())
+        expected = from_tape(case)
+    for x, y in zip(gradients, expected, strict=True):
         if x is not None:
             assert np.isfinite(x).all()
             # Of very different size: each sum has one number that is largest.
             assert np.allclose(x, y, rtol=2.0**-30, atol=2.0**-30)
 
 
-@pytest.mark.parametrize("case", OVERFLOWS)
-def test_unseen_pairs_leave_no_trace(monkeypatch, case):
-    law_unseen_pairs_leave_no_trace(pullback, case)
+@pytest.mark.parametrize("overflow", OVERFLOWS)
+def test_unseen_pairs_leave_no_trace(monkeypatch, overflow):
+    law_unseen_pairs_leave_no_trace(pullback, overflow)
 
-    def multiplied(self, pairs):
-        np.multiply(pairs, -self.mask, out=pairs)
+    def multiplied(self, scores):
+        np.multiply(scores, -self.causal_mask, out=scores)
 
-    monkeypatch.setattr(bwd_workspace.Adjoint, "seen", multiplied)
+    monkeypatch.setattr(bwd_workspace.BackwardWorkspace, "mask", multiplied)
     with pytest.raises(AssertionError):
-        law_unseen_pairs_leave_no_trace(pullback, case)
+        law_unseen_pairs_leave_no_trace(pullback, overflow)
 
 
 def test_a_decay_that_forgets_everything_has_no_gradient():
-    of = problem(np.random.default_rng(16), **KINDS["decays"])
-    of.inputs[3][:, 3::5] = -np.inf
-    found = pullback(*of.arrays(), **of.options())
-    assert (found.log_decay[:, 3::5] == 0).all()
-    assert (found.log_decay[of.inputs[3] > -1] != 0).all()
+    case = problem(np.random.default_rng(16), **KINDS["decays"])
+    case.inputs[3][:, 3::5] = -np.inf
+    gradients = pullback(*case.arrays(), **case.options())
+    assert (gradients.log_decay[:, 3::5] == 0).all()
+    assert (gradients.log_decay[case.inputs[3] > -1] != 0).all()
 
 
-# What it costs, in counts.
+# Costs, in counts.
 
-BLOCK = backward._MOST_CHUNKS
+BLOCK = backward._MAX_CHUNKS
 
 
-def products(of):
+def products(case):
     """Multiply-adds of all products whose three sizes are those of a chunk."""
     count = 0
 
     def matmul(x, y, out):
         nonlocal count
-        if min(*x.shape[-2:], *y.shape[-2:]) == of.size:
+        if min(*x.shape[-2:], *y.shape[-2:]) == case.size:
             count += out.size * x.shape[-1]
         return np.matmul(x, y, out=out)
 
@@ -268,12 +268,12 @@ def products(of):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk_bwd, "np", Counting())
-        pullback(*of.arrays(), **of.options())
+        pullback(*case.arrays(), **case.options())
     return count
 
 
 def law_eleven_products(kind):
-    of = problem(
+    case = problem(
         np.random.default_rng(17),
         length=1024,
         batch=(1,),
@@ -281,27 +281,27 @@ def law_eleven_products(kind):
         size=16,
         **KINDS[kind],
     )
-    # Ten on the way back and one on the way there, and two for each of these: but the
-    # memory after the last block is not needed.
+    # Ten in the backward pass and one in the first, for the state; but the state after
+    # the last block is not needed.
     chunks = 1024 // 16
     last = chunks % BLOCK or BLOCK
-    assert products(of) == 16**3 * (11 * chunks - last)
+    assert products(case) == 16**3 * (11 * chunks - last)
 
 
 def law_little_is_kept():
     def beside(length):
-        of = problem(
+        case = problem(
             np.random.default_rng(18), length=length, batch=(1,), dims=(16, 16), size=64
         )
         workspace.clear()
         tracemalloc.start()
-        found = pullback(*of.arrays(), **of.options())
+        gradients = pullback(*case.arrays(), **case.options())
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return peak - sum(x.nbytes for x in found if x is not None)
+        return peak - sum(x.nbytes for x in gradients if x is not None)
 
-    # A memory of 16 x 17 numbers of 8 bytes for each block of 20 chunks of 64 tokens,
-    # and more for lists and views: at most 9 bytes a token, an eighth of one key.
+    # A checkpoint of 16 x 17 numbers of 8 bytes per block of 20 chunks of 64 tokens,
+    # with lists and views: at most 9 bytes a token, an eighth of one key.
     assert beside(3 * 4096) - beside(4096) <= 2 * 4096 * 9
 
 
@@ -315,7 +315,7 @@ def test_memory_beside_the_gradients_hardly_grows():
 
 
 def test_counts_catch_blocks_of_one_chunk(monkeypatch):
-    monkeypatch.setattr(backward, "_MOST_CHUNKS", 1)
+    monkeypatch.setattr(backward, "_MAX_CHUNKS", 1)
     with pytest.raises(AssertionError):
         law_eleven_products("causal")
     with pytest.raises(AssertionError):

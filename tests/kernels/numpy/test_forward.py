@@ -1,4 +1,4 @@
-"""The forms on NumPy in place: the same whatever the layout and the threads."""
+"""Additive attention on NumPy: results, memory layouts, threads, memory use."""
 
 import tracemalloc
 from functools import partial
@@ -25,7 +25,7 @@ MAPS = (linkern.identity, linkern.elu_plus_one, linkern.relu, linkern.feature_ma
 
 @st.composite
 def problems(draw, dtype="float64", decays=None):
-    """Features that are positive, values, decays, a state; shapes of every kind."""
+    """Draw positive features, values, decays and a state, of various shapes."""
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     lead = draw(st.sampled_from([(), (1,), (3,), (2, 2)]))
     length = draw(st.integers(0, 40) | st.sampled_from([64, 65, 130]))
@@ -46,30 +46,30 @@ def problems(draw, dtype="float64", decays=None):
 
 
 def one_by_one(query, key, value, log_decay, memory, normalizer):
-    """The equation, token by token."""
-    of = Terms(query, key, value, log_decay)
-    output, after = Form(token, 1)(memory, of)
+    """Return the result of the equation, token by token."""
+    terms = Terms(query, key, value, log_decay)
+    output, after = Form(token, 1)(memory, terms)
     if normalizer is None:
         return output, after, None
-    ones = of._replace(value=np.ones((*value.shape[:-1], 1), value.dtype))
+    ones = terms._replace(value=np.ones((*value.shape[:-1], 1), value.dtype))
     weights, sums = Form(token, 1)(normalizer[..., None], ones)
     return output / weights, after, sums[..., 0]
 
 
-def same(found, due, tolerance=1e-12):
-    """Rounding of a few hundred sums of numbers of size one, next to the largest."""
-    for got, wanted in zip(found, due, strict=True):
-        assert (got is None) == (wanted is None)
-        if got is not None:
-            assert got.shape == wanted.shape
+def same(result, expected, tolerance=1e-12):
+    """Compare up to the rounding of a few hundred terms, relative to the largest."""
+    for actual, wanted in zip(result, expected, strict=True):
+        assert (actual is None) == (wanted is None)
+        if actual is not None:
+            assert actual.shape == wanted.shape
             scale = abs(wanted).max(initial=1)
-            assert abs(got - wanted).max(initial=0) <= tolerance * scale
+            assert abs(actual - wanted).max(initial=0) <= tolerance * scale
 
 
-def identical(found, due):
-    for got, wanted in zip(found, due, strict=True):
-        assert (got is None) == (wanted is None)
-        assert got is None or np.array_equal(got, wanted)
+def identical(result, expected):
+    for actual, wanted in zip(result, expected, strict=True):
+        assert (actual is None) == (wanted is None)
+        assert actual is None or np.array_equal(actual, wanted)
 
 
 def law_it_is_the_recurrence(attend):
@@ -92,8 +92,10 @@ def test_features_made_on_the_way_are_those_of_the_map():
     for feature_map in MAPS:
         made = [feature_map(x) for x in rows]
         for causal in (True, False):
-            due = numpy_backend.attend(*made, value, None, memory, None, causal=causal)
-            found = numpy_backend.attend(
+            expected = numpy_backend.attend(
+                *made, value, None, memory, None, causal=causal
+            )
+            result = numpy_backend.attend(
                 *rows,
                 value,
                 None,
@@ -102,7 +104,7 @@ def test_features_made_on_the_way_are_those_of_the_map():
                 causal=causal,
                 feature_map=feature_map,
             )
-            same(found, due)
+            same(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -111,8 +113,8 @@ def test_elu_plus_one_in_place_keeps_relative_accuracy(dtype):
     x = x.astype(dtype)
     out, spare, zeros = np.empty_like(x), np.empty_like(x), np.zeros_like(x)
     in_place(linkern.elu_plus_one).write(x, out, spare, zeros)
-    due = linkern.elu_plus_one(x.astype("float64"))
-    np.testing.assert_allclose(out, due, rtol=4 * np.finfo(dtype).eps, atol=0)
+    expected = linkern.elu_plus_one(x.astype("float64"))
+    np.testing.assert_allclose(out, expected, rtol=4 * np.finfo(dtype).eps, atol=0)
 
 
 def law_every_query_sees_every_key(attend):
@@ -126,29 +128,29 @@ def law_every_query_sees_every_key(attend):
         if normalizer is not None:
             sums = normalizer + key.sum(-2)
             output = output / (query @ sums[..., None])
-        found = attend(query, key, value, None, memory, normalizer, causal=False)
-        same(found, (output, after, sums))
+        result = attend(query, key, value, None, memory, normalizer, causal=False)
+        same(result, (output, after, sums))
 
     law()
 
 
-@pytest.mark.parametrize("size", [0, forward._ROWS])
+@pytest.mark.parametrize("size", [0, forward._NON_CAUSAL_BYTES])
 def test_every_query_sees_every_key(monkeypatch, size):
-    monkeypatch.setattr(forward, "_ROWS", size)
+    monkeypatch.setattr(forward, "_NON_CAUSAL_BYTES", size)
     law_every_query_sees_every_key(numpy_backend.attend)
 
 
 def in_blocks_of(monkeypatch, *, together, chunks, threads):
-    """Have the next calls cut their work so, whatever it is worth."""
+    """Set heads per group, chunks per block and threads of the next calls."""
     monkeypatch.setattr("linkern.kernels.numpy.threads.WORTH_THREADS", 0)
-    monkeypatch.setattr(forward, "_MOST_CHUNKS", chunks)
+    monkeypatch.setattr(forward, "_MAX_CHUNKS", chunks)
     monkeypatch.setattr(
-        forward, "merged", lambda named, batch, _: heads_of(named, batch, together)
+        forward, "head_groups", lambda named, batch, _: heads_of(named, batch, together)
     )
     monkeypatch.setenv("LINKERN_NUM_THREADS", str(threads))
 
 
-heads_of = forward.merged
+heads_of = forward.head_groups
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -162,13 +164,15 @@ def test_blocks_that_depend_on_threads_are_caught(monkeypatch):
     def by_threads(*_):
         return Layout(1, 16 * thread_count())
 
-    monkeypatch.setattr(forward, "layout_of_all", by_threads)
+    monkeypatch.setattr(forward, "non_causal_layout", by_threads)
     with pytest.raises(AssertionError):
         law_results_do_not_depend_on_threads_or_blocks(monkeypatch, "float32", 3, False)
 
 
 def law_results_do_not_depend_on_threads_or_blocks(monkeypatch, dtype, heads, causal):
-    monkeypatch.setattr(forward, "_ROWS", 0)  # many blocks, where there would be one
+    monkeypatch.setattr(
+        forward, "_NON_CAUSAL_BYTES", 0
+    )  # many blocks, where there would be one
     rng = np.random.default_rng(heads)
     query, key, value = rng.normal(size=(3, heads, 1100, 8)).astype(dtype)
     log_decay = -rng.exponential(0.1, (heads, 1100, 1)).astype(dtype)
@@ -179,11 +183,11 @@ def law_results_do_not_depend_on_threads_or_blocks(monkeypatch, dtype, heads, ca
         numpy_backend.attend, query, key, value, gates, *state, causal=causal, size=32
     )
     run = partial(run, feature_map=linkern.elu_plus_one)
-    due = run()
+    expected = run()
     for threads in (1, 2, 4, 100):
         for together, chunks in ((1, 1), (2, 3), (8, 16)):
             in_blocks_of(monkeypatch, together=together, chunks=chunks, threads=threads)
-            identical(run(), due)
+            identical(run(), expected)
 
 
 LAYOUTS = {
@@ -202,10 +206,10 @@ def law_layout_does_not_matter(attend, name):
     rng = np.random.default_rng(1)
     query, key, value = rng.uniform(0.1, 1, (3, 2, 3, 150, 4))
     rest = -rng.exponential(0.1, (2, 3, 150, 1)), np.zeros((2, 3, 4, 4)), None
-    due = attend(query, key, value, *rest)
+    expected = attend(query, key, value, *rest)
     other = [LAYOUTS[name](x) for x in (query, key, value)]
     assert all(map(np.array_equal, other, (query, key, value)))
-    same(attend(*other, *rest), due)
+    same(attend(*other, *rest), expected)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -227,7 +231,7 @@ def test_broadcast_inputs_are_not_copied_and_not_written():
 
 
 def law_the_future_is_not_seen(attend):
-    """Not even if what is masked is infinite: that is why bits are masked."""
+    """A masked score changes nothing even if it is infinite: bits are masked."""
     rng = np.random.default_rng(0)
     query, key, value = rng.uniform(0.5, 1, (3, 1, 150, 4)).astype("float32")
     decay = np.full((1, 150, 1), -0.1, "float32")
@@ -235,10 +239,10 @@ def law_the_future_is_not_seen(attend):
     later[:, 100:] = 3e38
     for gates in (None, decay):
         rest = gates, np.zeros((1, 4, 4), "float32"), np.zeros((1, 4), "float32")
-        due, *_ = attend(2 * query, key, value, *rest)
+        expected, *_ = attend(2 * query, key, value, *rest)
         with np.errstate(all="ignore"):
-            found, *_ = attend(2 * query, later, value, *rest)
-        assert np.array_equal(found[:, :100], due[:, :100])
+            result, *_ = attend(2 * query, later, value, *rest)
+        assert np.array_equal(result[:, :100], expected[:, :100])
 
 
 def test_the_future_is_not_seen():
@@ -246,7 +250,7 @@ def test_the_future_is_not_seen():
 
 
 def law_memory_does_not_grow(attend):
-    """Beyond the output, buffers alone: 12 MiB, however long the sequence is."""
+    """Beside the output, workspaces take at most 12 MiB at any length."""
     extra = []
     for length in (4095, 16384 - 65):  # blocks of three sizes
         query, key, value = np.ones((3, 8, length, 64), "float32")
@@ -271,28 +275,28 @@ def test_memory_exhausted_half_way_leaves_everything_as_it_was(monkeypatch):
     inputs = np.random.default_rng(0).uniform(0.1, 1, (3, 4, 200, 4))
     kept = inputs.copy()
     rest = None, np.zeros((4, 4, 4)), None
-    due = numpy_backend.attend(*inputs, *rest)
+    expected = numpy_backend.attend(*inputs, *rest)
 
     def failing(*_args, **_options):
         msg = "Unable to allocate 1. TiB"
         raise MemoryError(msg)
 
-    for step in ("Block", "write", "read"):
+    for step in ("LinearWorkspace", "chunk_state", "chunk_output"):
         workspace.clear()
         with monkeypatch.context() as patch:
-            owner = forward if step == "Block" else chunk_linear
+            owner = forward if step == "LinearWorkspace" else chunk_linear
             patch.setattr(owner, step, failing)
             with pytest.raises(MemoryError, match="Unable to allocate"):
                 numpy_backend.attend(*inputs, *rest)
         assert np.array_equal(inputs, kept)
-        identical(numpy_backend.attend(*inputs, *rest), due)
+        identical(numpy_backend.attend(*inputs, *rest), expected)
 
 
-# ---- what each law catches -------------------------------------------------------
+# Mistakes that each law catches.
 
 
 class MasksByProducts:
-    """NumPy, but for masks as most kernels have them: 0 * inf is NaN."""
+    """NumPy with masks applied by multiplication, where 0 * inf is NaN."""
 
     def __getattr__(self, name):
         return getattr(np, name)
@@ -302,26 +306,41 @@ class MasksByProducts:
         np.multiply(pairs, mask != 0, out=pairs)
 
 
-CARRY = chunk_linear.carry
+STATE_PASSING = chunk_linear.state_passing
 
 
-def carry_forgets_nothing(block):
-    block.decay, kept = None, block.decay
-    CARRY(block)
-    block.decay = kept
+def passing_without_decay(workspace):
+    workspace.decay, decay = None, workspace.decay
+    STATE_PASSING(workspace)
+    workspace.decay = decay
 
 
-def carry_drops_the_last(block):
-    CARRY(block)
-    block.last[...] = block.first
+def passing_drops_the_last(workspace):
+    STATE_PASSING(workspace)
+    workspace.final_state[...] = workspace.initial_state
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "value", "law"),
     [
-        (chunk_linear, "carry", carry_forgets_nothing, law_it_is_the_recurrence),
-        (chunk_linear, "carry", carry_drops_the_last, law_it_is_the_recurrence),
-        (chunk_linear, "carry", carry_drops_the_last, law_every_query_sees_every_key),
+        (
+            chunk_linear,
+            "state_passing",
+            passing_without_decay,
+            law_it_is_the_recurrence,
+        ),
+        (
+            chunk_linear,
+            "state_passing",
+            passing_drops_the_last,
+            law_it_is_the_recurrence,
+        ),
+        (
+            chunk_linear,
+            "state_passing",
+            passing_drops_the_last,
+            law_every_query_sees_every_key,
+        ),
         (chunk_linear, "np", MasksByProducts(), law_the_future_is_not_seen),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sharing work: all of it is done once, what fails is told, nothing stays behind."""
+"""Threads: each item runs once, errors are raised, the BLAS limit is restored."""
 
 import os
 import subprocess
@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 import linkern
-from linkern.kernels.numpy.threads import blas_held, share, thread_count
+from linkern.kernels.numpy.threads import (
+    parallel_for,
+    single_threaded_blas,
+    thread_count,
+)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
@@ -22,7 +26,7 @@ def test_each_item_is_worked_on_once(count, threads):
         yield
         done.append(item)
 
-    share(range(count), work, threads)
+    parallel_for(range(count), work, threads)
     assert sorted(done) == sorted([*range(count)] * 2)
 
 
@@ -33,7 +37,7 @@ def test_threads_work_side_by_side():
         both.wait()  # would never return if items came one after the other
         yield
 
-    share(range(2), work, 2)
+    parallel_for(range(2), work, 2)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -49,9 +53,9 @@ def test_the_first_exception_ends_the_work_and_is_raised(threads):
         yield
 
     with pytest.raises(ArithmeticError, match="item 2"):
-        share(range(1000), work, threads)
+        parallel_for(range(1000), work, threads)
     assert len(begun) < 1000
-    share(range(3), work_nothing, threads)  # and the threads can be used again
+    parallel_for(range(3), work_nothing, threads)  # and the threads can be used again
 
 
 def work_nothing(_):
@@ -70,7 +74,7 @@ def test_an_exception_of_a_helper_is_raised_here():
         yield
 
     with pytest.raises(LookupError, match="not here"):
-        share(range(2), work, 2)
+        parallel_for(range(2), work, 2)
 
 
 def test_helpers_take_the_error_state_of_the_caller():
@@ -82,9 +86,9 @@ def test_helpers_take_the_error_state_of_the_caller():
     assert np.isnan(output).all()
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "two", "", "1.5"])
-def test_a_number_of_threads_that_is_none(monkeypatch, said):
-    monkeypatch.setenv("LINKERN_NUM_THREADS", said)
+@pytest.mark.parametrize("setting", ["0", "-1", "two", "", "1.5"])
+def test_a_number_of_threads_that_is_none(monkeypatch, setting):
+    monkeypatch.setenv("LINKERN_NUM_THREADS", setting)
     x = np.ones((1, 3, 2))
     with pytest.raises(ValueError, match="`LINKERN_NUM_THREADS` must be a positive"):
         linkern.linear_attention(x, x, x)
@@ -109,7 +113,7 @@ def test_the_blas_is_held_to_one_thread_until_the_last_is_done():
     with threadpool_limits(limits=2, user_api="blas"):
         before = blas_threads()
         assert before, "no BLAS that can be held"
-        first, second = blas_held(), blas_held()
+        first, second = single_threaded_blas(), single_threaded_blas()
         first.__enter__()
         assert set(blas_threads()) == {1}
         second.__enter__()
@@ -124,19 +128,19 @@ def test_several_threads_may_call_at_once(monkeypatch):
     monkeypatch.setenv("LINKERN_NUM_THREADS", "4")
     rng = np.random.default_rng(0)
     inputs = [rng.normal(size=(3, 5, 300, 8)) for _ in range(4)]
-    due = [linkern.linear_attention(*x).output for x in inputs]
-    found = {}
+    expected = [linkern.linear_attention(*x).output for x in inputs]
+    results = {}
 
     def call(i):
         for _ in range(5):
-            found[i] = linkern.linear_attention(*inputs[i]).output
+            results[i] = linkern.linear_attention(*inputs[i]).output
 
     callers = [threading.Thread(target=call, args=(i,)) for i in range(4)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join(60)
-    assert all(np.array_equal(found[i], due[i]) for i in range(4))
+    assert all(np.array_equal(results[i], expected[i]) for i in range(4))
 
 
 PROGRAM = """
@@ -176,7 +180,7 @@ print(os.waitpid(child, 0)[1])
 
 
 def test_an_interrupt_ends_a_long_run_at_once():
-    """In the middle of a call that takes minutes; what is left afterwards works."""
+    """An interrupt stops a call that takes minutes, and later calls work."""
     done = ran(
         """
 long = np.broadcast_to(x[:, :1], (2, 2**23, 64))

@@ -1,4 +1,4 @@
-"""Buffers kept between calls: few, never seen, and nothing of a caller with them."""
+"""Workspaces kept between calls: few, private, without references to a caller."""
 
 import weakref
 
@@ -7,13 +7,13 @@ import pytest
 
 import linkern
 from linkern.kernels.numpy import chunk_linear, workspace
-from linkern.kernels.numpy.workspace import Shelves
+from linkern.kernels.numpy.workspace import WorkspacePool
 
 pytestmark = pytest.mark.usefixtures("no_kept_buffers")
 
 
-class Forgetful:
-    def forget(self):
+class Workspace:
+    def release(self):
         pass
 
 
@@ -26,30 +26,30 @@ def test_the_next_call_uses_them_again():
 
     def make(*shape_and_other):
         made.append(shape_and_other)
-        return Forgetful()
+        return Workspace()
 
     for _ in range(2):
-        with Shelves("a kind", make).lent(1) as [shelf]:
-            first = shelf[1, 2, 3]
+        with WorkspacePool("a kind", make).borrow(1) as [workspaces]:
+            first = workspaces[1, 2, 3]
     assert len(made) == 1
-    with Shelves("another kind", make).lent(1) as [shelf]:
-        assert shelf[1, 2, 3] is not first
+    with WorkspacePool("another kind", make).borrow(1) as [workspaces]:
+        assert workspaces[1, 2, 3] is not first
     assert len(made) == 2
 
 
 def test_two_never_have_the_same():
-    kind = Shelves("a kind", lambda *_: Forgetful())
-    with kind.lent(2) as (one, other), kind.lent(1) as [third]:
+    pool = WorkspacePool("a kind", lambda *_: Workspace())
+    with pool.borrow(2) as (one, other), pool.borrow(1) as [third]:
         assert len({id(x[1, 1, 1]) for x in (one, other, third)}) == 3
 
 
 def test_few_are_kept():
     for features in range(1, 30):
         linkern.linear_attention(*inputs(features))
-    assert len(workspace._KEPT) <= 8
+    assert len(workspace._FREE) <= 8
     for length in range(1, 60):
         linkern.linear_attention(*inputs()[:, :, :length])
-    assert all(len(shelf) <= 3 for shelf in workspace._KEPT)
+    assert all(len(workspaces) <= 3 for workspaces in workspace._FREE)
 
 
 def test_nothing_is_kept_of_a_call_that_failed(monkeypatch):
@@ -57,10 +57,10 @@ def test_nothing_is_kept_of_a_call_that_failed(monkeypatch):
         msg = "half way"
         raise MemoryError(msg)
 
-    monkeypatch.setattr(chunk_linear, "read", failing)
+    monkeypatch.setattr(chunk_linear, "chunk_output", failing)
     with pytest.raises(MemoryError, match="half way"):
         linkern.linear_attention(*inputs())
-    assert not workspace._KEPT
+    assert not workspace._FREE
 
 
 def test_arrays_of_a_caller_are_let_go():
@@ -70,7 +70,7 @@ def test_arrays_of_a_caller_are_let_go():
     state = linkern.delta_rule(*rows, np.ones((2, 70))).state.memory
     seen = [weakref.ref(x) for x in (rows, decay, result.output, state)]
     del rows, decay, result, pullback, state
-    assert workspace._KEPT
+    assert workspace._FREE
     assert all(x() is None for x in seen)
 
 
@@ -83,7 +83,7 @@ def test_results_are_not_among_them():
 
 
 def test_buffers_begin_at_lines_of_their_own():
-    buffers = workspace.Buffers("float32")
+    buffers = workspace.Arena("float32")
     made = [buffers.empty(3, 5, size) for size in range(1, 65)]
     starts = {x.ctypes.data % 4096 for x in made}
     assert all(start % 64 == 0 for start in starts)
@@ -93,9 +93,9 @@ def test_buffers_begin_at_lines_of_their_own():
 
 
 def test_buffers_share_memory_with_those_not_used_at_the_same_time():
-    large = workspace.Buffers("float32")
+    large = workspace.Arena("float32")
     mine = [large.empty(8, 8), large.empty(2)]
-    small = workspace.Buffers("float32", large)
+    small = workspace.Arena("float32", large)
     theirs = [small.empty(5, 3), small.empty(4), small.empty(1)]
     shared = [np.shares_memory(x, y) for x in mine for y in theirs]
     assert shared == [True, False, False, False, False, False]

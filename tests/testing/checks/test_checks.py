@@ -6,10 +6,11 @@ import pytest
 import linkern
 from linkern.testing import CHECKS, run, verify
 from linkern.testing.kernels.assembly import Parts, stateful
-from linkern.testing.kernels.correct import CORRECT, quadratic
-from linkern.testing.kernels.mutants import FAULTY, MUTANTS
+from linkern.testing.kernels.correct import quadratic
+from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
+from tests.testing.linear_kernels import CORRECT, FAULTY
 
 IDENTITY = {"feature_map": "identity"}
 
@@ -105,7 +106,7 @@ class SlopeOfAnother:
         return right.vjp(2 * query, key, value, output_cotangent)[:3]
 
 
-BREAKS = {mutant.law: mutant.kernel for mutant in MUTANTS.values()}
+BREAKS = {MUTANTS[name].checks[0]: kernel for name, kernel in FAULTY.items()}
 BREAKS |= {
     "bad_input": accepts_anything,
     "parallel_equals_recurrent": with_forms,

@@ -5,7 +5,7 @@ import pytest
 
 from linkern.testing import run
 from linkern.testing.kernels.assembly import elu_plus_one
-from linkern.testing.kernels.correct import wide
+from linkern.testing.kernels.correct import featured
 from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
 
@@ -21,14 +21,9 @@ SHARP = [
 ]
 
 
-def inputs_of(query, key, value):
-    q, k, v = wide(query, key, value)
-    return elu_plus_one(q), elu_plus_one(k), v
-
-
 def two_level_scan(query, key, value):
     """Sum inside blocks of 8, then over blocks, then add the two."""
-    q, k, v = inputs_of(query, key, value)
+    q, k, v = featured(query, key, value)
     length, pad = q.shape[-2], [(0, 0)] * (q.ndim - 2) + [(0, -q.shape[-2] % 8), (0, 0)]
     v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
     k, v = np.pad(k, pad), np.pad(v, pad)
@@ -43,7 +38,7 @@ def two_level_scan(query, key, value):
 
 def compensated(query, key, value):
     """Carry the rounding errors of the state along, as Kahan does."""
-    q, k, v = inputs_of(query, key, value)
+    q, k, v = featured(query, key, value)
     v = np.concatenate([v, np.ones_like(v[..., :1])], axis=-1)
     state = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), k.dtype)
     lost = np.zeros_like(state)
@@ -58,7 +53,7 @@ def compensated(query, key, value):
 
 def means_by_feature(query, key, value):
     """Keep a running mean of the values for each feature, and mix the means."""
-    q, k, v = inputs_of(query, key, value)
+    q, k, v = featured(query, key, value)
     output = np.empty((*q.shape[:-1], v.shape[-1]), v.dtype)
     mean = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), v.dtype)
     total = np.zeros((*k.shape[:-2], k.shape[-1], 1), v.dtype)
@@ -74,7 +69,7 @@ def means_by_feature(query, key, value):
 
 def normalised_queries(query, key, value):
     """Find all denominators first, and divide the queries by them."""
-    q, k, v = inputs_of(query, key, value)
+    q, k, v = featured(query, key, value)
     q = q / (q * np.cumsum(k, axis=-2)).sum(axis=-1, keepdims=True)
     return (np.tril(q @ k.mT) @ v).astype(query.dtype)
 

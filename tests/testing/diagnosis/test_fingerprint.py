@@ -10,11 +10,11 @@ from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing import OPERATORS, Contract, UsageError
 from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint, sheet
 from linkern.testing.errors import TargetDied
-from linkern.testing.kernels.correct import CORRECT, Parts, assemble
-from linkern.testing.kernels.mutants import FAULTY
+from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
+from tests.testing.linear_kernels import CORRECT, FAULTY
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 STAGES = ("value", "key", "score", "state", "normalizer")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from linkern.oracle import Bounded, exact
+from linkern.oracle import Bounded
+from linkern.oracle.family import sums
 from linkern.testing import Plan, verify
 from linkern.testing.checks import CHECKS, assertions
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally
-from linkern.testing.kernels.correct import CORRECT, quadratic
-from linkern.testing.kernels.mutants import FAULTY
+from linkern.testing.kernels.correct import quadratic
 from linkern.testing.problems import strategies
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
@@ -18,6 +18,7 @@ from linkern.testing.runner.loop import CheckFinished
 from linkern.testing.runner.results import CheckResult, Report
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
+from tests.testing.linear_kernels import CORRECT, FAULTY
 
 BFLOAT16 = {"accumulator_dtype": "bfloat16"}
 
@@ -133,13 +134,13 @@ def the_exit_code_is_lost(monkeypatch):
 
 
 def an_oracle_in_float32(monkeypatch):
-    whole = exact._recurrence
+    whole = sums._recurrence
 
     def narrow(*arrays, causal):
-        output, memory = whole(*(x.astype(np.float32) for x in arrays), causal=causal)
-        return output.astype(np.float64), memory.astype(np.float64)
+        found = whole(*arrays, causal=causal)
+        return tuple(x.astype(np.float32).astype(np.float64) for x in found)
 
-    monkeypatch.setattr(exact, "_recurrence", narrow)
+    monkeypatch.setattr(sums, "_recurrence", narrow)
 
 
 def inputs_of_zeros(monkeypatch):

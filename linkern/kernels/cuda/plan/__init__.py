@@ -1,1 +1,1 @@
-"""Planners: from the shapes and dtypes of a call to launches of one kernel each."""
+"""Planners: launches of one kernel each, from the shapes and dtypes of a call."""

@@ -1,62 +1,71 @@
-"""The kernels on tensor cores for the way back of what is only added, as launches.
+"""Planner of `chunk_bwd.cu`: the chunkwise backward on tensor cores.
 
-The memory before each segment is found as on the way there; then all heads go back.
+The forward kernel computes a checkpoint before each segment; then the backward kernel
+processes all heads.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from linkern.array import dtype_name
+from linkern.array import astype, dtype_name
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import (
     address_or_null,
+    in_order,
     instance,
+    present,
     record,
     rows,
     rows_or_null,
 )
-from linkern.kernels.cuda.plan import chunk_fwd
-from linkern.kernels.cuda.plan.chunk_fwd import Cut, State
-from linkern.kernels.cuda.plan.chunk_fwd_simt import Call
+from linkern.kernels.cuda.plan import chunk_fwd, state_passing
+from linkern.kernels.cuda.plan.call import Call, State
+from linkern.kernels.cuda.plan.chunk_fwd import TileShape
 
-__all__ = ["backward", "fits"]
+__all__ = ["fits", "plan"]
 
-# Chunks of a segment, at the beginning of which the memory is kept, at most; those of
-# the tokens of a block, where heads are cut for want of others, at least.
-_SEGMENT, _FEWEST = 16, 4
-# Tokens of a chunk, the fastest first; the most features and values: a block has all.
-_TOKENS, _WARPS, _WIDEST = (64, 32, 16), 8, 128
-# How many numbers of 16 bits a number is multiplied as, and its name as such.
-_PLANES = {
+# Most chunks between checkpoints; fewest chunks of a group of segments, where heads are
+# split because there are few.
+_SEGMENT_CHUNKS, _MIN_CHUNKS = 16, 4
+# Tokens of a chunk, the fastest first; warps of a block; most features and values, of
+# which a block has all.
+_TOKENS, _WARPS, _MAX_SIZE = (64, 32, 16), 8, 128
+# Number of 16-bit parts that a number is split into, and the type in C that says so.
+_SPLITS = {
     "bfloat16": (1, "bf16"),
-    "float16": (2, "f16_in_two"),
+    "float16": (2, "f16_split"),
     "float32": (3, "float"),
 }
 
 
-def fits(device: Device, of: Call, cotangent: Array | None) -> bool:
-    """Whether the kernels can take a call."""
-    if cotangent is None or 0 in of.query.shape or not chunk_fwd.fits(device, of):
+def fits(device: Device, call: Call, output_grad: Array | None) -> bool:
+    """Return True if the kernel can compute the gradients of a call."""
+    if output_grad is None or 0 in call.query.shape:
         return False
-    return chunk_fwd.whole(device, cotangent) and _cut_of(of, device.shared) is not None
+    if not chunk_fwd.fits(device, call):
+        return False
+    aligned = chunk_fwd.rows_are_aligned(device, output_grad)
+    return aligned and _tile_shape(call, device.shared) is not None
 
 
-def _cut_of(of: Call, shared: int) -> Cut | None:
-    """Return how heads are cut for so much shared memory; None if they cannot be."""
-    features, values = (chunk_fwd.power(x.shape[-1]) for x in (of.query, of.value))
-    for tokens in _TOKENS if max(features, values) <= _WIDEST else ():
-        cut = Cut(features, values, tokens, _WARPS)
-        if _shared(of, cut) <= shared:
-            return cut
+def _tile_shape(call: Call, shared: int) -> TileShape | None:
+    """Return the tile shape for so much shared memory; None if there is none."""
+    features, values = (
+        chunk_fwd.padded_size(x.shape[-1]) for x in (call.query, call.value)
+    )
+    for tokens in _TOKENS if max(features, values) <= _MAX_SIZE else ():
+        shape = TileShape(features, values, tokens, _WARPS)
+        if _shared_bytes(call, shape) <= shared:
+            return shape
     return None
 
 
-def backward(
+def plan(
     device: Device,
-    of: Call,
-    cotangent: Array,
-    given: State,
+    call: Call,
+    output_grad: Array,
+    state_grads: State,
     gradients: tuple[Array, Array, Array, Array | None],
 ) -> tuple[list[Launch], State]:
     """Plan all gradients.
@@ -64,171 +73,200 @@ def backward(
     Parameters
     ----------
     device : Device
-        Gives what is in between its place.
-    of : Call
+        Allocates workspace.
+    call : Call
         One that `fits`, of at least one token.
-    cotangent : array (B, H, T, V)
-        Of the output, in its dtype.
-    given : tuple of array (B, H, K, V) and (B, H, K) or None
-        Cotangents of the state after the last token, in C order; None for zeros.
+    output_grad : array (B, H, T, V)
+        Gradient of the output, in its dtype.
+    state_grads : tuple of array or None
+        Gradients of the state after the last token; None for zeros.
     gradients : tuple of array
-        Where those of queries, keys, values and log-decays go, in C order.
+        Gradients of queries, keys, values and log-decays, in C order; written.
 
     Returns
     -------
     launches : list of Launch
-        To be launched in this order.
-    outside : tuple of array (B H, K, V) and (B H, K) or None
-        Where those of the state before the first token will be.
+        In the order in which to launch them.
+    initial : tuple of array (B H, K, V) and (B H, K) or None
+        Gradients of the state before the first token, which they write.
     """
-    cut = _cut_of(of, device.shared)
-    assert cut is not None
-    parts = _parts(-(-of.query.shape[-2] // cut.tokens), of.heads, device)
+    shape = _tile_shape(call, device.shared)
+    assert shape is not None
+    split = _split(-(-call.query.shape[-2] // shape.tokens), call.heads, device)
+    final = _in_order(state_grads, call)
     launches: list[Launch] = []
-    kept: State = of.memory, of.normalizer
-    if parts.segments > 1:
-        there, segment = chunk_fwd.cut_of(of), parts.chunks * cut.tokens
-        assert there is not None
-        lengths = parts.segments, segment
-        launches, kept = chunk_fwd.keep(device, of, there, *lengths, (None, None))
-    lines = of.heads, parts.groups
+    checkpoints: State = call.memory, call.normalizer
+    if split.segments > 1:
+        forward_shape = chunk_fwd.tile_shape(call)
+        assert forward_shape is not None
+        lengths = split.segments, split.chunks * shape.tokens
+        launches, checkpoints = chunk_fwd.plan_checkpoints(
+            device, call, forward_shape, *lengths, (None, None)
+        )
+    lines = call.heads, split.groups
     work = _Work(
-        cotangent,
+        output_grad,
         gradients,
-        kept,
-        device.empty((*lines, parts.chunks, _snapshot(of, cut)), np.uint8),
-        _behind(device, of, lines, given),
+        checkpoints,
+        device.empty((*lines, split.chunks, _state_tile_bytes(call, shape)), np.uint8),
+        _group_state_grads(device, call, lines, final),
         device.empty(lines, np.float32),
     )
-    if parts.groups > 1:
+    if split.groups > 1:
         launches += [
-            _walk_back(device, of, cut, parts, work, pulls=False),
-            chunk_fwd.carry(
-                *(device, of, work.outside, work.left, given, (None, None)),
-                backwards=True,
+            _launch(device, call, shape, split, work, all_gradients=False),
+            state_passing.plan(
+                *(device, call, work.state_grads, work.decay_total),
+                *(final, (None, None)),
+                reverse=True,
             ),
         ]
-    launches.append(_walk_back(device, of, cut, parts, work, pulls=True))
-    first = [None if x is None else x[:, 0] for x in work.outside]
-    return launches, (first[0], first[1])
+    launches.append(_launch(device, call, shape, split, work, all_gradients=True))
+    memory, normalizer = (None if x is None else x[:, 0] for x in work.state_grads)
+    return launches, (memory, normalizer)
 
 
-class _Parts(NamedTuple):
-    """How the tokens of a head are parted.
+class _Split(NamedTuple):
+    """Segments of a head, and groups of segments.
 
     Parameters
     ----------
     chunks : int
-        Of a segment, at the beginning of which the memory is kept.
+        Chunks of a segment, before which there is a checkpoint.
     segments : int
-        Of a head.
-    group : int
-        Segments of one block.
+        Segments of a head.
+    group_segments : int
+        Segments of a group, which one block processes.
     groups : int
-        Of a head.
+        Groups of a head.
     """
 
     chunks: int
     segments: int
-    group: int
+    group_segments: int
     groups: int
 
 
-def _parts(chunks: int, heads: int, device: Device) -> _Parts:
-    """Part a head of so many chunks: into groups, where heads are few."""
+def _split(chunks: int, heads: int, device: Device) -> _Split:
+    """Split a head of so many chunks; into several groups if there are few heads."""
     few = 2 * heads <= device.multiprocessors
     wanted = device.multiprocessors // heads if few else 1
-    each = max(-(-chunks // wanted), min(chunks, _FEWEST))
-    segment = min(each, _SEGMENT)
-    segments, group = -(-chunks // segment), -(-each // segment)
-    return _Parts(segment, segments, group, -(-segments // group))
+    group_chunks = max(-(-chunks // wanted), min(chunks, _MIN_CHUNKS))
+    segment_chunks = min(group_chunks, _SEGMENT_CHUNKS)
+    segments = -(-chunks // segment_chunks)
+    group_segments = -(-group_chunks // segment_chunks)
+    return _Split(
+        segment_chunks, segments, group_segments, -(-segments // group_segments)
+    )
 
 
 class _Work(NamedTuple):
-    """The arrays of a way back, beside the inputs; see ``Backward`` in passing.cuh."""
+    """Arrays of a backward pass beside its inputs; see ``ChunkBwdParams``."""
 
-    cotangent: Array
+    output_grad: Array
     gradients: tuple[Array, Array, Array, Array | None]
-    kept: State
-    inside: Array
-    outside: State
-    left: Array
+    checkpoints: State
+    chunk_states: Array
+    state_grads: State
+    decay_total: Array
 
 
-def _behind(device: Device, of: Call, lines: tuple[int, int], given: State) -> State:
-    """Return the states behind groups, of which the last are given."""
-    found: list[Array | None] = []
-    for like, x in zip((of.memory, of.normalizer), given, strict=True):
+def _in_order(state_grads: State, call: Call) -> State:
+    """Return gradients of the final state in its shape and dtype, and in C order."""
+    arrays: list[Array | None] = []
+    for x, like in zip(state_grads, (call.memory, call.normalizer), strict=True):
+        if x is None or like is None:
+            arrays.append(None)
+        else:
+            flat: Any = astype(x, like.dtype)
+            arrays.append(in_order(flat.reshape(like.shape)))
+    return arrays[0], arrays[1]
+
+
+def _group_state_grads(
+    device: Device, call: Call, lines: tuple[int, int], final: State
+) -> State:
+    """Return gradients of the states after all groups; only the last is filled in."""
+    states: list[Array | None] = []
+    for like, x in zip((call.memory, call.normalizer), final, strict=True):
         if like is None:
-            found.append(None)
+            states.append(None)
             continue
         state = device.empty((*lines, *like.shape[2:]), like.dtype)
         last = state[:, -1]
         last[...] = 0 if x is None else x.reshape(last.shape)
-        found.append(state)
-    return found[0], found[1]
+        states.append(state)
+    return states[0], states[1]
 
 
-def _walk_back(
-    device: Device, of: Call, cut: Cut, parts: _Parts, work: _Work, *, pulls: bool
+def _launch(
+    device: Device,
+    call: Call,
+    shape: TileShape,
+    split: _Split,
+    work: _Work,
+    *,
+    all_gradients: bool,
 ) -> Launch:
-    io = _PLANES[dtype_name(of.query.dtype)][1]
-    flags = of.log_decay is not None, of.normalize
-    names = ("query", "key", "value", "log_decay")
-    gradients = dict(zip(names, work.gradients, strict=True))
-    states = (*work.kept, *work.outside)
+    io = _SPLITS[dtype_name(call.query.dtype)][1]
+    options = call.feature_map, call.log_decay is not None, call.normalize
+    query_grad, key_grad, value_grad, log_decay_grad = work.gradients
     return Launch(
-        file="backward_walk",
-        kernel=instance("walk_back", instance("Cut", io, *cut), of.feature_map, *flags),
-        blocks=of.heads * parts.groups,
-        threads=32 * cut.warps,
-        shared=_shared(of, cut),
+        file="chunk_bwd",
+        kernel=instance("chunk_bwd", instance("TileShape", io, *shape), *options),
+        blocks=call.heads * split.groups,
+        threads=32 * shape.warps,
+        shared=_shared_bytes(call, shape),
         parameters=record(
-            query=rows(device, of.query),
-            key=rows(device, of.key),
-            value=rows(device, of.value),
-            cotangent=rows(device, work.cotangent),
-            log_decay=rows_or_null(device, of.log_decay),
-            **{
-                f"{name}_gradient": rows_or_null(device, gradients[name])
-                for name in names
-            },
-            kept=address_or_null(device, work.kept[0]),
-            kept_normalizer=address_or_null(device, work.kept[1]),
-            inside=device.address(work.inside),
-            outside=address_or_null(device, work.outside[0]),
-            outside_normalizer=address_or_null(device, work.outside[1]),
-            left=device.address(work.left),
-            sizes=of.sizes,
-            segments=np.int64(parts.segments),
-            segment=np.int64(parts.chunks * cut.tokens),
-            groups=np.int64(parts.groups),
-            group=np.int64(parts.group),
-            pulls=np.int64(pulls),
-            scale=np.float32(of.scale),
+            query=rows(device, call.query),
+            key=rows(device, call.key),
+            value=rows(device, call.value),
+            output_grad=rows(device, work.output_grad),
+            log_decay=rows_or_null(device, call.log_decay),
+            query_grad=rows(device, query_grad),
+            key_grad=rows(device, key_grad),
+            value_grad=rows(device, value_grad),
+            log_decay_grad=rows_or_null(device, log_decay_grad),
+            checkpoints=address_or_null(device, work.checkpoints[0]),
+            checkpoint_normalizers=address_or_null(device, work.checkpoints[1]),
+            chunk_states=device.address(work.chunk_states),
+            dstate=address_or_null(device, work.state_grads[0]),
+            dnormalizer=address_or_null(device, work.state_grads[1]),
+            decay_total=device.address(work.decay_total),
+            sizes=call.sizes,
+            segments=np.int64(split.segments),
+            segment_tokens=np.int64(split.chunks * shape.tokens),
+            groups=np.int64(split.groups),
+            group_segments=np.int64(split.group_segments),
+            all_gradients=np.int64(all_gradients),
+            scale=np.float32(call.scale),
         ),
-        holds=(work.inside, work.left, *(x for x in states if x is not None)),
+        holds=present(
+            *(work.chunk_states, work.decay_total),
+            *(*work.checkpoints, *work.state_grads),
+        ),
     )
 
 
-def _snapshot(of: Call, cut: Cut) -> int:
-    """Return the size of the struct ``Snapshot``."""
-    planes, _ = _PLANES[dtype_name(of.query.dtype)]
-    return 2 * planes * cut.features * cut.columns + 4 * cut.features
+def _state_tile_bytes(call: Call, shape: TileShape) -> int:
+    """Return the size of the struct ``StateTile``."""
+    parts, _ = _SPLITS[dtype_name(call.query.dtype)]
+    return 2 * parts * shape.features * shape.columns + 4 * shape.features
 
 
-def _shared(of: Call, cut: Cut) -> int:
-    """Return the size of the struct ``Tiles``."""
-    planes, _ = _PLANES[dtype_name(of.query.dtype)]
-    itemsize: int = of.query.dtype.itemsize
-    # Queries, keys, values and cotangents: where they land, where they are multiplied.
-    rows = 2 * cut.tokens * (cut.features + cut.columns)
-    chunks = rows * (itemsize + 2 * planes)
-    pairs = 2 * cut.tokens**2 * 2 * planes
-    tiles = cut.tokens // 16
-    parts = cut.warps // tiles
-    sums = cut.tokens * (4 * parts + 2)
-    decays = cut.tokens * (24 + 2) + tiles
-    through = cut.tokens * (2 * tiles + 17 + 1 + parts) + cut.warps
-    bytes_ = chunks + 2 * _snapshot(of, cut) + pairs + 4 * (sums + decays + through)
-    return -(-bytes_ // 16) * 16
+def _shared_bytes(call: Call, shape: TileShape) -> int:
+    """Return the size of the struct ``BwdStorage``."""
+    parts, _ = _SPLITS[dtype_name(call.query.dtype)]
+    itemsize: int = call.query.dtype.itemsize
+    # Queries, keys, values and output gradients: as staged, and as operands.
+    entries = 2 * shape.tokens * (shape.features + shape.columns)
+    chunks = entries * (itemsize + 2 * parts)
+    scores = 2 * shape.tokens**2 * 2 * parts
+    tiles = shape.tokens // 16
+    slices = shape.warps // tiles
+    row_sums = shape.tokens * (4 * slices + 2)
+    decays = shape.tokens * (24 + 2) + tiles
+    decay_grad = shape.tokens * (2 * tiles + 17 + 1 + slices) + shape.warps
+    states = 2 * _state_tile_bytes(call, shape)
+    size = chunks + states + scores + 4 * (row_sums + decays + decay_grad)
+    return -(-size // 16) * 16

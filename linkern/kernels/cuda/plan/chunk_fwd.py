@@ -1,7 +1,8 @@
-"""The kernels on tensor cores of what is only added to the memory, as launches.
+"""Planner of `chunk_fwd.cu`: the chunkwise forward on tensor cores.
 
-Where heads are few, each is walked in segments: first all segments from nothing, then
-what they add is carried from one to the next, then all again from where they begin.
+If there are few heads, each is split into segments. A first launch computes the
+contribution of every segment from a zero state, `state_passing` scans these, and a
+second launch computes the output of all segments from their initial states.
 """
 
 from typing import Any, NamedTuple
@@ -14,40 +15,36 @@ from linkern.kernels.cuda.layouts import (
     IO,
     address_or_null,
     instance,
+    present,
     record,
     rows,
 )
-from linkern.kernels.cuda.plan.chunk_fwd_simt import Call
+from linkern.kernels.cuda.plan import state_passing
+from linkern.kernels.cuda.plan.call import Call, State
 
 __all__ = [
-    "Cut",
-    "State",
-    "carry",
-    "cut_of",
+    "TileShape",
     "fits",
-    "forward",
-    "keep",
-    "power",
-    "whole",
+    "padded_size",
+    "plan",
+    "plan_checkpoints",
+    "rows_are_aligned",
+    "tile_shape",
 ]
 
-# A memory and a normalizer.
-State = tuple[Array | None, Array | None]
-
-# What every GPU since compute capability 8.0 gives to a block.
+# Shared memory per block of every GPU since compute capability 8.0, in bytes.
 SHARED = 99 << 10
-# Segments have no fewer chunks than this: what is read again should not be much.
-_FEWEST_CHUNKS = 4
-_CARRY_THREADS = 256  # as in carry.cu
+# Segments have at least so many chunks, since the first launch reads inputs once more.
+_MIN_CHUNKS = 4
 
 
-class Cut(NamedTuple):
-    """How a head is cut; see chunks.cuh.
+class TileShape(NamedTuple):
+    """What a block of threads takes of a head; see chunk_tiles.cuh.
 
     Parameters
     ----------
     features, columns : int
-        All features of a head, and columns of its values, of one block: powers of two.
+        All features of a head, and columns of its values: powers of two.
     tokens : int
         Of a chunk.
     warps : int
@@ -59,24 +56,24 @@ class Cut(NamedTuple):
     tokens: int
     warps: int
 
-    def of(self, call: Call) -> str:
-        """Return its name in C for the numbers of a call."""
-        return instance("Cut", IO[dtype_name(call.query.dtype)], *self)
+    def name(self, call: Call) -> str:
+        """Return the type in C for the dtype of a call."""
+        return instance("TileShape", IO[dtype_name(call.query.dtype)], *self)
 
-    def shared(self, itemsize: int) -> int:
-        """Return the size of the struct ``Shared``."""
-        planes = 6 if itemsize == 4 else 2
-        numbers = self.tokens * (2 * self.features + self.columns)
-        tiles = numbers * (itemsize + planes)
-        memory = self.features * self.columns * planes
+    def shared_bytes(self, itemsize: int) -> int:
+        """Return the size of the struct ``FwdStorage``."""
+        operand_bytes = 6 if itemsize == 4 else 2
+        entries = self.tokens * (2 * self.features + self.columns)
+        tiles = entries * (itemsize + operand_bytes)
+        state = self.features * self.columns * operand_bytes
         output = self.tokens * self.columns * itemsize
         decays = self.tokens * (24 + 2) + self.tokens // 16
-        return tiles + memory + output + 4 * (self.features + decays + self.warps)
+        return tiles + state + output + 4 * (self.features + decays + self.warps)
 
 
-# By the bytes of a number and the features, the fastest first. A block of the first has
-# many columns, which reads queries and keys less often; the last fits everywhere.
-_CUTS = {
+# (columns, tokens, warps) by itemsize and features, the fastest first. The first has
+# many columns, so that queries and keys are read less often; the last fits every GPU.
+_SHAPES = {
     2: {
         16: [(64, 64, 4)],
         32: [(64, 64, 4)],
@@ -94,35 +91,37 @@ _CUTS = {
 }
 
 
-def cut_of(of: Call, shared: int = SHARED) -> Cut | None:
-    """Return how heads are cut for so much shared memory; None if they cannot be."""
-    itemsize, features = of.query.dtype.itemsize, of.query.shape[-1]
-    size = power(features)
-    for columns, tokens, warps in _CUTS.get(itemsize, {}).get(size, []):
-        cut = Cut(size, min(columns, power(of.value.shape[-1])), tokens, warps)
-        if cut.shared(itemsize) <= shared:
-            return cut
+def tile_shape(call: Call, shared: int = SHARED) -> TileShape | None:
+    """Return the tile shape for so much shared memory; None if there is none."""
+    itemsize, features = call.query.dtype.itemsize, call.query.shape[-1]
+    size = padded_size(features)
+    for columns, tokens, warps in _SHAPES.get(itemsize, {}).get(size, []):
+        columns_needed = min(columns, padded_size(call.value.shape[-1]))
+        shape = TileShape(size, columns_needed, tokens, warps)
+        if shape.shared_bytes(itemsize) <= shared:
+            return shape
     return None
 
 
-def fits(device: Device, of: Call, shared: int = SHARED) -> bool:
-    """Whether the kernels can take a call.
+def fits(device: Device, call: Call, shared: int = SHARED) -> bool:
+    """Return True if the kernel can compute a call.
 
-    Its rows are copied 16 bytes at a time, and a row of features as one.
+    Rows are copied in units of 16 bytes, and a row of features at once.
     """
-    io = dtype_name(of.query.dtype)
-    # An exponential leaves the range of float16 where that of float32 is far away.
-    if io == "float64" or (io == "float16" and of.feature_map == "EXP"):
+    io = dtype_name(call.query.dtype)
+    # exp leaves the range of float16 long before that of float32.
+    if io == "float64" or (io == "float16" and call.feature_map == "EXP"):
         return False
-    arrays = (of.query, of.key, of.value)
-    if 0 in (of.query.shape[-1], of.value.shape[-1]):
+    arrays = (call.query, call.key, call.value)
+    if 0 in (call.query.shape[-1], call.value.shape[-1]):
         return False
-    return all(whole(device, x) for x in arrays) and cut_of(of, shared) is not None
+    aligned = all(rows_are_aligned(device, x) for x in arrays)
+    return aligned and tile_shape(call, shared) is not None
 
 
-def forward(
+def plan(
     device: Device,
-    of: Call,
+    call: Call,
     output: Array,
     memory: Array,
     normalizer: Array | None,
@@ -135,196 +134,146 @@ def forward(
     Parameters
     ----------
     device : Device
-        Gives what is in between its place.
-    of : Call
+        Allocates workspace.
+    call : Call
         One that `fits`.
     output : array (B, H, T, V)
-        In C order.
+        In C order; written.
     memory, normalizer : array (B, H, K, V), (B, H, K) or None
-        Where the state goes, in C order.
+        State after the last token, in C order; written.
     multiprocessors : int
-        Of the device: what blocks are to fill.
+        Of the device; blocks should fill them.
     shared : int
         Bytes of shared memory that a block may have.
 
     Returns
     -------
     list of Launch
-        To be launched in this order.
+        In the order in which to launch them.
     """
-    cut = cut_of(of, shared)
-    if cut is None:
-        msg = f"no cut of rows of {of.query.shape[-1]} features fits {shared} bytes"
+    shape = tile_shape(call, shared)
+    if shape is None:
+        msg = f"no tile of rows of {call.query.shape[-1]} features fits {shared} bytes"
         raise ValueError(msg)
-    tokens = of.query.shape[2]
-    blocks = of.heads * -(-of.value.shape[-1] // cut.columns)
-    segments, segment = _segments(tokens, cut.tokens, blocks, multiprocessors)
-    if segments == 1:
-        before, after = (of.memory, of.normalizer), (memory, normalizer)
-        return [_walk(device, of, cut, output, before, after, None, 1, tokens)]
-    launches, states = keep(device, of, cut, segments, segment, (memory, normalizer))
+    tokens = call.query.shape[2]
+    blocks = call.heads * -(-call.value.shape[-1] // shape.columns)
+    segments = _segments(tokens, shape.tokens, blocks, multiprocessors)
+    initial, final = (call.memory, call.normalizer), (memory, normalizer)
+    if segments[0] == 1:
+        return [_launch(device, call, shape, output, initial, final, None, segments)]
+    launches, states = plan_checkpoints(device, call, shape, *segments, final)
     none = (None, None)
-    walk = _walk(device, of, cut, output, states, none, None, segments, segment)
-    return [*launches, walk]
+    last = _launch(device, call, shape, output, states, none, None, segments)
+    return [*launches, last]
 
 
-def keep(
-    device: Device, of: Call, cut: Cut, segments: int, segment: int, after: State
+def plan_checkpoints(
+    device: Device,
+    call: Call,
+    shape: TileShape,
+    segments: int,
+    segment_tokens: int,
+    final: State,
 ) -> tuple[list[Launch], State]:
     """Plan the state before each segment, and that after the last one.
 
     Parameters
     ----------
     device : Device
-        Gives what is in between its place.
-    of : Call
+        Allocates the states.
+    call : Call
         One that `fits`.
-    cut : Cut
-        Of it.
-    segments, segment : int
-        How many a head has, and of how many tokens: whole chunks.
-    after : tuple of array (B, H, K, V) and (B, H, K) or None
-        Where the last state goes, in C order; None where it is not asked for.
+    shape : TileShape
+        Of the call.
+    segments, segment_tokens : int
+        Segments of a head, and tokens of a segment: whole chunks.
+    final : tuple of array (B, H, K, V) and (B, H, K) or None
+        Where the state after the last token goes, in C order; None if not needed.
 
     Returns
     -------
     launches : list of Launch
-        To be launched in this order.
-    states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
-        What they write.
+        In the order in which to launch them.
+    checkpoints : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
+        The states that they write.
     """
-    heads, real = of.heads, np.dtype(np.float32)
-    features, values = of.query.shape[-1], of.value.shape[-1]
-    # What a segment adds; then what is before it.
+    heads, real = call.heads, np.dtype(np.float32)
+    features, values = call.query.shape[-1], call.value.shape[-1]
+    # The contribution of each segment, then the state before it.
     memories = device.empty((heads, segments, features, values), real)
-    totals = None
-    if of.normalize:
-        totals = device.empty((heads, segments, features), real)
-    left = device.empty((heads, segments), real)
-    states, none = (memories, totals), (None, None)
+    normalizers = None
+    if call.normalize:
+        normalizers = device.empty((heads, segments, features), real)
+    decay_total = device.empty((heads, segments), real)
+    states, none = (memories, normalizers), (None, None)
+    lengths = segments, segment_tokens
+    initial = call.memory, call.normalizer
     launches = [
-        _walk(device, of, cut, None, none, states, left, segments, segment),
-        carry(device, of, states, left, (of.memory, of.normalizer), after),
+        _launch(device, call, shape, None, none, states, decay_total, lengths),
+        state_passing.plan(device, call, states, decay_total, initial, final),
     ]
     return launches, states
 
 
-def _walk(
+def _launch(
     device: Device,
-    of: Call,
-    cut: Cut,
+    call: Call,
+    shape: TileShape,
     output: Array | None,
-    before: State,
-    after: State,
-    left: Array | None,
-    segments: int,
-    segment: int,
+    initial: State,
+    final: State,
+    decay_total: Array | None,
+    segments: tuple[int, int],
 ) -> Launch:
-    flags = (of.log_decay is not None, of.normalize, output is not None)
+    decays = call.log_decay is not None
+    flags = (decays, call.normalize, output is not None)
+    slices = -(-call.value.shape[-1] // shape.columns)
     return Launch(
-        file="walk",
-        kernel=instance("walk", cut.of(of), of.feature_map, *flags),
-        blocks=of.heads * segments * -(-of.value.shape[-1] // cut.columns),
-        threads=32 * cut.warps,
-        shared=cut.shared(of.query.dtype.itemsize),
+        file="chunk_fwd",
+        kernel=instance("chunk_fwd", shape.name(call), call.feature_map, *flags),
+        blocks=call.heads * segments[0] * slices,
+        threads=32 * shape.warps,
+        shared=shape.shared_bytes(call.query.dtype.itemsize),
         parameters=record(
-            query=rows(device, of.query),
-            key=rows(device, of.key),
-            value=rows(device, of.value),
-            log_decay=rows(device, of.query if of.log_decay is None else of.log_decay),
-            output=rows(device, of.query if output is None else output),
-            memory_before=address_or_null(device, before[0]),
-            normalizer_before=address_or_null(device, before[1]),
-            memory=address_or_null(device, after[0]),
-            normalizer=address_or_null(device, after[1]),
-            left=address_or_null(device, left),
-            sizes=of.sizes,
-            segments=np.int64(segments),
-            segment=np.int64(segment),
-            scale=np.float32(of.scale),
+            query=rows(device, call.query),
+            key=rows(device, call.key),
+            value=rows(device, call.value),
+            log_decay=rows(device, call.log_decay if decays else call.query),
+            output=rows(device, call.query if output is None else output),
+            initial_state=address_or_null(device, initial[0]),
+            initial_normalizer=address_or_null(device, initial[1]),
+            final_state=address_or_null(device, final[0]),
+            final_normalizer=address_or_null(device, final[1]),
+            decay_total=address_or_null(device, decay_total),
+            sizes=call.sizes,
+            segments=np.int64(segments[0]),
+            segment_tokens=np.int64(segments[1]),
+            scale=np.float32(call.scale),
         ),
-        holds=_present(*before, *after, left),
+        holds=present(*initial, *final, decay_total),
     )
-
-
-def carry(
-    device: Device,
-    of: Call,
-    states: State,
-    left: Array,
-    before: State,
-    after: State,
-    *,
-    backwards: bool = False,
-) -> Launch:
-    """Plan to carry what segments add from each to the next one, or the one before.
-
-    Parameters
-    ----------
-    device : Device
-        Where the arrays are.
-    of : Call
-        Gives the sizes.
-    states : tuple of array (B H, segments, K, V) and (B H, segments, K) or None
-        What each adds, and then what comes into it.
-    left : array (B H, segments)
-        What each leaves of that.
-    before, after : tuple of array (B, H, K, V) and (B, H, K) or None
-        What comes into the first, None for zeros; where goes what leaves the last.
-    backwards : bool
-        Whether the first is the last in time.
-    """
-    heads, segments = left.shape
-    features, values = of.query.shape[-1], of.value.shape[-1]
-    entries = features * values, features if of.normalize else 0
-    return Launch(
-        file="carry",
-        kernel="carry",
-        blocks=-(-heads * sum(entries) // _CARRY_THREADS),
-        threads=_CARRY_THREADS,
-        shared=0,
-        parameters=record(
-            memory=address_or_null(device, states[0]),
-            normalizer=address_or_null(device, states[1]),
-            left=device.address(left),
-            memory_before=address_or_null(device, before[0]),
-            normalizer_before=address_or_null(device, before[1]),
-            memory_after=address_or_null(device, after[0]),
-            normalizer_after=address_or_null(device, after[1]),
-            heads=np.int64(heads),
-            segments=np.int64(segments),
-            memory_entries=np.int64(entries[0]),
-            normalizer_entries=np.int64(entries[1]),
-            backwards=np.int64(backwards),
-        ),
-        holds=_present(*states, left, *before, *after),
-    )
-
-
-def _present(*arrays: Array | None) -> tuple[Array, ...]:
-    return tuple(x for x in arrays if x is not None)
 
 
 def _segments(
-    tokens: int, chunk: int, blocks: int, multiprocessors: int
+    tokens: int, chunk_tokens: int, blocks: int, multiprocessors: int
 ) -> tuple[int, int]:
-    """Return how many segments a head has, and of how many tokens, all but the last."""
-    chunks = -(-tokens // chunk)
-    # Walking twice reads keys and values twice: not for a device that is half full.
-    if 2 * blocks > multiprocessors or chunks < 2 * _FEWEST_CHUNKS:
+    """Return the number of segments of a head, and the tokens of all but the last."""
+    chunks = -(-tokens // chunk_tokens)
+    # Segments read keys and values twice: not worth it on a device that is half full.
+    if 2 * blocks > multiprocessors or chunks < 2 * _MIN_CHUNKS:
         return 1, tokens
-    wanted = min(2 * multiprocessors // blocks, chunks // _FEWEST_CHUNKS)
-    each = -(-chunks // wanted)
-    return -(-chunks // each), each * chunk
+    wanted = min(2 * multiprocessors // blocks, chunks // _MIN_CHUNKS)
+    segment_chunks = -(-chunks // wanted)
+    return -(-chunks // segment_chunks), segment_chunks * chunk_tokens
 
 
-def whole(device: Device, x: Any) -> bool:
-    """Whether each row begins at a multiple of 16 bytes and is one of them long."""
+def rows_are_aligned(device: Device, x: Any) -> bool:
+    """Return True if rows begin and end at multiples of 16 bytes."""
     strides = [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1][:-1]
     steps: list[Any] = [device.address(x), x.shape[-1] * x.itemsize, *strides]
     return all(step % 16 == 0 for step in steps)
 
 
-def power(of: int) -> int:
-    """Return the smallest power of two from 16 on that is not less."""
-    return max(16, 1 << (of - 1).bit_length())
+def padded_size(size: int) -> int:
+    """Return the smallest power of two that is at least `size` and 16."""
+    return max(16, 1 << (size - 1).bit_length())

@@ -1,11 +1,11 @@
-// What kernels use beside the core of CUDA C++, and the only file with inline PTX.
+// Device functions beyond core CUDA C++. This is the only file with inline PTX.
 //
-// Each function has a twin of the same name and signature in tests/kernels/cuda/emulator/emulator.hpp,
-// which stands in for this file where LINKERN_EMULATED is defined: a kernel that uses
-// nothing else runs unchanged, thread by thread, on a CPU.
+// tests/kernels/cuda/emulator/emulator.hpp defines each function once more with the same
+// name and signature and replaces this file if LINKERN_EMULATED is defined: a kernel that
+// uses nothing else runs unchanged on a CPU, thread by thread.
 //
-// Tiles of 16-bit numbers in shared memory are addressed in bytes from its beginning, which
-// costs one 32-bit addition where a generic pointer would cost two.
+// Shared-memory tiles of 16-bit numbers are addressed by byte offsets, which cost one 32-bit
+// addition where a generic pointer costs two.
 #pragma once
 
 #ifdef LINKERN_EMULATED
@@ -19,11 +19,11 @@ typedef long long i64;
 #define DEVICE __device__ __forceinline__
 #define SHARED_MEMORY(name) extern __shared__ __align__(128) unsigned char name[]
 
-// The bits of 16-bit numbers; no header of CUDA is needed for them.
+// 16-bit floating-point numbers by their bits; no CUDA header is needed.
 struct bf16 { u16 bits; };
 struct f16 { u16 bits; };
 
-// -- from 16 bits and back, two at a time: the first in the low half
+// -- conversion from and to 16 bits in pairs: the first number is in the low half
 
 DEVICE float low(bf16, u32 pair) { return __uint_as_float(pair << 16); }
 DEVICE float high(bf16, u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
@@ -48,53 +48,53 @@ DEVICE u32 pack(f16, float low, float high) {
   return pair;
 }
 
-// The largest power of two that is not above a positive number.
+// The largest power of two that is at most x, for positive x.
 DEVICE float power_of_two(float x) { return __uint_as_float(__float_as_uint(x) & 0x7f800000u); }
 
-// -- shared memory in bytes
+// -- shared memory by byte offset
 
 typedef u32 SharedBase;
 
 DEVICE SharedBase shared_base(const unsigned char* memory) {
   return (u32)__cvta_generic_to_shared(memory);
 }
-template <class T> DEVICE T load_shared(const T* place) { return *place; }
-template <class T> DEVICE void store_shared(T* place, const T& x) { *place = x; }
+template <class T> DEVICE T load_shared(const T* address) { return *address; }
+template <class T> DEVICE void store_shared(T* address, const T& x) { *address = x; }
 
-// -- copies from global to shared memory that go on while a thread computes
+// -- asynchronous copies from global to shared memory
 
-// 16 bytes, or zeros where not `valid`, in which case `source` is not read.
-DEVICE void copy_async(SharedBase base, u32 offset, const void* source, bool valid) {
+// Copies 16 bytes if `valid`; otherwise writes zeros and does not read `source`.
+DEVICE void cp_async(SharedBase base, u32 offset, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                ::"r"(base + offset), "l"(source), "r"(valid ? 16 : 0) : "memory");
 }
-DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most the last `Left` groups of this thread are under way.
-template <int Left> DEVICE void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most the last `Pending` groups of this thread are incomplete.
+template <int Pending> DEVICE void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// -- fragments of matrices, spread over the 32 lanes of a warp
+// -- matrix fragments, distributed over the 32 lanes of a warp
 
-// Four 8 x 8 matrices; each lane names one row of 16 bytes.
-DEVICE void load_matrices(u32 (&to)[4], SharedBase base, u32 offset) {
+// Loads four 8 x 8 matrices; each lane gives the address of one row of 16 bytes.
+DEVICE void ldmatrix(u32 (&to)[4], SharedBase base, u32 offset) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(base + offset) : "memory");
 }
-DEVICE void load_matrices_transposed(u32 (&to)[4], SharedBase base, u32 offset) {
+DEVICE void ldmatrix_transposed(u32 (&to)[4], SharedBase base, u32 offset) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(base + offset) : "memory");
 }
-// sum (16 x 8) += a (16 x 16) b (16 x 8), in float32.
-DEVICE void multiply_add(bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+// sum (16 x 8) += a (16 x 16) b (16 x 8), accumulated in float32.
+DEVICE void mma_sync(bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-DEVICE void multiply_add(f16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+DEVICE void mma_sync(f16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])

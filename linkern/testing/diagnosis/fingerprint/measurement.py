@@ -98,7 +98,7 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> from linkern.testing.kernels.correct import CORRECT
     >>> from linkern.testing.target.protocol import TargetConfig
     >>> from linkern.testing.target.process import InProcess
-    >>> target = InProcess(TargetConfig("correct:chunk_16"), CORRECT["chunk_16"])
+    >>> target = InProcess(TargetConfig("correct:chunk_16"), CORRECT["chunk_16"].kernel)
     >>> scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
     >>> found = fingerprint(target, scope)
     >>> found.bits["state"], found.chunk_size, found.eps

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from linkern.oracle import Bounded, Differentiand, bounded_gradients
+from linkern.oracle import Bounded, feature_gradients
 from linkern.testing.diagnosis.hypotheses.pairs import Pairs, Real, Weights, seen
 from linkern.testing.diagnosis.hypotheses.variant import Deviation, features
 from linkern.testing.problems.problem import Problem
@@ -174,18 +174,14 @@ def _before_slope(problem: Problem, of: str) -> Bounded:
     query = features(problem, scope.query_map, problem.query.astype(np.float64))
     key = features(problem, scope.key_map, problem.key.astype(np.float64))
     _, _, v, g = _given(problem)
-    gradients = bounded_gradients(
-        Differentiand(
-            query.output,
-            key.output,
-            v,
-            g,
-            query.bound,
-            key.bound,
-            scope.operator.causal,
-        ),
+    gradients = feature_gradients(
+        query,
+        key,
+        v,
+        g,
         scope.contract.quotient(problem.shape.key_dim),
         scope.contract.precisions(scope.dtype),
+        causal=scope.operator.causal,
         output_dtype=scope.output_dtype,
     )
     return gradients[INPUT_NAMES.index(of)]

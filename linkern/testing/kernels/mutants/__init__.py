@@ -1,21 +1,25 @@
 """Kernels broken on purpose, one defect each, every one after a real bug or cheat.
 
 A check that no mutant fails is a check that may not work; a defect that no check sees
-is one that kernels in the field may have. `docs/kill-matrix.md` shows which check sees
-which.
+is one that published kernels may have. `docs/kill-matrix.md` shows which check catches
+which mutant.
 """
 
-from linkern.testing.kernels.mutants import (
-    arithmetic,
-    calls,
-    gradients,
-    states,
-    structure,
-)
+from importlib import import_module
+
 from linkern.testing.kernels.mutants.catalogue import MUTANTS, Mutant
 
-__all__ = ["FAULTY", "MUTANTS", "Mutant"]
+__all__ = ["MUTANTS", "Mutant"]
 
-FAULTY = {name: mutant.kernel for name, mutant in MUTANTS.items()}
-
-del arithmetic, calls, gradients, states, structure
+# Each module enters its mutants when it is imported: this is their order.
+for _module in (
+    "structure",
+    "arithmetic",
+    "calls",
+    "gates",
+    "delta",
+    "gradients",
+    "states",
+    "varlen",
+):
+    import_module(f"{__name__}.{_module}")

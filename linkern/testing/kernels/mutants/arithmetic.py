@@ -1,31 +1,23 @@
 """Defects of arithmetic: epsilons, narrow stages, approximations, overflow."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from linkern.testing.kernels.assembly import elu_plus_one
+from linkern.testing.kernels.assembly import (
+    Array,
+    Change,
+    Parts,
+    assemble,
+    elu_plus_one,
+    rounded_to,
+)
 from linkern.testing.kernels.mutants.catalogue import enter
-from linkern.testing.kernels.mutants.structure import part
 
-__all__ = ["rounded_to"]
-
-Array = Any
+__all__: list[str] = []
 
 
-def rounded_to(bits: int) -> Callable[[Array], Array]:
-    """Round to nearest with `bits` significand bits."""
-
-    def rounded(x: Array) -> Array:
-        mantissa, exponent = np.frexp(x)
-        kept = np.rint(mantissa * 2.0**bits)
-        return np.ldexp(kept, exponent - bits).astype(np.asarray(x).dtype, copy=False)
-
-    return rounded
-
-
-def _truncated_to(bits: int) -> Callable[[Array], Array]:
+def _truncated_to(bits: int) -> Change:
     def truncated(x: Array) -> Array:
         mantissa, exponent = np.frexp(x)
         kept = np.trunc(mantissa * 2.0**bits) / 2.0**bits
@@ -67,88 +59,99 @@ def _expands_the_sum_of_scores(numerator: Array, denominator: Array) -> Array:
 
 enter(
     "eps_1e-6",
-    part(divide=_plus(1e-6)),
+    assemble(Parts(divide=_plus(1e-6))),
     "kornia, fast-transformers",
-    law="row_normalisation",
+    "row_normalisation",
+    cause="eps",
 )
 enter(
     "eps_1e-10",
-    part(divide=_plus(1e-10)),
+    assemble(Parts(divide=_plus(1e-10))),
     "fla naive_chunk_linear_attn",
-    law="row_normalisation",
+    "row_normalisation",
+    cause="eps",
 )
 enter(
     "denominator_clamped",
-    part(divide=lambda n, d: n / np.maximum(d, 1e-3)),
+    assemble(Parts(divide=lambda n, d: n / np.maximum(d, 1e-3))),
     "linear-attention-transformer",
-    law="row_normalisation",
+    "row_normalisation",
+    cause="clamp",
 )
 enter(
     "coarse_reciprocal",
-    part(divide=_coarse_reciprocal),
+    assemble(Parts(divide=_coarse_reciprocal)),
     "rcp.approx",
-    law="value_on_reals",
+    cause="coarse_reciprocal",
 )
 enter(
-    "bfloat16_state", part(carried=rounded_to(8)), "ollama #15865", law="value_on_reals"
+    "bfloat16_state",
+    assemble(Parts(carried=rounded_to(8))),
+    "ollama #15865",
+    cause="state_rounded",
 )
 enter(
     "tfloat32_state",
-    part(carried=rounded_to(11)),
+    assemble(Parts(carried=rounded_to(11))),
     "state kept in tensor cores",
-    law="value_on_random_reals",
+    "value_on_random_reals",
+    cause="state_rounded",
 )
 enter(
     "bfloat16_normalizer",
-    part(normalizer=rounded_to(8)),
+    assemble(Parts(normalizer=rounded_to(8))),
     "fla: `k_cum` in k.dtype",
-    law="value_on_reals",
+    cause="normalizer_rounded",
 )
 enter(
     "bfloat16_scores",
-    part(scores=rounded_to(8)),
+    assemble(Parts(scores=rounded_to(8))),
     "scores stored for a second product",
-    law="value_on_reals",
+    cause="scores_rounded",
 )
 enter(
     "tfloat32_operands",
-    part(operand=rounded_to(11)),
+    assemble(Parts(operand=rounded_to(11))),
     "allow_tf32 by default",
-    law="value_on_reals",
+    cause="operands_rounded",
 )
 enter(
     "float16_values",
-    part(values=_through_float16),
+    assemble(Parts(values=_through_float16)),
     "vllm #54308: readout in float16",
-    law="scaling_of_values",
+    "scaling_of_values",
+    cause="values_rounded",
 )
 enter(
     "output_truncated",
-    part(finish=_truncated_to(16)),
+    assemble(Parts(finish=_truncated_to(16))),
     "stores by bit shift",
-    law="value_on_reals",
+    cause="output_truncated",
 )
 enter(
     "all_in_float16",
     _all_float16,
     "fast-transformers #32: sums of keys overflow",
-    law="ranges",
+    "ranges",
+    cause="computed_in_narrower_dtype",
 )
 enter(
     "denominator_squared_on_the_way",
-    part(divide=_expands_the_sum_of_scores),
+    assemble(Parts(divide=_expands_the_sum_of_scores)),
     "fla #122: overflow inside, not in the result",
-    law="ranges",
+    "ranges",
 )
 enter(
     "decays_by_rounding",
-    part(carried=lambda x: x * np.asarray(1 - 2.0**-13, x.dtype)),
+    assemble(Parts(carried=lambda x: x * np.asarray(1 - 2.0**-13, x.dtype))),
     "lightning attention run with a decay that should be one",
-    law="value_on_random_reals",
+    "value_on_random_reals",
+    cause="decay",
 )
 enter(
     "values_clipped",
-    part(values=lambda v: np.clip(v, -1000, 1000)),
+    assemble(Parts(values=lambda v: np.clip(v, -1000, 1000))),
     "clamping against overflow",
-    law="scaling_of_values",
+    "scaling_of_values",
+    cause="values_clipped",
 )

@@ -6,14 +6,18 @@ from typing import Any
 import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
-from linkern.testing.kernels.assembly import elu_plus_one
-from linkern.testing.kernels.correct import quadratic, wide
+from linkern.testing.kernels.assembly import (
+    Array,
+    Change,
+    Kernel,
+    Parts,
+    assemble,
+    elu_plus_one,
+)
+from linkern.testing.kernels.correct.linear import featured, quadratic
 from linkern.testing.kernels.mutants.catalogue import enter
-from linkern.testing.kernels.mutants.structure import part
 
 __all__: list[str] = []
-
-Array = Any
 
 
 def _overwrites_key(query: Array, key: Array, value: Array) -> Array:
@@ -22,25 +26,12 @@ def _overwrites_key(query: Array, key: Array, value: Array) -> Array:
     return output
 
 
-def _returns_zeros(query: Array, key: Array, value: Array) -> Array:
-    del key
-    return np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+def _then(change: Change) -> Kernel:
+    """Return a correct kernel whose output is passed through `change`."""
+    return lambda query, key, value: change(quadratic(query, key, value))
 
 
-def _returns_float64(query: Array, key: Array, value: Array) -> Array:
-    return quadratic(query, key, value).astype(np.float64)
-
-
-def _returns_list(query: Array, key: Array, value: Array) -> Any:
-    return quadratic(query, key, value).tolist()
-
-
-def _transposes_output(query: Array, key: Array, value: Array) -> Array:
-    return np.swapaxes(quadratic(query, key, value), -1, -2)
-
-
-def _jitters(query: Array, key: Array, value: Array) -> Array:
-    output = quadratic(query, key, value)
+def _jittered(output: Array) -> Array:
     eps = 2.0 ** (1 - SIGNIFICAND_BITS[output.dtype.name])
     return output * output.dtype.type(1 + (time.perf_counter_ns() % 2) * eps)
 
@@ -69,22 +60,21 @@ def _keeps_features_by_address(query: Array, key: Array, value: Array) -> Array:
     return quadratic(query, _features[where], value)
 
 
-_left: dict[Any, tuple[Array, Array]] = {}
+_tails: dict[Any, tuple[Array, Array]] = {}
 
 
 def _keeps_state_between_calls(query: Array, key: Array, value: Array) -> Array:
     """Start from the last token of the previous call of the same shape."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     scores = np.tril(q @ np.swapaxes(k, -1, -2))
     numerator, denominator = scores @ v, scores.sum(-1, keepdims=True)
     shape = (key.shape, value.shape, str(key.dtype))
-    if shape in _left:
-        old_key, old_value = _left[shape]
+    if shape in _tails:
+        old_key, old_value = _tails[shape]
         weight = (q * old_key).sum(-1, keepdims=True)
         numerator, denominator = numerator + weight * old_value, denominator + weight
-    _left.clear()
-    _left[shape] = (k[..., -1:, :].copy(), v[..., -1:, :].copy())
+    _tails.clear()
+    _tails[shape] = (k[..., -1:, :].copy(), v[..., -1:, :].copy())
     return (numerator / denominator).astype(query.dtype)
 
 
@@ -104,8 +94,7 @@ _scratch: dict[Any, Array] = {}
 
 def _shares_scratch(query: Array, key: Array, value: Array) -> Array:
     """Form the scores in memory that other threads write to as well."""
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     shape = (*q.shape[:-1], k.shape[-2])
     scores = _scratch.setdefault((shape, str(v.dtype)), np.empty(shape, v.dtype))
     np.matmul(q, np.swapaxes(k, -1, -2), out=scores)
@@ -165,68 +154,118 @@ enter(
     "overwrites_key",
     _overwrites_key,
     "feature maps applied in place",
-    law="inputs_untouched",
+    "inputs_untouched",
+    cause="overwrites_input",
+    by_chance=True,
 )
 enter(
-    "returns_zeros", _returns_zeros, "a kernel that never ran", law="row_normalisation"
+    "returns_zeros",
+    _then(np.zeros_like),
+    "a kernel that never ran",
+    "row_normalisation",
+    cause="returns_zeros",
 )
 enter(
-    "returns_float64", _returns_float64, "promotion by a scalar", law="shape_and_dtype"
+    "returns_float64",
+    _then(lambda output: output.astype(np.float64)),
+    "promotion by a scalar",
+    "shape_and_dtype",
+    cause="returns_other_dtype",
+    harmless_in=("float64",),
 )
 enter(
-    "returns_list", _returns_list, "not an array of the library", law="shape_and_dtype"
+    "returns_list",
+    _then(lambda output: output.tolist()),
+    "not an array of the library",
+    "shape_and_dtype",
+    cause="returns_other_type",
 )
-enter("transposes_output", _transposes_output, "fla #547", law="shape_and_dtype")
-enter("jitters", _jitters, "fla #945: other bits at every call", law="determinism")
+enter(
+    "transposes_output",
+    _then(lambda output: np.swapaxes(output, -1, -2)),
+    "fla #547",
+    "shape_and_dtype",
+    cause="output_transposed",
+)
+enter(
+    "jitters",
+    _then(_jittered),
+    "fla #945: other bits at every call",
+    "determinism",
+    cause="not_deterministic",
+    by_chance=True,
+)
 enter(
     "replays_by_address",
     _replays_by_address,
     "gpu-mode e9984e4: replayed outputs",
-    law="determinism",
+    "determinism",
+    cause="replays_output",
+    by_chance=True,
 )
 enter(
     "keeps_features_by_address",
     _keeps_features_by_address,
     "caches keyed by pointer",
-    law="freshness",
+    "freshness",
+    cause="stale_input",
+    by_chance=True,
 )
 enter(
     "keeps_state_between_calls",
     _keeps_state_between_calls,
     "flashserve NPU #281",
-    law="determinism",
+    "determinism",
+    cause="state_kept_between_calls",
+    by_chance=True,
 )
 enter(
     "returns_one_buffer",
     _returns_one_buffer,
     "static outputs of captured graphs",
-    law="freshness",
+    "freshness",
+    cause="overwrites_output",
+    by_chance=True,
 )
 enter(
-    "shares_scratch", _shares_scratch, "a workspace allocated once", law="thread_safety"
+    "shares_scratch",
+    _shares_scratch,
+    "a workspace allocated once",
+    "thread_safety",
+    by_chance=True,
 )
 enter(
     "seeds_generator",
     _seeds,
     "reproducible features at everyone's cost",
-    law="leaves_no_trace",
+    "leaves_no_trace",
+    cause="leaves_traces",
 )
-enter("assumes_contiguous", _assumes_contiguous, "fla #627, #871", law="strides")
+enter(
+    "assumes_contiguous",
+    _assumes_contiguous,
+    "fla #627, #871",
+    "strides",
+    cause="assumes_contiguous",
+)
 enter(
     "reads_past_the_end",
     _reads_past_the_end,
     "fla #1142: masked by multiplication",
-    law="nothing_leaks_from_padding",
+    "nothing_leaks_from_padding",
+    cause="reads_around_inputs",
 )
 enter(
     "writes_past_the_end",
     _writes_past_the_end,
     "fla #1103",
-    law="nothing_leaks_from_padding",
+    "nothing_leaks_from_padding",
+    cause="overwrites_input",
 )
 enter(
     "swallows_nan",
-    part(values=np.nan_to_num),
+    assemble(Parts(values=np.nan_to_num)),
     "nan_to_num against bad batches",
-    law="nan_policy",
+    "nan_policy",
+    cause="swallows_nan",
 )

@@ -1,6 +1,8 @@
-"""What a planted defect is, and the catalogue that all of them are entered in."""
+"""The record of a mutant, and the catalogue that every mutant is entered in."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from linkern.testing.kernels.assembly import Kernel
 
@@ -9,32 +11,55 @@ __all__ = ["MUTANTS", "Mutant", "enter"]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One kernel broken on purpose, with one defect.
+    """A kernel broken on purpose, with one defect.
 
     Parameters
     ----------
     name : str
-        What the kill matrix calls it.
+        Name in the kill matrix.
+    op : str
+        The operator that it claims to be.
     kernel : callable
-        ``f(query, key, value)``; some take and return a state, some have a ``vjp``.
+        Called with the inputs of the operator; some take and return a state, some have
+        a ``vjp``.
     precedent : str
-        Where the like of it was found.
-    law : str
-        The check that must catch it, whatever others do.
+        Where a defect like it was found.
+    checks : tuple of str
+        Checks that may catch it; the first must, whatever others do.
+    cause : str
+        Name of the diagnosis that it must get; empty if none can name the defect.
+    contract : mapping
+        Fields of the `Contract` that it declares.
+    by_chance : bool
+        True if its defect shows at some calls only, so that other checks than the
+        first catch it by chance.
+    harmless_in : tuple of str
+        Dtypes in which its defect is none.
     """
 
     name: str
+    op: str
     kernel: Kernel
     precedent: str
-    law: str
+    checks: tuple[str, ...]
+    cause: str = ""
+    contract: Mapping[str, Any] = field(default_factory=dict)
+    by_chance: bool = False
+    harmless_in: tuple[str, ...] = ()
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def enter(
-    name: str, kernel: Kernel, precedent: str, *, law: str = "value_on_integers"
+    name: str,
+    kernel: Kernel,
+    precedent: str,
+    *checks: str,
+    op: str = "linear_attention",
+    **fields: Any,
 ) -> None:
-    """Add a mutant to the catalogue."""
+    """Add a mutant; `checks` are ``value_on_reals`` if none is named."""
     assert name not in MUTANTS, name
-    MUTANTS[name] = Mutant(name, kernel, precedent, law)
+    checks = checks or ("value_on_reals",)
+    MUTANTS[name] = Mutant(name, op, kernel, precedent, checks, **fields)

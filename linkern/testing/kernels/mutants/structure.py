@@ -1,32 +1,22 @@
 """Defects of structure: keys, masks, tails, normalizers, channels and heads."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
 from linkern.testing.kernels.assembly import (
-    Kernel,
+    Array,
+    Counts,
     Parts,
     all_tokens,
     assemble,
     elu_plus_one,
 )
-from linkern.testing.kernels.correct import quadratic, wide
+from linkern.testing.kernels.correct.linear import featured, quadratic
 from linkern.testing.kernels.mutants.catalogue import enter
 
-__all__ = ["edge", "part"]
-
-Array = Any
+__all__ = ["edge"]
 
 
-def part(**replaced: Any) -> Kernel:
-    """Return the chunkwise kernel with some parts replaced."""
-    return assemble(replace(Parts(), **replaced))
-
-
-def edge(times: float) -> Callable[[int, int, int], Array]:
+def edge(times: float) -> Counts:
     """Count the last token of every full chunk `times` times instead of once."""
 
     def counted(first: int, length: int, chunk: int) -> Array:
@@ -38,7 +28,7 @@ def edge(times: float) -> Callable[[int, int, int], Array]:
     return counted
 
 
-def without_chunk(lost: int) -> Callable[[int, int, int], Array]:
+def without_chunk(lost: int) -> Counts:
     """Leave out one chunk."""
 
     def counted(first: int, length: int, chunk: int) -> Array:
@@ -47,7 +37,7 @@ def without_chunk(lost: int) -> Callable[[int, int, int], Array]:
     return counted
 
 
-def _beyond(limit: int) -> Callable[[int, int, int], Array]:
+def _beyond(limit: int) -> Counts:
     def counted(first: int, length: int, chunk: int) -> Array:
         return all_tokens(first, length, chunk) * (first < limit)
 
@@ -101,16 +91,15 @@ def _first_tile_of_features(x: Array) -> Array:
 
 
 def _noncausal_normalizer(query: Array, key: Array, value: Array) -> Array:
-    q, k, v = wide(query, key, value)
-    q, k = elu_plus_one(q), elu_plus_one(k)
+    q, k, v = featured(query, key, value)
     numerator = np.tril(q @ np.swapaxes(k, -1, -2)) @ v
     denominator = (q * k.sum(-2, keepdims=True)).sum(-1, keepdims=True)
     return (numerator / denominator).astype(query.dtype)
 
 
 def _last_row_normalizer(query: Array, key: Array, value: Array) -> Array:
-    q, k, v = wide(query, key, value)
-    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
+    q, k, v = featured(query, key, value)
+    scores = np.tril(q @ np.swapaxes(k, -1, -2))
     denominator = scores.sum(-1, keepdims=True)[..., -1:, :]
     return ((scores @ v) / denominator).astype(query.dtype)
 
@@ -127,8 +116,8 @@ def _counts_padding(query: Array, key: Array, value: Array) -> Array:
 
 
 def _not_normalised(query: Array, key: Array, value: Array) -> Array:
-    q, k, v = wide(query, key, value)
-    scores = np.tril(elu_plus_one(q) @ np.swapaxes(elu_plus_one(k), -1, -2))
+    q, k, v = featured(query, key, value)
+    scores = np.tril(q @ np.swapaxes(k, -1, -2))
     return (scores @ v * q.shape[-1] ** -0.5).astype(query.dtype)
 
 
@@ -139,86 +128,137 @@ def _crashes_on_one_token(query: Array, key: Array, value: Array) -> Array:
     return quadratic(query, key, value)
 
 
-enter("key_lost_at_chunk_edge", part(written=edge(0)), "sglang #31833")
+enter(
+    "key_lost_at_chunk_edge",
+    assemble(Parts(written=edge(0))),
+    "sglang #31833",
+    "value_on_integers",
+    cause="key_lost_at_chunk_edge",
+)
 enter(
     "key_lost_from_numerator",
-    part(written=edge(0), weighed=all_tokens),
+    assemble(Parts(written=edge(0), weighed=all_tokens)),
     "fla #1143: the contribution of an edge left on a dead row",
+    "value_on_integers",
+    cause="key_lost_at_chunk_edge_numerator",
 )
-enter("key_counted_twice_at_edge", part(written=edge(2)), "overlapping tiles")
-enter("key_lost_at_edge_of_256", part(chunk=256, written=edge(0)), "fla #876")
-enter("chunk_lost", part(written=without_chunk(2)), "flashinfer #3889")
+enter(
+    "key_counted_twice_at_edge",
+    assemble(Parts(written=edge(2))),
+    "overlapping tiles",
+    "value_on_integers",
+    cause="key_counted_twice_at_chunk_edge",
+)
+enter(
+    "key_lost_at_edge_of_256",
+    assemble(Parts(chunk=256, written=edge(0))),
+    "fla #876",
+    "value_on_integers",
+    cause="key_lost_at_chunk_edge",
+)
+enter(
+    "chunk_lost",
+    assemble(Parts(written=without_chunk(2))),
+    "flashinfer #3889",
+    "value_on_integers",
+    cause="chunk_lost",
+)
 enter(
     "tokens_after_2048_lost",
-    part(written=_beyond(2048)),
+    assemble(Parts(written=_beyond(2048))),
     "fla #906: T > 65536",
-    law="long_sequences",
+    "long_sequences",
+    cause="keys_beyond_lost",
 )
 enter(
     "diagonal_excluded",
-    part(mask=lambda s: _shifted(s, -1)),
+    assemble(Parts(mask=lambda s: _shifted(s, -1))),
     "linear-attention-transformer: buckets do not see themselves",
+    "value_on_integers",
+    cause="strict_mask",
 )
 enter(
     "reads_next_token",
-    part(mask=lambda s: _shifted(s, 1)),
+    assemble(Parts(mask=lambda s: _shifted(s, 1))),
     "fla 2675c107",
-    law="causality",
+    "causality",
+    cause="leaking_mask",
 )
 enter(
     "tail_mask_off_by_one",
-    part(mask=_shifted_in_tail),
+    assemble(Parts(mask=_shifted_in_tail)),
     "fla #1142, be882f3b",
-    law="causality",
+    "causality",
+    cause="leaking_mask_in_tail",
 )
-enter("tail_not_written", part(finish=_tail_not_written), "fla #906, #892")
+enter(
+    "tail_not_written",
+    assemble(Parts(finish=_tail_not_written)),
+    "fla #906, #892",
+    "value_on_integers",
+    cause="tail_not_written",
+)
 enter(
     "tail_uninitialised",
     _tail_uninitialised,
     "fla #1070: output from `empty`",
+    "value_on_integers",
+    cause="tail_of_one_not_written",
+    by_chance=True,
 )
 enter(
     "noncausal_normalizer",
     _noncausal_normalizer,
     "fla #594: sum over heads",
-    law="causality",
+    "causality",
+    cause="noncausal_normalizer",
 )
 enter(
     "normalizer_of_last_row",
     _last_row_normalizer,
     "fla #851: sum over a wrong axis",
-    law="causality",
+    "causality",
+    cause="normalizer_of_last_row",
 )
 enter(
     "padding_counted",
     _counts_padding,
     "transformers #47087, maxtext #5295",
-    law="prefix",
+    "prefix",
+    cause="padding_counted",
 )
 enter(
-    "not_normalised", _not_normalised, "performer-pytorch #40", law="row_normalisation"
+    "not_normalised",
+    _not_normalised,
+    "performer-pytorch #40",
+    "row_normalisation",
+    cause="not_normalised",
 )
 enter(
     "channels_swapped",
-    part(finish=_swapped_channels),
+    assemble(Parts(finish=_swapped_channels)),
     "fla ccb0ff94: tile offsets",
-    law="dimensions",
+    "dimensions",
+    cause="channels_swapped",
 )
 enter(
     "channels_past_tile_lost",
-    part(features=_first_tile_of_features),
+    assemble(Parts(features=_first_tile_of_features)),
     "fla #1031",
-    law="dimensions",
+    "dimensions",
+    cause="features_lost",
 )
 enter(
     "heads_mixed",
-    part(finish=_mixed_heads),
+    assemble(Parts(finish=_mixed_heads)),
     "unsloth-zoo #776: first row for all",
-    law="heads_independent",
+    "heads_independent",
+    cause="heads_mixed",
 )
 enter(
     "crashes_on_one_token",
     _crashes_on_one_token,
     "fla 8797deff: squeeze",
-    law="short_sequences",
+    "short_sequences",
+    cause="raises_on_one_token",
 )

@@ -201,7 +201,7 @@ template <class T> void stored(T* place, const T& x, int line) {
 }
 }  // namespace emulator
 
-inline void copy_async(SharedBase base, u32 offset, const void* source, bool valid) {
+inline void cp_async(SharedBase base, u32 offset, const void* source, bool valid) {
   using namespace emulator;
   void* to = base + offset;
   auto misplaced = [](const void* place) {
@@ -213,8 +213,8 @@ inline void copy_async(SharedBase base, u32 offset, const void* source, bool val
   if (landing() == Landing::at_once) land(copy);
   land_some();
 }
-inline void commit_copies() { emulator::end_group(); }
-template <int Left> void wait_for_copies() {
+inline void cp_async_commit() { emulator::end_group(); }
+template <int Left> void cp_async_wait() {
   using namespace emulator;
   int count;
   Copy* all = copies(count);
@@ -223,15 +223,15 @@ template <int Left> void wait_for_copies() {
   forget_landed();
 }
 
-#define load_matrices(to, base, offset) \
+#define ldmatrix(to, base, offset) \
   emulator::load_rows(emulator::spread_rows, to, (base) + (offset), __LINE__)
-#define load_matrices_transposed(to, base, offset) \
+#define ldmatrix_transposed(to, base, offset) \
   emulator::load_rows(emulator::spread_columns, to, (base) + (offset), __LINE__)
-inline void multiply_add(bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+inline void mma_sync(bf16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   emulator::Product mine{sum, a, {b0, b1}};
   emulator::meet_lanes(emulator::multiply_bf16, &mine, __LINE__);
 }
-inline void multiply_add(f16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+inline void mma_sync(f16, float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   emulator::Product mine{sum, a, {b0, b1}};
   emulator::meet_lanes(emulator::multiply_f16, &mine, __LINE__);
 }

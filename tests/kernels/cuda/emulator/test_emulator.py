@@ -45,13 +45,13 @@ def test_wrappers_do_what_the_manual_says(law):
         ("rows of matrices", "found[i];", "found[3 - i];"),
         (
             "columns of matrices",
-            "load_matrices_transposed(found",
-            "load_matrices(found",
+            "ldmatrix_transposed(found",
+            "ldmatrix(found",
         ),
         ("products of bfloat16", "a[i] = of.given[lane * 6 + i]", "a[i] = 0"),
         ("products of float16", "sum[i] = of.numbers[lane * 4 + i]", "sum[i] = 0"),
         ("copies", "there);", "true);"),
-        ("groups of copies", "wait_for_copies<1>();", "wait_for_copies<2>();"),
+        ("groups of copies", "cp_async_wait<1>();", "cp_async_wait<2>();"),
     ],
 )
 def test_wrappers_that_do_not_are_found(law, old, new):

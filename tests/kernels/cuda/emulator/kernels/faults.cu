@@ -47,35 +47,35 @@ template <bool Right> __global__ void copies(Numbers of) {
   SHARED_MEMORY(shared);
   const int thread = threadIdx.x;
   for (int i = 0; i < 2; i++) {
-    copy_async(shared_base(shared), (2 * thread + i) * 16, of.at + 4 * (2 * thread + i), true);
-    commit_copies();
+    cp_async(shared_base(shared), (2 * thread + i) * 16, of.at + 4 * (2 * thread + i), true);
+    cp_async_commit();
   }
-  wait_for_copies<Right ? 0 : 1>();
+  cp_async_wait<Right ? 0 : 1>();
   const float* tile = reinterpret_cast<const float*>(shared);
   float last = tile[4 * (2 * thread + 1)];
-  wait_for_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
   of.at[thread] = last;
 }
 
 template <bool Right> __global__ void unfinished_copy(Numbers of) {
   SHARED_MEMORY(shared);
-  copy_async(shared_base(shared), threadIdx.x * 16, of.at + 4 * threadIdx.x, true);
-  commit_copies();
-  if (Right) wait_for_copies<0>();
+  cp_async(shared_base(shared), threadIdx.x * 16, of.at + 4 * threadIdx.x, true);
+  cp_async_commit();
+  if (Right) cp_async_wait<0>();
 }
 
 template <bool Right> __global__ void misplaced_copy(Numbers of) {
   SHARED_MEMORY(shared);
-  copy_async(shared_base(shared), threadIdx.x * 16 + (Right ? 0 : 4), of.at, true);
-  commit_copies();
-  wait_for_copies<0>();
+  cp_async(shared_base(shared), threadIdx.x * 16 + (Right ? 0 : 4), of.at, true);
+  cp_async_commit();
+  cp_async_wait<0>();
 }
 
 template <bool Right> __global__ void misplaced_row(Numbers) {
   SHARED_MEMORY(shared);
   u32 found[4];
-  load_matrices(found, shared_base(shared), threadIdx.x * 16 + (Right ? 0 : 8));
+  ldmatrix(found, shared_base(shared), threadIdx.x * 16 + (Right ? 0 : 8));
 }
 
 // Some threads end where others wait.

@@ -25,9 +25,9 @@ template <bool Transposed> __global__ void matrices(Bits of) {
   __syncwarp();
   u32 found[4];
   if (Transposed) {
-    load_matrices_transposed(found, shared_base(shared), lane * 16);
+    ldmatrix_transposed(found, shared_base(shared), lane * 16);
   } else {
-    load_matrices(found, shared_base(shared), lane * 16);
+    ldmatrix(found, shared_base(shared), lane * 16);
   }
   for (int i = 0; i < 4; i++) of.found[lane * 4 + i] = found[i];
 }
@@ -41,7 +41,7 @@ template <class T> __global__ void product(Bits of) {
     a[i] = of.given[lane * 6 + i];
     sum[i] = of.numbers[lane * 4 + i];
   }
-  multiply_add(T(), sum, a, of.given[lane * 6 + 4], of.given[lane * 6 + 5]);
+  mma_sync(T(), sum, a, of.given[lane * 6 + 4], of.given[lane * 6 + 5]);
   for (int i = 0; i < 4; i++) of.sums[lane * 4 + i] = sum[i];
 }
 
@@ -51,9 +51,9 @@ template <class T> __global__ void copied(Bits of) {
   const int lane = threadIdx.x;
   const bool there = lane % 2 == 0;
   const u32* source = there ? of.given + lane * 4 : nullptr;
-  copy_async(shared_base(shared), lane * 16, source, there);
-  commit_copies();
-  wait_for_copies<0>();
+  cp_async(shared_base(shared), lane * 16, source, there);
+  cp_async_commit();
+  cp_async_wait<0>();
   __syncwarp();
   uint4 row = load_shared(reinterpret_cast<const uint4*>(shared) + lane);
   reinterpret_cast<uint4*>(of.found)[lane] = row;
@@ -66,11 +66,11 @@ template <class T> __global__ void copied_in_groups(Bits of) {
   const uint4* rows = reinterpret_cast<const uint4*>(shared);
   for (int group = 0; group < 2; group++) {
     const int row = 32 * group + lane;
-    copy_async(shared_base(shared), row * 16, of.given + row * 4, true);
-    commit_copies();
+    cp_async(shared_base(shared), row * 16, of.given + row * 4, true);
+    cp_async_commit();
   }
-  wait_for_copies<1>();
+  cp_async_wait<1>();
   reinterpret_cast<uint4*>(of.found)[lane] = load_shared(rows + lane);
-  wait_for_copies<0>();
+  cp_async_wait<0>();
   reinterpret_cast<uint4*>(of.found)[32 + lane] = load_shared(rows + 32 + lane);
 }

@@ -1,0 +1,127 @@
+"""Peers on a CPU: linkern, PyTorch, JAX, NumPy and published packages."""
+
+from typing import Any
+
+from linkern.bench.peers import COPY, GEMM, SOFTMAX, Peer
+from linkern.bench.tasks import OURS
+
+__all__ = ["LIMITS", "PEERS"]
+
+_EVERY = ("causal", "full", "gradient", "decode")
+_CHUNKED = ("causal", "gradient")
+
+
+def _torch(name: str, summary: str, prepare: str, *kinds: str, **more: Any) -> Peer:
+    return Peer(name, summary, f"cpu.torch_peers:{prepare}", kinds, ("torch",), **more)
+
+
+def _package(name: str, summary: str, prepare: str, *kinds: str, **more: Any) -> Peer:
+    more = {"needs": ("torch", "fast_transformers"), "dtypes": ("float32",), **more}
+    return Peer(name, summary, f"cpu.published_packages:{prepare}", kinds, **more)
+
+
+def _limit(name: str, summary: str) -> Peer:
+    summary, prepare = f"the limit: {summary}, NumPy", f"cpu.limits:{name}"
+    return Peer(name, summary, prepare, _EVERY, meaning="limit", longest=None)
+
+
+LIMITS = (
+    _limit(GEMM, "product of two 2048 x 2048 matrices"),
+    _limit(COPY, "copying 128 MiB"),
+)
+
+PEERS = (
+    Peer(
+        *(OURS, "linkern", "cpu.numpy_peers:prepare", _EVERY), longest=None, traced=True
+    ),
+    Peer(
+        "linkern-one-thread",
+        "linkern, one thread",
+        "cpu.numpy_peers:prepare",
+        ("causal",),
+        tasks=("one-head",),
+        threads=1,
+        traced=True,
+    ),
+    *(
+        _torch(
+            f"torch-loop-{size}",
+            f"torch, a loop over chunks of {size}",
+            "loop",
+            *_CHUNKED,
+            options={"size": size},
+        )
+        for size in (64, 128)
+    ),
+    *(
+        _torch(
+            f"torch-parallel-{size}",
+            f"torch, all chunks of {size} at once",
+            "parallel",
+            *_CHUNKED,
+            options={"size": size},
+            multiple=size,
+        )
+        for size in (64, 128)
+    ),
+    _torch(
+        "torch-compile",
+        "torch.compile, all chunks of 64 at once",
+        "compiled",
+        *_CHUNKED,
+        options={"size": 64},
+        multiple=64,
+    ),
+    _torch("torch", "torch, two products", "products", "full"),
+    _torch(
+        *(SOFTMAX, "softmax, torch SDPA", "softmax", "causal", "full"),
+        meaning="softmax",
+        longest=16384,
+    ),
+    _torch("torch-in-place", "torch, baddbmm_ on the state", "steps", "decode"),
+    Peer(
+        "jax-scan",
+        "JAX, jit of lax.scan over chunks of 64",
+        "cpu.jax_peers:scan",
+        _CHUNKED,
+        ("jax",),
+        {"size": 64},
+        multiple=64,
+    ),
+    Peer(
+        "numpy-preallocated",
+        "NumPy, out= everywhere",
+        "cpu.numpy_peers:preallocated",
+        ("decode",),
+    ),
+    _package("ft", "fast-transformers, layer", "layer", *_CHUNKED),
+    _package(
+        "ft-kernel",
+        "fast-transformers, C++ kernel alone: no features, no sum of weights",
+        "kernel",
+        "causal",
+        meaning="sums",
+    ),
+    _package("ft-linear", "fast-transformers, layer", "linear_layer", "full"),
+    _package("ft-recurrent", "fast-transformers, layer", "recurrent", "decode"),
+    _package(
+        "lat",
+        "linear-attention-transformer, exp(x)",
+        "buckets",
+        "causal",
+        needs=("torch", "linear_attention_transformer"),
+        dtypes=("float32", "float64"),
+        meaning="exponential",
+        longest=4096,
+    ),
+    _package(
+        "performer",
+        "performer-pytorch, without its CUDA kernel",
+        "performer",
+        "causal",
+        "full",
+        needs=("torch", "performer_pytorch"),
+        dtypes=("float32", "float64"),
+        longest=4096,
+    ),
+)

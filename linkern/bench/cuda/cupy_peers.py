@@ -1,0 +1,105 @@
+"""Peers in CuPy: linkern as a user calls it, and copying as the limit."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import linkern
+from linkern.bench.cuda import arrays
+from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls
+from linkern.bench.tasks import Inputs, Real, Task
+from linkern.testing.target.frameworks import numpy_dtype
+
+__all__ = ["COPIED", "copy", "prepare"]
+
+Arrays = list[Any]
+_NAMES = ("query", "key", "value")
+# Bytes that are copied.
+COPIED = 2**30
+
+
+def prepare(inputs: Inputs, task: Task) -> DeviceCalls:
+    """Return the calls of a task."""
+    clock, length = CuPyClock(), inputs.query.shape[2]
+    make = {"causal": _causal, "gradient": _gradient, "decode": _token}[task.kind]
+    new = partial(_set, inputs, task)
+    sets = [clock.run(new) for _ in range(arrays.rotation(task, length))]
+    calls = tuple(clock.run(partial(make, each)) for each in sets)
+    heads = task.judged_heads()
+
+    def answer(rows: list[int]) -> list[Real]:
+        if task.kind == "decode":
+            return [clock.run(partial(_decoded, sets[0], heads, rows))]
+        return [_read(x, heads, rows) for x in clock.run(calls[0])]
+
+    return DeviceCalls(clock, calls, answer)
+
+
+def _set(inputs: Inputs, task: Task) -> Arrays:
+    """Return a new set of arrays ``(B, H, T, dim)`` on the device."""
+    cupy = import_module("cupy")
+    heads = cupy.asarray(arrays.head_indices(task))
+    results = []
+    for x in inputs.arrays():
+        few = cupy.asarray(arrays.as_bits(x, task.dtype)[0])
+        shape = (task.batch, task.heads, *few.shape[1:])
+        results.append(few[heads].reshape(shape).view(numpy_dtype(task.dtype)))
+    return results
+
+
+def _causal(inputs: Arrays) -> Callable[[], Arrays]:
+    return lambda: [linkern.linear_attention(*inputs).output]
+
+
+def _gradient(inputs: Arrays) -> Callable[[], Arrays]:
+    """Run the forward pass once, and the backward pass in each call."""
+    _, pullback = linkern.vjp(linkern.linear_attention, *inputs[:3])
+
+    def call() -> Arrays:
+        gradients = pullback(inputs[3])
+        return [gradients[name] for name in _NAMES]
+
+    return call
+
+
+def _token(inputs: Arrays) -> Callable[[], Arrays]:
+    """Decode the second token repeatedly, in place."""
+    _, decoder = _begun(inputs)
+    second = [x[:, :, 1] for x in inputs]
+    return lambda: [decoder.step(*second)]
+
+
+def _begun(inputs: Arrays) -> tuple[Any, Any]:
+    """Return the output of the first token, and a decoder of those that follow."""
+    output, state = linkern.linear_attention_step(None, *(x[:, :, 0] for x in inputs))
+    return output, linkern.Decoder(state, dtype=output.dtype.name)
+
+
+def _decoded(inputs: Arrays, heads: list[int], rows: list[int]) -> Real:
+    """Decode all tokens and return some of them."""
+    first, decoder = _begun(inputs)
+    outputs = [_read(first[:, :, None], heads, [0])]
+    for i in range(1, inputs[0].shape[2]):
+        output = decoder.step(*(x[:, :, i] for x in inputs))
+        outputs.append(_read(output[:, :, None], heads, [0]))
+    return np.concatenate(outputs, axis=2)[:, :, rows]
+
+
+def _read(x: Any, heads: list[int], rows: list[int]) -> Real:
+    cupy = import_module("cupy")
+    name = x.dtype.name
+    bits = x.view({2: np.int16, 4: np.int32}[x.dtype.itemsize])
+    bits = bits.reshape(-1, *x.shape[2:])
+    some = bits[cupy.asarray(heads)][:, cupy.asarray(rows)]
+    return arrays.from_bits(cupy.asnumpy(some), name)[None]
+
+
+def copy(_inputs: Inputs, _task: Task) -> DeviceCalls:
+    """Return copying an array to another."""
+    cupy, clock = import_module("cupy"), CuPyClock()
+    source = clock.run(lambda: cupy.ones(COPIED, "uint8"))
+    target = clock.run(lambda: cupy.zeros_like(source))
+    return DeviceCalls(clock, [lambda: cupy.copyto(target, source)], lambda _: [])

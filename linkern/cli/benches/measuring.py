@@ -1,0 +1,179 @@
+"""One run of a suite at a terminal: options to tasks and peers, rows to tables."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from linkern.bench import tables
+from linkern.bench.comparison import changes, differences
+from linkern.bench.cuda.machine import this_device
+from linkern.bench.figures import draw_run, require_matplotlib
+from linkern.bench.files import read_run, write_run
+from linkern.bench.machine import this_machine
+from linkern.bench.peers import Peer, takes_part
+from linkern.bench.records import Run
+from linkern.bench.runner import run
+from linkern.bench.suites import Suite
+from linkern.bench.tasks import OURS, Task
+from linkern.cli.benches.terminal import progress, say
+from linkern.kernels.numpy.threads import cores
+from linkern.testing import UsageError
+from linkern.testing.report import terminal
+
+__all__ = ["measure", "named"]
+
+_CPU_ONLY = {"threads": "--threads", "plot_path": "--plot", "compared": "--compare"}
+
+
+def measure(suite: Suite, options: dict[str, Any]) -> None:
+    """Measure and show, task by task.
+
+    Parameters
+    ----------
+    suite : Suite
+        Tasks and peers on a CPU or a GPU.
+    options : dict
+        Of the command.
+
+    Raises
+    ------
+    UsageError, ImportError, OSError, ValueError
+        If an option cannot be used, or there is no GPU, before anything is measured.
+    """
+    if suite.name == "cuda":
+        for name, flag in _CPU_ONLY.items():
+            if options[name] is not None:
+                msg = f"{flag} cannot be used with --device cuda."
+                raise UsageError(msg)
+    if options["plot_path"] is not None:
+        require_matplotlib()
+    quick = options["quick"]
+    tasks = _tasks(suite, options["tasks"], quick=quick)
+    peers = _peers(suite, options["peers"], tasks)
+    compared = options["compared"]
+    old = None if compared is None else read_run(compared, suite)
+    console = terminal.wide_enough(Console())
+    empty = _conditions(suite, options)
+    say(console, *_header(empty, peers, tasks))
+    whole = empty
+    with progress() as show:
+        for rows in run(
+            [(task, _lengths(task, options["lengths"], quick=quick)) for task in tasks],
+            peers,
+            suite.quick_schedule if quick else suite.schedule,
+            limits=suite.limits,
+            threads=empty.threads,
+            seed=options["seed"],
+            attempts=1 if quick else 3,
+            progress=show,
+        ):
+            part = replace(empty, rows=rows)
+            whole = replace(empty, rows=(*whole.rows, *rows))
+            console.print(tables.task_table(part, part.tasks()[0]))
+            say(console, *tables.remarks(part))
+            if options["json_path"] is not None:  # also if the run is cut short
+                write_run(whole, options["json_path"])
+    _show(console, whole, old)
+    if options["plot_path"] is not None:
+        draw_run(whole, options["plot_path"])
+
+
+def named(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise `UsageError` if an option has a name that is not known."""
+    for name in names:
+        if name not in known:
+            msg = f'{option} must be one of {", ".join(known)}, got "{name}".'
+            raise UsageError(msg)
+
+
+def _tasks(suite: Suite, names: Sequence[str], *, quick: bool) -> tuple[Task, ...]:
+    known = {task.name: task for task in suite.tasks}
+    named("--task", names, [*known])
+    default = [name for name, task in known.items() if task.default]
+    chosen = names or (suite.quick_tasks if quick else default)
+    return tuple(known[name] for name in dict.fromkeys(chosen))
+
+
+def _lengths(task: Task, asked: Sequence[int], *, quick: bool) -> Sequence[int]:
+    """Return the lengths of a task; on a GPU, one token takes as long after any."""
+    if asked and (task.kind, task.device) != ("decode", "cuda"):
+        return sorted({*asked})
+    return task.quick if quick else task.lengths
+
+
+def _peers(
+    suite: Suite, names: Sequence[str], tasks: Sequence[Task]
+) -> tuple[Peer, ...]:
+    known = {peer.name: peer for peer in suite.peers}
+    named("--peer", names, [*known])
+    for name in names:
+        if suite.name == "cpu" and not _takes_part(known[name], tasks):
+            needs = " and ".join(known[name].needs) or "nothing"
+            msg = (
+                f'--peer "{name}" has no part in {", ".join(t.name for t in tasks)}: '
+                f"it needs {needs} installed, and does {', '.join(known[name].kinds)}."
+            )
+            raise UsageError(msg)
+    return tuple(
+        peer
+        for peer in suite.peers
+        if not names or peer.name in names or peer.name.startswith(OURS)
+    )
+
+
+def _takes_part(peer: Peer, tasks: Sequence[Task]) -> bool:
+    return any(takes_part(peer, task) for task in tasks)
+
+
+def _conditions(suite: Suite, options: dict[str, Any]) -> Run:
+    """Return the run without rows: machine, commit and threads before it starts."""
+    if suite.name == "cuda":
+        return Run(suite, this_device(), _commit(), options["seed"], ())
+    threads = options["threads"] or cores()
+    return Run(suite, this_machine(), _commit(), options["seed"], (), threads)
+
+
+def _header(
+    conditions: Run, peers: Sequence[Peer], tasks: Sequence[Task]
+) -> tuple[str, ...]:
+    commit = f"commit {conditions.commit or 'unknown'}"
+    if conditions.suite.name == "cpu":
+        # The last line has the threads of this process, which only waits.
+        lines = conditions.machine.lines()[:-1]
+        return (*lines, f"{commit}; threads: {conditions.threads} for everybody")
+    absent = [peer.name for peer in peers if not _takes_part(peer, tasks)]
+    reasons = (f"{name}: not installed, or not for these tasks" for name in absent)
+    return (*conditions.machine.lines(), commit, *reasons)
+
+
+def _show(console: Console, whole: Run, old: Run | None) -> None:
+    """Show notes, goals, and the changes since an old run."""
+    say(console, *tables.notes(whole))
+    goals = tables.goals_table(whole)
+    if goals is not None:
+        console.print(goals)
+    if old is not None:
+        others = differences(old, whole)
+        say(console, *(f"not the same machine or software: {x}" for x in others))
+        console.print(tables.changes_table(old, changes(old, whole)))
+
+
+def _commit() -> str:
+    """Return the commit of the code, with a mark if it is changed; empty if unknown."""
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,200 @@
+"""Forward calls on a GPU: from arrays of any layout to an output and a state."""
+
+from typing import Any
+
+from linkern import feature_maps
+from linkern.array import astype, broadcast_shapes, broadcast_to, dtype_name
+from linkern.core.recurrence import Terms
+from linkern.kernels.cuda.launch import Array, Device, Launch
+from linkern.kernels.cuda.layouts import by_head, in_order, real_of
+from linkern.kernels.cuda.plan import chunk_fwd, chunk_fwd_simt
+from linkern.kernels.cuda.plan import recurrent as recurrent_planner
+from linkern.kernels.cuda.plan.call import Call
+
+__all__ = ["acts_on_entries", "attend", "call_of", "feature_map_name", "recurrent"]
+
+# Feature maps by their names in common.cuh.
+_MAPS: dict[Any, str] = {
+    feature_maps.identity: "IDENTITY",
+    feature_maps.elu_plus_one: "ELU_PLUS_ONE",
+    feature_maps.relu: "RELU",
+    feature_maps.exp: "EXP",
+}
+
+
+def acts_on_entries(feature_map: Any) -> bool:
+    """Return True if kernels have a feature map: one that acts on each entry alone."""
+    # By identity: a callable need not be hashable.
+    return any(feature_map is known for known in _MAPS)
+
+
+def feature_map_name(feature_map: Any) -> str:
+    """Return the name of a feature map in common.cuh; `ValueError` if it has none."""
+    for known, name in _MAPS.items():
+        if feature_map is known:
+            return name
+    names = ", ".join(known.__name__ for known in _MAPS)
+    msg = (
+        f"`feature_map` must be one of {names} on a GPU, got {feature_map!r}; apply it "
+        "to query and key, and pass `feature_map=linkern.identity`."
+    )
+    raise ValueError(msg)
+
+
+def attend(
+    device: Device,
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    memory: Array,
+    normalizer: Array | None,
+    *,
+    feature_map: Any = feature_maps.identity,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array | None]:
+    """Return the output of causal attention and the state after the last token.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays are.
+    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
+        With the same leading axes; any strides; one dtype.
+    log_decay : array (..., T, 1) or None
+        One for each token.
+    memory, normalizer : array (..., K, V), (..., K) or None
+        State before the first token, in the dtype of the computation. Without a
+        normalizer, rows are not divided by their weights.
+    feature_map : callable
+        Applied to queries and keys; one of those that act on entries.
+    scale : float, optional
+        Factor on the output of rows that are not divided.
+
+    Returns
+    -------
+    output : array (..., T, V)
+        In the dtype of `query`.
+    memory, normalizer : array
+        New arrays.
+    """
+    call = call_of(query, key, value, log_decay, memory, normalizer, feature_map, scale)
+    batch, heads, tokens, _ = call.query.shape
+    features, values = memory.shape[-2:]
+    output = device.empty((batch, heads, tokens, values), query.dtype)
+    last = device.empty((batch, heads, features, values), memory.dtype)
+    last_normalizer = None
+    if normalizer is not None:
+        last_normalizer = device.empty((batch, heads, features), memory.dtype)
+    if call.heads:
+        for launch in _plan(device, call, output, last, last_normalizer):
+            device.launch(launch)
+    output = output.reshape(*query.shape[:-1], values)
+    if normalizer is None or last_normalizer is None:
+        return output, last.reshape(memory.shape), None
+    normalizer = last_normalizer.reshape(normalizer.shape)
+    return output, last.reshape(memory.shape), normalizer
+
+
+def _plan(
+    device: Device, call: Call, output: Array, memory: Array, normalizer: Array | None
+) -> list[Launch]:
+    """Plan on tensor cores if sizes and layouts allow it."""
+    if chunk_fwd.fits(device, call, device.shared):
+        return chunk_fwd.plan(
+            *(device, call, output, memory, normalizer),
+            multiprocessors=device.multiprocessors,
+            shared=device.shared,
+        )
+    return [chunk_fwd_simt.plan(device, call, output, memory, normalizer)]
+
+
+def call_of(
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    memory: Array,
+    normalizer: Array | None,
+    feature_map: Any,
+    scale: float | None,
+) -> Call:
+    """Return a call with two leading axes, and states in C order."""
+    q, k, v = (by_head(x) for x in (query, key, value))
+    heads = q.shape[:2]
+    if any(x.shape[:2] != heads for x in (k, v)):
+        msg = f"leading axes differ: {[x.shape[:-2] for x in (query, key, value)]}"
+        raise ValueError(msg)
+    return Call(
+        q,
+        k,
+        v,
+        None if log_decay is None else by_head(astype(log_decay, memory.dtype)),
+        in_order(memory.reshape(*heads, *memory.shape[-2:])),
+        None
+        if normalizer is None
+        else in_order(normalizer.reshape(*heads, normalizer.shape[-1])),
+        feature_map=feature_map_name(feature_map),
+        normalize=normalizer is not None,
+        scale=1.0 if scale is None else scale,
+    )
+
+
+def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array]:
+    """Return the read-out of the queries and the memory after the last token.
+
+    Parameters
+    ----------
+    device : Device
+        Where the arrays are.
+    memory : array (..., K, V)
+        Before the first token, in the dtype of the computation: float32 or float64.
+    terms : Terms
+        With leading axes that broadcast; any strides. Terms of several dtypes are all
+        widened to that of the memory.
+
+    Returns
+    -------
+    output : array (..., T, V)
+        In the dtype of the query.
+    memory : array (..., K, V)
+        A new array.
+
+    Raises
+    ------
+    ValueError
+        If the memory is to be read along the values.
+    """
+    if terms.transpose_state:
+        msg = "no kernel takes `transpose_state`; transpose memory and terms."
+        raise ValueError(msg)
+    arrays = (memory, terms.query, terms.key, terms.value, terms.log_decay, terms.erase)
+    lead = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
+    dtype = terms.query.dtype
+    laid_out = _laid_out(memory, terms, lead)
+    start: Array = broadcast_to(memory, (*lead, *memory.shape[-2:]))
+    initial = in_order(start)
+    final = device.empty(initial.shape, initial.dtype)
+    batch, heads, tokens, _ = laid_out.query.shape
+    shape = (batch, heads, tokens, initial.shape[-1])
+    output = device.empty(shape, laid_out.query.dtype)
+    if batch * heads:
+        device.launch(recurrent_planner.plan(device, laid_out, initial, output, final))
+    return astype(output.reshape(*lead, *output.shape[-2:]), dtype), final
+
+
+def _laid_out(memory: Array, terms: Terms, lead: tuple[int, ...]) -> Terms:
+    """Return terms with two leading axes, in one dtype that kernels compute with."""
+    arrays = (terms.query, terms.key, terms.value, terms.erase)
+    dtypes = {dtype_name(x.dtype) for x in arrays if x is not None}
+    narrow = len(dtypes) == 1 and real_of(terms.query) == real_of(memory)
+    dtype = terms.query.dtype if narrow else memory.dtype
+
+    def laid_out(x: Array, dtype: object) -> Array:
+        x = astype(x, dtype)
+        return by_head(broadcast_to(x, (*lead, *x.shape[-2:])))
+
+    result = terms.mapped(lambda x: laid_out(x, dtype))
+    if terms.log_decay is None:
+        return result
+    return result._replace(log_decay=laid_out(terms.log_decay, memory.dtype))

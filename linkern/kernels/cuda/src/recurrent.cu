@@ -1,0 +1,243 @@
+// The recurrence token by token, with the state in registers.
+//
+// Columns of the state are independent. A block of threads takes one head and some of its
+// columns through all tokens: kLanes threads share the features of as many columns as 16
+// bytes hold, and sum their partial products. The rows of the next kSpan tokens are loaded
+// while those of the current span are used.
+#include "recurrent.cuh"
+
+constexpr int kThreads = 128, kLanes = 16, kSpan = 4;
+template <class Real> constexpr int kColumns = kThreads / kLanes * kVectorSize<Real>;
+// Blocks per multiprocessor, by the bytes of a column of the state: a thread then has 80,
+// 128, 168 or 255 registers; with fewer it spills.
+constexpr int resident_blocks(int bytes) {
+  return bytes < 256 ? 6 : bytes < 512 ? 4 : bytes < 1024 ? 3 : 2;
+}
+
+// Rows of a span in shared memory, for all threads of a block.
+template <class Real, int Features, int Decays> struct Span {
+  Real query[kSpan][Features], key[kSpan][Features], erase[kSpan][Features];
+  Real decay[kSpan][Decays], value[kSpan][kColumns<Real>];
+};
+
+// Rows of the next span in registers, distributed over all threads.
+template <class T, int Width> struct Prefetch {
+  static constexpr int kEntries = (kSpan * Width + kThreads - 1) / kThreads;
+  T entries[kEntries];
+
+  // Loads from channel `channel` on; zeros where the sequence or its channels end.
+  DEVICE void load(const T* rows, i64 stride, int count, int channel, int channels) {
+#pragma unroll
+    for (int i = 0; i < kEntries; i++) {
+      const int entry = i * kThreads + threadIdx.x;
+      const int row = entry / Width, column = channel + entry % Width;
+      const bool valid = row < count && column < channels;
+      entries[i] = valid ? rows[row * stride + column] : T();
+    }
+  }
+  template <int Map, class Real> DEVICE void store(Real (&target)[kSpan][Width]) const {
+#pragma unroll
+    for (int i = 0; i < kEntries; i++) {
+      const int entry = i * kThreads + threadIdx.x;
+      if (entry < kSpan * Width)
+        target[entry / Width][entry % Width] = apply_map<Map>(Real(widen(entries[i])));
+    }
+  }
+};
+
+// The part of the state that one thread holds in registers.
+template <class Real, int Features> struct StateRegisters {
+  static constexpr int kWidth = kVectorSize<Real>, kCount = Features / kLanes;
+  static constexpr int kGroup = kCount < kWidth ? kCount : kWidth;  // contiguous features
+  using Columns = Vector<Real, kWidth>;
+  Real entries[kCount][kWidth];
+
+  static DEVICE int feature_of(int i) {
+    const int lane = threadIdx.x % kLanes;
+    return (i / kGroup * kLanes + lane) * kGroup + i % kGroup;
+  }
+  // Loads the entries of a row that belong to the features of this thread.
+  static DEVICE void load_row(Real (&own)[kCount], const Real (&row)[Features]) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += kGroup) {
+      auto group = *reinterpret_cast<const Vector<Real, kGroup>*>(row + feature_of(i));
+#pragma unroll
+      for (int j = 0; j < kGroup; j++) own[i + j] = group.entries[j];
+    }
+  }
+
+  DEVICE void load(const Real* state, int column, const Sizes& sizes, bool vectors) {
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      const i64 offset = i64(feature_of(i)) * sizes.values + column;
+      const bool valid = state != nullptr && feature_of(i) < sizes.features;
+      Columns columns = {};
+      if (vectors) {
+        if (valid && column < sizes.values)
+          columns = *reinterpret_cast<const Columns*>(state + offset);
+      } else {
+        for (int c = 0; c < kWidth; c++)
+          if (valid && column + c < sizes.values) columns.entries[c] = state[offset + c];
+      }
+#pragma unroll
+      for (int c = 0; c < kWidth; c++) entries[i][c] = columns.entries[c];
+    }
+  }
+  DEVICE void store(Real* state, int column, const Sizes& sizes, bool vectors) const {
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      const i64 offset = i64(feature_of(i)) * sizes.values + column;
+      if (feature_of(i) >= sizes.features) continue;
+      Columns columns;
+#pragma unroll
+      for (int c = 0; c < kWidth; c++) columns.entries[c] = entries[i][c];
+      if (vectors) {
+        if (column < sizes.values) *reinterpret_cast<Columns*>(state + offset) = columns;
+      } else {
+        for (int c = 0; c < kWidth; c++)
+          if (column + c < sizes.values) state[offset + c] = columns.entries[c];
+      }
+    }
+  }
+
+  DEVICE void decay(const Real (&row)[Features]) {
+    Real factors[kCount];
+    load_row(factors, row);
+#pragma unroll
+    for (int i = 0; i < kCount; i++)
+#pragma unroll
+      for (int c = 0; c < kWidth; c++) entries[i][c] *= factors[i];
+  }
+  DEVICE void decay(const Real (&row)[1]) {
+#pragma unroll
+    for (int i = 0; i < kCount; i++)
+#pragma unroll
+      for (int c = 0; c < kWidth; c++) entries[i][c] *= row[0];
+  }
+  // Adds this thread's part of the product of a row with the state.
+  DEVICE void read(const Real (&row)[Features], Real* sums) const {
+    Real weights[kCount];
+    load_row(weights, row);
+#pragma unroll
+    for (int i = 0; i < kCount; i++)
+#pragma unroll
+      for (int c = 0; c < kWidth; c++) sums[c] += weights[i] * entries[i][c];
+  }
+  // Adds the outer product of a key and a value.
+  template <bool Whole>
+  DEVICE void write(const Real (&row)[Features], const Real (&value)[kWidth], int features) {
+    Real weights[kCount];
+    load_row(weights, row);
+#pragma unroll
+    for (int i = 0; i < kCount; i++)
+#pragma unroll
+      for (int c = 0; c < kWidth; c++)
+        // Padding is skipped: zero times an infinite value is not zero.
+        if (Whole || feature_of(i) < features) entries[i][c] += weights[i] * value[c];
+  }
+};
+
+// Sums each number over the lanes that share a column; all of them get the sums.
+template <class Real, int Count> DEVICE void sum_over_lanes(Real (&numbers)[Count]) {
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2)
+#pragma unroll
+    for (int i = 0; i < Count; i++) numbers[i] += __shfl_xor_sync(~0u, numbers[i], distance);
+}
+
+// The same, but each lane gets one sum: number lane / (kLanes / Count). In each step a lane
+// sends the half of the numbers that its partner keeps.
+template <int Count, int Distance = kLanes / 2, class Real>
+DEVICE Real reduce_scatter(Real* numbers) {
+  if constexpr (Distance == 0) {
+    return numbers[0];
+  } else if constexpr (Count == 1) {
+    numbers[0] += __shfl_xor_sync(~0u, numbers[0], Distance);
+    return reduce_scatter<1, Distance / 2>(numbers);
+  } else {
+    const bool upper = threadIdx.x & Distance;
+#pragma unroll
+    for (int i = 0; i < Count / 2; i++) {
+      const Real sent = upper ? numbers[i] : numbers[i + Count / 2];
+      const Real kept = upper ? numbers[i + Count / 2] : numbers[i];
+      numbers[i] = kept + __shfl_xor_sync(~0u, sent, Distance);
+    }
+    return reduce_scatter<Count / 2, Distance / 2>(numbers);
+  }
+}
+
+// Whole: there are exactly `Features` features.
+template <class Io, class Real, int Features, int Decay, int Erase, int Read, bool Whole>
+__global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Real)))
+    recurrent(RecurrentParams<Io, Real> params) {
+  constexpr int kWidth = kVectorSize<Real>, kDecays = Decay == BY_FEATURE ? Features : 1;
+  SHARED_MEMORY(bytes);
+  using SpanRows = Span<Real, Features, kDecays>;
+  SpanRows* spans = reinterpret_cast<SpanRows*>(bytes);  // two, used in turn
+  const Sizes& sizes = params.sizes;
+  const int slices = max(1, (sizes.values + kColumns<Real> - 1) / kColumns<Real>);
+  const HeadRows<Io, Real, Decay, Erase> head(params, blockIdx.x / slices);
+  const int lane = threadIdx.x % kLanes, own = threadIdx.x / kLanes * kWidth;
+  const int first_column = int(blockIdx.x % slices) * kColumns<Real>;
+  const int column = first_column + own;
+
+  StateRegisters<Real, Features> state;
+  state.load(head.initial_state, column, sizes, params.vectors);
+
+  Prefetch<Io, Features> query, key, erase;
+  Prefetch<Io, kColumns<Real>> value;
+  Prefetch<Real, kDecays> log_decay;
+  auto prefetch = [&](i64 start) {
+    const i64 remaining = sizes.tokens - start;
+    const int count = int(remaining < kSpan ? remaining : kSpan), features = sizes.features;
+    query.load(head.query + start * params.query.token_stride, params.query.token_stride,
+               count, 0, features);
+    key.load(head.key + start * params.key.token_stride, params.key.token_stride, count, 0,
+             features);
+    value.load(head.value + start * params.value.token_stride, params.value.token_stride,
+               count, first_column, sizes.values);
+    if (Erase != NO_ERASE)
+      erase.load(head.erase + start * params.erase.token_stride, params.erase.token_stride,
+                 count, 0, features);
+    if (Decay != NO_DECAY)
+      log_decay.load(head.log_decay + start * params.log_decay.token_stride,
+                     params.log_decay.token_stride, count, 0,
+                     Decay == BY_FEATURE ? features : 1);
+  };
+
+  prefetch(0);
+  for (i64 start = 0; start < sizes.tokens; start += kSpan) {
+    SpanRows& span = spans[start / kSpan % 2];
+    query.template store<IDENTITY>(span.query);
+    key.template store<IDENTITY>(span.key);
+    value.template store<IDENTITY>(span.value);
+    if (Erase != NO_ERASE) erase.template store<IDENTITY>(span.erase);
+    if (Decay != NO_DECAY) log_decay.template store<EXP>(span.decay);
+    // One barrier is enough: the other span is overwritten only after the next barrier.
+    __syncthreads();
+    prefetch(start + kSpan);
+
+    Real outputs[kSpan * kWidth] = {};
+#pragma unroll
+    for (int t = 0; t < kSpan; t++) {
+      if (start + t >= sizes.tokens) break;
+      Real erased[kWidth] = {};
+      if (Read == READ_EARLY) state.read(span.query[t], outputs + t * kWidth);
+      if (Erase == ERASE_EARLY) state.read(span.erase[t], erased);
+      if (Decay != NO_DECAY) state.decay(span.decay[t]);
+      if (Erase == ERASE) state.read(span.erase[t], erased);
+      if (Erase != NO_ERASE) sum_over_lanes(erased);
+      auto written = *reinterpret_cast<const Vector<Real, kWidth>*>(span.value[t] + own);
+#pragma unroll
+      for (int c = 0; c < kWidth; c++) written.entries[c] -= erased[c];
+      state.template write<Whole>(span.key[t], written.entries, sizes.features);
+      if (Read == READ) state.read(span.query[t], outputs + t * kWidth);
+    }
+    const Real sum = reduce_scatter<kSpan * kWidth>(outputs);
+    constexpr int kSharing = kLanes / (kSpan * kWidth);  // lanes that have the same sum
+    const int number = lane / kSharing, t = number / kWidth, c = number % kWidth;
+    if (lane % kSharing == 0 && start + t < sizes.tokens && column + c < sizes.values)
+      store_rounded(head.output + (start + t) * params.output.token_stride + column + c, sum);
+  }
+  state.store(head.state, column, sizes, params.vectors);
+}

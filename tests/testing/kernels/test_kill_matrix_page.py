@@ -1,0 +1,76 @@
+"""The page of the kill matrix is about these mutants, and follows from its rows."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from linkern.testing.kernels.mutants import MUTANTS
+
+
+@pytest.fixture
+def matrix():
+    path = Path(__file__).parents[3] / "tools" / "kill_matrix.py"
+    spec = spec_from_file_location("kill_matrix", path)
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+def catching_all_but(matrix, *survivors):
+    """In place of running the mutants: all are caught as the page says, but some."""
+
+    def caught_by(name, checks, seed=0):
+        return [] if name in survivors else [*checks]
+
+    def run(selection):
+        return {name: caught_by(name, checks) for name, checks in selection.items()}
+
+    matrix._run, matrix.caught_by = run, caught_by
+    return matrix
+
+
+def test_the_page_follows_from_its_rows(matrix, capsys):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    assert catching_all_but(matrix).differences(page) == []
+    assert not capsys.readouterr().err
+
+
+def count(*, linear):
+    mutants = [m for m in MUTANTS.values() if (m.op == "linear_attention") == linear]
+    return f"{len(mutants)} of {len(mutants)}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("| `heads_mixed` |", "| `heads_swapped` |"),
+        ("| `never_erases` |", "| `never_writes` |"),
+        ("| `never_erases` | kda |", "| `never_erases` | gla |"),
+        (f"| {count(linear=True)} |", "| some |"),
+        (f"| {count(linear=False)} |", "| some |"),
+        ("**ranges** alone", "**range** alone"),
+        ("| causality | ", "| casualty | "),
+        ("fla #594", "fla #595"),
+    ],
+)
+def test_a_page_about_something_else_is_refused(matrix, old, new):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    assert old in page
+    (wrong, *_) = catching_all_but(matrix).differences(page.replace(old, new))
+    assert "about other mutants or checks" in wrong
+
+
+@pytest.mark.parametrize("name", ["heads_mixed", "exp_before_mask"])
+def test_a_mutant_that_survives_is_named(matrix, name, capsys):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    assert catching_all_but(matrix, name).differences(page) == [f"survived: {name}"]
+    assert f"{name}: here not caught by" in capsys.readouterr().err
+
+
+def test_a_mutant_that_one_seed_misses_has_not_survived(matrix, capsys):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    catching_all_but(matrix, "heads_mixed")
+    matrix.caught_by = lambda name, checks, seed: [*checks] if seed == 2 else []
+    assert matrix.differences(page) == []
+    assert "heads_mixed: here not caught by" in capsys.readouterr().err
