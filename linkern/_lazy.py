@@ -29,8 +29,8 @@ def attributes_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
             msg = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(msg)
         home = import_module(f"{package}.{homes[name]}")
-        found = home if homes[name] == name else getattr(home, name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = home if homes[name] == name else getattr(home, name)
+        setattr(sys.modules[package], name, value)
+        return value
 
     return getattr_

@@ -51,8 +51,15 @@ def test_every_run_of_pytest_can_afford_the_plugin():
 def test_the_process_of_a_target_knows_no_hypothesis():
     assert not modules_after("import linkern.testing.target.worker") & {
         "hypothesis",
+        "jinja2",
         "rich",
     }
+
+
+def test_a_report_page_is_rendered_only_on_request():
+    api = "from linkern.testing import Report, verify"
+    assert "jinja2" not in modules_after(api)
+    assert "jinja2" in modules_after("from linkern.testing.report.html import page")
 
 
 def test_these_tests_can_fail():

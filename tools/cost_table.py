@@ -142,11 +142,11 @@ def crossings() -> str:
     rows = []
     for masked, scores in ((True, "all scores"), (False, "seen pairs")):
         for name, options in named.items():
-            found = (
+            lengths = (
                 crossover(key_dim=dim, value_dim=dim, masked=masked, **options)
                 for dim in DIMS
             )
-            rows.append([name, scores, *("never" if x is None else x for x in found)])
+            rows.append([name, scores, *("never" if x is None else x for x in lengths)])
     sees_all = (crossover(key_dim=x, value_dim=x, causal=False) for x in DIMS)
     rows.append(["not causal", "all scores", *sees_all])
     return table(
@@ -171,17 +171,17 @@ def operator(name: str) -> list[object]:
         sizes["slots"] = DIM
     if name == "gated_delta_product":
         sizes["steps"] = 2
-    found = [
+    costs = [
         operator_cost(name, LENGTH, form=form, **sizes)
         for form in ("recurrent", "chunkwise")
     ]
     cells: list[object] = [f"[`{name}`](reference.md#linkern.{name})"]
-    for cost in found:
+    for cost in costs:
         counts = cost.multiply_adds, cost.elementwise, cost.exponentials
         cells.extend(f"{x / LENGTH:,.0f}" for x in counts)
     gradient = gradient_cost(name, LENGTH, form="chunkwise", **sizes)
-    cells.append(f"{found[1].state:,}")
-    cells.append(f"{found[1].intensity:.0f}")
+    cells.append(f"{costs[1].state:,}")
+    cells.append(f"{costs[1].intensity:.0f}")
     cells.append(f"{sum(gradient) / gradient.forward:.2f}")
     return cells
 

@@ -67,16 +67,18 @@ def problem(operator: Operator, length: int = 9) -> dict[str, np.ndarray]:
 def forms(operator: Operator) -> list[str]:
     """Return the forms that agree with the recurrent one."""
     inputs, call = problem(operator), getattr(linkern, operator.name)
-    due = call(**inputs, form="recurrent").output
+    expected = call(**inputs, form="recurrent").output
     return [
         form
         for form in FORMS
-        if np.allclose(call(**inputs, form=form).output, due, rtol=1e-9, atol=1e-12)
+        if np.allclose(
+            call(**inputs, form=form).output, expected, rtol=1e-9, atol=1e-12
+        )
     ]
 
 
 def has_gradient(operator: Operator) -> bool:
-    """Whether every input has a gradient that is a slope of the output."""
+    """Return True if the gradient of every input is a slope of the output."""
     inputs, call = problem(operator), getattr(linkern, operator.name)
     result, pullback = linkern.vjp(call, **inputs)
     rng = np.random.default_rng(1)
@@ -98,7 +100,7 @@ def has_gradient(operator: Operator) -> bool:
 
 
 def is_packed(operator: Operator) -> bool:
-    """Whether packed sequences equal separate calls bit by bit."""
+    """Return True if packed sequences equal separate calls bit by bit."""
     inputs, call = problem(operator), getattr(linkern, operator.name)
     ends = (0, 3, 3, 4, 9)
     packed = call(**inputs, cu_seqlens=ends).output

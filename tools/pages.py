@@ -14,12 +14,12 @@ def write_or_compare(path: Path, page: Callable[[], str], about: str | None) -> 
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    found = page()
+    text = page()
     if not check:
-        path.write_text(found, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return 0
     written = path.read_text(encoding="utf-8")
     sys.stdout.writelines(
-        unified_diff(written.splitlines(True), found.splitlines(True), "page", "now")
+        unified_diff(written.splitlines(True), text.splitlines(True), "page", "now")
     )
-    return int(written != found)
+    return int(written != text)

@@ -1,1 +1,1 @@
-"""Where other people's kernels meet the referee: thin functions, and what is known."""
+"""Published kernels: adapters for the referee, and their known failures."""

@@ -1,4 +1,4 @@
-"""What the adapters share: finding a published function, and moving its axes."""
+"""Import published functions, and move their axes."""
 
 from functools import cache
 from importlib import import_module
@@ -12,8 +12,8 @@ __all__ = ["published", "tokens_first"]
 def published(module: str, name: str) -> Any:
     """Import a published function when it is first called.
 
-    The functions of transformers are wrapped: where the package that they stand in for
-    is installed, what is called is its kernel. What is judged here is what they wrap.
+    The functions of transformers are wrapped, and call the kernels of another package
+    where it is installed; the wrapped function itself is returned.
     """
     return unwrap(getattr(import_module(module), name))
 

@@ -1,4 +1,4 @@
-"""What `linkern verify` judges when it is given no target.
+"""Catalogue: the targets of `linkern verify` without a target.
 
 linkern's own operators on every array library, and published kernels with the laws that
 each is known to break. An expected failure that no longer happens is a failure: the
@@ -43,16 +43,16 @@ _FAMILY = tuple({one.name for one in OPERATORS.values() if one.family})
 def _own() -> Iterator[Entry]:
     """Yield all our operators in every form on NumPy, one of each kind elsewhere."""
     linear = [one.name for one in OPERATORS.values() if one.family is None]
-    of_library = {
+    operators_of = {
         "numpy": sorted(_FAMILY, key=list(OPERATORS).index),
         "array_api_strict": _REPRESENTATIVES,
         "torch": _REPRESENTATIVES,
         "jax": _COMPILED,
     }
-    for library, family in of_library.items():
+    for library, names in operators_of.items():
         for form in _FORMS:
             everywhere = form == "auto" or library == "numpy"
-            for name in (*linear, *(family if everywhere else ())):
+            for name in (*linear, *(names if everywhere else ())):
                 yield _of(OPERATORS[name], library, form)
 
 
@@ -97,7 +97,7 @@ def installed(op: str | None = None) -> list[Entry]:
 
 
 def _known(op: str) -> str:
-    """Return the name of an operator, whatever alias it was given by."""
+    """Return the name of an operator from its name or an alias."""
     if op not in OPERATORS:
         raise UsageError(nearest("operator", op, OPERATORS))
     return OPERATORS[op].name

@@ -1,4 +1,4 @@
-"""One published kernel, as the catalogue knows it: how to judge it, what is known."""
+"""Entry of the catalogue: a kernel, its contract and its known failures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ class Entry:
     op : str
         Operator it claims to be.
     framework : str
-        What it is fed.
+        Array library of the inputs.
     declare : mapping
         Its contract.
     expect_failure : mapping
-        Laws that it is known to break, and why.
+        Checks that it is known to fail, and why.
     options : mapping
         Keyword arguments of every call.
     dtypes : tuple of str
-        Dtypes it is fed.
+        Dtypes of the inputs.
     function : str
-        ``package.module:attribute`` of what does the arithmetic, where the target is
-        an adapter.
+        ``package.module:attribute`` of the published function, if the target is an
+        adapter.
     """
 
     package: str

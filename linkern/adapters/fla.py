@@ -1,7 +1,7 @@
-"""fla-core's reference functions, told in the words of the referee.
+"""Adapters of the reference functions of fla-core.
 
-Each function renames arguments, folds heads or packs states; the arithmetic is the
-package's own. Arrays are ``(B, H, T, D)`` and a state is ``(B, H, K, V)``, whatever the
+Each adapter renames arguments, folds heads or packs states; the arithmetic is the
+package's. Arrays are ``(B, H, T, D)`` and a state is ``(B, H, K, V)``, whatever the
 package has. What can be called as it is has no function here.
 """
 
@@ -118,15 +118,15 @@ def gsa(
     width, first = key.shape[-1], None
     if initial_state is not None:
         # Its sums are in place, and a part of a tensor is still that tensor.
-        of_keys, of_values = initial_state[..., :width], initial_state[..., width:]
-        first = (of_keys.transpose(-1, -2), of_values)
-    output, (of_keys, of_values) = function(
+        keys, values = initial_state[..., :width], initial_state[..., width:]
+        first = (keys.transpose(-1, -2), values)
+    output, (keys, values) = function(
         *tokens_first(query, key, value, slots, log_decay),
         scale=scale,
         initial_state=first,
         output_final_state=True,
     )
-    memory = import_module("torch").cat((of_keys.transpose(-1, -2), of_values), dim=-1)
+    memory = import_module("torch").cat((keys.transpose(-1, -2), values), dim=-1)
     return output.transpose(1, 2), memory
 
 

@@ -1,4 +1,4 @@
-"""fla-core's reference functions of the family, and the laws that each breaks."""
+"""Catalogue of fla-core's reference functions, and their known failures."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Published kernels of linear attention, and the laws that each is known to break."""
+"""Catalogue of published kernels of linear attention, and their known failures."""
 
 from linkern.adapters.entry import GRADIENTS, Entry, because
 

@@ -1,7 +1,7 @@
 """MiniMax's lightning attention, taken out of its layer.
 
-It is retention with rates of its own, so no operator of the referee is it: what can be
-said of it is that `linkern.retention` with these rates agrees.
+It is retention with other decay rates, which no operator of the referee has:
+`linkern.retention` with these rates agrees with it.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Published kernels that need a word of translation to be called by the referee.
+"""Adapters of published kernels of several packages.
 
 Each function only builds the object, names the keyword or moves the axes that its
 package wants; the arithmetic is the package's own. Kernels that can be called as they

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch on a GPU, handed to CuPy and back without being copied."""
+"""Pass CUDA tensors of PyTorch to CuPy and back without copies."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -57,30 +57,32 @@ def through_cupy(op: Callable[..., AttentionResult]) -> Callable[..., AttentionR
             cupy.cuda.ExternalStream(stream.cuda_stream, device.index),
         ):
 
-            def there(x: Any) -> Any:
+            def on_cupy(x: Any) -> Any:
                 if isinstance(x, torch.Tensor):
                     return cupy.from_dlpack(x)
-                return mapped(there, x) if isinstance(x, State) else x
+                return mapped(on_cupy, x) if isinstance(x, State) else x
 
-            found = op(
-                *map(there, inputs), **{name: there(x) for name, x in options.items()}
+            result = op(
+                *map(on_cupy, inputs),
+                **{name: on_cupy(x) for name, x in options.items()},
             )
             return AttentionResult(
-                torch.from_dlpack(found.output), mapped(torch.from_dlpack, found.state)
+                torch.from_dlpack(result.output),
+                mapped(torch.from_dlpack, result.state),
             )
 
     return called
 
 
 def _tensors(named: dict[str, Any], torch: Any) -> list[tuple[str, Array]]:
-    """Return all tensors, those inside states too, by what they are called."""
-    found = []
+    """Return all tensors, also those inside states, with their names."""
+    tensors = []
     for name, x in named.items():
         parts = x._asdict() if isinstance(x, State) else {"": x}
         for part, y in parts.items():
             if isinstance(y, torch.Tensor):
-                found.append((f"{name}.{part}".removesuffix("."), y))
-    return found
+                tensors.append((f"{name}.{part}".removesuffix("."), y))
+    return tensors
 
 
 def _device(tensors: dict[str, Any]) -> Any:

@@ -1,10 +1,11 @@
-"""The plain PyTorch functions of transformers, told in the words of the referee.
+"""Adapters of the plain PyTorch functions of transformers.
 
-Each function renames arguments, moves axes and turns states; the arithmetic is the
-package's own. Arrays are ``(B, H, T, D)`` and a state is ``(B, H, K, V)``, whatever the
+Each adapter renames arguments, moves axes and transposes states; the arithmetic is the
+package's. Arrays are ``(B, H, T, D)`` and a state is ``(B, H, K, V)``, whatever the
 package has.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from linkern.adapters.calling import published, tokens_first
@@ -24,80 +25,53 @@ _MAMBA2 = "transformers.models.mamba2.modeling_mamba2"
 _QWEN3_NEXT = "transformers.models.qwen3_next.modeling_qwen3_next"
 
 
-def gated_delta_recurrent(
-    query: Any,
-    key: Any,
-    value: Any,
-    g: Any,
-    beta: Any,
-    initial_state: Any = None,
-    **options: Any,
-) -> Any:
-    """`torch_recurrent_gated_delta_rule` of Qwen3-Next, asked for its state."""
-    function = published(_QWEN3_NEXT, "torch_recurrent_gated_delta_rule")
-    inputs = tokens_first(query, key, value, g, beta)
-    return _with_state(function, inputs, initial_state, **options)
+def _recurrent(module: str, name: str) -> Callable[..., Any]:
+    """Return a published recurrent delta rule, called so that it returns its state."""
+
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        g: Any,
+        beta: Any,
+        initial_state: Any = None,
+        **options: Any,
+    ) -> Any:
+        output, state = published(module, name)(
+            *tokens_first(query, key, value, g, beta),
+            initial_state=initial_state,
+            output_final_state=True,
+            **options,
+        )
+        return output.transpose(1, 2), state
+
+    return attend
 
 
-def gated_delta_chunk(
-    query: Any,
-    key: Any,
-    value: Any,
-    g: Any,
-    beta: Any,
-    initial_state: Any = None,
-    chunk_size: int = 64,
-    **options: Any,
-) -> Any:
-    """`torch_chunk_gated_delta_rule` of Qwen3-Next, asked for its state."""
-    function = published(_QWEN3_NEXT, "torch_chunk_gated_delta_rule")
-    inputs = tokens_first(query, key, value, g, beta)
-    return _with_state(
-        function, inputs, initial_state, chunk_size=chunk_size, **options
-    )
+def _chunkwise(module: str, name: str) -> Callable[..., Any]:
+    """Return a published chunkwise delta rule, called so that it returns its state."""
+    call = _recurrent(module, name)
+
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        g: Any,
+        beta: Any,
+        initial_state: Any = None,
+        chunk_size: int = 64,
+        **options: Any,
+    ) -> Any:
+        inputs = (query, key, value, g, beta, initial_state)
+        return call(*inputs, chunk_size=chunk_size, **options)
+
+    return attend
 
 
-def kimi_recurrent(
-    query: Any,
-    key: Any,
-    value: Any,
-    g: Any,
-    beta: Any,
-    initial_state: Any = None,
-    **options: Any,
-) -> Any:
-    """`recurrent_kimi_delta_attention`, whose state has no default."""
-    function = published(_KIMI, "recurrent_kimi_delta_attention")
-    inputs = tokens_first(query, key, value, g, beta)
-    return _with_state(function, inputs, initial_state, **options)
-
-
-def kimi_chunk(
-    query: Any,
-    key: Any,
-    value: Any,
-    g: Any,
-    beta: Any,
-    initial_state: Any = None,
-    chunk_size: int = 64,
-    **options: Any,
-) -> Any:
-    """`chunk_kimi_delta_attention`, asked for its state."""
-    function = published(_KIMI, "chunk_kimi_delta_attention")
-    inputs = tokens_first(query, key, value, g, beta)
-    return _with_state(
-        function, inputs, initial_state, chunk_size=chunk_size, **options
-    )
-
-
-def _with_state(
-    function: Any, inputs: tuple[Any, ...], initial_state: Any, **options: Any
-) -> tuple[Any, Any]:
-    """Call a function that returns its state only when it is asked to."""
-    output, state = function(
-        *inputs, initial_state=initial_state, output_final_state=True, **options
-    )
-    return output.transpose(1, 2), state
+gated_delta_recurrent = _recurrent(_QWEN3_NEXT, "torch_recurrent_gated_delta_rule")
+gated_delta_chunk = _chunkwise(_QWEN3_NEXT, "torch_chunk_gated_delta_rule")
+kimi_recurrent = _recurrent(_KIMI, "recurrent_kimi_delta_attention")
+kimi_chunk = _chunkwise(_KIMI, "chunk_kimi_delta_attention")
 
 
 def mamba2(

@@ -1,4 +1,4 @@
-"""The functions of transformers that belong to the family, and what each breaks."""
+"""Catalogue of transformers: gated and recurrent functions, and their failures."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -103,8 +103,8 @@ class Inputs:
 
     def arrays(self) -> tuple[Real, ...]:
         """Return the arrays that the task takes."""
-        given = (self.query, self.key, self.value)
-        return (*given, self.cotangent) if self.cotangent.size else given
+        arrays = (self.query, self.key, self.value)
+        return (*arrays, self.cotangent) if self.cotangent.size else arrays
 
 
 def drawn(task: Task, length: int, seed: int) -> Inputs:

@@ -24,15 +24,17 @@ def check_bundle(folder: Path) -> None:
     gone, or could not be run; 2 the folder is not a bundle.
     """
     try:
-        found = bundle.check(folder)
+        reproductions = bundle.check(folder)
     except UsageError as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
     table = Table(title=f"reproducers of {folder}", title_justify="left")
     for name in ("check", "outcome", "said"):
         table.add_column(name, overflow="fold", no_wrap=name == "outcome")
-    for one in found:
+    for one in reproductions:
         table.add_row(one.check, one.outcome, escape(one.said))
     console = terminal.wide_enough(Console())
-    console.print(table if found else "nothing failed, so there is nothing to run")
-    sys.exit(int(any(one.outcome != "reproduced" for one in found)))
+    console.print(
+        table if reproductions else "nothing failed, so there is nothing to run"
+    )
+    sys.exit(int(any(one.outcome != "reproduced" for one in reproductions)))

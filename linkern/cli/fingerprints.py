@@ -12,7 +12,7 @@ from linkern.cli.options import (
     contract_of,
     file_option,
     keywords_of,
-    of_target,
+    target_options,
 )
 from linkern.testing import OPERATORS, UsageError
 from linkern.testing.diagnosis.fingerprint import Fingerprint, sheet
@@ -26,7 +26,7 @@ __all__ = ["fingerprint"]
 
 
 @click.command()
-@of_target
+@target_options
 @file_option("--json", "Write the measurements as JSON.")
 def fingerprint(target: str | None, **options: Any) -> None:
     """Measure how many significand bits survive in TARGET, its epsilon, its chunks.
@@ -36,17 +36,17 @@ def fingerprint(target: str | None, **options: Any) -> None:
     """
     console = terminal.wide_enough(Console())
     try:
-        found = _measured(target, options)
+        fingerprints = _measured(target, options)
         if options["json_path"] is not None:
-            values = [one.to_json() for one in found]
+            values = [one.to_json() for one in fingerprints]
             text = json.dumps(values, indent=2, allow_nan=False) + "\n"
             options["json_path"].write_text(text, encoding="utf-8")
     except (UsageError, OSError) as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
-    for one in found:
+    for one in fingerprints:
         console.print(sheet(one))
-    sys.exit(int(any(one.contradicted for one in found)))
+    sys.exit(int(any(one.contradicted for one in fingerprints)))
 
 
 def _measured(target: str | None, options: dict[str, Any]) -> list[Fingerprint]:

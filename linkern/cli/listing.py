@@ -1,4 +1,4 @@
-"""``linkern list``: what can be judged, and by which laws."""
+"""``linkern list``: operators and checks."""
 
 import click
 from rich.console import Console
@@ -11,7 +11,7 @@ __all__ = ["list_"]
 
 
 def _described(operator: Operator) -> str:
-    """Return the equation of an operator, and what it is called with."""
+    """Return the equation, scale and inputs of an operator."""
     if operator.family is None:
         return operator.summary
     scale = f"; scale {operator.scale}" if operator.has_scale else ""

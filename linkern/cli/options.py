@@ -1,4 +1,4 @@
-"""Options that several commands share: what the target is, and what it declares."""
+"""Options shared by several commands: the target and its declarations."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ __all__ = [
     "EXIT_USAGE",
     "contract_of",
     "file_option",
-    "in_a_folder",
+    "in_existing_folder",
     "keywords_of",
-    "of_target",
+    "target_options",
 ]
 
 EXIT_USAGE = 2
 
 
-def in_a_folder(
+def in_existing_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuse a file that could not be written before the run, not after it."""
+    """Refuse a file in a missing folder before the run, not after it."""
     if path is not None and not path.absolute().parent.is_dir():
         msg = f"there is no folder {path.absolute().parent}."
         raise click.BadParameter(msg, context, parameter)
@@ -40,13 +40,13 @@ def file_option(flag: str, text: str) -> Callable[..., Any]:
         f"{flag.removeprefix('--')}_path",
         type=click.Path(path_type=Path, dir_okay=False, writable=True),
         metavar="FILE",
-        callback=in_a_folder,
+        callback=in_existing_folder,
         help=text,
     )
 
 
-def of_target(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a target is and how it is called."""
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a target: name, operator, contract, arrays and limits."""
     options = (
         click.argument("target", required=False),
         click.option("--op", help="Operator that it claims to be (`linkern list`)."),
@@ -98,7 +98,7 @@ def of_target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def contract_of(options: dict[str, Any]) -> Contract:
-    """Return what was declared: in a file, and on the command line over it."""
+    """Return the contract: declarations of the file, then of the command line."""
     declared: dict[str, Any] = {}
     if options["contract"] is not None:
         declared.update(Contract.from_file(options["contract"]))

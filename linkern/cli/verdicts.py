@@ -1,4 +1,4 @@
-"""``linkern verify``: judge one target, or all that are known."""
+"""``linkern verify``: judge one target, or the whole catalogue."""
 
 import sys
 from pathlib import Path
@@ -14,9 +14,9 @@ from linkern.cli.options import (
     EXIT_USAGE,
     contract_of,
     file_option,
-    in_a_folder,
+    in_existing_folder,
     keywords_of,
-    of_target,
+    target_options,
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
 from linkern.testing.report import bundle, terminal
@@ -36,7 +36,7 @@ CRASH_FOLDER = Path("linkern-repro")
 
 
 @click.command()
-@of_target
+@target_options
 @click.option(
     "--profile", default="default", show_default=True, help="/".join(PROFILES)
 )
@@ -61,7 +61,7 @@ CRASH_FOLDER = Path("linkern-repro")
     "bundle_path",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    callback=in_a_folder,
+    callback=in_existing_folder,
     help="Write all of that, contract and waivers to a folder that can be sent.",
 )
 def verify(target: str | None, **options: Any) -> None:
@@ -76,22 +76,22 @@ def verify(target: str | None, **options: Any) -> None:
     console = terminal.wide_enough(Console())
     try:
         plans = _plans(target, options)
-        _trust_the_referee(options["seed"])
-        found = [_judge(console, plan, options, len(plans) > 1) for plan in plans]
+        _run_canaries(options["seed"])
+        verdicts = [_judge(console, plan, options, len(plans) > 1) for plan in plans]
         if options["json_path"] is not None:
-            write_json(found, options["json_path"])
+            write_json(verdicts, options["json_path"])
     except (UsageError, OSError) as error:
         # OSError: a report or reproducer that cannot be written; verdicts are printed.
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
-    if len(found) > 1:
-        console.print(_overview(plans, found))
-    codes = {report.exit_code for report in found}
+    if len(verdicts) > 1:
+        console.print(_overview(plans, verdicts))
+    codes = {report.exit_code for report in verdicts}
     sys.exit(next((code for code in (1, 3) if code in codes), 0))
 
 
 def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
-    """Return what is to be judged."""
+    """Return the plans of the named target, or of the whole catalogue."""
     shared = {
         "profile": options["profile"],
         "seed": options["seed"],
@@ -151,8 +151,8 @@ def _plan_of(entry: Entry, shared: dict[str, Any]) -> Plan:
     )
 
 
-def _trust_the_referee(seed: int) -> None:
-    """Withhold every verdict if planted defects go unnoticed."""
+def _run_canaries(seed: int) -> None:
+    """Exit without a verdict if a planted defect goes unnoticed."""
     wrong = canaries.failures(seed)
     if wrong:
         click.echo(f"linkern: no verdict, {'; '.join(wrong)}.", err=True)
@@ -162,7 +162,7 @@ def _trust_the_referee(seed: int) -> None:
 def _judge(
     console: Console, plan: Plan, options: dict[str, Any], one_of_many: bool
 ) -> Report:
-    """Run one plan under a progress bar, print its report and write what was asked."""
+    """Run one plan under a progress bar, print its report and write its files."""
     report = report_of(plan)
     json_path = None if one_of_many else options["json_path"]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -194,9 +194,11 @@ def _write(
         example = result.counterexample
         folder = options["repro"]
         if folder is None and example is not None and example.died:
-            folder = CRASH_FOLDER  # what killed a process must not be lost
+            folder = CRASH_FOLDER  # so that the input of a crash is never lost
         if folder is not None and example is not None:
-            console.print(f"wrote {reproduce.write(plan, result, example, folder)}")
+            script = reproduce.write(plan, result, example, folder)
+            for path in (script, script.with_suffix(".npz")):
+                console.print(f"wrote {path}")
     if options["html_path"] is not None:
         write_html(plan, report, options["html_path"])
         console.print(f"wrote {options['html_path']}")
@@ -205,11 +207,11 @@ def _write(
         console.print(f"wrote {options['bundle_path']}")
 
 
-def _overview(plans: list[Plan], found: list[Report]) -> Table:
+def _overview(plans: list[Plan], reports: list[Report]) -> Table:
     table = Table(title="verdicts", title_justify="left")
     for name in ("target", "op", "library", "options", "verdict", "checks"):
         table.add_column(name, overflow="fold", no_wrap=name == "verdict")
-    for plan, report in zip(plans, found, strict=True):
+    for plan, report in zip(plans, reports, strict=True):
         words = ", ".join(f"{k}={v}" for k, v in plan.options.items() if v is not None)
         row = (plan.target, plan.op, plan.framework, words)
         table.add_row(*row, *terminal.summary_row(report))

@@ -1,4 +1,4 @@
-"""The ways in which judging can end early, and what each says about whom."""
+"""Exceptions that end a run or a check early."""
 
 __all__ = ["DoesNotApply", "TargetDied", "TargetRaised", "UsageError"]
 
@@ -12,9 +12,9 @@ class TargetRaised(Exception):  # noqa: N818 -- it names what happened, no error
 
 
 class DoesNotApply(BaseException):
-    """A law that the target turns out to have nothing to do with, and why.
+    """A law does not apply to the target; the message says why.
 
-    Like `TargetDied`, it is not for Hypothesis to repeat.
+    Like `TargetDied`, it passes through Hypothesis, which must not repeat it.
     """
 
 

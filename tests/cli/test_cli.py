@@ -21,7 +21,7 @@ KERNELS = Path(__file__).parents[1] / "testing" / "targets.py"
 def trusted(request, monkeypatch):
     """Spare most tests the canaries, which run at the start of every command."""
     if "exits_with_4" not in request.node.name:
-        monkeypatch.setattr(verdicts, "_trust_the_referee", lambda seed: None)
+        monkeypatch.setattr(verdicts, "_run_canaries", lambda seed: None)
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +81,10 @@ def test_a_faulty_kernel_exits_with_1_and_can_be_reproduced(tmp_path):
     for word in ("smallest", "got", "exact", "bound", "again", "linkern verify"):
         assert word in result.output
     script = tmp_path / "loses_last_key-value_on_integers.py"
+    unwrapped = "".join(result.output.split())
+    written = {script, script.with_suffix(".npz")}
+    assert set(tmp_path.iterdir()) == written
+    assert all(f"wrote{path}" in unwrapped for path in written)
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False
     )
@@ -264,7 +268,7 @@ def test_nothing_concluded_exits_with_3():
 
 
 def test_a_blind_referee_exits_with_4(monkeypatch):
-    monkeypatch.setattr(assertions.Trial, "_judge", lambda *args: None)
+    monkeypatch.setattr(assertions.CheckedTarget, "_judge", lambda *args: None)
     result = run()
     assert result.exit_code == 4
     assert "did not catch the planted defect" in result.output

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from linkern.testing.target.frameworks import numpy_dtype
 
 from linkern.oracle import Bounded
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.frameworks import numpy_dtype
 
 RECORD = Path(__file__).with_name("corpus.npz")
 SIZE = 480

@@ -34,12 +34,12 @@ class Panel:
     def each(self, law):
         """The law, of every target in turn; it applies to all of them or to none."""
 
-        def of_each(trial, problem):
+        def of_each(checked, problem):
             reasons = []
             for name, target in self.targets.items():
                 self.called = target
                 try:
-                    law(trial, problem)
+                    law(checked, problem)
                 except DoesNotApply as reason:
                     reasons.append(reason)
                 except Violation as violation:

@@ -1,4 +1,4 @@
-"""Comparing what came back with what a correct kernel can return."""
+"""Compare the replies of a target with the results of a correct kernel."""
 
 from typing import Any
 
@@ -13,32 +13,32 @@ from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, Reply
 
-__all__ = ["Trial", "well_formed"]
+__all__ = ["CheckedTarget", "well_formed"]
 
 Real = NDArray[np.float64]
 
 
-class Trial:
-    """One check of one target: calls it, and judges what comes back.
+class CheckedTarget:
+    """A target whose replies one check compares with bounds.
 
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded target.
     tally : Tally
-        Where examples are counted.
+        Counts examples, calls and comparisons.
     """
 
     def __init__(self, target: Target, tally: Tally) -> None:
         self._target = target
         self._tally = tally
 
-    def observe(self, problem: Problem, **of_call: Any) -> Reply:
-        """Call the target and return all that was observed, well-formed or not.
+    def observe(self, problem: Problem, **options: Any) -> Reply:
+        """Call the target and return its reply, well-formed or not.
 
-        `of_call` are fields of `Call` besides the inputs.
+        `options` are fields of `Call` other than the inputs.
         """
-        call = Call(problem.inputs, **of_call)
+        call = Call(problem.inputs, **options)
         self._tally.problem = problem
         self._tally.asked += 1
         self._tally.calls.append(call)
@@ -57,7 +57,7 @@ class Trial:
         return well_formed(reply, problem)
 
     def split(self, problem: Problem, cuts: Any) -> Reply:
-        """Call the target span by span, handing over its state."""
+        """Call the target segment by segment, handing over its state."""
         reply = self.observe(problem, cuts=tuple(cuts), wants_state=True)
         well_formed(reply, problem)
         if not reply.state_kind:
@@ -84,26 +84,26 @@ class Trial:
                 raise Violation(message, problem)
             raise DoesNotApply(reason)
         names, gradients = tuple(problem.inputs), list(reply.gradients)
-        found = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
-        for i, (name, gradient, dtype) in enumerate(found):
-            due = problem.inputs[name]
+        replies = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
+        for i, (name, gradient, dtype) in enumerate(replies):
+            x = problem.inputs[name]
             if not dtype:
                 if problem.solve_gradients()[name].output.any():
                     message = f"no gradient reaches the {name}"
                     raise Violation(message, problem)
-                gradients[i] = np.zeros(due.shape)  # none is right where it is zero
+                gradients[i] = np.zeros(x.shape)  # none is right where it is zero
                 continue
-            if gradient.shape != due.shape or dtype != problem.scope.dtype:
+            if gradient.shape != x.shape or dtype != problem.scope.dtype:
                 message = (
                     f"the gradient of the {name} is {dtype} {gradient.shape}, it must "
-                    f"be {problem.scope.dtype} {due.shape} as the {name} is"
+                    f"be {problem.scope.dtype} {x.shape} as the {name} is"
                 )
                 raise Violation(message, problem)
         wide = (gradient.astype(np.float64) for gradient in gradients)
         return dict(zip(names, wide, strict=True))
 
     def refuses(self, problem: Problem) -> bool:
-        """Whether the target raises an exception."""
+        """Return True if the target raises an exception."""
         try:
             self.observe(problem)
         except Violation:
@@ -118,12 +118,12 @@ class Trial:
         message: str,
         stored: str | None = None,
     ) -> None:
-        """Require ``got`` to be a rounding of something within the bound.
+        """Require ``got`` to be the rounding of a number within the bound.
 
         A correct kernel holds a number within ``bound`` of the exact one and rounds it
         to the output dtype. Rounding is monotonic, so its result lies between the
         roundings of the two ends: no further allowance for the output is needed.
-        What is no output is rounded to the dtype in which it is `stored`.
+        States and gradients are rounded to the dtype in which they are `stored`.
         """
         dtype = stored or problem.scope.output_dtype
         low, high = _interval(expected.output, expected.bound, dtype)
@@ -152,10 +152,10 @@ class Trial:
         self.require_close(one, other, high - low, problem, message)
 
     def is_right(self, problem: Problem) -> bool:
-        """Whether a plain call gives an output within the bound; nothing is recorded.
+        """Return True if a plain call gives an output within the bound; record nothing.
 
-        If it does not, there is no use in asking for more: other checks say what is
-        wrong, and this one would only say it again in words that mislead.
+        If a plain call already fails, checks of memory and states are not judged: they
+        would only repeat that failure.
         """
         got = self.run(problem)
         expected, dtype = problem.solve(), problem.scope.output_dtype
@@ -216,7 +216,7 @@ class Trial:
 
 
 def well_formed(reply: Reply, problem: Problem) -> Real:
-    """Return the output of a reply in float64, if its type, shape and dtype are due."""
+    """Return the output of a reply in float64; require type, shape and dtype."""
     if reply.output is None:
         message = f"the target returned {reply.kind}, not an array of its library"
         raise Violation(message, problem)
@@ -225,18 +225,21 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             f"the output has shape {reply.shape}, it must have {reply.expected_shape}"
         )
         raise Violation(message, problem)
-    due = problem.scope.output_dtype
-    if reply.dtype != due:
-        whose = "of the query" if due == problem.scope.dtype else "that is declared"
+    required = problem.scope.output_dtype
+    if reply.dtype != required:
+        whose = (
+            "of the query" if required == problem.scope.dtype else "that is declared"
+        )
         message = (
-            f"the output has dtype {reply.dtype}, it must have the dtype {whose}, {due}"
+            f"the output has dtype {reply.dtype}, it must have the dtype {whose}, "
+            f"{required}"
         )
         raise Violation(message, problem)
     return reply.output.astype(np.float64)
 
 
 def _state_of(problem: Problem) -> str:
-    """Return what a state must be, in words."""
+    """Return the required form of a state, in words."""
     named = ("a memory", "with a normalizer")
     shapes = (
         ", ".join(("B", "H", *(axis.upper() for axis in axes)))

@@ -1,8 +1,8 @@
-"""Laws of the call itself: what it returns, leaves alone, and leaves behind."""
+"""Laws of the call itself: shape, dtype, determinism, side effects, validation."""
 
 import numpy as np
 
-from linkern.testing.checks.assertions import Trial, well_formed
+from linkern.testing.checks.assertions import CheckedTarget, well_formed
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     check,
@@ -32,9 +32,9 @@ __all__ = [
     problems=draws.real_problems,
     share=0.5,
 )
-def shape_and_dtype(trial: Trial, problem: Problem) -> None:
+def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs."""
-    trial.run(problem)
+    target.run(problem)
 
 
 @check(
@@ -43,19 +43,19 @@ def shape_and_dtype(trial: Trial, problem: Problem) -> None:
     in_outputs=False,
     share=0.7,
 )
-def determinism(trial: Trial, problem: Problem) -> None:
+def determinism(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: races, uninitialised memory, state kept or replayed between calls."""
-    first = trial.run(problem)
-    again = trial.run(problem)
+    first = target.run(problem)
+    again = target.run(problem)
     message = "two calls with the same inputs gave different outputs"
-    trial.require_same(again, first, problem, message)
+    target.require_same(again, first, problem, message)
     # New contents at the same addresses: the buffers of the inputs are reused.
-    other = trial.run(problem.with_inputs(value=(problem.value * -2)))
+    other = target.run(problem.with_inputs(value=(problem.value * -2)))
     if first.any() and np.array_equal(other, first):
         message = "a call with new values returned the outputs of the old ones"
         raise Violation(message, problem)
     message = "a call with other values in between changed the output"
-    trial.require_same(trial.run(problem), first, problem, message)
+    target.require_same(target.run(problem), first, problem, message)
 
 
 @check(
@@ -67,9 +67,9 @@ def determinism(trial: Trial, problem: Problem) -> None:
     share=0.3,
     in_outputs=False,
 )
-def freshness(trial: Trial, problem: Problem) -> None:
+def freshness(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: one output buffer for all calls, results kept by pointer or shape."""
-    trial.run(problem)
+    target.run(problem)
     name = problem.knobs["inputs"]
     # The last token alone is another: a kernel that compares the first few will not do.
     x = problem.inputs[name].copy()
@@ -81,7 +81,7 @@ def freshness(trial: Trial, problem: Problem) -> None:
     else:
         x[last] = x[last] * 3 - 1
     changed = problem.with_inputs(**{name: x})
-    reply = trial.observe(changed)
+    reply = target.observe(changed)
     if reply.overwritten:
         message = "the call changed the output that the call before it had returned"
         raise Violation(message, problem)
@@ -89,8 +89,8 @@ def freshness(trial: Trial, problem: Problem) -> None:
         return  # arrays cannot change in place
     message = f"the output does not follow a change of the {name} in place"
     output = well_formed(reply, changed)
-    elsewhere = well_formed(trial.observe(changed, memory="offset"), changed)
-    trial.require_agreement(output, elsewhere, changed.solve(), changed, message)
+    elsewhere = well_formed(target.observe(changed, memory="offset"), changed)
+    target.require_agreement(output, elsewhere, changed.solve(), changed, message)
 
 
 @check(
@@ -99,13 +99,13 @@ def freshness(trial: Trial, problem: Problem) -> None:
     share=0.5,
     in_outputs=False,
 )
-def inputs_untouched(trial: Trial, problem: Problem) -> None:
+def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: feature maps applied in place, outputs written into inputs or states."""
     scope = problem.scope
-    whole = trial.observe(problem)
+    whole = target.observe(problem)
     replies = [whole]
     if scope.interface.takes_state:
-        replies.append(trial.observe(problem, cuts=problem.knobs["cuts"]))
+        replies.append(target.observe(problem, cuts=problem.knobs["cuts"]))
     for reply in replies:
         undeclared = set(reply.changed) - set(scope.contract.mutates)
         if undeclared:
@@ -123,10 +123,10 @@ def inputs_untouched(trial: Trial, problem: Problem) -> None:
     share=0.1,
     in_outputs=False,
 )
-def leaves_no_trace(trial: Trial, problem: Problem) -> None:
+def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: seeded generators, flushed subnormals, forks, changed defaults."""
     for _ in range(2):  # a forked copy shows at the next call
-        traces = trial.observe(problem).traces
+        traces = target.observe(problem).traces
         if traces:
             message = f"the call changed {' and '.join(traces)}"
             raise Violation(message, problem)
@@ -139,13 +139,13 @@ def leaves_no_trace(trial: Trial, problem: Problem) -> None:
     share=0.16,
     in_outputs=False,
 )
-def thread_safety(trial: Trial, problem: Problem) -> None:
+def thread_safety(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: scratch memory shared between calls."""
-    reply = trial.observe(problem, threads=2)
+    reply = target.observe(problem, threads=2)
     alone = well_formed(reply, problem)
     message = "a call from another thread at the same time changed the output"
     for output in reply.other_outputs:
-        trial.require_same(output.astype(np.float64), alone, problem, message)
+        target.require_same(output.astype(np.float64), alone, problem, message)
 
 
 @check(
@@ -154,15 +154,15 @@ def thread_safety(trial: Trial, problem: Problem) -> None:
     unsupported=no_short_lengths,
     share=0.5,
 )
-def short_sequences(trial: Trial, problem: Problem) -> None:
+def short_sequences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: empty grids, reshapes of nothing, a first row that misses itself."""
-    output = trial.run(problem)
+    output = target.run(problem)
     message = "the output of a short sequence is wrong"
-    trial.require_within(output, problem.solve(), problem, message)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 def _misfits(scope: Scope) -> tuple[str, ...]:
-    """Return what can be wrong with the shape of an input."""
+    """Return the wrong shapes that inputs can be given."""
     names = [x.name for x in scope.operator.inputs if x.per_token and x.name != "query"]
     channels = [f"{n} channels" for n in names if n == "key"]
     return (*channels, *(f"{n} tokens" for n in names), "all heads")
@@ -178,7 +178,7 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
     share=0.3,
     in_outputs=False,
 )
-def bad_input(trial: Trial, problem: Problem) -> None:
+def bad_input(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: missing validation, silent broadcasting."""
     what = problem.knobs["misfit"]
     name, _, wrong = what.partition(" ")
@@ -193,6 +193,6 @@ def bad_input(trial: Trial, problem: Problem) -> None:
         x = np.take(x, range(x.shape[axis] - 1), axis)
     else:
         x = np.concatenate([x, x, x], axis=1)
-    if not trial.refuses(problem.with_inputs(**{name: x})):
+    if not target.refuses(problem.with_inputs(**{name: x})):
         message = f"it accepted a misfit of {what} in silence"
         raise Violation(message, problem)

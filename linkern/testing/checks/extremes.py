@@ -1,8 +1,8 @@
-"""Laws at the ends: the largest and smallest numbers, and those that are none."""
+"""Laws of the largest and smallest numbers, of NaN and of infinity."""
 
 import numpy as np
 
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     check,
@@ -23,19 +23,19 @@ __all__ = ["nan_policy", "ranges"]
     problems=draws.extreme_problems,
     share=0.3,
 )
-def ranges(trial: Trial, problem: Problem) -> None:
+def ranges(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: overflow to silent zeros or NaN, underflow, epsilons, thresholds."""
-    output = trial.run(problem)
+    output = target.run(problem)
     if problem.scope.operator.family:
         message = "the output at the ends of the range is wrong"
-        trial.require_within(output, problem.solve(), problem, message)
+        target.require_within(output, problem.solve(), problem, message)
         return
     shared = problem.scope.contract.eps == 0 and problem.scope.contract.normalize
     if shared:
-        require_in_range(trial, output, problem)
+        require_in_range(target, output, problem)
     if "tiny" not in problem.kind or not shared:
         message = "the output at the ends of the range is wrong"
-        trial.require_within(output, problem.solve(), problem, message)
+        target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
@@ -48,7 +48,7 @@ def ranges(trial: Trial, problem: Problem) -> None:
     unsupported=first_of(no_nan_policy, not_linear_in_values),
     share=0.3,
 )
-def nan_policy(trial: Trial, problem: Problem) -> None:
+def nan_policy(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: `nan_to_num`, clipping, swallowed overflow, masks by multiplication."""
     causal = problem.scope.operator.causal
     token = min(problem.knobs["cut"], problem.shape.keys - 1)
@@ -57,7 +57,7 @@ def nan_policy(trial: Trial, problem: Problem) -> None:
     value = problem.value.copy()
     value[..., token, channel] = problem.knobs["poison"]
     poisoned = problem.with_inputs(value=value)
-    output = trial.run(poisoned)
+    output = target.run(poisoned)
     after = output[..., token if causal else 0 :, channel]
     if np.isfinite(after).any():
         message = f"{poison} became finite"

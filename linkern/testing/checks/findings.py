@@ -1,4 +1,4 @@
-"""What a check finds: a law that is broken, and what it has seen so far."""
+"""Violations of laws, and the record of a check."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,19 +15,19 @@ Real = NDArray[np.float64]
 
 
 class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an error
-    """A law that the target broke, and where.
+    """A broken law: the input and the first wrong entry.
 
     Parameters
     ----------
     message : str
-        What was observed, in one sentence.
+        The observation, in one sentence.
     problem : Problem
         The input.
     index : tuple of int, optional
         First wrong entry of the output, in ``(B, H, T, V)``.
     got, exact, bound, ratio : float, optional
-        The entry, what is exact there, what a correct kernel may be off by, and the
-        error as a multiple of that.
+        The entry, the exact entry, the error bound of a correct kernel, and the error
+        as a multiple of the bound.
     errors : tuple of tuple of float, optional
         Error as a multiple of the bound, ``(T, V)``, in the head of that entry.
     allowed : tuple of float, optional
@@ -62,7 +62,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
 
 @dataclass
 class Tally:
-    """What a check has seen so far.
+    """Counts, errors and calls of a check so far.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Tally:
     worst_ratio : float or None
         Largest error as a multiple of its bound.
     exact : bool
-        Whether sums of integers came out exactly, wherever they can.
+        True if sums of integers were exact wherever they can be.
     curve : tuple of float
         The largest error by position, in the comparison with the largest of all.
     ratios : list of float
@@ -80,7 +80,7 @@ class Tally:
     problem : Problem or None
         The problem most recently passed to the target.
     calls, outputs : list
-        The calls made for the example at hand, and what they returned.
+        The calls made for the current example, and their outputs.
     """
 
     examples: int = 0
@@ -102,11 +102,11 @@ class Tally:
         self.outputs.clear()
 
     def snapshot(self) -> "Tally":
-        """Return a copy of the calls of the example at hand."""
+        """Return a copy of the calls of the current example."""
         return Tally(calls=[*self.calls], outputs=[*self.outputs], problem=self.problem)
 
     def restore(self, other: "Tally") -> None:
-        """Take the calls of another example for those at hand."""
+        """Replace the calls of the current example by those of another."""
         self.calls, self.outputs = other.calls, other.outputs
         self.problem = other.problem
 

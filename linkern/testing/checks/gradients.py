@@ -1,9 +1,9 @@
-"""Laws of the gradients: their values, their structure, and what the outputs say."""
+"""Laws of the gradients: values, structure, agreement with finite differences."""
 
 import numpy as np
 
 from linkern.oracle import Bounded, unit_roundoff
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.registry import (
     check,
     first_of,
@@ -28,19 +28,19 @@ __all__ = [
 
 
 def _require_gradients(
-    trial: Trial,
+    target: CheckedTarget,
     problem: Problem,
     message: str,
     *,
     cuts: tuple[int, ...] = (),
     confidence: float | None = None,
 ) -> None:
-    found = trial.gradients(problem, cuts)
+    gradients = target.gradients(problem, cuts)
     expected = problem.solve_gradients(confidence=confidence)
-    for name, got in found.items():
-        due = expected[name]
-        what = message.format(name=name)
-        trial.require_within(got, due, problem, what, problem.scope.dtype)
+    for name, got in gradients.items():
+        bounded = expected[name]
+        text = message.format(name=name)
+        target.require_within(got, bounded, problem, text, problem.scope.dtype)
 
 
 @check(
@@ -51,9 +51,9 @@ def _require_gradients(
     in_outputs=False,
     share=0.8,
 )
-def gradient_value(trial: Trial, problem: Problem) -> None:
+def gradient_value(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: a missing path through the normalizer, lost queries, narrow stages."""
-    _require_gradients(trial, problem, "the gradient of the {name} is wrong")
+    _require_gradients(target, problem, "the gradient of the {name} is wrong")
 
 
 @check(
@@ -63,10 +63,10 @@ def gradient_value(trial: Trial, problem: Problem) -> None:
     share=0.4,
     in_outputs=False,
 )
-def gradient_on_random_reals(trial: Trial, problem: Problem) -> None:
+def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: outputs saved in less than declared, narrow sums over queries."""
     message = "the error of the gradient of the {name} is larger than rounding makes it"
-    _require_gradients(trial, problem, message, confidence=CONFIDENCE)
+    _require_gradients(target, problem, message, confidence=CONFIDENCE)
 
 
 @check(
@@ -77,26 +77,28 @@ def gradient_on_random_reals(trial: Trial, problem: Problem) -> None:
     share=0.3,
     in_outputs=False,
 )
-def gradient_identities(trial: Trial, problem: Problem) -> None:
+def gradient_identities(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: the path through the normalizer, epsilons; needs no reference."""
-    found = trial.gradients(problem)
+    gradients = target.gradients(problem)
     expected = problem.solve_gradients()
     scope = problem.scope
     stored = unit_roundoff(scope.dtype)
     of_keys: tuple[int, ...] = (-2, -1)
-    for name, feature_map, got, due, axes in (
-        ("query", scope.query_map, found["query"], expected["query"], (-1,)),
-        ("key", scope.key_map, found["key"], expected["key"], of_keys),
+    for name, feature_map, got, bounded, axes in (
+        ("query", scope.query_map, gradients["query"], expected["query"], (-1,)),
+        ("key", scope.key_map, gradients["key"], expected["key"], of_keys),
     ):
         assert feature_map.tangent is not None
         direction = feature_map.tangent(getattr(problem, name).astype(np.float64))
         along = (direction * got).sum(axis=axes, keepdims=True)
         # Where the derivative is not defined, nothing is known of the sum either.
-        allowed = abs(direction) * (due.bound + stored * (abs(due.output) + due.bound))
+        allowed = abs(direction) * (
+            bounded.bound + stored * (abs(bounded.output) + bounded.bound)
+        )
         bound = np.where(direction == 0, 0.0, allowed).sum(axis=axes, keepdims=True)
         message = f"the gradient of the {name} has a part that scales its features"
         exact = Bounded(np.zeros_like(along), bound)
-        trial.require_within(along, exact, problem, message, "float64")
+        target.require_within(along, exact, problem, message, "float64")
 
 
 @check(
@@ -106,16 +108,16 @@ def gradient_identities(trial: Trial, problem: Problem) -> None:
     share=0.4,
     in_outputs=False,
 )
-def gradient_of_state(trial: Trial, problem: Problem) -> None:
+def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients of initial and final states missing, half missing or wrong."""
     cuts = problem.knobs["cuts"]
     if not cuts:
         return
-    trial.split(problem, cuts)
+    target.split(problem, cuts)
     message = (
         f"the gradient of the {{name}}, cut at {', '.join(map(str, cuts))}, is wrong"
     )
-    _require_gradients(trial, problem, message, cuts=cuts)
+    _require_gradients(target, problem, message, cuts=cuts)
 
 
 @check(
@@ -129,22 +131,22 @@ def gradient_of_state(trial: Trial, problem: Problem) -> None:
     share=0.3,
     in_outputs=False,
 )
-def finite_differences(trial: Trial, problem: Problem) -> None:
+def finite_differences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients of another function than the one that is computed."""
     name = problem.knobs["inputs"]
     x = problem.inputs[name]
     rng = np.random.default_rng(problem.length)
     direction = rng.choice([-1.0, 1.0], x.shape)
-    found = trial.gradients(problem)[name]
+    gradient = target.gradients(problem)[name]
     assert problem.cotangent is not None
-    slope = float((found * direction).sum())
+    slope = float((gradient * direction).sum())
 
     # Central differences at two steps: their difference is three times the error of the
     # better one, to leading order, and so a safe estimate of it.
     quotients, noise = [], 0.0
     for h in (2.0**-12, 2.0**-13):
         ends = [problem.with_inputs(**{name: x + s * h * direction}) for s in (1, -1)]
-        up, down = (float((problem.cotangent * trial.run(end)).sum()) for end in ends)
+        up, down = (float((problem.cotangent * target.run(end)).sum()) for end in ends)
         quotients.append((up - down) / (2 * h))
         noise = max(
             noise,
@@ -154,4 +156,4 @@ def finite_differences(trial: Trial, problem: Problem) -> None:
     bound = abs(quotients[0] - quotients[1]) + noise
     message = f"the gradient of the {name} is not the slope of the output"
     exact = Bounded(np.asarray([quotients[1]]), np.asarray([bound]))
-    trial.require_within(np.asarray([slope]), exact, problem, message, "float64")
+    target.require_within(np.asarray([slope]), exact, problem, message, "float64")

@@ -1,6 +1,6 @@
-"""Laws of memory: how inputs lie in it, and what lies around them, must not matter."""
+"""Laws of memory layout: strides and surroundings of inputs must not matter."""
 
-from linkern.testing.checks.assertions import Trial, well_formed
+from linkern.testing.checks.assertions import CheckedTarget, well_formed
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.order import integers_or_reals
 from linkern.testing.checks.registry import check, no_styles, not_any_strides
@@ -10,8 +10,8 @@ from linkern.testing.problems.problem import Problem
 
 __all__ = ["broadcast_inputs", "nothing_leaks_from_padding", "strides"]
 
-# Where numbers lie does not depend on how large they are: take those whose results are
-# known best, under gates under which every bound is proved.
+# The layout does not depend on the numbers: take those with the sharpest bounds, under
+# gates for which every bound is proved.
 _KINDS = draws.RANDOM_KINDS
 # Contiguous as they are; their surroundings are not.
 _GUARDED = ("offset",)
@@ -21,17 +21,17 @@ def _strided(scope: Scope) -> tuple[str, ...]:
     return tuple(s for s in scope.styles if s not in ("broadcast", *_GUARDED)) or ("",)
 
 
-def _require_right(trial: Trial, problem: Problem, style: str) -> None:
-    if not trial.is_right(problem):
+def _require_right(target: CheckedTarget, problem: Problem, style: str) -> None:
+    if not target.is_right(problem):
         return
-    reply = trial.observe(problem, memory=style)
+    reply = target.observe(problem, memory=style)
     disturbed = [name for name in reply.changed if name.startswith("the memory")]
     if disturbed:
         message = f"the call wrote to {disturbed[0]}, which is not its own"
         raise Violation(message, problem)
     output = well_formed(reply, problem)
     message = f"the output is wrong if inputs are {style} in memory"
-    trial.require_within(output, problem.solve(), problem, message)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
@@ -43,9 +43,9 @@ def _require_right(trial: Trial, problem: Problem, style: str) -> None:
     unsupported=not_any_strides,
     share=0.4,
 )
-def strides(trial: Trial, problem: Problem) -> None:
+def strides(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: kernels that take their inputs for contiguous."""
-    _require_right(trial, problem, problem.knobs["memory"])
+    _require_right(target, problem, problem.knobs["memory"])
 
 
 @check(
@@ -56,9 +56,9 @@ def strides(trial: Trial, problem: Problem) -> None:
     unsupported=not_any_strides,
     share=0.1,
 )
-def broadcast_inputs(trial: Trial, problem: Problem) -> None:
+def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: expanded tensors read as if they were full."""
-    _require_right(trial, problem, "broadcast")
+    _require_right(target, problem, "broadcast")
 
 
 @check(
@@ -67,8 +67,8 @@ def broadcast_inputs(trial: Trial, problem: Problem) -> None:
     unsupported=no_styles,
     share=0.3,
 )
-def nothing_leaks_from_padding(trial: Trial, problem: Problem) -> None:
+def nothing_leaks_from_padding(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: loads past the end masked by multiplication, stores past the end."""
-    _require_right(trial, problem, "offset")
+    _require_right(target, problem, "offset")
     if problem.scope.contract.strides == "any":
-        _require_right(trial, problem, "padded")
+        _require_right(target, problem, "padded")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.registry import (
     check,
     no_chunk_size,
@@ -35,7 +35,7 @@ __all__ = [
 def integers_or_reals(
     scope: Scope, least: int = 1, kinds: tuple[str, ...] = draws.REAL_KINDS
 ) -> st.SearchStrategy[Problem]:
-    """Both kinds of problems, if the feature map allows for both."""
+    """Return problems of integers and of reals, or of reals alone."""
     reals = draws.real_problems(scope, least=least, kinds=kinds)
     if draws.no_integers(scope):
         return reals
@@ -48,10 +48,10 @@ def integers_or_reals(
     unsupported=not_causal,
     share=0.8,
 )
-def causality(trial: Trial, problem: Problem) -> None:
+def causality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: leaking masks, normalizers over the whole sequence, global maxima."""
     cut = min(problem.knobs["cut"], problem.length - 1)
-    past = trial.run(problem)[..., :cut, :]
+    past = target.run(problem)[..., :cut, :]
     changed = {}
     for name in problem.inputs:
         axis = problem.scope.operator.input(name).token_axis
@@ -62,9 +62,9 @@ def causality(trial: Trial, problem: Problem) -> None:
             # Other finite numbers: reversed along the channels, doubled and shifted.
             future = altered(problem, name, later)
             changed[name] = np.concatenate([before, future], axis=axis)
-    after = trial.run(problem.with_inputs(**changed))[..., :cut, :]
+    after = target.run(problem.with_inputs(**changed))[..., :cut, :]
     message = f"changing tokens from {cut} on changed an earlier output"
-    trial.require_same(after, past, problem, message)
+    target.require_same(after, past, problem, message)
 
 
 @check(
@@ -73,18 +73,18 @@ def causality(trial: Trial, problem: Problem) -> None:
     unsupported=not_causal,
     share=0.7,
 )
-def prefix(trial: Trial, problem: Problem) -> None:
+def prefix(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: tails, and whatever else depends on the length of the sequence."""
     contract = problem.scope.contract
     step = contract.length_multiple_of
     cut = min(problem.knobs["cut"], problem.length) // step * step
     if cut < max(contract.min_length, 1):
         return
-    whole = trial.run(problem)[..., :cut, :]
+    whole = target.run(problem)[..., :cut, :]
     expected = problem.solve().rows(0, cut)
-    alone = trial.run(problem.prefix(cut))
+    alone = target.run(problem.prefix(cut))
     message = f"the first {cut} outputs change when later tokens are cut off"
-    trial.require_agreement(alone, whole, expected, problem, message)
+    target.require_agreement(alone, whole, expected, problem, message)
 
 
 @check(
@@ -92,14 +92,14 @@ def prefix(trial: Trial, problem: Problem) -> None:
     problems=integers_or_reals,
     unsupported=no_forms,
 )
-def parallel_equals_recurrent(trial: Trial, problem: Problem) -> None:
+def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: defects of one mode of execution."""
     expected = problem.solve()
-    recurrent = trial.run(problem, form="recurrent")
+    recurrent = target.run(problem, form="recurrent")
     for form in ("parallel", "chunkwise"):
-        other = trial.run(problem, form=form)
+        other = target.run(problem, form=form)
         message = f"the {form} and recurrent forms disagree"
-        trial.require_agreement(other, recurrent, expected, problem, message)
+        target.require_agreement(other, recurrent, expected, problem, message)
 
 
 @check(
@@ -109,14 +109,14 @@ def parallel_equals_recurrent(trial: Trial, problem: Problem) -> None:
     ),
     unsupported=no_chunk_size,
 )
-def chunk_invariance(trial: Trial, problem: Problem) -> None:
+def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: keys lost or doubled at edges, tails shorter than a chunk."""
     size = problem.knobs["chunk_size"]
     form = {"form": "chunkwise"} if "form" in problem.scope.exposes else {}
-    whole = trial.run(problem, chunk_size=max(problem.length, 1), **form)
-    chunked = trial.run(problem, chunk_size=size, **form)
+    whole = target.run(problem, chunk_size=max(problem.length, 1), **form)
+    chunked = target.run(problem, chunk_size=size, **form)
     message = f"chunks of {size} and one chunk disagree"
-    trial.require_agreement(chunked, whole, problem.solve(), problem, message)
+    target.require_agreement(chunked, whole, problem.solve(), problem, message)
 
 
 @check(
@@ -128,10 +128,10 @@ def chunk_invariance(trial: Trial, problem: Problem) -> None:
     unsupported=no_heads,
     share=0.8,
 )
-def heads_independent(trial: Trial, problem: Problem) -> None:
+def heads_independent(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: swapped heads and batches, scratch memory shared between heads."""
     head = problem.knobs["head"] % problem.sizes["g"]
-    before = trial.run(problem)[0, head]
+    before = target.run(problem)[0, head]
     rng = np.random.default_rng(problem.length)
     kind = "mild" if problem.scope.operator.family else "uniform"
     other = real_problem(problem.scope, problem.shape, kind, "uniform", rng)
@@ -140,17 +140,17 @@ def heads_independent(trial: Trial, problem: Problem) -> None:
         changed[name] = other.inputs[name].copy()
         here = _entries_of(problem, name, head)
         changed[name][here] = x[here]
-    after = trial.run(problem.with_inputs(**changed))[0, head]
+    after = target.run(problem.with_inputs(**changed))[0, head]
     message = f"changing other heads changed the output of head {head}"
-    trial.require_same(after, before, problem, message)
+    target.require_same(after, before, problem, message)
 
 
 def _entries_of(problem: Problem, name: str, head: int) -> tuple[int, ...]:
-    """Return where an input has what the first output of a head depends on."""
+    """Return the indices of an input that the first output of a head reads."""
     axes = problem.scope.operator.input(name).axes
-    of_key = head // problem.shape.groups
-    at = {"b": 0, "h": of_key, "g": head}
-    return tuple(at[axis] for axis in axes if axis in at)
+    key_head = head // problem.shape.groups
+    indices = {"b": 0, "h": key_head, "g": head}
+    return tuple(indices[axis] for axis in axes if axis in indices)
 
 
 @check(
@@ -161,10 +161,10 @@ def _entries_of(problem: Problem, name: str, head: int) -> tuple[int, ...]:
     ),
     share=0.4,
 )
-def permutations(trial: Trial, problem: Problem) -> None:
+def permutations(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: swapped channels, features of one tile read for another."""
     rng = np.random.default_rng(problem.length)
-    plain, expected = trial.run(problem), problem.solve()
+    plain, expected = target.run(problem), problem.solve()
     what = problem.knobs["permuted"]
     operator = problem.scope.operator
     if what == "keys" and operator.causal:
@@ -173,17 +173,17 @@ def permutations(trial: Trial, problem: Problem) -> None:
         what = "value channels"
     if what == "value channels":
         by = rng.permutation(problem.shape.value_dim)
-        other = trial.run(_permuted(problem, "v", by))
+        other = target.run(_permuted(problem, "v", by))
         plain, expected = plain[..., by], expected.channels(by)
     elif what == "features":
         by = rng.permutation(problem.shape.key_dim)
-        other = trial.run(_permuted(problem, "k", by))
+        other = target.run(_permuted(problem, "k", by))
     else:
         by = rng.permutation(problem.shape.keys)
         permuted = {n: getattr(problem, n)[..., by, :] for n in ("key", "value")}
-        other = trial.run(problem.with_inputs(**permuted))
+        other = target.run(problem.with_inputs(**permuted))
     message = f"permuting the {what} changed more than the order"
-    trial.require_agreement(other, plain, expected, problem, message)
+    target.require_agreement(other, plain, expected, problem, message)
 
 
 def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
@@ -199,7 +199,7 @@ def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
     unsupported=not_linear_in_values,
     share=0.3,
 )
-def additivity_of_values(trial: Trial, problem: Problem) -> None:
+def additivity_of_values(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: clipping, thresholds and other shortcuts that are not linear."""
     # Halves of every other token: their sum is exact in any dtype.
     mask = np.arange(problem.value.shape[-2])[:, None] % 2 == 0
@@ -209,9 +209,9 @@ def additivity_of_values(trial: Trial, problem: Problem) -> None:
         replace(problem.with_inputs(value=v), exact=problem.exact)
         for v in (first, second)
     ]
-    together = trial.run(problem)
-    total = np.add(*(trial.run(part) for part in parts))
+    together = target.run(problem)
+    total = np.add(*(target.run(part) for part in parts))
     stored = problem.scope.output_dtype
     allowed = [x.solve().once_stored(stored) for x in (problem, *parts)]
     message = "the outputs for two parts of the values do not add up"
-    trial.require_close(total, together, np.sum(allowed, axis=0), problem, message)
+    target.require_close(total, together, np.sum(allowed, axis=0), problem, message)

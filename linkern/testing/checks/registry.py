@@ -1,11 +1,15 @@
-"""The registry of checks: what a check is, and when a law does not apply."""
+"""Registry of checks, and the conditions under which a law applies.
+
+A condition takes a `Scope` and returns None if the law applies, else the reason why it
+does not.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import short_lengths
@@ -13,7 +17,7 @@ from linkern.testing.target.signatures import STATE_NAMES
 
 __all__ = ["CHECKS", "Check", "check"]
 
-Law = Callable[[Trial, Problem], None]
+Law = Callable[[CheckedTarget, Problem], None]
 
 
 def _always(scope: Scope) -> str | None:
@@ -23,7 +27,7 @@ def _always(scope: Scope) -> str | None:
 
 @dataclass(frozen=True)
 class Check:
-    """One law.
+    """A law, its inputs and the condition under which it applies.
 
     Parameters
     ----------
@@ -32,16 +36,16 @@ class Check:
     statement : str
         The law in one line.
     law : callable
-        ``law(trial, problem)``; raises `Violation`.
+        ``law(target, problem)``; raises `Violation`.
     problems : callable
         ``problems(scope)``: a Hypothesis strategy.
     unsupported : callable
-        ``unsupported(scope)``: why the law does not apply, or None if it does.
+        ``unsupported(scope)``: the reason why the law does not apply, or None.
     share : float
-        How many of the examples of a profile it gets: 1 for all.
+        Its share of the examples of a profile: 1 for all.
     in_outputs : bool
-        Whether outputs alone show that it is broken: not gradients, not states, nothing
-        that a call does besides.
+        True if outputs alone show a violation, without gradients, states or side
+        effects.
     """
 
     name: str
@@ -80,7 +84,7 @@ def check(
 def first_of(
     *reasons: Callable[[Scope], str | None],
 ) -> Callable[[Scope], str | None]:
-    """Combine several reasons: the first that holds is given."""
+    """Combine several conditions: return the reason of the first that fails."""
 
     def unsupported(scope: Scope) -> str | None:
         return next((why for reason in reasons if (why := reason(scope))), None)
@@ -89,7 +93,7 @@ def first_of(
 
 
 def not_normalised(scope: Scope) -> str | None:
-    """Ask for normalised rows."""
+    """Require normalised rows."""
     if scope.normalised:
         return None
     if scope.operator.family:
@@ -98,12 +102,12 @@ def not_normalised(scope: Scope) -> str | None:
 
 
 def not_causal(scope: Scope) -> str | None:
-    """Ask for an operator with a past."""
+    """Require a causal operator."""
     return None if scope.operator.causal else "the operator is not causal"
 
 
 def not_homogeneous(scope: Scope) -> str | None:
-    """Ask for maps and a quotient that commute with powers of two."""
+    """Require feature maps and a quotient that commute with powers of two."""
     if scope.operator.family:
         if {"query", "key"} & {*scope.linear}:
             return None
@@ -117,40 +121,40 @@ def not_homogeneous(scope: Scope) -> str | None:
 
 
 def no_short_lengths(scope: Scope) -> str | None:
-    """Ask for a contract that allows no token or one."""
+    """Require a contract that allows sequences of no token or one."""
     if short_lengths(scope):
         return None
     return "the contract allows neither no token nor one"
 
 
 def no_forms(scope: Scope) -> str | None:
-    """Ask for a target that exposes its forms."""
+    """Require a target with a keyword `form`."""
     return None if "form" in scope.exposes else "the target has no keyword `form`"
 
 
 def no_chunk_size(scope: Scope) -> str | None:
-    """Ask for a target that exposes its chunk size."""
+    """Require a target with a keyword `chunk_size`."""
     if "chunk_size" in scope.exposes:
         return None
     return "the target has no keyword `chunk_size`"
 
 
 def no_heads(scope: Scope) -> str | None:
-    """Ask for a layout with heads."""
+    """Require a layout with heads."""
     if "h" in scope.contract.layout:
         return None
     return f"the layout {scope.contract.layout} has no heads"
 
 
 def no_state(scope: Scope) -> str | None:
-    """Ask for a target that takes a state."""
+    """Require a target that takes a state."""
     if scope.interface.takes_state:
         return None
     return f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
 
 
 def no_gradients(scope: Scope) -> str | None:
-    """Ask for a target that can be differentiated."""
+    """Require a target that can be differentiated."""
     contract = scope.contract
     if contract.gradients == "none":
         return "the contract says gradients=none"
@@ -162,14 +166,14 @@ def no_gradients(scope: Scope) -> str | None:
 
 
 def no_gradients_of_state(scope: Scope) -> str | None:
-    """Ask for a target whose gradients go through its state."""
+    """Require a target whose gradients go through its state."""
     if scope.interface.differentiable and not scope.interface.vjp_takes_state:
         return "its `vjp` takes no `initial_state` and `state_cotangent`"
     return first_of(no_state, no_gradients)(scope)
 
 
 def no_tangent(scope: Scope) -> str | None:
-    """Ask for features that can grow in proportion, and a quotient that ignores it."""
+    """Require features with a direction of scaling, and a quotient that ignores it."""
     if scope.operator.family:
         return "the operator has no feature map"
     for feature_map in (scope.query_map, scope.key_map):
@@ -181,59 +185,59 @@ def no_tangent(scope: Scope) -> str | None:
 
 
 def not_linear_in_values(scope: Scope) -> str | None:
-    """Ask for an operator whose weights do not depend on the values."""
+    """Require an operator whose weights do not depend on the values."""
     if "value" in scope.linear:
         return None
     return "the output is not linear in the values"
 
 
 def not_mergeable(scope: Scope) -> str | None:
-    """Ask for states that are sums over the tokens, whatever came before."""
+    """Require states that are sums over the tokens."""
     if scope.operator.family in (None, "based", "rebased"):
         return None
     return "what a state becomes depends on later tokens, so states do not add up"
 
 
 def no_long_sequences(scope: Scope) -> str | None:
-    """Ask for an operator of which long sequences can be judged."""
+    """Require an operator with error bounds for long sequences."""
     if scope.operator.longest is not None:
         return "no error bound is proved for the operator on sequences that long"
     return None
 
 
 def not_float64(scope: Scope) -> str | None:
-    """Ask for float64, in which differences mean something."""
+    """Require float64, which finite differences need."""
     return None if scope.dtype == "float64" else f"it needs float64, not {scope.dtype}"
 
 
 def no_styles(scope: Scope) -> str | None:
-    """Ask for arrays that can lie in memory in more than one way."""
+    """Require an array library with several memory layouts."""
     if not scope.styles:
         return "arrays of its library always lie in memory in one way"
     return None
 
 
 def not_any_strides(scope: Scope) -> str | None:
-    """Ask for a target that accepts them."""
+    """Require a target that accepts any strides."""
     if scope.contract.strides == "contiguous":
         return "the contract says strides=contiguous"
     return no_styles(scope)
 
 
 def not_random(scope: Scope) -> str | None:
-    """Ask for arithmetic to which the probabilistic tier applies."""
+    """Require arithmetic to which the probabilistic bound applies."""
     if scope.contract.rounding == "truncation":
         return "rounding errors of one sign do not cancel: rounding=truncation"
     return None
 
 
 def not_thread_safe(scope: Scope) -> str | None:
-    """Ask for a target that may be called from several threads."""
+    """Require a target that may be called from several threads."""
     return None if scope.contract.thread_safe else "the contract says thread_safe=false"
 
 
 def no_nan_policy(scope: Scope) -> str | None:
-    """Ask for a target that has one."""
+    """Require a contract with a NaN policy."""
     return (
         "the contract says nan_policy=any"
         if scope.contract.nan_policy == "any"
@@ -242,7 +246,7 @@ def no_nan_policy(scope: Scope) -> str | None:
 
 
 def not_validating(scope: Scope) -> str | None:
-    """Ask for a target that promises to refuse what does not fit."""
+    """Require a contract that promises to refuse bad input."""
     if scope.contract.validates:
         return None
     return "it does not promise to refuse bad input: declare validates=true"

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.registry import (
     check,
     not_homogeneous,
@@ -15,7 +15,7 @@ from linkern.testing.problems.problem import Problem
 
 __all__ = ["scaling_of_keys", "scaling_of_values"]
 
-# Exponents that neither overflow nor underflow on the way, by dtype.
+# Exponents that neither overflow nor underflow in between, by dtype.
 _EXPONENTS = {
     "float16": 3,
     "bfloat16": 60,
@@ -45,13 +45,13 @@ def _powers_of_two(scope: Scope) -> tuple[float, ...]:
     unsupported=not_linear_in_values,
     share=0.35,
 )
-def scaling_of_values(trial: Trial, problem: Problem) -> None:
+def scaling_of_values(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: narrow casts of values, absolute thresholds, clipping."""
-    plain = trial.run(problem)
+    plain = target.run(problem)
     for factor in (-1.0, *_powers_of_two(problem.scope)):
         scaled = problem.with_inputs(value=_times(problem.value, factor))
         message = f"scaling the values by {factor:g} did not scale the output by it"
-        trial.require_same(trial.run(scaled), factor * plain, problem, message)
+        target.require_same(target.run(scaled), factor * plain, problem, message)
 
 
 def _homogeneous(scope: Scope) -> tuple[str, ...]:
@@ -68,14 +68,14 @@ def _homogeneous(scope: Scope) -> tuple[str, ...]:
     ),
     unsupported=not_homogeneous,
 )
-def scaling_of_keys(trial: Trial, problem: Problem) -> None:
+def scaling_of_keys(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: any epsilon or clamp in the quotient, however small."""
-    name, plain = problem.knobs["inputs"], trial.run(problem)
+    name, plain = problem.knobs["inputs"], target.run(problem)
     for factor in _powers_of_two(problem.scope):
         scaled = problem.with_inputs(**{name: _times(problem.inputs[name], factor)})
         expected = plain if problem.scope.normalised else factor * plain
         message = f"scaling the {name} by {factor:g} changed more than it should"
-        trial.require_same(trial.run(scaled), expected, problem, message)
+        target.require_same(target.run(scaled), expected, problem, message)
 
 
 def _times(x: np.ndarray, factor: float) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""What a span of tokens does to a state, measured on unit states.
+"""Affine map of a span of tokens on the state, measured on unit states.
 
-States are written by tokens of their own, with unit keys and gates that keep them as
-they are, in a call before: so they can be handed over in any form.
+Unit states are written by extra tokens in front, with unit keys and neutral gates, so
+that a target may hand its state over in any form.
 """
 
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.errors import DoesNotApply
 from linkern.testing.problems.gates import as_declared
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["PROBES", "WRITING", "Shard", "left_by", "measured"]
+__all__ = ["PROBES", "WRITING", "MeasuredMap", "final_memory", "measure_span_map"]
 
-# How many calls may be made to measure what a shard does to a state.
+# Calls that one measurement may take.
 PROBES = 4
 
 
 @dataclass(frozen=True)
-class Shard:
-    """What a span of tokens does to a state: ``S -> M S + E``, with error bounds."""
+class MeasuredMap:
+    """Affine map of a span of tokens on the state, ``S -> M S + E``, with bounds."""
 
     factor: Bounded
     added: Bounded
 
-    def of(self, state: Bounded) -> Bounded:
-        """Return what it makes of a state, and how far the parts may be off."""
+    def apply(self, state: Bounded) -> Bounded:
+        """Return the image of a state, with the bounds of both propagated."""
         factor, added = self.factor, self.added
         bound = factor.bound @ (abs(state.output) + state.bound)
         bound = bound + abs(factor.output) @ state.bound + added.bound
         return Bounded(factor.output @ state.output + added.output, bound)
 
 
-# Inputs under which unit keys write what they carry, and erase and forget nothing.
+# Inputs under which a unit key writes its value, and erases and forgets nothing.
 WRITING: dict[str, dict[str, float]] = {
     "simple_gla": {},
     "gla": {},
@@ -51,20 +51,22 @@ WRITING: dict[str, dict[str, float]] = {
 }
 
 
-def left_by(trial: Trial, problem: Problem, cuts: tuple[int, ...] = ()) -> Bounded:
-    """Return the memory that a target leaves, as far as it may be off once stored."""
+def final_memory(
+    target: CheckedTarget, problem: Problem, cuts: tuple[int, ...] = ()
+) -> Bounded:
+    """Return the final memory of a target, with the bound of its stored numbers."""
     precisions = problem.scope.contract.precisions(problem.scope.dtype)
     stored = precisions.state or precisions.accumulator
-    found = trial.split(problem, cuts).states
-    if found is None:
+    states = target.split(problem, cuts).states
+    if states is None:
         reason = "its state is not the memory of the operator"
         raise DoesNotApply(reason)
     bound = problem.solve_state()[0].once_stored(stored)
-    return Bounded(found[0].astype(np.float64), bound)
+    return Bounded(states[0].astype(np.float64), bound)
 
 
-def _begun(problem: Problem, columns: slice) -> Problem:
-    """Put tokens in front that write the unit vectors of some rows of the state."""
+def _after_unit_state(problem: Problem, columns: slice) -> Problem:
+    """Put tokens in front that write unit vectors to some rows of the state."""
     count, written = problem.sizes["k"], WRITING[problem.scope.operator.name]
     inputs = {}
     for one in problem.scope.operator.inputs:
@@ -87,15 +89,17 @@ def _begun(problem: Problem, columns: slice) -> Problem:
     return problem.with_inputs(**inputs)
 
 
-def measured(trial: Trial, problem: Problem) -> Shard:
-    """Measure what a span does to nothing, and to each unit vector of a state."""
-    added, sizes = left_by(trial, problem), problem.sizes
+def measure_span_map(target: CheckedTarget, problem: Problem) -> MeasuredMap:
+    """Measure the map of a span on the zero state and on each unit state."""
+    added, sizes = final_memory(target, problem), problem.sizes
     outputs, bounds = [], []
     for first in range(0, sizes["k"], sizes["v"]):
         columns = slice(first, min(first + sizes["v"], sizes["k"]))
         width = columns.stop - columns.start
-        found = left_by(trial, _begun(problem, columns), (sizes["k"],))
-        outputs.append((found.output - added.output)[..., :width])
-        bounds.append((found.bound + added.bound)[..., :width])
+        memory = final_memory(
+            target, _after_unit_state(problem, columns), (sizes["k"],)
+        )
+        outputs.append((memory.output - added.output)[..., :width])
+        bounds.append((memory.bound + added.bound)[..., :width])
     factor = Bounded(np.concatenate(outputs, -1), np.concatenate(bounds, -1))
-    return Shard(factor, added)
+    return MeasuredMap(factor, added)

@@ -1,9 +1,9 @@
-"""Laws of the state: what is handed over must be what the tokens so far left behind."""
+"""Laws of the state: value, handover between segments, merging, drift."""
 
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.order import integers_or_reals
 from linkern.testing.checks.registry import (
@@ -22,7 +22,7 @@ from linkern.testing.problems.problem import Problem
 
 __all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value"]
 
-# Tokens that are decoded one by one at most.
+# Most tokens decoded one by one.
 _DECODED = 24
 
 _stateful = first_of(not_causal, no_state)
@@ -32,16 +32,18 @@ def _cut_problems(scope: Scope) -> st.SearchStrategy[Problem]:
     return draws.with_cuts(integers_or_reals(scope, least=2))
 
 
-def _require_split(trial: Trial, problem: Problem, cuts: tuple[int, ...]) -> None:
-    if not trial.is_right(problem):
+def _require_split(
+    target: CheckedTarget, problem: Problem, cuts: tuple[int, ...]
+) -> None:
+    if not target.is_right(problem):
         return
-    reply = trial.split(problem, cuts)
+    reply = target.split(problem, cuts)
     assert reply.output is not None
     message = (
         f"spans cut at {', '.join(map(str, cuts))} do not give what the whole gives"
     )
     output = reply.output.astype(np.float64)
-    trial.require_within(output, problem.solve(), problem, message)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
@@ -50,11 +52,11 @@ def _require_split(trial: Trial, problem: Problem, cuts: tuple[int, ...]) -> Non
     problems=_cut_problems,
     unsupported=_stateful,
 )
-def state_split(trial: Trial, problem: Problem) -> None:
+def state_split(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states ignored, half ignored, wrong after a tail, or read transposed."""
     if not problem.knobs["cuts"]:
         return
-    _require_split(trial, problem, problem.knobs["cuts"])
+    _require_split(target, problem, problem.knobs["cuts"])
 
 
 @check(
@@ -63,14 +65,14 @@ def state_split(trial: Trial, problem: Problem) -> None:
     unsupported=_stateful,
     share=0.3,
 )
-def decoding(trial: Trial, problem: Problem) -> None:
+def decoding(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that are right at the edges of chunks only, one-token spans."""
     if problem.scope.contract.length_multiple_of > 1 or not problem.knobs["cuts"]:
         return
     first = problem.knobs["cuts"][0]
     # Compiled targets: the prompt and the tokens are two shapes, not twenty.
     short = problem.prefix(min(first + _DECODED, problem.length))
-    _require_split(trial, short, tuple(range(first, short.length)))
+    _require_split(target, short, tuple(range(first, short.length)))
 
 
 @check(
@@ -80,20 +82,20 @@ def decoding(trial: Trial, problem: Problem) -> None:
     in_outputs=False,
     share=0.5,
 )
-def state_value(trial: Trial, problem: Problem) -> None:
+def state_value(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states without a tail, scaled, or carried in less than declared."""
     scope = problem.scope
     precisions = scope.contract.precisions(scope.dtype)
     dtypes = (precisions.state, precisions.normalizer)
     names = ("memory", "normalizer")
-    states, expected = trial.states(problem), problem.solve_state()
+    states, expected = target.states(problem), problem.solve_state()
     if len(scope.operator.state) > 1 and scope.normalised and len(states) == 1:
         message = "the state lacks a normalizer"
         raise Violation(message, problem)
-    for name, got, due, dtype in zip(names, states, expected, dtypes, strict=False):
+    for name, got, bounded, dtype in zip(names, states, expected, dtypes, strict=False):
         message = f"the {name} after the last token is wrong"
         stored = dtype or precisions.accumulator
-        trial.require_within(got, due, problem, message, stored)
+        target.require_within(got, bounded, problem, message, stored)
 
 
 @check(
@@ -103,22 +105,22 @@ def state_value(trial: Trial, problem: Problem) -> None:
     share=0.2,
     in_outputs=False,
 )
-def state_merge(trial: Trial, problem: Problem) -> None:
+def state_merge(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that depend on where a span starts, or on its length."""
     if not problem.knobs["cuts"]:
         return
     cut = problem.knobs["cuts"][0]
-    whole = trial.states(problem)
+    whole = target.states(problem)
     spans = (problem.span(0, cut), problem.span(cut, problem.length))
-    parts = [trial.states(span) for span in spans]
+    parts = [target.states(span) for span in spans]
     message = f"the states of the spans cut at {cut} do not add up to that of the whole"
     precisions = problem.scope.contract.precisions(problem.scope.dtype)
     stored = precisions.state or precisions.accumulator
-    due = [x.solve_state() for x in (problem, *spans)]
+    expected = [x.solve_state() for x in (problem, *spans)]
     for i, got in enumerate(whole):
-        allowed = np.sum([state[i].once_stored(stored) for state in due], axis=0)
+        allowed = np.sum([state[i].once_stored(stored) for state in expected], axis=0)
         together = parts[0][i] + parts[1][i]
-        trial.require_close(together, got, allowed, problem, message)
+        target.require_close(together, got, allowed, problem, message)
 
 
 @check(
@@ -129,17 +131,17 @@ def state_merge(trial: Trial, problem: Problem) -> None:
     unsupported=first_of(_stateful, no_long_sequences),
     share=0.05,
 )
-def state_drift(trial: Trial, problem: Problem) -> None:
+def state_drift(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states kept in narrow dtypes, errors that add up at every hand-over."""
     step = problem.scope.contract.length_multiple_of
     span = -(-problem.knobs["span"] // step) * step
     cuts = tuple(range(span, problem.length, span))
-    if not trial.is_right(problem):
+    if not target.is_right(problem):
         return
-    reply = trial.split(problem, cuts)
+    reply = target.split(problem, cuts)
     assert reply.output is not None
     confidence = None if not_random(problem.scope) else CONFIDENCE
     expected = problem.solve(confidence=confidence)
     message = f"the output drifts as the state is carried from span to span of {span}"
     output = reply.output.astype(np.float64)
-    trial.require_within(output, expected, problem, message)
+    target.require_within(output, expected, problem, message)

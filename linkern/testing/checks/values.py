@@ -3,7 +3,7 @@
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.registry import (
     check,
     no_long_sequences,
@@ -34,22 +34,22 @@ CONFIDENCE = 3.0
     problems=draws.integer_problems,
     unsupported=draws.no_integers,
 )
-def value_on_integers(trial: Trial, problem: Problem) -> None:
+def value_on_integers(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: lost, doubled or misplaced keys, masks, tails, narrow stages."""
-    output = trial.run(problem)
+    output = target.run(problem)
     message = "the output on integers is wrong"
-    trial.require_within(output, problem.solve(), problem, message)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
     "on reals the output is within the proved bound of any order of summation",
     problems=draws.real_problems,
 )
-def value_on_reals(trial: Trial, problem: Problem) -> None:
+def value_on_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: undeclared precision, approximate division, truncation, instability."""
-    output = trial.run(problem)
+    output = target.run(problem)
     message = "the error exceeds the proved bound"
-    trial.require_within(output, problem.solve(), problem, message)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
@@ -58,12 +58,12 @@ def value_on_reals(trial: Trial, problem: Problem) -> None:
     problems=draws.random_problems,
     unsupported=not_random,
 )
-def value_on_random_reals(trial: Trial, problem: Problem) -> None:
+def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: undeclared precision that the proved bound is too wide to see."""
-    output = trial.run(problem)
+    output = target.run(problem)
     message = "the error is larger than rounding makes it on random inputs"
     expected = problem.solve(confidence=CONFIDENCE)
-    trial.require_within(output, expected, problem, message)
+    target.require_within(output, expected, problem, message)
 
 
 @check(
@@ -77,9 +77,9 @@ def value_on_random_reals(trial: Trial, problem: Problem) -> None:
     ),
     unsupported=not_normalised,
 )
-def row_normalisation(trial: Trial, problem: Problem) -> None:
+def row_normalisation(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts."""
-    output = trial.run(problem)
+    output = target.run(problem)
     if "constant values" in problem.kind:
         # Whatever the features are, both sums see the same ones, so the error of the
         # feature map cancels and the bound stays sharp where features are tiny; unless
@@ -87,18 +87,20 @@ def row_normalisation(trial: Trial, problem: Problem) -> None:
         shared = problem.scope.contract.eps == 0
         expected = problem.solve(shared_features=shared)
         message = "equal values do not come back unchanged"
-        trial.require_within(output, expected, problem, message)
+        target.require_within(output, expected, problem, message)
         return
-    require_in_range(trial, output, problem)
+    require_in_range(target, output, problem)
 
 
-def require_in_range(trial: Trial, output: np.ndarray, problem: Problem) -> None:
+def require_in_range(
+    target: CheckedTarget, output: np.ndarray, problem: Problem
+) -> None:
     """Require every output to lie in the range of the values that it averages."""
     low, high = _hull(problem)
     rounding = _relative_rounding(problem) * np.maximum(abs(low), abs(high))
     nearest = Bounded(np.clip(output, low, high), rounding)
     message = "the output leaves the range of the values"
-    trial.require_within(output, nearest, problem, message)
+    target.require_within(output, nearest, problem, message)
 
 
 def _hull(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -128,12 +130,12 @@ def _relative_rounding(problem: Problem) -> np.ndarray:
     problems=draws.tile_problems,
     share=0.25,
 )
-def dimensions(trial: Trial, problem: Problem) -> None:
+def dimensions(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: channels past a tile, strides by the other dimension, masks of lanes."""
-    output = trial.run(problem)
+    output = target.run(problem)
     message = f"the output is wrong for K={problem.shape.key_dim} "
     message += f"V={problem.shape.value_dim}"
-    trial.require_within(output, problem.solve(), problem, message)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
@@ -142,10 +144,10 @@ def dimensions(trial: Trial, problem: Problem) -> None:
     unsupported=no_long_sequences,
     share=0.1,
 )
-def long_sequences(trial: Trial, problem: Problem) -> None:
+def long_sequences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: sums that saturate, indices that wrap, decay by rounding."""
-    output = trial.run(problem)
+    output = target.run(problem)
     message = "the output on a long sequence is wrong"
     confidence = None if not_random(problem.scope) else CONFIDENCE
     expected = problem.solve(confidence=confidence)
-    trial.require_within(output, expected, problem, message)
+    target.require_within(output, expected, problem, message)

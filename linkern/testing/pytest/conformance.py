@@ -1,7 +1,7 @@
-"""What ``pytest --pyargs linkern.testing --linkern-target ...`` runs.
+"""Tests of ``pytest --pyargs linkern.testing --linkern-target ...``.
 
-One test for each check, called as the check is, under the name of the target: reports
-of different jobs can be put together.
+One test for each check, with the name of the check, under the name of the target:
+reports of different jobs can be merged.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ import pytest
 
 from linkern.testing.errors import UsageError
 from linkern.testing.pytest.parametrize import judge
-from linkern.testing.runner.paused import STEPPER, why_no_verdict
+from linkern.testing.runner.paused import PAUSED_RUN, why_no_verdict
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text, pairs
 from linkern.testing.spec.operators import OPERATORS
 
-__all__ = ["Conformance", "Judged", "Law", "header", "prepare"]
+__all__ = ["CheckItem", "Conformance", "TargetCollector", "header", "prepare"]
 
 PLAN = pytest.StashKey[Plan]()
 NO_TARGET = (
@@ -34,7 +34,7 @@ def prepare(config: pytest.Config) -> None:
     Parameters
     ----------
     config : pytest.Config
-        The options, as given.
+        The options of the command line.
 
     Raises
     ------
@@ -45,16 +45,16 @@ def prepare(config: pytest.Config) -> None:
         plan = config.stash[PLAN] = _plan_of(config.option)
         if hasattr(config, "workerinput"):
             return  # of pytest-xdist; the process that started it has loaded the target
-        STEPPER.start(plan)
+        PAUSED_RUN.start(plan)
     except UsageError as error:
         msg = f"linkern: {error}"
         raise pytest.UsageError(msg) from None
     if config.getoption("dist", "no") != "no":
-        STEPPER.close()  # the tests will run in other processes
+        PAUSED_RUN.close()  # the tests will run in other processes
 
 
 def header(config: pytest.Config) -> str:
-    """Return what is judged, and what it declared, in one line."""
+    """Return the target and its declarations in one line."""
     plan = config.stash[PLAN]
     declared = plan.contract.declared().items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
@@ -66,36 +66,36 @@ def header(config: pytest.Config) -> str:
 
 
 class Conformance(pytest.File):
-    """The place in the tree of tests where a target is judged."""
+    """The file that holds the tests of a target."""
 
-    def collect(self) -> Iterable["Judged"]:
+    def collect(self) -> Iterable["TargetCollector"]:
         """Yield the target, if one was named."""
         plan = self.config.stash.get(PLAN, None)
         if plan is None:
             pytest.skip(NO_TARGET, allow_module_level=True)
-        yield Judged.from_parent(self, name=_title(plan), plan=plan)
+        yield TargetCollector.from_parent(self, name=_title(plan), plan=plan)
 
 
-class Judged(pytest.Collector):
+class TargetCollector(pytest.Collector):
     """A target; in reports, the class of its tests."""
 
     def __init__(self, *, plan: Plan, **node: Any) -> None:
         super().__init__(**node)
         self._plan = plan
 
-    def collect(self) -> Iterable["Law"]:
+    def collect(self) -> Iterable["CheckItem"]:
         """Yield the checks that were chosen."""
         for check in self._plan.chosen():
-            yield Law.from_parent(self, name=check.name, plan=self._plan)
+            yield CheckItem.from_parent(self, name=check.name, plan=self._plan)
 
     def setup(self) -> None:
-        """Let every test end in an error if the referee does not catch its canaries."""
+        """Fail every test if the referee does not catch its canaries."""
         doubt = why_no_verdict(self._plan.seed)
         if doubt is not None:
             pytest.fail(doubt, pytrace=False)
 
 
-class Law(pytest.Item):
+class CheckItem(pytest.Item):
     """One check of a target."""
 
     def __init__(self, *, plan: Plan, **node: Any) -> None:
@@ -108,16 +108,16 @@ class Law(pytest.Item):
         ]
 
     def runtest(self) -> None:
-        """Judge."""
+        """Run the check."""
         judge(self._plan, self.name)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return where the test is, and the headline of its failure."""
+        """Return the file of the test, and the headline of its failure."""
         return self.path, None, f"{self.name} of {self._plan.target}"
 
 
 def _title(plan: Plan) -> str:
-    """Return the target, its operator and what is not as usual about its inputs."""
+    """Return the target, its operator, and framework, device, dtypes unless default."""
     words = [plan.target, plan.op]
     for field in fields(plan):
         value = getattr(plan, field.name)
@@ -135,7 +135,7 @@ def _plan_of(option: Any) -> Plan:
     if option.linkern_contract is not None:
         declared.update(Contract.from_file(Path(option.linkern_contract)))
     declared.update(pairs("--linkern-declare", "KEY=VALUE", option.linkern_declare))
-    given = {
+    options = {
         "framework": option.linkern_framework,
         "device": option.linkern_device,
         "dtypes": option.linkern_dtype and tuple(option.linkern_dtype),
@@ -151,5 +151,5 @@ def _plan_of(option: Any) -> Plan:
         expect_failure=pairs(
             "--linkern-expect-failure", "CHECK=REASON", option.linkern_expect_failure
         ),
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in options.items() if value is not None},
     )

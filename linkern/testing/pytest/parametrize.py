@@ -1,7 +1,7 @@
-"""The checks of one's own kernels as tests in one's own suite.
+"""Checks of user kernels as tests in a user's test suite.
 
-Every check of every kernel is a test of its own, made anew from a plan: nothing is
-inherited, and nothing of one test is left for the next but the process of the target.
+Every check of every kernel is one test, made from a plan: nothing is inherited, and
+tests share nothing but the process of the target.
 """
 
 import io
@@ -16,7 +16,7 @@ from rich.console import Console
 from linkern.testing.errors import UsageError
 from linkern.testing.report import terminal
 from linkern.testing.runner.api import plan_of
-from linkern.testing.runner.paused import STEPPER, why_no_verdict
+from linkern.testing.runner.paused import PAUSED_RUN, why_no_verdict
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.spec.contract import Contract
@@ -31,9 +31,9 @@ class Subject:
     Parameters
     ----------
     name : str
-        What its tests are called.
+        Name of its tests.
     plan : Plan
-        What is judged.
+        Target and contract.
     """
 
     name: str
@@ -58,16 +58,16 @@ def subject(
     op : str
         Operator that it claims to be.
     contract : Contract or mapping, optional
-        What it declares.
+        Its declarations.
     name : str, optional
-        What its tests are called. Default: what the kernel is called.
+        Name of its tests. Default: the name of the kernel.
     **options
         The other keyword arguments of `verify`.
 
     Returns
     -------
     Subject
-        The kernel with everything that its verdict depends on.
+        The kernel and its plan.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def parametrize_with_checks(subjects: Sequence[Subject]) -> pytest.MarkDecorator
     Parameters
     ----------
     subjects : sequence of Subject
-        What `subject` returned.
+        Results of `subject`.
 
     Returns
     -------
@@ -142,12 +142,12 @@ def parametrize_with_checks(subjects: Sequence[Subject]) -> pytest.MarkDecorator
 
 
 def judge(plan: Plan, name: str) -> None:
-    """Run one check, and end as pytest understands it: return, fail, skip or xfail.
+    """Run one check, and return, fail, skip or xfail.
 
     Parameters
     ----------
     plan : Plan
-        What is judged.
+        Target and contract.
     name : str
         The check.
     """
@@ -155,7 +155,7 @@ def judge(plan: Plan, name: str) -> None:
     if doubt is not None:
         pytest.fail(doubt, pytrace=False)
     try:
-        result = STEPPER.result(plan, name)
+        result = PAUSED_RUN.result(plan, name)
     except UsageError as error:
         pytest.fail(f"no verdict, {error}", pytrace=False)
     if result.verdict == "passed":
@@ -169,20 +169,20 @@ def judge(plan: Plan, name: str) -> None:
 
 
 def explain(plan: Plan, result: CheckResult) -> str:
-    """Return what a verdict means as plain text: the law, the input, the command.
+    """Return a verdict as plain text: the law, the input, the command.
 
     Parameters
     ----------
     plan : Plan
-        What was judged.
+        Target and contract.
     result : CheckResult
         One of its verdicts.
     """
-    page = io.StringIO()
+    text = io.StringIO()
     # Lines are left whole: terminals and reports of tests break them on their own.
-    console = Console(file=page, width=10_000, color_system=None, force_terminal=False)
+    console = Console(file=text, width=10_000, color_system=None, force_terminal=False)
     console.print(terminal.explained(plan, result))
-    return page.getvalue().strip()
+    return text.getvalue().strip()
 
 
 def _subject_name(one: Any) -> str:

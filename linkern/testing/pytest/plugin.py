@@ -1,4 +1,4 @@
-"""The referee as a plugin of pytest: the options, and where the tests come from.
+"""Plugin of pytest: options of the referee, and collection of its tests.
 
 Every run of pytest in an environment with linkern loads this file, so it imports the
 standard library and pytest alone; the referee is imported when a target is named.
@@ -21,7 +21,7 @@ CONFORMANCE = Path(__file__).with_name("conformance.py")
 TESTING = CONFORMANCE.parents[1]  # the package that `--pyargs` names
 
 _REPEATABLE = {"action": "append"}
-# Every default is the one of `linkern.testing.verify`: what is not given is not passed.
+# Options without a value are not passed: the defaults are those of `verify`.
 _OPTIONS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("target", "TARGET", "Kernel, package.module:attribute.", {}),
     ("op", "OP", "Operator that it claims to be (`linkern list`).", {}),
@@ -44,7 +44,7 @@ _OPTIONS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--linkern-target`` and what goes with it."""
+    """Add ``--linkern-target`` and the other options."""
     group = parser.getgroup("linkern", "the referee for linear attention")
     for name, metavar, meaning, settings in _OPTIONS:
         group.addoption(f"--linkern-{name}", metavar=metavar, help=meaning, **settings)
@@ -60,7 +60,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say what is judged, and what it declared."""
+    """Return a line with the target and its declarations."""
     if config.option.linkern_target is None:
         return None
     from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
@@ -76,10 +76,10 @@ def pytest_collect_file(
         return None
     from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
 
-    found: pytest.Collector = conformance.Conformance.from_parent(
+    collector: pytest.Collector = conformance.Conformance.from_parent(
         parent, path=file_path
     )
-    return found
+    return collector
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -1,6 +1,6 @@
-"""A verdict as a folder that one can send: report, contract, waivers, reproducers.
+"""Bundle: a folder with the report, contract, waivers and reproducers of a verdict.
 
-Who receives it runs `check`, which runs the reproducers again, where the target is.
+`check` runs the reproducers again on a machine that has the target.
 """
 
 import json
@@ -24,23 +24,23 @@ REPORT, PAGE, CONTRACT = "report.json", "report.html", "contract.toml"
 WAIVERS, SCRIPTS = "waivers.toml", "reproducers"
 # A script makes a few calls; importing a library can take a minute.
 SCRIPT_TIMEOUT = 300.0
-# What a script, or a verdict that is reached again, says by its exit code.
+# Meaning of the exit code of a script or of `linkern verify`.
 OUTCOMES = {0: "gone", 1: "reproduced"}
 NOT_IN_OUTPUTS = 3
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What became of one counterexample when it was run again.
+    """Outcome of running one counterexample again.
 
     Parameters
     ----------
     check : str
         The law.
     outcome : {"reproduced", "gone", "error"}
-        Whether the law is still broken.
+        "reproduced" if the law is still broken.
     said : str
-        The last line of what the script printed.
+        The last line printed by the script.
     """
 
     check: str
@@ -49,16 +49,16 @@ class Reproduction:
 
 
 def write(plan: Plan, report: Report, folder: Path) -> None:
-    """Write everything that a verdict rests on.
+    """Write the report, contract, waivers and reproducers of a verdict.
 
     Parameters
     ----------
     plan : Plan
-        What was judged, and how.
+        Target and contract.
     report : Report
-        What was found.
+        Verdicts and counterexamples.
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for result in report.checks:
@@ -78,7 +78,7 @@ def check(folder: Path) -> list[Reproduction]:
     Parameters
     ----------
     folder : Path
-        What `write` made.
+        A folder written by `write`.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def check(folder: Path) -> list[Reproduction]:
     Raises
     ------
     UsageError
-        If the folder is not whole.
+        If a file is missing.
     """
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
@@ -101,22 +101,22 @@ def check(folder: Path) -> list[Reproduction]:
 
 def _reproduced(folder: Path, failure: Mapping[str, Any]) -> Reproduction:
     name = failure["name"]
-    found = sorted((folder / SCRIPTS).glob(f"*-{name}.py"))
-    if not found:
+    scripts = sorted((folder / SCRIPTS).glob(f"*-{name}.py"))
+    if not scripts:
         msg = f"{folder} is not whole: there is no reproducer of {name}."
         raise UsageError(msg)
-    code, said = _run([sys.executable, str(found[0])])
+    code, last_line = _run([sys.executable, str(scripts[0])])
     if code == NOT_IN_OUTPUTS:
         words = shlex.split(failure["again"])[1:]
         program = "from linkern.cli import main; main()"
-        code, said = _run([sys.executable, "-c", program, *words])
-    return Reproduction(name, OUTCOMES.get(code, "error"), said)
+        code, last_line = _run([sys.executable, "-c", program, *words])
+    return Reproduction(name, OUTCOMES.get(code, "error"), last_line)
 
 
-def _run(words: list[str]) -> tuple[int, str]:
+def _run(command: list[str]) -> tuple[int, str]:
     try:
-        done = subprocess.run(
-            words,
+        process = subprocess.run(
+            command,
             capture_output=True,
             text=True,
             errors="replace",
@@ -125,12 +125,12 @@ def _run(words: list[str]) -> tuple[int, str]:
         )
     except subprocess.TimeoutExpired:
         return -1, f"did not end within {SCRIPT_TIMEOUT:g} s"
-    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
-    return done.returncode, lines[-1] if lines else ""
+    lines = (process.stdout.strip() or process.stderr.strip()).splitlines()
+    return process.returncode, lines[-1] if lines else ""
 
 
 def _toml(values: Mapping[str, Any]) -> str:
-    """Write names with numbers, truth values, texts and lists, which JSON writes so."""
+    """Return values as TOML: numbers, truth values, texts and lists as JSON."""
     return "".join(
         f"{key} = {json.dumps(list(v) if isinstance(v, tuple) else v)}\n"
         for key, v in values.items()

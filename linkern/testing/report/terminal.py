@@ -1,4 +1,4 @@
-"""Reports for people: a table of the checks, and under it what each failure means."""
+"""Reports for a terminal: a table of checks, then an explanation of each failure."""
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -22,14 +22,14 @@ _STYLES = {
 }
 
 
-def report(plan: Plan, found: Report) -> RenderableType:
+def report(plan: Plan, result: Report) -> RenderableType:
     """Return a report as a table followed by its failures."""
     table = Table()
     table.add_column("check", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("examples", justify="right")
     table.add_column("worst error / bound", justify="right")
-    for check in found.checks:
+    for check in result.checks:
         table.add_row(
             check.name,
             Text(check.verdict, style=_STYLES[check.verdict]),
@@ -38,24 +38,24 @@ def report(plan: Plan, found: Report) -> RenderableType:
         )
     parts: list[RenderableType] = [_title(plan), table]
     reasons: dict[str, list[str]] = {}
-    for check in found.checks:
+    for check in result.checks:
         if check.verdict == "unsupported":
             reasons.setdefault(check.message, []).append(check.name)
         elif check.verdict != "passed" or check.message:
             parts.append(explained(plan, check))
     parts += [_not_applicable(names, why) for why, names in reasons.items()]
-    if found.exit_code == 1:
-        parts.append(_cause(found))
-    parts.append(_footer(found))
+    if result.exit_code == 1:
+        parts.append(_cause(result))
+    parts.append(_footer(result))
     return Group(*parts)
 
 
-def summary_row(found: Report) -> tuple[RenderableType, ...]:
-    """Return the verdict of a report and what failed, for a table of many."""
-    notable = [c.name for c in found.checks if c.verdict in ("failed", "error")]
-    known = [c.name for c in found.checks if c.verdict == "xfailed"]
+def summary_row(result: Report) -> tuple[RenderableType, ...]:
+    """Return the verdict and the failed checks of a report, for a table of reports."""
+    notable = [c.name for c in result.checks if c.verdict in ("failed", "error")]
+    known = [c.name for c in result.checks if c.verdict == "xfailed"]
     words = ", ".join(notable) or (f"known: {', '.join(known)}" if known else "")
-    return Text(found.verdict, style=_STYLES[found.verdict]), escape(words)
+    return Text(result.verdict, style=_STYLES[result.verdict]), escape(words)
 
 
 def _title(plan: Plan) -> Text:
@@ -68,7 +68,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def explained(plan: Plan, check: CheckResult) -> RenderableType:
-    """Return what the verdict of a check means: law, input, entry, command."""
+    """Return the explanation of a verdict: law, input, entry, command."""
     style = _STYLES[check.verdict]
     text = Text.assemble("\n", (check.verdict, style), f" {check.name}: ")
     text.append(check.message)
@@ -95,26 +95,26 @@ def _not_applicable(names: list[str], why: str) -> Text:
     return text.append(f" {', '.join(names)}: {why}", style="not dim")
 
 
-def _cause(found: Report) -> Text:
-    """Name the cause, or else say what is known."""
-    if found.diagnosis is not None:
-        return Text.assemble("\n", ("cause", "bold"), f" {found.diagnosis.sentence}")
-    kept = [c.name for c in found.checks if c.verdict == "passed"]
+def _cause(result: Report) -> Text:
+    """Return the diagnosed cause, or the checks that passed."""
+    if result.diagnosis is not None:
+        return Text.assemble("\n", ("cause", "bold"), f" {result.diagnosis.sentence}")
+    kept = [c.name for c in result.checks if c.verdict == "passed"]
     known = f"; the laws kept: {', '.join(kept)}" if kept else ""
     text = Text.assemble("\n", ("cause", "bold"), " none of the known deviations ")
     return text.append(f"reproduces what it returns{known}")
 
 
-def _footer(found: Report) -> RenderableType:
-    ran = [check for check in found.checks if check.verdict != "unsupported"]
+def _footer(result: Report) -> RenderableType:
+    ran = [check for check in result.checks if check.verdict != "unsupported"]
     examples = sum(check.examples for check in ran)
-    declared = found.contract.items()
+    declared = result.contract.items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
     text = Text("\n")
-    if not found.complete:
+    if not result.complete:
         text.append("interrupted, so far ")
-    text.append(found.verdict, style=_STYLES[found.verdict])
-    text.append(f": {len(ran)} of {len(found.checks)} checks, {examples} examples")
+    text.append(result.verdict, style=_STYLES[result.verdict])
+    text.append(f": {len(ran)} of {len(result.checks)} checks, {examples} examples")
     text.append(f"; declared: {relaxed}" if relaxed else "; nothing declared")
     return text
 

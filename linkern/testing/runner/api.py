@@ -48,15 +48,15 @@ def verify(
     op : str
         Operator that it claims to be: a key of `linkern.testing.OPERATORS`.
     contract : Contract or mapping, optional
-        What it declares; undeclared means strictest.
+        Its declarations; undeclared means strictest.
     framework, device : str
         Array library and device of its inputs.
     dtypes : sequence of str
         Dtypes of its inputs.
     profile : {"quick", "default", "deep"}
-        How many examples are tried.
+        Number of examples.
     seed : int
-        Which examples are tried; the same seed gives the same verdict.
+        Seed of the examples; the same seed gives the same verdict.
     checks : sequence of str
         Names of the checks to run. Default: all.
     expect_failure : mapping, optional
@@ -121,7 +121,7 @@ def plan_of(
     contract: Mapping[str, Any] | Contract | None = None,
     **options: Any,
 ) -> Plan:
-    """Return the plan of a run, from what `verify` takes.
+    """Return the plan of a run, from the arguments of `verify`.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def plan_of(
 
 
 def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
-    """Run a plan, and yield each event with the report as it is by then.
+    """Run a plan, and yield each event with the report up to it.
 
     The report of the last event is complete; nothing found before an interruption is
     lost.
@@ -166,7 +166,7 @@ def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
 
 
 def report_of(plan: Plan) -> Report:
-    """Return the report of a plan of which no check has run."""
+    """Return the empty report of a plan before its first check."""
     where = environment(
         framework=plan.framework,
         device=plan.device,

@@ -1,4 +1,4 @@
-"""Running the checks: one loop that yields events, and prints nothing."""
+"""Run the checks: one loop that yields events, and prints nothing."""
 
 import time
 import traceback
@@ -27,7 +27,7 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.command import CommandTarget
 from linkern.testing.target.frameworks import framework_named, numpy_dtype
 from linkern.testing.target.process import ChildProcess, InProcess, Target
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 
 __all__ = [
     "CheckFinished",
@@ -62,7 +62,7 @@ class CheckFinished:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """All checks have run, some failed, and their cause was looked for."""
+    """All checks have run, some failed, and the search for a cause has ended."""
 
     diagnosis: Diagnosis | None
 
@@ -83,7 +83,7 @@ def run(plan: Plan) -> Generator[Event]:
     Parameters
     ----------
     plan : Plan
-        What to run.
+        Target, contract and checks.
 
     Yields
     ------
@@ -104,7 +104,7 @@ def run(plan: Plan) -> Generator[Event]:
 
 
 def open_target(plan: Plan) -> Target:
-    """Load the target of a plan, behind its fence.
+    """Load the target of a plan, in a child process unless told otherwise.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def open_target(plan: Plan) -> Target:
             raise UsageError(nearest(f"dtype for {plan.framework}", dtype, supported))
         numpy_dtype(dtype)
     contract = plan.contract
-    where = Environment(
+    where = TargetConfig(
         plan.target,
         plan.framework,
         plan.device,
@@ -180,14 +180,14 @@ def _diagnosed(target: Target, broken: dict[str, Scope]) -> Diagnosis | None:
     """Look for the cause in the dtypes that failed, until one shows it."""
     for scope in broken.values():
         try:
-            found = diagnose(target, scope)
+            diagnosis = diagnose(target, scope)
         except (TargetDied, TargetRaised):
             continue
         except Exception as error:  # the verdicts stand without their cause
             sentence = f"could not be looked for: the referee failed with {error!r}"
             return Diagnosis("unknown", sentence, float("nan"))
-        if found is not None:
-            return found
+        if diagnosis is not None:
+            return diagnosis
     return None
 
 
@@ -218,12 +218,12 @@ def _run_check(
             last = Violation(message, total.problem)
             return _failed(check, total, last, target, died=True), death.hung
         except Flaky as flaky:
-            found = _violation_inside(flaky)
+            inner = _violation_inside(flaky)
             message = "the target is not deterministic: a violation did not repeat"
-            if found is None:
+            if inner is None:
                 return _result(check, "failed", total, message), False
-            found.message = f"{message} ({found.message})"
-            return _failed(check, total, found, target), False
+            inner.message = f"{message} ({inner.message})"
+            return _failed(check, total, inner, target), False
         except Unsatisfiable:
             message = "no example was run: the contract leaves no input to try"
             return _result(check, "inconclusive", total, message), False
@@ -243,7 +243,7 @@ def _run_check(
 
 
 def _require_examined(total: Tally, before: Tally) -> None:
-    """Refuse to conclude from a search that tried nothing, or asked nothing."""
+    """Raise if a search tried no example, or made no call."""
     if total.examples == before.examples:
         raise Unsatisfiable
     if total.asked == before.asked:
@@ -252,7 +252,7 @@ def _require_examined(total: Tally, before: Tally) -> None:
 
 
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
-    """Return what every problem of a plan has in common, in one dtype."""
+    """Return the context of all problems of a plan, in one dtype."""
     framework = framework_named(plan.framework)
     return Scope(
         OPERATORS[plan.op],
@@ -273,9 +273,9 @@ def _violation_inside(error: BaseException) -> Violation | None:
     causes = (error.__cause__, error.__context__)
     for candidate in (*inner, *causes):
         if candidate is not None:
-            found = _violation_inside(candidate)
-            if found is not None:
-                return found
+            violation = _violation_inside(candidate)
+            if violation is not None:
+                return violation
     return None
 
 

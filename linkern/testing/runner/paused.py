@@ -1,4 +1,4 @@
-"""One run that stands still between its checks, for those who ask for one at a time."""
+"""A run that pauses after each check, so that pytest can report checks one by one."""
 
 import atexit
 import warnings
@@ -13,21 +13,21 @@ from linkern.testing.runner.loop import CheckFinished, CheckStarted, Event, run
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
 
-__all__ = ["STEPPER", "Stepper", "why_no_verdict"]
+__all__ = ["PAUSED_RUN", "PausedRun", "why_no_verdict"]
 
 
-class Stepper:
-    """At most one run, with its target open, and the check that it stands before.
+class PausedRun:
+    """At most one run, with its target open, paused before one of its checks.
 
-    Starting a target can take seconds (importing PyTorch does), so checks that are
-    asked for in their order share one process. Out of order, the run starts anew from
-    the check that was asked for: at worst that is one process for each check.
+    Starting a target can take seconds (importing PyTorch does), so checks requested in
+    their order share one process. Out of order, the run starts again from the requested
+    check: at worst that is one process for each check.
     """
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
         self._events: Generator[Event] | None = None
-        self._coming: str | None = None
+        self._next: str | None = None
         self._refusal: UsageError | None = None
 
     def result(self, plan: Plan, name: str) -> CheckResult:
@@ -36,7 +36,7 @@ class Stepper:
         Parameters
         ----------
         plan : Plan
-            What is judged. Two plans are the same run if they are the same object.
+            Target and contract. Two plans are the same run if they are the same object.
         name : str
             One of its checks.
 
@@ -45,16 +45,18 @@ class Stepper:
         UsageError
             If the target, the contract or an option cannot be used.
         """
-        if self._plan is not plan or self._coming != name:
+        if self._plan is not plan or self._next != name:
             self.start(plan, name)
         assert self._events is not None
         with _no_warnings():
-            found = next(e.result for e in self._events if isinstance(e, CheckFinished))
-            self._go_on()
-        return found
+            result = next(
+                e.result for e in self._events if isinstance(e, CheckFinished)
+            )
+            self._pause_before_next()
+        return result
 
     def start(self, plan: Plan, name: str | None = None) -> None:
-        """Open the target of a plan, and stand before the check `name`, or the first.
+        """Open the target of a plan, and pause before the check `name`, or the first.
 
         Raises
         ------
@@ -74,7 +76,7 @@ class Stepper:
         self._events = run(rest)
         try:
             with _no_warnings():
-                self._go_on()
+                self._pause_before_next()
         except UsageError as error:
             self._refusal = error
             raise
@@ -83,28 +85,28 @@ class Stepper:
         """End the run, and the process of its target."""
         if self._events is not None:
             self._events.close()
-        self._plan = self._events = self._coming = self._refusal = None
+        self._plan = self._events = self._next = self._refusal = None
 
-    def _go_on(self) -> None:
-        """Stand before the next check; behind the last one the target is closed."""
+    def _pause_before_next(self) -> None:
+        """Run up to the next check; after the last one the target is closed."""
         assert self._events is not None
         started = (e.name for e in self._events if isinstance(e, CheckStarted))
-        self._coming = next(started, None)
+        self._next = next(started, None)
 
 
-# One for all: a target that waits for its next check holds memory, and perhaps a GPU.
-STEPPER = Stepper()
-atexit.register(STEPPER.close)
+# The only one: a paused target holds memory, and perhaps a GPU.
+PAUSED_RUN = PausedRun()
+atexit.register(PAUSED_RUN.close)
 
 
 @cache
 def why_no_verdict(seed: int) -> str | None:
-    """Return why the referee cannot be trusted, or None if it can.
+    """Return the canaries that failed as one sentence, or None if all passed.
 
     Parameters
     ----------
     seed : int
-        Which examples the canaries are tried on.
+        Seed of the examples of the canaries.
     """
     with _no_warnings():
         wrong = canaries.failures(seed)
@@ -113,7 +115,7 @@ def why_no_verdict(seed: int) -> str | None:
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Keep verdicts apart from the warning filters of whoever asks for them."""
+    """Ignore warnings, so that verdicts do not depend on the filters of a caller."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -28,13 +28,13 @@ class Plan:
     op : str
         Operator the target claims to be.
     contract : Contract
-        What it declares.
+        Its declarations.
     framework, device : str
-        What it is fed, and where.
+        Array library and device of the inputs.
     dtypes : tuple of str
-        Dtypes it is fed.
+        Dtypes of the inputs.
     profile, seed : str, int
-        How many examples, and which.
+        Number of examples, and their seed.
     checks : tuple of str
         Names of the checks to run; empty for all.
     expect_failure : mapping of str to str

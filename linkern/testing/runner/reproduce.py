@@ -21,8 +21,8 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.memory_layout import place
-from linkern.testing.target.protocol import Call, Environment, to_layout
-from linkern.testing.target.segments import factor_of
+from linkern.testing.target.protocol import Call, TargetConfig, to_layout
+from linkern.testing.target.segments import per_query, scale_of
 
 __all__ = ["command", "write"]
 
@@ -77,7 +77,7 @@ def command(plan: Plan, *checks: str) -> str:
 
 
 def _script_name(plan: Plan, check: str) -> str:
-    """Return what the script of one check is called."""
+    """Return the file name of the script of one check."""
     if plan.command is not None:
         return f"{Path(shlex.split(plan.command)[0]).stem}-{check}.py"
     return f"{plan.target.rpartition(':')[2]}-{check}.py"
@@ -136,16 +136,16 @@ def _filled(name: str, heading: str, constants: dict[str, Any], native: str) -> 
 
 
 def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[Any]]:
-    """Return what is stored, and how each call sees what is stored."""
+    """Return the arrays to store, and the view of each call into them."""
     arrays: dict[str, NDArray[Any]] = {}
     views = []
     layout, operator = plan.contract.layout, OPERATORS[plan.op]
-    # Of a call that did not return, or came after one, there is no output.
+    # A call that did not return, and every call after it, has no output.
     pairs = zip_longest(example.calls, example.outputs[: len(example.calls)])
     for i, (call, output) in enumerate(pairs):
         seen: dict[str, Any] = {}
-        for name, given in call.inputs.items():
-            x = to_layout(given, layout, operator.input(name).axes)
+        for name, array in call.inputs.items():
+            x = to_layout(array, layout, operator.input(name).axes)
             if x.dtype.name == "bfloat16":
                 x = x.astype(np.float32)
             stored, view = _in_memory(x, call)
@@ -159,7 +159,7 @@ def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[A
 
 
 def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
-    """Return the memory that holds an input, and where in it the input is."""
+    """Return the memory that holds an input, and the view of the input into it."""
     if call.memory == "contiguous":
         return x, None
     placed = place(x, call.memory)
@@ -204,29 +204,29 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
 
 
 def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
-    """Return the scale as the referee passes it, to a target that has one."""
+    """Return the scale argument of a target that has one."""
     if interface.scale is None or not OPERATORS[plan.op].has_scale:
         return {}
-    return {interface.scale: factor_of(_environment(plan), call)}
+    return {interface.scale: scale_of(_environment(plan), call)}
 
 
 def _micro_steps(interface: Interface, plan: Plan, call: Call) -> dict[str, int]:
-    """Return how many keys each query has, for a target that asks for it."""
+    """Return the number of keys of each query, for a target that takes it."""
     if interface.micro_steps is None:
         return {}
     sizes = OPERATORS[plan.op].sizes(call.inputs)
-    return {interface.micro_steps: sizes["s"] // max(sizes["t"], 1) or 1}
+    return {interface.micro_steps: per_query(sizes) or 1}
 
 
-def _environment(plan: Plan) -> Environment:
+def _environment(plan: Plan) -> TargetConfig:
     contract = plan.contract
-    return Environment(
+    return TargetConfig(
         "", layout=contract.layout, scale=contract.scale, op=OPERATORS[plan.op].name
     )
 
 
 def _token_axes(plan: Plan) -> dict[str, int]:
-    """Return which axis of each input has the tokens, in the layout of the target."""
+    """Return the token axis of each input, in the layout of the target."""
     axis = plan.contract.layout.index("t")
     return {one.name: axis for one in OPERATORS[plan.op].inputs if one.per_token}
 

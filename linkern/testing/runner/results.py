@@ -1,4 +1,4 @@
-"""What a run found, as data; and its rendering as JSON. No check is run here."""
+"""Results of a run as data, and as JSON."""
 
 import json
 import math
@@ -46,9 +46,9 @@ class Counterexample:
     Parameters
     ----------
     input : str
-        Its sizes, kind and knobs.
+        Its sizes, kind and drawn parameters.
     calls : tuple of Call
-        The calls that show it, with their inputs; the last one is the odd one out.
+        The calls that show it, with their inputs; the last one is the wrong one.
     index : list of int or None
         First wrong entry in ``(B, H, T, V)``.
     errors : tuple of tuple of float, optional
@@ -57,14 +57,14 @@ class Counterexample:
     allowed : tuple of float, optional
         The least and the greatest number that the entry of an output may be.
     outputs : tuple of array or None
-        What the calls returned, in ``(B, H, T, V)``.
+        Outputs of the calls, in ``(B, H, T, V)``.
     interface : Interface
-        How the target is called.
+        Signature of the target.
     died : bool
-        Whether the target crashed or hung: the input is not the smallest then.
+        True if the target crashed or hung: the input is then not shrunk.
     got, exact, bound, ratio : float or None
-        The entry, the exact one, what a correct kernel may be off by, and the error as
-        a multiple of that.
+        The entry, the exact entry, the error bound of a correct kernel, and the error
+        as a multiple of the bound.
     """
 
     input: str
@@ -124,7 +124,7 @@ class CheckResult:
     counterexample : Counterexample or None
         The smallest failing input.
     message : str
-        What was observed, or why the check does not apply.
+        Observation, or the reason why the check does not apply.
     seconds : float
         Wall time.
     again : str
@@ -151,22 +151,22 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict of a run, with everything needed to understand and repeat it.
+    """Verdict of a run, with everything needed to understand and repeat it.
 
     Parameters
     ----------
     target, op : str
-        What was judged, as what.
+        Name of the target, and the operator that it claims to be.
     contract, environment : dict
-        What it declared; the machine, the libraries and the options of the run.
+        Its declarations; machine, libraries and options of the run.
     checks : tuple of CheckResult
         In the order in which they ran.
     diagnosis : Diagnosis or None
         The named cause of the failures, if one was found.
     fingerprint : Fingerprint or None
-        What integers measured of its arithmetic, if that was asked for.
+        Measured arithmetic of the target, if requested.
     complete : bool
-        Whether the run came to its end.
+        True if the run came to its end.
     """
 
     target: str

@@ -1,8 +1,7 @@
-"""Looking for an input that breaks a law, and for the smallest one near it.
+"""Search for an input that breaks a law, and shrink it.
 
-Hypothesis does both. What is ours is an end: shrinking stops after some examples,
-since a call of the target may be expensive, and hundreds of them have been enough to
-show what is wrong.
+Hypothesis does both. A budget is added: shrinking stops after some examples, since a
+call of the target may be expensive and a few hundred of them are enough.
 """
 
 import zlib
@@ -11,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from linkern.testing.checks import Check
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import PROFILES, Plan
@@ -19,7 +18,7 @@ from linkern.testing.target.process import Target
 
 __all__ = ["search"]
 
-# A check with a small share of the examples still gets these.
+# A check with a small share of the examples still gets this many.
 LEAST_EXAMPLES = 3
 # Examples that may be spent on making a counterexample smaller.
 SHRINKING = 200
@@ -42,13 +41,13 @@ def search(
     check : Check
         The law, and the strategy that can reach its violations.
     scope : Scope
-        What all examples have in common.
+        Operator, contract and dtype of all examples.
     target : Target
-        Behind its fence.
+        Loaded target.
     tally : Tally
-        Where examples are counted; afterwards it holds the calls of the violation.
+        Counts examples; afterwards it holds the calls of the violation.
     """
-    trial = Trial(target, tally)
+    checked = CheckedTarget(target, tally)
     # Each check and dtype draws its own inputs; all of them follow from one seed.
     name = f"{check.name}/{scope.dtype}/{plan.seed}"
     budget = max(LEAST_SHRINKING, round(check.share * SHRINKING))
@@ -75,7 +74,7 @@ def search(
                 raise _Enough
         tally.start()
         try:
-            check.law(trial, problem)
+            check.law(checked, problem)
         except Violation as violation:
             # Hypothesis tries nothing that is not smaller, so the last is the smallest.
             best[:] = [(violation, tally.snapshot())]

@@ -1,4 +1,4 @@
-"""Targets that are not Python: a command that reads a safetensors file and writes one.
+"""Targets in any language: a command that reads a safetensors file and writes one.
 
 It reads the inputs of its operator, ``query``, ``key`` and ``value`` among them, in its
 own layout, and writes ``output``. A
@@ -26,12 +26,17 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import (
     Call,
-    Environment,
     Reply,
+    TargetConfig,
     from_layout,
     to_layout,
 )
-from linkern.testing.target.segments import factor_of
+from linkern.testing.target.segments import (
+    output_shape,
+    per_query,
+    scale_of,
+    state_axes,
+)
 from linkern.testing.target.subprocess import (
     INPUTS,
     OUTPUTS,
@@ -48,24 +53,24 @@ STATE_NAMES = ("memory", "normalizer")
 
 
 class CommandTarget:
-    """A command that is run once for every call, each time in a process of its own.
+    """A command that runs once for every call, each time in a new process.
 
     Parameters
     ----------
     command : str
         Program and arguments, split as a shell does but never given to one;
         ``{inputs}`` and ``{outputs}`` stand for the paths of the two files.
-    environment : Environment
+    config : TargetConfig
         Layout and scale of the inputs, and how much the command may allocate.
     timeout : float
         Seconds that one run may take.
     takes_state, differentiable : bool
-        What it is declared to do besides: there is no signature that would tell.
+        Declared abilities: a command has no signature that would tell.
 
     Examples
     --------
     >>> from linkern.testing.errors import TargetRaised
-    >>> lazy = CommandTarget("true {inputs} {outputs}", Environment(""), 20.0)
+    >>> lazy = CommandTarget("true {inputs} {outputs}", TargetConfig(""), 20.0)
     >>> x = np.ones((1, 1, 2, 1), np.float32)
     >>> try:
     ...     lazy.call(Call({"query": x, "key": x, "value": x}))
@@ -77,58 +82,58 @@ class CommandTarget:
     def __init__(
         self,
         command: str,
-        environment: Environment,
+        config: TargetConfig,
         timeout: float,
         *,
         takes_state: bool = False,
         differentiable: bool = False,
     ) -> None:
-        if environment.interface == "step":
+        if config.interface == "step":
             msg = "`interface=step` is for functions; a command gets whole sequences."
             raise UsageError(msg)
         self.interface = Interface(
             takes_state=takes_state, differentiable=differentiable
         )
         self._words = _words_of(command)
-        self._environment = environment
+        self._config = config
         self._timeout = timeout
-        self._operator = OPERATORS[environment.op]
-        self._axis = environment.layout.index("t")
+        self._operator = OPERATORS[config.op]
+        self._axis = config.layout.index("t")
 
     def call(self, call: Call) -> Reply:
-        """Run the command: once, or once for each span and thread of the call."""
-        layout = self._environment.layout
+        """Run the command: once, or once for each segment and thread of the call."""
+        layout = self._config.layout
         inputs = {
             name: to_layout(x, layout, self._operator.input(name).axes)
             for name, x in call.inputs.items()
         }
         others = self._at_once(inputs, call) if call.threads > 1 else []
-        found: dict[str, Any] = {"not_differentiable": self._refusal(call)}
-        if call.cotangent is None or found["not_differentiable"]:
+        results: dict[str, Any] = {"not_differentiable": self._refusal(call)}
+        if call.cotangent is None or results["not_differentiable"]:
             pieces, written = self._spans(inputs, call)
         else:
             cotangent = to_layout(call.cotangent, layout)
             written = self._run({**inputs, "output_cotangent": cotangent}, call)
             pieces = [tensor(written, "output")]
-            found = self._gradients(written, call)
+            results = self._gradients(written, call)
         if "memory" in written or (call.wants_state and self.interface.takes_state):
-            found |= self._states(written, call)
+            results |= self._states(written, call)
         output = self._joined(pieces)
         return Reply(
             output=from_layout(output, layout),
             dtype=pieces[-1].dtype.name,
             kind="numpy.ndarray",
             shape=output.shape,
-            expected_shape=self._due(call),
+            expected_shape=self._output_shape(call),
             other_outputs=tuple(from_layout(x, layout) for x in others),
-            **found,
+            **results,
         )
 
     def close(self) -> None:
-        """Nothing to let go of: no process outlives its call."""
+        """Do nothing: no process outlives its call."""
 
     def _refusal(self, call: Call) -> str:
-        """Say why there will be no gradients, if they are asked for."""
+        """Return the reason why requested gradients are missing, or no text."""
         if call.cotangent is None:
             return ""
         if not self.interface.differentiable:
@@ -136,7 +141,7 @@ class CommandTarget:
         return "a command gives gradients of whole sequences only" if call.cuts else ""
 
     def _spans(self, inputs: Tensors, call: Call) -> tuple[list[NDArray[Any]], Written]:
-        """Run the command on one span after the other, handing over the state."""
+        """Run the command on each segment in turn, handing over the state."""
         if not call.cuts:
             written = self._run(inputs, call)
             return [tensor(written, "output")], written
@@ -146,11 +151,14 @@ class CommandTarget:
         for start, stop in pairwise((0, *call.cuts, sizes["t"])):
             span = {n: self._cut(n, x, start, stop, call) for n, x in inputs.items()}
             written = self._run({**span, **state}, call, position=start)
-            piece, due = tensor(written, "output"), self._due(call, stop - start)
-            if piece.shape != due:
+            piece, expected = (
+                tensor(written, "output"),
+                self._output_shape(call, stop - start),
+            )
+            if piece.shape != expected:
                 useless(
                     f"an `output` of shape {piece.shape} for tokens {start} to {stop} "
-                    f"alone, which must have {due}"
+                    f"alone, which must have {expected}"
                 )
             pieces.append(piece)
             state = {"initial_memory": tensor(written, "memory")}
@@ -161,51 +169,52 @@ class CommandTarget:
     def _cut(
         self, name: str, x: NDArray[Any], start: int, stop: int, call: Call
     ) -> NDArray[Any]:
-        """Return what an input, in the layout of the command, holds of a span."""
-        one = self._operator.input(name)
-        if not one.per_token:
+        """Return the part of an input, in the layout of the command, in a segment."""
+        declared = self._operator.input(name)
+        if not declared.per_token:
             return x
         sizes = self._operator.sizes(call.inputs)
-        each = sizes["s"] // max(sizes["t"], 1) if "s" in one.axes else 1
+        each = per_query(sizes) if "s" in declared.axes else 1
         span = slice(start * each, stop * each)
         return x[(*(slice(None),) * self._axis, span)]
 
-    def _due(self, call: Call, length: int | None = None) -> tuple[int, ...]:
-        """Return the shape that an output must have, of so many tokens."""
+    def _output_shape(self, call: Call, length: int | None = None) -> tuple[int, ...]:
+        """Return the required shape of an output of so many tokens."""
         sizes = self._operator.sizes(call.inputs)
         tokens = sizes["t"] if length is None else length
-        of = {"b": sizes["b"], "h": sizes["g"], "t": tokens, "d": sizes["v"]}
-        return tuple(of[axis] for axis in self._environment.layout)
+        return output_shape(sizes, self._config.layout, tokens)
 
     def _gradients(self, written: Written, call: Call) -> dict[str, Any]:
-        found = {name: tensor(written, f"{name}_gradient") for name in call.inputs}
-        layout, operator = self._environment.layout, self._operator
+        gradients = {name: tensor(written, f"{name}_gradient") for name in call.inputs}
+        layout, operator = self._config.layout, self._operator
         return {
             "gradients": tuple(
                 from_layout(_wide(x), layout, operator.input(name).axes)
-                for name, x in found.items()
+                for name, x in gradients.items()
             ),
-            "gradient_dtypes": tuple(x.dtype.name for x in found.values()),
+            "gradient_dtypes": tuple(x.dtype.name for x in gradients.values()),
         }
 
     def _states(self, written: Written, call: Call) -> dict[str, Any]:
-        """Return memory and normalizer in the order of the judge, if they are that."""
+        """Return memory and normalizer in the axes of the operator, if they fit."""
         memory = tensor(written, "memory")
-        found = [memory, *(tensor(written, n) for n in STATE_NAMES[1:] if n in written)]
+        states = [
+            memory,
+            *(tensor(written, n) for n in STATE_NAMES[1:] if n in written),
+        ]
         sizes = self._operator.sizes(call.inputs)
-        of = {"b": sizes["b"], "h": sizes["g"]}
-        lead = tuple(of[axis] for axis in self._environment.layout if axis in of)
+        lead = state_axes(sizes, self._config.layout)
         kind = f"tensor `memory` of shape {memory.shape}"
-        if self._environment.state_layout == "vk":
-            found[0] = np.swapaxes(memory, -1, -2)
-        due = [(*lead, *shape) for shape in self._operator.state_shapes(sizes)]
-        if any(x.shape != shape for x, shape in zip(found, due, strict=False)):
+        if self._config.state_layout == "vk":
+            states[0] = np.swapaxes(memory, -1, -2)
+        expected = [(*lead, *shape) for shape in self._operator.state_shapes(sizes)]
+        if any(x.shape != shape for x, shape in zip(states, expected, strict=False)):
             return {"state_kind": kind}
         batch = (None,) * (2 - len(lead))
-        return {"state_kind": kind, "states": tuple(_wide(x)[batch] for x in found)}
+        return {"state_kind": kind, "states": tuple(_wide(x)[batch] for x in states)}
 
     def _at_once(self, inputs: Tensors, call: Call) -> list[NDArray[Any]]:
-        """Run the command several times at once, every second time on other inputs."""
+        """Run the command several times at once, every second run on other inputs."""
         other = {**inputs, "value": -inputs["value"]}
         with ThreadPoolExecutor(call.threads) as pool:
             runs = [
@@ -220,31 +229,29 @@ class CommandTarget:
         return wide[0] if len(wide) == 1 else np.concatenate(wide, self._axis)
 
     def _run(self, tensors: Tensors, call: Call, position: int = 0) -> Written:
-        environment = self._environment
-        on_cpu = environment.device == "cpu"
+        config = self._config
+        on_cpu = config.device == "cpu"
         return execute(
             self._words,
             tensors,
-            metadata_of(call, environment, position),
+            metadata_of(call, config, position),
             timeout=self._timeout,
             # The driver of an accelerator may reserve far more than is used.
-            memory_limit=environment.memory_limit if on_cpu else None,
+            memory_limit=config.memory_limit if on_cpu else None,
         )
 
 
-def metadata_of(
-    call: Call, environment: Environment, position: int = 0
-) -> dict[str, str]:
-    """Return what a file of inputs says besides its tensors."""
-    said = {
+def metadata_of(call: Call, config: TargetConfig, position: int = 0) -> dict[str, str]:
+    """Return the metadata of a file of inputs."""
+    metadata = {
         "format": "linkern",
-        "op": environment.op,
-        "layout": environment.layout,
+        "op": config.op,
+        "layout": config.layout,
         "dtype": call.inputs["value"].dtype.name,
-        "scale": repr(float(factor_of(environment, call))),
+        "scale": repr(float(scale_of(config, call))),
         "wants_state": "true" if call.wants_state or call.cuts else "false",
     }
-    return said | ({"position": str(position)} if position else {})
+    return metadata | ({"position": str(position)} if position else {})
 
 
 def _words_of(command: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How NumPy arrays reach a target's array library and come back, bit for bit.
+"""Convert NumPy arrays to a target's array library and back, bit for bit.
 
 NumPy has no bfloat16 without `ml_dtypes`, so half-precision results travel back as
 float32, which holds every one of their values exactly.
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 Arrays = list[Any]
-# Function of the inputs, inputs, cotangents of what it returns; its values and the
-# gradients of the inputs, None for one that has no influence.
+# Function of the inputs, inputs, cotangents of its outputs -> the outputs and the
+# gradients of the inputs, None for an input without influence.
 Gradients = Callable[[Callable[..., Arrays], Arrays, Arrays], tuple[Arrays, Arrays]]
 
 
 class Undifferentiable(Exception):  # noqa: N818 -- it says what the target is
-    """The target has no gradients, and why."""
+    """The target has no gradients; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class Framework:
     to_native, to_numpy : callable
         ``to_native(x, device)`` and its inverse, which also widens half precision.
     is_native : callable
-        Whether an object is a plain array of the library.
+        True for a plain array of the library.
     mutable : bool
-        Whether arrays can be overwritten in place.
+        True if arrays can be overwritten in place.
     compiles : bool
-        Whether operations are compiled anew for each shape.
+        True if operations are compiled anew for each shape.
     wrap : callable or None
         As `to_native`, but a view with the strides of the NumPy array.
     styles : tuple of str
-        The ways in which an array of the library can lie in memory.
+        Supported memory layouts, from `memory_layout.STYLES`.
     devices : tuple of str
-        Where its arrays can be; empty if only trying tells.
+        Devices of its arrays; empty if they are not known in advance.
     gradients : callable or None
         ``gradients(function, inputs, cotangents)``: the values of a function that
         returns a list of arrays, and the gradients of its inputs, by automatic
@@ -82,10 +82,10 @@ class Framework:
 
 @contextmanager
 def _differentiable(*refusals: str) -> Iterator[None]:
-    """Tell the errors with which a library refuses to differentiate from all others.
+    """Turn the errors by which a library refuses to differentiate into one type.
 
-    All others are faults of the target: a backward function that raises, or returns
-    gradients of another shape.
+    All other errors are faults of the target: a backward function that raises, or
+    returns gradients of another shape.
     """
     try:
         yield
@@ -111,7 +111,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def _widened(x: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy: what a target holds, it may change."""
+    """Return a copy in float32 or float64: a target may change its own arrays."""
     return x.astype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
@@ -170,8 +170,8 @@ def _torch() -> Framework:
             msg = "its output carries no gradient"
             raise Undifferentiable(msg)
         with _differentiable("inplace operation"):
-            found = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
-        return outputs, list(found)
+            grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
+        return outputs, list(grads)
 
     return Framework(
         "torch",
@@ -237,7 +237,7 @@ FRAMEWORKS: dict[str, Callable[[], Framework]] = {
 
 @cache
 def framework_named(name: str) -> Framework:
-    """Import an array library; `UsageError` with the fix if it is not installed."""
+    """Import an array library; raise `UsageError` if it is not installed."""
     if find_spec(name) is None:
         extra = {"cupy": "cuda12", "array_api_strict": "test"}.get(name, name)
         msg = (
@@ -249,7 +249,7 @@ def framework_named(name: str) -> Framework:
 
 
 def require_device(framework: Framework, device: str) -> None:
-    """Refuse a device on which a library cannot put an array."""
+    """Raise `UsageError` for a device on which a library cannot put an array."""
     if framework.devices and device not in framework.devices:
         known = ", ".join(framework.devices)
         msg = f'{framework.name} has no device "{device}"; it has {known}.'

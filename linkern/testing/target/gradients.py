@@ -1,4 +1,4 @@
-"""Calling the function that gives the gradients of a target.
+"""Call the function that gives the gradients of a target.
 
 It is called by name, as the target is: with the inputs, the `output_cotangent`, and
 what else it has parameters for. A function whose parameters do not tell what they are
@@ -21,15 +21,15 @@ from linkern.testing.target.signatures import (
     takes_anything,
 )
 
-__all__ = ["Backwards", "backwards_of"]
+__all__ = ["GradientFunction", "gradient_function"]
 
-# Under which the gradient of the state is found in a dict.
-OF_STATE = "initial_state"
+# Key of the gradient of the state in a dict of gradients.
+STATE_GRADIENT = "initial_state"
 
 
 @dataclass(frozen=True)
-class Backwards:
-    """A function of gradients, and the names that it goes by.
+class GradientFunction:
+    """A function that returns gradients, and the names of its parameters.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ class Backwards:
         Its keyword for each of them; empty if they are passed by position.
     cotangent : str
         Its keyword for the cotangent of the output, unless that is passed by position.
-    state, of_state : str or None
+    state, state_cotangent : str or None
         Its keywords for the initial state and for the cotangent of the final one.
     keywords : frozenset of str
         All keywords that it has.
-    anything : bool
-        Whether it takes others as well.
+    any_keyword : bool
+        True if it takes other keywords as well.
     """
 
     function: Any
@@ -54,14 +54,14 @@ class Backwards:
     inputs: Mapping[str, str]
     cotangent: str
     state: str | None
-    of_state: str | None
+    state_cotangent: str | None
     keywords: frozenset[str]
-    anything: bool
+    any_keyword: bool
 
     @property
     def takes_state(self) -> bool:
-        """Whether gradients can go through a state."""
-        return self.state is not None and self.of_state is not None
+        """True if gradients can go through a state."""
+        return self.state is not None and self.state_cotangent is not None
 
     def __call__(
         self,
@@ -70,88 +70,93 @@ class Backwards:
         options: Mapping[str, Any],
         states: tuple[Any, Any] | None = None,
     ) -> tuple[list[Any], Any]:
-        """Return the gradients of the inputs that are given, and that of the state.
+        """Return the gradients of the inputs, and the gradient of the state.
 
         Parameters
         ----------
         inputs : mapping of str to array
-            Those that are given, by the names of the operator.
+            Inputs by the names of the operator.
         cotangent : array
             Of the output.
         options : mapping
-            What the target is told besides; it is passed on as far as it is taken.
+            Other arguments of the target; those that it takes are passed on.
         states : tuple, optional
             The initial state and the cotangent of the final one.
         """
         named = {
-            n: x for n, x in options.items() if self.anything or n in self.keywords
+            n: x for n, x in options.items() if self.any_keyword or n in self.keywords
         }
-        if states is not None and self.state and self.of_state:
-            named |= {self.state: states[0], self.of_state: states[1]}
+        if states is not None and self.state and self.state_cotangent:
+            named |= {self.state: states[0], self.state_cotangent: states[1]}
         if self.inputs:
             named |= {self.inputs[name]: x for name, x in inputs.items()}
             returned = self.function(**named, **{self.cotangent: cotangent})
         else:
-            given = [inputs.get(name) for name in self.names]
-            returned = self.function(*given, cotangent, **named)
+            inputs_in_order = [inputs.get(name) for name in self.names]
+            returned = self.function(*inputs_in_order, cotangent, **named)
         through = states is not None and states[0] is not None
-        found = self._by_name(returned, through)
-        return [found[name] for name in inputs], found.get(OF_STATE)
+        gradients = self._by_name(returned, through)
+        return [gradients[name] for name in inputs], gradients.get(STATE_GRADIENT)
 
-    def _by_name(self, returned: Any, through: bool) -> dict[str, Any]:
-        """Return gradients by the names of the operator, if there are enough."""
+    def _by_name(self, returned: Any, with_state: bool) -> dict[str, Any]:
+        """Return gradients by the names of the operator; raise if some are missing."""
         if isinstance(returned, Mapping):
-            found = {}
+            gradients = {}
             for name in self.names:
                 key = self.inputs.get(name, name)
-                found[name] = returned.get(key, returned.get(name))
-            found[OF_STATE] = returned.get(self.state, returned.get(OF_STATE))
-            if through and found[OF_STATE] is None:
-                msg = f"its `vjp` must return a gradient of the {OF_STATE}"
+                gradients[name] = returned.get(key, returned.get(name))
+            gradients[STATE_GRADIENT] = returned.get(
+                self.state, returned.get(STATE_GRADIENT)
+            )
+            if with_state and gradients[STATE_GRADIENT] is None:
+                msg = f"its `vjp` must return a gradient of the {STATE_GRADIENT}"
                 raise TypeError(msg)
-            return found
-        due = len(self.names) + through
-        if not isinstance(returned, tuple | list) or len(returned) < due:
+            return gradients
+        needed = len(self.names) + with_state
+        if not isinstance(returned, tuple | list) or len(returned) < needed:
             *first, last = self.names
             msg = f"its `vjp` must return the gradients of the {', the '.join(first)}"
             msg += f" and the {last}" if first else last
-            msg += ", and that of the state" if through else ""
+            msg += ", and that of the state" if with_state else ""
             raise TypeError(msg)
         order = [*self.inputs] or [*self.names]
-        return dict(zip((*order, OF_STATE), returned, strict=False))
+        return dict(zip((*order, STATE_GRADIENT), returned, strict=False))
 
 
-def backwards_of(
-    function: Any, name: str, operator: Operator, of_target: tuple[str, ...]
-) -> Backwards:
-    """Recognise the parameters of the function that gives the gradients of a target.
+def gradient_function(
+    function: Any, name: str, operator: Operator, target_inputs: tuple[str, ...]
+) -> GradientFunction:
+    """Match the parameters of a gradient function with the inputs of an operator.
 
     Parameters
     ----------
     function : callable
-        What was declared.
+        The declared gradient function.
     name : str
-        The target.
+        Name of the target.
     operator : Operator
-        What it claims to be.
-    of_target : tuple of str
+        Operator that the target claims to be.
+    target_inputs : tuple of str
         The target's own names for its inputs: keywords of a function that takes any.
     """
     parameters = parameters_of(function)
-    found, anything = recognised(parameters, operator), takes_anything(parameters)
+    parameter_of = recognised(parameters, operator)
+    any_keyword = takes_anything(parameters)
     cotangent = named_in(COTANGENT_NAMES, parameters)
-    if anything:
-        own = dict(zip(operator.names, of_target or operator.names, strict=True))
-        found = own | found
+    if any_keyword:
+        target_names = dict(
+            zip(operator.names, target_inputs or operator.names, strict=True)
+        )
+        parameter_of = target_names | parameter_of
         cotangent = cotangent or COTANGENT_NAMES[0]
-    missing = [one for one in operator.names if one not in found]
-    if operator.family and found and missing:
+    missing = [one for one in operator.names if one not in parameter_of]
+    if operator.family and parameter_of and missing:
         msg = (
             f'the `vjp` of "{name}" has no parameter for the {missing[0]} of '
             f"{operator.name}: its parameters are ({', '.join(parameters)})."
         )
         raise UsageError(msg)
-    if operator.family and found and cotangent is None:
+    if operator.family and parameter_of and cotangent is None:
         msg = (
             f'the `vjp` of "{name}" has no parameter for the cotangent of the output; '
             f"call it {' or '.join(COTANGENT_NAMES)}."
@@ -159,14 +164,17 @@ def backwards_of(
         raise UsageError(msg)
     by_name = not missing and cotangent is not None
     # A tuple of gradients has the order of the parameters.
-    order = sorted(found, key=lambda one: [*parameters, found[one]].index(found[one]))
-    return Backwards(
+    order = sorted(
+        parameter_of,
+        key=lambda one: [*parameters, parameter_of[one]].index(parameter_of[one]),
+    )
+    return GradientFunction(
         function,
         operator.names,
-        {one: found[one] for one in order} if by_name else {},
+        {one: parameter_of[one] for one in order} if by_name else {},
         cotangent or "",
         named_in(STATE_NAMES, parameters),
         named_in(STATE_COTANGENT_NAMES, parameters),
         frozenset(parameters),
-        anything,
+        any_keyword,
     )

@@ -1,7 +1,6 @@
-"""One call of a target, in its own layout, library and interface, and what it shows.
+"""Call a target in its own layout, library and interface, and report what happened.
 
-This runs on the target's side of the fence. It compares nothing with anything exact:
-it reports.
+This runs in the process of the target. It compares nothing with exact numbers.
 """
 
 import math
@@ -12,19 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target import side_effects
-from linkern.testing.target.frameworks import Framework, Undifferentiable
-from linkern.testing.target.loading import Loaded
+from linkern.testing.target.frameworks import Undifferentiable
 from linkern.testing.target.memory_layout import Placed, place
 from linkern.testing.target.protocol import (
     Call,
-    Environment,
     Reply,
     from_layout,
     to_layout,
 )
-from linkern.testing.target.segments import ABSENT, Natives, Spans
+from linkern.testing.target.segments import (
+    ABSENT,
+    Natives,
+    SegmentRunner,
+    output_shape,
+    state_axes,
+)
 
 __all__ = ["Caller"]
 
@@ -37,68 +39,62 @@ _SMALL_OUTPUT = 2**16
 
 
 class Caller:
-    """A loaded target, with the buffers it is fed from.
+    """A loaded target and the buffers of its inputs.
 
     Inputs of the same shape come at the same addresses, call after call, as they do in
     a training loop: what a kernel that remembers results by address gets wrong.
 
     Parameters
     ----------
-    loaded : Loaded
-        The target.
-    environment : Environment
-        How it is to be called.
-    framework : Framework
-        With which arrays.
+    segments : SegmentRunner
+        The target, in its own interface.
     """
 
-    def __init__(
-        self, loaded: Loaded, environment: Environment, framework: Framework
-    ) -> None:
-        self._spans = Spans(loaded, environment, framework)
-        self._environment = environment
-        self._framework = framework
-        self._operator = OPERATORS[environment.op]
+    def __init__(self, segments: SegmentRunner) -> None:
+        self._segments = segments
+        self._config = segments.config
+        self._framework = segments.framework
+        self._operator = segments.operator
         self._buffers: dict[str, tuple[tuple[Any, ...], Any]] = {}
         self._returned: tuple[Any, NDArray[Any]] | None = None
 
     def __call__(self, call: Call) -> Reply:
-        """Call the target once and report; what it did to the process is undone."""
+        """Call the target once and report; undo what it did to the process."""
         with side_effects.restored():
             return self._report(call)
 
     def _report(self, call: Call) -> Reply:
-        layout = self._environment.layout
+        layout = self._config.layout
         axes = {name: self._operator.input(name).axes for name in call.inputs}
-        given = {n: to_layout(x, layout, axes[n]) for n, x in call.inputs.items()}
-        placed = {} if call.memory == "contiguous" else self._place(given, call.memory)
-        wrap, device = self._framework.wrap, self._environment.device
+        inputs = {n: to_layout(x, layout, axes[n]) for n, x in call.inputs.items()}
+        placed = {} if call.memory == "contiguous" else self._place(inputs, call.memory)
+        wrap, device = self._framework.wrap, self._config.device
         natives = (
             {name: wrap(p.view, device) for name, p in placed.items()}
             if placed and wrap
-            else {name: self._buffer(name, x) for name, x in given.items()}
+            else {name: self._buffer(name, x) for name, x in inputs.items()}
         )
         expected = self._expected(call)
-        self._spans.changed_state = False
+        self._segments.changed_state = False
         before = side_effects.snapshot()
-        # Last of all, so that nothing of ours takes the place.
-        self._poison_free_memory(expected, given["value"].dtype)
+        # Last of all, so that no allocation of the referee takes the freed memory.
+        self._poison_free_memory(expected, inputs["value"].dtype)
         others: list[NDArray[Any]] = []
         gradients: dict[str, Any] = {}
         if call.cotangent is None:
             if call.threads > 1:
                 others = self._from_threads(natives, call)
-            pieces, state = self._spans.run(natives, call)
+            pieces, state = self._segments.run(natives, call)
         else:
             try:
                 pieces, gradients = self._with_gradients(natives, call)
             except Undifferentiable as reason:
-                pieces, _ = self._spans.run(natives, call)
+                pieces, _ = self._segments.run(natives, call)
                 gradients = {"not_differentiable": str(reason)}
             state = ABSENT
         left = side_effects.difference(before, side_effects.look())
 
-        changed = self._changed(given, natives, placed)
+        changed = self._changed(inputs, natives, placed)
         foreign = [p for p in pieces if not self._framework.is_native(p)]
         if foreign:
             return Reply(None, "", _type_name(foreign[0]), (), expected, changed)
@@ -127,17 +123,16 @@ class Caller:
     # -- feeding
 
     def _expected(self, call: Call) -> tuple[int, ...]:
-        """Return the shape that the output must have, in the layout of the target."""
+        """Return the required shape of the output, in the layout of the target."""
         sizes = self._operator.sizes(call.inputs)
-        of = {"b": sizes["b"], "h": sizes["g"], "t": sizes["t"], "d": sizes["v"]}
-        return tuple(of[axis] for axis in self._environment.layout)
+        return output_shape(sizes, self._config.layout, sizes["t"])
 
-    def _place(self, given: dict[str, NDArray[Any]], style: str) -> dict[str, Placed]:
-        return {name: place(x, style) for name, x in given.items()}
+    def _place(self, inputs: dict[str, NDArray[Any]], style: str) -> dict[str, Placed]:
+        return {name: place(x, style) for name, x in inputs.items()}
 
     def _buffer(self, name: str, x: NDArray[Any]) -> Any:
         signature = (x.shape, x.dtype)
-        fresh = self._framework.to_native(x, self._environment.device)
+        fresh = self._framework.to_native(x, self._config.device)
         kept = self._buffers.get(name)
         if self._framework.mutable and kept is not None and kept[0] == signature:
             kept[1][...] = fresh
@@ -152,9 +147,7 @@ class Caller:
             # aside: with more than those, none is left as it was.
             count = 8 if math.prod(shape) <= _SMALL_OUTPUT else 3
             held = [np.full(shape, np.nan, dtype) for _ in range(count)]
-            native = [
-                self._framework.to_native(x, self._environment.device) for x in held
-            ]
+            native = [self._framework.to_native(x, self._config.device) for x in held]
             del held, native
 
     def _from_threads(self, natives: Natives, call: Call) -> list[NDArray[Any]]:
@@ -172,7 +165,7 @@ class Caller:
                 # Until all have made their calls, so that they do meet: a thread may
                 # be done before another one has begun.
                 while min(made) < THREADED_CALLS > made[position] // PATIENCE:
-                    pieces, _ = self._spans.run(inputs, call)
+                    pieces, _ = self._segments.run(inputs, call)
                     made[position] += 1
                     if position == 0:
                         outputs.append(self._joined(pieces))
@@ -201,13 +194,13 @@ class Caller:
     def _with_gradients(
         self, natives: Natives, call: Call
     ) -> tuple[list[Any], dict[str, Any]]:
-        layout = self._environment.layout
+        layout = self._config.layout
         assert call.cotangent is not None
         cotangent = self._framework.to_native(
-            to_layout(call.cotangent, layout), self._environment.device
+            to_layout(call.cotangent, layout), self._config.device
         )
-        pieces, found = self._spans.gradients(natives, cotangent, call)
-        arrays = [x if self._framework.is_native(x) else None for x in found]
+        pieces, gradients = self._segments.gradients(natives, cotangent, call)
+        arrays = [x if self._framework.is_native(x) else None for x in gradients]
         return pieces, {
             "gradients": tuple(
                 np.zeros(())
@@ -225,7 +218,7 @@ class Caller:
     # -- observing
 
     def _joined(self, pieces: list[Any]) -> NDArray[Any]:
-        return self._spans.joined([self._framework.to_numpy(x) for x in pieces])
+        return self._segments.joined([self._framework.to_numpy(x) for x in pieces])
 
     def _overwritten(self) -> bool:
         if self._returned is None:
@@ -236,13 +229,13 @@ class Caller:
 
     def _changed(
         self,
-        given: dict[str, NDArray[Any]],
+        inputs: dict[str, NDArray[Any]],
         natives: Natives,
         placed: dict[str, Placed],
     ) -> tuple[str, ...]:
         changed = [
             name
-            for name, x in given.items()
+            for name, x in inputs.items()
             if not _same(self._framework.to_numpy(natives[name]), _wide(x))
         ]
         around = [
@@ -250,31 +243,30 @@ class Caller:
             for name, p in placed.items()
             if p.disturbed and name not in changed
         ]
-        state = ["initial_state"] if self._spans.changed_state else []
+        state = ["initial_state"] if self._segments.changed_state else []
         return (*changed, *around, *state)
 
     def _state_arrays(self, state: Any, call: Call) -> tuple[NDArray[Any], ...] | None:
-        """Return memory and normalizer in the order of the judge, if they are that."""
+        """Return memory and normalizer in the axes of the operator, if they fit."""
         if state is ABSENT:
             return None
         sizes = self._operator.sizes(call.inputs)
-        of = {"b": sizes["b"], "h": sizes["g"]}
-        lead = tuple(of[axis] for axis in self._environment.layout if axis in of)
+        lead = state_axes(sizes, self._config.layout)
         memory, *others = self._operator.state_shapes(sizes)
-        turned = self._environment.state_layout == "vk"
-        due = (*lead, *(memory[:-2] + memory[:-3:-1] if turned else memory))
-        arrays = [self._framework.to_numpy(x) for x in self._spans.arrays_in(state)]
-        arrays.sort(key=lambda x: x.shape != due)  # the memory comes first
-        if not arrays or arrays[0].shape != due:
+        transposed = self._config.state_layout == "vk"
+        expected = (*lead, *(memory[:-2] + memory[:-3:-1] if transposed else memory))
+        arrays = [self._framework.to_numpy(x) for x in self._segments.arrays_in(state)]
+        arrays.sort(key=lambda x: x.shape != expected)  # the memory comes first
+        if not arrays or arrays[0].shape != expected:
             return None
-        found = [np.swapaxes(arrays[0], -1, -2) if turned else arrays[0]]
+        states = [np.swapaxes(arrays[0], -1, -2) if transposed else arrays[0]]
         for normalizer, x in zip(others, arrays[1:], strict=False):
             # Kernels keep the normalizer with an axis of one, here or there.
             if x.size != int(np.prod((*lead, *normalizer))):
                 return None
-            found.append(x.reshape((*lead, *normalizer)))
+            states.append(x.reshape((*lead, *normalizer)))
         missing = 2 - len(lead)
-        return tuple(x[(None,) * missing] for x in found)
+        return tuple(x[(None,) * missing] for x in states)
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:
@@ -282,7 +274,7 @@ def _wide(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays are equal; most are, and hold no NaN to look for."""
+    """Return True for equal arrays; most are equal and hold no NaN."""
     if one.shape == other.shape and (one == other).all():
         return True
     return np.array_equal(one, other, equal_nan=True)
@@ -296,10 +288,10 @@ def dtype_name(x: Any) -> str:
     return str(getattr(x.dtype, "name", x.dtype)).rpartition(".")[2]
 
 
-def _share(output: Any, given: Any) -> bool:
-    if isinstance(output, np.ndarray) and isinstance(given, np.ndarray):
-        return np.shares_memory(output, given)
+def _share(output: Any, x: Any) -> bool:
+    if isinstance(output, np.ndarray) and isinstance(x, np.ndarray):
+        return np.shares_memory(output, x)
     if hasattr(output, "untyped_storage"):
-        same = output.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+        same = output.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
         return bool(same and output.numel() > 0)
     return False

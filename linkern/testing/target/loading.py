@@ -1,4 +1,4 @@
-"""Finding a target by name, and the function that gives its gradients."""
+"""Find a target and its gradient function by name, and read their signatures."""
 
 import difflib
 import importlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.target.gradients import Backwards, backwards_of
+from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
     FINAL_STATE_NAMES,
     MICRO_STEP_NAMES,
@@ -40,43 +40,47 @@ class Loaded:
     ----------
     function : callable
         The target itself.
-    vjp : Backwards or None
-        The function that it declares for its gradients.
+    vjp : GradientFunction or None
+        Its declared gradient function.
     interface : Interface
-        How it wants to be called.
+        Its parameters, and how it is called.
     """
 
     function: Callable[..., Any]
-    vjp: Backwards | None
+    vjp: GradientFunction | None
     interface: Interface
 
 
 def resolve(target: str) -> Any:
-    """Import the object that `target` names; `UsageError` if there is none."""
-    place, colon, attribute = target.rpartition(":")
-    if not colon or not place or not attribute:
+    """Import the object called `target`; raise `UsageError` if there is none."""
+    module_name, colon, attribute = target.rpartition(":")
+    if not colon or not module_name or not attribute:
         msg = (
             f'the target must be "package.module:attribute" or '
             f'"path/to/file.py:attribute", got "{target}".'
         )
         raise UsageError(msg)
     try:
-        module = _module_from_path(place) if place.endswith(".py") else _import(place)
+        module = (
+            _module_from_path(module_name)
+            if module_name.endswith(".py")
+            else _import(module_name)
+        )
     except UsageError:
         raise
     except BaseException as error:
         lines = traceback.format_exception_only(error)
-        msg = f'importing "{place}" failed: {lines[-1].strip()}'
+        msg = f'importing "{module_name}" failed: {lines[-1].strip()}'
         raise UsageError(msg) from None
-    found = module
+    target_object = module
     for name in attribute.split("."):
-        if not hasattr(found, name):
-            close = difflib.get_close_matches(name, dir(found), n=1)
+        if not hasattr(target_object, name):
+            close = difflib.get_close_matches(name, dir(target_object), n=1)
             hint = f'; did you mean "{close[0]}"?' if close else "."
-            msg = f'"{place}" has no attribute "{attribute}"{hint}'
+            msg = f'"{module_name}" has no attribute "{attribute}"{hint}'
             raise UsageError(msg)
-        found = getattr(found, name)
-    return found
+        target_object = getattr(target_object, name)
+    return target_object
 
 
 def _import(name: str) -> Any:
@@ -117,18 +121,18 @@ def load(
     options: Collection[str] = (),
     op: str = "linear_attention",
 ) -> Loaded:
-    """Check that `target` can be called, and recognise its parameters by name.
+    """Return a target with the meaning of its parameters; refuse a wrong signature.
 
     Parameters
     ----------
     target : object
-        What `resolve` found.
+        Result of `resolve`.
     name : str
-        What it is called.
+        Its name in messages.
     vjp : str, optional
-        Declared name of the function that gives its gradients.
+        Declared name of its gradient function.
     interface : {"sequence", "step"}
-        Whether it takes all tokens of a call or one.
+        All tokens in one call, or one token.
     options : collection of str
         Keywords that every call will have.
     op : str
@@ -144,11 +148,11 @@ def load(
     operator = OPERATORS[op]
     inputs = inputs_of(parameters, name, operator)
     function = _vjp_of(target, name, vjp)
-    gradients = function and backwards_of(function, name, operator, inputs)
+    gradients = function and gradient_function(function, name, operator, inputs)
     state = named_in(STATE_NAMES, parameters)
     if interface == "step" and state is None:
         state = state_of_step(parameters, inputs, name, operator)
-    understood = Interface(
+    signature = Interface(
         frozenset(parameters),
         frozenset(n for n, p in parameters.items() if p.default is p.empty),
         takes_state=state is not None,
@@ -162,25 +166,25 @@ def load(
         position=named_in(POSITION_NAMES, parameters),
         micro_steps=named_in(MICRO_STEP_NAMES, parameters),
     )
-    require_callable(target, name, understood, options, operator)
-    return Loaded(target, gradients, understood)
+    require_callable(target, name, signature, options, operator)
+    return Loaded(target, gradients, signature)
 
 
 def _vjp_of(target: Any, name: str, declared: str | None) -> Any:
     if declared is None:
-        found = getattr(target, "vjp", None)
-        return found if callable(found) else None
+        function = getattr(target, "vjp", None)
+        return function if callable(function) else None
     place, _, attribute = name.rpartition(":")
     owner, _, _ = attribute.rpartition(".")
     if ":" in declared:
-        found = resolve(declared)
+        function = resolve(declared)
     elif hasattr(target, declared):
-        found = getattr(target, declared)
+        function = getattr(target, declared)
     elif owner and "<locals>" not in owner:
-        found = resolve(f"{place}:{owner}.{declared}")
+        function = resolve(f"{place}:{owner}.{declared}")
     else:
-        found = resolve(f"{place}:{declared}")
-    if not callable(found):
+        function = resolve(f"{place}:{declared}")
+    if not callable(function):
         msg = f'`vjp` must name a function, got "{declared}" for "{name}".'
         raise UsageError(msg)
-    return found
+    return function

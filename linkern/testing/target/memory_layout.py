@@ -1,8 +1,8 @@
-"""How inputs lie in memory: the ways in which an array need not be contiguous.
+"""Memory layouts of inputs that are not contiguous.
 
 Each style is a NumPy view into a larger array whose other entries are NaN. A kernel
 that reads past the end of its input, or takes strides for granted, computes with them;
-one that writes there leaves a trace.
+one that writes there is seen.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ GUARD = 4096
 
 @dataclass(frozen=True)
 class Placed:
-    """An array, and the array it is a view of.
+    """A view for the target, and the array that holds it.
 
     Parameters
     ----------
     view : array
-        What the target gets.
+        Input of the target.
     base : array
         The memory that holds it.
     before : array
@@ -39,7 +39,7 @@ class Placed:
 
     @property
     def disturbed(self) -> bool:
-        """Whether anything in the memory has changed, in the array or around it."""
+        """True if the memory has changed, in the array or around it."""
         return self.base.tobytes() != self.before.tobytes()
 
 
@@ -64,7 +64,7 @@ def _transposed(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _sliced(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Every second entry of the last axis, in rows that are longer than they look."""
+    """Use every second entry of the last axis, in rows of a larger array."""
     if x.ndim < 2:
         base = _poisoned((2 * x.size + 1,), x.dtype)
         return base[: 2 * x.size : 2], base
@@ -87,7 +87,7 @@ def _reversed(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _broadcast(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """One entry for all equal ones along an axis, heads above all: a stride of zero."""
+    """Store equal entries along an axis once, with a stride of zero."""
     first = x
     for axis in range(x.ndim - 1):
         start = first[(slice(None),) * axis + (slice(1),)]

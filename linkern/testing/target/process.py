@@ -1,7 +1,7 @@
-"""The side of the fence where the judge sits: a target behind a child process, or not.
+"""Targets in this process or in a child process.
 
 Both kinds of target answer `call` with a `Reply`, or raise `TargetRaised` if the target
-did and `TargetDied` if it took its process with it or did not come back.
+raised and `TargetDied` if it ended its process or did not return in time.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from typing import IO, Any, Protocol
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError
 from linkern.testing.target import side_effects
 from linkern.testing.target.loading import Interface
-from linkern.testing.target.protocol import Call, Environment, Reply
+from linkern.testing.target.protocol import Call, Reply, TargetConfig
 from linkern.testing.target.worker import describe, open_target
 
 __all__ = ["ChildProcess", "InProcess", "Target"]
 
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
-# What is kept of all that a target prints, in blocks of at most 64 KiB.
+# Blocks of the output of a target that are kept, of at most 64 KiB each.
 KEPT_BLOCKS = 4
-# Seconds that something is waited for that is about to happen.
+# Seconds to wait for something that is about to happen.
 PATIENCE = 0.5
 
 
@@ -43,24 +43,24 @@ class Target(Protocol):
         """Call the target once."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the target."""
 
 
 class InProcess:
-    """A target called in this process: fast, easy to debug, and not protected against.
+    """A target called in this process: fast, easy to debug, and not isolated.
 
     Parameters
     ----------
-    environment : Environment
-        Where the target is, and how to call it.
+    config : TargetConfig
+        Name, layout and options of the target.
     function : callable, optional
-        The target itself, if it is at hand.
+        The target itself; otherwise it is imported by name.
     """
 
     def __init__(
-        self, environment: Environment, function: Callable[..., Any] | None = None
+        self, config: TargetConfig, function: Callable[..., Any] | None = None
     ) -> None:
-        self.interface, self._caller = open_target(environment, function)
+        self.interface, self._caller = open_target(config, function)
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -73,22 +73,22 @@ class InProcess:
             raise TargetRaised(describe(error)) from error
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: the target stays loaded."""
 
 
 class ChildProcess:
-    """A target in a process of its own, which is started again whenever it dies.
+    """A target in a child process, which is started again whenever it dies.
 
     Parameters
     ----------
-    environment : Environment
-        Where the target is, and how to call it.
+    config : TargetConfig
+        Name, layout and options of the target.
     timeout : float
         Seconds that one call may take.
     """
 
-    def __init__(self, environment: Environment, timeout: float) -> None:
-        self._environment = environment
+    def __init__(self, config: TargetConfig, timeout: float) -> None:
+        self._config = config
         self._timeout = timeout
         self._child: _Child | None = None
         self.interface = self._start()
@@ -119,10 +119,10 @@ class ChildProcess:
     def _start(self) -> Interface:
         child = _Child()
         try:
-            answer = child.ask(self._environment, LOAD_TIMEOUT)
+            answer = child.ask(self._config, LOAD_TIMEOUT)
         except TargetDied as death:
             child.end()
-            msg = f'loading "{self._environment.target}" failed: {death.reason}.'
+            msg = f'loading "{self._config.target}" failed: {death.reason}.'
             raise UsageError(msg) from None
         if isinstance(answer, UsageError):
             child.end()
@@ -135,8 +135,8 @@ class ChildProcess:
 class _Child:
     """One child process, and threads that write and read, so that waits can end.
 
-    What the target started and left behind may hold the pipes open for ever, so each
-    thread closes its own: nobody waits for them.
+    Processes that the target started may hold the pipes open for ever, so each thread
+    closes its own pipe and nobody waits for them.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _Child:
         )
         self._requests: queue.Queue[bytes | None] = queue.Queue()
         self._answers: queue.Queue[Any] = queue.Queue()
-        self._said: deque[bytes] = deque(maxlen=KEPT_BLOCKS)
+        self._printed: deque[bytes] = deque(maxlen=KEPT_BLOCKS)
         self._threads = [
             threading.Thread(target=work, args=(stream,), daemon=True)
             for work, stream in (
@@ -181,31 +181,31 @@ class _Child:
                 self._answers.put(_ENDED)
 
     def _listen(self, stderr: Any) -> None:
-        """Keep the last of what the target prints, however much that is."""
+        """Keep the end of the output of the target."""
         with stderr:
             while block := stderr.read1(2**16):
-                self._said.append(block)
+                self._printed.append(block)
 
     def ask(self, message: Any, timeout: float) -> Any:
         """Send a message and wait for its answer."""
         self._requests.put(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
-            # Asked before the wait: what it answered before it ended is on its way.
+            # Polled before the wait: an answer sent before the end is in the pipe.
             ended = self._process.poll() is not None
             try:
                 answer = self._answers.get(timeout=min(left, PATIENCE))
             except queue.Empty:
                 answer = _ENDED if ended else _NOTHING
             if answer is _ENDED:
-                raise TargetDied(self._epitaph(), hung=False)
+                raise TargetDied(self._ending(), hung=False)
             if answer is not _NOTHING:
                 return answer
-        reason = f"did not return within {timeout:g} s{self._last_words()}"
+        reason = f"did not return within {timeout:g} s{self._last_line()}"
         raise TargetDied(reason, hung=True)
 
-    def _epitaph(self) -> str:
-        """Say how the process ended, with the last line it wrote."""
+    def _ending(self) -> str:
+        """Return how the process ended, with the last line it wrote."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -214,12 +214,12 @@ class _Child:
         if code < 0:
             names = {known.value: known.name for known in signal.Signals}
             name = names.get(-code, f"signal {-code}")
-            return f"crashed with {name}{self._last_words()}"
-        return f"ended its process with exit code {code}{self._last_words()}"
+            return f"crashed with {name}{self._last_line()}"
+        return f"ended its process with exit code {code}{self._last_line()}"
 
-    def _last_words(self) -> str:
-        said = b"".join(self._said)[-2000:].decode(errors="replace").strip()
-        return f"; it last wrote: {said.splitlines()[-1][:200]}" if said else ""
+    def _last_line(self) -> str:
+        printed = b"".join(self._printed)[-2000:].decode(errors="replace").strip()
+        return f"; it last wrote: {printed.splitlines()[-1][:200]}" if printed else ""
 
     def end(self) -> None:
         """Kill the process, and whatever it started in its group."""

@@ -1,4 +1,4 @@
-"""What crosses the fence between the judge and a target: requests and replies."""
+"""Messages between the referee and the process of a target: requests and replies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Environment", "Reply", "from_layout", "to_layout"]
+__all__ = ["Call", "Reply", "TargetConfig", "from_layout", "to_layout"]
 
 
 @dataclass(frozen=True)
-class Environment:
-    """Where and how a target is to be called.
+class TargetConfig:
+    """Name of a target, and how it is called.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Environment:
     framework, device, layout : str
         Array library and device of the inputs; order of their axes.
     interface : {"sequence", "step"}
-        Whether one call takes all tokens or one.
+        All tokens in one call, or one token.
     vjp : str or None
         Declared name of the function that gives its gradients.
     scale : float, "K^-0.5" or None
@@ -63,16 +63,15 @@ class Call:
     cuts : tuple of int
         Where the sequence is cut, the state being handed over from span to span.
     wants_state : bool
-        Whether the last state is to be returned (it is if there are cuts).
+        True to ask for the last state (it is returned if there are cuts).
     cotangent : array (B, H, T, V), optional
         Asks for gradients: the cotangent of the output.
     memory : str
-        How the inputs lie in memory, one of `memory_layout.STYLES`.
+        Memory layout of the inputs, one of `memory_layout.STYLES`.
     threads : int
-        How many threads call the target at once, all but one with other inputs.
+        Number of threads that call at once, all but one with other inputs.
     segments : tuple of int
-        Where sequences that are packed one after the other begin and end; empty if
-        there is one.
+        Edges of packed sequences (`cu_seqlens`); empty for one sequence.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -87,7 +86,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back.
+    """Everything observed in one call.
 
     Parameters
     ----------
@@ -97,17 +96,17 @@ class Reply:
     dtype, kind : str
         Dtype of the output and type of the returned object.
     shape, expected_shape : tuple of int
-        Shape returned and shape due, both in the target's layout.
+        Returned and required shape, both in the target's layout.
     changed, aliased : tuple of str
         Inputs (``initial_state`` among them) that the call overwrote, and inputs whose
         memory the output shares.
     overwritten : bool
-        Whether the call changed the output that the call before it had returned.
+        True if the call changed the output of the call before it.
     traces : tuple of str
-        What the call left behind in its process: one word for each.
+        Side effects of the call on its process.
     states : tuple of arrays or None
-        The final state: memory, and normalizer if there is one, in the order and with
-        the axes of the operator; None if there was none, or if it has another form.
+        The final state: memory, and normalizer if there is one, with the axes of the
+        operator; None if there was none, or if it has another form.
     state_kind : str
         Type of the final state; empty if there was none.
     gradients : tuple of arrays or None
@@ -115,7 +114,7 @@ class Reply:
     gradient_dtypes : tuple of str
         Their dtypes, empty for an input that no gradient reaches.
     not_differentiable : str
-        Why there are none.
+        Reason for missing gradients.
     other_outputs : tuple of arrays
         Outputs of the same inputs while other threads called the target too.
     """
@@ -143,7 +142,7 @@ def to_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:
     Parameters
     ----------
     x : array
-        With a batch axis, if it has any tokens or batches at all.
+        With a batch axis, if it has tokens or batches.
     layout : str
         The order for ``(B, H, T, D)``; what it leaves out has a size of one.
     axes : str
@@ -169,12 +168,12 @@ def from_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any
 
 
 def _swapped(axes: str, layout: str) -> bool:
-    """Whether heads and tokens, which follow the batch, trade places."""
+    """Return True if heads and tokens, which follow the batch, trade places."""
     return layout == "bthd" and axes[0] == "b" and len(axes) > 2
 
 
 def _missing(axes: str, layout: str) -> int:
-    """Return how many axes in front a layout leaves out."""
+    """Return the number of leading axes that a layout leaves out."""
     return sum(a == "b" for a in axes) * ("b" not in layout) + sum(
         a in "hg" for a in axes
     ) * ("h" not in layout)

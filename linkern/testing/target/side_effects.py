@@ -1,4 +1,4 @@
-"""What a call may leave behind in its process besides its result, and must not."""
+"""Side effects of a call on its process: detect them, and undo them."""
 
 import ctypes
 import os
@@ -27,14 +27,14 @@ try:
 except (AttributeError, OSError, TypeError):  # no C library with them
     _MATHEMATICS = None
 
-# What the floating-point mode is asked about.
+# Operands that show the floating-point mode.
 _TINY, _SMALL = np.full(8, 2.0**-1060), np.full(8, 2.0**-10)
 _NARROW, _HALF = np.full(8, 2.0**-140, np.float32), np.full(8, 0.5, np.float32)
 _ONES = np.array([1.0, -1.0])
 
 
 def _floating_point_mode() -> bytes:
-    """Subnormals, and the direction of rounding, as arithmetic shows them."""
+    """Return results that depend on flushing of subnormals and on rounding."""
     with np.errstate(all="ignore"):
         tiny, narrow, thirds = _TINY * _SMALL, _NARROW * _HALF, _ONES / 3.0
     # As bytes: where subnormals are flushed, they also compare equal to zero.
@@ -42,8 +42,8 @@ def _floating_point_mode() -> bytes:
 
 
 def _numpy_functions() -> tuple[Any, ...]:
-    found: tuple[Any, ...] = _look_up(vars(np))
-    return found
+    functions: tuple[Any, ...] = _look_up(vars(np))
+    return functions
 
 
 def _torch(read: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -72,7 +72,7 @@ PROBES: dict[str, Callable[[], Any]] = {
 
 
 def snapshot() -> Snapshot:
-    """Return what `look` will return if nothing changes.
+    """Return the result of the next `look` if nothing changes.
 
     The generators are set to states that no target would choose: one that seeds them in
     every call would otherwise be seen in its first call at most.
@@ -90,12 +90,12 @@ def _seed() -> None:
 
 
 def look() -> Snapshot:
-    """Return what the process looks like, and what its generators give next."""
+    """Return the modes of the process, and the next numbers of its generators."""
     return {name: probe() for name, probe in PROBES.items()}
 
 
 def difference(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
-    """Return what has changed.
+    """Return the names of the probes whose results have changed.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def difference(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Undo what a call does to the modes of its process: the next call shows it too."""
+    """Undo changes of the modes of the process, so that every call shows them."""
     with ExitStack() as undo:
         undo.callback(_floating_point_environment())
         undo.enter_context(np.errstate())
@@ -130,24 +130,24 @@ def restored() -> Iterator[None]:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Leave the random generators of this process as they are: it is not ours alone."""
-    of_python = random.getstate()
+    """Restore the random generators of this process, which others use too."""
+    python_state = random.getstate()
     # The global generator is what a kernel may use; as a dict, since a tuple of its
     # state takes twice as long.
-    of_numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 -- as said above
+    numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 -- as said above
     torch: Any = sys.modules.get("torch")
-    of_torch = torch.get_rng_state() if hasattr(torch, "is_grad_enabled") else None
+    torch_state = torch.get_rng_state() if hasattr(torch, "is_grad_enabled") else None
     try:
         yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002 -- as said above
-        if of_torch is not None:
-            torch.set_rng_state(of_torch)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002 -- as said above
+        if torch_state is not None:
+            torch.set_rng_state(torch_state)
 
 
 def _floating_point_environment() -> Callable[[], object]:
-    """Return what sets the floating-point mode back to what it is now."""
+    """Return a function that restores the present floating-point mode."""
     if _MATHEMATICS is None:
         return lambda: None
     held = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)

@@ -1,4 +1,4 @@
-"""What a parameter means, read from its name and never guessed from its position.
+"""Meaning of the parameters of a target, by name and never by position.
 
 ``(k, q, v)`` is as good as ``(query, key, value)``, and a parameter called
 ``initial_state`` takes a state.
@@ -32,7 +32,7 @@ __all__ = [
     "takes_anything",
 ]
 
-# How the parameters of kernels in the field are called.
+# Names of these parameters in published kernels.
 STATE_NAMES = ("initial_state", "state", "init_state", "past_state", "h0")
 FINAL_STATE_NAMES = ("output_final_state", "return_final_state", "return_state")
 COTANGENT_NAMES = ("output_cotangent", "grad_output", "do")
@@ -45,19 +45,19 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True)
 class Interface:
-    """What can be asked of a target, as far as its signature tells.
+    """Abilities of a target, as its signature shows them.
 
     Parameters
     ----------
     keywords, needed : frozenset of str
         Names of its parameters, and of those that have no default.
     takes_state : bool
-        Whether a state can be passed to it.
+        True if a state can be passed to it.
     differentiable : bool
-        Whether it comes with gradients of its own (``target.vjp``, or the declared
-        function); array libraries with automatic differentiation need none.
+        True if it comes with a gradient function (``target.vjp``, or the declared
+        one); array libraries with automatic differentiation need none.
     vjp_takes_state : bool
-        Whether those accept a state and its cotangent.
+        True if that function accepts a state and its cotangent.
     inputs : tuple of str
         Names of its inputs in the order of the operator; empty if they are passed by
         position.
@@ -94,7 +94,7 @@ def signature_of(function: Any) -> inspect.Signature | None:
 
 
 def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function that a call may choose, by name."""
+    """Return the parameters of a function that are not bound yet, by name."""
     signature = signature_of(function)
     if signature is None:
         return {}
@@ -106,12 +106,12 @@ def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
 def named_in(
     names: tuple[str, ...], parameters: dict[str, inspect.Parameter]
 ) -> str | None:
-    """Return which of some names a parameter has."""
+    """Return the first of `names` that is a parameter, if any is."""
     return next((name for name in names if name in parameters), None)
 
 
 def takes_anything(parameters: dict[str, inspect.Parameter]) -> bool:
-    """Whether keywords are taken that have no parameter of their own."""
+    """Return True if a function takes keywords without a parameter."""
     kinds = [p.kind for p in parameters.values()]
     return inspect.Parameter.VAR_KEYWORD in kinds
 
@@ -120,10 +120,10 @@ def inputs_of(
     parameters: dict[str, inspect.Parameter], name: str, operator: Operator
 ) -> tuple[str, ...]:
     """Return the names of the inputs, if they can be passed by name."""
-    found = recognised(parameters, operator)
-    if not found:
+    parameter_of = recognised(parameters, operator)
+    if not parameter_of:
         return ()
-    missing = [one for one in operator.names if one not in found]
+    missing = [one for one in operator.names if one not in parameter_of]
     if missing and operator.family is None:
         return ()
     if missing:
@@ -133,7 +133,7 @@ def inputs_of(
             f"{' or '.join((missing[0], *operator.input(missing[0]).aliases))}."
         )
         raise UsageError(msg)
-    names = tuple(found[one] for one in operator.names)
+    names = tuple(parameter_of[one] for one in operator.names)
     kinds = [parameters[n].kind for n in names]
     if inspect.Parameter.POSITIONAL_ONLY not in kinds:
         return names
@@ -149,17 +149,19 @@ def inputs_of(
 def recognised(
     parameters: dict[str, inspect.Parameter], operator: Operator
 ) -> dict[str, str]:
-    """Return which parameter is which input: its own name first, then the field's."""
+    """Return the parameter of each input: its own name first, then an alias."""
     named = {n for n, p in parameters.items() if p.kind not in _VARIADIC}
-    found = {one: one for one in operator.names if one in named}
-    for one in operator.inputs:
-        if one.name in found:
+    parameter_of = {
+        declared: declared for declared in operator.names if declared in named
+    }
+    for declared in operator.inputs:
+        if declared.name in parameter_of:
             continue
-        free = named - {*found.values()}
-        alias = next((n for n in _aliases(one, named) if n in free), None)
+        free = named - {*parameter_of.values()}
+        alias = next((n for n in _aliases(declared, named) if n in free), None)
         if alias is not None:
-            found[one.name] = alias
-    return found
+            parameter_of[declared.name] = alias
+    return parameter_of
 
 
 def _aliases(one: Input, named: set[str]) -> tuple[str, ...]:
@@ -172,7 +174,7 @@ def state_of_step(
     name: str,
     operator: Operator,
 ) -> str:
-    """Return the parameter that is no input, whatever it is called."""
+    """Return the first parameter that is no input, under any name."""
     rest = [n for n in parameters if n not in inputs]
     at = 0 if inputs else len(operator.names)
     if len(rest) <= at:
@@ -191,18 +193,18 @@ def require_callable(
     options: Collection[str],
     operator: Operator,
 ) -> None:
-    """Require that the first call can be made as it will be made."""
+    """Refuse a target whose signature does not allow its calls."""
     signature = signature_of(target)
     if signature is None:
         return
-    given = {*interface.inputs, *options}
-    known_too = (interface.cu_seqlens, interface.position, interface.micro_steps)
+    keywords = {*interface.inputs, *options}
+    others = (interface.cu_seqlens, interface.position, interface.micro_steps)
     for known in (
         *(interface.state, interface.final_state, interface.scale),
-        *known_too,
+        *others,
     ):
         if known is not None:
-            given.add(known)
+            keywords.add(known)
     positional = () if interface.inputs else operator.names
     kinds = [p.kind for p in signature.parameters.values()]
     if inspect.Parameter.VAR_KEYWORD not in kinds:
@@ -210,7 +212,7 @@ def require_callable(
             what = f'keyword of "{name}"'
             raise UsageError(nearest(what, option, interface.keywords))
     try:
-        signature.bind(*positional, **dict.fromkeys(given))
+        signature.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
         msg = (
             f'"{name}" must be callable as f({", ".join(operator.names)}), but its '

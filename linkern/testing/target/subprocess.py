@@ -1,7 +1,7 @@
-"""One run of a command: a file of tensors in, one out, and nothing left behind.
+"""Run a command once: a file of tensors in, one out, and no process left running.
 
-Whatever goes wrong is one sentence about the command. What it prints, allocates, starts
-and leaves running is contained here.
+Every failure becomes one sentence about the command. Its output, memory and child
+processes are limited here.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["INPUTS", "OUTPUTS", "Tensors", "Written", "execute", "tensor", "useless"]
 
-# What stands in a command for the paths of the two files.
+# Placeholders in a command for the paths of the two files.
 INPUTS, OUTPUTS = "{inputs}", "{outputs}"
 GIBIBYTE = 2**30
-# What is kept of all that a command prints, in blocks of at most 64 KiB.
+# Blocks of the output of a command that are kept, of at most 64 KiB each.
 KEPT_BLOCKS = 4
 # `safetensors.numpy` writes bfloat16 but cannot read it, so dtypes are looked up here.
 DTYPES = {
@@ -62,7 +62,7 @@ def execute(
     timeout: float,
     memory_limit: float | None = None,
 ) -> Written:
-    """Run a command on a file of tensors, and return what it wrote.
+    """Run a command on a file of tensors, and return the tensors that it wrote.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def execute(
         Program and arguments, ``{inputs}`` and ``{outputs}`` among them: the paths of
         two files in a folder that exists for this run alone.
     tensors : mapping of str to array
-        What it reads.
+        Its inputs.
     metadata : mapping of str to str
-        What the file says besides.
+        Metadata of the file of inputs.
     timeout : float
         Seconds that it may take.
     memory_limit : float, optional
@@ -81,7 +81,7 @@ def execute(
     Returns
     -------
     mapping
-        For `tensor`.
+        Written tensors, for `tensor`.
 
     Raises
     ------
@@ -96,13 +96,13 @@ def execute(
             OUTPUTS: str(Path(folder, "outputs.safetensors")),
         }
         save_file(
-            # Of a view, other numbers than its own would be saved.
+            # A view would be saved with the numbers of its whole buffer.
             {name: np.ascontiguousarray(x) for name, x in tensors.items()},
             paths[INPUTS],
             dict(metadata),
         )
         pattern = "|".join(re.escape(placeholder) for placeholder in paths)
-        filled = [re.sub(pattern, lambda found: paths[found[0]], w) for w in words]
+        filled = [re.sub(pattern, lambda match: paths[match[0]], w) for w in words]
         _run(filled, timeout, memory_limit)
         return _read(Path(paths[OUTPUTS]))
 
@@ -110,26 +110,26 @@ def execute(
 def tensor(written: Written, name: str) -> NDArray[Any]:
     """Return one of the tensors that a command wrote, bit for bit."""
     if name not in written:
-        there = ", ".join(f"`{known}`" for known in sorted(written)) or "none"
-        useless(f"no tensor `{name}` (there are: {there})")
-    found = written[name]
-    if found["dtype"] not in DTYPES:
+        known_names = ", ".join(f"`{known}`" for known in sorted(written)) or "none"
+        useless(f"no tensor `{name}` (there are: {known_names})")
+    stored = written[name]
+    if stored["dtype"] not in DTYPES:
         known = ", ".join(DTYPES)
         useless(
-            f"a tensor `{name}` of dtype {found['dtype']}, which is none of {known}"
+            f"a tensor `{name}` of dtype {stored['dtype']}, which is none of {known}"
         )
-    dtype = numpy_dtype(DTYPES[found["dtype"]])
-    return np.frombuffer(found["data"], dtype).reshape(found["shape"])
+    dtype = numpy_dtype(DTYPES[stored["dtype"]])
+    return np.frombuffer(stored["data"], dtype).reshape(stored["shape"])
 
 
 def useless(what: str) -> NoReturn:
-    """Raise what is to be said of a run that reported no error and went wrong."""
+    """Raise the error of a run that ended well and wrote something unusable."""
     msg = f"nothing, but wrote {what}"
     raise TargetRaised(msg)
 
 
 def _run(words: list[str], timeout: float, memory_limit: float | None) -> None:
-    """Run a program to its end, or end it."""
+    """Run a program, and kill it at the timeout."""
     try:
         process = subprocess.Popen(
             words,
@@ -141,9 +141,9 @@ def _run(words: list[str], timeout: float, memory_limit: float | None) -> None:
         )
     except OSError as error:
         raise TargetRaised(str(error)) from error
-    said: deque[bytes] = deque(maxlen=KEPT_BLOCKS)
+    printed: deque[bytes] = deque(maxlen=KEPT_BLOCKS)
     listener = threading.Thread(
-        target=_listen, args=(process.stderr, said), daemon=True
+        target=_listen, args=(process.stderr, printed), daemon=True
     )
     listener.start()
     code = None
@@ -158,14 +158,14 @@ def _run(words: list[str], timeout: float, memory_limit: float | None) -> None:
         process.wait()
     # What has left the group may still hold the pipe, and need not end.
     listener.join(timeout=1)
-    _require_success(code, timeout, b"".join(said))
+    _require_success(code, timeout, b"".join(printed))
 
 
-def _listen(stderr: IO[bytes], said: deque[bytes]) -> None:
-    """Keep the last of what a program prints, however much that is."""
+def _listen(stderr: IO[bytes], printed: deque[bytes]) -> None:
+    """Keep the end of the output of a program."""
     with stderr:
         while block := os.read(stderr.fileno(), 2**16):
-            said.append(block)
+            printed.append(block)
 
 
 def _limit_memory(process_id: int, gibibytes: float) -> None:
@@ -182,9 +182,9 @@ def _limit_memory(process_id: int, gibibytes: float) -> None:
             resource.prlimit(process_id, what, (soft, hard))
 
 
-def _require_success(code: int | None, timeout: float, said: bytes) -> None:
-    """Say how a program ended, with the last line it wrote, unless it ended well."""
-    lines = said[-2000:].decode(errors="replace").strip().splitlines()
+def _require_success(code: int | None, timeout: float, printed: bytes) -> None:
+    """Raise with the last line of the program, unless it ended with exit code 0."""
+    lines = printed[-2000:].decode(errors="replace").strip().splitlines()
     last = f"; it last wrote: {lines[-1].strip()[:200]}" if lines else ""
     if code is None:
         msg = f"did not return within {timeout:g} s{last}"

@@ -1,7 +1,7 @@
-"""The side of the fence where the target runs: a process that loads it and answers.
+"""Child process of a target: load it, answer requests.
 
-`main` takes requests on standard input and answers on standard output, so that whatever
-the target does to its process happens to nobody else.
+`main` takes requests on standard input and answers on standard output, so that what the
+target does to its process harms no other process.
 """
 
 import mmap
@@ -17,43 +17,41 @@ from linkern.testing.errors import UsageError
 from linkern.testing.target.frameworks import framework_named, require_device
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.loading import Interface, load, resolve
-from linkern.testing.target.protocol import Call, Environment, Reply
+from linkern.testing.target.protocol import Call, Reply, TargetConfig
+from linkern.testing.target.segments import SegmentRunner
 
 __all__ = ["describe", "main", "open_target"]
 
 GIBIBYTE = 2**30
 # Characters of an exception that are passed on.
-MOST_SAID = 500
+MESSAGE_LENGTH = 500
 
 
-def open_target(
-    environment: Environment, function: Any = None
-) -> tuple[Interface, Caller]:
-    """Return the interface of a target, and what calls it."""
-    framework = framework_named(environment.framework)
-    require_device(framework, environment.device)
-    found = resolve(environment.target) if function is None else function
+def open_target(config: TargetConfig, function: Any = None) -> tuple[Interface, Caller]:
+    """Return the interface of a target, and the function that calls it."""
+    framework = framework_named(config.framework)
+    require_device(framework, config.device)
     loaded = load(
-        found,
-        environment.target,
-        vjp=environment.vjp,
-        interface=environment.interface,
-        options=environment.options,
-        op=environment.op,
+        resolve(config.target) if function is None else function,
+        config.target,
+        vjp=config.vjp,
+        interface=config.interface,
+        options=config.options,
+        op=config.op,
     )
-    return loaded.interface, Caller(loaded, environment, framework)
+    return loaded.interface, Caller(SegmentRunner(loaded, config, framework))
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until they end: first an environment, then calls."""
-    environment: Environment = pickle.load(requests)
+    """Answer requests until they end: first an config, then calls."""
+    config: TargetConfig = pickle.load(requests)
     try:
-        interface, caller = open_target(environment)
+        interface, caller = open_target(config)
     except UsageError as error:
         _send(replies, error)
         return
-    if environment.device == "cpu":
-        _limit_memory(environment.memory_limit)
+    if config.device == "cpu":
+        _limit_memory(config.memory_limit)
     _send(replies, interface)
     process, forked = os.getpid(), mmap.mmap(-1, 1)
     while True:
@@ -66,8 +64,8 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             answer = caller(call)
         except Exception as error:
             answer = describe(error)
-            if environment.device == "cpu" and _is_refusal_of_memory(error):
-                limit = f"more than {environment.memory_limit:g} GiB"
+            if config.device == "cpu" and _is_refusal_of_memory(error):
+                limit = f"more than {config.memory_limit:g} GiB"
                 answer = f"MemoryError: it wanted {limit} ({_first_line(error)})"
         if os.getpid() != process:
             # The target forked and came back twice; only one of the two may answer.
@@ -79,7 +77,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def _limit_memory(gibibytes: float) -> None:
-    """Let the process allocate that much more than it has by now, and no more."""
+    """Limit what the process may allocate beyond its present size."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:  # not Linux
@@ -98,19 +96,21 @@ def _limit_memory(gibibytes: float) -> None:
 
 
 def _is_refusal_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed, in the words of NumPy, PyTorch or JAX."""
+    """Return True for a failed allocation of NumPy, PyTorch or JAX."""
     words = ("allocate memory", "RESOURCE_EXHAUSTED", "out of memory")
     return isinstance(error, MemoryError) or any(w in str(error) for w in words)
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:MOST_SAID] or type(error).__name__
+    return (
+        str(error).strip().partition("\n")[0][:MESSAGE_LENGTH] or type(error).__name__
+    )
 
 
 def describe(error: BaseException) -> str:
     """Return an exception in one line, with the line of the target that raised it."""
     what = traceback.format_exception_only(error)[-1].strip()
-    what = what.partition("\n")[0][:MOST_SAID]
+    what = what.partition("\n")[0][:MESSAGE_LENGTH]
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return what
@@ -123,7 +123,7 @@ def _send(replies: BinaryIO, message: Any) -> None:
 
 
 def main() -> None:
-    """Serve on the standard streams, out of reach of what the target prints."""
+    """Serve on copies of the standard streams, so that prints do not mix in."""
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
     # Whatever the target reads is empty, and whatever it prints goes to standard error.

@@ -106,8 +106,8 @@ def unrolled(
     """
     z, c, first = fitted(update, candidate, initial_hidden)
     columns = concat([first[..., None, :], c], axis=-2)
-    found = together(gru_weights(z) @ apart(columns, columns.shape[-1]))
-    return astype(found, candidate.dtype)
+    hidden = together(gru_weights(z) @ apart(columns, columns.shape[-1]))
+    return astype(hidden, candidate.dtype)
 
 
 def weighted_candidates(weights: Array, candidate: Array) -> Array:

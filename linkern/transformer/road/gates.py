@@ -90,8 +90,8 @@ def gated_average(
     log_kept = xp.log1p(-xp.where(full, xp.zeros_like(z), z))
     log_kept = xp.where(full, xp.full_like(z, -float("inf")), log_kept)
     state = State(first[..., None, :], None)
-    found = hgrn(z * c, log_kept, initial_state=state, form=form).output
-    return astype(found, candidate.dtype)
+    result = hgrn(z * c, log_kept, initial_state=state, form=form).output
+    return astype(result, candidate.dtype)
 
 
 def shares(weight: Array, log_decay: Array | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""What an average cannot do: tell the order of its tokens, or be non-linear in them."""
+"""Order and non-linearity: the two things that an average of tokens lacks."""
 
 from collections.abc import Callable, Sequence
 from typing import cast

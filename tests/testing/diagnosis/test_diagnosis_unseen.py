@@ -17,7 +17,7 @@ from linkern.testing.problems.problem import Scope
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 
 
 def part(**replaced):
@@ -339,8 +339,8 @@ NONCAUSAL = {
 
 def named(kernel, operator="linear_attention", **declared):
     contract = Contract(**declared)
-    environment = Environment("test", layout=contract.layout, op=operator)
-    target = InProcess(environment, kernel)
+    config = TargetConfig("test", layout=contract.layout, op=operator)
+    target = InProcess(config, kernel)
     scope = Scope(OPERATORS[operator], contract, "float32", interface=target.interface)
     return diagnose(target, scope)
 

@@ -14,7 +14,7 @@ from linkern.testing.kernels import correct
 from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -57,7 +57,7 @@ def take(
 ):
     pytest.importorskip("ml_dtypes") if dtype == "bfloat16" else None
     contract = Contract.from_mapping(declared)
-    environment = Environment(
+    environment = TargetConfig(
         "test:kernel", framework, layout=contract.layout, scale=contract.scale
     )
     target = InProcess(environment, function)
@@ -459,7 +459,7 @@ def test_the_death_of_a_target_is_passed_on():
         msg = "crashed"
         raise TargetDied(msg, hung=False)
 
-    target = InProcess(Environment("test:kernel"), CORRECT["chunk_16"])
+    target = InProcess(TargetConfig("test:kernel"), CORRECT["chunk_16"])
     target.call = dies
     scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
     with pytest.raises(TargetDied):
@@ -536,7 +536,7 @@ def test_kernels_in_torch(dtype, torch):
 
 def take_gated(kernel, dtype):
     contract = Contract(**kernel.contract)
-    environment = Environment("test:kernel", op=kernel.op, scale=contract.scale)
+    environment = TargetConfig("test:kernel", op=kernel.op, scale=contract.scale)
     target = InProcess(environment, kernel.kernel)
     return fingerprint(target, Scope(OPERATORS[kernel.op], contract, dtype))
 
@@ -599,7 +599,7 @@ def a_delta_rule(query, key, value, beta):
 
 
 def take_operator(kernel, op, dtype="float32", **declared):
-    target = InProcess(Environment("test:kernel", op=op), kernel)
+    target = InProcess(TargetConfig("test:kernel", op=op), kernel)
     return fingerprint(target, Scope(OPERATORS[op], Contract(**declared), dtype))
 
 
@@ -635,7 +635,7 @@ NEVER |= {"mesa", "oja"}
 @pytest.mark.parametrize("op", OPERATORS)
 def test_every_operator_is_measured_or_says_why_not(op):
     operator = OPERATORS[op]
-    target = InProcess(Environment("test:kernel", op=op), lambda *_: None)
+    target = InProcess(TargetConfig("test:kernel", op=op), lambda *_: None)
     asked = []
 
     def answer(call):

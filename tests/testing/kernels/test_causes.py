@@ -10,7 +10,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import Environment
+from linkern.testing.target.protocol import TargetConfig
 
 LINEAR = "linear_attention"
 DTYPES = {LINEAR: ("float32", "float64", "bfloat16")}
@@ -20,7 +20,7 @@ HIDDEN = {("all_in_float16", "bfloat16"), ("jitters", "bfloat16")}
 
 def cause(kernel, dtype="float32"):
     contract = Contract(**kernel.contract)
-    environment = Environment("test", op=kernel.op, scale=contract.scale)
+    environment = TargetConfig("test", op=kernel.op, scale=contract.scale)
     target = InProcess(environment, kernel.kernel)
     scope = Scope(
         OPERATORS[kernel.op],

@@ -5,15 +5,14 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from linkern.testing.report.html import page, write_html
-from linkern.testing.report.html.charts import Edges, curve, histogram
-from linkern.testing.report.html.heat_map import heat_map
-from linkern.testing.report.html.markup import data_block, element, render
+from linkern.testing.report.html import environment, page, write_html
+from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import Report
 from linkern.testing.spec.contract import Contract
@@ -59,18 +58,30 @@ class Page(HTMLParser):
         return "".join(text for tag, text in self.texts if tag not in hidden)
 
 
-def test_markup_is_text_unless_it_is_made():
+def render(chart):
+    """Return a chart as it stands on the page."""
+    return environment().get_template("figure.html").module.figure(chart)
+
+
+def test_templates_escape_every_text():
     hostile = '<b a="1">&\x00\x1b\ud800\u202e\ufffe'
-    assert render(element("i", hostile, hostile, title=hostile)) == (
-        '<i title="{0}">{0}{0}</i>'.format(
-            "&lt;b a=&quot;1&quot;&gt;&amp;␀␛\ufffd\ufffd\ufffd"
+    template = environment().from_string('<i title="{{ text }}">{{ text }}</i>')
+    assert template.render(text=hostile) == (
+        '<i title="{0}">{0}</i>'.format(
+            "&lt;b a=&#34;1&#34;&gt;&amp;␀␛\ufffd\ufffd\ufffd"
         )
     )
-    values = {"</script>": ["<!--", "&amp;", "\u2028", None, 1.5]}
-    block = render(data_block(values, "report"))
-    inside = re.fullmatch(r"<script [^>]*>(.*)</script>\n", block)[1]
-    assert not set("<>&") & set(inside)
-    assert json.loads(inside) == values
+    values = {"</script>": ["<!--", "&amp;", "\u2028\x7f", None, 1.5], "a": "\ud800"}
+    block = environment().from_string("{{ values|tojson }}").render(values=values)
+    assert not set("<>&\u2028\ud800") & set(block)
+    assert list(json.loads(block).items()) == list(values.items())
+
+
+def test_templates_never_declare_a_text_safe():
+    folder = resources.files("linkern.testing.report") / "html"
+    for name in ("page.html", "figure.html"):
+        text = folder.joinpath(name).read_text(encoding="utf-8")
+        assert not re.search(r"\|\s*safe|autoescape", text)
 
 
 def test_what_the_target_says_stays_text(plan, report):

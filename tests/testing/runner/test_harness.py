@@ -6,7 +6,7 @@ import pytest
 from linkern.oracle import Bounded, sums
 from linkern.testing import Plan, verify
 from linkern.testing.checks import CHECKS, assertions
-from linkern.testing.checks.assertions import Trial
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.problems import strategies
@@ -63,10 +63,10 @@ def twice_the_bound_passes():
     rng = np.random.default_rng(0)
     problem = real_problem(scope, shape, "uniform", "normal", rng)
     due = Bounded(np.ones((1, 1, 3, 2)), np.full((1, 1, 3, 2), 2.0**-15))
-    trial = Trial(None, Tally())
-    trial.require_within(due.output + due.bound, due, problem, "within the bound")
+    checked = CheckedTarget(None, Tally())
+    checked.require_within(due.output + due.bound, due, problem, "within the bound")
     try:
-        trial.require_within(due.output + 2 * due.bound, due, problem, "beyond it")
+        checked.require_within(due.output + 2 * due.bound, due, problem, "beyond it")
     except assertions.Violation:
         return False
     return True
@@ -104,16 +104,16 @@ def wider_intervals(monkeypatch):
 
 
 def lenient_with_nan(monkeypatch):
-    whole = Trial._judge
+    whole = CheckedTarget._judge
 
     def judge(self, fine, ratio, got, *rest):
         whole(self, fine | np.isnan(got), ratio, got, *rest)
 
-    monkeypatch.setattr(Trial, "_judge", judge)
+    monkeypatch.setattr(CheckedTarget, "_judge", judge)
 
 
 def nothing_is_judged(monkeypatch):
-    monkeypatch.setattr(Trial, "_judge", lambda *of: None)
+    monkeypatch.setattr(CheckedTarget, "_judge", lambda *of: None)
 
 
 def nothing_is_searched(monkeypatch):
@@ -121,7 +121,7 @@ def nothing_is_searched(monkeypatch):
 
 
 def nothing_is_compared_bitwise(monkeypatch):
-    monkeypatch.setattr(Trial, "require_same", lambda *of: None)
+    monkeypatch.setattr(CheckedTarget, "require_same", lambda *of: None)
 
 
 def nothing_is_counted(monkeypatch):
@@ -160,7 +160,7 @@ def a_passing_example_is_shown(monkeypatch):
         try:
             whole(plan, check, scope, target, tally)
         except assertions.Violation:
-            Trial(target, tally).run(tally.problem.prefix(2))
+            CheckedTarget(target, tally).run(tally.problem.prefix(2))
             raise
 
     monkeypatch.setattr(loop, "search", search)

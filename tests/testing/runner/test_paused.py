@@ -38,7 +38,7 @@ def plan(target="kernels:good", **options):
 
 
 def test_in_order_one_process_is_enough(runs):
-    stepper, judged = paused.Stepper(), plan()
+    stepper, judged = paused.PausedRun(), plan()
     stepper.start(judged)
     assert runs == [NAMES]
     for name in NAMES:
@@ -47,7 +47,7 @@ def test_in_order_one_process_is_enough(runs):
 
 
 def test_out_of_order_only_what_is_asked_for_is_run(runs):
-    stepper, judged = paused.Stepper(), plan()
+    stepper, judged = paused.PausedRun(), plan()
     for name in (NAMES[2], NAMES[3], NAMES[0]):
         assert stepper.result(judged, name).name == name
     assert runs == [NAMES[2:], *NAMES[2:], "closed", NAMES, NAMES[0]]
@@ -56,7 +56,7 @@ def test_out_of_order_only_what_is_asked_for_is_run(runs):
 
 
 def test_another_plan_ends_the_run(runs):
-    stepper = paused.Stepper()
+    stepper = paused.PausedRun()
     for _ in range(2):
         stepper.result(plan(), NAMES[0])
     assert runs == [NAMES, NAMES[0], "closed", NAMES, NAMES[0]]
@@ -64,11 +64,11 @@ def test_another_plan_ends_the_run(runs):
 
 def test_what_is_expected_of_earlier_checks_is_no_part_of_the_rest(runs):
     judged = plan(expect_failure=dict.fromkeys(NAMES, "known"))
-    assert paused.Stepper().result(judged, NAMES[1]).verdict == "passed"
+    assert paused.PausedRun().result(judged, NAMES[1]).verdict == "passed"
 
 
 def test_a_target_that_cannot_be_loaded_is_loaded_once(runs):
-    stepper, judged = paused.Stepper(), plan("missing:f")
+    stepper, judged = paused.PausedRun(), plan("missing:f")
     for name in NAMES:
         with pytest.raises(UsageError, match="no such target"):
             stepper.result(judged, name)

@@ -17,7 +17,7 @@ import pytest
 from linkern.testing import UsageError
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.target.command import CommandTarget
-from linkern.testing.target.protocol import Call, Environment
+from linkern.testing.target.protocol import Call, TargetConfig
 
 HERE = Path(__file__).parents[1]
 EXAMPLE = HERE.parents[1] / "examples" / "command_kernel.py"
@@ -31,7 +31,7 @@ def target(command, timeout=20.0, **options):
         for name in ("takes_state", "differentiable")
         if name in options
     }
-    where = Environment("", **options)
+    where = TargetConfig("", **options)
     return CommandTarget(command, where, timeout, **of_target)
 
 

@@ -19,7 +19,7 @@ from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
 from linkern.testing.target.process import ChildProcess, InProcess
-from linkern.testing.target.protocol import Call, Environment
+from linkern.testing.target.protocol import Call, TargetConfig
 
 KERNELS = Path(__file__).parents[1] / "targets.py"
 TRACES = "leaves_no_trace"
@@ -145,7 +145,7 @@ def call(length=2, dim=1):
 
 
 def open_child(name, timeout=10.0, **options):
-    return ChildProcess(Environment(f"{KERNELS}:{name}", **options), timeout)
+    return ChildProcess(TargetConfig(f"{KERNELS}:{name}", **options), timeout)
 
 
 def test_what_it_started_ends_with_the_run():
@@ -251,7 +251,7 @@ def test_torch_settings_are_seen(torch):
         (seeds, "the random state of PyTorch"),
         (flushes, "the floating-point mode"),
     ):
-        target = InProcess(Environment("kernel", framework="torch"), kernel)
+        target = InProcess(TargetConfig("kernel", framework="torch"), kernel)
         before = torch.get_rng_state()
         for _ in range(3):
             assert target.call(call()).traces == (words,)
@@ -268,7 +268,7 @@ def test_torch_says_in_its_own_words_that_memory_is_short(torch, tmp_path):
         "def attention(query, key, value):\n"
         "    return value + torch.empty(6 * 2**30, dtype=torch.uint8)[0]\n"
     )
-    where = Environment(f"{file}:attention", framework="torch")
+    where = TargetConfig(f"{file}:attention", framework="torch")
     child = ChildProcess(where, 20.0)
     with pytest.raises(TargetRaised, match="MemoryError: it wanted more than 4 GiB"):
         child.call(call())
@@ -289,6 +289,6 @@ def test_in_its_own_process_the_judge_is_left_as_it_was():
 
 @pytest.mark.parametrize("name", ["exits", "leaves_a_generator"])
 def test_leaving_is_only_raising_in_its_own_process(name):
-    target = InProcess(Environment(f"{KERNELS}:{name}"))
+    target = InProcess(TargetConfig(f"{KERNELS}:{name}"))
     with pytest.raises(TargetRaised, match=r"SystemExit|GeneratorExit"):
         target.call(call())

@@ -8,7 +8,7 @@ import pytest
 from linkern.testing import UsageError, verify
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.target.process import ChildProcess, InProcess
-from linkern.testing.target.worker import Call, Environment
+from linkern.testing.target.worker import Call, TargetConfig
 
 KERNELS = Path(__file__).parents[1] / "targets.py"
 
@@ -27,7 +27,7 @@ def child():
     opened = []
 
     def open_child(name, timeout=20.0, **options):
-        opened.append(ChildProcess(Environment(target(name), **options), timeout))
+        opened.append(ChildProcess(TargetConfig(target(name), **options), timeout))
         return opened[-1]
 
     yield open_child
@@ -36,7 +36,7 @@ def child():
 
 
 def test_both_sides_of_the_fence_give_the_same_reply(child):
-    apart, inside = child("good"), InProcess(Environment(target("good")))
+    apart, inside = child("good"), InProcess(TargetConfig(target("good")))
     for dtype in (np.float32, np.float64, np.float16):
         one, other = apart.call(call(dtype=dtype)), inside.call(call(dtype=dtype))
         assert np.array_equal(one.output, other.output)

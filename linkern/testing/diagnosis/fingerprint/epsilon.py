@@ -158,12 +158,12 @@ def _rows(
 
 
 def _as_fed(
-    of: FeatureMap, inputs: Real, scope: Scope, unit: float
+    feature_map: FeatureMap, inputs: Real, scope: Scope, unit: float
 ) -> tuple[Real, Real]:
     """Return the features of inputs as the target gets them; their relative error."""
     fed = inputs.astype(numpy_dtype(scope.dtype)).astype(np.float64)
-    features = of.value(fed)
-    error = of.error(fed, unit) / features
+    features = feature_map.value(fed)
+    error = feature_map.error(fed, unit) / features
     if scope.contract.feature_error == "relative":
         error = np.minimum(error, 4 * unit)
     return features[:, 0], error[:, 0] + unit

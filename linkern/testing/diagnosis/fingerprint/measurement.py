@@ -106,9 +106,9 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     --------
     >>> from linkern.testing import OPERATORS, Contract
     >>> from linkern.testing.kernels.correct import CORRECT
-    >>> from linkern.testing.target.protocol import Environment
+    >>> from linkern.testing.target.protocol import TargetConfig
     >>> from linkern.testing.target.process import InProcess
-    >>> target = InProcess(Environment("correct:chunk_16"), CORRECT["chunk_16"].kernel)
+    >>> target = InProcess(TargetConfig("correct:chunk_16"), CORRECT["chunk_16"].kernel)
     >>> scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
     >>> measured = fingerprint(target, scope)
     >>> measured.bits["state"], measured.chunk_size, measured.eps

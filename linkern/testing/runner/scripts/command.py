@@ -111,7 +111,7 @@ def called(inputs: dict[str, Any], call: dict[str, Any]) -> Any:
 
 
 def is_broken(outputs: list[Any], arrays: Any) -> bool:
-    """Whether the last output is wrong, or all of them are what was observed."""
+    """Return True if the last output is wrong, or all outputs are as recorded."""
     if WRONG is not None:
         index, low, high = WRONG
         got = outputs[-1][index]

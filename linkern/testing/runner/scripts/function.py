@@ -40,17 +40,17 @@ def load() -> Any:
     sys.path.insert(0, str(Path(PLACE).parent) if PLACE.endswith(".py") else "")
     if PLACE.endswith(".py"):
         spec: Any = importlib.util.spec_from_file_location("target", PLACE)
-        found = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found)
+        target = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(target)
     else:
-        found = importlib.import_module(PLACE)
+        target = importlib.import_module(PLACE)
     for name in ATTRIBUTE.split("."):
-        found = getattr(found, name)
-    return found
+        target = getattr(target, name)
+    return target
 
 
 def placed(arrays: Any, name: str, call: dict[str, Any]) -> Any:
-    """Return an input, where and how it lay in memory."""
+    """Return an input in its recorded memory layout."""
     x = arrays[name]
     if name in call["views"]:
         shape, offset, strides = call["views"][name]
@@ -59,7 +59,7 @@ def placed(arrays: Any, name: str, call: dict[str, Any]) -> Any:
 
 
 def cut(name: str, x: Any, span: Any, length: int) -> Any:
-    """Return what an input holds of a span of tokens."""
+    """Return the part of an input in a span of tokens."""
     if x is None or name not in TIMES:
         return x
     each = x.shape[TIMES[name]] // max(length, 1)
@@ -93,8 +93,10 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
         whole = len(spans) == 1 and not STEPS
         parts = inputs if whole else [cut(n, x, span, length) for n, x in named.items()]
         if INPUTS:
-            given = zip(INPUTS, parts, strict=True)
-            returned = target(**{n: x for n, x in given if x is not None}, **options)
+            named_inputs = zip(INPUTS, parts, strict=True)
+            returned = target(
+                **{n: x for n, x in named_inputs if x is not None}, **options
+            )
         else:
             returned = target(*parts, **options)
         if isinstance(returned, tuple | list):
@@ -115,7 +117,7 @@ def as_numpy(x: Any) -> Any:
 
 
 def is_broken(outputs: list[Any], arrays: Any) -> bool:
-    """Whether the last output is wrong, or all of them are what was observed."""
+    """Return True if the last output is wrong, or all outputs are as recorded."""
     if WRONG is not None:
         index, low, high = WRONG
         got = outputs[-1][index]

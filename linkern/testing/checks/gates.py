@@ -1,4 +1,4 @@
-"""Laws of operators with gates: neutral ones, extreme ones, and what they reduce to."""
+"""Laws of gated operators: neutral and extreme gates, reductions, packed sequences."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
-from linkern.testing.checks.assertions import Trial, well_formed
+from linkern.testing.checks.assertions import CheckedTarget, well_formed
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     check,
@@ -18,7 +18,12 @@ from linkern.testing.checks.registry import (
     no_state,
     not_linear_in_values,
 )
-from linkern.testing.checks.span_map import PROBES, WRITING, left_by, measured
+from linkern.testing.checks.span_map import (
+    PROBES,
+    WRITING,
+    final_memory,
+    measure_span_map,
+)
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
@@ -41,18 +46,18 @@ __all__ = [
 EXTREMES = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0, -1e4, -np.inf)
 
 
-# -- gates that are not given
+# -- optional gates
 
 
 def _omissible(scope: Scope) -> tuple[str, ...]:
-    """Return the inputs that a target can be called without."""
-    of_target = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
+    """Return the optional inputs of a target."""
+    parameter_of = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
     return tuple(
-        one.name
-        for one in scope.operator.inputs
-        if one.optional
-        and one.name in of_target
-        and of_target[one.name] not in scope.interface.needed
+        declared.name
+        for declared in scope.operator.inputs
+        if declared.optional
+        and declared.name in parameter_of
+        and parameter_of[declared.name] not in scope.interface.needed
     )
 
 
@@ -71,15 +76,15 @@ def _no_omissible(scope: Scope) -> str | None:
     unsupported=_no_omissible,
     share=0.4,
 )
-def option_neutrality(trial: Trial, problem: Problem) -> None:
+def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: defaults of the wrong value, gates that are required in secret."""
     name = problem.knobs["omitted"]
     left = problem.without(name)
     message = f"without its {name} the output is not that of a neutral one"
-    trial.require_within(trial.run(left), left.solve(), left, message)
+    target.require_within(target.run(left), left.solve(), left, message)
 
 
-# -- gates at the ends of what they may be
+# -- extreme gates
 
 
 def _no_decays(scope: Scope) -> str | None:
@@ -95,22 +100,22 @@ def _no_decays(scope: Scope) -> str | None:
     unsupported=_no_decays,
     share=0.5,
 )
-def decay_extremes(trial: Trial, problem: Problem) -> None:
+def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: quotients of decays, differences of infinities, overflow in chunks."""
     rng = np.random.default_rng(problem.length)
     shape = problem.inputs["log_decay"].shape
     extreme = with_decays(problem, rng.choice(EXTREMES, shape))
-    output = trial.run(extreme)
+    output = target.run(extreme)
     if not np.isfinite(output).all():
         message = "decays at the ends of their range make the output not finite"
         raise Violation(message, extreme)
     expected = extreme.solve()
-    # What cannot be proved of such decays is not asked: that it is finite, was.
+    # Where no bound is proved, only finite outputs are required.
     provable = np.isfinite(expected.bound)
     exact = np.where(provable, expected.output, output)
     bound = np.where(provable, expected.bound, 0.0)
     message = "the output is wrong where decays are at the ends of their range"
-    trial.require_within(output, Bounded(exact, bound), extreme, message)
+    target.require_within(output, Bounded(exact, bound), extreme, message)
 
 
 # -- one operator inside another
@@ -131,24 +136,24 @@ def _irreducible(scope: Scope) -> str | None:
     unsupported=_irreducible,
     share=0.4,
 )
-def reduction(trial: Trial, problem: Problem) -> None:
+def reduction(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: shortcuts for special gates, and what general ones get wrong there."""
     reduced: Reduction = problem.knobs["reduced"]
     named = {**problem.knobs, "reduced": reduced.to}
     inside = replace(reduced.restrict(problem), knobs=named)
     scope = problem.scope
     scale = scope.contract.factor(scope.operator.scale, problem.sizes["k"])
-    of_other = replace(
+    simpler_scope = replace(
         scope,
         operator=OPERATORS[reduced.to],
         contract=replace(scope.contract, scale=scale),
     )
-    other = replace(inside, scope=of_other, inputs=reduced.kept(inside))
-    own, simpler = inside.solve(), other.solve()
+    other = replace(inside, scope=simpler_scope, inputs=reduced.kept(inside))
+    general, simpler = inside.solve(), other.solve()
     # It may round as often as the operator that it claims to be.
-    expected = Bounded(simpler.output, np.maximum(own.bound, simpler.bound))
+    expected = Bounded(simpler.output, np.maximum(general.bound, simpler.bound))
     message = f"where it is {reduced.to}, the output is another"
-    trial.require_within(trial.run(inside), expected, inside, message)
+    target.require_within(target.run(inside), expected, inside, message)
 
 
 # -- states and gradients
@@ -165,7 +170,7 @@ def reduction(trial: Trial, problem: Problem) -> None:
     ),
     share=0.2,
 )
-def state_linearity(trial: Trial, problem: Problem) -> None:
+def state_linearity(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that are clipped, thresholded or normalised on the way."""
     cuts = problem.knobs["cuts"]
     if not cuts:
@@ -174,15 +179,15 @@ def state_linearity(trial: Trial, problem: Problem) -> None:
     halves = [np.where(mask, problem.value, 0), np.where(mask, 0, problem.value)]
     dtype = problem.value.dtype
     parts = [problem.with_inputs(value=half.astype(dtype)) for half in halves]
-    found = []
+    outputs = []
     for one in (problem, *parts):
-        reply = trial.split(one, cuts)
+        reply = target.split(one, cuts)
         assert reply.output is not None
-        found.append(reply.output.astype(np.float64))
+        outputs.append(reply.output.astype(np.float64))
     stored = problem.scope.output_dtype
     allowed = np.sum([x.solve().once_stored(stored) for x in (problem, *parts)], axis=0)
     message = "the outputs for two parts of the values, both cut, do not add up"
-    trial.require_close(found[1] + found[2], found[0], allowed, problem, message)
+    target.require_close(outputs[1] + outputs[2], outputs[0], allowed, problem, message)
 
 
 # Operators whose weights between two tokens are the same in both directions, and by how
@@ -206,7 +211,7 @@ def _irreversible(scope: Scope) -> str | None:
     share=0.3,
     in_outputs=False,
 )
-def time_reversal_adjoint(trial: Trial, problem: Problem) -> None:
+def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients whose decays are off by one token; needs no reference."""
     assert problem.cotangent is not None
     if problem.shape.groups > 1:
@@ -224,13 +229,13 @@ def time_reversal_adjoint(trial: Trial, problem: Problem) -> None:
             x = np.roll(x, -1, axis)
         backwards[name] = x if axis is None else np.flip(x, axis).copy()
     mirrored = replace(problem.with_inputs(**backwards), cotangent=None)
-    of_value = trial.gradients(problem)["value"]
-    again = trial.run(mirrored)[..., ::-1, :]
+    of_value = target.gradients(problem)["value"]
+    again = target.run(mirrored)[..., ::-1, :]
     stored, scope = problem.scope.output_dtype, problem.scope
     allowed = problem.solve_gradients()["value"].once_stored(scope.dtype)
     allowed = allowed + mirrored.solve().once_stored(stored)[..., ::-1, :]
     message = "the gradient of the value is not the operator run backwards"
-    trial.require_close(of_value, again, allowed, problem, message)
+    target.require_close(of_value, again, allowed, problem, message)
 
 
 def _not_affine(scope: Scope) -> str | None:
@@ -250,7 +255,7 @@ def _not_affine(scope: Scope) -> str | None:
     share=0.2,
     in_outputs=False,
 )
-def shard_law(trial: Trial, problem: Problem) -> None:
+def shard_law(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: spans that treat a state they were handed unlike one they wrote."""
     sizes, longest = problem.sizes, problem.scope.operator.longest
     cut = problem.knobs["cut"]
@@ -260,13 +265,13 @@ def shard_law(trial: Trial, problem: Problem) -> None:
     if problem.length - cut + sizes["k"] > min(most, longest or np.inf):
         return
     first, second = problem.span(0, cut), problem.span(cut, problem.length)
-    whole = left_by(trial, problem)
-    composed = measured(trial, second).of(left_by(trial, first))
+    whole = final_memory(target, problem)
+    composed = measure_span_map(target, second).apply(final_memory(target, first))
     allowed = composed.bound + whole.bound
     if not np.isfinite(allowed).all():
-        return  # what cannot be proved of such gates is not asked
+        return  # no bound is proved for such gates
     message = f"the shards cut at {cut}, composed, are not what the whole leaves"
-    trial.require_close(composed.output, whole.output, allowed, problem, message)
+    target.require_close(composed.output, whole.output, allowed, problem, message)
 
 
 def _no_family(scope: Scope) -> str | None:
@@ -281,25 +286,25 @@ def _no_family(scope: Scope) -> str | None:
     share=0.3,
     in_outputs=False,
 )
-def gradient_causality(trial: Trial, problem: Problem) -> None:
+def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: sums from the end formed by subtraction, and masked after the fact."""
     cut = problem.knobs["cut"]
     assert problem.cotangent is not None
     cotangent = problem.cotangent.copy()
     cotangent[..., cut:, :] = 0
     early = replace(problem, cotangent=cotangent)
-    found, expected = trial.gradients(early), early.solve_gradients()
+    gradients, expected = target.gradients(early), early.solve_gradients()
     for one in problem.scope.operator.inputs:
         axis = one.token_axis
-        if axis is None or one.name not in found:
+        if axis is None or one.name not in gradients:
             continue
         each = problem.inputs[one.name].shape[axis] // problem.length
         late = (*(slice(None),) * axis, slice(cut * each, None))
-        due = expected[one.name]
+        bounded = expected[one.name]
         message = f"no output from token {cut} on counts, but the {one.name} does there"
-        of_late = Bounded(due.output[late], due.bound[late])
-        got, stored = found[one.name][late], problem.scope.dtype
-        trial.require_within(got, of_late, early, message, stored)
+        late_bounded = Bounded(bounded.output[late], bounded.bound[late])
+        got, stored = gradients[one.name][late], problem.scope.dtype
+        target.require_within(got, late_bounded, early, message, stored)
 
 
 # -- sequences that are packed
@@ -326,7 +331,7 @@ def _packed(scope: Scope) -> st.SearchStrategy[Problem]:
     problems=_packed,
     unsupported=_not_packed,
 )
-def packed_equals_separate(trial: Trial, problem: Problem) -> None:
+def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: chunks that reach into the next sequence, states that are not reset.
 
     Rows that belong to no sequence may hold any number, but a NaN that was never
@@ -337,7 +342,7 @@ def packed_equals_separate(trial: Trial, problem: Problem) -> None:
     inner = [n for n in problem.knobs["cuts"] if n < last]
     edges = [0, *inner, *inner[:1] * problem.knobs["empty"], last]
     edges.sort()
-    reply = trial.observe(alone, segments=tuple(edges))
+    reply = target.observe(alone, segments=tuple(edges))
     whole = well_formed(reply, alone)
     if not np.isfinite(whole[..., last:, :]).all():
         message = f"rows after the last packed sequence, from {last} on, are not finite"
@@ -349,4 +354,4 @@ def packed_equals_separate(trial: Trial, problem: Problem) -> None:
         np.concatenate([part.bound for part in parts], axis=-2),
     )
     message = f"sequences packed at {', '.join(map(str, edges))} are not what each is"
-    trial.require_within(output, expected, alone, message)
+    target.require_within(output, expected, alone, message)
