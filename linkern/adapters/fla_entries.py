@@ -1,4 +1,4 @@
-"""fla-core's reference functions of the family, and the laws that each breaks."""
+"""fla-core's reference functions, and the laws that each breaks."""
 
 from collections.abc import Mapping
 from typing import Any

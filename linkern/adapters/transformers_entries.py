@@ -1,4 +1,4 @@
-"""The functions of transformers that belong to the family, and what each breaks."""
+"""Functions of transformers that are operators, and the laws that each breaks."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -25,9 +25,8 @@ def attention_weights(op: Any, *inputs: Any, **options: Any) -> Array:
     Parameters
     ----------
     op : callable
-        `linkern.linear_attention`, an operator of the family such as `linkern.gla`, one
-        of `linkern.attention`, or any function with an argument ``value`` whose output
-        is linear in it.
+        An operator, such as `linkern.gla`, one of `linkern.attention`, or any function
+        with an argument ``value`` whose output is linear in it.
     *inputs, **options
         What `op` is called with. Of ``value`` only the shape, library and dtype count.
         Random numbers: pass ``rng`` as an integer to get the weights of that very call.

@@ -5,7 +5,7 @@ r"""An operator as data: what each token decays, erases, writes and reads.
     S_t = S~ + k_t u_t^T                     write
     o_t = q_t^T S_t                          read
 
-with ``S`` of shape ``(..., K, V)``. Every operator of the family says what ``q``,
+with ``S`` of shape ``(..., K, V)``. Every operator says what ``q``,
 ``k``, ``v``, ``g`` and ``a`` are; three switches cover the conventions in use.
 """
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from linkern.cost.counts import Counts
-from linkern.cost.family import Given, Sizes
 from linkern.cost.products import Gradient
+from linkern.cost.work import Given, Sizes
 from linkern.operators.forms import Form
 
 __all__ = ["levels_counts", "levels_gradient", "levels_masks", "levels_steps"]

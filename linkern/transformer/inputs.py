@@ -29,9 +29,8 @@ __all__ = [
 Sizes = Mapping[str, int]
 
 _QKV = {"query": "tk", "key": "tk", "value": "tv"}
-# Those that are no `Definition`.
+# Quadratic attention.
 _AXES = {
-    "linear_attention": _QKV,
     "softmax_attention": _QKV,
     "sparse_attention": _QKV,
     "lsh_attention": {"query": "tk", "value": "tv"},
@@ -49,7 +48,7 @@ def known_operators() -> tuple[str, ...]:
 
 
 def definition_named(operator: str) -> Definition | None:
-    """Return what an operator of the family is; None for the others."""
+    """Return the record of an operator; None for quadratic attention."""
     return DEFINITIONS.get(operator)
 
 
