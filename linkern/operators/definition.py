@@ -23,6 +23,7 @@ __all__ = [
     "Definition",
     "Prepare",
     "Prepared",
+    "key_by_value",
     "prepare",
     "prepare_terms",
     "run",
@@ -44,6 +45,11 @@ OPTIONS: dict[str, Any] = {
     "form": "auto",
     "chunk_size": None,
 }
+
+
+def key_by_value(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the last axes of a memory ``(..., K, V)``."""
+    return sizes["k"], sizes["v"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +93,7 @@ class Definition:
     name: str
     axes: Mapping[str, str]
     attend: Attend
-    memory: Callable[[Mapping[str, int]], tuple[int, ...]] = field(
-        default=lambda n: (n["k"], n["v"])
-    )
+    memory: Callable[[Mapping[str, int]], tuple[int, ...]] = key_by_value
     normalizer: Callable[[Mapping[str, int]], tuple[int, ...]] | None = None
     empty: float = 0.0
     required: tuple[str, ...] = ("query", "key", "value")

@@ -185,20 +185,6 @@ def delta_rule(
         models do, since the memory can grow without limit where ``beta |k|^2 > 2``.
     beta : array (..., T), optional
         How much of the old value is replaced, in ``[0, 2]``. Default: 1, all of it.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`; also if `beta` leaves ``[0, 2]``.
 
     Notes
     -----
@@ -241,20 +227,6 @@ def gated_delta_rule(
         Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
     beta : array (..., T), optional
         How much of the old value is replaced, in ``[0, 2]``. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`; also if `beta` leaves ``[0, 2]``.
 
     Notes
     -----
@@ -303,20 +275,6 @@ def kda(
         often take logarithms to base 2. Default: none.
     beta : array (..., T), optional
         How much of the old value is replaced, in ``[0, 2]``. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`; also if `beta` leaves ``[0, 2]``.
 
     Notes
     -----
@@ -360,20 +318,6 @@ def gdn2(
         ``b``: how much of each channel of the key erases. Default: 1.
     write_gate : array (..., T, V), optional
         ``w``: how much of each channel of the value is written. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -416,20 +360,6 @@ def comba(
         ``p``: along which the memory is read for what is erased.
     log_decay, beta : array (..., T), optional
         As in `gated_delta_rule`.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `gated_delta_rule`.
 
     Notes
     -----
@@ -482,12 +412,6 @@ def gated_delta_product(
         `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens` (in tokens), `form`
         and `chunk_size` (in steps), as in `simple_gla`.
 
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
     Raises
     ------
     TypeError, ValueError
@@ -532,20 +456,6 @@ def oja(
         Natural logarithms of the decays of each *value* channel, in ``[-inf, 0]``.
     beta : array (..., T), optional
         How much of the old key is replaced, in ``[0, 2]``. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `gated_delta_rule`.
 
     Notes
     -----

@@ -134,20 +134,12 @@ def retention(
         Natural logarithm of each head's decay, at most 0. Default:
         ``log(1 - 2^(-5 - h))`` for head ``h``, the paper's; without an axis of heads,
         that of head 0.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
 
     Returns
     -------
     AttentionResult
         ``output (..., H, T, V)``; ``state`` with a memory ``(..., H, K, V)`` and no
         normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -188,9 +180,6 @@ def lightning_attention(
         Values; same library, device and dtype as `query`.
     layer, layers : int
         Which layer of how many this is, counted from 0.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
 
     Returns
     -------
@@ -315,25 +304,9 @@ def gla(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     log_decay : array (..., T, K), optional
         Natural logarithms of the decays of each key channel, in ``[-inf, 0]``.
         Default: nothing is forgotten.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

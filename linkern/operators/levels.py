@@ -189,8 +189,6 @@ def log_linear_attention(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     log_decay : array (..., T), optional
         Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
     level_scales : array (..., T, L), optional

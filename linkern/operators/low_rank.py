@@ -106,8 +106,6 @@ def dplr(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     a, b : array (..., T, K)
         The part of rank one, ``b a^T``: read along `a`, written along `b`. The sign is
         plus: to erase, one of them is negative.
@@ -116,17 +114,6 @@ def dplr(
     **options
         `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
         `chunk_size` (in steps, two for each token), as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -163,24 +150,11 @@ def iplr(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     a, b : array (..., T, K)
         The part of rank one, ``b a^T``, as in `dplr`.
     **options
         `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
         `chunk_size` (in steps, two for each token), as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -236,11 +210,6 @@ def rwkv7(
     AttentionResult
         ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
         normalizer. The model's own code keeps the transposed memory, ``(..., V, K)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

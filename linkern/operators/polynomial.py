@@ -53,8 +53,6 @@ def based(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     **options
         `scale` (default ``K^-0.5``, inside the polynomial), `initial_state`,
         `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`.
@@ -64,11 +62,6 @@ def based(
     AttentionResult
         ``output (..., T, V)``; ``state`` over the ``F = 1 + K + K^2`` features of the
         keys: memory ``(..., F, V)``, normalizer ``(..., F)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -111,11 +104,6 @@ def rebased(
     AttentionResult
         ``output (..., T, V)``; ``state`` over the ``F = K^2`` features of the keys:
         memory ``(..., F, V)``, normalizer ``(..., F)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

@@ -114,20 +114,12 @@ def hgrn(
         ``(1 - f) * candidate``.
     log_decay : array (..., T, V), optional
         Natural logarithms of the forget gates ``f``, in ``[-inf, 0]``. Default: none.
-    **options
-        `initial_state`, `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`;
-        there is no query, so `scale` changes nothing and must be None.
 
     Returns
     -------
     AttentionResult
         ``output (..., T, V)``, the states themselves; ``state`` with a memory
         ``(..., 1, V)`` and no normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -165,9 +157,6 @@ def rwkv4(
         passes ``-exp(w)``. Default: none.
     bonus : array (..., V), optional
         ``u``: added to the weight's logarithm of the current token. Default: 0.
-    **options
-        `initial_state`, `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`;
-        there is no query, so `scale` changes nothing and must be None.
 
     Returns
     -------
@@ -175,11 +164,6 @@ def rwkv4(
         ``output (..., T, V)``; ``state`` with the average as memory ``(..., 1, V)`` and
         the *logarithm* of the sum of weights as normalizer ``(..., V)``, ``-inf``
         before the first token. Such states do not add up with `State.combine`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -231,17 +215,6 @@ def rwkv6(
     **options
         `scale` (default ``K^-0.5``, that of flash-linear-attention; the model has 1),
         `initial_state`, `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

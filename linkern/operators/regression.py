@@ -102,8 +102,6 @@ def mesa(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     log_decay : array (..., T), optional
         Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
     beta : array (..., T), optional

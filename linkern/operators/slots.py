@@ -91,8 +91,6 @@ def gsa(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     slots : array (..., T, M)
         How much of each token is written into each of ``M`` slots; the model passes
         ``1 - exp(log_decay)``.
@@ -108,11 +106,6 @@ def gsa(
     AttentionResult
         ``output (..., T, V)``; ``state`` with a memory ``(..., M, K + V)``, the keys
         and the values of each slot side by side, and no normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -148,8 +141,6 @@ def abc(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     slots : array (..., T, M)
         Logarithms of the weights with which each token is averaged into each slot, of
         any size.
@@ -164,11 +155,6 @@ def abc(
         key and value of each slot side by side, and as normalizer ``(..., M)`` the
         *logarithm* of the sum of its weights, ``-inf`` before the first token. Such
         states do not add up with `State.combine`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
