@@ -113,7 +113,7 @@ def _called(op: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any
 
 
 def _by_channel(op: Any) -> bool:
-    """Whether other inputs than the values have the values' channels."""
+    """Return True if inputs besides the values have the channels of the values."""
     definition = DEFINITIONS.get(getattr(op, "__name__", ""))
     axes = {} if definition is None else definition.axes
     return any(a.endswith("v") for name, a in axes.items() if name != "value")

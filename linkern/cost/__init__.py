@@ -1,4 +1,4 @@
-"""What attention costs, in exact counts: pairs, arithmetic, bytes, numbers kept.
+"""Cost of attention in exact counts: pairs, arithmetic, bytes, numbers kept.
 
 The counts of `softmax_cost`, `sparse_cost`, `lsh_cost` and `linear_cost` are for one
 head and one sequence; a multiply-add is one product in a matrix product, and

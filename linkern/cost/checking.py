@@ -1,4 +1,4 @@
-"""What the cost of a call depends on: sizes, inputs, and the shapes that follow."""
+"""Checks of what a cost depends on: sizes, inputs, and the shapes that follow."""
 
 from collections.abc import Collection, Mapping
 from math import prod
@@ -16,7 +16,7 @@ _NAMES = {"k": "key_dim", "v": "value_dim", "m": "slots"}
 
 
 class Call(NamedTuple):
-    """What has been checked of a call: sizes, inputs, and the shapes that follow."""
+    """Checked call: sizes, inputs, and the shapes that follow."""
 
     sizes: dict[str, int]
     given: Given

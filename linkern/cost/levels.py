@@ -1,4 +1,4 @@
-"""What log-linear attention costs: blocks of powers of two, a memory for each level."""
+"""Cost of log-linear attention: blocks of powers of two, a memory for each level."""
 
 from collections.abc import Iterator
 

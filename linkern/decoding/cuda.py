@@ -56,12 +56,12 @@ class CudaDecoder:
         checks.no_window(window)
         self._device, self._scale = device, validate.scale(scale)
         self._feature_map = feature_map_name(feature_map)
-        given, of_state = (batch_shape, key_dim, value_dim), None
+        asked, of_state = (batch_shape, key_dim, value_dim), None
         if state is None:
-            sizes = checks.sizes(*given)
+            sizes = checks.sizes(*asked)
         else:
             options: Any = {"normalize": normalize, "library": device.library}
-            sizes = checks.sizes_of(state, *given, **options)
+            sizes = checks.sizes_of(state, *asked, **options)
             of_state = state.memory.dtype
         self._dtype = checks.token_dtype(dtype, of_state, checks.GPU_DTYPES)
         self._batch, features, values = sizes

@@ -19,6 +19,7 @@ from linkern.typing import Array
 
 __all__ = [
     "OPTIONS",
+    "QKV",
     "Attend",
     "Definition",
     "Prepare",
@@ -34,6 +35,8 @@ Inputs = Mapping[str, Any]
 Attend = Callable[..., tuple[Array, State]]
 Prepare = Callable[["Definition", Inputs, Inputs, Form, float | None], "Prepared"]
 
+# Axes of the inputs that nearly all operators have.
+QKV = {"query": "tk", "key": "tk", "value": "tv"}
 # Inputs that several value heads may share.
 _SHARED = ("query", "key", "auxiliary_key")
 

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from linkern.array import concat, namespace, reshape, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, scaled
+from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -25,8 +25,6 @@ __all__ = [
     "kda",
     "oja",
 ]
-
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 
 
 def _overwrite(
@@ -139,19 +137,19 @@ def _overwrite_keys(
     return output, State(namespace(memory).matrix_transpose(memory), None)
 
 
-DELTA_RULE = Definition("delta_rule", {**_QKV, "beta": "t"}, _overwrite)
+DELTA_RULE = Definition("delta_rule", {**QKV, "beta": "t"}, _overwrite)
 GATED_DELTA_RULE = Definition(
-    "gated_delta_rule", {**_QKV, "log_decay": "t", "beta": "t"}, _overwrite
+    "gated_delta_rule", {**QKV, "log_decay": "t", "beta": "t"}, _overwrite
 )
-KDA = Definition("kda", {**_QKV, "log_decay": "tk", "beta": "t"}, _overwrite)
+KDA = Definition("kda", {**QKV, "log_decay": "tk", "beta": "t"}, _overwrite)
 GDN2 = Definition(
     "gdn2",
-    {**_QKV, "log_decay": "tk", "erase_gate": "tk", "write_gate": "tv"},
+    {**QKV, "log_decay": "tk", "erase_gate": "tk", "write_gate": "tv"},
     _gated_overwrite,
 )
 COMBA = Definition(
     "comba",
-    {**_QKV, "auxiliary_key": "tk", "log_decay": "t", "beta": "t"},
+    {**QKV, "auxiliary_key": "tk", "log_decay": "t", "beta": "t"},
     _corrected,
     required=("query", "key", "value", "auxiliary_key"),
 )
@@ -162,7 +160,7 @@ GATED_DELTA_PRODUCT = Definition(
 )
 OJA = Definition(
     "oja",
-    {**_QKV, "log_decay": "tv", "beta": "t"},
+    {**QKV, "log_decay": "tv", "beta": "t"},
     _overwrite_keys,
     transpose_state=True,
 )

@@ -11,6 +11,7 @@ from linkern import validate
 from linkern.array import broadcast_to, device_of, namespace
 from linkern.core.recurrence import Terms
 from linkern.operators.definition import (
+    QKV,
     Definition,
     Inputs,
     Prepared,
@@ -22,8 +23,6 @@ from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = ["gla", "lightning_attention", "retention", "simple_gla", "ssd"]
-
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 
 
 def _attend(
@@ -95,22 +94,20 @@ def _depth(layer: Any, layers: Any) -> float:
 
 RETENTION = Definition(
     "retention",
-    {**_QKV, "log_decay": ""},
+    {**QKV, "log_decay": ""},
     _by_head,
     as_given=True,
     prepare=_prepare_retention,
 )
 LIGHTNING_ATTENTION = Definition(
     "lightning_attention",
-    {**_QKV, "log_decay": ""},
+    {**QKV, "log_decay": ""},
     _by_head,
     as_given=True,
     prepare=_prepare_lightning,
 )
-SIMPLE_GLA = Definition(
-    "simple_gla", {**_QKV, "log_decay": "t"}, _attend, as_given=True
-)
-GLA = Definition("gla", {**_QKV, "log_decay": "tk"}, _attend)
+SIMPLE_GLA = Definition("simple_gla", {**QKV, "log_decay": "t"}, _attend, as_given=True)
+GLA = Definition("gla", {**QKV, "log_decay": "tk"}, _attend)
 
 
 @operator(RETENTION)

@@ -11,15 +11,13 @@ from typing import Unpack
 
 from linkern.array import concat, reshape, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, scaled
+from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = ["dplr", "iplr", "rwkv7"]
-
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 
 
 def _two_steps(first: Array, second: Array) -> Array:
@@ -73,19 +71,19 @@ def _removal(
 
 DPLR = Definition(
     "dplr",
-    {**_QKV, "a": "tk", "b": "tk", "log_decay": "tk"},
+    {**QKV, "a": "tk", "b": "tk", "log_decay": "tk"},
     _low_rank,
     required=("query", "key", "value", "a", "b"),
 )
 IPLR = Definition(
     "iplr",
-    {**_QKV, "a": "tk", "b": "tk"},
+    {**QKV, "a": "tk", "b": "tk"},
     _low_rank,
     required=("query", "key", "value", "a", "b"),
 )
 RWKV7 = Definition(
     "rwkv7",
-    {**_QKV, "log_decay": "tk", "removal_key": "tk", "removal_rate": "tk"},
+    {**QKV, "log_decay": "tk", "removal_key": "tk", "removal_rate": "tk"},
     _removal,
     required=("query", "key", "value", "removal_key"),
     inverse_root_scale=False,

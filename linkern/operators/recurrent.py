@@ -5,7 +5,7 @@ from typing import Unpack
 from linkern.array import concat, mT, namespace, ones
 from linkern.core.logspace import averaging, sigmoid
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition
+from linkern.operators.definition import QKV, Definition
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -45,15 +45,17 @@ def _rwkv4(
     bonus: Array | None,
 ) -> tuple[Array, State]:
     assert state.normalizer is not None
-    of = averaging(key, state.normalizer, log_decay)
-    means, memory = _channels(form, state.memory, of.weight * value, of.log_decay)
+    average = averaging(key, state.normalizer, log_decay)
+    means, memory = _channels(
+        form, state.memory, average.weight * value, average.log_decay
+    )
     before = concat([state.memory, means[..., :-1, :]], axis=-2)
-    ahead = (key if bonus is None else key + bonus) - of.before
+    ahead = (key if bonus is None else key + bonus) - average.before
     # Two weights that add up to 1, each accurate where it is small.
     output = sigmoid(ahead) * value + sigmoid(-ahead) * before
     if value.shape[-2] == 0:
         return value, state
-    return output, State(memory, of.last)
+    return output, State(memory, average.last)
 
 
 def _rwkv6(
@@ -96,7 +98,7 @@ RWKV4 = Definition(
 )
 RWKV6 = Definition(
     "rwkv6",
-    {"query": "tk", "key": "tk", "value": "tv", "log_decay": "tk", "bonus": "k"},
+    {**QKV, "log_decay": "tk", "bonus": "k"},
     _rwkv6,
 )
 
