@@ -1,4 +1,4 @@
-r"""How well the features of a map give a similarity, and how that grows with them."""
+r"""Error of the similarity of a feature map, and its decrease with more features."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ __all__ = [
 
 
 class ApproximationError(NamedTuple):
-    """Errors of similarities, over the root mean square of the exact ones.
+    """Errors of similarities, relative to the root mean square of the exact ones.
 
     Parameters
     ----------
     root_mean_square : array ()
-        Of the errors of all pairs.
+        Root mean square of the errors of all pairs.
     largest : array ()
         Absolute value of the largest error of a pair.
     """
@@ -36,14 +36,14 @@ class ApproximationError(NamedTuple):
 
 @dataclass(frozen=True)
 class ApproximationCurve:
-    """Errors of random feature maps by the number of features, one entry for each.
+    """Errors of random feature maps, one entry for each number of features.
 
     Parameters
     ----------
     feature_counts : tuple of int
         Numbers of features.
     root_mean_square : tuple of float
-        Of the errors of all pairs and all draws, as in `ApproximationError`.
+        That of the errors of all pairs and draws, as in `ApproximationError`.
     largest : tuple of float
         The largest error of a pair in any draw.
     bias : tuple of float
@@ -60,7 +60,7 @@ class ApproximationCurve:
 def approximation_error(
     feature_map: FeatureMapFunction, similarity: Similarity, query: Array, key: Array
 ) -> ApproximationError:
-    r"""Compare the similarity of a feature map with the one that it stands for.
+    r"""Compare the similarity of a feature map with the one that it approximates.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def approximation_error(
         ``(..., T, K)`` and ``(..., S, K)`` to ``(..., T, S)``. See
         `linkern.similarity`.
     query, key : array (..., T, K), (..., S, K)
-        Where to compare them. Their magnitude decides: all features are good near zero.
+        Vectors to compare at. Errors grow with their magnitude: all are small near 0.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def approximation_curve(
     repeats: int = 10,
     rng: Any = None,
 ) -> ApproximationCurve:
-    r"""Measure the errors of random feature maps, by their number of features.
+    r"""Measure the errors of random feature maps for several numbers of features.
 
     Parameters
     ----------
@@ -152,8 +152,8 @@ def approximation_curve(
     Notes
     -----
     The mean of ``m`` independent unbiased terms has an error of the order of
-    ``m^-0.5``: a straight line of that slope on logarithmic axes. An error that stays
-    is a bias: the features are those of another kernel.
+    ``m^-0.5``: a straight line of that slope on logarithmic axes. An error that does
+    not fall is a bias: the features are those of another kernel.
 
     Source: Rahimi and Recht 2007, "Random Features for Large-Scale Kernel Machines".
 
@@ -176,7 +176,7 @@ def approximation_curve(
     )
     repeats = validate.positive_integer("repeats", repeats)
 
-    def at(count: int) -> tuple[float, float, float]:
+    def errors_of(count: int) -> tuple[float, float, float]:
         errors, squares, largest = [], 0.0, 0.0
         for _ in range(repeats):
             feature_map = make_feature_map(count, draw)
@@ -188,7 +188,7 @@ def approximation_curve(
         bias = _root_mean_square(sum(errors[1:], errors[0]) * (1 / repeats))
         return (squares / repeats) ** 0.5, largest, float(bias)
 
-    columns = [at(count) for count in counts]
+    columns = [errors_of(count) for count in counts]
     return ApproximationCurve(
         counts,
         tuple(column[0] for column in columns),
@@ -200,7 +200,7 @@ def approximation_curve(
 def _difference(
     feature_map: FeatureMapFunction, similarity: Similarity, query: Array, key: Array
 ) -> tuple[Array, Array]:
-    """Return the error of each pair, and the size of the exact similarities."""
+    """Return the error of each pair, and the root mean square of the exact values."""
     q, k = validate.widened("query", query), validate.widened("key", key)
     approximate = of_features(feature_map)(q, k)
     exact = validate.similarities(similarity, q, k)

@@ -1,9 +1,9 @@
-r"""Similarities: the quadratic side of a feature map, one number for each pair.
+r"""Similarities: the weight of each pair of a query and a key.
 
 A similarity takes queries ``(..., T, K)`` and keys ``(..., S, K)`` to ``(..., T, S)``.
-Those here are kernels: ``similarity(x, x)`` is symmetric and positive semidefinite, so
-each is ``phi(q) . phi(k)`` for some feature map, of infinitely many features if need
-be.
+Those of this module are kernels: ``similarity(x, x)`` is symmetric and positive
+semidefinite, so each is ``phi(q) . phi(k)`` for some feature map, possibly of
+infinitely many features.
 """
 
 from collections.abc import Callable
@@ -65,13 +65,13 @@ def exponential(scale: float | None = None) -> Similarity:
 
 
 def rbf(bandwidth: float = 1.0) -> Similarity:
-    r"""Make the Gaussian similarity, which depends on the distance alone.
+    r"""Make the Gaussian similarity, a function of the distance alone.
 
     Parameters
     ----------
     bandwidth : float
-        Distance, in the units of the queries, at which it has fallen to
-        ``exp(-1/2)``; positive.
+        Distance at which the similarity is ``exp(-1/2)``, in the units of the
+        queries; positive.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def _pair(query: Array, key: Array) -> tuple[Array, Array]:
 
 def _scores(query: Array, key: Array, scale: float | None) -> Array:
     q, k = _pair(query, key)
-    # Keys without entries have score 0, whatever the scale.
+    # Keys of dimension 0 have score 0 for any scale.
     factor = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
     return (q @ mT(k)) * factor
 
@@ -247,10 +247,10 @@ def _exponential(query: Array, key: Array, *, scale: float | None) -> Array:
 def _rbf(query: Array, key: Array, *, bandwidth: float) -> Array:
     q, k = _pair(query, key)
     xp = namespace(q, k)
-    # Scaled after the difference, which is exact for neighbours: scaled before it, each
-    # would be rounded on its own.
-    apart = (q[..., :, None, :] - k[..., None, :, :]) * (0.5**0.5 / bandwidth)
-    return astype(xp.exp(-xp.sum(apart * apart, axis=-1)), query.dtype)
+    # The difference of neighbours is exact, and scaled afterwards: scaled before, both
+    # would be rounded.
+    difference = (q[..., :, None, :] - k[..., None, :, :]) * (0.5**0.5 / bandwidth)
+    return astype(xp.exp(-xp.sum(difference * difference, axis=-1)), query.dtype)
 
 
 def _polynomial(query: Array, key: Array, *, degree: int, offset: float) -> Array:
@@ -262,7 +262,7 @@ def _polynomial(query: Array, key: Array, *, degree: int, offset: float) -> Arra
 
 
 def _taylor(query: Array, key: Array, *, scale: float | None) -> Array:
-    # A square and a half, so that rounding cannot take it below that half.
+    # A square plus one half, so that rounding cannot make it less than one half.
     root = _scores(query, key, scale) + 1
     return astype((root * root + 1) * 0.5, query.dtype)
 

@@ -1,7 +1,7 @@
-"""Errors of approximation are what they say, for maps that are exact and not.
+"""Errors of approximation, for exact, unbiased and biased feature maps.
 
-Each law is a function of an implementation: it holds for ours, and is seen to fail for
-a wrong one that is named for its mistake.
+Each law is a function of an implementation. It holds for the library, and is shown to
+fail for wrong implementations, which are named for their mistakes.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def vectors(seed, *shape, spread=1.0):
 
 
 def law_of_exact_features(feature_map, kernel, x):
-    """Features of a kernel itself err by rounding alone: F products for each pair."""
+    """Exact features have rounding errors alone: F products for each pair."""
     error = approximation_error(feature_map, kernel, x, x)
     assert error.largest <= 2000 * U
     assert error.root_mean_square <= error.largest
@@ -54,7 +54,7 @@ def scaled(kernel, factor):
 
 
 def law_error_is_relative(measure, x, y):
-    """Against a similarity that is off by a known factor, and by one known entry."""
+    """Errors are known for a similarity with a wrong factor, or one wrong entry."""
     exact = similarity.of_features(linkern.exp)
     values = exact(x, y)
     size = np.sqrt((values**2).mean())
@@ -66,9 +66,9 @@ def law_error_is_relative(measure, x, y):
         assert np.allclose(uniform.largest, largest, rtol=1e-12)
 
     def spike(q, k):
-        found = exact(q, k)
-        found[0, 0] += 2 * size
-        return found
+        result = exact(q, k)
+        result[0, 0] += 2 * size
+        return result
 
     changed = np.sqrt((spike(x, y) ** 2).mean())
     single = measure(linkern.exp, spike, x, y)
@@ -78,7 +78,7 @@ def law_error_is_relative(measure, x, y):
 
 
 def mutant_of(numerator, largest):
-    """Return a measure that reduces otherwise."""
+    """Return a measure with other reductions."""
 
     def measure(feature_map, kernel, x, y):
         error = similarity.of_features(feature_map)(x, y) - kernel(x, y)
@@ -108,7 +108,7 @@ def test_errors_are_relative_to_the_root_mean_square(seed):
 
 
 def law_error_vanishes_with_the_dimension(feature_map, kernel):
-    """More dimensions mean more features; of some maps that does not help."""
+    """The error of a good map falls as the dimension grows."""
     errors = []
     for key_dim in (4, 16, 64):
         x, y = vectors(1, 20, key_dim), vectors(2, 20, key_dim)
@@ -123,14 +123,14 @@ def test_elu_plus_one_is_the_map_of_a_kernel_but_not_of_the_exponential():
         law_error_vanishes_with_the_dimension(linkern.elu_plus_one, kernel)
 
     def normalised(x):
-        """Divide by the number of features, so that no factor is to blame."""
+        """Divide by the number of features, to exclude a wrong factor."""
         return linkern.elu_plus_one(x) / x.shape[-1] ** 0.5
 
     with pytest.raises(AssertionError):
         law_error_vanishes_with_the_dimension(normalised, kernel)
 
     def sampled(x):
-        """Features that do stand for it, as many as the square of the dimension."""
+        """Return random features of the exponential, as many as dimension squared."""
         key_dim = x.shape[-1]
         return feature_maps.positive_random(
             key_dim, 4 * key_dim**2, scale=0.1 / key_dim, rng=0
@@ -143,7 +143,7 @@ def test_elu_plus_one_is_the_map_of_a_kernel_but_not_of_the_exponential():
 
 
 def test_the_best_factor_does_not_make_it_the_exponential():
-    """Even in the quotient, where factors cancel, attention goes elsewhere."""
+    """Normalized weights, where factors cancel, still differ."""
     x, y = vectors(3, 20, 16, spread=2.0), vectors(4, 20, 16, spread=2.0)
     rows = [
         s(x, y) / s(x, y).sum(-1, keepdims=True)
@@ -209,7 +209,7 @@ def test_one_draw_of_a_curve_is_the_error_of_that_map(eager_lib):
 
 
 def test_the_error_is_differentiable(torch):
-    """So that a projection can be learned by it."""
+    """The gradient can be used to learn a projection."""
     x = torch.asarray(vectors(9, 5, 3))
     matrix = torch.asarray(vectors(10, 3, 4)).requires_grad_()
 

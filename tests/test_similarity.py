@@ -1,7 +1,7 @@
-"""Similarities are kernels, and what their formulas say.
+"""Similarities: positive semidefinite, and equal to their formulas.
 
-Each law is a function of an implementation: it holds for ours, and is seen to fail for
-a wrong one that is named for its mistake.
+Each law is a function of an implementation. It holds for the library, and is shown to
+fail for wrong implementations, which are named for their mistakes.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ def vectors(seed, *shape, spread=1.0):
 
 
 def law_symmetric_and_positive_semidefinite(kernel, x):
-    """Gram matrices have no negative eigenvalue, but for rounding.
+    """Gram matrices have no negative eigenvalue, up to rounding.
 
     An entry is a function of sums of K or F products, computed with an error of
     ``c u (k_ii k_jj)^0.5`` with ``c = 8 (K + F + 4) (1 + |x|^2)``: a dot product errs
@@ -99,8 +99,8 @@ def test_what_is_no_kernel_is_seen(name, seed):
 
 def test_some_kernel_of_a_feature_map_is_not_that_of_another():
     x = vectors(0, 8, 4)
-    own = similarity.of_features(linkern.elu_plus_one)
-    law_symmetric_and_positive_semidefinite(own, x)
+    elu_kernel = similarity.of_features(linkern.elu_plus_one)
+    law_symmetric_and_positive_semidefinite(elu_kernel, x)
     error = approximation_error(linkern.elu_plus_one, similarity.exponential(), x, x)
     assert error.root_mean_square > 0.5
 
@@ -170,7 +170,7 @@ def test_similarities_keep_the_dtype(eager_lib, name):
 
 
 def law_neighbours_are_told_apart(kernel):
-    """The Gaussian of a small distance far from the origin is that of the distance."""
+    """The Gaussian similarity of close vectors far from the origin is accurate."""
     far, near = np.full((1, 2), 2.0**20), np.full((1, 2), 2.0**20 + 2.0**-10)
     exact = np.exp(-(2.0**-20))
     assert abs(kernel(far, near)[0, 0] - exact) <= 4 * U

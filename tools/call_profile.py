@@ -1,10 +1,10 @@
-"""Show what one causal call spends in each function of NumPy, on one thread.
+"""Profile one causal call by NumPy function, on one thread.
 
     python tools/call_profile.py
 
-The quietest of some calls, in nanoseconds for each token and head, and the limit beside
-it: products of large matrices. Only what the engine for additive operators calls is
-seen; all else is the rest.
+Times are those of the fastest of some calls, in nanoseconds per token and head; the
+speed of large matrix products is printed as the limit. Only calls from `chunk_linear`
+and `features` are listed; all other time is "the rest".
 """
 
 import os
@@ -33,43 +33,43 @@ CALLS = 12
 
 
 class Timed:
-    """NumPy, with the time that each of its functions took."""
+    """NumPy with a timer around each of its functions."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(np, name)
-        if not callable(found) or isinstance(found, type):
-            return found
+        attribute = getattr(np, name)
+        if not callable(attribute) or isinstance(attribute, type):
+            return attribute
 
         def timed(*args: Any, **options: Any) -> Any:
             start = perf_counter()
-            result = found(*args, **options)
-            shown = name
+            result = attribute(*args, **options)
+            label = name
             if name == "matmul":
-                shown += f" {args[0].shape[-2:]} @ {args[1].shape[-2:]}"
-            self.seconds[shown] += perf_counter() - start
-            self.calls[shown] += 1
+                label += f" {args[0].shape[-2:]} @ {args[1].shape[-2:]}"
+            self.seconds[label] += perf_counter() - start
+            self.calls[label] += 1
             return result
 
         return timed
 
 
 def measured(inputs: Inputs) -> tuple[float, Timed]:
-    """Return how long the quietest call took, and where."""
+    """Return the seconds of the fastest call, and its profile."""
     arrays = inputs.query, inputs.key, inputs.value
-    found = []
+    profiles = []
     for _ in range(CALLS):
-        linkern.linear_attention(*arrays)  # whatever is kept between calls is there
+        linkern.linear_attention(*arrays)  # fills the workspace pool
         timed = Timed()
         vars(chunk_linear)["np"] = vars(features)["np"] = timed
         start = perf_counter()
         linkern.linear_attention(*arrays)
-        found.append((perf_counter() - start, timed))
+        profiles.append((perf_counter() - start, timed))
         vars(chunk_linear)["np"] = vars(features)["np"] = np
-    return min(found, key=lambda item: item[0])
+    return min(profiles, key=lambda item: item[0])
 
 
 def lines(dtype: str) -> list[str]:
@@ -78,11 +78,11 @@ def lines(dtype: str) -> list[str]:
     inputs = drawn(task, LENGTH, seed=0)
     whole, timed = measured(inputs)
     rest = whole - sum(timed.seconds.values())
-    shown = [
+    rows = [
         (f"{name}, {timed.calls[name]} calls", seconds)
         for name, seconds in timed.seconds.most_common()
     ]
-    shown += [("the rest", rest), ("one call", whole)]
+    rows += [("the rest", rest), ("one call", whole)]
     each = 1e9 / (task.heads * LENGTH)
     product = gemm(inputs, task).call
     times = []
@@ -92,15 +92,15 @@ def lines(dtype: str) -> list[str]:
         times.append(perf_counter() - start)
     return [
         f"{dtype}, {task.heads} heads, {LENGTH} tokens, K = V = {task.dim}",
-        *(f"{name:40}{each * seconds:7.0f} ns" for name, seconds in shown),
+        *(f"{name:40}{each * seconds:7.0f} ns" for name, seconds in rows),
         f"products of large matrices: {2e-9 * ORDER**3 / min(times):.0f} GFLOP/s",
     ]
 
 
 def main() -> None:
     """Write the profiles to standard output."""
-    shown = [*this_machine().lines(), "", *lines("float32"), "", *lines("float64")]
-    sys.stdout.writelines(f"{line}\n" for line in shown)
+    report = [*this_machine().lines(), "", *lines("float32"), "", *lines("float64")]
+    sys.stdout.writelines(f"{line}\n" for line in report)
 
 
 if __name__ == "__main__":

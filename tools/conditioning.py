@@ -1,10 +1,10 @@
-"""Measure how much error is unavoidable, and write `docs/conditioning.md`.
+"""Measure condition numbers of gradients, and write `docs/conditioning.md`.
 
     python tools/conditioning.py
 
-A condition number of c says that inputs rounded to a precision u change the result by
-up to c u of its size, before anybody has computed anything. What a kernel loses beyond
-that is its own doing: the page shows both, for gradients of log-decays.
+With a condition number c, rounding the inputs to a precision u changes the result by up
+to c u of its size. Any further error is that of the kernel: the page shows both, for
+gradients of log-decays.
 """
 
 import sys
@@ -24,24 +24,26 @@ TEXT = """# How much error is unavoidable
 
 <!-- Written by tools/conditioning.py; do not edit. -->
 
-The condition number of a result is the largest relative change that a relative change
-of the inputs makes, normwise: with inputs in float32 (`u = 2^-24`), no kernel can be
-expected to be closer than the condition number times `u`.
+The condition number of a result is the largest ratio of its relative change to the
+relative change of the inputs that causes it, normwise: with inputs in float32
+(`u = 2^-24`), no kernel can be expected to have an error below the condition number
+times `u`.
 `linkern.oracle.FAMILY[op].condition` measures it in float64, from a few random
 perturbations, for the output and for each gradient.
 
-The gradient of a log-decay of `g` is of the size of `exp(g)`: what is all but forgotten
-does not depend on how fast. That is often called ill-conditioned for any chunked
-scheme, and tolerances are relaxed for it. It is not: its condition number is `|g|` and
-a little more, since `exp(g)` is a factor of every term. What is ill-conditioned is the
-usual formula, the reverse cumulative sum of `q * dq - k * dk`, which takes the
-difference of two sums of the size of 1. `linkern.vjp` sums exactly those pairs of
-tokens that a log-decay lies between, and subtracts nothing, in chunks too.
+The gradient of a log-decay `g` is proportional to `exp(g)`, so it is tiny for strong
+decays. It is often called ill-conditioned for any chunked scheme, and tolerances are
+relaxed for it. It is not: its condition number is slightly above `|g|`, since `exp(g)`
+is a factor of every term. The usual formula is ill-conditioned: the reverse cumulative
+sum of `q * dq - k * dk` is the difference of two sums of size 1. `linkern.vjp` sums
+exactly the pairs of tokens that a log-decay separates, and subtracts nothing, also in
+chunks.
 
-Constant log-decays, T = 64, K = V = 16, unit keys, beta = 0.5, chunks of 16. The
-condition number is that of the gradient of the log-decays; errors are the largest error
-over the largest entry, in units of `u`; "difference" is the formula above, evaluated in
-float32 from gradients that are exact but for one rounding.
+The table has constant log-decays, T = 64, K = V = 16, unit keys, beta = 0.5 and chunks
+of 16. The column "largest" is the largest entry of the gradient of the log-decays, and
+"condition" its condition number. Errors are the largest error divided by the largest
+entry, in units of `u`. The column "difference" is the usual formula, evaluated in
+float32 from gradients that are rounded once.
 
 | operator | log-decay | largest | condition | `linkern.vjp` | difference |
 |---|---|---|---|---|---|
@@ -57,19 +59,19 @@ def inputs_of(name: str, strength: float) -> dict[str, np.ndarray]:
         x = rng.normal(size=keys)
         return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
-    found = {
+    inputs = {
         "query": rng.normal(size=keys),
         "key": unit(),
         "value": rng.normal(size=(*tokens, VALUE_DIM)),
     }
     per_channel = name != "gated_delta_rule"
     if name == "dplr":
-        found["a"] = -unit()
-        found["b"] = -0.5 * found["a"]
-    found["log_decay"] = np.full(keys if per_channel else tokens, strength)
+        inputs["a"] = -unit()
+        inputs["b"] = -0.5 * inputs["a"]
+    inputs["log_decay"] = np.full(keys if per_channel else tokens, strength)
     if name in ("gated_delta_rule", "kda"):
-        found["beta"] = np.full(tokens, 0.5)
-    return {key: x.astype(np.float32) for key, x in found.items()}
+        inputs["beta"] = np.full(tokens, 0.5)
+    return {key: x.astype(np.float32) for key, x in inputs.items()}
 
 
 def row(name: str, strength: float) -> str:
@@ -81,10 +83,10 @@ def row(name: str, strength: float) -> str:
     cotangent = np.random.default_rng(1).normal(size=result.output.shape)
     cotangent = cotangent.astype(np.float32)
     exact = FAMILY[name].gradients(wide, cotangent.astype(np.float64))
-    due = exact["log_decay"]
-    size, u = abs(due).max(), 2.0**-24
+    expected = exact["log_decay"]
+    size, u = abs(expected).max(), 2.0**-24
     condition = FAMILY[name].condition(wide, cotangent.astype(np.float64), None)
-    ours = abs(pullback(cotangent)["log_decay"] - due).max() / size / u
+    ours = abs(pullback(cotangent)["log_decay"] - expected).max() / size / u
     difference = ""
     if name == "gla":
         rounded = {
@@ -92,7 +94,7 @@ def row(name: str, strength: float) -> str:
         }
         terms = inputs["query"] * rounded["query"] - inputs["key"] * rounded["key"]
         summed = np.flip(np.cumsum(np.flip(terms, 2), axis=2), 2)
-        difference = f"{abs(summed - due).max() / size / u:.1e}"
+        difference = f"{abs(summed - expected).max() / size / u:.1e}"
     cells = (
         f"`{name}`",
         f"{strength:g}",

@@ -1,10 +1,9 @@
-"""Arrays that count: what a function of linkern asks of NumPy, whatever the clock says.
+"""Counting arrays: they record the NumPy calls that a function of linkern makes.
 
-They are of a subclass of `numpy.ndarray` whose protocols (NEP 13 for ufuncs and
-operators, NEP 18 for functions) record a call and pass it on with plain arrays; while
-counting is on, all new arrays of the library are such arrays. Calls with plain arrays
-alone would be missed. So a plain array that meets a counted one is a stranger, and ends
-the count with an error.
+A subclass of `numpy.ndarray` records calls through its protocols (NEP 13 for ufuncs and
+operators, NEP 18 for functions) and forwards them with plain arrays. While counting is
+on, all new arrays of the library are of this class. A call with plain arrays alone
+would be missed, so a plain array that meets a counted one raises an error.
 """
 
 import gc
@@ -26,7 +25,7 @@ from linkern.kernels.numpy import backend, workspace
 
 TOTALS = ("calls", "multiply_adds", "elements", "arrays", "bytes", "peak")
 PRODUCTS = {"matmul", "vecdot", "matvec", "vecmat", "dot", "inner"}
-LOOKS = {"shape", "ndim", "size", "result_type", "can_cast", "shares_memory"}
+QUERIES = {"shape", "ndim", "size", "result_type", "can_cast", "shares_memory"}
 # Methods of arrays that compute or copy and that neither protocol sees.
 METHODS = [
     *("argmax", "argmin", "argsort", "astype", "choose", "clip", "compress", "copy"),
@@ -34,7 +33,7 @@ METHODS = [
     *("ravel", "repeat", "reshape", "round", "searchsorted", "sort", "take"),
 ]
 # Functions that make arrays of none, or arrays of no class of their own.
-MAKING = [
+CREATORS = [
     *("arange", "array", "asarray", "ascontiguousarray", "empty", "empty_like", "eye"),
     *("from_dlpack", "frombuffer", "full", "full_like", "identity", "linspace", "ones"),
     *("ones_like", "tri", "zeros", "zeros_like"),
@@ -44,18 +43,18 @@ Call = Callable[[], object]
 
 
 class Tally:
-    """What has been counted."""
+    """The counts so far."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         self.names: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
 
     def add(self, name: str, new: list[Any], elements: int, products: int = 0) -> None:
-        """Record a call, the arrays it made and its work."""
+        """Record a call, its new arrays and its work."""
         self.names[name] += 1
         self.totals["calls"] += 1
         self.totals["multiply_adds"] += products
@@ -68,12 +67,12 @@ TALLY = Tally()
 
 
 class Counted(np.ndarray):
-    """An array that counts what is done with it."""
+    """An array that records the calls it takes part in."""
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **options: Any
     ) -> Any:
-        """Count a ufunc: called, or one of its methods."""
+        """Count a call of a ufunc or of one of its methods."""
         name = ufunc.__name__ + ("" if method == "__call__" else f".{method}")
         return passed_on(name, getattr(ufunc, method), inputs, options)
 
@@ -83,24 +82,24 @@ class Counted(np.ndarray):
         return passed_on(func.__name__, func, args, kwargs)
 
     def __getitem__(self, key: Any) -> Any:
-        """Count a copy, but no view."""
-        plain = turned(self)
-        found = plain[turned(key)]
-        if isinstance(found, np.ndarray) and not is_view(found, [plain]):
-            TALLY.add("getitem", [found], found.size)
-        return turned(found, Counted)
+        """Count an index that copies; a view is free."""
+        plain = viewed(self)
+        result = plain[viewed(key)]
+        if isinstance(result, np.ndarray) and not is_view(result, [plain]):
+            TALLY.add("getitem", [result], result.size)
+        return viewed(result, Counted)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Count a copy into a part."""
-        _refuse_strangers("setitem", [self, value])
-        plain, key = turned(self), turned(key)
+        """Count an assignment to an index."""
+        _refuse_plain("setitem", [self, value])
+        plain, key = viewed(self), viewed(key)
         TALLY.add("setitem", [], np.size(plain[key]))
-        plain[key] = turned(value)
+        plain[key] = viewed(value)
 
 
 def _method(name: str) -> Callable[..., Any]:
     plain = getattr(np.ndarray, name)
-    return lambda *given, **options: passed_on(name, plain, given, options)
+    return lambda *arguments, **options: passed_on(name, plain, arguments, options)
 
 
 for _name in METHODS:
@@ -108,29 +107,29 @@ for _name in METHODS:
 
 
 def passed_on(name: str, call: Any, args: Any, options: Any) -> Any:
-    """Make a call with plain arrays, and count it if it computed or copied."""
-    _refuse_strangers(name, list(_arrays([args, options])))
-    args, options = turned(args), turned(options)
+    """Forward a call with plain arrays, and count it if it computes or copies."""
+    _refuse_plain(name, list(_arrays([args, options])))
+    args, options = viewed(args), viewed(options)
     result = call(*args, **options)
-    given, made = list(_arrays([args, options])), list(_arrays(result))
-    new = [x for x in made if not is_view(x, given)]
-    looked = name in LOOKS or (made and not new and options.get("out") is None)
+    arguments, results = list(_arrays([args, options])), list(_arrays(result))
+    new = [x for x in results if not is_view(x, arguments)]
+    free = name in QUERIES or (results and not new and options.get("out") is None)
     if name in PRODUCTS:
         TALLY.add(name, new, 0, products=np.size(result) * np.shape(args[0])[-1])
-    elif not looked:
-        filled = [] if name.startswith("empty") else made
-        TALLY.add(name, new, max((x.size for x in (*given, *filled)), default=0))
-    return turned(result, Counted)
+    elif not free:
+        filled = [] if name.startswith("empty") else results
+        TALLY.add(name, new, max((x.size for x in (*arguments, *filled)), default=0))
+    return viewed(result, Counted)
 
 
-def is_view(x: Any, given: list[Any]) -> bool:
-    """Whether an array lies in one of those given, or nowhere: it has no entries."""
-    return not x.size or any(np.may_share_memory(x, y) for y in given)
+def is_view(x: Any, arrays: list[Any]) -> bool:
+    """Return True if an array is empty or shares memory with one of `arrays`."""
+    return not x.size or any(np.may_share_memory(x, y) for y in arrays)
 
 
-def _refuse_strangers(name: str, met: list[Any]) -> None:
-    plain = [x.shape for x in met if type(x) is np.ndarray and x.ndim]
-    if plain and any(type(x) is Counted for x in met):
+def _refuse_plain(name: str, arrays: list[Any]) -> None:
+    plain = [x.shape for x in arrays if type(x) is np.ndarray and x.ndim]
+    if plain and any(type(x) is Counted for x in arrays):
         msg = f"`{name}` met an array of shape {plain[0]} that was made uncounted."
         raise TypeError(msg)
 
@@ -146,67 +145,69 @@ def _arrays(x: Any) -> Iterator[Any]:
         yield from _arrays(list(x.values()))
 
 
-def turned(x: Any, into: type = np.ndarray) -> Any:
-    """Return nested tuples, lists and dicts with their arrays seen as another type."""
+def viewed(x: Any, into: type = np.ndarray) -> Any:
+    """Return nested tuples, lists and dicts with their arrays viewed as `into`."""
     if isinstance(x, np.ndarray):
         return x.view(into)
     if isinstance(x, dict):
-        return {name: turned(y, into) for name, y in x.items()}
+        return {name: viewed(y, into) for name, y in x.items()}
     if type(x) in (tuple, list):
-        return type(x)(turned(y, into) for y in x)
+        return type(x)(viewed(y, into) for y in x)
     return x
 
 
-def _making(plain: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *given, **options: passed_on(plain.__name__, plain, given, options)
+def _creating(plain: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments, **options: passed_on(
+        plain.__name__, plain, arguments, options
+    )
 
 
-def _counting(module: ModuleType) -> ModuleType:
-    """Return a copy of NumPy, or of a module like it, that makes counted arrays."""
+def _counting_copy(module: ModuleType) -> ModuleType:
+    """Return a copy of NumPy, or of a compatible module, that makes counted arrays."""
     copy, names = ModuleType(module.__name__), vars(module)
-    making = {name: _making(names[name]) for name in MAKING if name in names}
-    vars(copy).update({**names, **making, "ndarray": Counted})
+    creators = {name: _creating(names[name]) for name in CREATORS if name in names}
+    vars(copy).update({**names, **creators, "ndarray": Counted})
     return copy
 
 
-NUMPY, NAMESPACE = _counting(np), _counting(array_api_compat.numpy)
+NUMPY, NAMESPACE = _counting_copy(np), _counting_copy(array_api_compat.numpy)
 assert backend  # loaded here: `counting` changes modules that are loaded
-# What modules of the library have imported, and what they see instead.
-SEEN = [(np, NUMPY), (as_strided, _making(as_strided))]
+# Objects that modules of the library have imported, and their replacements.
+REPLACED = [(np, NUMPY), (as_strided, _creating(as_strided))]
 
 
 @contextmanager
 def counting() -> Iterator[Tally]:
-    """Let the library make counted arrays."""
+    """Make the library create counted arrays."""
     changed = [
         (vars(module), key, plain, counted)
         for name, module in list(sys.modules.items())
         if name.startswith("linkern")
-        for key, found in vars(module).items()
-        for plain, counted in SEEN
-        if found is plain
+        for key, result in vars(module).items()
+        for plain, counted in REPLACED
+        if result is plain
     ]
-    known = array._NAMESPACES
-    kept = dict(known)
+    namespaces = array._NAMESPACES
+    saved = dict(namespaces)
     for kinds in ([Counted], [np.ndarray, Counted]):
-        known[frozenset(kinds)] = NAMESPACE
+        namespaces[frozenset(kinds)] = NAMESPACE
     for names, key, _, counted in changed:
         names[key] = counted
     TALLY.clear()
-    workspace.clear()  # buffers are counted, and of the class that counts
+    workspace.clear()  # new workspaces are counted, and hold counted arrays
     try:
         yield TALLY
     finally:
         workspace.clear()
         for names, key, plain, _ in changed:
             names[key] = plain
-        known.clear()
-        known.update(kept)
+        namespaces.clear()
+        namespaces.update(saved)
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let nothing depend on the number of cores, or on when cycles are collected."""
+    """Use one thread and no garbage collection, so that counts are reproducible."""
     name = "LINKERN_NUM_THREADS"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -226,7 +227,7 @@ def count(prepare: Callable[[type], Call]) -> dict[str, Any]:
     Parameters
     ----------
     prepare : callable
-        From the class that all its arrays are of to a call without arguments.
+        Takes the class of all input arrays; returns a function without arguments.
 
     Returns
     -------

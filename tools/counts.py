@@ -1,27 +1,27 @@
-"""Count what the library asks of NumPy: numbers that do not depend on a clock.
+"""Count the NumPy calls of the library, their work and their allocations.
 
-    python tools/counts.py            # count, and print a table
+    python tools/counts.py            # print a table
     python tools/counts.py --check    # compare with `tools/counts.json`
-    python tools/counts.py --write    # record what is counted now
+    python tools/counts.py --write    # record the current counts
 
-A slow machine makes a benchmark slow; it does not make one call of NumPy more. For each
-scenario, on one thread and once it is warm:
+Unlike a time, a count does not depend on the machine. For each scenario, on one thread
+and after a first call:
 
 calls
-    Calls of NumPy that compute or copy: functions, operators and methods. Views, and
-    what only looks at shapes and dtypes, are not counted.
+    Calls of NumPy that compute or copy: functions, operators and methods. Views and
+    queries of shapes and dtypes are not counted.
 multiply_adds
-    Products inside matrix products.
+    Multiply-adds of matrix products.
 elements
-    Of the largest array that takes part in each call that is no matrix product.
+    Size of the largest array of each call that is no matrix product, summed.
 arrays, bytes
-    New arrays, and what they hold.
+    New arrays, and their bytes.
 peak
-    Most bytes in use at once by NumPy and Python, as `tracemalloc` sees them. The only
-    one with a margin: objects of Python have other sizes in other versions.
+    Peak bytes of NumPy and Python, as `tracemalloc` reports them. The only count with a
+    tolerance: Python objects differ in size between versions.
 
-Whatever is more than recorded fails; what is less should be recorded, or it can be lost
-again unnoticed.
+Any count above the record fails. A count below it should be recorded, so that a later
+increase is noticed.
 """
 
 import argparse
@@ -38,28 +38,28 @@ from counted import TOTALS, Call, count
 import linkern
 
 FILE = Path(__file__).with_suffix(".json")
-# How much a peak may grow: a part of it, and some bytes of objects of Python.
+# Tolerance of a peak: a fraction of it, and some bytes of Python objects.
 PEAK_PART, PEAK_BYTES = 0.05, 2**14
 HEADS, DIM = 2, 64
 ACCEPT = "python tools/counts.py --write"
 
 
 def inputs_of(operator: str, tokens: int | None, kind: type) -> dict[str, Any]:
-    """Return float32 inputs: 2 heads, K = V = 64; of one token if `tokens` is None."""
+    """Return float32 inputs, 2 heads, K = V = 64; one token if `tokens` is None."""
     rng = np.random.default_rng(0)
     token = (HEADS,) if tokens is None else (HEADS, tokens)
     query, key, value = rng.normal(size=(3, *token, DIM))
-    wide = {
+    inputs = {
         "query": query,
         "key": key / np.linalg.norm(key, axis=-1, keepdims=True),
         "value": value,
     }
     per_channel = (DIM,) if operator == "gla" else ()
     if operator not in ("linear_attention", "delta_rule"):
-        wide["log_decay"] = -abs(rng.normal(size=(*token, *per_channel))) / 10
+        inputs["log_decay"] = -abs(rng.normal(size=(*token, *per_channel))) / 10
     if "delta" in operator:
-        wide["beta"] = rng.uniform(size=token)
-    return {name: x.astype("float32").view(kind) for name, x in wide.items()}
+        inputs["beta"] = rng.uniform(size=token)
+    return {name: x.astype("float32").view(kind) for name, x in inputs.items()}
 
 
 def forward(
@@ -72,7 +72,7 @@ def forward(
 
 
 def backward(operator: str, tokens: int, kind: type) -> Call:
-    """Call an operator, and go back from its output and its state."""
+    """Call the vjp of an operator, with cotangents of its output and state."""
     inputs = inputs_of(operator, tokens, kind)
 
     def call() -> object:
@@ -83,7 +83,7 @@ def backward(operator: str, tokens: int, kind: type) -> Call:
 
 
 def decoder(kind: type) -> Call:
-    """Decode as many tokens as the window of a decoder has: one of them folds it."""
+    """Decode as many tokens as a window has, so that one step updates the memory."""
     token = inputs_of("linear_attention", None, kind)
     state = linkern.linear_attention_step(None, **token).state
     steps = linkern.Decoder(state)
@@ -95,14 +95,14 @@ def decoder(kind: type) -> Call:
 
 
 def linear_step(kind: type) -> Call:
-    """Take one token of linear attention."""
+    """Run one step of linear attention."""
     token = inputs_of("linear_attention", None, kind)
     state = linkern.linear_attention_step(None, **token).state
     return lambda: linkern.linear_attention_step(state, **token)
 
 
 def step(operator: str, kind: type) -> Call:
-    """Take one token of an operator."""
+    """Run one step of an operator."""
     token, op = inputs_of(operator, None, kind), getattr(linkern, operator)
     state = linkern.step(op, None, **token).state
     return lambda: linkern.step(op, state, **token)
@@ -134,19 +134,19 @@ def _scenarios() -> Iterator[tuple[str, Callable[[type], Call]]]:
 SCENARIOS = dict(_scenarios())
 
 
-def differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Return a line for each total of a scenario that is not as recorded."""
+def differences(recorded: Mapping[str, Any], counts: Mapping[str, Any]) -> list[str]:
+    """Return a line for each total of a scenario that differs from the record."""
     lines = []
     for total in TOTALS:
-        before, now = recorded[total], found[total]
+        before, now = recorded[total], counts[total]
         if now == before or (total == "peak" and abs(now - before) <= margin(before)):
             continue
         part = f" ({now / before - 1:+.1%})" if before else ""
         more = "more" if now > before else "less"
         lines.append(f"{more}: {total} {before:,} -> {now:,}{part}")
-    names = sorted({*recorded["by"], *found["by"]})
+    names = sorted({*recorded["by"], *counts["by"]})
     pairs = [
-        (name, recorded["by"].get(name, 0), found["by"].get(name, 0)) for name in names
+        (name, recorded["by"].get(name, 0), counts["by"].get(name, 0)) for name in names
     ]
     changed = [
         f"{name} {before} -> {now}" for name, before, now in pairs if before != now
@@ -157,22 +157,22 @@ def differences(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> list[s
 
 
 def margin(peak: int) -> float:
-    """Return by how many bytes a peak may differ."""
+    """Return the tolerance of a peak, in bytes."""
     return PEAK_PART * peak + PEAK_BYTES
 
 
 def check(
-    recorded: Mapping[str, Mapping[str, Any]], found: Mapping[str, Mapping[str, Any]]
+    recorded: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[str], bool]:
-    """Compare counts; return what to print, and whether nothing became more."""
+    """Compare counts; return the lines to print, and True if none has increased."""
     lines, good, same = [], True, True
-    for name in sorted({*recorded, *found}):
-        if name not in recorded or name not in found:
+    for name in sorted({*recorded, *counts}):
+        if name not in recorded or name not in counts:
             where = "recorded" if name not in recorded else "counted any more"
             lines.append(f"{name}: not {where}")
             good = same = False
             continue
-        changed = differences(recorded[name], found[name])
+        changed = differences(recorded[name], counts[name])
         lines += [f"{name}: {line}" for line in changed]
         good = good and not any(line.startswith("more") for line in changed)
         same = same and not changed
@@ -183,13 +183,13 @@ def check(
     return lines, good
 
 
-def table(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def table(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the counts as lines of text."""
-    width = max(map(len, found))
+    width = max(map(len, counts))
     head = f"{'scenario':{width}}" + "".join(f"{total:>16}" for total in TOTALS)
     rows = (
-        f"{name:{width}}" + "".join(f"{counts[total]:>16,}" for total in TOTALS)
-        for name, counts in found.items()
+        f"{name:{width}}" + "".join(f"{totals[total]:>16,}" for total in TOTALS)
+        for name, totals in counts.items()
     )
     return [head, *rows]
 
@@ -200,19 +200,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--check", action="store_true", help="compare with what is recorded"
-    )
-    what.add_argument("--write", action="store_true", help="record what is counted")
+    what.add_argument("--check", action="store_true", help="compare with the record")
+    what.add_argument("--write", action="store_true", help="record the current counts")
     options = parser.parse_args()
-    found = {name: count(prepare) for name, prepare in SCENARIOS.items()}
+    counts = {name: count(prepare) for name, prepare in SCENARIOS.items()}
     if options.write:
-        FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        FILE.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
         return 0
     if options.check:
-        lines, good = check(json.loads(FILE.read_text(encoding="utf-8")), found)
+        lines, good = check(json.loads(FILE.read_text(encoding="utf-8")), counts)
     else:
-        lines, good = table(found), True
+        lines, good = table(counts), True
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0 if good else 1
 

@@ -1,4 +1,4 @@
-"""The quadratic ancestors: attention that compares queries with keys, pair by pair."""
+"""Quadratic attention: softmax, any similarity, sparse patterns, hashing."""
 
 from linkern.attention._patterns import sparse_mask
 from linkern.attention.kernel import kernel_attention

@@ -1,4 +1,4 @@
-"""Rows cut into blocks of equal size, and the blocks next to them."""
+"""Rows of tokens in blocks of equal size, and neighbouring blocks."""
 
 from typing import cast
 
@@ -14,7 +14,7 @@ def blocks_of(length: int, size: int) -> int:
 
 
 def cut(x: Array, size: int) -> Array:
-    """Return ``(..., T, D)`` as ``(..., B, size, D)``, with zeros behind the rows."""
+    """Return ``(..., T, D)`` as ``(..., B, size, D)``, padded with zeros."""
     *lead, length, dim = x.shape
     count = blocks_of(length, size)
     behind = count * size - length
@@ -30,10 +30,10 @@ def joined(x: Array) -> Array:
 
 
 def with_neighbours(blocks: Array, before: int, after: int) -> Array:
-    """Return each block behind those before it and ahead of those after it.
+    """Concatenate each block with its neighbours before and after it.
 
-    ``(..., B, n, D)`` to ``(..., B, (before + 1 + after) n, D)``; blocks that do not
-    exist are zeros.
+    ``(..., B, n, D)`` to ``(..., B, (before + 1 + after) n, D)``; neighbours beyond
+    the ends are zeros.
     """
     *lead, count, size, dim = blocks.shape
     ahead = zeros((*lead, before, size, dim), like=blocks)
@@ -45,5 +45,5 @@ def with_neighbours(blocks: Array, before: int, after: int) -> Array:
 
 
 def interleaved(blocks: Array) -> Array:
-    """Exchange blocks and rows: row r of every block becomes block r."""
+    """Transpose blocks and rows: row r of every block goes to block r."""
     return cast(Array, namespace(blocks).moveaxis(blocks, -3, -2))

@@ -1,9 +1,9 @@
-"""A softmax over some of the keys, kept so that two of them combine into one.
+"""Softmax attention over a subset of the keys, before the division.
 
-A `Partial` is the largest score of each query, the sum of the exponentials relative to
-it, and the same sum of values. Partials of disjoint sets of keys form a commutative
-monoid: blocks of keys, the parts of a sparse pattern and the rounds of hashing are all
-folds of it.
+A `Partial` holds the largest score of each query, the sum of the exponentials relative
+to it, and the same sum over values. Under `combine`, partials of disjoint sets of keys
+form a commutative monoid: blocks of keys, parts of a sparse pattern and rounds of
+hashing are all reduced by it.
 """
 
 import math
@@ -22,7 +22,7 @@ class Partial(NamedTuple):
     Parameters
     ----------
     peak : array (..., T, 1)
-        Largest score that each query has seen; ``-inf`` if it has seen none.
+        Largest score of each query; ``-inf`` if it sees no key.
     total : array (..., T, 1)
         Sum of ``exp(score - peak)``.
     weighted : array (..., T, V)
@@ -34,11 +34,11 @@ class Partial(NamedTuple):
     weighted: Array
 
     def output(self) -> Array:
-        """Return the quotient: NaN, which is 0/0, for a query that has seen nothing."""
+        """Return the output: NaN, which is 0/0, for a query that sees no key."""
         return quotient(self.weighted, self.total)
 
     def mapped(self, change: Callable[[Array], Array]) -> "Partial":
-        """Return the same with all three parts rearranged."""
+        """Apply a rearrangement to all three parts."""
         return Partial(*map(change, self))
 
 
@@ -67,28 +67,28 @@ def combine(first: Partial, second: Partial) -> Partial:
 def quotient(weighted: Array, total: Array) -> Array:
     """Return ``weighted / total``, and NaN where the total is zero.
 
-    0/0 is NaN already. But its gradient would be NaN for every value, even for those
-    who throw that row away; here it is zero.
+    0/0 is NaN already, but its gradient would be NaN for every value, even if the row
+    is discarded; here it is zero.
     """
     xp = namespace(weighted, total)
     empty = total == 0.0  # type: ignore[comparison-overlap]
-    found = weighted / xp.where(empty, xp.ones_like(total), total)
-    undefined = xp.asarray(math.nan, dtype=found.dtype, device=device_of(found))
-    return cast(Array, xp.where(empty, undefined, found))
+    result = weighted / xp.where(empty, xp.ones_like(total), total)
+    undefined = xp.asarray(math.nan, dtype=result.dtype, device=device_of(result))
+    return cast(Array, xp.where(empty, undefined, result))
 
 
 def hidden(scores: Array, visible: Array | None) -> Array:
-    """Return the scores with ``-inf`` where the key must not be seen."""
+    """Return the scores with ``-inf`` where the key is masked."""
     if visible is None:
         return scores
     xp = namespace(scores)
-    # Before the exponential: a mask after it would have overflowed already, and its
-    # gradient would be 0 times infinity.
-    nothing = xp.asarray(-math.inf, dtype=scores.dtype, device=device_of(scores))
-    return cast(Array, xp.where(visible, scores, nothing))
+    # Masked before the exponential, which could overflow and give a gradient of 0 times
+    # infinity.
+    lowest = xp.asarray(-math.inf, dtype=scores.dtype, device=device_of(scores))
+    return cast(Array, xp.where(visible, scores, lowest))
 
 
 def _finite(peak: Array) -> Array:
-    """Return a number to subtract: -inf - (-inf) is NaN, and -inf - 0 is -inf."""
+    """Return the peak, or 0 if it is -inf: -inf - (-inf) would be NaN."""
     xp = namespace(peak)
     return cast(Array, xp.where(peak <= -math.inf, xp.zeros_like(peak), peak))

@@ -1,4 +1,4 @@
-"""Sparse patterns as rules about two positions, and as the matrix of all pairs."""
+"""Sparse attention patterns, as predicates of two positions and as masks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +22,8 @@ def _strided(row: Any, column: Any, window: int, summary: int) -> Any:
 
 
 def _fixed(row: Any, column: Any, window: int, summary: int) -> Any:
-    own = row // window == column // window
-    return own | (column % window >= window - summary)
+    same_block = row // window == column // window
+    return same_block | (column % window >= window - summary)
 
 
 _RULES: dict[str, Callable[[Any, Any, int, int], Any]] = {
@@ -35,7 +35,7 @@ PATTERNS = tuple(_RULES)
 
 
 def in_order(visible: Any, row: Any, column: Any, *, causal: bool) -> Any:
-    """Return the pairs whose key is not behind the query, if the order is causal."""
+    """Mask the pairs whose key is after the query, if the order is causal."""
     return visible & (column <= row) if causal else visible
 
 
@@ -59,11 +59,11 @@ def sparse_mask(
     window : int
         Tokens in a block; at least 1.
     causal : bool
-        Whether keys behind the query are left out.
+        True if keys after the query are masked.
     summary : int, optional
-        Tokens of each block that later blocks see; for "fixed" alone. Default 1.
+        Tokens of each block that other blocks see; for "fixed" alone. Default 1.
     like : array, optional
-        An array whose library and device the mask is to have. Default: NumPy.
+        Array whose library and device the mask gets. Default: NumPy.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def sparse_mask(
 
     Notes
     -----
-    The rules are those in the notes of `sparse_attention`, asked of every pair.
+    The notes of `sparse_attention` define the patterns.
 
     Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers",
     section 4.3.
@@ -101,8 +101,8 @@ def sparse_mask(
     window = validate.at_least("window", window, 1)
     columns = validate.summary(summary, pattern, window)
     causal = validate.flag("causal", causal)
-    home: Any = np.empty(0) if like is None else like
-    place: Any = positions(0, length, like=home)
-    row, column = place[:, None], place[None, :]
+    example: Any = np.empty(0) if like is None else like
+    token: Any = positions(0, length, like=example)
+    row, column = token[:, None], token[None, :]
     visible = _RULES[pattern](row, column, window, columns)
     return in_order(visible, row, column, causal=causal)

@@ -1,4 +1,4 @@
-"""Which keys each query sees, as a boolean matrix: the causal order and a mask."""
+"""Attention mask: the causal order combined with a mask of the caller."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ def positions(start: int, stop: int, *, like: Array) -> Any:
 def visible_keys(
     mask: Array | None, query: Array, key: Array, keys: slice, *, causal: bool
 ) -> Array | None:
-    """Return which of some `keys` each query sees; None if it sees all of them.
+    """Return the mask of some `keys` for each query; None if it sees all of them.
 
-    The queries are the last ones: query t stands at the position ``S - T + t``.
+    The queries are the last tokens: query t has the position ``S - T + t``.
     """
-    shown = mask
+    visible = mask
     if mask is not None and mask.shape[-1] != 1:
-        shown = mask[..., keys]
+        visible = mask[..., keys]
     if not causal:
-        return shown
+        return visible
     length, source = query.shape[-2], key.shape[-2]
     rows = positions(source - length, source, like=key)[:, None]
     order = rows >= positions(keys.start, keys.stop, like=key)[None, :]
-    return order if shown is None else order & shown  # type: ignore[no-any-return]
+    return order if visible is None else order & visible  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Attention with any similarity: the sum of which softmax is one case."""
+"""Kernel attention: weights are any non-negative similarity."""
 
 from linkern import validate
 from linkern.array import astype, namespace

@@ -1,4 +1,4 @@
-"""Softmax attention among the keys that hash alike: locality-sensitive hashing."""
+"""Softmax attention within buckets of locality-sensitive hashing."""
 
 import math
 from functools import reduce
@@ -17,16 +17,16 @@ __all__ = ["lsh_attention"]
 
 
 class _Sorted(NamedTuple):
-    """Where each token stands in each round of hashing, all ``(..., R, T)``.
+    """Tokens sorted by bucket in each round of hashing; all ``(..., R, T)``.
 
     Parameters
     ----------
     order : array of int
-        The token at each place, after sorting by bucket and then by position.
+        Token at each place, sorted by bucket and then by position.
     place : array of int
-        The place of each token.
+        Place of each token.
     bucket : array of int
-        The bucket of each token.
+        Bucket of each token.
     """
 
     order: Array
@@ -145,20 +145,22 @@ def lsh_attention(
 
     lead = (*validate.leading("query and value", q.shape[:-2], v.shape[:-2]), rounds)
     q, v = (_repeated(x, lead) for x in (q, v))
-    found = _sorted(_buckets(q, factors, generator))
-    chunks = _attend_chunks(found, q * factor, _unit(q), v, size, causal=causal)
-    by_token = chunks.mapped(lambda x: _taken(x[..., :length, :], found.place))
+    hashed = _sorted(_buckets(q, factors, generator))
+    chunks = _attend_chunks(hashed, q * factor, _unit(q), v, size, causal=causal)
+    by_token = chunks.mapped(lambda x: _gathered(x[..., :length, :], hashed.place))
     parts = [Partial(*(x[..., r, :, :] for x in by_token)) for r in range(rounds)]
-    return astype(_or_itself(reduce(combine, parts), v[..., 0, :, :]), query.dtype)
+    return astype(
+        _output_or_value(reduce(combine, parts), v[..., 0, :, :]), query.dtype
+    )
 
 
 def _repeated(x: Array, lead: tuple[int, ...]) -> Array:
-    """Repeat an input for all leading axes and rounds."""
+    """Broadcast an input to all leading axes and rounds."""
     return broadcast_to(x[..., None, :, :], (*lead, *x.shape[-2:]))
 
 
 def _unit(x: Array) -> Array:
-    """Return each row divided by its length."""
+    """Return each row divided by its Euclidean length."""
     xp = namespace(x)
     return cast(Array, x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True)))
 
@@ -169,14 +171,14 @@ def _buckets(
     """Return the bucket of each query in each round: ``(..., R, T)``."""
     xp = namespace(query)
     rounds, length, dim = query.shape[-3:]
-    # Rounds come first, and leading axes have the same: more rounds keep those before,
-    # and a batch has the results of its parts.
+    # Rounds are the first axis, and leading axes share the rotations: more rounds keep
+    # the earlier ones, and a batch gives the results of its parts.
     drawn = generator.standard_normal((rounds, dim, sum(factors) // 2))
     rotation = xp.asarray(drawn, dtype=query.dtype, device=device_of(query))
-    turned = query @ rotation
+    projected = query @ rotation
     bucket, start = positions(0, length, like=query) * 0, 0
     for factor in factors:
-        part = turned[..., start : start + factor // 2]
+        part = projected[..., start : start + factor // 2]
         nearest = xp.argmax(concat([part, -part], axis=-1), axis=-1)
         bucket, start = bucket * factor + nearest, start + factor // 2
     return broadcast_to(bucket, tuple(query.shape[:-1]))
@@ -186,68 +188,68 @@ def _sorted(bucket: Array) -> _Sorted:
     """Sort the tokens of each round by bucket, and by position within a bucket."""
     xp = namespace(bucket)
     length = bucket.shape[-1]
-    # No two of these are equal, so every sort is stable.
+    # Ranks are distinct, so the result does not depend on the sort being stable.
     rank = bucket * length + positions(0, length, like=bucket)
     order = xp.argsort(rank, axis=-1)
     return _Sorted(order, xp.argsort(order, axis=-1), bucket)
 
 
-def _taken(x: Array, index: Array) -> Array:
+def _gathered(x: Array, index: Array) -> Array:
     """Return the rows of ``x (..., T, D)`` in the order ``index (..., T)``."""
     rows = broadcast_to(index[..., None], tuple(x.shape))
     return cast(Array, namespace(x).take_along_axis(x, rows, axis=-2))
 
 
-def _pairs(x: Array, order: Array, size: int) -> tuple[Any, Any]:
-    """Return one number a token, ``(..., T)``, for the two sides of all pairs scored.
+def _rows_and_columns(x: Array, order: Array, size: int) -> tuple[Any, Any]:
+    """Return a number per token, ``(..., T)``, for the rows and columns of all scores.
 
-    Rows are ``(..., C, size, 1)``, columns ``(..., C, 1, 2 size)``: the chunk before
-    and the own one.
+    Rows are ``(..., C, size, 1)``, columns ``(..., C, 1, 2 size)``: those of the
+    previous chunk and of the same one.
     """
-    chunks = cut(_taken(x[..., None], order), size)
+    chunks = cut(_gathered(x[..., None], order), size)
     return chunks, mT(with_neighbours(chunks, 1, 0))
 
 
 def _attend_chunks(
-    found: _Sorted, query: Array, key: Array, value: Array, size: int, *, causal: bool
+    hashed: _Sorted, query: Array, key: Array, value: Array, size: int, *, causal: bool
 ) -> Partial:
-    """Return what each token finds in its chunk and in the one before, sorted."""
-    q, k, v = (cut(_taken(x, found.order), size) for x in (query, key, value))
+    """Attend within each chunk of sorted tokens and the previous one."""
+    q, k, v = (cut(_gathered(x, hashed.order), size) for x in (query, key, value))
     scores = q @ mT(with_neighbours(k, 1, 0))
-    visible, rounds_met = _meetings(found, size, causal=causal)
-    # A pair that is found in several rounds is shared out among them.
-    shared = scores - namespace(scores).log(astype(rounds_met, scores.dtype))
-    found_here = hidden(shared, visible)
-    return attend(found_here, with_neighbours(v, 1, 0)).mapped(joined)
+    visible, match_count = _matches(hashed, size, causal=causal)
+    # The weight of a pair that matches in several rounds is divided among them.
+    scores_per_round = scores - namespace(scores).log(astype(match_count, scores.dtype))
+    masked = hidden(scores_per_round, visible)
+    return attend(masked, with_neighbours(v, 1, 0)).mapped(joined)
 
 
-def _meetings(found: _Sorted, size: int, *, causal: bool) -> tuple[Array, Array]:
-    """Return which pairs of a round are found, and in how many rounds; at least 1."""
-    xp = namespace(found.order)
-    # Tokens count from 1 here: places that hold no token are 0.
-    numbers = positions(1, found.order.shape[-1] + 1, like=found.order)
-    numbers = broadcast_to(numbers, tuple(found.order.shape))
-    row, column = _pairs(numbers, found.order, size)
+def _matches(hashed: _Sorted, size: int, *, causal: bool) -> tuple[Array, Array]:
+    """Return the mask of matching pairs, and the rounds in which they match, >= 1."""
+    xp = namespace(hashed.order)
+    # Tokens count from 1; padding is 0.
+    numbers = positions(1, hashed.order.shape[-1] + 1, like=hashed.order)
+    numbers = broadcast_to(numbers, tuple(hashed.order.shape))
+    row, column = _rows_and_columns(numbers, hashed.order, size)
     others = (column < row) if causal else (column != row)
-    bucket, other_bucket = _pairs(found.bucket, found.order, size)
+    bucket, other_bucket = _rows_and_columns(hashed.bucket, hashed.order, size)
     visible = (row > 0) & (column > 0) & others & (bucket == other_bucket)
 
-    chunk: Any = found.place
+    chunk: Any = hashed.place
     chunk = chunk // size
     times = xp.zeros_like(row - column)
-    for r in range(found.order.shape[-2]):
-        of_round = [
+    for r in range(hashed.order.shape[-2]):
+        in_round = [
             broadcast_to(x[..., r : r + 1, :], tuple(x.shape))
-            for x in (found.bucket, chunk)
+            for x in (hashed.bucket, chunk)
         ]
-        bucket, other_bucket = _pairs(of_round[0], found.order, size)
-        near, other = _pairs(of_round[1], found.order, size)
-        met = (bucket == other_bucket) & (other <= near) & (near - other <= 1)
-        times = times + astype(met, times.dtype)
+        bucket, other_bucket = _rows_and_columns(in_round[0], hashed.order, size)
+        near, other = _rows_and_columns(in_round[1], hashed.order, size)
+        matches = (bucket == other_bucket) & (other <= near) & (near - other <= 1)
+        times = times + astype(matches, times.dtype)
     return visible, xp.where(visible, times, xp.ones_like(times))
 
 
-def _or_itself(found: Partial, value: Array) -> Array:
-    """Return the quotient, or the own value where no other token has been found."""
-    alone = found.peak <= -math.inf
-    return cast(Array, namespace(value).where(alone, value, found.output()))
+def _output_or_value(partial: Partial, value: Array) -> Array:
+    """Return the output, or the token's own value if it matches no other token."""
+    alone = partial.peak <= -math.inf
+    return cast(Array, namespace(value).where(alone, value, partial.output()))

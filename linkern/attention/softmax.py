@@ -40,8 +40,8 @@ def softmax_attention(
     scale : float, optional
         Factor on the scores, dimensionless. Default ``K^-0.5``.
     block_size : int, optional
-        Keys in a block. Default: all keys at once. Fewer keys need less memory,
-        proportional to ``T block_size``, and change the result by rounding alone.
+        Keys in a block. Default: all keys at once. Smaller blocks need
+        less memory, proportional to ``T block_size``; results differ by rounding alone.
 
     Returns
     -------
@@ -100,19 +100,19 @@ def softmax_attention(
     size = validate.block_size(block_size, k.shape[-2])
     q = q * factor
 
-    def on_block(start: int) -> Partial:
+    def attend_block(start: int) -> Partial:
         keys = slice(start, min(start + size, k.shape[-2]))
         visible = visible_keys(mask, q, k, keys, causal=causal)
         scores = hidden(q @ mT(k[..., keys, :]), visible)
         return attend(scores, v[..., keys, :])
 
-    blocks = map(on_block, range(0, k.shape[-2], size))
-    # No keys at all are no blocks; a sum over nothing is zero.
-    first = next(blocks, _nothing(q, k, v))
+    blocks = map(attend_block, range(0, k.shape[-2], size))
+    # Without keys there are no blocks, and all sums are zero.
+    first = next(blocks, _empty(q, k, v))
     return astype(reduce(combine, blocks, first).output(), query.dtype)
 
 
-def _nothing(query: Array, key: Array, value: Array) -> Partial:
+def _empty(query: Array, key: Array, value: Array) -> Partial:
     """Return the softmax over no keys."""
     lead = broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
     rows = zeros((*lead, query.shape[-2], 1), like=query)

@@ -1,7 +1,7 @@
 """Softmax attention over a fixed pattern of pairs, without the matrix of all pairs.
 
-Each pattern is a part that is near, in blocks, and at most one part that is far; no
-pair is in both, so the two combine into one softmax.
+Each pattern has a near part, computed in blocks, and at most one far part. No pair is
+in both, so the two combine into one softmax.
 """
 
 from typing import NamedTuple
@@ -24,7 +24,7 @@ __all__ = ["sparse_attention"]
 
 
 class _Sequence(NamedTuple):
-    """Checked inputs, the query scaled; and how the pattern cuts them."""
+    """Checked inputs, with the query scaled, and options of the pattern."""
 
     query: Array
     key: Array
@@ -59,12 +59,12 @@ def sparse_attention(
         of the three broadcast against each other.
     pattern : {"local", "strided", "fixed"}
         "local": the last `window` tokens, this one included. "strided": those, and
-        every `window`-th token before. "fixed": the own block of `window` tokens, and
+        every `window`-th token before. "fixed": the same block of `window` tokens, and
         the last `summary` tokens of each other block.
     window : int
         Tokens in a block, ``T^0.5`` for ``O(T^1.5)`` pairs in all; at least 1.
     summary : int, optional
-        Tokens of each block that later blocks see; for "fixed" alone. Default 1.
+        Tokens of each block that other blocks see; for "fixed" alone. Default 1.
     causal : bool
         True: only keys ``0..i`` of the pattern. False: the pattern in both directions.
     scale : float, optional
@@ -124,19 +124,19 @@ def sparse_attention(
     factor = validate.root_scale(scale, query)
     q, k, v = validate.attended(query, key, value, causal=False)
     validate.same_length(query, key, "key")
-    # Blocks longer than the sequence are padding, and hold the same pairs.
+    # A block longer than the sequence would only add padding.
     window = min(window, max(query.shape[-2], 1))
     rows = _Sequence(q * factor, k, v, window, causal)
-    found = _fixed(rows, min(columns, window)) if pattern == "fixed" else _near(rows)
+    partial = _fixed(rows, min(columns, window)) if pattern == "fixed" else _local(rows)
     if pattern == "strided":
-        found = combine(found, _column(rows))
-    # Rows behind the end go before the division: theirs is 0/0, and so is its gradient.
-    found = found.mapped(lambda x: x[..., : rows.length, :])
-    return astype(found.output(), query.dtype)
+        partial = combine(partial, _strided(rows))
+    # Padding is removed before the division, whose gradient would be 0/0 there.
+    partial = partial.mapped(lambda x: x[..., : rows.length, :])
+    return astype(partial.output(), query.dtype)
 
 
-def _near(rows: _Sequence) -> Partial:
-    """Return the part of the keys that are less than a window away."""
+def _local(rows: _Sequence) -> Partial:
+    """Attend to the keys less than a window away."""
     window, count = rows.window, blocks_of(rows.length, rows.window)
     after = 0 if rows.causal else 1
     query = cut(rows.query, window)
@@ -151,8 +151,8 @@ def _near(rows: _Sequence) -> Partial:
     return attend(hidden(query @ mT(key), visible), value).mapped(joined)
 
 
-def _column(rows: _Sequence) -> Partial:
-    """Return the part of the keys that are whole windows away, not this token."""
+def _strided(rows: _Sequence) -> Partial:
+    """Attend to the keys a multiple of the window away, except the token itself."""
     window, count = rows.window, blocks_of(rows.length, rows.window)
     query, key, value = (
         interleaved(cut(x, window)) for x in (rows.query, rows.key, rows.value)
@@ -167,7 +167,7 @@ def _column(rows: _Sequence) -> Partial:
 
 
 def _fixed(rows: _Sequence, summary: int) -> Partial:
-    """Return the keys of the own block, and the summaries of the others."""
+    """Attend to the keys of the same block, and to the summaries of the others."""
     window, count = rows.window, blocks_of(rows.length, rows.window)
     query, key, value = (cut(x, window) for x in (rows.query, rows.key, rows.value))
     block = positions(0, count, like=query)
@@ -175,13 +175,13 @@ def _fixed(rows: _Sequence, summary: int) -> Partial:
     row, column = place[:, None], place[None, :]
     exists = block[:, None, None] * window + column < rows.length
     visible = in_order(exists, row, column, causal=rows.causal)
-    own = attend(hidden(query @ mT(key), visible), value).mapped(joined)
+    same_block = attend(hidden(query @ mT(key), visible), value).mapped(joined)
 
     last = slice(window - summary, window)
     key, value = joined(key[..., last, :]), joined(value[..., last, :])
-    at = positions(0, count * summary, like=query)
-    column = at // summary
+    index = positions(0, count * summary, like=query)
+    column = index // summary
     row = positions(0, count * window, like=query)[:, None] // window
-    exists = column * window + window - summary + at % summary < rows.length
+    exists = column * window + window - summary + index % summary < rows.length
     visible = in_order((row != column) & exists, row, column, causal=rows.causal)
-    return combine(own, attend(hidden(joined(query) @ mT(key), visible), value))
+    return combine(same_block, attend(hidden(joined(query) @ mT(key), visible), value))

@@ -1,7 +1,7 @@
-"""Feature maps: the functions that stand between a query or key and its similarity.
+"""Feature maps: functions from queries or keys to features.
 
-A feature map takes ``(..., T, K)`` to ``(..., T, F)``, and makes the similarity
-``phi(q) . phi(k)`` of them. Any callable with that contract can be passed to an
+A feature map takes ``(..., T, K)`` to ``(..., T, F)``, and defines the
+similarity ``phi(q) . phi(k)``. Any callable with that contract can be passed to an
 operator.
 
 Examples

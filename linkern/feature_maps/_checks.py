@@ -1,4 +1,4 @@
-"""Checks of what feature maps and similarities are made with and called on."""
+"""Argument checks of feature maps and similarities."""
 
 import math
 import numbers

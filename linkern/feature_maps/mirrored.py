@@ -1,4 +1,4 @@
-r"""Feature maps that see a vector and its negative, so that no sign is lost."""
+r"""Feature maps of a vector and its negative, so that no sign is lost."""
 
 from functools import partial
 
@@ -61,11 +61,11 @@ def _dpfp(x: Array, /, *, nu: int) -> Array:
         )
         raise ValueError(msg)
     rectified = relu(concat([wide, -wide], axis=-1))
-    turned = (
+    shifted = (
         concat([rectified[..., j:], rectified[..., :j]], axis=-1)
         for j in range(1, nu + 1)
     )
-    features = concat([rectified * later for later in turned], axis=-1)
+    features = concat([rectified * other for other in shifted], axis=-1)
     return astype(features, x.dtype)
 
 

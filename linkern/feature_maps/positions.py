@@ -1,4 +1,4 @@
-r"""A feature map that knows where tokens stand, and weighs pairs by distance."""
+r"""A position-dependent feature map that weighs pairs by their distance."""
 
 from functools import partial
 
@@ -14,14 +14,14 @@ __all__ = ["cosine_reweighting"]
 
 
 def cosine_reweighting(length: int, start: int = 0) -> FeatureMapFunction:
-    r"""Make rectified features that favour near tokens, by a cosine of the distance.
+    r"""Make rectified features weighted by the cosine of the distance between tokens.
 
     Parameters
     ----------
     length : int
-        Positions that there are, in tokens; positive.
+        Number of positions, in tokens; positive.
     start : int
-        Position of the first token of what the map is called on.
+        Position of the first token of the input.
 
     Returns
     -------
@@ -44,8 +44,8 @@ def cosine_reweighting(length: int, start: int = 0) -> FeatureMapFunction:
 
         \phi(q_i) . \phi(k_j) = \cos(\pi (i - j) / 2M) \; \max(q_i, 0) . \max(k_j, 0).
 
-    Distances are below ``M``, so features and similarities are not negative. A distance
-    is all that counts: in packed sequences positions may run on. A single token
+    Distances are below ``M``, so features and similarities are not negative. Only
+    distances matter: positions may run on over packed sequences. A single token
     ``(..., K)`` has no axis of positions: instead of `linear_attention_step`, call
     `linear_attention` on one token with its state and a map that starts there.
 

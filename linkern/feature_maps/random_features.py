@@ -50,7 +50,7 @@ class PositiveRandomFeatures:
     scale : float
         Factor on the scores.
     hyperbolic : bool
-        Whether each direction comes with its negative.
+        True if each direction comes with its negative.
     """
 
     projection: NDArray[np.float64]
@@ -60,13 +60,13 @@ class PositiveRandomFeatures:
     def __call__(self, x: Array, /) -> Array:
         """Return the features ``(..., F)`` of ``x (..., K)``."""
         wide = rows(x, size=self.projection.shape[1]) * self.scale**0.5
-        xp, along = namespace(wide), _projected(wide, self.projection)
+        xp, projected = namespace(wide), _projected(wide, self.projection)
         if self.hyperbolic:
-            along = concat([along, -along], axis=-1)
+            projected = concat([projected, -projected], axis=-1)
         half_square = xp.sum(wide * wide, axis=-1, keepdims=True) * 0.5
         # One exponential of a difference, which is at most half the squared norm of a
         # direction; the product of two would overflow, or give 0 times infinity.
-        features = xp.exp(along - half_square) * along.shape[-1] ** -0.5
+        features = xp.exp(projected - half_square) * projected.shape[-1] ** -0.5
         return astype(features, x.dtype)
 
 
@@ -216,7 +216,7 @@ def _halved(feature_count: int) -> int:
 def _directions(
     key_dim: int, count: int, rng: Any, *, orthogonal: bool
 ) -> NDArray[np.float64]:
-    """Draw rows that are each standard normal, and orthogonal in blocks if asked to."""
+    """Draw standard normal rows, orthogonal in blocks of ``K`` if `orthogonal`."""
     size, draw = (
         validate.positive_integer("key_dim", key_dim),
         validate.generator(rng),
@@ -225,11 +225,13 @@ def _directions(
     if not validate.flag("orthogonal", orthogonal):
         return gaussian
     blocks = -(-count // size)
-    turned, triangle = np.linalg.qr(draw.standard_normal((blocks, size, size)))
+    rotations, triangle = np.linalg.qr(draw.standard_normal((blocks, size, size)))
     # Without these signs a factorisation prefers some rotations to others, and rows
     # would not have the distribution that makes features unbiased.
-    turned = turned * np.sign(np.diagonal(triangle, axis1=-2, axis2=-1))[:, None, :]
-    rows_of_blocks = np.swapaxes(turned, -1, -2).reshape(-1, size)[:count]
+    rotations = (
+        rotations * np.sign(np.diagonal(triangle, axis1=-2, axis2=-1))[:, None, :]
+    )
+    rows_of_blocks = np.swapaxes(rotations, -1, -2).reshape(-1, size)[:count]
     norms = np.linalg.norm(gaussian, axis=-1, keepdims=True)
     return np.asarray(rows_of_blocks * norms)
 

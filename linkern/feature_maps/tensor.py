@@ -16,7 +16,7 @@ def polynomial(degree: int = 2, offset: float = 0.0) -> FeatureMapFunction:
     Parameters
     ----------
     degree : int
-        How many entries are multiplied; positive. There are ``K^degree`` features, so
+        Entries in a product; positive. There are ``K^degree`` features, so
         it is a small number.
     offset : float
         Constant of the kernel, zero or positive. If positive, its square root is one

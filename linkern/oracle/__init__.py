@@ -7,46 +7,49 @@ cannot lend the judge its mistakes.
 from linkern.oracle.bounds import (
     Bounded,
     Precisions,
-    Quotient,
-    bounded_output,
-    bounded_state,
-    depth,
-    exact_integer_output,
     gamma,
     probable,
     unit_roundoff,
 )
-from linkern.oracle.exact import (
-    Evaluation,
-    Integers,
-    Sums,
-    evaluate,
-    evaluate_integers,
-)
-from linkern.oracle.family import FAMILY, FamilyEvaluation, FamilyOperator
+from linkern.oracle.calls import Options
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
-from linkern.oracle.gradients import Differentiand, bounded_gradients
+from linkern.oracle.normalized import feature_gradients
+from linkern.oracle.operators import (
+    FAMILY,
+    FamilyEvaluation,
+    FamilyOperator,
+    Played,
+)
+from linkern.oracle.sums import (
+    Evaluation,
+    Quotient,
+    Sums,
+    bounded_output,
+    bounded_state,
+    depth,
+    evaluate,
+    exact_output,
+)
 
 __all__ = [
     "FAMILY",
     "FEATURE_MAPS",
     "Bounded",
-    "Differentiand",
     "Evaluation",
     "FamilyEvaluation",
     "FamilyOperator",
     "FeatureMap",
-    "Integers",
+    "Options",
+    "Played",
     "Precisions",
     "Quotient",
     "Sums",
-    "bounded_gradients",
     "bounded_output",
     "bounded_state",
     "depth",
     "evaluate",
-    "evaluate_integers",
-    "exact_integer_output",
+    "exact_output",
+    "feature_gradients",
     "gamma",
     "probable",
     "unit_roundoff",

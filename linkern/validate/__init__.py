@@ -43,11 +43,7 @@ from linkern.validate.options import (
     positive_integer,
     scale,
 )
-from linkern.validate.states import (
-    combinable,
-    initial_state,
-    packed_state,
-)
+from linkern.validate.states import combinable, initial_state, packed_state
 
 __all__ = [
     "a_feature_map",

@@ -1,4 +1,4 @@
-"""Checks of arrays: what they are, where they live, how their shapes fit."""
+"""Checks of arrays: library, dtype, device and shapes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -62,7 +62,7 @@ def home(named: Mapping[str, Array]) -> None:
     """Check that all arrays share one library, one device and one dtype."""
     first, *others = named.values()
     if on_numpy(first, *others) and all(x.dtype == first.dtype for x in others):
-        return  # NumPy has one device, and this is asked for every token
+        return  # NumPy has one device, and this check runs for every token
     try:
         namespace(*named.values())
     except TypeError:
@@ -110,8 +110,8 @@ def qkv(
 ) -> tuple[Array, Array, Array]:
     """Check the three inputs against each other and return them in compute precision.
 
-    `rank` is 2 for sequences ``(..., T, K)`` and 1 for single tokens ``(..., K)``. They
-    are returned as they are if they should not be `wide`.
+    `rank` is 2 for sequences ``(..., T, K)`` and 1 for single tokens ``(..., K)``. If
+    not `wide`, the inputs are returned unchanged.
     """
     named = {"query": query, "key": key, "value": value}
     checked = rows(named, rank=rank, wide=wide)
@@ -124,7 +124,7 @@ def qkv(
 def rows(
     named: Mapping[str, Array], *, rank: int = 2, wide: bool = True
 ) -> dict[str, Array]:
-    """Check queries, keys and what goes with them; return them in compute precision."""
+    """Check queries, keys and further inputs; return them in compute precision."""
     dtypes = {name: wide_dtype(name, x) for name, x in named.items()}
     home(named)
     axes = "(..., length, dim)" if rank == 2 else "(..., dim)"
@@ -159,7 +159,7 @@ def _lengths(query: Array, key: Array, value: Array, *, causal: bool) -> None:
 
 
 def a_feature_map(function: Any) -> None:
-    """Check that a feature map can be called, before there are rows to call it on."""
+    """Check that a feature map is callable."""
     if not callable(function):
         msg = (
             "`feature_map` must be a callable from (..., K) to (..., F), such as "
@@ -169,7 +169,7 @@ def a_feature_map(function: Any) -> None:
 
 
 def features(name: str, x: Array, feature_map: Any) -> Array:
-    """Return ``feature_map(x)`` after checking that it is still a sequence of rows."""
+    """Return ``feature_map(x)`` after checking its library, shape and dtype."""
     a_feature_map(feature_map)
     mapped = feature_map(x)
     if not is_array(mapped) or namespace_name(mapped) != namespace_name(x):
@@ -193,7 +193,7 @@ def features(name: str, x: Array, feature_map: Any) -> Array:
     return mapped  # type: ignore[no-any-return]
 
 
-# What the letters of a shape stand for in error sentences.
+# Letters of a shape as error sentences spell them.
 _AXES = {
     "t": "T",
     "s": "n T",
@@ -221,13 +221,13 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
             msg = f"`{name}` must have shape {wanted}, got {got}."
             raise ValueError(msg)
         for letter, size in zip(letters, got[len(got) - len(letters) :], strict=True):
-            due = sizes.setdefault(letter, size)
+            expected = sizes.setdefault(letter, size)
             setter = first.setdefault(letter, name)
-            if size != due:
+            if size != expected:
                 fits = ", ".join(str(sizes.get(a, _AXES[a])) for a in letters)
                 msg = (
                     f"`{name}` must have shape {wanted} = (..., {fits}), where "
-                    f"{_AXES[letter]} = {due} is that of `{setter}`, got {got}."
+                    f"{_AXES[letter]} = {expected} is that of `{setter}`, got {got}."
                 )
                 raise ValueError(msg)
     if "s" in sizes and (sizes["s"] % sizes["t"] if sizes["t"] else sizes["s"]):
@@ -240,7 +240,7 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
 
 
 def not_positive(name: str, x: Array) -> None:
-    """Check that log-decays are logarithms of numbers up to 1."""
+    """Check that log-decays are zero or negative."""
     if any_true(x > 0):
         msg = (
             f"`{name}` must be a natural logarithm of a decay, so 0 or negative, got a "
@@ -266,7 +266,7 @@ def within(name: str, x: Array, low: float, high: float) -> None:
 def gate_fits(
     name: str, shape: tuple[int, ...], lead: tuple[int, ...], batch: tuple[int, ...]
 ) -> None:
-    """Check that the leading axes of a gate are those of the main inputs, or fewer."""
+    """Check that the leading axes of a gate broadcast to those of the main inputs."""
     if not broadcasts_to(lead, batch):
         core = shape[len(lead) :]
         msg = (
@@ -277,7 +277,7 @@ def gate_fits(
 
 
 def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return True if `shape` broadcasts to `target`, unchanged."""
+    """Return True if `shape` broadcasts to exactly `target`."""
     try:
         return broadcast_shapes(shape, target) == tuple(target)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Checks of the quadratic attentions: masks, similarities, patterns, hashing."""
+"""Checks of quadratic attention: masks, similarities, patterns, hashing."""
 
 import math
 from typing import Any
@@ -40,7 +40,7 @@ def attended(
 ) -> tuple[Array, Array, Array]:
     """Check the three inputs and return them in compute precision.
 
-    Causal queries are the last of the tokens, so there may be more keys than queries.
+    Causal queries are the last tokens, so there may be more keys than queries.
     """
     wide = qkv(query, key, value, causal=False)
     if causal and key.shape[-2] < query.shape[-2]:
@@ -54,7 +54,7 @@ def attended(
 
 
 def same_length(query: Array, other: Array, name: str) -> None:
-    """Check that an input of self-attention has a row for each query."""
+    """Check that an input of self-attention is as long as the query."""
     if query.shape[-2] != other.shape[-2]:
         msg = (
             f"`query` and `{name}` must have the same length (axis -2), got "
@@ -64,7 +64,7 @@ def same_length(query: Array, other: Array, name: str) -> None:
 
 
 def with_shared_keys(query: Array, value: Array) -> tuple[Array, Array]:
-    """Check queries that are keys as well, and values, in compute precision."""
+    """Check queries, which are also keys, and values; return them widened."""
     named = {"query": query, "value": value}
     wide = {name: widened(name, x) for name, x in named.items()}
     home(named)
@@ -78,55 +78,55 @@ def with_shared_keys(query: Array, value: Array) -> tuple[Array, Array]:
     return wide["query"], wide["value"]
 
 
-def mask(found: Any, query: Array, key: Array, value: Array) -> None:
-    """Check that a mask is boolean, lives with the inputs and fits the scores."""
-    if found is None:
+def mask(x: Any, query: Array, key: Array, value: Array) -> None:
+    """Check the dtype, library, device and shape of a mask."""
+    if x is None:
         return
-    if not is_array(found) or namespace_name(found) != namespace_name(query):
+    if not is_array(x) or namespace_name(x) != namespace_name(query):
         msg = (
             f"`mask` must be an array of the library of `query` "
-            f"({namespace_name(query)}), got {type(found).__name__}."
+            f"({namespace_name(query)}), got {type(x).__name__}."
         )
         raise TypeError(msg)
-    if dtype_name(found.dtype) not in ("bool", "bool_"):
+    if dtype_name(x.dtype) not in ("bool", "bool_"):
         msg = (
             "`mask` must be boolean, True where a query may see a key, got "
-            f"{dtype_name(found.dtype)}; compare first, such as `mask == 0` for a mask "
+            f"{dtype_name(x.dtype)}; compare first, such as `mask == 0` for a mask "
             "that is added to the scores."
         )
         raise TypeError(msg)
-    places = [device_of(x) for x in (query, found)]
-    known = [str(place) for place in places if place is not None]
+    devices = [device_of(x) for x in (query, x)]
+    known = [str(d) for d in devices if d is not None]
     if len(set(known)) > 1:
         msg = f"`mask` must be on the device of `query`, {known[0]}, got {known[1]}."
         raise ValueError(msg)
     lead = broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
-    due = (*lead, query.shape[-2], key.shape[-2])
-    if found.ndim < 2 or not broadcasts_to(tuple(found.shape), due):
+    expected = (*lead, query.shape[-2], key.shape[-2])
+    if x.ndim < 2 or not broadcasts_to(tuple(x.shape), expected):
         msg = (
-            f"`mask` must have two axes or more and broadcast to {due}, got "
-            f"{tuple(found.shape)}."
+            f"`mask` must have two axes or more and broadcast to {expected}, got "
+            f"{tuple(x.shape)}."
         )
         raise ValueError(msg)
 
 
 def root_scale(value: Any, query: Any) -> float:
-    """Return the factor on the scores, by default the inverse root of ``K``."""
-    given = _scale(value)
-    if given is not None:
-        return given
-    # Inputs are checked later; whatever this is by then does not matter.
+    """Return the factor on the scores, by default ``K^-0.5``."""
+    factor = _scale(value)
+    if factor is not None:
+        return factor
+    # Inputs are checked later: for invalid ones any size will do.
     size = query.shape[-1] if is_array(query) and query.ndim else 1
     return float(1 / math.sqrt(max(size, 1)))
 
 
 def block_size(size: Any, length: int) -> int:
-    """Return the keys in a block, by default all of them."""
+    """Return the number of keys in a block, by default all."""
     return max(length, 1) if size is None else at_least("block_size", size, 1)
 
 
 def at_least(name: str, size: Any, least: int) -> int:
-    """Check an integer that has a least value."""
+    """Check that an integer is at least `least`."""
     integer = dimension(name, size)
     if integer < least:
         msg = f"`{name}` must be at least {least}, got {size}."
@@ -144,7 +144,7 @@ def pattern(name: Any, known: tuple[str, ...]) -> str:
 
 
 def summary(size: Any, pattern: str, window: int) -> int:
-    """Return the summary columns of a block, by default one."""
+    """Return the number of summary columns of a block, by default one."""
     if size is None:
         return 1
     if pattern != "fixed":
@@ -158,24 +158,24 @@ def summary(size: Any, pattern: str, window: int) -> int:
 
 
 def bucket_count(count: Any, default: int) -> tuple[int, ...]:
-    """Return the factors of the number of buckets: even numbers, or 1 alone."""
+    """Return the factors of the number of buckets: even numbers, none for 1 bucket."""
     if count is None:
         return (default,)
     if count == 1 and not isinstance(count, tuple):
         return ()
     factors = count if isinstance(count, tuple) else (count,)
-    found = tuple(dimension("bucket_count", factor) for factor in factors)
-    if not found or any(factor < 2 or factor % 2 for factor in found):
+    sizes = tuple(dimension("bucket_count", factor) for factor in factors)
+    if not sizes or any(factor < 2 or factor % 2 for factor in sizes):
         msg = (
             "`bucket_count` must be 1, a positive even integer or a tuple of such, "
             f"got {count!r}; each rotation gives buckets in pairs."
         )
         raise ValueError(msg)
-    return found
+    return sizes
 
 
 def generator(rng: Any) -> "np.random.Generator":
-    """Return the source of random numbers."""
+    """Return the random generator."""
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError) as error:
@@ -187,7 +187,7 @@ def generator(rng: Any) -> "np.random.Generator":
 
 
 def similarities(similarity: Any, query: Array, key: Array) -> Array:
-    """Return ``similarity(query, key)`` after checking that it is a matrix of pairs."""
+    """Return ``similarity(query, key)`` after checking its library, shape and dtype."""
     if not callable(similarity):
         msg = (
             "`similarity` must be a callable from (..., T, K) and (..., S, K) to "
@@ -195,32 +195,32 @@ def similarities(similarity: Any, query: Array, key: Array) -> Array:
             f"{similarity!r}."
         )
         raise TypeError(msg)
-    found = similarity(query, key)
-    if not is_array(found) or namespace_name(found) != namespace_name(query):
+    weights = similarity(query, key)
+    if not is_array(weights) or namespace_name(weights) != namespace_name(query):
         msg = (
             "`similarity` must return an array of the library it was given "
-            f"({namespace_name(query)}), got {type(found).__name__}."
+            f"({namespace_name(query)}), got {type(weights).__name__}."
         )
         raise TypeError(msg)
     lead = leading("query and key", query.shape[:-2], key.shape[:-2])
-    due = (*lead, query.shape[-2], key.shape[-2])
-    if tuple(found.shape) != due:
+    expected = (*lead, query.shape[-2], key.shape[-2])
+    if tuple(weights.shape) != expected:
         msg = (
-            f"`similarity` must return one number for each query and key, shape {due}, "
-            f"got {tuple(found.shape)}."
+            "`similarity` must return one number for each query and key, shape "
+            f"{expected}, got {tuple(weights.shape)}."
         )
         raise ValueError(msg)
-    if found.dtype != query.dtype:
+    if weights.dtype != query.dtype:
         msg = (
             "`similarity` must keep the dtype it was given "
-            f"({dtype_name(query.dtype)}), got {dtype_name(found.dtype)}."
+            f"({dtype_name(query.dtype)}), got {dtype_name(weights.dtype)}."
         )
         raise TypeError(msg)
-    return found  # type: ignore[no-any-return]
+    return weights  # type: ignore[no-any-return]
 
 
 def not_negative(weights: Array) -> None:
-    """Check that no pair has a negative similarity; NaN passes and shows."""
+    """Check that no similarity is negative; NaN passes and shows in the output."""
     if any_true(weights < 0):
         msg = (
             "`similarity` must not be negative, got a negative entry; square it, or "

@@ -1,4 +1,4 @@
-"""What a decoder can be made of and stepped with: its checks and their sentences."""
+"""Argument checks of decoders."""
 
 from typing import Any
 
@@ -39,14 +39,14 @@ def array_of(library: str, name: str, x: Any) -> None:
 
 
 def device(name: Any) -> None:
-    """Check where a decoder is to be."""
+    """Check the device of a decoder."""
     if name not in (None, "cpu", "cuda"):
         msg = f'`device` must be "cpu", "cuda" or None, got {name!r}.'
         raise ValueError(msg)
 
 
 def no_window(window: Any) -> None:
-    """Check that no window is asked for where tokens are added one by one."""
+    """Check that no window is passed to a decoder that adds every token at once."""
     if window is not None:
         msg = (
             f"`window` must be left out on a GPU, where every token is added to the "
@@ -64,7 +64,7 @@ def token(
     free: bool = False,
     library: str = "numpy",
 ) -> None:
-    """Check one input of a step; `free`: its last axis may have any size."""
+    """Check one input of a step; if `free`, its last axis may have any size."""
     array_of(library, name, x)
     if x.dtype != dtype:
         msg = (
@@ -85,7 +85,7 @@ def output(
     *,
     library: str = "numpy",
 ) -> None:
-    """Check where an output is to be written."""
+    """Check the array that receives an output."""
     plain = type(out) is np.ndarray if library == "numpy" else is_array(out)
     if not plain or namespace_name(out) != library or out.dtype != dtype:
         got = getattr(out, "dtype", type(out).__name__)
@@ -111,7 +111,7 @@ def window(tokens: Any) -> int:
 
 
 def sizes(batch: Any, key_dim: Any, value_dim: Any) -> tuple[tuple[int, ...], int, int]:
-    """Return the sizes that were given in place of a state."""
+    """Return the sizes that are passed instead of a state."""
     if not isinstance(batch, tuple):
         msg = f"`batch_shape` must be a tuple of integers, got {batch!r}."
         raise TypeError(msg)
@@ -173,20 +173,20 @@ def sizes_of(
 def token_dtype(
     dtype: Any, of_state: Any, known: tuple[str, ...] = _DTYPES
 ) -> np.dtype[Any]:
-    """Return the dtype of the tokens: the one asked for, or that of the state."""
+    """Return the dtype of the tokens: the one requested, or that of the state."""
     asked = dtype if dtype is not None else "float32" if of_state is None else of_state
     try:
-        found = np.dtype(asked)
+        token_type = np.dtype(asked)
     except TypeError:
-        found = None
-    if found is None or found.name not in known:
+        token_type = None
+    if token_type is None or token_type.name not in known:
         msg = f"`dtype` must be one of {', '.join(known)}, got {asked!r}."
         raise TypeError(msg)
-    wide = np.result_type(found, np.float32)
+    wide = np.result_type(token_type, np.float32)
     if of_state is not None and wide != of_state:
         msg = (
-            f"`state` must have dtype {wide}, in which {found} tokens are accumulated, "
-            f"got {of_state}."
+            f"`state` must have dtype {wide}, in which {token_type} tokens are "
+            f"accumulated, got {of_state}."
         )
         raise TypeError(msg)
-    return np.dtype(found.name)  # the one object that NumPy has for it
+    return np.dtype(token_type.name)  # the canonical object of NumPy

@@ -64,7 +64,7 @@ def _as_index(size: Any) -> int | None:
 
 
 def positive_integer(name: str, size: Any) -> int:
-    """Check a number of things of which there must be some."""
+    """Check a positive integer."""
     integer = dimension(name, size)
     if integer == 0:
         msg = f"`{name}` must be a positive integer, got 0."
@@ -73,7 +73,7 @@ def positive_integer(name: str, size: Any) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Check a switch: truthy stand-ins are refused, since None or 0 hide mistakes."""
+    """Check a boolean; other values are refused, since None or 0 hide mistakes."""
     if not isinstance(value, bool):
         msg = f"`{name}` must be True or False, got {value!r}."
         raise TypeError(msg)
@@ -96,23 +96,23 @@ def scale(value: Any) -> float | None:
 def offsets(cu_seqlens: Any, length: int) -> tuple[int, ...]:
     """Return the offsets of packed sequences as integers, after checking them."""
     try:
-        found = tuple(operator.index(x) for x in _listed_offsets(cu_seqlens))
+        result = tuple(operator.index(x) for x in _listed_offsets(cu_seqlens))
     except TypeError:
         msg = (
             "`cu_seqlens` must be a sequence of integers, such as [0, 3, 8], got "
             f"{cu_seqlens!r}."
         )
         raise TypeError(msg) from None
-    if not found or found[0] != 0:
-        msg = f"`cu_seqlens` must begin with 0, got {list(found)}."
+    if not result or result[0] != 0:
+        msg = f"`cu_seqlens` must begin with 0, got {list(result)}."
         raise ValueError(msg)
-    if any(b < a for a, b in pairwise(found)):
-        msg = f"`cu_seqlens` must not decrease, got {list(found)}."
+    if any(b < a for a, b in pairwise(result)):
+        msg = f"`cu_seqlens` must not decrease, got {list(result)}."
         raise ValueError(msg)
-    if found[-1] > length:
-        msg = f"`cu_seqlens` must not exceed the length, {length}, got {list(found)}."
+    if result[-1] > length:
+        msg = f"`cu_seqlens` must not exceed the length, {length}, got {list(result)}."
         raise ValueError(msg)
-    return found
+    return result
 
 
 def _listed_offsets(cu_seqlens: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of states against what they are to be continued with."""
+"""Checks of states against the inputs that continue them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -75,13 +75,13 @@ def combinable(earlier: Any, later: Any) -> None:
     parts = {"memory": (earlier.memory, memory)}
     if normalizer is not None:
         parts["normalizer"] = (earlier.normalizer, normalizer)
-    for part, (own, other) in parts.items():
+    for part, (mine, other) in parts.items():
         widened(f"later.{part}", other)
-        home({part: own, f"later.{part}": other})
-        if tuple(own.shape) != tuple(other.shape):
+        home({part: mine, f"later.{part}": other})
+        if tuple(mine.shape) != tuple(other.shape):
             msg = (
                 f"`later.{part}` must have the shape of this state's {part}, "
-                f"{tuple(own.shape)}, got {tuple(other.shape)}."
+                f"{tuple(mine.shape)}, got {tuple(other.shape)}."
             )
             raise ValueError(msg)
 

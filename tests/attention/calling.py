@@ -1,4 +1,4 @@
-"""Calling attention on the arrays of each library; laws that are asked of NumPy's."""
+"""Helpers of the attention tests: other libraries, inputs, comparison, reference."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ CLOSE = 1e-12
 
 
 def through(lib, function):
-    """Return the function between NumPy arrays that runs on another library."""
+    """Return a function of NumPy arrays that runs `function` on another library."""
 
     def call(*arrays, **options):
-        given = {k: of(x) for k, x in options.items()}
-        return lib.numpy(function(*map(of, arrays), **given))
+        converted = {k: convert(x) for k, x in options.items()}
+        return lib.numpy(function(*map(convert, arrays), **converted))
 
-    def of(x):
+    def convert(x):
         return lib.array(x) if isinstance(x, np.ndarray) else x
 
     return call
@@ -25,20 +25,20 @@ def draw(seed, *shapes):
     return [rng.normal(size=shape) for shape in shapes]
 
 
-def close(found, due, bound=CLOSE):
-    found, due = np.asarray(found), np.asarray(due)
-    assert found.shape == due.shape
-    assert np.array_equal(np.isnan(found), np.isnan(due))
-    assert np.nanmax(abs(found - due), initial=0) <= bound
+def close(result, expected, bound=CLOSE):
+    result, expected = np.asarray(result), np.asarray(expected)
+    assert result.shape == expected.shape
+    assert np.array_equal(np.isnan(result), np.isnan(expected))
+    assert np.nanmax(abs(result - expected), initial=0) <= bound
 
 
 def softmax_rows(scores, visible, value):
-    """The sum of the definition, row by row: softmax over the visible keys."""
+    """Return softmax attention over the visible keys, row by row."""
     length = scores.shape[0]
-    found = np.full((length, value.shape[-1]), np.nan)
+    result = np.full((length, value.shape[-1]), np.nan)
     for i in range(length):
-        seen = np.flatnonzero(visible[i])
-        if len(seen):
-            weights = np.exp(scores[i, seen] - scores[i, seen].max())
-            found[i] = weights @ value[seen] / weights.sum()
-    return found
+        keys = np.flatnonzero(visible[i])
+        if len(keys):
+            weights = np.exp(scores[i, keys] - scores[i, keys].max())
+            result[i] = weights @ value[keys] / weights.sum()
+    return result

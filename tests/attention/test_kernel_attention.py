@@ -1,4 +1,4 @@
-"""Attention with any similarity: equation 3 of the paper, and what it is a case of."""
+"""Kernel attention: equation 3 of the paper, and its special cases."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def through_features(feature_map):
 
 
 def wrong(fault=None):
-    """Equation 3, with a fault."""
+    """Return equation 3 with a fault."""
 
     def attention(query, key, value, similarity, *, causal=True, mask=None):
         length, source = query.shape[-2], key.shape[-2]
@@ -61,36 +61,36 @@ def law_is_equation_3(attention, seed, length, more, causal):
     mask = np.random.default_rng(seed).random((length, source)) < 0.7
 
     def skewed(x, y):
-        # Not symmetric: with query and key exchanged it is another.
+        # Not symmetric, so that exchanging query and key changes it.
         return (x @ y.mT) ** 2 * x[..., :1] ** 2
 
-    # A row whose weights are small is divided by a small sum: nothing is lost.
-    found = attention(1e-3 * query, key, value, skewed, causal=causal, mask=mask)
-    due = np.full((length, 2), np.nan)
+    # Small weights are divided by a small sum, without loss of accuracy.
+    result = attention(1e-3 * query, key, value, skewed, causal=causal, mask=mask)
+    expected = np.full((length, 2), np.nan)
     for i in range(length):
         total, weighted = 0.0, np.zeros(2)
         for j in range(more + i + 1 if causal else source):
             if mask[i, j]:
                 weight = (query[i] @ key[j]) ** 2
                 total, weighted = total + weight, weighted + weight * value[j]
-        due[i] = weighted / total if total else np.nan
-    close(found, due)
+        expected[i] = weighted / total if total else np.nan
+    close(result, expected)
 
 
 def law_exponential_is_softmax(attention, seed, length, more, causal):
     source = length + more
     query, key, value = draw(seed, (2, length, 3), (source, 3), (2, source, 2))
-    found = attention(query, key, value, similarities.exponential(), causal=causal)
-    close(found, softmax_attention(query, key, value, causal=causal))
+    result = attention(query, key, value, similarities.exponential(), causal=causal)
+    close(result, softmax_attention(query, key, value, causal=causal))
 
 
 def law_features_are_linear_attention(attention, seed, length, _more, causal):
     query, key, value = draw(seed, (2, length, 3), (2, length, 3), (length, 2))
     for feature_map in (linkern.elu_plus_one, linkern.exp):
         similarity = through_features(feature_map)
-        found = attention(query, key, value, similarity, causal=causal)
+        result = attention(query, key, value, similarity, causal=causal)
         options = {"causal": causal, "feature_map": feature_map}
-        close(found, linkern.linear_attention(query, key, value, **options).output)
+        close(result, linkern.linear_attention(query, key, value, **options).output)
 
 
 def law_weights_sum_to_one(attention, seed, length, more, causal):
@@ -100,8 +100,8 @@ def law_weights_sum_to_one(attention, seed, length, more, causal):
     mask[:, 1:] = np.random.default_rng(seed).random((length, source - 1)) < 0.5
     similarity = similarities.polynomial(degree=2)
     options = {"causal": causal, "mask": mask}
-    found = attention(query, key, np.ones((source, 1)), similarity, **options)
-    close(found, np.ones((length, 1)))
+    result = attention(query, key, np.ones((source, 1)), similarity, **options)
+    close(result, np.ones((length, 1)))
 
 
 LAWS = {
@@ -138,14 +138,14 @@ def test_law(law, eager_lib, seed, length, more, causal):
     [(law, fault) for law, faults in LAWS.items() for fault in (None, *faults)],
 )
 def test_law_fails_on(law, fault):
-    def asked():
+    def check_law():
         for seed in range(4):
             law(wrong(fault), seed, 5, 2, True)
 
     if fault is None:
-        return asked()
+        return check_law()
     with pytest.raises(AssertionError):
-        asked()
+        check_law()
     return None
 
 
@@ -159,9 +159,9 @@ def test_law_fails_on(law, fault):
 )
 def test_similarities_of_the_package(eager_lib, similarity):
     query, key, value = draw(0, (2, 6, 3), (6, 3), (2, 6, 2))
-    found = through(eager_lib, kernel_attention)(query, key, value, similarity)
+    result = through(eager_lib, kernel_attention)(query, key, value, similarity)
     weights = np.tril(similarity(query, key))
-    close(found, weights @ value / weights.sum(-1, keepdims=True))
+    close(result, weights @ value / weights.sum(-1, keepdims=True))
 
 
 def test_no_weight_at_all_is_the_exact_quotient_nan(eager_lib):
@@ -188,11 +188,13 @@ def test_torch_gradients_are_those_of_the_formula(torch):
     query, key, value = inputs
     weights = (-0.5 * ((query[:, None] - key[None]) ** 2).sum(-1)).exp()
     weights = weights * mask.tril(1)
-    due = weights @ value / weights.sum(-1, keepdim=True)
+    expected = weights @ value / weights.sum(-1, keepdim=True)
     cotangent = torch.asarray(draw(2, (5, 2))[0])
     ours = kernel_attention(*inputs, similarity, mask=mask)
     ours = torch.autograd.grad(ours, inputs, cotangent)
-    for x, y in zip(ours, torch.autograd.grad(due, inputs, cotangent), strict=True):
+    for x, y in zip(
+        ours, torch.autograd.grad(expected, inputs, cotangent), strict=True
+    ):
         close(x, y)
 
 
@@ -200,10 +202,10 @@ def test_torch_gradients_are_those_of_the_formula(torch):
 def test_half_precision_is_accumulated_in_float32(torch, dtype):
     half = getattr(torch, dtype)
     inputs = [torch.asarray(x).to(half) for x in draw(0, *[(40, 4)] * 3)]
-    found = kernel_attention(*inputs, squared)
-    assert found.dtype == half
+    result = kernel_attention(*inputs, squared)
+    assert result.dtype == half
     wide = kernel_attention(*(x.float() for x in inputs), squared)
-    assert torch.equal(found, wide.to(half))
+    assert torch.equal(result, wide.to(half))
 
 
 X = np.ones((5, 4))
@@ -231,7 +233,7 @@ def test_errors(similarity, options, error, sentence):
         call(similarity, **options)
 
 
-def test_a_negative_similarity_that_nobody_sees_is_no_error():
+def test_a_masked_negative_similarity_is_no_error():
     below = 1 - 2 * np.triu(np.ones((5, 5)), 1)
     close(call(lambda q, k: below), X)
     with pytest.raises(ValueError, match="must not be negative"):

@@ -1,4 +1,4 @@
-"""Hashed attention: its definition pair by pair, and the softmax that it approaches."""
+"""LSH attention: its definition pair by pair, and its limit of many rounds."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ few = settings(max_examples=8)
 
 
 def hashes(query, rounds, factors, rng):
-    """Buckets ``(R, T)`` with the rotations that a call with this `rng` draws."""
+    """Return buckets ``(R, T)`` by the rotations that a call with this `rng` draws."""
     halves = [factor // 2 for factor in factors]
     drawn = np.random.default_rng(rng).standard_normal(
         (rounds, query.shape[-1], sum(halves))
@@ -30,15 +30,15 @@ def hashes(query, rounds, factors, rng):
 
 
 def meetings(bucket, size, *, causal, fault=None):
-    """In how many rounds each token finds each other one ``(T, T)``."""
+    """Return the number of rounds in which each pair matches, ``(T, T)``."""
     length = bucket.shape[-1]
     times = np.zeros((length, length))
-    for own in bucket:
-        order = sorted(range(length), key=lambda i: (own[i], i))
+    for buckets in bucket:
+        order = sorted(range(length), key=lambda i: (buckets[i], i))
         if fault == "not sorted by bucket":
             order = range(length)
         if fault == "not sorted by position":
-            order = sorted(range(length), key=lambda i: (own[i], -i))
+            order = sorted(range(length), key=lambda i: (buckets[i], -i))
         place = np.empty(length, dtype=int)
         place[list(order)] = np.arange(length)
         chunk = place // size
@@ -48,7 +48,7 @@ def meetings(bucket, size, *, causal, fault=None):
                 near = ahead in {"no chunk before": (0,)}.get(fault, (0, 1))
                 if fault == "wraps around":
                     near = near or (chunk[i] == 0 and chunk[j] == chunk.max())
-                same = own[i] == own[j] or fault == "buckets ignored"
+                same = buckets[i] == buckets[j] or fault == "buckets ignored"
                 in_time = j <= i or fault == "order forgotten" or not causal
                 other = i != j or fault == "sees itself"
                 times[i, j] += near and same and in_time and other
@@ -56,7 +56,7 @@ def meetings(bucket, size, *, causal, fault=None):
 
 
 def wrong(fault=None):
-    """Hashed attention pair by pair, with a fault."""
+    """Return LSH attention, computed pair by pair, with a fault."""
 
     def attention(
         query,
@@ -99,12 +99,12 @@ def wrong(fault=None):
 
 
 def softmax_of_others(query, value, *, causal=True, scale=None):
-    """Softmax over all other tokens, keys of unit length; itself if there are none."""
+    """Return softmax over the other tokens, with unit keys; the value if alone."""
     key = query / np.linalg.norm(query, axis=-1, keepdims=True)
     mask = ~np.eye(len(query), dtype=bool)
     options = {"causal": causal, "mask": mask, "scale": scale}
-    found = softmax_attention(query, key, value, **options)
-    return np.where(np.isnan(found), value, found)
+    result = softmax_attention(query, key, value, **options)
+    return np.where(np.isnan(result), value, result)
 
 
 def law_is_the_definition(attention, seed, length, size, causal):
@@ -116,15 +116,15 @@ def law_is_the_definition(attention, seed, length, size, causal):
         bucket = hashes(query, 3, factors, seed)
         seen = meetings(bucket, size, causal=causal)
         options = {"rounds": 3, "bucket_count": count, "chunk_size": size}
-        found = attention(query, value, causal=causal, rng=seed, **options)
+        result = attention(query, value, causal=causal, rng=seed, **options)
         key = query / np.linalg.norm(query, axis=-1, keepdims=True)
         for i in range(length):
             others = np.flatnonzero(seen[i])
-            due = value[i]
+            expected = value[i]
             if len(others):
                 weights = np.exp(query[i] @ key[others].T / 3**0.5)
-                due = weights @ value[others] / weights.sum()
-            close(found[i], due)
+                expected = weights @ value[others] / weights.sum()
+            close(result[i], expected)
 
 
 def law_one_bucket_is_softmax_of_others(attention, seed, length, _size, causal):
@@ -132,18 +132,18 @@ def law_one_bucket_is_softmax_of_others(attention, seed, length, _size, causal):
     for rounds in (1, 3):
         for size in (length, length + 5):
             options = {"rounds": rounds, "bucket_count": 1, "chunk_size": size}
-            found = attention(query, value, causal=causal, rng=seed, **options)
-            close(found, softmax_of_others(query, value, causal=causal))
+            result = attention(query, value, causal=causal, rng=seed, **options)
+            close(result, softmax_of_others(query, value, causal=causal))
 
 
 def law_many_rounds_are_softmax_of_others(attention, seed, length, _size, causal):
-    """With an angle of at most 90 degrees a pair meets in every other round."""
+    """A pair at an angle of at most 90 degrees matches in every other round."""
     query, value = draw(seed, (length, 3), (length, 2))
     query = abs(query)
     # 40 rounds miss one of 144 pairs with a probability of 144 * 2^-40.
     options = {"rounds": 40, "bucket_count": 2, "chunk_size": length}
-    found = attention(query, value, causal=causal, rng=seed, **options)
-    close(found, softmax_of_others(query, value, causal=causal))
+    result = attention(query, value, causal=causal, rng=seed, **options)
+    close(result, softmax_of_others(query, value, causal=causal))
 
 
 def law_more_rounds_come_closer(attention, _seed, length, _size, causal):
@@ -154,17 +154,17 @@ def law_more_rounds_come_closer(attention, _seed, length, _size, causal):
             query, value = draw(seed, (length, 4), (length, 2))
             query = 2 * query
             options = {"rounds": rounds, "bucket_count": 4, "chunk_size": length}
-            found = attention(query, value, causal=causal, rng=seed, **options)
-            due = softmax_of_others(query, value, causal=causal)
-            each.append(abs(found - due).mean())
+            result = attention(query, value, causal=causal, rng=seed, **options)
+            expected = softmax_of_others(query, value, causal=causal)
+            each.append(abs(result - expected).mean())
         errors.append(np.mean(each))
-    # Monotone, and by far: most pairs have met after 16 rounds.
+    # Monotone by a large margin: most pairs match within 16 rounds.
     assert all(later < before for before, later in pairwise(errors))
     assert errors[-1] < 0.3 * errors[0]
 
 
 def law_later_tokens_change_nothing_in_a_chunk(attention, seed, length, _size, _causal):
-    # Chunks that hold everything: places move with later tokens, meetings do not.
+    # One chunk holds all tokens: later tokens change places, but no matches.
     query, value = draw(seed, (length, 3), (length, 2))
     half = (length + 1) // 2
     options = {"rounds": 2, "bucket_count": 2, "chunk_size": length, "rng": seed}
@@ -226,14 +226,14 @@ def test_more_rounds_come_closer(causal):
     [(law, fault) for law, faults in LAWS.items() for fault in (None, *faults)],
 )
 def test_law_fails_on(law, fault):
-    def asked():
+    def check_law():
         for causal in (True, False):
             law(wrong(fault), 2, 11, 3, causal)
 
     if fault is None:
-        return asked()
+        return check_law()
     with pytest.raises(AssertionError):
-        asked()
+        check_law()
     return None
 
 
@@ -241,9 +241,9 @@ def test_a_batch_has_the_results_of_its_parts(eager_lib):
     call = through(eager_lib, lsh_attention)
     query, value = draw(0, (2, 3, 11, 4), (3, 11, 2))
     options = {"rounds": 2, "chunk_size": 3, "rng": 7}
-    found = call(query, value, **options)
-    assert found.shape == (2, 3, 11, 2)
-    close(found[1, 2], call(query[1, 2], value[2], **options))
+    result = call(query, value, **options)
+    assert result.shape == (2, 3, 11, 2)
+    close(result[1, 2], call(query[1, 2], value[2], **options))
     # Values may have leading axes of their own.
     close(
         call(query[1, 2], value, **options)[1], call(query[1, 2], value[1], **options)
@@ -251,7 +251,7 @@ def test_a_batch_has_the_results_of_its_parts(eager_lib):
 
 
 def test_more_rounds_keep_those_before():
-    """With everything in one chunk, a pair that has met stays met."""
+    """With all tokens in one chunk, a pair that matches keeps matching."""
     query, value = draw(0, (9, 3))[0], np.eye(9)
     options = {"bucket_count": (2, 4), "chunk_size": 9, "causal": False, "rng": 3}
     few_met = lsh_attention(query, value, rounds=2, **options) > 0
@@ -278,8 +278,8 @@ def test_no_tokens_and_one(eager_lib, length):
     call = through(eager_lib, lsh_attention)
     query, value = draw(0, (2, length, 3), (length, 2))
     for options in ({}, {"bucket_count": 1}, {"chunk_size": 1, "rounds": 2}):
-        found = call(query, value, rng=0, **options)
-        close(found, np.broadcast_to(value, (2, length, 2)), 0)
+        result = call(query, value, rng=0, **options)
+        close(result, np.broadcast_to(value, (2, length, 2)), 0)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -295,11 +295,15 @@ def test_torch_gradients_are_those_of_the_pairs_that_met(torch, causal):
     query, value = inputs
     key = query / query.norm(dim=-1, keepdim=True)
     scores = (query @ key.mT / 3**0.5).masked_fill(~torch.asarray(seen), -1e4)
-    due = torch.where(torch.asarray(alone)[:, None], value, scores.softmax(-1) @ value)
+    expected = torch.where(
+        torch.asarray(alone)[:, None], value, scores.softmax(-1) @ value
+    )
     cotangent = torch.asarray(draw(2, (7, 2))[0])
-    found = lsh_attention(*inputs, rng=0, **options)
-    ours = torch.autograd.grad(found, inputs, cotangent)
-    for x, y in zip(ours, torch.autograd.grad(due, inputs, cotangent), strict=True):
+    result = lsh_attention(*inputs, rng=0, **options)
+    ours = torch.autograd.grad(result, inputs, cotangent)
+    for x, y in zip(
+        ours, torch.autograd.grad(expected, inputs, cotangent), strict=True
+    ):
         close(x, y)
 
 
@@ -307,10 +311,10 @@ def test_torch_gradients_are_those_of_the_pairs_that_met(torch, causal):
 def test_half_precision_is_accumulated_in_float32(torch, dtype):
     half = getattr(torch, dtype)
     inputs = [torch.asarray(x).to(half) for x in draw(0, (40, 4), (40, 3))]
-    found = lsh_attention(*inputs, chunk_size=4, rounds=2, rng=0)
-    assert found.dtype == half
+    result = lsh_attention(*inputs, chunk_size=4, rounds=2, rng=0)
+    assert result.dtype == half
     wide = lsh_attention(*(x.float() for x in inputs), chunk_size=4, rounds=2, rng=0)
-    assert torch.equal(found, wide.to(half))
+    assert torch.equal(result, wide.to(half))
 
 
 X = np.ones((5, 4))
@@ -354,15 +358,15 @@ def test_a_query_of_zeros_has_no_direction_as_a_key():
     query, value = draw(0, (4, 3), (4, 2))
     query[1] = 0
     with np.errstate(invalid="ignore"):
-        found = lsh_attention(query, value, bucket_count=1)
+        result = lsh_attention(query, value, bucket_count=1)
     # It sees the first token, and the later ones see it.
-    assert np.isfinite(found[:2]).all()
-    assert np.isnan(found[2:]).all()
+    assert np.isfinite(result[:2]).all()
+    assert np.isnan(result[2:]).all()
 
 
 def test_the_device_is_kept():
     xp = pytest.importorskip("array_api_strict")
     device = xp.Device("device1")
     x = xp.asarray(draw(0, (7, 3))[0], device=device)
-    found = lsh_attention(x, x, rounds=2, chunk_size=2, rng=0)
-    assert found.device == device
+    result = lsh_attention(x, x, rounds=2, chunk_size=2, rng=0)
+    assert result.device == device

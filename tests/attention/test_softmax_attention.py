@@ -14,7 +14,7 @@ few = settings(max_examples=12)
 
 
 def wrong(fault=None):
-    """Softmax attention as one might write it, with a fault."""
+    """Return a plain softmax attention with a fault."""
 
     def attention(
         query, key, value, *, causal=True, mask=None, scale=None, block_size=None
@@ -77,10 +77,10 @@ def law_is_the_sum_of_the_definition(attention, seed, length, more, causal):
     for scale in (None, 0.4):
         scores = query @ key.T * (3**-0.5 if scale is None else scale)
         options = {"causal": causal, "scale": scale}
-        found = attention(query, key, value, **options)
-        close(found, softmax_rows(scores, visible, value))
-        found = attention(query, key, value, mask=mask, **options)
-        close(found, softmax_rows(scores, visible & mask, value))
+        result = attention(query, key, value, **options)
+        close(result, softmax_rows(scores, visible, value))
+        result = attention(query, key, value, mask=mask, **options)
+        close(result, softmax_rows(scores, visible & mask, value))
 
 
 def law_a_cache_of_keys_changes_nothing(attention, seed, length, more, causal):
@@ -118,16 +118,16 @@ def law_a_hidden_key_is_a_key_left_out(attention, seed, length, more, causal):
 
 
 def law_scores_may_be_huge(attention, seed, length, more, causal):
-    """Scores are multiples of 1e30 in float32: all weight is on the largest one."""
+    """Scores are multiples of 1e30 in float32: the largest one has all the weight."""
     rng = np.random.default_rng(seed)
     source = length + more
     key = rng.permutation(source).astype("float32")[:, None] - source // 2
     value = rng.normal(size=(source, 2)).astype("float32")
     query = np.full((length, 1), 1e30, dtype="float32")
-    found = attention(query, key, value, causal=causal)
+    result = attention(query, key, value, causal=causal)
     for i in range(length):
         seen = more + i + 1 if causal else source
-        close(found[i], value[key[:seen, 0].argmax()], 0)
+        close(result[i], value[key[:seen, 0].argmax()], 0)
 
 
 def law_blocks_change_rounding_alone(attention, seed, length, more, causal):
@@ -147,9 +147,9 @@ def law_seeing_nothing_is_nan_there_alone(attention, seed, length, more, causal)
     whole = attention(query, key, value, causal=causal)
     mask[-1] = False
     for size in (None, 1, 2):
-        found = attention(query, key, value, causal=causal, mask=mask, block_size=size)
-        assert np.isnan(found[-1]).all()
-        close(found[:-1], whole[:-1])
+        result = attention(query, key, value, causal=causal, mask=mask, block_size=size)
+        assert np.isnan(result[-1]).all()
+        close(result[:-1], whole[:-1])
 
 
 LAWS = {
@@ -192,12 +192,12 @@ def test_law_holds_for_the_same_code_without_a_fault(law):
     ("law", "fault"), [(law, fault) for law, faults in LAWS.items() for fault in faults]
 )
 def test_law_fails_on(law, fault):
-    def asked():
+    def check_law():
         for seed in range(5):
             law(wrong(fault), seed, 5, 2, True)
 
     with pytest.raises(AssertionError):
-        asked()
+        check_law()
 
 
 @few
@@ -209,17 +209,17 @@ def test_equals_scaled_dot_product_attention_of_torch(torch, seed, length):
     close(softmax_attention(*inputs, causal=False), theirs(*inputs))
     mask = torch.asarray(np.random.default_rng(seed).random((length, length)) < 0.5)
     mask = mask | torch.eye(length, dtype=torch.bool)
-    found = softmax_attention(*inputs, causal=False, mask=mask, scale=0.3)
-    close(found, theirs(*inputs, attn_mask=mask, scale=0.3))
+    result = softmax_attention(*inputs, causal=False, mask=mask, scale=0.3)
+    close(result, theirs(*inputs, attn_mask=mask, scale=0.3))
 
 
 def test_is_aligned_at_the_last_token_and_torch_at_the_first(torch):
     theirs = torch.nn.functional.scaled_dot_product_attention
     query, key, value = map(torch.asarray, draw(0, (1, 2, 4), (1, 5, 4), (1, 5, 3)))
-    found = softmax_attention(query, key, value)
+    result = softmax_attention(query, key, value)
     at_last = torch.ones((2, 5), dtype=torch.bool).tril(3)
-    close(found, theirs(query, key, value, attn_mask=at_last))
-    assert abs(found - theirs(query, key, value, is_causal=True)).max() > 1e-3
+    close(result, theirs(query, key, value, attn_mask=at_last))
+    assert abs(result - theirs(query, key, value, is_causal=True)).max() > 1e-3
 
 
 @pytest.mark.parametrize("block_size", [None, 2])
@@ -229,14 +229,14 @@ def test_torch_gradients_are_those_of_the_formula(torch, block_size):
     ]
     mask = torch.ones((5, 6), dtype=torch.bool)
     mask[2, 1:3] = mask[4, 0] = False
-    found = softmax_attention(*inputs, mask=mask, block_size=block_size)
+    result = softmax_attention(*inputs, mask=mask, block_size=block_size)
     query, key, value = inputs
     seen = mask.tril(1)
     weights = (query @ key.mT / 3**0.5).masked_fill(~seen, -torch.inf).softmax(-1)
     cotangent = torch.asarray(draw(2, (5, 2))[0])
-    ours = torch.autograd.grad(found, inputs, cotangent)
-    due = torch.autograd.grad(weights @ value, inputs, cotangent)
-    for x, y in zip(ours, due, strict=True):
+    ours = torch.autograd.grad(result, inputs, cotangent)
+    expected = torch.autograd.grad(weights @ value, inputs, cotangent)
+    for x, y in zip(ours, expected, strict=True):
         close(x, y)
 
     def masked(*x):
@@ -251,9 +251,9 @@ def test_gradients_of_whole_hidden_blocks_are_not_nan(torch):
     ]
     # The first block is hidden from all queries, the last from most: -inf as the peak.
     mask = torch.arange(6) > 1
-    found = softmax_attention(*inputs, mask=mask[None, :], block_size=2)[2:]
-    assert torch.isfinite(found).all()
-    gradients = torch.autograd.grad(found.sum(), inputs)
+    result = softmax_attention(*inputs, mask=mask[None, :], block_size=2)[2:]
+    assert torch.isfinite(result).all()
+    gradients = torch.autograd.grad(result.sum(), inputs)
     assert all(torch.isfinite(x).all() for x in gradients)
 
 
@@ -261,10 +261,10 @@ def test_gradients_of_whole_hidden_blocks_are_not_nan(torch):
 def test_half_precision_is_accumulated_in_float32(torch, dtype):
     half = getattr(torch, dtype)
     inputs = [torch.asarray(x).to(half) for x in draw(0, *[(40, 4)] * 3)]
-    found = softmax_attention(*inputs, block_size=7)
-    assert found.dtype == half
+    result = softmax_attention(*inputs, block_size=7)
+    assert result.dtype == half
     wide = softmax_attention(*(x.float() for x in inputs), block_size=7)
-    assert torch.equal(found, wide.to(half))
+    assert torch.equal(result, wide.to(half))
 
 
 def test_leading_axes_broadcast(eager_lib):
@@ -272,10 +272,10 @@ def test_leading_axes_broadcast(eager_lib):
     query, key, value = draw(0, (2, 3, 5, 4), (3, 5, 4), (2, 1, 5, 2))
     mask = np.random.default_rng(0).random((2, 1, 1, 5)) < 0.8
     mask[..., 0] = True
-    found = call(query, key, value, mask=mask, block_size=2)
-    assert found.shape == (2, 3, 5, 2)
+    result = call(query, key, value, mask=mask, block_size=2)
+    assert result.shape == (2, 3, 5, 2)
     one = call(query[1, 2], key[2], value[1, 0], mask=mask[1, 0])
-    close(found[1, 2], one)
+    close(result[1, 2], one)
 
 
 def test_no_tokens(eager_lib):
@@ -283,9 +283,9 @@ def test_no_tokens(eager_lib):
     query, key, value = draw(0, (0, 3), (0, 3), (0, 2))
     assert call(query, key, value).shape == (0, 2)
     assert call(query, np.ones((4, 3)), np.ones((4, 2))).shape == (0, 2)
-    found = call(np.ones((2, 3)), key, value, causal=False)
-    assert found.shape == (2, 2)
-    assert np.isnan(found).all()
+    result = call(np.ones((2, 3)), key, value, causal=False)
+    assert result.shape == (2, 2)
+    assert np.isnan(result).all()
 
 
 def test_the_device_is_kept():

@@ -1,4 +1,4 @@
-"""Sparse patterns: softmax over their pairs, each of them once."""
+"""Sparse attention: softmax over the pairs of a pattern, each counted once."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PATTERNS = ("local", "strided", "fixed")
 
 
 def sees(pattern, i, j, window, summary, causal, *, first=False):
-    """Whether a pair is in the near part of a pattern, and whether in the far one."""
+    """Return two flags: the pair is in the near part, and in the far part."""
     if causal and j > i:
         return 0, 0
     near, far = abs(i - j) < window, False
@@ -27,7 +27,7 @@ def sees(pattern, i, j, window, summary, causal, *, first=False):
 
 
 def wrong(fault=None):
-    """Sparse attention pair by pair, with a fault."""
+    """Return sparse attention, computed pair by pair, with a fault."""
 
     def attention(
         query, key, value, *, pattern, window, summary=None, causal=True, scale=None
@@ -40,8 +40,10 @@ def wrong(fault=None):
             for j in range(length):
                 order = causal and fault != "order forgotten"
                 first = fault == "first columns of a block"
-                found = sees(pattern, i, j, window + width, columns, order, first=first)
-                parts[:, i, j] = found
+                result = sees(
+                    pattern, i, j, window + width, columns, order, first=first
+                )
+                parts[:, i, j] = result
         near, far = parts
         if not causal and fault == "one direction":
             near = np.tril(near)
@@ -71,16 +73,16 @@ def law_is_softmax_over_the_pattern(attention, pattern, seed, length, window, ca
             for i in range(length)
         ]
         options = {"pattern": pattern, "window": window, "causal": causal}
-        found = attention(query, key, value, summary=summary, scale=0.7, **options)
-        for x, q, v in zip(found, query, value, strict=True):
+        result = attention(query, key, value, summary=summary, scale=0.7, **options)
+        for x, q, v in zip(result, query, value, strict=True):
             close(x, softmax_rows(0.7 * q @ key.T, np.asarray(pairs), v))
 
 
 def law_a_full_window_is_softmax(attention, pattern, seed, length, window, causal):
     query, key, value = draw(seed, (length, 3), (length, 3), (length, 2))
     options = {"pattern": pattern, "causal": causal}
-    found = attention(query, key, value, window=length + window - 1, **options)
-    close(found, softmax_attention(query, key, value, causal=causal))
+    result = attention(query, key, value, window=length + window - 1, **options)
+    close(result, softmax_attention(query, key, value, causal=causal))
 
 
 def law_later_tokens_change_nothing(attention, pattern, seed, length, window, _causal):
@@ -96,8 +98,8 @@ def law_both_directions_mirror(attention, pattern, seed, length, window, _causal
         return
     rows = draw(seed, (length, 3), (length, 3), (length, 2))
     options = {"pattern": pattern, "window": window, "causal": False}
-    found = attention(*(x[::-1].copy() for x in rows), **options)
-    close(found[::-1], attention(*rows, **options))
+    result = attention(*(x[::-1].copy() for x in rows), **options)
+    close(result[::-1], attention(*rows, **options))
 
 
 LAWS = {
@@ -144,13 +146,13 @@ def test_law(law, pattern, eager_lib, seed, length, window, causal):
     ],
 )
 def test_law_fails_on(law, fault, pattern):
-    def asked():
+    def check_law():
         law(wrong(fault), pattern, 1, 11, 3, True)
 
     if fault is None:
-        return asked()
+        return check_law()
     with pytest.raises(AssertionError):
-        asked()
+        check_law()
     return None
 
 
@@ -163,17 +165,17 @@ def test_law_fails_on(law, fault, pattern):
 )
 def test_the_mask_has_the_pairs(eager_lib, pattern, length, window, causal):
     like = eager_lib.array(np.zeros(1))
-    found = sparse_mask(pattern, length, window, causal, like=like)
-    assert type(found) is type(like)
-    due = [
+    result = sparse_mask(pattern, length, window, causal, like=like)
+    assert type(result) is type(like)
+    expected = [
         [any(sees(pattern, i, j, window, 1, causal)) for j in range(length)]
         for i in range(length)
     ]
-    due = np.asarray(due, dtype=bool).reshape(length, length)
-    assert np.array_equal(eager_lib.numpy(found), due)
-    assert np.array_equal(sparse_mask(pattern, length, window, causal), due)
+    expected = np.asarray(expected, dtype=bool).reshape(length, length)
+    assert np.array_equal(eager_lib.numpy(result), expected)
+    assert np.array_equal(sparse_mask(pattern, length, window, causal), expected)
     if not causal and pattern != "fixed":
-        assert np.array_equal(due, due.T)
+        assert np.array_equal(expected, expected.T)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -185,11 +187,13 @@ def test_torch_gradients_are_those_of_softmax(torch, pattern, causal):
     ]
     options = {"pattern": pattern, "window": 3, "causal": causal}
     mask = sparse_mask(pattern, 7, 3, causal, like=inputs[0])
-    found = sparse_attention(*inputs, **options)
-    due = softmax_attention(*inputs, causal=causal, mask=mask)
+    result = sparse_attention(*inputs, **options)
+    expected = softmax_attention(*inputs, causal=causal, mask=mask)
     cotangent = torch.asarray(draw(2, (7, 2))[0])
-    ours = torch.autograd.grad(found, inputs, cotangent)
-    for x, y in zip(ours, torch.autograd.grad(due, inputs, cotangent), strict=True):
+    ours = torch.autograd.grad(result, inputs, cotangent)
+    for x, y in zip(
+        ours, torch.autograd.grad(expected, inputs, cotangent), strict=True
+    ):
         close(x, y)
     assert torch.autograd.gradcheck(lambda *x: sparse_attention(*x, **options), inputs)
 
@@ -199,11 +203,11 @@ def test_torch_gradients_are_those_of_softmax(torch, pattern, causal):
 def test_half_precision_is_accumulated_in_float32(torch, dtype, pattern):
     half = getattr(torch, dtype)
     inputs = [torch.asarray(x).to(half) for x in draw(0, *[(40, 4)] * 3)]
-    found = sparse_attention(*inputs, pattern=pattern, window=6)
-    assert found.dtype == half
+    result = sparse_attention(*inputs, pattern=pattern, window=6)
+    assert result.dtype == half
     wide = (x.float() for x in inputs)
     assert torch.equal(
-        found, sparse_attention(*wide, pattern=pattern, window=6).to(half)
+        result, sparse_attention(*wide, pattern=pattern, window=6).to(half)
     )
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in making and calling feature maps are named."""
+"""Errors of making and calling feature maps."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """Feature maps: values, independence of rows, derivatives, and use.
 
-Each law is a function of an implementation: it holds for ours, and is seen to fail for
-a wrong one that is named for its mistake.
+Each law is a function of an implementation. It holds for the library, and is shown to
+fail for wrong implementations, which are named for their mistakes.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ U = 2.0**-53
 SEEDS = st.integers(0, 2**16)
 KEY_DIM = 4
 
-# Those that the oracle knows, with the error that it admits.
+# Maps of the oracle, with its bound on their error.
 POINTWISE = ["elu_plus_one", "exp", "identity", "relu"]
 
 # Every other map, ready to be called on vectors of 4 entries.
@@ -70,7 +70,7 @@ def map_named(name):
 
 
 def of_library(lib, name):
-    """Return a map whose learned matrix, if it has one, is of the library."""
+    """Return a map whose learned matrix, if any, is an array of the library."""
     feature_map = map_named(name)
     if name == "hedgehog, projected":
         matrix = lib.array(feature_map.keywords["projection"])
@@ -89,7 +89,7 @@ def test_every_public_name_is_tested_here():
     assert isinstance(MADE["random_fourier"], feature_maps.RandomFourierFeatures)
 
 
-# Values of the maps that act on each entry.
+# Values of elementwise maps.
 
 
 @pytest.mark.parametrize("name", POINTWISE)
@@ -129,14 +129,14 @@ def test_large_inputs_do_not_overflow_on_the_unused_branch():
         assert linkern.elu_plus_one(np.float32([1e30])) == np.float32(1e30)
 
 
-# What all maps have in common.
+# Properties of all maps.
 
 
 def law_rows_are_independent(feature_map, x):
-    """Each row of features is that of its row of inputs: causal, whatever the map."""
+    """Each row of features depends on its own row of inputs alone."""
     whole, other = feature_map(x), x.copy()
     other[..., -1, :] *= 3
-    # Products of matrices of another shape may be summed in another order.
+    # Matrix products of another shape may sum in another order.
     assert np.allclose(feature_map(other)[..., :-1, :], whole[..., :-1, :], rtol=1e-13)
     other[..., -1, :] = np.nan
     changed = feature_map(other)
@@ -145,7 +145,7 @@ def law_rows_are_independent(feature_map, x):
 
 
 def stabilised(x):
-    """Subtract the largest exponent of all keys, as code for Performers does."""
+    """A wrong map: subtracts the largest exponent over all keys, as Performers do."""
     map_ = MADE["positive_random"]
     along = x @ map_.projection.T
     return np.exp(along - (x * x).sum(-1, keepdims=True) / 2 - along.max())
@@ -222,7 +222,7 @@ def test_features_have_the_dtype_of_the_input(name, dtype):
 
 
 def attention(feature_map, query, key, value, *, causal, normalize):
-    """Return the quadratic form, and how far another order of summation may be."""
+    """Return the quadratic form, and a bound on its rounding errors."""
     phi_q, phi_k = feature_map(query), feature_map(key)
     weights = phi_q @ np.swapaxes(phi_k, -1, -2)
     gauge = abs(phi_q) @ np.swapaxes(abs(phi_k), -1, -2)

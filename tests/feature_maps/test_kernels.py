@@ -1,7 +1,7 @@
 """Feature maps against the products and the definitions of their papers.
 
-Each law is a function of an implementation: it holds for ours, and is seen to fail for
-a wrong one that is named for its mistake.
+Each law is a function of an implementation. It holds for the library, and is shown to
+fail for wrong implementations, which are named for their mistakes.
 """
 
 from functools import partial
@@ -27,11 +27,11 @@ def vectors(seed, *shape, spread=1.0):
     return np.random.default_rng(seed).normal(size=shape) * spread
 
 
-# Products of features that are a kernel exactly.
+# Feature maps of exact kernels.
 
 
 def law_the_product_is(kernel, make, x, y):
-    """``phi(x) . phi(y)`` is the kernel, but for the rounding of sums of products."""
+    """``phi(x) . phi(y)`` is the kernel up to the rounding of sums of products."""
     phi_x, phi_y = make(x), make(y)
     # A dot product of F terms errs by F u times that of the absolute values; features
     # and the kernel itself are products of a few roundings each.
@@ -111,7 +111,7 @@ def test_cosine_reweighting_weighs_by_distance(seed, key_dim, start):
 
 
 def products_of_the_paper(x, nu):
-    """Write the definition of DPFP as a loop over indices."""
+    """Return DPFP by its definition, as a loop over indices."""
     rectified = np.maximum(np.concatenate([x, -x], axis=-1), 0)
     size = rectified.shape[-1]
     return np.stack(
@@ -134,7 +134,7 @@ def test_dpfp_is_the_loop_of_the_paper(seed, key_dim, nu):
     law_features_are_those_products(lambda x, nu: dpfp(nu)(x), x, nu)
 
     def padded(x, nu):
-        """Shift in zeros, where the definition is cyclic."""
+        """A wrong DPFP: shifts in zeros instead of cyclically."""
         r = np.maximum(np.concatenate([x, -x], axis=-1), 0)
         gone = [np.concatenate([r[..., j:], 0 * r[..., :j]], -1) for j in range(nu + 1)]
         return np.concatenate([r * later for later in gone[1:]], axis=-1)
@@ -145,7 +145,7 @@ def test_dpfp_is_the_loop_of_the_paper(seed, key_dim, nu):
 
 
 def law_two_distributions(make, x):
-    """Two softmaxes: positive, each of sum 1, with exponentials for ratios."""
+    """Features are two softmaxes: positive, of sum 1, with exponentials as ratios."""
     features = make(x)
     halves = np.split(features, 2, axis=-1)
     for half, sign in zip(halves, (1, -1), strict=True):

@@ -1,7 +1,7 @@
 """Random feature maps: unbiased, at the rate of a mean, reproducible.
 
-Each law is a function of an implementation: it holds for ours, and is seen to fail for
-a wrong one that is named for its mistake.
+Each law is a function of an implementation. It holds for the library, and is shown to
+fail for wrong implementations, which are named for their mistakes.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ def vectors(seed, *shape, spread=1.0):
 
 
 def short_vectors(seed, length, key_dim=KEY_DIM):
-    """Vectors of one norm, and short: the tails of exponentials are heavy otherwise.
+    """Return short vectors of one norm, to avoid heavy tails of the exponentials.
 
     Features of a pair have the distribution of ``exp(w . z)`` with ``|z| <= 1``:
     their squares, too, have a variance that some hundred draws can average.
@@ -40,7 +40,7 @@ def positive(count, rng, key_dim=KEY_DIM, **options):
     return positive_random(key_dim, count, rng=rng, **options)
 
 
-# Maps with the kernel that they have in expectation.
+# Maps, and their kernels in expectation.
 UNBIASED = {
     "fourier": (fourier, rbf()),
     "fourier, orthogonal": (partial(fourier, orthogonal=True), rbf()),
@@ -87,7 +87,7 @@ def test_errors_fall_with_the_square_root_of_the_number_of_features(name):
     law_rate(*UNBIASED[name])
 
 
-# What others forget.
+# Mistakes.
 
 
 def without_sine(count, rng):
@@ -106,7 +106,7 @@ def without_square_of_the_norm(count, rng):
 
 
 def uniform_directions(count, rng):
-    """Orthogonal rows with one norm, the root mean square of that of Gaussian rows."""
+    """Draw orthogonal rows of one norm, the root mean square of Gaussian norms."""
     feature_map = positive(count, rng, orthogonal=True)
     norms = np.linalg.norm(feature_map.projection, axis=-1, keepdims=True)
     unit = feature_map.projection / norms
@@ -114,7 +114,7 @@ def uniform_directions(count, rng):
 
 
 def signs_of_the_factorisation(count, rng):
-    """Rows of Q as LAPACK returns them: the first entry of the first is negative."""
+    """Take rows of Q from LAPACK, where the first entry of the first is negative."""
     blocks = rng.standard_normal((-(-count // KEY_DIM), KEY_DIM, KEY_DIM))
     rows = np.swapaxes(np.linalg.qr(blocks)[0], -1, -2).reshape(-1, KEY_DIM)[:count]
     norms = np.linalg.norm(rng.standard_normal((count, KEY_DIM)), axis=-1)
@@ -122,7 +122,7 @@ def signs_of_the_factorisation(count, rng):
 
 
 def a_row_for_each_draw(count, rng):
-    """Repeat one direction: unbiased, but no better for its many features."""
+    """Repeat one direction: unbiased, but more features do not reduce the error."""
     feature_map = positive(count, rng)
     rows = np.repeat(feature_map.projection[:1], count, axis=0)
     return replace(feature_map, projection=rows)
@@ -209,7 +209,7 @@ def test_the_variance_of_hyperbolic_features_is_what_the_docstring_says():
         for make in (positive, partial(positive, hyperbolic=True))
     ]
     plain, hyperbolic = (curve.root_mean_square[0] ** 2 for curve in curves)
-    # A variance measured from 2000 draws is within some parts in a hundred of itself.
+    # A variance measured from 2000 draws has an error of a few percent.
     assert abs(hyperbolic / plain / (1 - np.exp(-size)) - 1) < 0.15
     exact = kernel(x, y)[0, 0] ** 2 * np.expm1(size) / 16 / kernel(x, y)[0, 0] ** 2
     assert abs(plain / exact - 1) < 0.15

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from linkern import oracle
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from tests.oracle.feature_sums import evaluate_integers
 
 SIZES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 FLOAT32 = oracle.Precisions("float32")
@@ -185,13 +186,13 @@ def integers(denominator, key_dim=1):
     query = np.zeros((1, key_dim), int)
     query[0, 0] = denominator
     key = np.ones((1, key_dim), int)
-    return oracle.evaluate_integers(query, key, np.full((1, 1), 3), causal=True)
+    return evaluate_integers(query, key, np.full((1, 1), 3), causal=True)
 
 
 def test_integers_leave_no_room_where_the_divisor_is_a_power_of_two():
     u = oracle.unit_roundoff("float32")
     for denominator, key_dim, sharp in ((4, 1, True), (4, 3, False), (5, 1, False)):
-        found = oracle.exact_integer_output(
+        found = oracle.exact_output(
             integers(denominator, key_dim), oracle.Quotient(), FLOAT32
         )
         assert found.output[0, 0] == 3
@@ -204,8 +205,8 @@ def test_no_other_integers_are_within_the_bound_of_small_problems(seed, denomina
     rng = np.random.default_rng(seed)
     ones = np.ones((denominators, 1), int)
     value = rng.integers(-9, 10, (denominators, 1))
-    exact = oracle.evaluate_integers(ones, ones, value, causal=True)
-    found = oracle.exact_integer_output(exact, oracle.Quotient(), FLOAT32)
+    exact = evaluate_integers(ones, ones, value, causal=True)
+    found = oracle.exact_output(exact, oracle.Quotient(), FLOAT32)
     n, d = exact.sums.numerator, exact.sums.denominator
     for other_n, other_d in ((n + 1, d), (n - 1, d), (n, d + 1), (n + 1, d + 1)):
         other = other_n / other_d
@@ -215,7 +216,7 @@ def test_no_other_integers_are_within_the_bound_of_small_problems(seed, denomina
 
 def test_an_unnormalised_sum_of_integers_may_not_round_at_all():
     quotient = oracle.Quotient(normalize=False)
-    found = oracle.exact_integer_output(integers(5), quotient, FLOAT32)
+    found = oracle.exact_output(integers(5), quotient, FLOAT32)
     assert found.sharp[0, 0] <= 2.0**-53 * found.output[0, 0]
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from linkern import oracle
 from linkern.testing.kernels.assembly import Backward, Parts, stateful
+from tests.oracle.feature_sums import Differentiand, bounded_gradients
 
 CONFIDENCE = 3.0
 
@@ -137,8 +138,8 @@ def problem(rng, kind, length, keys, dtype=np.float32):
 def judged(arrays, causal, dtype="float32", confidence=None):
     wide = [x.astype(np.float64) for x in arrays]
     zeros = (np.zeros_like(x) for x in wide[:2])
-    return oracle.bounded_gradients(
-        oracle.Differentiand(*wide, *zeros, causal),
+    return bounded_gradients(
+        Differentiand(*wide, *zeros, causal),
         oracle.Quotient(),
         oracle.Precisions(dtype),
         output_dtype=dtype,

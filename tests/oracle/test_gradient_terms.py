@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkern import oracle
-from linkern.oracle import gradients
-from linkern.testing.kernels.assembly import Backward, Parts, rounded_to, stateful
+from linkern.oracle import normalized
+from linkern.testing.kernels.assembly import Backward, Parts, stateful
+from linkern.testing.kernels.mutants.arithmetic import rounded_to
+from tests.oracle.feature_sums import Differentiand, bounded_gradients
 
 FLOAT32 = oracle.Precisions("float32")
 WIDE = oracle.Precisions("float64")
@@ -37,9 +39,7 @@ KEEPS = {
 def differentiand(query, key, value, cotangent, causal=True, error=0.0):
     """A problem of features, each known to a relative `error`."""
     wide = [np.asarray(x, np.float64) for x in (query, key, value, cotangent)]
-    return oracle.Differentiand(
-        *wide, error * abs(wide[0]), error * abs(wide[1]), causal
-    )
+    return Differentiand(*wide, error * abs(wide[0]), error * abs(wide[1]), causal)
 
 
 def positive(rng, length, keys=None, key_dim=3, value_dim=2):
@@ -50,7 +50,7 @@ def positive(rng, length, keys=None, key_dim=3, value_dim=2):
 
 
 def bounds(of, precisions=FLOAT32, quotient=None, output_dtype="float32", **options):
-    return oracle.bounded_gradients(
+    return bounded_gradients(
         of,
         quotient or oracle.Quotient(),
         precisions,
@@ -150,24 +150,23 @@ def growth_of(change):
     """The growth of a smaller problem, in place of that of the one at hand."""
 
     def patched(monkeypatch):
-        whole = gradients._growth
-        monkeypatch.setattr(gradients, "_growth", lambda of, *a: whole(change(of), *a))
+        whole = normalized._growth
+        monkeypatch.setattr(normalized, "_growth", lambda of, *a: whole(change(of), *a))
 
     return patched
 
 
 def without_growth(monkeypatch):
-    monkeypatch.setattr(gradients, "_growth", lambda *of: np.ones((1, 1)))
+    monkeypatch.setattr(normalized, "_growth", lambda *of: np.ones((1, 1)))
 
 
 def without_error_of_divisor(monkeypatch):
-    whole = gradients._divisor
-    monkeypatch.setattr(gradients, "_divisor", lambda *of: (whole(*of)[0], 0.0))
+    monkeypatch.setattr(normalized, "_divisor_error", lambda *of: np.zeros(1))
 
 
 def without_errors_of_features(monkeypatch):
-    absolute = oracle.Differentiand.absolute
-    monkeypatch.setattr(oracle.Differentiand, "gauged", absolute)
+    absolute = normalized._Factors.absolute
+    monkeypatch.setattr(normalized._Factors, "gauged", absolute)
 
 
 NEEDED = {

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkern import oracle
+from tests.oracle.feature_sums import Differentiand, bounded_gradients
 
 EXACT = oracle.Precisions("float64")
 NAMES = ("query", "key", "value")
@@ -83,11 +84,11 @@ def by_duals(of, quotient):
 
 def differentiand(query, key, value, cotangent, *, causal):
     zeros = np.zeros_like(query), np.zeros_like(key)
-    return oracle.Differentiand(query, key, value, cotangent, *zeros, causal)
+    return Differentiand(query, key, value, cotangent, *zeros, causal)
 
 
 def gradients(of, quotient):
-    return oracle.bounded_gradients(of, quotient, EXACT, output_dtype="float64")
+    return bounded_gradients(of, quotient, EXACT, output_dtype="float64")
 
 
 QUOTIENTS = [

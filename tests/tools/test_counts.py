@@ -1,4 +1,4 @@
-"""The counts of `tools/counts.py`: they count what is done, and notice more of it."""
+"""The counts of `tools/counts.py`: they cover all work and notice more of it."""
 
 import importlib
 import json
@@ -20,10 +20,10 @@ X = np.arange(6.0).reshape(2, 3)
 
 @pytest.fixture
 def tool(monkeypatch):
-    """Both scripts, imported as they are when they run: one beside the other."""
+    """Return both scripts, imported as they import each other when run."""
     monkeypatch.syspath_prepend(str(TOOLS))
-    found = {name: importlib.import_module(name) for name in ("counted", "counts")}
-    return SimpleNamespace(**found)
+    result = {name: importlib.import_module(name) for name in ("counted", "counts")}
+    return SimpleNamespace(**result)
 
 
 # What is done with an array of 2 x 3 float64: its name, products, elements, new bytes.
@@ -73,8 +73,8 @@ def test_work_is_counted(tool, name):
     with tool.counted.counting() as tally:
         do(tool.counted.NUMPY, X.copy().view(tool.counted.Counted))
     assert tally.names == {called: 1}
-    found = [tally.totals[n] for n in ("multiply_adds", "elements", "bytes")]
-    assert found == [products, elements, size]
+    result = [tally.totals[n] for n in ("multiply_adds", "elements", "bytes")]
+    assert result == [products, elements, size]
     assert tally.totals["arrays"] == (size > 0)
 
 
@@ -136,10 +136,10 @@ def products(tokens, form):
 @pytest.mark.parametrize("form", ["parallel", "auto"])
 def test_all_products_are_seen(tool, form, tokens):
     """No array slips through: the count is that of the formula."""
-    found = tool.counted.count(
+    result = tool.counted.count(
         lambda kind: tool.counts.forward("linear_attention", tokens, kind, form=form)
     )
-    assert found["multiply_adds"] == tool.counts.HEADS * products(tokens, form)
+    assert result["multiply_adds"] == tool.counts.HEADS * products(tokens, form)
 
 
 def law_growth_is_linear(tool, operator, **options):
@@ -251,11 +251,11 @@ def test_less_is_good_and_to_be_recorded(tool, monkeypatch):
 def test_scenarios_come_and_go_only_with_a_record(tool):
     counts = {**dict.fromkeys(tool.counts.TOTALS, 1), "by": {"add": 1}}
     assert tool.counts.check({"a": counts}, {"a": counts}) == ([], True)
-    for recorded, found, said in (
+    for recorded, result, said in (
         ({}, {"a": counts}, "a: not recorded"),
         ({"a": counts}, {}, "a: not counted any more"),
     ):
-        lines, good = tool.counts.check(recorded, found)
+        lines, good = tool.counts.check(recorded, result)
         assert not good
         assert lines[0] == said
 

@@ -166,7 +166,10 @@ def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array
         If the memory is to be read along the values.
     """
     if terms.transpose_state:
-        msg = "no kernel takes `transpose_state`; transpose memory and terms."
+        msg = (
+            "`transpose_state` terms have no kernel; transpose the memory and the "
+            "terms."
+        )
         raise ValueError(msg)
     arrays = (memory, terms.query, terms.key, terms.value, terms.log_decay, terms.erase)
     lead = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))

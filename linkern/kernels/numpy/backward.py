@@ -13,7 +13,11 @@ import numpy as np
 from linkern.kernels.numpy.bwd_schedule import run_backward
 from linkern.kernels.numpy.bwd_workspace import BackwardWorkspace
 from linkern.kernels.numpy.features import InPlace
-from linkern.kernels.numpy.forward import non_causal_layout, pack_state, unpack_state
+from linkern.kernels.numpy.forward import (
+    non_causal_layout,
+    pack_state,
+    unpack_state,
+)
 from linkern.kernels.numpy.heads import group_size, head_groups
 from linkern.kernels.numpy.schedule import Layout, blocks
 from linkern.kernels.numpy.threads import single_threaded_blas, threads_for

@@ -40,6 +40,8 @@ class LinearWorkspace:
         None if queries and keys are features already.
     normalize : bool
         True if rows are divided by the sum of their weights.
+    scale : float or None
+        Factor on the output; ignored if `normalize`.
     decays : bool
         True if there is a log-decay for each token.
     causal : bool
@@ -55,6 +57,7 @@ class LinearWorkspace:
         feature_map: InPlace | None,
         *,
         normalize: bool,
+        scale: float | None = None,
         decays: bool = False,
         causal: bool = True,
         reuse: "LinearWorkspace | None" = None,
@@ -63,7 +66,7 @@ class LinearWorkspace:
         self.arena: Arena = Arena(dtype, None if reuse is None else reuse.arena)
         empty = partial(self.arena.empty, heads, chunks)
         self.shape, self.dtype, self.feature_map = shape, np.dtype(dtype), feature_map
-        self.normalize = normalize
+        self.normalize, self.scale = normalize, scale
         self._make_states()
         self.features, self.scratch = empty(size, features), empty(size, features)
         self.value_buffer, self.output_buffer = empty(size, values), empty(size, values)
@@ -157,9 +160,7 @@ def state_passing(workspace: LinearWorkspace) -> None:
         np.add(after, workspace.decayed_state, out=after)
 
 
-def chunk_output(
-    workspace: LinearWorkspace, tokens: Arrays, scale: float | None
-) -> None:
+def chunk_output(workspace: LinearWorkspace, tokens: Arrays) -> None:
     """Write the output: intra-chunk attention plus the state before the chunk."""
     ws = workspace
     output = ws.shape.split_chunks(tokens["output"])
@@ -177,7 +178,7 @@ def chunk_output(
         np.matmul(ws.scores, ws.ones, out=ws.denominator)
         np.matmul(query, ws.normalizer_before, out=ws.state_denominator)
         np.add(ws.denominator, ws.state_denominator, out=ws.denominator)
-    _epilogue(ws, result, output, scale)
+    _epilogue(ws, result, output)
 
 
 def non_causal_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
@@ -190,7 +191,7 @@ def non_causal_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
         np.matmul(key_t, ws.ones, out=ws.normalizer_after)
 
 
-def read_state(workspace: LinearWorkspace, tokens: Arrays, scale: float | None) -> None:
+def read_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
     """Write the output of each query from `initial_state` alone."""
     ws = workspace
     output = ws.shape.split_chunks(tokens["output"])
@@ -199,16 +200,14 @@ def read_state(workspace: LinearWorkspace, tokens: Arrays, scale: float | None) 
     np.matmul(query, ws.memory_before, out=result)
     if ws.normalize:
         np.matmul(query, ws.normalizer_before, out=ws.denominator)
-    _epilogue(ws, result, output, scale)
+    _epilogue(ws, result, output)
 
 
-def _epilogue(
-    workspace: LinearWorkspace, result: Real, output: Real, scale: float | None
-) -> None:
+def _epilogue(ws: LinearWorkspace, result: Real, output: Real) -> None:
     """Normalize or scale the result, and convert it to the dtype of the output."""
-    if workspace.normalize:
-        np.divide(result, workspace.denominator, out=result)
-    elif scale is not None:
-        np.multiply(result, scale, out=result)
+    if ws.normalize:
+        np.divide(result, ws.denominator, out=result)
+    elif ws.scale is not None:
+        np.multiply(result, ws.scale, out=result)
     if result is not output:
         np.copyto(output, result, casting="unsafe")

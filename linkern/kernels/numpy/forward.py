@@ -88,6 +88,7 @@ def attend(
     options: dict[str, Any] = {
         "feature_map": feature_map,
         "normalize": normalize,
+        "scale": scale,
         "decays": log_decay is not None,
         "causal": causal,
     }
@@ -99,23 +100,18 @@ def attend(
     kind = (LinearWorkspace, features, values, dtype, *options.values())
     phase = partial(Phase, WorkspacePool(kind, make))
 
-    def chunk_output(workspace: LinearWorkspace, tokens: Arrays) -> None:
-        chunk_linear.chunk_output(workspace, tokens, scale)
-
-    def read_state(workspace: LinearWorkspace, tokens: Arrays) -> None:
-        chunk_linear.read_state(workspace, tokens, scale)
-
     targets = {"query": query, "output": output}
-    passing = chunk_linear.state_passing
+    state_passing = chunk_linear.state_passing
     if causal:
         layout = causal_layout(size, features, values, dtype)
-        one_pass = phase(chunk_linear.chunk_state, chunk_output, passing)
-        run_phase(one_pass, {**sources, **targets}, state, layout)
+        steps = chunk_linear.chunk_state, chunk_linear.chunk_output, state_passing
+        run_phase(phase(*steps), {**sources, **targets}, state, layout)
     else:
         layout = non_causal_layout(_NON_CAUSAL_BYTES, features, values, dtype)
-        keys = phase(chunk_linear.non_causal_state, state_passing=passing)
-        run_phase(keys, sources, state, layout)
-        run_phase(phase(chunk_output=read_state), targets, state, layout)
+        first = phase(chunk_linear.non_causal_state, state_passing=state_passing)
+        run_phase(first, sources, state, layout)
+        second = phase(chunk_output=chunk_linear.read_state)
+        run_phase(second, targets, state, layout)
     return (output, *unpack_state(state, features, values, normalize=normalize))
 
 

@@ -1,21 +1,25 @@
-"""Schedule of the chunkwise forward over blocks of tokens and over threads.
+"""Schedule of the chunkwise forms over blocks of tokens and over threads.
 
-Each block of tokens has three steps: the state that its chunks add, the passing of the
-state from chunk to chunk, and its output. Threads share the heads; if there are fewer
-heads than threads, they share the blocks of a group of consecutive blocks, and only the
-state is passed in order. Blocks follow from shapes alone, so results do not depend on
-the number of threads.
+In the forward pass, each block of tokens has three steps: the state that its chunks
+add, the passing of the state from chunk to chunk, and its output. Threads share the
+heads; if there are fewer heads than threads, they share a batch of consecutive blocks,
+and only the state is passed in order. Blocks follow from shapes alone, so results do
+not depend on the number of threads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from linkern.kernels.numpy.threads import parallel_for
+from linkern.kernels.numpy.threads import for_each, parallel_for
 from linkern.kernels.numpy.types import Arrays, Real
 from linkern.kernels.numpy.workspace import WorkspacePool, Workspaces
 
-__all__ = ["Block", "Layout", "Phase", "blocks", "run"]
+__all__ = ["Block", "Layout", "Phase", "Task", "batches", "blocks", "run", "run_groups"]
+
+Group = dict[str, Real]
+# Runs one group of heads: yields after each step, so that it can be interrupted.
+RunGroup = Callable[[Group, Sequence[Workspaces], int], Iterator[None]]
 
 
 class Layout(NamedTuple):
@@ -34,11 +38,20 @@ class Layout(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A span of tokens that consists of chunks of one size."""
+    """A span of tokens that consists of chunks of one size; its number in the order."""
 
+    number: int
     span: slice
     chunks: int
     size: int
+
+
+class Task(NamedTuple):
+    """A block of a group of heads, with its workspace and views of its tokens."""
+
+    block: Block
+    workspace: Any
+    tokens: Arrays
 
 
 def blocks(length: int, layout: Layout) -> list[Block]:
@@ -48,13 +61,56 @@ def blocks(length: int, layout: Layout) -> list[Block]:
     if full_chunks % layout.chunks:
         counts.append(full_chunks % layout.chunks)
     result, start = [], 0
-    for count in counts:
+    for number, count in enumerate(counts):
         stop = start + count * layout.size
-        result.append(Block(slice(start, stop), count, layout.size))
+        result.append(Block(number, slice(start, stop), count, layout.size))
         start = stop
     if rest:
-        result.append(Block(slice(start, length), 1, rest))
+        result.append(Block(len(counts), slice(start, length), 1, rest))
     return result
+
+
+def batches(
+    group: Group,
+    names: Iterable[str],
+    order: Sequence[Block],
+    workers: Sequence[Workspaces],
+) -> Iterator[list[Task]]:
+    """Yield the blocks in batches of one block per worker, with the arrays `names`."""
+    heads = group["state"].shape[0]
+    arrays = {name: group[name] for name in names if name in group}
+    for start in range(0, len(order), len(workers)):
+        batch = order[start : start + len(workers)]
+        yield [
+            Task(
+                block,
+                workspaces[heads, block.chunks, block.size],
+                {name: x[:, block.span] for name, x in arrays.items()},
+            )
+            for workspaces, block in zip(workers, batch, strict=False)
+        ]
+
+
+def run_groups(
+    pool: WorkspacePool,
+    groups: Sequence[Group],
+    block_count: int,
+    threads: int,
+    run_group: RunGroup,
+) -> None:
+    """Run all groups of heads; threads share the groups, or else the blocks of each."""
+    if len(groups) >= threads or block_count <= 1:
+
+        def alone(group: Group) -> Iterator[None]:
+            with pool.borrow(1) as workers:
+                yield from run_group(group, workers, 1)
+
+        parallel_for(groups, alone, threads)
+        return
+    with pool.borrow(min(threads, block_count)) as workers:
+        for group in groups:
+            for _ in run_group(group, workers, threads):
+                pass
 
 
 @dataclass(frozen=True)
@@ -81,75 +137,32 @@ class Phase:
 
 
 def run(
-    phase: Phase,
-    groups: Sequence[dict[str, Real]],
-    order: Sequence[Block],
-    threads: int,
+    phase: Phase, groups: Sequence[Group], order: Sequence[Block], threads: int
 ) -> None:
     """Run a phase over all groups of heads and all blocks, in the order of the blocks.
 
     Each group has a ``state (heads, width)``, which is replaced, and token arrays
     ``(heads, T, dim)``.
     """
-    if len(groups) >= threads or len(order) == 1:
-        parallel_for(groups, lambda group: _run_group(phase, group, order), threads)
-        return
-    with phase.pool.borrow(min(threads, len(order))) as workers:
-        for group in groups:
-            for start in range(0, len(order), len(workers)):
-                batch = order[start : start + len(workers)]
-                _run_batch(phase, group, batch, workers, threads)
 
+    def in_parallel(
+        step: Callable[[Any, Arrays], object] | None, batch: list[Task], threads: int
+    ) -> None:
+        if step is not None:
+            for_each(batch, lambda task: step(task.workspace, task.tokens), threads)
 
-def _run_group(
-    phase: Phase, group: dict[str, Real], order: Sequence[Block]
-) -> Iterator[None]:
-    """Run one group of heads over all blocks; yields after each, to be interrupted."""
-    with phase.pool.borrow(1) as [workspaces]:
-        for block in order:
-            workspace, tokens = _assign(workspaces, group, block)
-            if phase.chunk_state is not None:
-                phase.chunk_state(workspace, tokens)
-            _pass_state(phase, workspace, group["state"])
-            if phase.chunk_output is not None:
-                phase.chunk_output(workspace, tokens)
+    def run_group(
+        group: Group, workers: Sequence[Workspaces], threads: int
+    ) -> Iterator[None]:
+        names = [name for name in group if name != "state"]
+        for batch in batches(group, names, order, workers):
+            in_parallel(phase.chunk_state, batch, threads)
+            for task in batch:
+                _pass_state(phase, task.workspace, group["state"])
+            in_parallel(phase.chunk_output, batch, threads)
             yield
 
-
-def _run_batch(
-    phase: Phase,
-    group: dict[str, Real],
-    batch: Sequence[Block],
-    workers: Sequence[Workspaces],
-    threads: int,
-) -> None:
-    """Run one group of heads over a batch of consecutive blocks, one per worker."""
-    assigned = [
-        _assign(workspaces, group, block)
-        for workspaces, block in zip(workers, batch, strict=False)
-    ]
-
-    def in_parallel(step: Callable[[Any, Arrays], object] | None) -> None:
-        def one(item: tuple[Any, Arrays]) -> Iterator[None]:
-            if step is not None:
-                step(*item)
-            yield
-
-        parallel_for(assigned, one, threads)
-
-    in_parallel(phase.chunk_state)
-    for workspace, _ in assigned:
-        _pass_state(phase, workspace, group["state"])
-    in_parallel(phase.chunk_output)
-
-
-def _assign(
-    workspaces: Workspaces, group: dict[str, Real], block: Block
-) -> tuple[Any, Arrays]:
-    """Return the workspace of a block and views of its tokens."""
-    span, chunks, size = block
-    tokens = {n: x[:, span] for n, x in group.items() if n != "state"}
-    return workspaces[group["state"].shape[0], chunks, size], tokens
+    run_groups(phase.pool, groups, len(order), threads, run_group)
 
 
 def _pass_state(phase: Phase, workspace: Any, state: Real) -> None:

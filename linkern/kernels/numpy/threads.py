@@ -8,7 +8,7 @@ make results depend on their number.
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cores",
+    "for_each",
     "parallel_for",
     "single_threaded_blas",
     "thread_count",
@@ -107,6 +108,22 @@ def parallel_for(
         raise
     if errors:
         raise errors[0]
+
+
+def for_each(
+    items: Sequence[Item], function: Callable[[Item], object], threads: int
+) -> None:
+    """Call ``function(item)`` for all items in `threads` threads."""
+    if threads == 1:
+        for item in items:
+            function(item)
+        return
+
+    def work(item: Item) -> Iterator[None]:
+        function(item)
+        yield
+
+    parallel_for(items, work, threads)
 
 
 def _wait(helpers: "list[Future[None]]") -> None:

@@ -1,4 +1,4 @@
-"""Naming the cause of a failure: known deviations, run through the reference.
+"""Naming the cause of a failure: known deviations, predicted by the oracle.
 
 A target answers a fixed set of problems. A deviation is named only if it predicts every
 one of the answers within rounding, and if target and deviation both leave the operator
@@ -10,27 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.diagnosis.hypotheses import (
-    asking,
-    chunks,
-    distances,
-    gated,
-    gated_gradients,
-    gated_questions,
-    gated_states,
-    gradients,
-    handovers,
-    layouts,
-    maps,
-    masks,
-    places,
-    quotients,
-    repetitions,
-    roundings,
+from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    OPERATOR,
+    hypotheses_of,
 )
-from linkern.testing.diagnosis.hypotheses.asking import Asking
-from linkern.testing.diagnosis.hypotheses.evidence import Evidence, Family
-from linkern.testing.diagnosis.hypotheses.variant import Deviation
+from linkern.testing.diagnosis.hypotheses.probe import STAGES
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
@@ -38,64 +23,10 @@ from linkern.testing.target.protocol import Reply
 
 __all__ = ["Diagnosis", "diagnose"]
 
-# What is asked, and what the answers may agree with, the simplest first.
-STAGES: tuple[tuple[Asking, tuple[Family, ...]], ...] = (
-    (
-        asking.outputs,
-        (
-            places.constants,
-            repetitions.repetitions,
-            places.permutations,
-            maps.lost_features,
-            layouts.arrangements,
-            distances.windows,
-            distances.limits,
-            places.tails,
-            chunks.edges,
-            chunks.states,
-            quotients.scales,
-            quotients.divisors,
-            quotients.epsilons,
-            masks.masks,
-            maps.feature_maps,
-            maps.padding,
-            maps.value_maps,
-            distances.decay,
-            roundings.outputs,
-            roundings.divisions,
-            roundings.inputs,
-            roundings.states,
-            roundings.scores,
-            roundings.whole,
-        ),
-    ),
-    (asking.spans, (handovers.lost, handovers.exchanged, handovers.narrowed)),
-    (asking.gradients, (gradients.paths, gradients.changed, gradients.narrowed)),
-    (asking.gradients_of_spans, (gradients.handed_back, gradients.changed)),
-    (asking.far, (distances.limits,)),
-    (asking.with_nan, (maps.swallowed,)),
-    (asking.placed, (layouts.strides,)),
-)
-
-STAGES_OF_FAMILY: tuple[tuple[Asking, tuple[Family, ...]], ...] = (
-    (
-        gated_questions.outputs,
-        (gated.scales, gated.gates, gated.rates, gated.erases, gated.of_chunks),
-    ),
-    (gated_questions.omitted, (gated_states.without_gate,)),
-    (gated_questions.spans, (gated_states.handed_over,)),
-    (gated_questions.packed, (gated_states.left_in_packs,)),
-    (
-        gated_questions.gradients,
-        (gated_gradients.other_scale, gated_gradients.changed),
-    ),
-    (gated_questions.gradients_of_spans, (gated_gradients.handed_back,)),
-)
-
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a target computes instead of the operator.
+    """The deviation that a target computes instead of its operator.
 
     Parameters
     ----------
@@ -128,24 +59,22 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     Diagnosis or None
         None if no deviation of the catalogue predicts all of its outputs.
     """
-    stages = STAGES_OF_FAMILY if scope.operator.family else STAGES
     seen: list[Evidence] = []
-    for ask, families in stages:
+    for stage, ask in STAGES.items():
         try:
             seen.append(ask(target, scope))
         except (TargetRaised, TargetDied):
             break
-        if seen[-1].telling:
-            named = _agreeing(seen[-1], families)
-            return named or next(_observed(seen), None)
+        if seen[-1].informative:
+            return _agreeing(seen[-1], stage) or next(_observed(seen), None)
     return next(_observed(seen), None)
 
 
 # Predictions of defects overflow and divide by zero as a matter of course.
 @np.errstate(all="ignore")
-def _agreeing(evidence: Evidence, families: tuple[Family, ...]) -> Diagnosis | None:
-    for family in families:
-        for deviation in family(evidence):
+def _agreeing(evidence: Evidence, stage: str) -> Diagnosis | None:
+    for hypothesis in hypotheses_of(stage, evidence.scope):
+        for deviation in hypothesis.propose(evidence):
             ratio = evidence.agreement(deviation)
             if ratio is not None:
                 return _named(deviation.name, deviation.phrase, ratio)
@@ -158,7 +87,7 @@ def _named(name: str, phrase: str, ratio: float) -> Diagnosis:
 
 
 def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
-    """Yield what needs no prediction, since it was seen."""
+    """Yield defects that need no prediction, since they were observed."""
     replies = [reply for evidence in seen for reply in evidence.replies]
     if not replies:
         return
@@ -169,50 +98,35 @@ def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
     if any(not np.array_equal(x, outputs[0], equal_nan=True) for x in outputs):
         sentence = "returns other bits for the same inputs from call to call"
         yield Diagnosis("not_deterministic", sentence, np.inf)
-    telling = [probe for evidence in seen for probe in evidence.telling]
-    around = [probe for probe in telling if "memory" in probe.problem.knobs]
+    informative = [probe for evidence in seen for probe in evidence.informative]
+    around = [probe for probe in informative if "memory" in probe.problem.knobs]
     if around and all(np.isnan(probe.got[probe.violated]).all() for probe in around):
         sentence = "returns NaN where only the memory around its inputs holds any"
         yield Diagnosis("reads_around_inputs", sentence, np.inf)
-    if not telling:
-        yield from _besides(seen, replies)
+    if not informative:
+        yield from _side_effects(seen, replies)
 
 
-def _besides(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
-    """Yield what a target does besides returning what it should."""
+def _side_effects(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
+    """Yield what a target does besides returning the right output."""
     scope = seen[0].scope
-    ratios = [p.ratio(_OPERATOR, p.exact) for asked in seen for p in asked.probes]
+    ratios = (p.ratio(OPERATOR, p.exact) for asked in seen for p in asked.probes)
     ratio = max(ratios, default=0.0)
-    due, dtype = scope.output_dtype, replies[0].dtype
-    if dtype != due:
-        yield _named(
-            "returns_other_dtype", f"outputs of {dtype} instead of {due}", ratio
-        )
+    expected, dtype = scope.output_dtype, replies[0].dtype
+    if dtype != expected:
+        phrase = f"outputs of {dtype} instead of {expected}"
+        yield _named("returns_other_dtype", phrase, ratio)
     changed = {x for r in replies for x in r.changed} - {*scope.contract.mutates}
     traces = {x for r in replies for x in r.traces}
-    for name, found in (
-        ("overwrites_input", [f"overwrites {x}" for x in sorted(changed)]),
-        ("leaves_traces", [f"changes {x}" for x in sorted(traces)]),
-        (
-            "shares_memory",
-            ["returns the memory of an input"] * any(r.aliased for r in replies),
-        ),
-        (
-            "overwrites_output",
-            ["overwrites the output of the call before"]
-            * any(r.overwritten for r in replies),
-        ),
-        (
-            "raises_on_one_token",
-            [
-                f"raises on one token: {x.fails_on_one_token}"
-                for x in seen
-                if x.fails_on_one_token
-            ],
-        ),
-    ):
-        for what in found:
-            yield _named(name, f"the operator, but {what}", ratio)
-
-
-_OPERATOR = Deviation("operator", "the operator", lambda problem: problem.solve())
+    failures = [x.fails_on_one_token for x in seen if x.fails_on_one_token]
+    effects = [
+        *(("overwrites_input", f"overwrites {x}") for x in sorted(changed)),
+        *(("leaves_traces", f"changes {x}") for x in sorted(traces)),
+        *[("shares_memory", "returns the memory of an input")]
+        * any(r.aliased for r in replies),
+        *[("overwrites_output", "overwrites the output of the call before")]
+        * any(r.overwritten for r in replies),
+        *(("raises_on_one_token", f"raises on one token: {x}") for x in failures),
+    ]
+    for name, effect in effects:
+        yield _named(name, f"the operator, but {effect}", ratio)

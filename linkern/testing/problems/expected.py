@@ -1,4 +1,4 @@
-"""What the oracle of the family says of the inputs of a call, as the target takes them.
+"""What the oracle says of the inputs of a call, as the target takes them.
 
 A target may take logarithms to another base, decays in place of their logarithms, or
 queries and keys that it normalises itself. The oracle gets what they mean, in float64,
@@ -12,14 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle import FAMILY, Bounded, Precisions, unit_roundoff
+from linkern.oracle import (
+    FAMILY,
+    FEATURE_MAPS,
+    Bounded,
+    FamilyEvaluation,
+    FamilyOperator,
+    Options,
+    Played,
+    Precisions,
+    unit_roundoff,
+)
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
 __all__ = ["Consultation", "gradients", "output", "states"]
 
 Real = NDArray[np.float64]
-Answers = tuple[Bounded, tuple[Bounded, ...]]
 _NORMALISED = ("query", "key")
 
 
@@ -52,6 +61,28 @@ class Consultation:
     def sizes(self) -> dict[str, int]:
         """The size of each axis by its letter."""
         return self.operator.sizes(self.given)
+
+    @property
+    def oracle(self) -> FamilyOperator:
+        """The oracle of the operator."""
+        return FAMILY[self.operator.family or self.operator.name]
+
+    def options(self, *, shared_features: bool = False) -> Options:
+        """Return what is declared besides the arithmetic."""
+        contract = self.contract
+        key_map = contract.key_feature_map or contract.feature_map
+        # Exact ones are chosen so that any evaluation of the map finds them.
+        certain = shared_features or self.exact
+        return Options(
+            FEATURE_MAPS[contract.feature_map],
+            FEATURE_MAPS[key_map],
+            contract.normalize,
+            contract.eps,
+            contract.eps_mode,
+            feature_error="none" if certain else contract.feature_error,
+            exact=self.exact,
+            output_dtype=contract.output_dtype or self.dtype,
+        )
 
     @property
     def scale(self) -> float:
@@ -91,7 +122,7 @@ class Consultation:
         oracle's bound grows at least in proportion to the roundings that it counts of
         such products, which are K + 1 or more: to admit 2 (K + 4) others enlarges it by
         the ratio at most. Where rows erase, keys that are off leave a residual of
-        2 (K + 4) u N~ |U|, of which `linkern.oracle.family.enclosures` admits 3 e,
+        2 (K + 4) u N~ |U|, of which `linkern.oracle.enclosures` admits 3 e,
         e >= (K + 13) u: so the residual grows by a factor below 5/3, whose square, by
         which the terms of second order grow, is below the ratio as well.
         """
@@ -103,52 +134,71 @@ class Consultation:
 
     # Several laws ask for the same answer.
     @cached_property
-    def _known(self) -> dict[float | None, Answers]:
+    def _known(self) -> dict[tuple[float | None, bool, bool], Played]:
         return {}
 
-    def answers(self, confidence: float | None) -> Answers:
-        """Return output and states."""
-        if confidence not in self._known:
-            self._known[confidence] = (
-                self._as_if_open(confidence)
-                if self.exact and "log_decay" in self.meant
-                else self._asked(self.meant, confidence)
-            )
-        return self._known[confidence]
-
-    def _as_if_open(self, confidence: float | None) -> Answers:
-        """Return the answers where all decays are 1 or 0, and so are exact.
-
-        What else may round, the open gates tell.
-        """
-        with np.errstate(all="ignore"):
-            exact = FAMILY[str(self.operator.family)].evaluate(self.meant, self.scale)
-        rounded = self._asked({**self.meant, "log_decay": None}, confidence)
-        pairs = zip(exact.state, rounded[1], strict=True)
-        return (
-            Bounded(exact.output, rounded[0].bound),
-            tuple(Bounded(x, other.bound) for x, other in pairs),
-        )
-
-    def _asked(
-        self, inputs: dict[str, Real | None], confidence: float | None
-    ) -> Answers:
-        with np.errstate(all="ignore"):
-            return FAMILY[str(self.operator.family)].bounded(
-                inputs,
+    def played(
+        self,
+        confidence: float | None,
+        *,
+        shared_features: bool = False,
+        as_if_open: bool = False,
+    ) -> Played:
+        """Return the call on the oracle's tape, with its gates or as if all were 1."""
+        asked = confidence, shared_features, as_if_open
+        if asked not in self._known:
+            self._known[asked] = self.oracle.played(
+                {**self.meant, "log_decay": None} if as_if_open else self.meant,
                 self.scale,
                 self.precisions,
                 chunk_size=self.contract.chunk_size,
                 confidence=confidence,
+                options=self.options(shared_features=shared_features),
             )
+        return self._known[asked]
+
+    @cached_property
+    def _exact_gates(self) -> FamilyEvaluation | None:
+        """The results where all decays are 1 or 0, and so are exact.
+
+        What else may round, the open gates tell.
+        """
+        if not self.exact or "log_decay" not in self.meant:
+            return None
+        return self.oracle.evaluate(self.meant, self.scale)
+
+    def output(
+        self, confidence: float | None, *, shared_features: bool = False
+    ) -> Bounded:
+        """Return the output with its bound."""
+        exact = self._exact_gates
+        if exact is None:
+            played = self.played(confidence, shared_features=shared_features)
+            return played.bounded_output()
+        rounded = self.played(confidence, as_if_open=True).bounded_output()
+        return Bounded(exact.output, rounded.bound)
+
+    def states(self) -> tuple[Bounded, ...]:
+        """Return the states with their bounds."""
+        exact = self._exact_gates
+        if exact is None:
+            return self.played(None).bounded_states()
+        rounded = self.played(None, as_if_open=True).bounded_states()
+        pairs = zip(exact.state, rounded, strict=True)
+        return tuple(Bounded(x, other.bound) for x, other in pairs)
 
 
-def output(asked: Consultation, confidence: float | None = None) -> Bounded:
+def output(
+    asked: Consultation,
+    confidence: float | None = None,
+    *,
+    shared_features: bool = False,
+) -> Bounded:
     """Return the exact output with its bound, and a sharp one for exact sums."""
     if asked.contract.l2norm is not None:
         confidence = None  # one error for a whole row does not cancel
-    found = asked.widened(asked.answers(confidence)[0])
-    if not asked.exact:
+    found = asked.widened(asked.output(confidence, shared_features=shared_features))
+    if not asked.exact or found.sharp is not None:
         return found
     power = bool(np.frexp(abs(asked.scale))[0] == 0.5)
     return Bounded(
@@ -158,7 +208,7 @@ def output(asked: Consultation, confidence: float | None = None) -> Bounded:
 
 def states(asked: Consultation) -> tuple[Bounded, ...]:
     """Return the exact state, memory first."""
-    return tuple(asked.widened(one) for one in asked.answers(None)[1])
+    return tuple(asked.widened(one) for one in asked.states())
 
 
 def gradients(
@@ -167,15 +217,8 @@ def gradients(
     """Return the gradients of what the target was given."""
     if asked.contract.l2norm is not None:
         confidence = None
+    found = asked.played(confidence).bounded_gradients(cotangent)
     with np.errstate(all="ignore"):
-        found = FAMILY[str(asked.operator.family)].bounded_gradients(
-            asked.meant,
-            cotangent,
-            asked.scale,
-            asked.precisions,
-            chunk_size=asked.contract.chunk_size,
-            confidence=confidence,
-        )
         return {name: _pulled_back(asked, name, found[name]) for name in asked.given}
 
 

@@ -8,19 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle import (
-    Bounded,
-    Differentiand,
-    Evaluation,
-    FeatureMap,
-    Integers,
-    bounded_gradients,
-    bounded_output,
-    bounded_state,
-    evaluate,
-    evaluate_integers,
-    exact_integer_output,
-)
+from linkern.oracle import Bounded
 from linkern.testing.problems import expected
 from linkern.testing.problems.context import Scope, Shape
 
@@ -166,98 +154,25 @@ class Problem:
         confidence : float, optional
             The lambda of the probabilistic tier, for independent draws only.
         """
-        asked = ("output", shared_features, confidence)
         return self.recalled(
-            asked, lambda: self._solved(shared_features, confidence=confidence)
-        )
-
-    def _solved(self, shared_features: bool, *, confidence: float | None) -> Bounded:
-        if self.scope.operator.family:
-            return expected.output(self._consultation, confidence)
-        contract = self.scope.contract
-        quotient = contract.quotient(self.query.shape[-1])
-        precisions = contract.precisions(self.scope.dtype)
-        if self.integers is not None:
-            return exact_integer_output(self._integer_sums, quotient, precisions)
-        return bounded_output(
-            self._evaluated(shared_features=True)
-            if shared_features
-            else self._evaluation,
-            quotient,
-            precisions,
-            chunk_size=contract.chunk_size,
-            confidence=confidence,
+            ("output", shared_features, confidence),
+            lambda: expected.output(
+                self._consultation, confidence, shared_features=shared_features
+            ),
         )
 
     def solve_state(self) -> tuple[Bounded, ...]:
         """Return the exact state after the last key: memory, normalizer if any."""
-        if self.scope.operator.family:
-            return expected.states(self._consultation)
-        contract = self.scope.contract
-        return bounded_state(
-            self._evaluation,
-            contract.precisions(self.scope.dtype),
-            chunk_size=contract.chunk_size,
-        )
+        return expected.states(self._consultation)
 
     def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
-        return self.recalled(
-            ("gradients", confidence), lambda: self._solved_gradients(confidence)
-        )
-
-    def _solved_gradients(self, confidence: float | None) -> dict[str, Bounded]:
         assert self.cotangent is not None
-        if self.scope.operator.family:
-            cotangent = self.cotangent.astype(np.float64)
-            return expected.gradients(self._consultation, cotangent, confidence)
-        contract = self.scope.contract
-        precisions = contract.precisions(self.scope.dtype)
-        query, key = self._features()
-        of = Differentiand(
-            query.output,
-            key.output,
-            self.value.astype(np.float64),
-            self.cotangent.astype(np.float64),
-            query.bound,
-            key.bound,
-            self.scope.operator.causal,
+        cotangent = self.cotangent.astype(np.float64)
+        return self.recalled(
+            ("gradients", confidence),
+            lambda: expected.gradients(self._consultation, cotangent, confidence),
         )
-        found = bounded_gradients(
-            of,
-            contract.quotient(self.query.shape[-1]),
-            precisions,
-            output_dtype=self.scope.output_dtype,
-            confidence=confidence,
-        )
-        maps = (self.scope.query_map, self.scope.key_map)
-        through = (
-            _pulled_back(feature_map, x.astype(np.float64), gradient, precisions.unit)
-            for feature_map, x, gradient in zip(
-                maps, (self.query, self.key), found[:2], strict=True
-            )
-        )
-        return dict(zip(self.inputs, (*through, found[2]), strict=True))
-
-    def _features(self) -> tuple[Bounded, Bounded]:
-        """Return the features of queries and keys with their admitted errors."""
-        contract = self.scope.contract
-        u = contract.precisions(self.scope.dtype).unit
-        found = []
-        for feature_map, x in (
-            (self.scope.query_map, self.query.astype(np.float64)),
-            (self.scope.key_map, self.key.astype(np.float64)),
-        ):
-            with np.errstate(all="ignore"):
-                error = feature_map.error(x, u)
-                if contract.feature_error == "relative":
-                    error = np.minimum(error, 8 * u * abs(feature_map.value(x)))
-                found.append(Bounded(feature_map.value(x), error))
-        query, key = found
-        if self.integers is not None:
-            # Chosen so that any evaluation of the map finds them exactly.
-            query, key = (Bounded(x.output, np.zeros_like(x.bound)) for x in found)
-        return query, key
 
     # Several laws ask for the same sums in several ways: walk over the tokens once.
     @cached_property
@@ -272,53 +187,14 @@ class Problem:
         return found
 
     @property
-    def _evaluation(self) -> Evaluation:
-        return self.recalled("evaluation", self._evaluated)
-
-    @property
     def _consultation(self) -> expected.Consultation:
         of = self.scope
 
         def asked() -> expected.Consultation:
             inputs = dict(self.inputs)
+            exact = self.exact or self.integers is not None
             return expected.Consultation(
-                of.operator, of.contract, of.dtype, inputs, exact=self.exact
+                of.operator, of.contract, of.dtype, inputs, exact=exact
             )
 
         return self.recalled("consultation", asked)
-
-    @property
-    def _integer_sums(self) -> Integers:
-        assert self.integers is not None
-        a, b, v = self.integers
-        causal = self.scope.operator.causal
-        return self.recalled(
-            "integers", lambda: evaluate_integers(a, b, v, causal=causal)
-        )
-
-    def _evaluated(self, *, shared_features: bool = False) -> Evaluation:
-        query, key = self._features()
-        errors: dict[str, Any] = {}
-        if not shared_features:
-            errors = {"query_error": query.bound, "key_error": key.bound}
-        with np.errstate(all="ignore"):
-            return evaluate(
-                query.output,
-                key.output,
-                self.value.astype(np.float64),
-                causal=self.scope.operator.causal,
-                **errors,
-            )
-
-
-def _pulled_back(
-    feature_map: FeatureMap, x: NDArray[Any], gradient: Bounded, u: float
-) -> Bounded:
-    """Return the gradient of an input from that of its features, with its bound."""
-    with np.errstate(all="ignore"):
-        exact = feature_map.pullback(x, gradient.output)
-        carried = feature_map.pullback_gauge(x, gradient.bound)
-        size = feature_map.pullback_gauge(x, abs(gradient.output) + gradient.bound)
-        # Two roundings more: the product with the derivative, and the result.
-        bound = carried + (feature_map.pullback_error(x, u) + 2 * u) * size
-    return Bounded(exact, np.where(np.isnan(bound), np.inf, bound))

@@ -168,11 +168,11 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
 
 
 def _fingerprinted(target: Target, scope: Scope) -> Fingerprint | None:
-    if scope.operator.family:
-        return None  # its probes are features and epsilons of linear attention
     try:
         return fingerprint(target, scope)
-    except (TargetDied, TargetRaised, UsageError):
+    except UsageError as error:
+        return Fingerprint.of_nothing(scope.dtype, str(error))
+    except (TargetDied, TargetRaised):
         return None  # the checks say what it does instead
 
 

@@ -213,7 +213,7 @@ class Report:
             "verdict": self.verdict,
             "checks": checks,
             "diagnosis": self.diagnosis and _fields(self.diagnosis),
-            "fingerprint": self.fingerprint and _fields(self.fingerprint),
+            "fingerprint": self.fingerprint and self.fingerprint.to_json(),
         }
         finite: dict[str, Any] = _finite(values)
         return finite

@@ -1,4 +1,4 @@
-"""Small calls that tests of all kernels share, and how their results are judged."""
+"""Small calls that tests of all kernels share, and the comparison of their results."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ __all__ = [
     "WAYS",
     "Kind",
     "call",
+    "cast_inputs",
     "close",
-    "due",
-    "given_as",
+    "expected",
     "strided",
 ]
 
@@ -38,14 +38,14 @@ DTYPES: dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-# Of the largest number in a result: sums of these problems have some hundred terms.
+# Bound relative to the largest entry of a result: sums have some hundred terms.
 NEAR = {"float64": 2.0**-40, "float32": 2.0**-15}
-# Half a unit in the last place, relative to a number.
+# Half a unit in the last place, relative to the entry.
 ROUNDED = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 class Kind(NamedTuple):
-    """Which kernel is asked for; each kind is compiled once."""
+    """Kind of call; each is a kernel of its own, compiled once."""
 
     dtype: str
     map: str
@@ -53,50 +53,50 @@ class Kind(NamedTuple):
     decays: bool
 
     def problem(self, seed: int = 0, **sizes: Any) -> Problem:
-        """Return a call of this kind, with numbers that its dtype has."""
+        """Return a call of this kind, with inputs that are exact in its dtype."""
         scale = None if self.normalize else 0.25
         choices = {"normalize": self.normalize, "decays": self.decays, "scale": scale}
-        made = problem(np.random.default_rng(seed), map=self.map, **choices, **sizes)
-        made.inputs = tuple(
+        case = problem(np.random.default_rng(seed), map=self.map, **choices, **sizes)
+        case.inputs = tuple(
             None if x is None else x.astype(DTYPES[dtype]).astype(np.float64)
-            for x, dtype in zip(made.inputs, self.dtypes, strict=True)
+            for x, dtype in zip(case.inputs, self.dtypes, strict=True)
         )
-        return made
+        return case
 
     @property
     def dtypes(self) -> list[str]:
-        """Of queries, keys, values; of log-decays and the state."""
+        """Dtypes of queries, keys and values, and of log-decays and the state."""
         wide = "float64" if self.dtype == "float64" else "float32"
         return 3 * [self.dtype] + 3 * [wide]
 
 
-def given_as(kind: Kind, made: Problem) -> list[Any]:
-    """Return the inputs of a call in the dtypes that a kernel is to get."""
+def cast_inputs(kind: Kind, case: Problem) -> list[Any]:
+    """Return the inputs of a call in the dtypes of its kind."""
     return [
         None if x is None else x.astype(DTYPES[dtype])
-        for x, dtype in zip(made.inputs, kind.dtypes, strict=True)
+        for x, dtype in zip(case.inputs, kind.dtypes, strict=True)
     ]
 
 
-def call(attend: Callable[..., Any], device: Any, kind: Kind, made: Problem) -> Any:
-    """Return the output and the state that kernels find."""
+def call(attend: Callable[..., Any], device: Any, kind: Kind, case: Problem) -> Any:
+    """Return the output and the state that kernels compute."""
     feature_map = getattr(feature_maps, kind.map)
-    arrays = given_as(kind, made)
-    return attend(device, *arrays, feature_map=feature_map, scale=made.scale)
+    arrays = cast_inputs(kind, case)
+    return attend(device, *arrays, feature_map=feature_map, scale=case.scale)
 
 
-def due(made: Problem) -> Any:
-    """Return what they are to find, in float64."""
-    feature_map = getattr(feature_maps, made.map)
+def expected(case: Problem) -> Any:
+    """Return the output and the state in float64."""
+    feature_map = getattr(feature_maps, case.map)
     with np.errstate(invalid="ignore"):
         return numpy_backend.attend(
-            *made.inputs, feature_map=feature_map, scale=made.scale
+            *case.inputs, feature_map=feature_map, scale=case.scale
         )
 
 
-def close(found: Any, exact: Any) -> None:
-    """Judge results by their dtypes."""
-    for x, y in zip(found, exact, strict=True):
+def close(results: Any, exact: Any) -> None:
+    """Assert that results are within the bound of their dtypes."""
+    for x, y in zip(results, exact, strict=True):
         assert (x is None) == (y is None)
         if y is None:
             continue
@@ -111,7 +111,7 @@ def close(found: Any, exact: Any) -> None:
 
 
 def strided(x: Any, how: str) -> Any:
-    """Return the same numbers with other strides."""
+    """Return the same entries with other strides."""
     if x is None or how == "plain":
         return x
     if how == "tokens first":

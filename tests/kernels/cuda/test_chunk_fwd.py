@@ -1,4 +1,4 @@
-"""The kernels on tensor cores, run by the emulator: the same numbers as on NumPy."""
+"""The forward on tensor cores in the emulator: the results of NumPy."""
 
 import itertools
 from collections.abc import Callable
@@ -23,14 +23,14 @@ MAPS = {
     "RELU": linkern.feature_maps.relu,
     "EXP": linkern.feature_maps.exp,
 }
-# Of the output and of the memory, in the Euclidean norm: about 1.5 times what was seen;
-# keys, queries, scores and the memory are rounded to 8, 11 or 24 bits.
+# Of the output and of the memory, in the Euclidean norm: about 1.5 times the observed
+# error; keys, queries, scores and the memory are rounded to 8, 11 or 24 bits.
 BOUNDS = {"bfloat16": 3.5e-3, "float16": 5e-4, "float32": 1.5e-7}
 H200 = 227 << 10
 
 
 class Problem(NamedTuple):
-    """A call, and for which device its launches are planned."""
+    """A call, and the properties of the device for which it is planned."""
 
     call: Call
     device: dict[str, int]
@@ -52,7 +52,7 @@ def call(
 ) -> Call:
     rng = np.random.default_rng(seed)
     query, key, value = (
-        # Tokens before heads, as projections leave them.
+        # Tokens before heads, as in the output of a projection.
         rng.standard_normal((1, length, heads, d)).astype(dtype).swapaxes(1, 2)
         for d in (features, features, values)
     )
@@ -74,7 +74,7 @@ def call(
 
 
 def problems() -> dict[str, Problem]:
-    """Return calls that use each way through the kernels at least once."""
+    """Return calls that together use every path through the kernels."""
     half, single = np.float16, np.float32
     return {
         "tail": Problem(call(BFLOAT16, 77, 64, 64, state=True), {}),
@@ -95,7 +95,7 @@ def problems() -> dict[str, Problem]:
             {"shared": H200},
         ),
         "segments": Problem(
-            # The second head forgets little of a segment and of the state before.
+            # The second head decays little over a segment.
             call(half, 700, 16, 16, decay=True, keep=0.995, state=True),
             {"multiprocessors": 5},
         ),
@@ -107,78 +107,80 @@ def problems() -> dict[str, Problem]:
 
 def run(problem: Problem, device: Emulator | None = None) -> tuple[Any, Any, Any]:
     """Launch a problem; return the output, the memory and the normalizer."""
-    of, device = problem.call, device or Emulator()
-    _, heads, length, features = of.query.shape
-    values = of.value.shape[-1]
-    output = device.empty((1, heads, length, values), of.query.dtype)
+    inputs, device = problem.call, device or Emulator()
+    _, heads, length, features = inputs.query.shape
+    values = inputs.value.shape[-1]
+    output = device.empty((1, heads, length, values), inputs.query.dtype)
     memory = device.empty((1, heads, features, values), np.float32)
     normalizer = None
-    if of.normalize:
+    if inputs.normalize:
         normalizer = device.empty((1, heads, features), np.float32)
     for launch in chunk_fwd.plan(
-        device, of, output, memory, normalizer, **problem.device
+        device, inputs, output, memory, normalizer, **problem.device
     ):
         device.launch(launch)
-        # No two rows of a block of a matrix lie in the same banks, and no two numbers
-        # of 16 bits that lanes of a warp ask for at the same time.
+        # ldmatrix has no bank conflicts, nor have loads and stores in 16-bit kernels.
         counts = device.counts
         assert counts["matrix_passes"] == 4 * counts["matrix_loads"]
-        if of.query.dtype.itemsize == 2:
+        if inputs.query.dtype.itemsize == 2:
             assert counts["bank_passes"] == counts["least_bank_passes"]
     return output, memory, normalizer
 
 
-def expected(of: Call) -> tuple[Any, Any, Any]:
-    """Return the same in float64: the weights are a value of ones."""
-    query, key, value = (x.astype(float) for x in (of.query, of.key, of.value))
-    query, key = MAPS[of.feature_map](query), MAPS[of.feature_map](key)
+def expected(inputs: Call) -> tuple[Any, Any, Any]:
+    """Return the results in float64; the weights are one more column of ones."""
+    query, key, value = (
+        x.astype(float) for x in (inputs.query, inputs.key, inputs.value)
+    )
+    query, key = MAPS[inputs.feature_map](query), MAPS[inputs.feature_map](key)
     state = None
-    if of.memory is not None:
-        total = np.zeros(of.memory.shape[:-1])
-        if of.normalizer is not None:
-            total = of.normalizer
+    if inputs.memory is not None:
+        total = np.zeros(inputs.memory.shape[:-1])
+        if inputs.normalizer is not None:
+            total = inputs.normalizer
         state = linkern.State(
-            np.concatenate([of.memory.astype(float), total[..., None]], axis=-1), None
+            np.concatenate([inputs.memory.astype(float), total[..., None]], axis=-1),
+            None,
         )
-    due = linkern.simple_gla(
+    exact = linkern.simple_gla(
         *(query, key, np.concatenate([value, np.ones_like(value[..., :1])], axis=-1)),
-        None if of.log_decay is None else of.log_decay[..., 0].astype(float),
+        None if inputs.log_decay is None else inputs.log_decay[..., 0].astype(float),
         scale=1.0,
         initial_state=state,
     )
-    output, memory = due.output, due.state.memory
+    output, memory = exact.output, exact.state.memory
     rows = output[..., :-1]
     return (
-        rows / output[..., -1:] if of.normalize else of.scale * rows,
+        rows / output[..., -1:] if inputs.normalize else inputs.scale * rows,
         memory[..., :-1],
         memory[..., -1],
     )
 
 
-def distance(found: Any, due: Any) -> float:
-    size = np.linalg.norm(due)
-    return float(np.linalg.norm(found.astype(float) - due) / size) if size else 0.0
+def distance(results: Any, exact: Any) -> float:
+    size = np.linalg.norm(exact)
+    return float(np.linalg.norm(results.astype(float) - exact) / size) if size else 0.0
 
 
-def check(of: Call, found: tuple[Any, Any, Any], factor: float = 1.0) -> None:
-    bound = factor * BOUNDS[of.query.dtype.name]
-    for name, x, due in zip(
-        ("output", "memory", "normalizer"), found, expected(of), strict=True
+def check(inputs: Call, results: tuple[Any, Any, Any], factor: float = 1.0) -> None:
+    bound = factor * BOUNDS[inputs.query.dtype.name]
+    for name, x, exact in zip(
+        ("output", "memory", "normalizer"), results, expected(inputs), strict=True
     ):
         if x is not None:
-            assert distance(x, due) <= bound, name
+            assert distance(x, exact) <= bound, name
 
 
-def enlarged(of: Call) -> Call:
-    """Return a call whose memory and scores are beyond 65504; its outputs are not."""
-    assert of.memory is not None
-    assert of.normalizer is not None
+def enlarged(inputs: Call) -> Call:
+    """Return a call whose state and scores exceed 65504, but not its outputs."""
+    assert inputs.memory is not None
+    assert inputs.normalizer is not None
     factor = np.float16(300)
-    return of._replace(
-        query=of.query * factor,
-        key=of.key * factor,
-        memory=np.full_like(of.memory, 3e5),
-        normalizer=np.full_like(of.normalizer, 3e5),
+    return inputs._replace(
+        query=inputs.query * factor,
+        key=inputs.key * factor,
+        memory=np.full_like(inputs.memory, 3e5),
+        normalizer=np.full_like(inputs.normalizer, 3e5),
     )
 
 
@@ -186,9 +188,9 @@ def law_the_values(device: Emulator, problem: Problem) -> None:
     check(problem.call, run(problem, device))
 
 
-def problem_of(cut: tuple[int, int, int], problem: Problem) -> Callable[..., None]:
-    """A call of rows of 16 features or fewer, cut in another way than is fast."""
-    shapes = {problem.call.query.dtype.itemsize: {16: [cut]}}
+def problem_of(shape: tuple[int, int, int], problem: Problem) -> Callable[..., None]:
+    """Return a check of a call with up to 16 features and another tile shape."""
+    shapes = {problem.call.query.dtype.itemsize: {16: [shape]}}
 
     def law(device: Emulator) -> None:
         with mock.patch.multiple(chunk_fwd, _SHAPES=shapes, _MIN_CHUNKS=1):
@@ -197,7 +199,7 @@ def problem_of(cut: tuple[int, int, int], problem: Problem) -> Callable[..., Non
     return law
 
 
-# In blocks of 32 columns, of which two warps keep 16 each; 64 tokens are a chunk.
+# Tiles of 32 columns, of which two warps hold 16 each, and chunks of 64 tokens.
 NARROW, STATE = (32, 64, 4), {"decay": True, "state": True, "heads": 1}
 PROBLEMS = {
     "two chunks": problem_of(NARROW, Problem(call(np.float16, 70, 8, 40, **STATE), {})),
@@ -216,11 +218,11 @@ PROBLEMS = {
     "large": problem_of(
         NARROW, Problem(enlarged(call(np.float16, 70, 8, 40, **STATE)), {})
     ),
-    # Half a warp has log-decays to find.
+    # Half a warp has log-decays.
     "one tile": problem_of(
         (32, 16, 4), Problem(call(np.float16, 18, 8, 40, **STATE), {})
     ),
-    # A block has more threads than its landing places have units.
+    # A block has more threads than its staging buffers have units.
     "many warps": problem_of(
         (16, 64, 8), Problem(call(np.float16, 70, 8, 24, **STATE), {})
     ),
@@ -237,16 +239,16 @@ def test_values(name):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_values_where_heads_are_cut_otherwise(name):
+def test_values_with_other_tile_shapes(name):
     PROBLEMS[name](Emulator())
 
 
 @pytest.mark.parametrize("name", ["tail", "float32"])
-def test_products_cut_off(name):
-    # Sums within a chunk lose some last bits; what is kept of the memory is rounded.
+def test_truncated_products(name):
+    # Sums within a chunk lose some last bits; the state itself is rounded.
     problem = problems()[name]
-    found = run(problem, Emulator(Way(truncates=True)))
-    check(problem.call, found, factor=2.0)
+    results = run(problem, Emulator(Way(truncates=True)))
+    check(problem.call, results, factor=2.0)
 
 
 @pytest.mark.parametrize("name", ["decay", "float32"])
@@ -255,8 +257,8 @@ def test_any_order(name):
     first = run(problem)
     for schedule, landing in itertools.product(SCHEDULES, LANDINGS):
         way = Way(schedule, landing, seed=3, resident=2)
-        found = run(problem, Emulator(way))
-        for x, y in zip(found, first, strict=True):
+        results = run(problem, Emulator(way))
+        for x, y in zip(results, first, strict=True):
             np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
 
 
@@ -270,33 +272,33 @@ def test_any_order(name):
 )
 @example(length=0, features=40, values=40, state=True, seed=0)
 def test_shapes(length, features, values, state, seed):
-    of = call(BFLOAT16, length, features, values, state=state, seed=seed)
-    check(of, run(Problem(of, {})))
+    inputs = call(BFLOAT16, length, features, values, state=state, seed=seed)
+    check(inputs, run(Problem(inputs, {})))
 
 
 def test_agrees_with_linear_attention():
-    of = problems()["float32, padded"].call
-    due = linkern.linear_attention(of.query, of.key, of.value)
-    output, memory, normalizer = run(Problem(of, {}))
-    assert distance(output, due.output) < 3e-7
-    assert distance(memory, due.state.memory) < 3e-7
-    assert distance(normalizer, due.state.normalizer) < 3e-7
+    inputs = problems()["float32, padded"].call
+    exact = linkern.linear_attention(inputs.query, inputs.key, inputs.value)
+    output, memory, normalizer = run(Problem(inputs, {}))
+    assert distance(output, exact.output) < 3e-7
+    assert distance(memory, exact.state.memory) < 3e-7
+    assert distance(normalizer, exact.state.normalizer) < 3e-7
 
 
 def test_float16_stays_in_range():
-    of = enlarged(call(np.float16, 100, 64, 64, decay=True, state=True))
-    check(of, run(Problem(of, {})))
+    inputs = enlarged(call(np.float16, 100, 64, 64, decay=True, state=True))
+    check(inputs, run(Problem(inputs, {})))
 
 
 def test_broadcast_heads():
-    of = call(BFLOAT16, 70, 64, 64)
-    of = of._replace(key=np.broadcast_to(of.key[:, :1], of.key.shape))
-    check(of, run(Problem(of, {})))
+    inputs = call(BFLOAT16, 70, 64, 64)
+    inputs = inputs._replace(key=np.broadcast_to(inputs.key[:, :1], inputs.key.shape))
+    check(inputs, run(Problem(inputs, {})))
 
 
 def test_fits():
-    of, device = call(BFLOAT16, 5, 64, 64), Emulator()
-    assert chunk_fwd.fits(device, of)
+    inputs, device = call(BFLOAT16, 5, 64, 64), Emulator()
+    assert chunk_fwd.fits(device, inputs)
     assert chunk_fwd.fits(device, call(np.float32, 5, 4, 4))
     assert not chunk_fwd.fits(device, call(BFLOAT16, 5, 4, 8))
     assert not chunk_fwd.fits(device, call(BFLOAT16, 5, 8, 4))
@@ -305,20 +307,20 @@ def test_fits():
     assert not chunk_fwd.fits(device, call(np.float16, 5, 8, 8, feature_map="EXP"))
     assert not chunk_fwd.fits(device, call(np.float32, 5, 256, 8))
     assert chunk_fwd.fits(device, call(np.float32, 5, 256, 8), shared=H200)
-    # Rows that begin 2 bytes too late, and rows that are 72 numbers and a half apart.
+    # Rows that begin 2 bytes too late, and rows with a stride of 146 bytes.
     wide = np.zeros((1, 2, 5, 73), BFLOAT16)
-    assert not chunk_fwd.fits(device, of._replace(query=wide[..., 1:65]))
-    assert not chunk_fwd.fits(device, of._replace(query=wide[..., :64]))
+    assert not chunk_fwd.fits(device, inputs._replace(query=wide[..., 1:65]))
+    assert not chunk_fwd.fits(device, inputs._replace(query=wide[..., :64]))
 
 
-def test_few_heads_are_walked_in_segments():
+def test_few_heads_are_split_into_segments():
     def blocks(heads, length, multiprocessors):
-        of, device = call(BFLOAT16, length, 64, 64, heads=heads), Emulator()
+        inputs, device = call(BFLOAT16, length, 64, 64, heads=heads), Emulator()
         output, memory = (
             device.empty((1, heads, n, 64), np.float32) for n in (length, 64)
         )
         launches = chunk_fwd.plan(
-            *(device, of, output, memory, memory[..., 0]),
+            *(device, inputs, output, memory, memory[..., 0]),
             multiprocessors=multiprocessors,
         )
         return [launch.blocks for launch in launches]

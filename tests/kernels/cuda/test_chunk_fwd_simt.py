@@ -1,4 +1,4 @@
-"""The plain kernels in the emulator: the same numbers as on NumPy, in any order."""
+"""The forward without tensor cores in the emulator: the results of NumPy."""
 
 from unittest import mock
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern import feature_maps
-from linkern.kernels.cuda.forward import attend as by_any_kernel
+from linkern.kernels.cuda.forward import attend as attend_with_any_kernel
 from linkern.kernels.cuda.plan import chunk_fwd
 from tests.kernels.cuda.emulator.device import Emulator
 from tests.kernels.cuda.problems import (
@@ -16,13 +16,13 @@ from tests.kernels.cuda.problems import (
     WAYS,
     Kind,
     call,
+    cast_inputs,
     close,
-    due,
-    given_as,
+    expected,
     strided,
 )
 
-# All that a template distinguishes, in as few kernels as have it all.
+# Few kernels that together have all template arguments.
 KINDS = (
     Kind("float32", "elu_plus_one", True, False),
     Kind("float64", "identity", False, True),
@@ -34,20 +34,20 @@ DIMS = ((1, 1), (3, 5), (32, 32), (33, 40), (70, 3), (0, 2), (2, 0))
 
 
 def attend(*arrays, **options):
-    """Take plain kernels also for what would go to tensor cores."""
+    """Compute without tensor cores even if they could be used."""
     with mock.patch.object(chunk_fwd, "fits", return_value=False):
-        return by_any_kernel(*arrays, **options)
+        return attend_with_any_kernel(*arrays, **options)
 
 
-def law_the_numbers_of_numpy(device, kind, seed, length, dims, batch):
-    made = kind.problem(seed, length=length, dims=dims, batch=batch)
-    close(call(attend, device, kind, made), due(made))
+def law_results_of_numpy(device, kind, seed, length, dims, batch):
+    case = kind.problem(seed, length=length, dims=dims, batch=batch)
+    close(call(attend, device, kind, case), expected(case))
 
 
 def problem_of(kind, features=40):
-    """A call that goes through all loops at least twice, and ends amid a chunk."""
+    """A call that runs all loops at least twice, and ends inside a chunk."""
     dims = (features, 36)
-    return lambda device: law_the_numbers_of_numpy(device, kind, 1, 37, dims, (1,))
+    return lambda device: law_results_of_numpy(device, kind, 1, 37, dims, (1,))
 
 
 PROBLEMS = {kind.dtype: problem_of(kind) for kind in KINDS}
@@ -63,44 +63,44 @@ PROBLEMS["no features"] = problem_of(KINDS[2], features=0)
     st.sampled_from(DIMS),
     st.sampled_from(BATCHES),
 )
-def test_numbers_are_those_of_numpy(way, kind, seed, length, dims, batch):
-    law_the_numbers_of_numpy(Emulator(way), kind, seed, length, dims, batch)
+def test_results_are_those_of_numpy(way, kind, seed, length, dims, batch):
+    law_results_of_numpy(Emulator(way), kind, seed, length, dims, batch)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.dtype)
 def test_results_do_not_depend_on_the_order_of_threads(kind):
-    made = kind.problem(length=37, dims=(40, 36))
-    found = [call(attend, Emulator(way), kind, made) for way in WAYS]
-    for arrays in zip(*found, strict=True):
+    case = kind.problem(length=37, dims=(40, 36))
+    results = [call(attend, Emulator(way), kind, case) for way in WAYS]
+    for arrays in zip(*results, strict=True):
         assert len({None if x is None else x.tobytes() for x in arrays}) == 1
 
 
 @pytest.mark.parametrize("how", ["tokens first", "backwards", "every other entry"])
 def test_any_strides(how):
     kind = KINDS[0]
-    made = kind.problem(length=20, dims=(6, 8), batch=(2, 3))
-    arrays = [strided(x, how) for x in given_as(kind, made)]
+    case = kind.problem(length=20, dims=(6, 8), batch=(2, 3))
+    arrays = [strided(x, how) for x in cast_inputs(kind, case)]
     assert any(x.strides != x.copy().strides for x in arrays[:3])
     feature_map = getattr(feature_maps, kind.map)
-    close(attend(Emulator(), *arrays, feature_map=feature_map), due(made))
+    close(attend(Emulator(), *arrays, feature_map=feature_map), expected(case))
 
 
 def test_rows_that_all_heads_share():
     kind = KINDS[0]
-    made = kind.problem(length=20, dims=(6, 8), batch=(2, 3))
-    arrays = given_as(kind, made)
+    case = kind.problem(length=20, dims=(6, 8), batch=(2, 3))
+    arrays = cast_inputs(kind, case)
     arrays[1] = np.broadcast_to(arrays[1][:, :1], arrays[1].shape)
-    inputs = list(made.inputs)
+    inputs = list(case.inputs)
     inputs[1] = arrays[1].astype(np.float64)
-    made.inputs = tuple(inputs)
+    case.inputs = tuple(inputs)
     feature_map = getattr(feature_maps, kind.map)
-    close(attend(Emulator(), *arrays, feature_map=feature_map), due(made))
+    close(attend(Emulator(), *arrays, feature_map=feature_map), expected(case))
 
 
 def test_inputs_stay_as_they_are():
     kind = KINDS[1]
-    made = kind.problem(length=20)
-    arrays = given_as(kind, made)
+    case = kind.problem(length=20)
+    arrays = cast_inputs(kind, case)
     before = [None if x is None else x.copy() for x in arrays]
     attend(Emulator(), *arrays, scale=0.25)
     for x, y in zip(arrays, before, strict=True):

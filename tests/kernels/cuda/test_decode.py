@@ -1,4 +1,4 @@
-"""Decoding by kernels in the emulator: token by token what the whole sequence gives."""
+"""Decoding in the emulator: steps give the results of the whole sequence."""
 
 import copy
 import inspect
@@ -22,7 +22,7 @@ from tests.kernels.cuda.problems import DTYPES, WAYS, close
 
 
 class Kind(NamedTuple):
-    """Which kernel is asked for; each kind is compiled once."""
+    """Kind of decoder; each is a kernel of its own, compiled once."""
 
     dtype: str
     map: str
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
         return {"feature_map": feature_map, "normalize": self.normalize, "scale": scale}
 
     def tokens(self, seed, length, dims, batch):
-        """Draw queries, keys and values (..., T, D) that the dtype has."""
+        """Draw queries, keys and values (..., T, D) that are exact in the dtype."""
         rng = np.random.default_rng(seed)
         features, values = dims
         return [
@@ -62,7 +62,7 @@ def at(tokens, t):
     return [x[..., t, :] for x in tokens]
 
 
-def due(kind, tokens, **options):
+def expected(kind, tokens, **options):
     """Return the outputs and the state of a whole sequence, in float64."""
     wide = [x.astype(np.float64) for x in tokens]
     with np.errstate(invalid="ignore"):
@@ -76,11 +76,11 @@ def law_the_whole_sequence(device, kind, seed, length, dims, batch):
     tokens = kind.tokens(seed, length, dims, batch)
     decoder = kind.decoder(device, dims, batch)
     outputs = [decoder.step(*at(tokens, t)) for t in range(length)]
-    close((np.stack(outputs, axis=-2), *decoder.state), due(kind, tokens))
+    close((np.stack(outputs, axis=-2), *decoder.state), expected(kind, tokens))
 
 
 def problem_of(kind, dims=(40, 37)):
-    """Steps with rows and columns to spare, of heads that share one batch."""
+    """Steps with padded rows and columns, with heads of one batch."""
     return lambda device: law_the_whole_sequence(device, kind, 1, 3, dims, (1, 2))
 
 
@@ -109,12 +109,12 @@ def test_every_number_of_rows_of_a_thread(features):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.dtype)
 def test_steps_do_not_depend_on_the_order_of_threads(kind):
     tokens = kind.tokens(0, 2, (40, 36), (3,))
-    found = []
+    results = []
     for way in WAYS:
         decoder = kind.decoder(Emulator(way), (40, 36), (3,))
         outputs = [decoder.step(*at(tokens, t)) for t in range(2)]
-        found.append([*outputs, *(x for x in decoder.state if x is not None)])
-    for arrays in zip(*found, strict=True):
+        results.append([*outputs, *(x for x in decoder.state if x is not None)])
+    for arrays in zip(*results, strict=True):
         assert len({x.tobytes() for x in arrays}) == 1
 
 
@@ -126,16 +126,16 @@ def test_a_decay_for_each_head(dtype):
     log_decay[0, 1, 3] = -np.inf
     device = Emulator()
     state = decode.zeros(device, 6, 7, 5, np.dtype(dtype), normalize=False)
-    found = np.empty((2, 3, 6, 5), dtype)
+    results = np.empty((2, 3, 6, 5), dtype)
     for t in range(6):
         # Each decay has its own place: heads are a stride apart.
-        arrays = (*at(tokens, t), found[..., t, :], log_decay[..., t])
+        arrays = (*at(tokens, t), results[..., t, :], log_decay[..., t])
         options = {"feature_map": "IDENTITY", "scale": 0.5}
         device.launch(decode.plan(device, state, *arrays, **options))
     wide = [x.astype(np.float64) for x in (*tokens, log_decay)]
     result = linkern.simple_gla(*wide, scale=0.5)
     memory = state.memory[..., :5].reshape(2, 3, 7, 5)
-    close((found, memory), (result.output, result.state.memory))
+    close((results, memory), (result.output, result.state.memory))
 
 
 def test_a_decay_fades_the_normalizer_too():
@@ -157,96 +157,100 @@ def test_steps_go_on_from_a_state():
     kept = [x.copy() for x in before]
     decoder = CudaDecoder(Emulator(), before)
     outputs = [decoder.step(*at(tokens, t)) for t in range(6, 9)]
-    output, memory, normalizer = due(kind, tokens)
-    found = (np.stack(outputs, axis=-2), *decoder.state)
-    close(found, (output[..., 6:, :], memory, normalizer))
+    output, memory, normalizer = expected(kind, tokens)
+    results = (np.stack(outputs, axis=-2), *decoder.state)
+    close(results, (output[..., 6:, :], memory, normalizer))
     for x, y in zip(before, kept, strict=True):
         np.testing.assert_array_equal(x, y)
 
 
-# What a step needs, beside its arrays.
+# Allocations and launches of a step.
 
 
 class Counting(Emulator):
-    """A device that counts the arrays it is asked for."""
+    """A device that counts allocations."""
 
-    made = 0
+    allocated = 0
 
     def empty(self, shape, dtype):
-        self.made += 1
+        self.allocated += 1
         return super().empty(shape, dtype)
 
 
-def test_a_step_into_an_array_makes_none_and_its_launch_is_kept():
+def test_a_step_with_out_allocates_nothing_and_reuses_its_launch():
     kind, dims = KINDS[0], (4, 4)
     device = Counting()
     decoder = kind.decoder(device, dims, (2,))
     tokens, out = at(kind.tokens(0, 1, dims, (2,)), 0), np.zeros((2, 4), np.float32)
-    before = device.made
+    before = device.allocated
     assert decoder.step(*tokens, out=out) is out
     decoder.step(*tokens, out=out)
-    assert device.made == before
+    assert device.allocated == before
     first, second = device.launches
     assert first is second
     other = out.copy()
     decoder.step(*tokens, out=other)
     assert device.launches[-1] is not first
-    # The same token again and again: its value, and nothing else, is read.
+    # The same token at every step: the output is its value.
     np.testing.assert_allclose(other, tokens[2], 1e-6)
 
 
-def test_an_output_may_take_the_place_of_the_value():
+def test_an_output_may_overwrite_the_value():
     kind, dims = KINDS[0], (4, 70)
     tokens = kind.tokens(0, 2, dims, (2,))
     decoder = kind.decoder(Emulator(), dims, (2,))
-    due_rows = due(kind, tokens)[0]
+    expected_rows = expected(kind, tokens)[0]
     for t in range(2):
         query, key, value = (x.copy() for x in at(tokens, t))
-        close((decoder.step(query, key, value, out=value),), (due_rows[..., t, :],))
+        close(
+            (decoder.step(query, key, value, out=value),), (expected_rows[..., t, :],)
+        )
 
 
 @pytest.mark.parametrize("fork", [CudaDecoder.copy, copy.copy])
-def test_a_copy_goes_on_by_itself(fork):
+def test_a_copy_is_independent(fork):
     kind, dims = KINDS[0], (4, 4)
     tokens = kind.tokens(0, 3, dims, (2,))
     decoder = kind.decoder(Emulator(), dims, (2,))
     decoder.step(*at(tokens, 0))
     other, state = fork(decoder), decoder.state
-    found = other.step(*at(tokens, 1))
+    results = other.step(*at(tokens, 1))
     for x, y in zip(decoder.state, state, strict=True):
         np.testing.assert_array_equal(x, y)
-    np.testing.assert_array_equal(found, decoder.step(*at(tokens, 1)))
+    np.testing.assert_array_equal(results, decoder.step(*at(tokens, 1)))
     assert other.nbytes == decoder.nbytes == 2 * (4 * 4 + 4) * 4
 
 
-def law_replays_read_anew(device, kind=KINDS[0], array=np.array, back=np.asarray):
+def law_replays_use_current_arrays(
+    device, kind=KINDS[0], array=np.array, back=np.asarray
+):
     dims, batch = (6, 5), (2,)
     tokens = kind.tokens(0, 4, dims, batch)
     decoder = kind.decoder(device, dims, batch)
-    held = [array(x) for x in at(tokens, 0)]
-    out = device.empty((2, 5), held[0].dtype)
-    replay = decoder.captured(*held, out)
-    # Nothing was taken in while it was recorded.
+    arrays = [array(x) for x in at(tokens, 0)]
+    out = device.empty((2, 5), arrays[0].dtype)
+    replay = decoder.captured(*arrays, out)
+    # Recording has not changed the state.
     assert not back(decoder.state.memory).any()
-    found = []
+    results = []
     for t in range(4):
-        for place, x in zip(held, at(tokens, t), strict=True):
-            place[...] = array(x)
+        for target, x in zip(arrays, at(tokens, t), strict=True):
+            target[...] = array(x)
         replay()
-        found.append(back(out).copy())
+        results.append(back(out).copy())
     state = (back(x) for x in decoder.state)
-    close((np.stack(found, axis=-2), *state), due(kind, tokens))
+    close((np.stack(results, axis=-2), *state), expected(kind, tokens))
 
 
-def test_replays_read_anew():
-    law_replays_read_anew(Emulator())
+def test_replays_use_current_arrays():
+    law_replays_use_current_arrays(Emulator())
 
 
 @pytest.mark.gpu
-def test_replays_of_a_graph_read_anew(gpu):
+def test_replays_of_a_graph_use_current_arrays(gpu):
     from linkern.kernels.cuda.launch import CuPyDevice
 
-    law_replays_read_anew(CuPyDevice(), KINDS[0], gpu.asarray, gpu.asnumpy)
+    law_replays_use_current_arrays(CuPyDevice(), KINDS[0], gpu.asarray, gpu.asnumpy)
 
 
 @pytest.mark.gpu
@@ -261,29 +265,29 @@ def test_a_decoder_of_cupy_arrays(gpu):
     decoder = linkern.Decoder(decoder.state)
     rows.append(decoder.step(*(gpu.asarray(x) for x in at(tokens, 4))).get())
     state = (x.get() for x in decoder.state)
-    close((np.stack(rows, axis=-2), *state), due(kind, tokens))
+    close((np.stack(rows, axis=-2), *state), expected(kind, tokens))
     with pytest.raises(TypeError, match="`query` must be a CuPy array, got numpy"):
         decoder.step(*at(tokens, 0))
 
 
-# How one is asked for, and what is refused.
+# Construction and errors.
 
 
 class Elsewhere(Emulator):
-    """A device of which NumPy has no arrays."""
+    """A device that takes no arrays of NumPy."""
 
     library = "cupy"
 
 
-def asked_for(gpu=Emulator, **options):
+def decoder_on(gpu=Emulator, **options):
     with mock.patch.object(launch, "CuPyDevice", gpu):
         return linkern.Decoder(key_dim=3, value_dim=2, **options)
 
 
 def test_the_public_name_is_the_same():
-    assert isinstance(asked_for()._engine, NumpyDecoder)
-    assert isinstance(asked_for(device="cpu")._engine, NumpyDecoder)
-    decoder = asked_for(device="cuda")
+    assert isinstance(decoder_on()._engine, NumpyDecoder)
+    assert isinstance(decoder_on(device="cpu")._engine, NumpyDecoder)
+    decoder = decoder_on(device="cuda")
     assert isinstance(decoder, linkern.Decoder)
     assert isinstance(decoder._engine, CudaDecoder)
     one = np.ones(3, np.float32)
@@ -314,10 +318,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("error", "sentence", "options"), REFUSED)
-def test_what_a_gpu_does_not_take(error, sentence, options):
+def test_errors_on_a_gpu(error, sentence, options):
     one = np.ones(3, np.float32)
     with pytest.raises(error, match=sentence):
-        asked_for(Elsewhere, device="cuda", **options).step(one, one, one[:2])
+        decoder_on(Elsewhere, device="cuda", **options).step(one, one, one[:2])
 
 
 def test_states_and_outputs_of_another_library():

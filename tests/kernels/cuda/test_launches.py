@@ -1,4 +1,4 @@
-"""Launches of calls too large for any test: planned, and looked at as data."""
+"""Planned launches of calls that are too large to run."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from linkern.kernels.cuda.layouts import ROWS
 
 
 def planned(lead, tokens, features, values, dtype=np.float16):
-    """Return what a call of this shape launches."""
+    """Return the launches of a call of this shape."""
     device = DryDevice()
     keys, rows = (*lead, tokens, features), (*lead, tokens, values)
     query, key, value = (untouched(shape, dtype) for shape in (keys, keys, rows))
@@ -25,18 +25,20 @@ def planned(lead, tokens, features, values, dtype=np.float16):
 
 
 def test_strides_have_64_bits():
-    """2^34 numbers: heads are 2^28 of them apart, batches 2^32."""
+    """2^34 entries, with strides of 2^28 between heads and 2^32 between batches."""
     for launch in planned((4, 16), 2**20, 256, 256):
-        kinds = launch.parameters.dtype.fields.items()
-        found = [launch.parameters[name] for name, (kind, _) in kinds if kind == ROWS]
-        assert found
-        for rows in found:
+        fields = launch.parameters.dtype.fields.items()
+        structs = [
+            launch.parameters[name] for name, (dtype, _) in fields if dtype == ROWS
+        ]
+        assert structs
+        for rows in structs:
             assert rows["batch_stride"] == 2**32
             assert rows["head_stride"] == 2**28
             assert rows["token_stride"] == 256
 
 
-def test_many_heads_stay_on_the_one_axis():
+def test_many_heads_use_one_axis_of_the_grid():
     """Any other axis of a grid ends at 65,535."""
     for launch in planned((3, 50_000), 2, 16, 64):
         blocks, rest = divmod(launch.blocks, 150_000)
@@ -45,7 +47,7 @@ def test_many_heads_stay_on_the_one_axis():
 
 
 @pytest.mark.parametrize("shape", [(2**20, 256), (0, 5)])
-def test_an_untouched_array_has_addresses_and_no_memory(shape):
+def test_a_placeholder_has_an_address_and_no_memory(shape):
     array = untouched((64, *shape), np.float32)
     assert array.flags.c_contiguous
     assert array.shape == (64, *shape)

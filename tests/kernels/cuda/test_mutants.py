@@ -1,8 +1,8 @@
-"""Planted faults in the kernels: each barrier, wait, bound, mask and swizzle is needed.
+"""Planted faults in the kernels: every barrier, wait, bound and mask is needed.
 
-A fault is found by wrong numbers, by an address of what is not there, or, where
-numbers need not show it, by ThreadSanitizer. All faults of a file are compiled into one
-library, and each launch has one of them; without any, nothing is to be found.
+A fault is found by wrong results, by an access out of bounds, or by ThreadSanitizer.
+All faults of a file are compiled into one library, and each launch has at most one of
+them; without a fault there must be no report.
 """
 
 import re
@@ -24,7 +24,7 @@ from tests.kernels.cuda.faults import RACES, WRONG
 
 
 def some(problems, *names):
-    """Return a function that goes through some problems."""
+    """Return a function that runs some problems."""
 
     def run(device):
         for name in names:
@@ -33,7 +33,7 @@ def some(problems, *names):
     return run
 
 
-# Small problems that together go through all of a file.
+# Small problems that together execute all code of a file.
 WATCHED = {
     "chunk_fwd_simt": some(test_chunk_fwd_simt.PROBLEMS, "bfloat16", "no features"),
     "chunk_fwd": some(test_chunk_fwd.PROBLEMS, *test_chunk_fwd.PROBLEMS),
@@ -49,14 +49,14 @@ WATCHED = {
     "chunk_bwd_simt": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
     "chunk_bwd": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
 }
-# Segments so short that two of them are few tokens.
+# Short segments, so that few tokens make two of them.
 CHANGED = {
     "chunk_bwd_simt": (Change("kSegmentChunks = 16;", "kSegmentChunks = 2;"),),
 }
 
 
 def barriers(file):
-    """Return a change for each barrier that leaves it out."""
+    """Return a change for each barrier that removes it."""
     text = source(file)
     return [
         Change(old, "", place)
@@ -66,17 +66,19 @@ def barriers(file):
 
 
 def waits(file):
-    """Return a change for each wait for copies that leaves one more under way."""
-    found = re.findall(r"cp_async_wait<(\d+)>\(\);", source(file))
+    """Return a change for each wait for copies that waits for one group less."""
+    groups = re.findall(r"cp_async_wait<(\d+)>\(\);", source(file))
     return [
-        Change(f"cp_async_wait<{left}>();", f"cp_async_wait<{int(left) + 1}>();", i)
-        for left in sorted(set(found))
-        for i in range(found.count(left))
+        Change(
+            f"cp_async_wait<{pending}>();", f"cp_async_wait<{int(pending) + 1}>();", i
+        )
+        for pending in sorted(set(groups))
+        for i in range(groups.count(pending))
     ]
 
 
 def law_each_is_found(mode, file, faults):
-    """Nothing is found without a fault, and something with each of them."""
+    """There is no report without a fault, and at least one for each fault."""
     runs = [
         Run(
             f"{__name__}:WATCHED:{file}",
@@ -95,19 +97,19 @@ def law_each_is_found(mode, file, faults):
 
 
 @pytest.mark.parametrize("file", RACES)
-def test_what_threads_do_to_each_other(file):
+def test_races(file):
     races = [Change(*fault) for fault in RACES[file].items()]
     law_each_is_found("thread", file, [*barriers(file), *races])
 
 
 @pytest.mark.parametrize("file", WATCHED)
-def test_numbers_and_addresses(file):
+def test_results_and_bounds(file):
     wrong = [Change(*fault) for fault in WRONG[file].items()]
     law_each_is_found("address", file, [*waits(file), *wrong])
 
 
 def test_lanes_read_from_different_banks():
-    # A constant, which no launch can choose.
+    # A constant, which a launch cannot switch.
     device = Emulator(changed=[Change("kPitch = 24;", "kPitch = 16;")])
     with pytest.raises(AssertionError):
         test_chunk_fwd.PROBLEMS["two chunks"](device)

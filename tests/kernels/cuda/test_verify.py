@@ -1,4 +1,4 @@
-"""The referee judges our own kernels, run by the emulator, as it judges anyone's."""
+"""The referee verifies our own kernels in the emulator like any other target."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from tests.kernels.cuda.emulator.build import require_compiler
 pytestmark = pytest.mark.usefixtures("compiler")
 
 TARGETS = Path(__file__).parent / "emulator" / "judged.py"
-# In 16 bits, what tensor cores multiply has 16 bits: features and all that follows.
+# For 16-bit inputs, operands of tensor cores have 16 bits: features, scores, the state.
 NARROW = {"feature_dtype": "bfloat16"}
-# Those that look at numbers and at time; the rest is Python code that NumPy runs too.
+# Checks of numbers and of time; other checks concern Python code that NumPy shares.
 OF_NUMBERS = (
     *("value_on_integers", "value_on_reals", "causality", "state_split", "ranges"),
     *("nan_policy", "gradient_value"),
@@ -23,7 +23,7 @@ OF_DECAYS = ("decay_extremes", "state_linearity")
 
 @pytest.fixture
 def compiler():
-    """Skip here what would fail in the process of a target."""
+    """Skip without a compiler, before the process of a target fails."""
     require_compiler()
 
 
@@ -36,21 +36,21 @@ def compiler():
     ],
 )
 def test_kernels_keep_the_laws(op, dtype, contract, checks):
-    found = testing.verify(
+    report = testing.verify(
         f"{TARGETS}:{op}",
         op=op,
         dtypes=[dtype],
         contract=contract,
         checks=checks,
         profile="quick",
-        # A simulated thread is a thousand times as slow as one of a GPU.
+        # An emulated thread is a thousand times slower than one of a GPU.
         timeout=120.0,
     )
-    assert found.verdict == "passed", found
+    assert report.verdict == "passed", report
 
 
 def test_a_kernel_that_breaks_one_is_found():
-    found = testing.verify(
+    report = testing.verify(
         f"{TARGETS}:seeing_ahead",
         op="linear_attention",
         dtypes=["float32"],
@@ -58,4 +58,4 @@ def test_a_kernel_that_breaks_one_is_found():
         profile="quick",
         timeout=120.0,
     )
-    assert found.verdict == "failed"
+    assert report.verdict == "failed"

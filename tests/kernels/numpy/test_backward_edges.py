@@ -300,8 +300,8 @@ def law_little_is_kept():
         tracemalloc.stop()
         return peak - sum(x.nbytes for x in gradients if x is not None)
 
-    # A checkpoint of 16 x 17 numbers of 8 bytes per block of 20 chunks of 64 tokens, with
-    # lists and views: at most 9 bytes a token, an eighth of one key.
+    # A checkpoint of 16 x 17 numbers of 8 bytes per block of 20 chunks of 64 tokens,
+    # with lists and views: at most 9 bytes a token, an eighth of one key.
     assert beside(3 * 4096) - beside(4096) <= 2 * 4096 * 9
 
 

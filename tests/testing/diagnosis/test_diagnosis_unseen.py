@@ -339,7 +339,8 @@ NONCAUSAL = {
 
 def named(kernel, operator="linear_attention", **declared):
     contract = Contract(**declared)
-    target = InProcess(Environment("test", layout=contract.layout), kernel)
+    environment = Environment("test", layout=contract.layout, op=operator)
+    target = InProcess(environment, kernel)
     scope = Scope(OPERATORS[operator], contract, "float32", interface=target.interface)
     return diagnose(target, scope)
 
@@ -396,3 +397,75 @@ def test_sentence():
 def test_numbers_are_spelt_as_one_writes_them():
     assert spelt(1e-6) == "1e-6"
     assert list(decimals(0.5)) == [0.5]
+
+
+def gla(arrange=lambda q, k, v, g: (q, k, v, g), finish=lambda o: o):
+    """Return simple_gla with its inputs or its output changed."""
+
+    def kernel(query, key, value, log_decay):
+        q, k, v, g = arrange(*wide(query, key, value, log_decay))
+        state = np.zeros((*k.shape[:2], k.shape[-1], v.shape[-1]), q.dtype)
+        output = np.zeros_like(v)
+        for t in range(q.shape[-2]):
+            state = np.exp(g[..., t, None, None]) * state
+            state = state + k[..., t, :, None] * v[..., t, None, :]
+            output[..., t, :] = (q[..., t, None, :] @ state)[..., 0, :]
+        output *= np.asarray(q.shape[-1] ** -0.5, q.dtype)
+        return finish(output).astype(query.dtype)
+
+    return kernel
+
+
+def swap_heads(output):
+    output[:, :2] = output[:, 1::-1].copy()
+    return output
+
+
+class Replaying:
+    """Return the output of the call before if its query has the same shape."""
+
+    def __init__(self):
+        self.shape = self.output = None
+
+    def __call__(self, query, key, value, log_decay):
+        if self.shape != query.shape:
+            self.shape, self.output = query.shape, gla()(query, key, value, log_decay)
+        return self.output
+
+
+# The hypotheses that hold for every operator, on one with gates.
+GATED = {
+    "zeros": (gla(finish=lambda o: 0 * o), "returns_zeros", "zeros"),
+    "late rows": (
+        gla(finish=lambda o: np.concatenate([o[..., :1, :], o[..., :-1, :]], -2)),
+        "rows_late",
+        "one late",
+    ),
+    "heads": (gla(finish=swap_heads), "heads_mixed", "head 0 is head 1"),
+    "doubled": (gla(finish=lambda o: 3 * o), "output_scaled", "outputs times 3"),
+    "tail": (gla(finish=rows(0, 16)), "tail_not_written", "chunk of 16 that are zero"),
+    "float16": (gla(finish=half), "output_rounded", "rounded to float16"),
+    "swapped": (
+        gla(arrange=lambda q, k, v, g: (k, q, v, g)),
+        "query_key_swapped",
+        "query and key swapped",
+    ),
+    "next head": (
+        gla(arrange=lambda q, k, v, g: (np.roll(q, -1, 1), k, v, g)),
+        "queries_mixed",
+        "the queries of the next head",
+    ),
+    "replays": (Replaying(), "replays_output", "an earlier call"),
+}
+
+
+@pytest.mark.parametrize("case", GATED)
+def test_the_same_causes_are_named_of_operators_with_gates(case):
+    kernel, name, says = GATED[case]
+    found = named(kernel, "simple_gla")
+    assert (found and found.name) == name
+    assert says in (found.sentence if found else "")
+
+
+def test_a_right_operator_with_gates_has_no_cause():
+    assert named(gla(), "simple_gla") is None

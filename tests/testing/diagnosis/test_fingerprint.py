@@ -9,7 +9,8 @@ from rich.console import Console
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing import OPERATORS, Contract, UsageError
 from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint, sheet
-from linkern.testing.errors import TargetDied
+from linkern.testing.errors import TargetDied, TargetRaised
+from linkern.testing.kernels import correct
 from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
@@ -531,3 +532,126 @@ def test_kernels_in_torch(dtype, torch):
         blocks = found.chunk_size is not None and found.chunk_size > 128
         assert found.chunk_size == chunk or (chunk is None and blocks)
         assert not found.contradicted
+
+
+def take_gated(kernel, dtype):
+    contract = Contract(**kernel.contract)
+    environment = Environment("test:kernel", op=kernel.op, scale=contract.scale)
+    target = InProcess(environment, kernel.kernel)
+    return fingerprint(target, Scope(OPERATORS[kernel.op], contract, dtype))
+
+
+# What integers show of each correct kernel: all stages, or those of keys that erase.
+ALL = ("value", "key", "score", "state")
+ONE_VALUE_FOR_EACH_KEY = ("value", "key", "state")
+MEASURED = {
+    "simple_gla by chunks": (ALL, 16),
+    "gla by chunks": (ALL, 16),
+    "rwkv6 by tokens": (ALL, None),
+    "rwkv7 by chunks": (ALL, 16),
+    "dplr by chunks": (ALL, 16),
+    "iplr by chunks": (ALL, 16),
+    "comba by chunks": (ALL, 16),
+    "simple_gla with a scale of its own": (ALL, 16),
+    "delta_rule by chunks": (ONE_VALUE_FOR_EACH_KEY, None),
+    "gated_delta_rule with groups": (ONE_VALUE_FOR_EACH_KEY, None),
+    "kda by chunks of 10": (ONE_VALUE_FOR_EACH_KEY, None),
+    "gated_delta_product by chunks": (ONE_VALUE_FOR_EACH_KEY, None),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_operators_with_gates_are_measured_under_neutral_ones(name):
+    stages, chunk_size = MEASURED[name]
+    dtype = "float64" if "by tokens" in name else "float32"
+    found = take_gated(correct.CORRECT[name], dtype)
+    assert found.bits == dict.fromkeys(stages, accumulator(dtype))
+    assert (found.eps, found.eps_resolution) == (None, np.inf)
+    assert found.chunk_size == chunk_size
+    assert not found.contradicted
+    assert ("not measured" in found.reason) == (stages != ALL)
+
+
+def by_tokens(query, key, value, log_decay=None, beta=None):
+    """Return the gated delta rule, or without beta simple_gla, in a bfloat16 state."""
+    carried = rounded_to("bfloat16")
+    q, k, v = wide(query, key, value)
+    q = q * np.asarray(q.shape[-1] ** -0.5, q.dtype)
+    state = np.zeros((*k.shape[:-2], k.shape[-1], v.shape[-1]), q.dtype)
+    output = np.zeros_like(v)
+    for t in range(q.shape[-2]):
+        if log_decay is not None:
+            state = np.exp(log_decay[..., t, None, None]) * state
+        row = v[..., t, None, :]
+        if beta is not None:
+            row = beta[..., t, None, None] * (row - k[..., t, None, :] @ state)
+        state = carried(state + k[..., t, :, None] * row)
+        output[..., t, :] = (q[..., t, None, :] @ state)[..., 0, :]
+    return output.astype(query.dtype)
+
+
+def a_simple_gla(query, key, value, log_decay):
+    return by_tokens(query, key, value, log_decay)
+
+
+def a_delta_rule(query, key, value, beta):
+    return by_tokens(query, key, value, beta=beta)
+
+
+def take_operator(kernel, op, dtype="float32", **declared):
+    target = InProcess(Environment("test:kernel", op=op), kernel)
+    return fingerprint(target, Scope(OPERATORS[op], Contract(**declared), dtype))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op"), [(a_simple_gla, "simple_gla"), (a_delta_rule, "delta_rule")]
+)
+def test_a_narrow_state_of_an_operator_with_gates_is_measured(kernel, op):
+    found = take_operator(kernel, op)
+    assert found.bits["state"] == 8
+    assert found.contradicted
+    declared = {"state_dtype": "bfloat16"}
+    assert not take_operator(kernel, op, **declared).contradicted
+
+
+def hgrn(value, log_decay):
+    assert not log_decay.any()
+    return np.cumsum(value, axis=-2, dtype=value.dtype)
+
+
+def test_an_operator_without_queries_shows_values_and_state():
+    found = take_operator(hgrn, "hgrn")
+    assert found.bits == {"value": 24, "state": 24}
+    assert "no queries and keys" in found.reason
+    assert "no queries and keys" in printed(found)
+    assert not found.contradicted
+
+
+# No input makes their sums exact.
+NEVER = {"retention", "lightning_attention", "rwkv4", "gsa", "abc", "based", "rebased"}
+NEVER |= {"mesa", "oja"}
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_every_operator_is_measured_or_says_why_not(op):
+    operator = OPERATORS[op]
+    target = InProcess(Environment("test:kernel", op=op), lambda *_: None)
+    asked = []
+
+    def answer(call):
+        asked.append({name: x.shape for name, x in call.inputs.items()})
+        raise TargetRaised
+
+    target.call = answer
+    found = fingerprint(target, Scope(operator, Contract(), "float32"))
+    assert found.bits == {}
+    assert found.reason.startswith("nothing is measured: ") == (op in NEVER)
+    assert (asked == []) == (op in NEVER)
+    for shapes in asked:
+        sizes = operator.sizes(
+            {name: np.empty(shape) for name, shape in shapes.items()}
+        )
+        axes = {one.name: one.axes for one in operator.inputs}
+        assert shapes == {n: tuple(sizes[a] for a in axes[n]) for n in operator.names}
+    assert (found.reason or "nothing could be measured") in printed(found)
+    assert found.to_json().get("reason", "") == found.reason

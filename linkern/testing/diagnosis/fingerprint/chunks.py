@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.fingerprint.probing import (
-    Laboratory,
+    Prober,
     Question,
     Token,
     Unanswered,
@@ -30,44 +30,35 @@ MOST_CALLS = 100
 LENGTHS = (1040, 1024, 512, 256)
 
 
-def measure(laboratory: Laboratory) -> int | None:
-    """Measure the chunk size.
-
-    Parameters
-    ----------
-    laboratory : Laboratory
-        The target, and how to ask it.
-
-    Returns
-    -------
-    int or None
-        None if its sums have no edges, or none at regular distances.
-    """
-    for length in lengths(laboratory.scope.contract, LENGTHS):
+def measure(prober: Prober) -> int | None:
+    """Return the chunk size; None if sums have no edges at regular distances."""
+    if prober.erases:
+        return None
+    for length in lengths(prober.scope.contract, LENGTHS):
         try:
-            closed = _closed(laboratory, length)
+            closed = _closed(prober, length)
         except Unanswered:
             continue
         return None if closed is None else period(closed)
     return None
 
 
-def _closed(laboratory: Laboratory, length: int) -> NDArray[np.bool_] | None:
-    """Return before which tokens sums are closed; None if that cannot be read.
+def _closed(prober: Prober, length: int) -> NDArray[np.bool_] | None:
+    """Return the tokens before which sums are closed; None if that cannot be read.
 
     Nothing is asked about the first quarter, in which the first chunk may lie.
     """
-    columns = laboratory.channels
+    columns = prober.channels
     if length > MOST_CALLS * columns:
         return None
     large, small = LARGE, 1.0
-    if laboratory.scope.dtype == "float16":
+    if prober.scope.dtype == "float16":
         large, small = LARGE_AND_SMALL_IN_FLOAT16
-    features = np.zeros((length, laboratory.key_dim))
+    features = np.zeros((length, prober.key_dim))
     features[:, 0] = 1
-    scope = laboratory.scope
+    scope = prober.scope
     query, key = (inputs_of(of, features) for of in (scope.query_map, scope.key_map))
-    one = _share_of_one(laboratory, length) * small
+    one = _share_of_one(prober, length) * small
     closed = np.zeros(length, dtype=np.bool_)
     for first in range(length // 4, length, columns):
         positions = np.arange(first, min(first + columns, length))
@@ -75,7 +66,7 @@ def _closed(laboratory: Laboratory, length: int) -> NDArray[np.bool_] | None:
         value[0] = large
         value[positions - 1, positions - first] = -large
         value[positions, positions - first] = small
-        survived = laboratory.ask(query, key, value)[-1, : len(positions)] / one
+        survived = prober.ask(query, key, value)[-1, : len(positions)] / one
         told = np.minimum(abs(survived), abs(survived - 1)) < 1 / 4
         closed[positions] = survived > 1 / 2
         each = (closed[1:] & closed[:-1]).any()
@@ -85,10 +76,10 @@ def _closed(laboratory: Laboratory, length: int) -> NDArray[np.bool_] | None:
     return closed
 
 
-def _share_of_one(laboratory: Laboratory, length: int) -> float:
+def _share_of_one(prober: Prober, length: int) -> float:
     """Return the last output if all weights are 1, one value is 1 and the others 0."""
     tokens = (Token(at, (1,), float(at == 0)) for at in range(length))
-    return laboratory.exact(Question((1,), tuple(tokens)))
+    return prober.exact(Question((1,), tuple(tokens)))
 
 
 def period(closed: NDArray[np.bool_]) -> int | None:

@@ -1,4 +1,4 @@
-"""Which declarations a measurement contradicts; none that a correct kernel could make.
+"""Declarations that a measurement contradicts; none that a correct kernel could make.
 
 A number that fits the dtype declared for a stage goes through it unharmed, so fewer
 bits than that contradict the declaration. The accumulator is given the benefit of the
@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from linkern.oracle import depth, gamma
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint.epsilon import Epsilon
-from linkern.testing.diagnosis.fingerprint.probing import (
-    Laboratory,
-    power_of_four,
-)
+from linkern.testing.diagnosis.fingerprint.probing import Prober, power_of_four
 from linkern.testing.diagnosis.fingerprint.significands import Significands
 
 __all__ = ["about_chunks", "about_epsilon", "about_stages"]
@@ -49,15 +46,16 @@ class _Finding(NamedTuple):
 
 
 def about_stages(
-    laboratory: Laboratory, found: Significands, chunk_size: int | None
+    prober: Prober, measured: Significands, chunk_size: int | None
 ) -> Iterator[str]:
     """Yield one sentence for each stage that keeps fewer bits than it should."""
     findings = {}
-    for stage, bits in found.bits.items():
-        declared, expected = _expected(laboratory, found, stage, chunk_size)
-        if bits < expected and stage not in found.capped:
+    for stage, bits in measured.bits.items():
+        declared, expected = _expected(prober, measured, stage, chunk_size)
+        if bits < expected and stage not in measured.capped:
             findings[stage] = _Finding(stage, bits, declared)
-    if {"value", "key", *found.bits.keys() - found.capped} == findings.keys():
+    always = {"value", "key"} if prober.reads else {"value"}
+    if always | (measured.bits.keys() - measured.capped) == findings.keys():
         # What is lost everywhere is lost by the sums themselves.
         yield _sentence("accumulator_dtype", list(findings.values()))
         return
@@ -69,17 +67,17 @@ def about_stages(
 
 
 def _blamed(stage: str, findings: dict[str, _Finding]) -> str:
-    """Return the declaration that would have covered what was found."""
+    """Return the declaration that would have covered the measurement."""
     if stage == "value" or (stage == "key" and "value" in findings):
         return "operand_dtype"
     return "feature_dtype" if stage == "key" else f"{stage}_dtype"
 
 
 def _expected(
-    laboratory: Laboratory, found: Significands, stage: str, chunk_size: int | None
+    prober: Prober, measured: Significands, stage: str, chunk_size: int | None
 ) -> tuple[str, int]:
     """Return the dtype that a stage is declared to have, and the bits it must keep."""
-    scope = laboratory.scope
+    scope = prober.scope
     precisions = scope.contract.precisions(scope.dtype)
     # A sum of so many terms must be right to a quarter of what is left of it, which is
     # 2^-(p+1) of them.
@@ -90,14 +88,14 @@ def _expected(
         dtype = getattr(precisions, name)
         # What has more bits than that stage was not there; nor are, in the state, two
         # tokens of one chunk.
-        avoided = found.bits.get(name, found.ceiling) < found.bits[stage]
+        avoided = measured.bits.get(name, measured.ceiling) < measured.bits[stage]
         inside = name == "state" != stage and chunk_size is not None
         if dtype is None or avoided or inside:
             continue
         bits = SIGNIFICAND_BITS[dtype]
         if bits < SIGNIFICAND_BITS[declared]:
             declared = dtype
-        if not power_of_four(laboratory.key_dim):
+        if not power_of_four(prober.key_dim):
             # A factor of K^-0.5 rounds, so that numbers no longer fit.
             bits = _bits_within(gamma(roundings, 2.0**-bits))
         expected = min(expected, bits)
@@ -125,43 +123,43 @@ def _sentence(key: str, findings: list[_Finding]) -> str:
     )
 
 
-def about_epsilon(laboratory: Laboratory, found: Epsilon) -> Iterator[str]:
+def about_epsilon(prober: Prober, measured: Epsilon) -> Iterator[str]:
     """Yield a sentence if another epsilon was measured than was declared."""
-    quotient = laboratory.quotient
-    if not found.intervals or _agrees(laboratory, found):
+    quotient = prober.quotient
+    if not measured.intervals or _agrees(prober, measured):
         return
     declared = f"`eps` is declared {quotient.eps:g}"
     if quotient.eps:
         declared += f" with eps_mode={quotient.eps_mode}"
-    if found.mode is None:
-        yield f"{declared}, but there is none above {found.resolution:.2g}: omit it"
+    if measured.mode is None:
+        yield f"{declared}, but there is none above {measured.resolution:.2g}: omit it"
         return
-    mode = "" if found.mode == "denominator" else f" and eps_mode={found.mode}"
+    mode = "" if measured.mode == "denominator" else f" and eps_mode={measured.mode}"
     yield (
-        f"{declared}, but {HOW_IT_ENTERS[found.mode].format(found.size)}: declare "
-        f"eps={found.size:g}{mode}"
+        f"{declared}, but {HOW_IT_ENTERS[measured.mode].format(measured.size)}: "
+        f"declare eps={measured.size:g}{mode}"
     )
 
 
-def _agrees(laboratory: Laboratory, found: Epsilon) -> bool:
-    """Whether the declared epsilon can be the one that is there."""
-    quotient = laboratory.quotient
+def _agrees(prober: Prober, measured: Epsilon) -> bool:
+    """Return True if the declared epsilon can be the measured one."""
+    quotient = prober.quotient
     if not quotient.eps:
-        return found.mode is None
-    if quotient.eps_mode not in found.intervals:
+        return measured.mode is None
+    if quotient.eps_mode not in measured.intervals:
         return False
-    low, high = found.intervals[quotient.eps_mode]
+    low, high = measured.intervals[quotient.eps_mode]
     # A kernel rounds the epsilon it is given to the precision that it works in.
-    scope = laboratory.scope
+    scope = prober.scope
     unit = scope.contract.precisions(scope.dtype).unit
     return low <= quotient.eps * (1 + unit) and quotient.eps * (1 - unit) <= high
 
 
-def about_chunks(laboratory: Laboratory, found: int | None) -> Iterator[str]:
+def about_chunks(prober: Prober, measured: int | None) -> Iterator[str]:
     """Yield a sentence if another chunk size was measured than was declared."""
-    declared = laboratory.scope.contract.chunk_size
-    if declared is not None and found is not None and declared != found:
+    declared = prober.scope.contract.chunk_size
+    if declared is not None and measured is not None and declared != measured:
         yield (
-            f"`chunk_size` is declared {declared}, but sums have an edge every {found} "
-            f"tokens: declare chunk_size={found}"
+            f"`chunk_size` is declared {declared}, but sums have an edge every "
+            f"{measured} tokens: declare chunk_size={measured}"
         )

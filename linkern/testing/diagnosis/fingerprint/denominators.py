@@ -1,4 +1,4 @@
-"""How many bits of the normalizer survive, as quotients show it.
+"""The bits of the normalizer that survive, as quotients show them.
 
 The normalizer comes to D and then, with one key more, to ``D + 1``; the numerator stays
 what it is, and few bits long. Where the output has fewer bits than D, it cannot show
@@ -12,7 +12,7 @@ import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint.probing import (
-    Laboratory,
+    Prober,
     Question,
     Token,
     powers_of_two,
@@ -25,64 +25,64 @@ __all__ = ["limit", "shows", "survives"]
 QUOTIENT_BITS = 3
 
 
-def limit(laboratory: Laboratory) -> int:
+def limit(prober: Prober) -> int:
     """Return the most bits that can be shown; 0 if there is no normalizer."""
-    contract = laboratory.scope.contract
+    contract = prober.scope.contract
     if not contract.normalize:
         return 0
-    largest, room = laboratory.power_limit, laboratory.length // 2
+    largest, room = prober.power_limit, prober.length // 2
     # Keys of the largest weight, and one for each smaller power of two.
     total = (max(room - largest, 1) << largest) * 16 // 17
     bits = total.bit_length()
-    if bits > laboratory.output_bits:
-        accumulator = contract.precisions(laboratory.scope.dtype).accumulator
+    if bits > prober.output_bits:
+        accumulator = contract.precisions(prober.scope.dtype).accumulator
         told = min(SIGNIFICAND_BITS[accumulator] - QUOTIENT_BITS, room)
-        bits = max(laboratory.output_bits, min(bits, told))
+        bits = max(prober.output_bits, min(bits, told))
     return bits
 
 
-def survives(laboratory: Laboratory, p: int) -> bool:
-    """Whether ``D + 1`` survives in the normalizer, for a D of ``p + 1`` bits."""
-    value, total = _quotient(laboratory, p)
-    first, *others = powers_of_two(total, 2**laboratory.power_limit)
+def survives(prober: Prober, p: int) -> bool:
+    """Return True if ``D + 1`` survives in the normalizer; D has ``p + 1`` bits."""
+    value, total = _quotient(prober, p)
+    first, *others = powers_of_two(total, 2**prober.power_limit)
     tokens = [Token(0, (first,), value)]
     tokens += [Token(at, (weight,)) for at, weight in enumerate(others, start=1)]
-    return _told_apart(laboratory, (1,), tokens, Token(laboratory.length // 2, (1,)))
+    return _told_apart(prober, (1,), tokens, Token(prober.length // 2, (1,)))
 
 
-def shows(laboratory: Laboratory, p: int) -> bool:
-    """Whether the output tells the two denominators apart, however they came about.
+def shows(prober: Prober, p: int) -> bool:
+    """Return True if the output tells the two denominators apart at all.
 
     Here each is the sum of two entries of the normalizer with half of its bits.
     """
-    value, total = _quotient(laboratory, p)
-    first, *others = powers_of_two(total, 2**laboratory.power_limit)
+    value, total = _quotient(prober, p)
+    first, *others = powers_of_two(total, 2**prober.power_limit)
     half = p // 2
     high, low = divmod(sum(others), 2**half)
     largest = max(2**half, high, first >> half)
-    if laboratory.key_dim < 2 or largest > 2**laboratory.power_limit:
+    if prober.key_dim < 2 or largest > 2**prober.power_limit:
         return False
     tokens = [Token(0, (0, first >> half), value), Token(1, (low, high))]
-    return _told_apart(laboratory, (1, 2**half), tokens, Token(2, (1,)))
+    return _told_apart(prober, (1, 2**half), tokens, Token(2, (1,)))
 
 
-def _quotient(laboratory: Laboratory, p: int) -> tuple[float, int]:
+def _quotient(prober: Prober, p: int) -> tuple[float, int]:
     """Return a value, up to a power of two, and the denominator D of `p` + 1 bits."""
-    if p < laboratory.output_bits:
+    if p < prober.output_bits:
         return 1.0, 2**p
-    value, total = straddling(p, laboratory.output_bits)
+    value, total = straddling(p, prober.output_bits)
     return float(value), total
 
 
 def _told_apart(
-    laboratory: Laboratory, query: tuple[int, ...], tokens: list[Token], more: Token
+    prober: Prober, query: tuple[int, ...], tokens: list[Token], more: Token
 ) -> bool:
-    """Whether the last row tells if there is one token more."""
-    rounded = numpy_dtype(laboratory.output_dtype)
+    """Return True if the last row tells if there is one token more."""
+    rounded = numpy_dtype(prober.output_dtype)
     questions = [Question(query, (*tokens, *extra)) for extra in ((), (more,))]
-    got = [laboratory.answers(question)[-1] for question in questions]
+    got = [prober.answers(question)[-1] for question in questions]
     exact = [
-        np.float64(laboratory.exact(question)).astype(rounded).astype(np.float64)
+        np.float64(prober.exact(question)).astype(rounded).astype(np.float64)
         for question in questions
     ]
     return all(abs(got[i] - exact[i]) < abs(got[i] - exact[1 - i]) for i in (0, 1))
@@ -103,7 +103,7 @@ def straddling(p: int, bits: int) -> tuple[int, int]:
     >>> 196 / 4236 * 2**12 > 189.5 > 196 / 4237 * 2**12
     True
     """
-    found = {}
+    errors = {}
     for c in range(2**7, 2**8):
         for middle in range(2**bits + 1, 2**bits + min(2**bits, 2**9), 2):
             shift = p + bits - 7 + (c << (bits - 7) < middle)
@@ -111,5 +111,5 @@ def straddling(p: int, bits: int) -> tuple[int, int]:
             last = total & -total
             if 16 * total > 17 << p or last < 4 or not total & 2 * last:
                 continue
-            found[c, total] = min(rest, middle - rest) / middle
-    return max(found, key=lambda pair: found[pair])
+            errors[c, total] = min(rest, middle - rest) / middle
+    return max(errors, key=lambda pair: errors[pair])

@@ -1,4 +1,4 @@
-"""Which epsilon a target has in its quotient, from rows that are 1 without it.
+"""The epsilon in a quotient, measured by rows that are 1 without it.
 
 There is one key, of feature b, and all values are 1; row i has the query feature
 ``a_i``, so its denominator is ``d_i = a_i b``, and its output ``d/(d + eps)``. Each row
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linkern.oracle import FeatureMap, depth, gamma, unit_roundoff
 from linkern.testing.diagnosis.fingerprint.probing import (
-    Laboratory,
+    Prober,
     Unanswered,
     inputs_of,
 )
@@ -36,7 +36,7 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class Epsilon:
-    """What is known of the epsilon of a target.
+    """The epsilons that the rows of a target allow.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Epsilon:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows: what they answered, and by how much each number can be off.
+    """Answers of some rows, and by how much each number can be off.
 
     Parameters
     ----------
@@ -88,41 +88,31 @@ class _Rows:
     spread: Real
 
 
-def measure(laboratory: Laboratory, stages: Significands) -> Epsilon:
-    """Measure the epsilon in the quotient.
+def measure(prober: Prober, stages: Significands) -> Epsilon:
+    """Return the epsilon in the quotient, within the precision of the stages.
 
-    Parameters
-    ----------
-    laboratory : Laboratory
-        The target, and how to ask it.
-    stages : Significands
-        What is known of its precision.
-
-    Returns
-    -------
-    Epsilon
-        Nothing known if the target does not normalise or did not answer.
+    Nothing is known of it if the target does not normalise or did not answer.
     """
     nothing = Epsilon({}, np.inf)
-    slack = _slack(laboratory, stages)
-    if not laboratory.scope.contract.normalize or slack >= 1:
+    slack = _slack(prober, stages)
+    if not prober.scope.contract.normalize or slack >= 1:
         return nothing
-    smallest = tiny_feature_exponent(laboratory.scope)
+    smallest = tiny_feature_exponent(prober.scope)
     try:
-        found = [
-            _rows(laboratory, 2.0**exponent, smallest, slack, stages)
+        asked = [
+            _rows(prober, 2.0**exponent, smallest, slack, stages)
             for exponent in np.linspace(0, -smallest, KEY_FEATURES)
         ]
     except Unanswered:
         return nothing
     joined = (
-        np.concatenate([getattr(rows, name) for rows in found], axis=-1)
+        np.concatenate([getattr(rows, name) for rows in asked], axis=-1)
         for name in _Rows.__dataclass_fields__
     )
     rows = _Rows(*joined)
     if not rows.divisor.size:
         return nothing
-    intervals = _intervals(rows, abs(laboratory.quotient.scale))
+    intervals = _intervals(rows, abs(prober.quotient.scale))
     if not intervals:
         return nothing
     # What a row cannot tell from 1 is off by the slack on either side.
@@ -130,30 +120,30 @@ def measure(laboratory: Laboratory, stages: Significands) -> Epsilon:
     return Epsilon(intervals, float(least.min()))
 
 
-def _slack(laboratory: Laboratory, stages: Significands) -> float:
+def _slack(prober: Prober, stages: Significands) -> float:
     """Return the relative error of a row that would be 1."""
-    scope = laboratory.scope
+    scope = prober.scope
     unit = max(scope.contract.precisions(scope.dtype).unit, 2.0**-stages.narrowest)
     # Two sums of one product, three roundings of their quotient, and the output's own.
     products = float(gamma(depth(np.ones(1), 1), unit)[0])
-    return 2 * products + 3 * unit + unit_roundoff(laboratory.output_dtype)
+    return 2 * products + 3 * unit + unit_roundoff(prober.output_dtype)
 
 
 def _rows(
-    laboratory: Laboratory,
+    prober: Prober,
     feature: float,
     smallest: int,
     slack: float,
     stages: Significands,
 ) -> _Rows:
     """Ask about one key feature and query features from 1 down to ``2^-smallest``."""
-    scope, length = laboratory.scope, laboratory.length
-    query = np.zeros((length, laboratory.key_dim))
+    scope, length = prober.scope, prober.length
+    query = np.zeros((length, prober.key_dim))
     query[:, 0] = np.exp2(np.linspace(0, -smallest, length))
-    key = np.zeros((length, laboratory.key_dim))
+    key = np.zeros((length, prober.key_dim))
     key[0, 0] = feature
     query, key = inputs_of(scope.query_map, query), inputs_of(scope.key_map, key)
-    output = laboratory.ask(query, key, np.ones((length, laboratory.value_dim)))[:, 0]
+    output = prober.ask(query, key, np.ones((length, prober.value_dim)))[:, 0]
     precisions = scope.contract.precisions(scope.dtype)
     known = max(precisions.unit, unit_roundoff(precisions.feature))
     unit = max(known, 2.0**-stages.of_features)
@@ -161,7 +151,7 @@ def _rows(
     b, error_b = _as_fed(scope.key_map, key[:1, :1], scope, unit)
     with np.errstate(all="ignore"):
         excess = np.stack([(1 - slack) / output - 1, (1 + slack) / output - 1])
-    divisor, spread = abs(laboratory.quotient.scale) * a * b, error_a + error_b
+    divisor, spread = abs(prober.quotient.scale) * a * b, error_a + error_b
     # Where features may be all error, nothing is known of the denominator.
     told = np.isfinite(output) & (output >= LEAST_OUTPUT) & (spread < 1)
     return _Rows(excess[:, told], divisor[told], a[told], spread[told])
@@ -188,7 +178,7 @@ def _intervals(rows: _Rows, scale: float) -> dict[str, tuple[float, float]]:
     # A row below the clamp is divided by it; a row above says that it is above.
     clamped = rows.divisor * (1 + rows.excess) * (rows.excess[0] > 0)
     clamped[1] = rows.divisor * (1 + np.maximum(rows.excess[1], 0))
-    found = {}
+    intervals = {}
     for mode, (low, high) in (
         ("denominator", in_denominator),
         ("normalizer", in_normalizer),
@@ -198,5 +188,5 @@ def _intervals(rows: _Rows, scale: float) -> dict[str, tuple[float, float]]:
         most = float((high * np.where(high > 0, *sides[::-1])).min())
         # A clamp that no row is above could as well be no quotient at all.
         if least <= most and (mode != "clamp" or least < rows.divisor.max()):
-            found[mode] = (least, most)
-    return found
+            intervals[mode] = (least, most)
+    return intervals

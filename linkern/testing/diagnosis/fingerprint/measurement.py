@@ -10,7 +10,7 @@ from linkern.testing.diagnosis.fingerprint import (
     epsilon,
     significands,
 )
-from linkern.testing.diagnosis.fingerprint.probing import prepared
+from linkern.testing.diagnosis.fingerprint.probing import prepared, unmeasured
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
@@ -19,7 +19,7 @@ __all__ = ["Fingerprint", "fingerprint"]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """How many significand bits survive at each stage, and what else shows.
+    """The significand bits that survive each stage, and what else was measured.
 
     Parameters
     ----------
@@ -41,6 +41,8 @@ class Fingerprint:
         How the epsilon enters: ``denominator normalizer clamp``.
     capped : tuple of str
         Stages of which such inputs and outputs cannot show more bits.
+    reason : str
+        What is not measured of the operator, and why, in one sentence; empty if all is.
     """
 
     dtype: str
@@ -51,10 +53,17 @@ class Fingerprint:
     contradicted: tuple[str, ...] = ()
     eps_mode: str | None = None
     capped: tuple[str, ...] = ()
+    reason: str = ""
+
+    @classmethod
+    def of_nothing(cls, dtype: str, reason: str) -> "Fingerprint":
+        """Return the fingerprint of a target of which nothing was measured."""
+        return cls(dtype, {}, None, math.inf, None, reason=reason)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values; an infinite number is a string."""
         resolution = self.eps_resolution
+        reason = {"reason": self.reason} if self.reason else {}
         return {
             "dtype": self.dtype,
             "bits": dict(self.bits),
@@ -64,13 +73,14 @@ class Fingerprint:
             "eps_resolution": resolution if math.isfinite(resolution) else "inf",
             "chunk_size": self.chunk_size,
             "contradicted": list(self.contradicted),
+            **reason,
         }
 
 
 def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     """Measure the arithmetic of a target, which is taken to be the operator.
 
-    What it says of a target that loses keys, say, is of little worth: judge it first.
+    Judge it first: the measurement of a target that loses keys means little.
 
     Parameters
     ----------
@@ -83,7 +93,7 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     -------
     Fingerprint
         Without what could not be measured, because the target raised or because the
-        inputs that its contract allows do not show it.
+        inputs that operator and contract allow do not show it.
 
     Raises
     ------
@@ -100,20 +110,22 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> from linkern.testing.target.process import InProcess
     >>> target = InProcess(Environment("correct:chunk_16"), CORRECT["chunk_16"].kernel)
     >>> scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
-    >>> found = fingerprint(target, scope)
-    >>> found.bits["state"], found.chunk_size, found.eps
+    >>> measured = fingerprint(target, scope)
+    >>> measured.bits["state"], measured.chunk_size, measured.eps
     (24, 16, None)
     """
-    laboratory = prepared(target, scope)
-    if laboratory is None:
-        return Fingerprint(scope.dtype, {}, None, math.inf, None)
-    stages = significands.measure(laboratory)
-    eps = epsilon.measure(laboratory, stages)
-    chunk_size = chunks.measure(laboratory)
+    reason = unmeasured(scope)
+    nothing = reason.startswith("nothing")
+    prober = None if nothing else prepared(target, scope)
+    if prober is None:
+        return Fingerprint.of_nothing(scope.dtype, reason)
+    stages = significands.measure(prober)
+    eps = epsilon.measure(prober, stages)
+    chunk_size = chunks.measure(prober)
     contradicted = (
-        *claims.about_stages(laboratory, stages, chunk_size),
-        *claims.about_epsilon(laboratory, eps),
-        *claims.about_chunks(laboratory, chunk_size),
+        *claims.about_stages(prober, stages, chunk_size),
+        *claims.about_epsilon(prober, eps),
+        *claims.about_chunks(prober, chunk_size),
     )
     return Fingerprint(
         scope.dtype,
@@ -124,4 +136,5 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
         contradicted,
         eps.mode,
         tuple(stage for stage in stages.bits if stage in stages.capped),
+        reason,
     )

@@ -2,10 +2,12 @@
 
 Everything else in the sequence is zero, and a sum that adds zero rounds nothing. All
 such questions have one shape, so that a target which compiles for each does so once.
+An operator with gates gets neutral ones, under which it sums as linear attention with
+the identity as feature map does, without a quotient.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,15 +17,17 @@ from numpy.typing import NDArray
 from linkern.oracle import FeatureMap, Quotient
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import TargetRaised, UsageError
-from linkern.testing.problems.context import Scope
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.gates import as_declared
+from linkern.testing.problems.strategies import no_integers
 from linkern.testing.spec.contract import Contract
-from linkern.testing.spec.operators import INPUT_NAMES
+from linkern.testing.spec.operators import Operator
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
 __all__ = [
-    "Laboratory",
+    "Prober",
     "Question",
     "Token",
     "Unanswered",
@@ -32,6 +36,7 @@ __all__ = [
     "power_of_four",
     "powers_of_two",
     "prepared",
+    "unmeasured",
 ]
 
 Real = NDArray[np.float64]
@@ -44,6 +49,21 @@ KEY_DIMS = (4, 16, 64)
 # What can be asked about each value channel by itself is asked of as many at once; of
 # more than this, not every kernel takes.
 CHANNELS = 64
+# Values of gates under which tokens are summed, and nothing else happens.
+NEUTRAL = {
+    "a": 0.0,
+    "auxiliary_key": 0.0,
+    "b": 0.0,
+    "beta": 1.0,
+    "bonus": 1.0,
+    "erase_gate": 0.0,
+    "level_scales": 1.0,
+    "removal_key": 0.0,
+    "removal_rate": 0.0,
+    "write_gate": 1.0,
+}
+# What decides whether keys erase, if there is such an input.
+ERASING = {"a", "auxiliary_key", "erase_gate", "removal_key"}
 # Exponents that every dtype has room for, on either side.
 SAFE_EXPONENT = 14
 
@@ -54,17 +74,7 @@ class Unanswered(Exception):  # noqa: N818 -- it is what happened, no error of o
 
 @dataclass(frozen=True)
 class Token:
-    """One key with its value.
-
-    Parameters
-    ----------
-    at : int
-        Its position.
-    features : tuple of int
-        Its first features; the others are zero.
-    value : float
-        Every entry of its value.
-    """
+    """One key: its position, its first features, and every entry of its value."""
 
     at: int
     features: tuple[int, ...]
@@ -73,15 +83,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Question:
-    """A few tokens, and what is exact after the last of them.
-
-    Parameters
-    ----------
-    query : tuple of int
-        First features of every query; the others are zero.
-    tokens : tuple of Token
-        All that is not zero.
-    """
+    """The first features of every query, and all tokens that are not zero."""
 
     query: tuple[int, ...]
     tokens: tuple[Token, ...]
@@ -104,7 +106,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Laboratory:
+class Prober:
     """A target, and the one shape in which it is asked.
 
     Parameters
@@ -112,7 +114,7 @@ class Laboratory:
     target : Target
         Behind its fence.
     scope : Scope
-        What it declares.
+        What it declares; for an operator with gates, as linear attention.
     length, key_dim, value_dim : int
         T, K and V.
     channels : int
@@ -130,8 +132,18 @@ class Laboratory:
     output_dtype: str
 
     @property
+    def reads(self) -> bool:
+        """True if queries and keys weigh the values."""
+        return "query" in self.scope.operator.names
+
+    @property
+    def erases(self) -> bool:
+        """True if a key erases what an equal one wrote, whatever the gates."""
+        return _erases(self.scope.operator)
+
+    @property
     def quotient(self) -> Quotient:
-        """How the target is declared to make an output of its sums."""
+        """The declared quotient of the sums."""
         return self.scope.contract.quotient(self.key_dim)
 
     @property
@@ -147,21 +159,26 @@ class Laboratory:
     @property
     def power_limit(self) -> int:
         """The largest n for which ``2^n`` is an exact feature of some input."""
+        if not self.reads:
+            return 0
         limits = []
-        for of in (self.scope.query_map, self.scope.key_map):
-            limits.append(of.largest_integer.bit_length() - 1)
-            if not of.homogeneous:  # 2^n is made of a neighbour, which must be exact
+        for feature_map in (self.scope.query_map, self.scope.key_map):
+            limits.append(feature_map.largest_integer.bit_length() - 1)
+            # 2^n is made of a neighbour, which must be exact.
+            if not feature_map.homogeneous:
                 limits.append(self.input_bits)
         if self.scope.dtype == "float16":
             limits.append(SAFE_EXPONENT)
         return min(limits)
 
+    @property
+    def largest_weight(self) -> int:
+        """The largest integer weight of a value under a query of 1."""
+        return self.scope.key_map.largest_integer if self.reads else 1
+
     def ask(self, query: Real, key: Real, value: Real) -> Real:
         """Return the output ``(T, V)`` for inputs without batch and heads."""
-        dtype = numpy_dtype(self.scope.dtype)
-        with np.errstate(all="ignore"):
-            given = [x[None, None].astype(dtype) for x in (query, key, value)]
-        return _answer(self.target, given)[0]
+        return _answer(self.target, self.scope, query, key, value)[0]
 
     def answers(self, question: Question) -> Real:
         """Return the output ``(T,)`` of the first value channel."""
@@ -173,13 +190,16 @@ class Laboratory:
             key[token.at, : len(token.features)] = token.features
             value[token.at] = token.value
         query, key = (
-            inputs_of(of, x)
-            for of, x in ((self.scope.query_map, query), (self.scope.key_map, key))
+            inputs_of(feature_map, x)
+            for feature_map, x in (
+                (self.scope.query_map, query),
+                (self.scope.key_map, key),
+            )
         )
         return self.ask(query, key, value)[:, 0]
 
     def exact(self, question: Question) -> float:
-        """Return what the output is after the last token, declared epsilon included."""
+        """Return the exact output after the last token, declared epsilon included."""
         numerator, denominator = question.sums
         scale = Fraction(self.quotient.scale)
         if not self.quotient.normalize:
@@ -195,36 +215,75 @@ class Laboratory:
         return float(scale * numerator / divisor)
 
 
-def prepared(target: Target, scope: Scope) -> Laboratory | None:
-    """Return a laboratory of the largest shape that the target takes; None if none."""
-    for of in (scope.query_map, scope.key_map):
-        if of.from_integers is None:
+def unmeasured(scope: Scope) -> str:
+    """Return what integers cannot measure of an operator, and why; empty if nothing."""
+    operator = scope.operator
+    if not operator.family:
+        return ""
+    reason = no_integers(scope)
+    if reason is None and _erases(operator) and "key" in operator.linear:
+        reason = "values erase one another, so no sum of two of them is left"
+    if reason is not None:
+        return f"nothing is measured: {reason}"
+    if _erases(operator):
+        return (
+            "scores and the chunk size are not measured: a key erases what an equal "
+            "one wrote, so sums hold one value for each key"
+        )
+    if "query" not in operator.names:
+        return "keys and scores are not measured: there are no queries and keys"
+    return ""
+
+
+def _erases(operator: Operator) -> bool:
+    return operator.erases and not ERASING & {*operator.names}
+
+
+def prepared(target: Target, scope: Scope) -> Prober | None:
+    """Return a prober of the largest shape that the target takes; None if none."""
+    scope = _as_linear_attention(scope)
+    for feature_map in (scope.query_map, scope.key_map):
+        if feature_map.from_integers is None:
             msg = (
-                f"the feature map `{of.name}` has no integer features, so nothing can "
-                "be measured by them; take the fingerprint of another one."
+                f"the feature map `{feature_map.name}` has no integer features, so "
+                "nothing can be measured by them; take the fingerprint of another one."
             )
             raise UsageError(msg)
     for length in lengths(scope.contract, LENGTHS):
         for key_dim, value_dim in _dims(scope.contract):
-            shapes = ((length, key_dim), (length, key_dim), (length, value_dim))
-            ones = [np.ones((1, 1, *s), numpy_dtype(scope.dtype)) for s in shapes]
+            query, value = np.ones((length, key_dim)), np.ones((length, value_dim))
+            if _erases(scope.operator):
+                value = 0 * value  # keys of such a length erase too much
             try:
-                _, dtype = _answer(target, ones)
+                _, dtype = _answer(target, scope, query, query, value)
             except Unanswered:
                 continue
             known = dtype if dtype in SIGNIFICAND_BITS else scope.output_dtype
             channels = _channels(scope.contract, value_dim)
-            return Laboratory(
-                target, scope, length, key_dim, value_dim, channels, known
-            )
+            return Prober(target, scope, length, key_dim, value_dim, channels, known)
     return None
 
 
-def inputs_of(of: FeatureMap, features: Real) -> Real:
+def _as_linear_attention(scope: Scope) -> Scope:
+    """Return the scope of an operator under neutral gates."""
+    if not scope.operator.family:
+        return scope
+    declared = scope.contract.scale
+    contract = replace(
+        scope.contract,
+        feature_map="identity",
+        normalize=False,
+        scale=scope.operator.scale if declared is None else declared,
+    )
+    return replace(scope, contract=contract)
+
+
+def inputs_of(feature_map: FeatureMap, features: Real) -> Real:
     """Return inputs with these features: exactly the integers, closely the others."""
-    assert of.from_integers is not None
+    assert feature_map.from_integers is not None
     whole = features == np.round(features)
-    return np.where(whole, of.from_integers(features), of.preimage(features))
+    exact, close = feature_map.from_integers(features), feature_map.preimage(features)
+    return np.where(whole, exact, close)
 
 
 def powers_of_two(total: int, largest: int) -> list[int]:
@@ -235,25 +294,25 @@ def powers_of_two(total: int, largest: int) -> list[int]:
     >>> powers_of_two(21, largest=8)
     [8, 8, 4, 1]
     """
-    found = []
+    powers = []
     while total:
-        found.append(min(largest, 1 << (total.bit_length() - 1)))
-        total -= found[-1]
-    return found
+        powers.append(min(largest, 1 << (total.bit_length() - 1)))
+        total -= powers[-1]
+    return powers
 
 
 def lengths(contract: Contract, wanted: tuple[int, ...]) -> Iterator[int]:
     """Yield the allowed lengths next to those that are wanted, each of them once."""
     step = contract.length_multiple_of
     least = max(contract.min_length, SHORTEST)
-    found: dict[int, None] = {}
+    distinct: dict[int, None] = {}
     for length in wanted:
         allowed = -(-max(length, least) // step) * step
         if contract.max_length is not None:
             allowed = min(allowed, contract.max_length // step * step)
         if allowed >= least:
-            found[allowed] = None
-    yield from found
+            distinct[allowed] = None
+    yield from distinct
 
 
 def _dims(contract: Contract) -> Iterator[tuple[int, int]]:
@@ -280,17 +339,34 @@ def _channels(contract: Contract, value_dim: int) -> int:
 
 
 def power_of_four(n: int) -> bool:
-    """Whether the square root of `n` is a power of two."""
+    """Return True if the square root of `n` is a power of two."""
     return n & (n - 1) == 0 and n.bit_length() % 2 == 1
 
 
-def _answer(target: Target, inputs: list[NDArray[Any]]) -> tuple[Real, str]:
+def _answer(
+    target: Target, scope: Scope, query: Real, key: Real, value: Real
+) -> tuple[Real, str]:
+    """Return the output ``(T, V)`` and its dtype."""
+    arrays = {"query": query, "key": key, "value": value}
+    length, levels = len(query), len(query).bit_length() + 1
+    dims = query.shape[-1], value.shape[-1]
+    shape = Shape(1, 1, length, length, *dims, levels=levels)
+    inputs: dict[str, NDArray[Any]] = {}
+    for one in scope.operator.inputs:
+        x = arrays.get(one.name)
+        if x is not None:
+            x = x[None, None]
+        elif one.name == "log_decay":
+            x = as_declared(scope, np.zeros(shape.of(one.axes)))
+        else:
+            x = np.full(shape.of(one.axes), NEUTRAL[one.name])
+        with np.errstate(all="ignore"):
+            inputs[one.name] = x.astype(numpy_dtype(scope.dtype))
     try:
-        reply = target.call(Call(dict(zip(INPUT_NAMES, inputs, strict=True))))
+        reply = target.call(Call(inputs))
     except TargetRaised as raised:
         raise Unanswered(str(raised)) from None
-    expected = (*inputs[0].shape[:-1], inputs[2].shape[-1])
-    if reply.output is None or reply.output.shape != expected:
+    if reply.output is None or reply.output.shape != shape.of("bgtv"):
         msg = f"an output of shape {reply.shape} instead of {reply.expected_shape}"
         raise Unanswered(msg)
     return reply.output[0, 0].astype(np.float64), reply.dtype

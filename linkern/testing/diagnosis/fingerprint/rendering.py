@@ -32,7 +32,9 @@ def sheet(fingerprint: Fingerprint) -> RenderableType:
         For a console of rich.
     """
     if not fingerprint.bits:
-        return Text(f"on inputs in {fingerprint.dtype}, {NOTHING}")
+        return Text(
+            f"on inputs in {fingerprint.dtype}, {fingerprint.reason or NOTHING}"
+        )
     table = Table(title=f"on inputs in {fingerprint.dtype}", title_justify="left")
     table.add_column("stage", no_wrap=True)
     table.add_column("significand bits", justify="right")
@@ -44,6 +46,8 @@ def sheet(fingerprint: Fingerprint) -> RenderableType:
     parts: list[RenderableType] = [table]
     parts.append(Text(f"epsilon     {_epsilon(fingerprint)}"))
     parts.append(Text(f"chunk size  {fingerprint.chunk_size or 'none that shows'}"))
+    if fingerprint.reason:
+        parts.append(Text(fingerprint.reason))
     for sentence in fingerprint.contradicted:
         parts.append(Text.assemble(("contradicted", "bold red"), f" {sentence}"))
     return Group(*parts)

@@ -1,4 +1,4 @@
-r"""How many significand bits of a number survive each stage of a target.
+r"""The significand bits of a number that survive each stage of a target.
 
 A number ``2^p + 1`` has ``p + 1`` bits. It is laid where the stage must hold it, and
 taken back from where it need not be held, so that what is left is 1, or 2, if it
@@ -18,7 +18,7 @@ from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint import denominators
 from linkern.testing.diagnosis.fingerprint.probing import (
     SAFE_EXPONENT,
-    Laboratory,
+    Prober,
     Question,
     Token,
     Unanswered,
@@ -71,57 +71,49 @@ class Stage:
     limit : callable
         The most bits that can be shown, if the stages before it keep the bits given.
     survives : callable
-        Whether ``2^p + 1`` survives.
+        Returns True if ``2^p + 1`` survives.
     shows : callable
-        Whether the output would show it, had it survived.
+        Returns True if the output would show it, had it survived.
     """
 
-    limit: Callable[[Laboratory, int], int]
-    survives: Callable[[Laboratory, int], bool]
-    shows: Callable[[Laboratory, int], bool] = lambda _laboratory, _p: True
+    limit: Callable[[Prober, int], int]
+    survives: Callable[[Prober, int], bool]
+    shows: Callable[[Prober, int], bool] = lambda _prober, _p: True
 
 
-def measure(laboratory: Laboratory) -> Significands:
+def measure(prober: Prober) -> Significands:
     """Measure all stages that can be measured.
 
-    Parameters
-    ----------
-    laboratory : Laboratory
-        The target, and how to ask it.
-
-    Returns
-    -------
-    Significands
-        Without the stages on which the target gave no answer, or a wrong one even for
-        two bits.
+    Left out are those on which the target gave no answer, or a wrong one even for two
+    bits.
     """
-    dtype, contract = laboratory.scope.dtype, laboratory.scope.contract
+    dtype, contract = prober.scope.dtype, prober.scope.contract
     default = "float64" if dtype == "float64" else "float32"
     declared = contract.precisions(dtype).accumulator
     ceiling = max(SIGNIFICAND_BITS[default], SIGNIFICAND_BITS[declared])
     bits: dict[str, int] = {}
     capped = set()
     for name in MEASURED_IN_TURN:
-        stage, inside = STAGES[name], [laboratory.input_bits, *bits.values()]
-        limit = stage.limit(laboratory, min(inside))
+        stage, inside = STAGES[name], [prober.input_bits, *bits.values()]
+        limit = stage.limit(prober, min(inside))
         try:
-            found = _most_bits(laboratory, stage, min(limit, ceiling))
-            hidden = found < limit and not stage.shows(laboratory, found)
+            most = _most_bits(prober, stage, min(limit, ceiling))
+            hidden = most < limit and not stage.shows(prober, most)
         except Unanswered:
             continue
-        if found:
-            bits[name] = found
-            if hidden or found == limit < ceiling:
+        if most:
+            bits[name] = most
+            if hidden or most == limit < ceiling:
                 capped.add(name)
     in_order = {name: bits[name] for name in STAGES if name in bits}
     return Significands(in_order, frozenset(capped), ceiling)
 
 
-def _most_bits(laboratory: Laboratory, stage: Stage, limit: int) -> int:
+def _most_bits(prober: Prober, stage: Stage, limit: int) -> int:
     """Return the most bits that survive; 0 if not even two do."""
 
     def survive(bits: int) -> bool:
-        return stage.survives(laboratory, bits - 1)
+        return stage.survives(prober, bits - 1)
 
     if limit < 2 or not survive(2):
         return 0
@@ -134,56 +126,70 @@ def _most_bits(laboratory: Laboratory, stage: Stage, limit: int) -> int:
     return known
 
 
-def _right(laboratory: Laboratory, question: Question, *rows: int) -> bool:
-    """Whether one of the rows is right to a quarter."""
-    answers, exact = laboratory.answers(question), laboratory.exact(question)
+def _right(prober: Prober, question: Question, *rows: int) -> bool:
+    """Return True if one of the rows is right to a quarter."""
+    answers, exact = prober.answers(question), prober.exact(question)
     with np.errstate(all="ignore"):
         return any(abs(answers[row] / exact - 1) < 1 / 4 for row in rows)
 
 
-def _value_survives(laboratory: Laboratory, p: int) -> bool:
+def _two(
+    prober: Prober,
+    weight: int,
+    value: float,
+    other_weight: int,
+    other_value: float,
+    apart: int = 1,
+) -> Question:
+    """Return the question about two keys: of other directions if they erase."""
+    other = (0, other_weight) if prober.erases else (other_weight,)
+    tokens = Token(0, (weight,), value), Token(apart, other, other_value)
+    return Question((1, 1) if prober.erases else (1,), tokens)
+
+
+def _value_survives(prober: Prober, p: int) -> bool:
     """Two values at hand, ``2^p + 1`` and ``-2^p``, of weight 1."""
-    tokens = (Token(0, (1,), 2.0**p + 1), Token(1, (1,), -(2.0**p)))
-    question = Question((1,), tokens)
+    question = _two(prober, 1, 2.0**p + 1, 1, -(2.0**p))
     # Seen through a score in one row, and through the state in the other.
-    return _right(laboratory, question, question.last, laboratory.length - 1)
+    return _right(prober, question, question.last, prober.length - 1)
 
 
-def _key_survives(laboratory: Laboratory, p: int) -> bool:
+def _key_survives(prober: Prober, p: int) -> bool:
     """Two weights, ``2^p + 1`` and ``2^p - 1``, of values 1 and -1."""
-    tokens = (Token(0, (2**p + 1,), 1.0), Token(1, (2**p - 1,), -1.0))
-    question = Question((1,), tokens)
-    if not _right(laboratory, question, question.last, laboratory.length - 1):
+    question = _two(prober, 2**p + 1, 1.0, 2**p - 1, -1.0)
+    if not _right(prober, question, question.last, prober.length - 1):
         return False
-    return laboratory.scope.key_map.homogeneous or _key_input_survives(laboratory, p)
+    return prober.scope.key_map.homogeneous or _key_input_survives(prober, p)
 
 
-def _key_input_survives(laboratory: Laboratory, p: int) -> bool:
+def _key_input_survives(prober: Prober, p: int) -> bool:
     """Two weights, ``2^p + 2`` and ``2^p``: the former is made of ``2^p + 1``."""
     # Other keys, of value 0, bring the denominator to a power of two if there is room.
-    others = powers_of_two(2 ** (p + 1) - 2, 2**laboratory.power_limit)
-    others = others if len(others) < laboratory.length - 4 else []
+    others = powers_of_two(2 ** (p + 1) - 2, 2**prober.power_limit)
+    others = others if len(others) < prober.length - 4 else []
     tokens = [Token(at, (weight,)) for at, weight in enumerate(others)]
     # An odd position and the one before it lie in one chunk of even size.
     last = len(others) // 2 * 2 + 1 + 2 * (len(others) % 2)
     tokens += [Token(last - 1, (2**p + 2,), 1.0), Token(last, (2**p,), -1.0)]
     question = Question((1,), tuple(tokens))
-    return _right(laboratory, question, last, laboratory.length - 1)
+    return _right(prober, question, last, prober.length - 1)
 
 
-def _key_limit(laboratory: Laboratory, kept: int) -> int:
+def _key_limit(prober: Prober, kept: int) -> int:
     del kept  # it is what is measured
-    bits = laboratory.input_bits
-    return bits if laboratory.power_limit >= bits - 1 else laboratory.power_limit
+    if not prober.reads:
+        return 0
+    bits = prober.input_bits
+    return bits if prober.power_limit >= bits - 1 else prober.power_limit
 
 
-def _score_survives(laboratory: Laboratory, p: int) -> bool:
+def _score_survives(prober: Prober, p: int) -> bool:
     """Two scores, ``2^p + 1`` and ``2^p - 1``, whose operands have a third of the bits.
 
     The query holds powers of ``2^h``, and ``2^p - 1`` is written in that base.
     """
-    digits = min(SCORE_DIGITS, laboratory.key_dim)
-    h = min(round(p / digits), laboratory.power_limit // (digits - 1))
+    digits = min(SCORE_DIGITS, prober.key_dim)
+    h = min(round(p / digits), prober.power_limit // (digits - 1))
     top = p - h * (digits - 1)
     query = tuple(2 ** (h * n) for n in range(digits))
     more = (1, *(0,) * (digits - 2), 2**top)
@@ -191,15 +197,15 @@ def _score_survives(laboratory: Laboratory, p: int) -> bool:
     # The output is 2^-p times that, and no smaller than what float16 can hold.
     value = 2.0 ** max(0, p - SAFE_EXPONENT)
     question = Question(query, (Token(0, more, value), Token(1, less, -value)))
-    return _right(laboratory, question, question.last)
+    return _right(prober, question, question.last)
 
 
-def _score_limit(laboratory: Laboratory, kept: int) -> int:
-    digits = min(SCORE_DIGITS, laboratory.key_dim)
-    if digits < 2 or laboratory.power_limit < digits:
+def _score_limit(prober: Prober, kept: int) -> int:
+    digits = min(SCORE_DIGITS, prober.key_dim)
+    if prober.erases or digits < 2 or prober.power_limit < digits:
         return 0
-    h = min(laboratory.power_limit // (digits - 1), kept)
-    top = min(laboratory.power_limit, kept)
+    h = min(prober.power_limit // (digits - 1), kept)
+    top = min(prober.power_limit, kept)
     return min(h * (digits - 1) + top + 1, _range(kept))
 
 
@@ -210,31 +216,36 @@ def _range(kept: int) -> int:
     return SIGNIFICAND_BITS["float64"]  # every wider dtype has the range
 
 
-def _state_survives(laboratory: Laboratory, p: int) -> bool:
+def _state_survives(prober: Prober, p: int) -> bool:
     """One entry of the state comes to ``2^p + 1``, another one to ``-2^p``."""
+    if prober.erases:  # each entry holds one value
+        question = _two(prober, 1, 2.0**p + 1, 1, -(2.0**p), prober.length // 2)
+        return _right(prober, question, prober.length - 1)
     unit = 2.0 ** -(p // 2)
-    quarter = laboratory.length // 4
+    quarter = prober.length // 4
     # The weights 1, 1 and 2 bring the denominator to 1, 2 and 4.
-    weights = powers_of_two(2, laboratory.scope.key_map.largest_integer)
+    weights = powers_of_two(2, prober.largest_weight)
     back = (
         Token(2 * quarter + i, (0, weight), -(2.0 ** (p - 1)) * unit)
         for i, weight in enumerate(weights)
     )
     tokens = (Token(0, (1,), 2.0**p * unit), Token(quarter, (1,), unit), *back)
-    return _right(laboratory, Question((1, 1), tokens), laboratory.length - 1)
+    return _right(prober, Question((1, 1), tokens), prober.length - 1)
 
 
-def _state_limit(laboratory: Laboratory, kept: int) -> int:
-    return _range(kept) if laboratory.key_dim > 1 else 0
+def _state_limit(prober: Prober, kept: int) -> int:
+    if prober.key_dim == 1:
+        return 0
+    return prober.input_bits if prober.erases else _range(kept)
 
 
 STAGES = {
-    "value": Stage(lambda laboratory, _: laboratory.input_bits, _value_survives),
+    "value": Stage(lambda prober, _: prober.input_bits, _value_survives),
     "key": Stage(_key_limit, _key_survives),
     "score": Stage(_score_limit, _score_survives),
     "state": Stage(_state_limit, _state_survives),
     "normalizer": Stage(
-        lambda laboratory, _: denominators.limit(laboratory),
+        lambda prober, _: denominators.limit(prober),
         denominators.survives,
         denominators.shows,
     ),

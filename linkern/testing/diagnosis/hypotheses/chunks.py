@@ -6,13 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
-from linkern.testing.diagnosis.hypotheses.masks import after_full_chunks, in_parts
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    Deviation,
+    causal,
+    hypothesis,
+    linear,
+)
 from linkern.testing.diagnosis.hypotheses.pairs import Condition, Pairs, counted
-from linkern.testing.diagnosis.hypotheses.variant import Deviation, variant
+from linkern.testing.diagnosis.hypotheses.variant import in_parts, variant
 
-__all__ = ["edges", "states"]
+# Name, phrase, condition on the pairs, and how often they count.
+Row = tuple[str, str, Condition, float]
 
 
+@hypothesis("outputs", 90, linear)
 def edges(evidence: Evidence) -> Iterator[Deviation]:
     """Yield the first or last key of every chunk lost, or counted twice."""
     for chunk in evidence.state_sizes:
@@ -30,48 +37,39 @@ def _at_edge(chunk: int, residue: int) -> Condition:
     return lambda pairs: pairs.carried(chunk) & (pairs.key % chunk == residue)
 
 
+@hypothesis("outputs", 100, linear)
 def states(evidence: Evidence) -> Iterator[Deviation]:
     """Yield chunks that get lost, late or doubled on their way into the state."""
-    causal = evidence.scope.operator.causal
     for chunk in evidence.state_sizes:
-        yield from _lost(evidence, chunk)
-        for name, phrase, condition, times in _of_state(chunk):
-            if causal or name == "state_not_carried":
-                weights = counted(condition, times)
-                yield from in_parts(evidence, name, phrase, weights)
-    for chunk in evidence.chunk_sizes if causal else ():
+        for name, phrase, condition, times in (
+            *_lost(evidence, chunk),
+            *_of_state(chunk, only_first=not causal(evidence.scope)),
+        ):
+            yield from in_parts(evidence, name, phrase, counted(condition, times))
+    for chunk in evidence.chunk_sizes if causal(evidence.scope) else ():
         yield _read_after_update(chunk)
 
 
-def _of_state(chunk: int) -> tuple[tuple[str, str, Condition, float], ...]:
-    """Return names, phrases, and how often the keys of which chunks count."""
-    of = f"chunks of {chunk}"
-    return (
-        (
-            "state_not_carried",
-            f"all keys before the current one of {of} lost",
-            lambda pairs: pairs.carried(chunk),
-            0,
-        ),
-        (
-            "state_overwritten",
-            f"all keys before the latest two of {of} lost",
-            lambda pairs: np.asarray(pairs.behind(chunk) >= 2),
-            0,
-        ),
-        (
-            "state_read_late",
-            f"the keys of the latest finished one of {of} lost",
-            lambda pairs: np.asarray(pairs.behind(chunk) == 1),
-            0,
-        ),
-        (
-            "state_counted_twice",
-            f"the keys of all finished {of} counted twice",
-            lambda pairs: pairs.carried(chunk),
-            2,
-        ),
-    )
+def _of_state(chunk: int, *, only_first: bool) -> Iterator[Row]:
+    size = f"chunks of {chunk}"
+    phrase = f"all keys before the current one of {size} lost"
+    yield "state_not_carried", phrase, lambda pairs: pairs.carried(chunk), 0
+    if only_first:
+        return
+    phrase = f"all keys before the latest two of {size} lost"
+    yield "state_overwritten", phrase, _behind(chunk, 2, None), 0
+    phrase = f"the keys of the latest finished one of {size} lost"
+    yield "state_read_late", phrase, _behind(chunk, 1, 1), 0
+    phrase = f"the keys of all finished {size} counted twice"
+    yield "state_counted_twice", phrase, lambda pairs: pairs.carried(chunk), 2
+
+
+def _behind(chunk: int, least: int, most: int | None) -> Condition:
+    def condition(pairs: Pairs) -> NDArray[np.bool_]:
+        behind = pairs.behind(chunk)
+        return np.asarray((behind >= least) & (behind <= (most or behind)))
+
+    return condition
 
 
 def _read_after_update(chunk: int) -> Deviation:
@@ -82,37 +80,29 @@ def _read_after_update(chunk: int) -> Deviation:
     )
 
 
-def _lost(evidence: Evidence, chunk: int) -> Iterator[Deviation]:
+def _lost(evidence: Evidence, chunk: int) -> Iterator[Row]:
     """Yield one whole chunk lost, or the last one, which is not full."""
-    if evidence.scope.operator.causal:
+    if causal(evidence.scope):
         # It shows from the next chunk on, or in its own rows already.
-        found = evidence.first_row // chunk
-        candidates = [found - 1, found]
+        number = evidence.first_row // chunk
+        numbers = [number - 1, number]
     else:
-        keys = evidence.telling[0].problem.shape.keys
-        candidates = list(range(-(-keys // chunk)))
-    for number in candidates:
-        keys_lost = f"the keys {number * chunk} to {(number + 1) * chunk - 1} lost"
-        in_state, everywhere = _of_chunk(chunk, number)
-        yield from in_parts(
-            evidence,
-            "chunk_lost",
-            f"{keys_lost} for all later chunks of {chunk}",
-            counted(in_state, 0),
-        )
-        yield from in_parts(evidence, "chunk_lost", keys_lost, counted(everywhere, 0))
-    yield from in_parts(
-        evidence,
-        "tail_keys_lost",
-        f"the keys after the last full chunk of {chunk} lost",
-        counted(lambda p: after_full_chunks(p.key, p.last + 1, chunk), 0),
-    )
+        keys = evidence.informative[0].problem.shape.keys
+        numbers = list(range(-(-keys // chunk)))
+    for number in numbers:
+        lost = f"the keys {number * chunk} to {(number + 1) * chunk - 1} lost"
+        late = f"{lost} for all later chunks of {chunk}"
+        yield "chunk_lost", late, _of_chunk(chunk, number, carried=True), 0
+        yield "chunk_lost", lost, _of_chunk(chunk, number, carried=False), 0
+    phrase = f"the keys after the last full chunk of {chunk} lost"
+    yield "tail_keys_lost", phrase, lambda p: p.after_full_chunks(p.key, chunk), 0
 
 
-def _of_chunk(chunk: int, number: int) -> tuple[Condition, Condition]:
-    """Return which pairs meet a chunk through the state, and which meet it at all."""
+def _of_chunk(chunk: int, number: int, *, carried: bool) -> Condition:
+    """Return which pairs meet a chunk, through the state or at all."""
 
-    def everywhere(pairs: Pairs) -> NDArray[np.bool_]:
-        return np.asarray(pairs.key // chunk == number)
+    def condition(pairs: Pairs) -> NDArray[np.bool_]:
+        inside = pairs.key // chunk == number
+        return np.asarray(inside & pairs.carried(chunk) if carried else inside)
 
-    return lambda pairs: everywhere(pairs) & pairs.carried(chunk), everywhere
+    return condition

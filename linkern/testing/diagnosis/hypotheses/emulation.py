@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from linkern.oracle import Bounded, Evaluation, Sums, bounded_output
+from linkern.oracle import Bounded
 from linkern.testing.diagnosis.hypotheses.formats import Format
 from linkern.testing.diagnosis.hypotheses.pairs import Real
+from linkern.testing.diagnosis.hypotheses.sums import WeightedSums, quotient_of
 from linkern.testing.diagnosis.hypotheses.variant import Inputs
 from linkern.testing.problems.problem import Problem
 
@@ -28,25 +29,24 @@ def _exact(x: Real) -> Real:
 
 @dataclass(frozen=True)
 class Stages:
-    """What is done to the numbers of each stage; each default is nothing.
+    """The rounding of each stage; each default is none.
 
     Parameters
     ----------
     query, key, value : callable
-        To the features of queries and keys, and to values.
+        Of the features of queries and keys, and of values.
     score, weight : callable
-        To the scores as they weigh values, and as they enter the denominator.
+        Of the scores as they weigh values, and as they enter the denominator.
     share : callable
-        To the scores divided by the denominator, if a kernel divides before it sums.
+        Of the scores divided by the denominator, if a kernel divides before it sums.
     memory, normalizer : callable
-        To the two parts of the state, whenever a chunk is added.
+        Of the two parts of the state, whenever a chunk is added.
     read_memory, read_normalizer : callable
-        To copies of them, whenever they are read.
+        Of copies of them, whenever they are read.
     chunk : int or None
-        Tokens per chunk; None for one chunk, or one for each span of a problem with
-        cuts.
+        Tokens per chunk; None for one chunk.
     through_state : bool
-        Whether a chunk is added before it is read, so that it has no scores of its own.
+        True if a chunk is added before it is read, so that it has no scores of its own.
     """
 
     query: Rounding = _exact
@@ -74,74 +74,47 @@ class Stages:
 
 
 def emulate(problem: Problem, stages: Stages) -> Bounded:
-    """Return what a kernel with rounded stages makes of integers, and the bound.
+    """Return the output of a kernel that rounds stages, for a problem of integers.
 
-    Parameters
-    ----------
-    problem : Problem
-        With integers.
-    stages : Stages
-        Which stages are rounded.
-
-    Returns
-    -------
-    Bounded
-        Its output; NaN with a bound of 0 where it overflows.
+    It is NaN with a bound of 0 where it overflows.
     """
     assert problem.integers is not None
-    scope = problem.scope
+    contract, dtype = problem.scope.contract, problem.scope.dtype
+    causal = problem.scope.operator.causal
     a, b, v = (x.astype(np.float64) for x in problem.integers)
-    given = stages.query(a), stages.key(b), stages.value(v)
-    causal = scope.operator.causal
+    inputs = stages.query(a), stages.key(b), stages.value(v)
     with np.errstate(all="ignore"):
-        length, keys = a.shape[-2], b.shape[-2]
-        starts = (0, *problem.knobs.get("cuts", ()))
-        if stages.chunk is not None:
-            starts = tuple(range(0, keys, stages.chunk))
-        numerator, denominator = _sums(given, stages, starts, causal=causal)
-        absolute = abs(given[0]), abs(given[1]), abs(given[2])
+        exact = _sums(inputs, stages, causal=causal)
+        absolute = abs(inputs[0]), abs(inputs[1]), abs(inputs[2])
         # Absolute values may overflow where the sums themselves do not.
-        gauges = _sums(absolute, stages.unlimited(), starts, causal=causal)
+        gauge = _sums(absolute, stages.unlimited(), causal=causal)
+        length, keys = a.shape[-2], b.shape[-2]
         seen = np.arange(1.0, length + 1) if causal else np.full(length, 1.0 * keys)
-        nothing = np.zeros(0)
-        signed_sum, gauge_sum, slack_sum = (
-            x.sum(-1, keepdims=True) for x in (a, abs(a), np.zeros_like(a))
+        output = quotient_of(
+            problem,
+            Bounded(a, np.zeros_like(a)),
+            WeightedSums(exact, gauge, np.zeros_like(exact), seen[:, None]),
+            contract.quotient(a.shape[-1]),
+            contract.precisions(dtype),
         )
-        sums = Evaluation(
-            Sums(numerator, denominator, signed_sum, gauge_sum, slack_sum, a.shape[-1]),
-            *gauges,
-            np.zeros_like(numerator),
-            np.zeros_like(denominator),
-            seen[:, None],
-            nothing,
-            nothing,
-            nothing,
-        )
-        found = bounded_output(
-            sums,
-            scope.contract.quotient(a.shape[-1]),
-            scope.contract.precisions(scope.dtype),
-            chunk_size=scope.contract.chunk_size,
-        )
-    finite = np.isfinite(numerator) & np.isfinite(denominator)
+    finite = np.isfinite(exact[..., :-1]) & np.isfinite(exact[..., -1:])
     return Bounded(
-        np.where(finite, found.output, np.nan), np.where(finite, found.bound, 0.0)
+        np.where(finite, output.output, np.nan), np.where(finite, output.bound, 0.0)
     )
 
 
-def _sums(
-    given: Inputs, stages: Stages, starts: tuple[int, ...], *, causal: bool
-) -> tuple[Real, Real]:
-    """Return numerator and denominator, ``(..., T, V)`` and ``(..., T, 1)``."""
-    a, b, v = given
+def _sums(inputs: Inputs, stages: Stages, *, causal: bool) -> Real:
+    """Return numerators and, in the last column, denominators ``(..., T, V + 1)``."""
+    a, b, v = inputs
     length, keys = a.shape[-2], b.shape[-2]
     if not causal and stages.chunk is None:
         return _read_scores(a, b, v, stages, np.ones((length, keys)))
     memory = np.zeros((*b.shape[:-2], b.shape[-1], v.shape[-1]))
     normalizer = np.zeros((*b.shape[:-2], b.shape[-1], 1))
+    chunk = stages.chunk or max(keys, 1)
     parts = []
-    for first, after in zip(starts, (*starts[1:], keys), strict=True):
-        span = (..., slice(first, after), slice(None))
+    for first in range(0, keys, chunk):
+        span = (..., slice(first, first + chunk), slice(None))
         before = memory, normalizer
         transposed = np.swapaxes(b[span], -1, -2)
         memory = stages.memory(memory + transposed @ v[span])
@@ -151,29 +124,23 @@ def _sums(
         if stages.through_state:
             parts.append(_read_state(a[span], memory, normalizer, stages))
             continue
-        inside = _read_scores(
-            a[span], b[span], v[span], stages, np.tri(transposed.shape[-1])
-        )
-        carried = _read_state(a[span], *before, stages)
-        parts.append((inside[0] + carried[0], inside[1] + carried[1]))
+        mask = np.tri(transposed.shape[-1])
+        inside = _read_scores(a[span], b[span], v[span], stages, mask)
+        parts.append(inside + _read_state(a[span], *before, stages))
     if not causal:
         return _read_state(a, memory, normalizer, stages)
-    numerators, denominators = zip(*parts, strict=True)
-    return np.concatenate(numerators, axis=-2), np.concatenate(denominators, axis=-2)
+    return np.concatenate(parts, axis=-2)
 
 
-def _read_state(
-    a: Real, memory: Real, normalizer: Real, stages: Stages
-) -> tuple[Real, Real]:
-    return a @ stages.read_memory(memory), a @ stages.read_normalizer(normalizer)
+def _read_state(a: Real, memory: Real, normalizer: Real, stages: Stages) -> Real:
+    read = stages.read_memory(memory), stages.read_normalizer(normalizer)
+    return a @ np.concatenate(read, axis=-1)
 
 
-def _read_scores(
-    a: Real, b: Real, v: Real, stages: Stages, counts: Real
-) -> tuple[Real, Real]:
+def _read_scores(a: Real, b: Real, v: Real, stages: Stages, counts: Real) -> Real:
     scores = counts * (a @ np.swapaxes(b, -1, -2))
     denominator = stages.weight(scores).sum(-1, keepdims=True)
     if stages.share is not None:
-        shares = stages.share(scores / denominator)
-        return shares @ v, np.ones_like(denominator)
-    return stages.score(scores) @ v, denominator
+        shares = stages.share(scores / denominator) @ v
+        return np.concatenate([shares, np.ones_like(denominator)], axis=-1)
+    return np.concatenate([stages.score(scores) @ v, denominator], axis=-1)

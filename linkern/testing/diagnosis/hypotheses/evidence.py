@@ -1,6 +1,5 @@
-"""What a target answered, and whether a deviation predicts all of it."""
+"""The answers of a target, and their agreement with a deviation."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,14 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
+from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.diagnosis.hypotheses.variant import Deviation
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.protocol import Reply
 
-__all__ = ["Evidence", "Family", "Probe"]
+__all__ = ["Evidence", "Probe"]
 
 
 # The part of its violations that a deviation may leave open.
@@ -47,7 +46,7 @@ class Probe:
 
     @cached_property
     def violated(self) -> NDArray[np.bool_]:
-        """Where the answer is beyond the bound of the operator itself."""
+        """The entries beyond the bound of the operator itself."""
         if self.got.shape != self.exact.output.shape:
             return np.ones(self.got.shape or 1, dtype=bool)
         return ~self._between(*self._allowed, self.exact)
@@ -77,16 +76,18 @@ class Probe:
         return float(np.where(np.isfinite(ratio), ratio, 0.0).max(initial=0.0))
 
     def _left_open(self, deviation: Deviation, predicted: Bounded) -> bool:
-        """Whether a prediction leaves open too much of what it is to explain."""
-        on_reals = deviation.silent == "on reals" and self.problem.integers is None
-        if on_reals or deviation.silent == "anywhere":
+        """Return True if a prediction leaves too much of the violations unknown."""
+        on_reals = (
+            deviation.allow_unknown == "on reals" and self.problem.integers is None
+        )
+        if on_reals or deviation.allow_unknown == "anywhere":
             return False
         # A quotient of two sums that cancel is open; but not most quotients.
         left_open = self.violated & ~np.isfinite(predicted.bound)
         return bool(left_open.sum() > OPEN * self.violated.sum())
 
     def shows(self, deviation: Deviation, predicted: Bounded) -> bool:
-        """Whether target and prediction both leave the operator in some entry."""
+        """Return True if target and prediction leave the operator in the same entry."""
         if predicted.output.shape != self.exact.output.shape:
             return True
         low, high = self._allowed
@@ -96,7 +97,7 @@ class Probe:
         return bool((self.violated & known & leaves).any())
 
     def _between(self, low: Real, high: Real, expected: Bounded) -> NDArray[np.bool_]:
-        """Where the answer is what rounding, from `low` to `high`, can make of it."""
+        """Return the entries between `low` and `high`."""
         inside = (low <= self.got) & (self.got <= high)
         # What is known not to be finite must not be, one way or the other.
         undefined = np.isnan(expected.output) & (expected.bound == 0)
@@ -146,7 +147,7 @@ class Evidence:
     fails_on_one_token: str = ""
 
     @cached_property
-    def telling(self) -> list[Probe]:
+    def informative(self) -> list[Probe]:
         """The probes that show a defect, the smallest first."""
         return sorted((p for p in self.probes if p.violated.any()), key=_size)
 
@@ -200,11 +201,11 @@ class Evidence:
         Integers show it at once, reals where it exceeds their bound; one token has no
         edges.
         """
-        longer = [probe for probe in self.telling if probe.problem.length > 1]
-        first = (longer or self.telling)[0].problem
+        longer = [probe for probe in self.informative if probe.problem.length > 1]
+        first = (longer or self.informative)[0].problem
         return [
             probe
-            for probe in self.telling
+            for probe in self.informative
             if probe.problem.shape == first.shape
             and (probe.problem.integers is None) == (first.integers is None)
         ]
@@ -216,7 +217,7 @@ class Evidence:
         differ from the operator where the target does.
         """
         worst, shown = 0.0, False
-        for probe in self._telling_first:
+        for probe in self._informative_first:
             try:
                 predicted = deviation.predict(probe.problem)
             except ValueError:
@@ -233,9 +234,9 @@ class Evidence:
         return worst if shown else None
 
     @cached_property
-    def _telling_first(self) -> list[Probe]:
+    def _informative_first(self) -> list[Probe]:
         rest = [probe for probe in self.probes if not probe.violated.any()]
-        return self.telling + sorted(rest, key=_size)
+        return self.informative + sorted(rest, key=_size)
 
 
 def _size(probe: Probe) -> tuple[int, bool]:
@@ -243,6 +244,3 @@ def _size(probe: Probe) -> tuple[int, bool]:
     of = probe.problem.shape
     work = of.batch * of.heads * of.length * of.keys * (of.key_dim + of.value_dim)
     return work, probe.problem.integers is None
-
-
-Family = Callable[[Evidence], Iterable[Deviation]]

@@ -1,5 +1,6 @@
 """Number formats as functions that round to them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from linkern.oracle import Bounded
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.hypotheses.pairs import Real
 
-__all__ = ["Format", "known_formats", "rounded"]
+__all__ = ["Format", "formats_of", "known_formats", "rounded"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Format:
     bits : int
         Significand bits.
     name : str
-        What people call it; empty for a number of bits that has no name.
+        Its name; empty for a number of bits that has none.
     truncates : bool
         Whether it drops digits and does not round to nearest.
     """
@@ -52,7 +53,7 @@ class Format:
 
     @property
     def phrase(self) -> str:
-        """What it does, for people: ``rounded to bfloat16``."""
+        """Its effect in words: ``rounded to bfloat16``."""
         return f"{'cut off' if self.truncates else 'rounded'} to {self.spelt}"
 
     @property
@@ -79,8 +80,18 @@ def known_formats(than: str) -> list[Format]:
     ]
 
 
+def formats_of(bits: int, *, truncates: bool) -> Iterator[Format]:
+    """Yield the formats of so many bits; one without a name if none has one."""
+    named = [
+        Format(bits, name, truncates)
+        for name, size in SIGNIFICAND_BITS.items()
+        if size == bits
+    ]
+    yield from named or [Format(bits, truncates=truncates)]
+
+
 def rounded(expected: Bounded, to: Format) -> Bounded:
-    """Return what becomes of bounded numbers that are rounded, which is monotonic."""
+    """Return bounded numbers after rounding, which is monotonic."""
     output, bound = expected.output, expected.bound
     with np.errstate(all="ignore"):
         middle = to(output)

@@ -1,6 +1,6 @@
 """Inputs read, and outputs written, in another order than they lie in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,61 +8,110 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
-from linkern.testing.diagnosis.hypotheses.evidence import Evidence
-from linkern.testing.diagnosis.hypotheses.finishes import Move, moved
-from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.diagnosis.hypotheses.variant import (
-    Deviation,
-    Inputs,
-    variant,
+from linkern.testing.diagnosis.hypotheses.epilogue import (
+    Finish,
+    Move,
+    epilogue,
+    moved,
 )
+from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    Deviation,
+    causal,
+    hypothesis,
+    takes,
+    then,
+)
+from linkern.testing.diagnosis.hypotheses.indexing import ORDERS, reversed_rows
+from linkern.testing.diagnosis.hypotheses.pairs import Real
 from linkern.testing.problems.problem import Problem
-from linkern.testing.spec.operators import INPUT_NAMES
 from linkern.testing.target.memory_layout import place
 from linkern.testing.target.protocol import from_layout, to_layout
 
-__all__ = ["arrangements", "strides"]
+Rearrange = Callable[[Problem], Mapping[str, NDArray[Any]]]
 
 
-def arrangements(evidence: Evidence) -> Iterator[Deviation]:
-    """Yield swapped inputs, swapped axes, and heads that meet others."""
-    yield variant(
+def _rearranged(
+    name: str, phrase: str, rearrange: Rearrange, finish: Finish | None = None
+) -> Deviation:
+    """Return the operator on rearranged inputs, with its output moved back."""
+
+    def predict(problem: Problem) -> Bounded:
+        return problem.with_inputs(**rearrange(problem)).solve()
+
+    return Deviation(name, phrase, predict if finish is None else then(predict, finish))
+
+
+@hypothesis("outputs", 50, takes("query", "key"))
+def swapped(evidence: Evidence) -> Iterator[Deviation]:
+    """Yield query and key swapped."""
+    del evidence
+    yield _rearranged(
         "query_key_swapped",
         "query and key swapped",
-        arrange=lambda given: (given[1], given[0], given[2]),
+        lambda problem: {"query": problem.key, "key": problem.query},
     )
-    if evidence.scope.operator.causal:
-        parts = _around(_backwards, _backwards)
-        yield variant("time_reversed", "time running backwards", **parts)
-    swapped = "heads and time swapped"
+
+
+@hypothesis("outputs", 51)
+def arrangements(evidence: Evidence) -> Iterator[Deviation]:
+    """Yield swapped axes of inputs and outputs."""
+    if causal(evidence.scope):
+        backwards = _all(reversed_rows)
+        reverse = moved(reversed_rows)
+        phrase = "time running backwards"
+        yield _rearranged("time_reversed", phrase, backwards, reverse)
+    axes = "heads and time swapped"
     for how, move, back in (
         ("", _across, _across),
         (" read in memory", _reread, _rewritten),
     ):
-        phrase = f"inputs and output{how} with {swapped}"
-        yield variant("layout_swapped", phrase, **_around(move, back))
+        phrase = f"inputs and output{how} with {axes}"
+        yield _rearranged("layout_swapped", phrase, _all(move), moved(back))
     for name, phrase, move in (
         ("output_transposed", "an output whose last two axes are swapped", _transposed),
-        ("output_layout_swapped", f"an output with {swapped}", _across),
-        ("output_layout_swapped", f"an output written with {swapped}", _rewritten),
+        ("output_layout_swapped", f"an output with {axes}", _across),
+        ("output_layout_swapped", f"an output written with {axes}", _rewritten),
     ):
-        yield variant(name, phrase, finish=moved(move))
-    for phrase, order in _ORDERS.items():
-        of_queries, of_keys = _mixed(order)
-        yield variant("queries_mixed", f"the queries of {phrase}", arrange=of_queries)
-        yield variant("keys_mixed", f"the keys and values of {phrase}", arrange=of_keys)
+        yield epilogue(name, phrase, moved(move))
 
 
-def _around(move: Move, back: Move) -> dict[str, Callable[..., Any]]:
-    """Return the parts that move the inputs, and move the output back."""
-    return {
-        "arrange": lambda given: (move(given[0]), move(given[1]), move(given[2])),
-        "finish": moved(back),
-    }
+@hypothesis("outputs", 52, takes("query", "key"))
+def mixed_heads(evidence: Evidence) -> Iterator[Deviation]:
+    """Yield queries that meet keys and values of other heads or batch entries."""
+    del evidence
+    for phrase, order in _MIXED.items():
+        of_queries = partial(_each, ("query",), order)
+        yield _rearranged("queries_mixed", f"the queries of {phrase}", of_queries)
+        of_keys = partial(_each, ("key", "value"), order)
+        yield _rearranged("keys_mixed", f"the keys and values of {phrase}", of_keys)
 
 
-def _backwards(x: Real) -> Real:
-    return x[:, :, ::-1]
+_MIXED: dict[str, Move] = {
+    phrase + (" for all" if "first" in phrase else ""): order
+    for phrase, order in ORDERS.items()
+} | {
+    "heads and batch entries in the other order": lambda x: np.swapaxes(
+        x.reshape((x.shape[1], x.shape[0], *x.shape[2:])), 0, 1
+    ),
+}
+
+
+def _each(
+    names: tuple[str, ...], move: Move, problem: Problem
+) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(move(problem.inputs[name])) for name in names}
+
+
+def _all(move: Move) -> Rearrange:
+    """Return what moves all inputs that have tokens."""
+
+    def rearrange(problem: Problem) -> dict[str, NDArray[Any]]:
+        operator, names = problem.scope.operator, problem.inputs
+        moving = tuple(n for n in names if operator.input(n).token_axis is not None)
+        return _each(moving, move, problem)
+
+    return rearrange
 
 
 def _transposed(x: Real) -> Real:
@@ -74,59 +123,37 @@ def _across(x: Real) -> Real:
 
 
 def _reread(x: Real) -> Real:
-    """Take the memory of ``(B, H, T, D)`` for that of ``(B, T, H, D)``."""
-    batch, heads, length, dim = x.shape
-    return np.swapaxes(x.reshape(batch, length, heads, dim), 1, 2)
+    """Take the memory of ``(B, H, T, ...)`` for that of ``(B, T, H, ...)``."""
+    batch, heads, length, *rest = x.shape
+    return np.swapaxes(x.reshape(batch, length, heads, *rest), 1, 2)
 
 
 def _rewritten(x: Real) -> Real:
-    """Write ``(B, T, H, D)`` where ``(B, H, T, D)`` is expected."""
+    """Write ``(B, T, H, ...)`` where ``(B, H, T, ...)`` is expected."""
     return np.swapaxes(x, 1, 2).reshape(x.shape)
 
 
-def _mixed(
-    order: Move,
-) -> tuple[Callable[[Inputs], Inputs], Callable[[Inputs], Inputs]]:
-    """Return what reorders the heads of the queries, and those of keys and values."""
-    return (
-        lambda given: (order(given[0]), given[1], given[2]),
-        lambda given: (given[0], order(given[1]), order(given[2])),
-    )
-
-
-_ORDERS: dict[str, Move] = {
-    "the first head for all": lambda x: np.broadcast_to(x[:, :1], x.shape),
-    "the next head": lambda x: np.roll(x, -1, axis=1),
-    "the head before": lambda x: np.roll(x, 1, axis=1),
-    "the first batch entry for all": lambda x: np.broadcast_to(x[:1], x.shape),
-    "another batch entry": lambda x: np.roll(x, 1, axis=0),
-    "heads and batch entries in the other order": lambda x: np.swapaxes(
-        x.reshape((x.shape[1], x.shape[0], *x.shape[2:])), 0, 1
-    ),
-}
-
-
+@hypothesis("placed", 10)
 def strides(evidence: Evidence) -> Iterator[Deviation]:
     """Yield inputs that are read as if they were contiguous."""
-    layout = evidence.scope.contract.layout
-    groups: list[tuple[str, ...]] = [INPUT_NAMES, *((name,) for name in INPUT_NAMES)]
-    for names in groups:
+    names, layout = evidence.scope.operator.names, evidence.scope.contract.layout
+    for group in (names, *((name,) for name in names)):
         yield Deviation(
             "assumes_contiguous",
-            f"{' and '.join(names)} read as if contiguous",
-            partial(_reading, names=names, layout=layout),
-            silent="anywhere",
+            f"{' and '.join(group)} read as if contiguous",
+            partial(_reading, names=group, layout=layout),
+            allow_unknown="anywhere",
         )
 
 
 def _reading(problem: Problem, names: tuple[str, ...], layout: str) -> Bounded:
     """Return what comes of inputs read as if contiguous; open where they hold NaN."""
     style = problem.knobs["memory"]
-    read = {n: _as_if_contiguous(getattr(problem, n), style, layout) for n in names}
-    found = problem.with_inputs(**read).solve()
+    read = {n: _as_if_contiguous(problem.inputs[n], style, layout) for n in names}
+    result = problem.with_inputs(**read).solve()
     if all(np.isfinite(x.astype(np.float64)).all() for x in read.values()):
-        return found
-    return Bounded(found.output, np.full_like(found.output, np.inf))
+        return result
+    return Bounded(result.output, np.full_like(result.output, np.inf))
 
 
 def _as_if_contiguous(x: NDArray[Any], style: str, layout: str) -> NDArray[Any]:

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from linkern.oracle import FEATURE_MAPS, FeatureMap
+from linkern.oracle import FEATURE_MAPS, Bounded, FeatureMap
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    Deviation,
+    hypothesis,
+    linear,
+)
 from linkern.testing.diagnosis.hypotheses.measuring import (
     decimals,
     fitted,
@@ -14,15 +20,9 @@ from linkern.testing.diagnosis.hypotheses.measuring import (
     spelt,
 )
 from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.diagnosis.hypotheses.variant import (
-    Deviation,
-    Inputs,
-    variant,
-)
+from linkern.testing.diagnosis.hypotheses.spans import after, from_state
+from linkern.testing.diagnosis.hypotheses.variant import Inputs, variant
 from linkern.testing.problems.problem import Problem
-
-__all__ = ["feature_maps", "lost_features", "padding", "swallowed", "value_maps"]
-
 
 Change = Callable[[Real], Real]
 
@@ -61,11 +61,12 @@ _MAPS = (
 )
 
 
+@hypothesis("outputs", 150, linear)
 def feature_maps(evidence: Evidence) -> Iterator[Deviation]:
     """Yield other feature maps, on queries, keys or both."""
     scope = evidence.scope
     declared = scope.query_map, scope.key_map
-    for of, query, key in (
+    for which, query, key in (
         ("queries and keys", 1, 1),
         ("queries", 1, 0),
         ("keys", 0, 1),
@@ -77,7 +78,7 @@ def feature_maps(evidence: Evidence) -> Iterator[Deviation]:
             what = "no feature map" if other.name == "identity" else f"`{other.name}`"
             yield variant(
                 "feature_map",
-                f"{what} on the {of}",
+                f"{what} on the {which}",
                 query_map=used[0],
                 key_map=used[1],
             )
@@ -88,7 +89,7 @@ def _shifted_features(evidence: Evidence) -> Iterator[Deviation]:
     """Yield an epsilon that is added to every feature."""
     scope = evidence.scope
 
-    def family(eps: float) -> Deviation:
+    def shifted(eps: float) -> Deviation:
         return variant(
             "eps_in_features",
             f"`eps={spelt(eps)}` added to the features",
@@ -96,8 +97,8 @@ def _shifted_features(evidence: Evidence) -> Iterator[Deviation]:
             key_map=_plus(scope.key_map, eps),
         )
 
-    eps = fitted(evidence, family, geometric(-12, 0))
-    yield from map(family, decimals(eps) if eps else ())
+    eps = fitted(evidence, shifted, geometric(-12, 0))
+    yield from map(shifted, decimals(eps) if eps else ())
 
 
 def _plus(feature_map: FeatureMap, eps: float) -> FeatureMap:
@@ -110,33 +111,36 @@ def _plus(feature_map: FeatureMap, eps: float) -> FeatureMap:
     return replace(feature_map, value=value, error=error)
 
 
+@hypothesis("outputs", 160, linear)
 def padding(evidence: Evidence) -> Iterator[Deviation]:
     """Yield keys of padding, which are zeros, but whose features are not."""
     for chunk in evidence.chunk_sizes:
         phrase = f"padding to chunks of {chunk} counted in the normalizer"
-        yield variant("padding_counted", phrase, before=_zeros(chunk))
+        yield Deviation("padding_counted", phrase, partial(_padded, chunk=chunk))
 
 
-def _zeros(chunk: int) -> Callable[[Problem], tuple[Real, Real]]:
-    def before(problem: Problem) -> tuple[Real, Real]:
-        of = problem.shape
-        lead = of.batch, of.heads, -of.keys % chunk
-        return np.zeros((*lead, of.key_dim)), np.zeros((*lead, of.value_dim))
+def _padded(problem: Problem, chunk: int) -> Bounded:
+    shape = problem.shape
+    if shape.keys % chunk == 0:
+        return problem.solve()
+    lead = shape.batch, shape.heads, -shape.keys % chunk
+    dims = {"query": shape.key_dim, "key": shape.key_dim, "value": shape.value_dim}
+    zeros = {name: np.zeros((*lead, dim)) for name, dim in dims.items()}
+    return from_state(problem, after(problem.with_inputs(**zeros)))
 
-    return before
 
-
+@hypothesis("outputs", 40, linear)
 def lost_features(evidence: Evidence) -> Iterator[Deviation]:
     """Yield features, or channels of values, of which only the first ones are there."""
-    scope, of = evidence.scope, evidence.telling[0].problem.shape
-    for kept in range(1, of.key_dim):
+    scope, shape = evidence.scope, evidence.informative[0].problem.shape
+    for kept in range(1, shape.key_dim):
         yield variant(
             "features_lost",
             f"only the first {kept} features of queries and keys",
             query_map=_first_features(scope.query_map, kept),
             key_map=_first_features(scope.key_map, kept),
         )
-    for kept in range(1, of.value_dim):
+    for kept in range(1, shape.value_dim):
         phrase = f"only the first {kept} channels of the values"
         yield variant("channels_lost", phrase, arrange=_on_values(_first(kept)))
 
@@ -161,6 +165,7 @@ def _on_values(change: Change) -> Callable[[Inputs], Inputs]:
     return lambda given: (given[0], given[1], change(given[2]))
 
 
+@hypothesis("outputs", 170, linear)
 def value_maps(evidence: Evidence) -> Iterator[Deviation]:
     """Yield values that are clipped, or taken for zero, beyond a measured threshold."""
     for name, phrase, change in (
@@ -176,6 +181,7 @@ def value_maps(evidence: Evidence) -> Iterator[Deviation]:
     yield variant("values_absolute", phrase, arrange=absolute)
 
 
+@hypothesis("with_nan", 10, linear)
 def swallowed(evidence: Evidence) -> Iterator[Deviation]:
     """Yield values that are taken for another number if they are not one."""
     del evidence
@@ -202,7 +208,7 @@ def _thresholds(evidence: Evidence) -> list[float]:
     """
     usual = [float(f"{m}e{e}") for e in range(-4, 8) for m in (1, 2, 5)]
     usual += [float(np.finfo(np.float16).max), 448.0, 57344.0]
-    for probe in evidence.telling:
+    for probe in evidence.informative:
         if probe.problem.length > 1 or probe.got.shape != probe.problem.value.shape:
             continue
         sizes = abs(probe.problem.value.astype(np.float64))

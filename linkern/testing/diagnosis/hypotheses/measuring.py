@@ -10,8 +10,8 @@ import numpy as np
 
 from linkern.oracle.bounds import unit_roundoff
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence, Probe
+from linkern.testing.diagnosis.hypotheses.hypothesis import OPERATOR, Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.diagnosis.hypotheses.variant import Deviation
 
 __all__ = ["decimals", "fitted", "geometric", "spelt", "typical_ratio"]
 
@@ -19,38 +19,26 @@ __all__ = ["decimals", "fitted", "geometric", "spelt", "typical_ratio"]
 PROBES = 3
 STEPS = 12
 DIGITS = 7
-_OPERATOR = Deviation("operator", "the operator", lambda problem: problem.solve())
 
 
 def fitted(
     evidence: Evidence,
-    family: Callable[[float], Deviation],
+    deviation_of: Callable[[float], Deviation],
     guesses: Iterable[float],
 ) -> float | None:
-    """Return the positive parameter with which a family comes closest to the target.
+    """Return the positive parameter of the deviation that is closest to the target.
 
-    Parameters
-    ----------
-    evidence : Evidence
-        What the target answered.
-    family : callable
-        Parameter to deviation.
-    guesses : iterable of float
-        Where to start, a power of ten or less apart; the best one is taken.
-
-    Returns
-    -------
-    float or None
-        The parameter; None if no guess predicts anything.
+    The guesses are a power of ten or less apart; the fit starts from the best. It is
+    None if no guess predicts anything.
     """
-    probes = evidence.telling[:PROBES]
+    probes = evidence.informative[:PROBES]
     # One sequence, the shortest, tells which guess is best.
-    misfits = {guess: _misfit(probes[:1], family(guess)) for guess in guesses}
+    misfits = {guess: _misfit(probes[:1], deviation_of(guess)) for guess in guesses}
     best = min(misfits, key=lambda guess: misfits[guess])
-    if not misfits[best] < _misfit(probes[:1], _OPERATOR):
+    if not misfits[best] < _misfit(probes[:1], OPERATOR):
         return None
     for _ in range(STEPS):
-        step = _step(probes, family, best)
+        step = _step(probes, deviation_of, best)
         best *= float(np.exp(np.clip(step, -1, 1)))
         if abs(step) < 1e-12:
             break
@@ -71,14 +59,14 @@ def _misfit(probes: list[Probe], deviation: Deviation) -> float:
 
 
 def _step(
-    probes: list[Probe], family: Callable[[float], Deviation], parameter: float
+    probes: list[Probe], deviation_of: Callable[[float], Deviation], parameter: float
 ) -> float:
     """Return the Gauss-Newton step in the logarithm of the parameter."""
     nudge = 1e-6
     towards = curvature = 0.0
     for probe in probes:
-        missed, allowed, output = _compared(probe, family(parameter))
-        nudged = _compared(probe, family(parameter * (1 + nudge)))[2]
+        missed, allowed, output = _compared(probe, deviation_of(parameter))
+        nudged = _compared(probe, deviation_of(parameter * (1 + nudge)))[2]
         if output.shape != nudged.shape:
             continue
         slope = (nudged - output) / nudge / allowed
@@ -136,7 +124,7 @@ def geometric(low: int, high: int) -> list[float]:
 
 def typical_ratio(evidence: Evidence, deviation: Deviation) -> float | None:
     """Return by what factor the target's outputs exceed a deviation's, typically."""
-    for probe in evidence.telling:
+    for probe in evidence.informative:
         predicted = deviation.predict(probe.problem)
         if predicted is None or predicted.output.shape != probe.got.shape:
             continue

@@ -22,7 +22,7 @@ class Pairs:
     query, key : integer array (T, 1), (1, S)
         Positions; keys in front of the sequence have negative ones.
     causal : bool
-        Whether query i is to see keys up to i only.
+        True if query i is to see keys up to i only.
     cuts : tuple of int
         Where one call ends and the next goes on from its state.
     """
@@ -34,30 +34,36 @@ class Pairs:
 
     @cached_property
     def seen(self) -> NDArray[np.bool_]:
-        """Which pairs count in the operator, ``(T, S)``."""
+        """The pairs that count in the operator, ``(T, S)``."""
         everything = np.ones((self.query.size, self.key.size), dtype=bool)
         return (self.key <= self.query) if self.causal else everything
 
     @property
     def own(self) -> NDArray[np.bool_]:
-        """Which pairs are of one token, ``(T, S)``."""
+        """The pairs of a token with itself, ``(T, S)``."""
         return np.asarray(self.key == self.query)
 
     def behind(self, chunk: int) -> NDArray[np.int64]:
-        """How many chunks the key is behind the query, ``(T, S)``."""
+        """Return by how many chunks the key is behind the query, ``(T, S)``."""
         return np.asarray(self.query // chunk - self.key // chunk)
 
     def carried(self, chunk: int) -> NDArray[np.bool_]:
-        """Which pairs meet through the state if chunks are this long, ``(T, S)``."""
+        """Return the pairs that meet through the state of such chunks, ``(T, S)``."""
         return np.asarray(self.behind(chunk) > 0) if self.causal else self.seen
 
     @property
     def handed(self) -> NDArray[np.int64]:
-        """How often the state is handed over on the way from key to query."""
+        """The number of calls between that of the key and that of the query."""
         of_query, of_key = (
             np.searchsorted(self.cuts, x, side="right") for x in (self.query, self.key)
         )
         return np.asarray(of_query - of_key)
+
+    def after_full_chunks(
+        self, positions: NDArray[np.int64], chunk: int
+    ) -> NDArray[np.bool_]:
+        """Return which positions are in a last chunk that is not full."""
+        return np.asarray(positions >= (self.last + 1) // chunk * chunk)
 
     @property
     def last(self) -> int:

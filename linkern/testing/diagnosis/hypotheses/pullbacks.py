@@ -16,19 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from linkern.oracle import Bounded, Differentiand, bounded_gradients
+from linkern.oracle import Bounded, feature_gradients
+from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Pairs, Real, Weights, seen
-from linkern.testing.diagnosis.hypotheses.variant import Deviation, features
+from linkern.testing.diagnosis.hypotheses.variant import features
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import INPUT_NAMES
 
 __all__ = ["Pullback", "carry_back", "differentiate", "pullback"]
 
 Rounding = Callable[[Real], Real]
-
-
-def _unchanged(x: Real) -> Real:
-    return x
 
 
 @dataclass(frozen=True)
@@ -38,14 +35,14 @@ class Pullback:
     Parameters
     ----------
     query, query_divisor : callable
-        How often each pair counts in the gradient of queries, directly and through the
-        divisor.
+        The number of times that each pair counts in the gradient of queries, directly
+        and through the divisor.
     key, key_divisor : callable
         The same for keys.
     value : callable
-        How often each pair counts in the gradient of values.
-    saved : callable
-        What happens to the output before it is used again.
+        The same for values, directly.
+    saved : callable or None
+        Rounding of the output before it is used again.
     slopes : tuple of str
         Inputs whose gradient goes through the feature map.
     """
@@ -55,7 +52,7 @@ class Pullback:
     key: Weights = seen
     key_divisor: Weights = seen
     value: Weights = seen
-    saved: Callable[[Real], Real] = _unchanged
+    saved: Rounding | None = None
     slopes: tuple[str, ...] = ("query", "key")
 
 
@@ -66,17 +63,9 @@ def pullback(name: str, phrase: str, **parts: Any) -> Deviation:
 
 
 def differentiate(problem: Problem, exchanged: Pullback) -> Bounded:
-    """Return the gradient that the problem's knob ``of`` names.
-
-    Parameters
-    ----------
-    problem : Problem
-        With a cotangent; its knobs hold the ``exact`` gradient too.
-    exchanged : Pullback
-        Which parts differ.
-    """
-    of, exact = problem.knobs["of"], problem.knobs["exact"]
-    a, b, v, g = _given(problem)
+    """Return the gradient of the input that the problem's parameter ``of`` names."""
+    name, exact = problem.knobs["of"], problem.knobs["exact"]
+    a, b, v, g = _operands(problem)
     pairs = Pairs(
         np.arange(a.shape[-2])[:, None],
         np.arange(b.shape[-2])[None, :],
@@ -89,42 +78,34 @@ def differentiate(problem: Problem, exchanged: Pullback) -> Bounded:
         divisor, through = np.ones_like(a[..., :1]), np.zeros_like(a[..., :1])
         if quotient.normalize:
             divisor = (pairs.seen * scores).sum(-1, keepdims=True)
-            output = exchanged.saved((pairs.seen * scores) @ v / divisor)
+            output = (pairs.seen * scores) @ v / divisor
+            if exchanged.saved is not None:
+                output = exchanged.saved(output)
             through = (g * output).sum(-1, keepdims=True)
         direct, through = (
             g @ np.swapaxes(v, -1, -2),
             np.broadcast_to(through, scores.shape),
         )
-        if of == "value":
+        if name == "value":
             weights = exchanged.value(pairs) * scores / divisor
             return Bounded(np.swapaxes(weights, -1, -2) @ g, exact.bound)
         counts = exchanged.query, exchanged.query_divisor
-        if of == "key":
+        if name == "key":
             counts = exchanged.key, exchanged.key_divisor
         weights = counts[0](pairs) * direct - counts[1](pairs) * through
         weights = quotient.scale * weights / divisor
-        found = weights @ b if of == "query" else np.swapaxes(weights, -1, -2) @ a
-        if of not in exchanged.slopes:
-            return Bounded(found, _before_slope(problem, of).bound)
-        feature_map = getattr(problem.scope, f"{of}_map")
-        x = getattr(problem, of).astype(np.float64)
-        return Bounded(feature_map.pullback(x, found), exact.bound)
+        gradient = weights @ b if name == "query" else np.swapaxes(weights, -1, -2) @ a
+        if name not in exchanged.slopes:
+            return Bounded(gradient, _before_slope(problem, name).bound)
+        feature_map = getattr(problem.scope, f"{name}_map")
+        x = problem.inputs[name].astype(np.float64)
+        return Bounded(feature_map.pullback(x, gradient), exact.bound)
 
 
 def carry_back(problem: Problem, rounding: Rounding, chunk: int) -> Bounded:
-    """Return the gradient named ``of`` if that of the state is rounded between chunks.
-
-    Parameters
-    ----------
-    problem : Problem
-        As in `differentiate`.
-    rounding : callable
-        What happens to the gradient of the state after every chunk, last chunk first.
-    chunk : int
-        Tokens per chunk.
-    """
-    of, exact = problem.knobs["of"], problem.knobs["exact"]
-    a, b, v, g = _given(problem)
+    """Return that gradient if the gradient of the state is rounded after each chunk."""
+    name, exact = problem.knobs["of"], problem.knobs["exact"]
+    a, b, v, g = _operands(problem)
     scale = problem.scope.contract.quotient(a.shape[-1]).scale
     ones = np.ones((*v.shape[:-1], 1))
     columns = np.concatenate([v, ones], axis=-1)
@@ -140,24 +121,24 @@ def carry_back(problem: Problem, rounding: Rounding, chunk: int) -> Bounded:
         for first in reversed(range(0, b.shape[-2], chunk)):
             span = (..., slice(first, first + chunk), slice(None))
             a_c, b_c, v_c, g_c = (x[span] for x in (scale * a, b, columns, cotangent))
-            if of == "key":
+            if name == "key":
                 inside = np.tril(g_c @ np.swapaxes(v_c, -1, -2))
-                found = np.swapaxes(inside, -1, -2) @ a_c + v_c @ np.swapaxes(
+                gradient = np.swapaxes(inside, -1, -2) @ a_c + v_c @ np.swapaxes(
                     state, -1, -2
                 )
             else:
                 inside = np.tril(a_c @ np.swapaxes(b_c, -1, -2))
-                found = (np.swapaxes(inside, -1, -2) @ g_c + b_c @ state)[..., :-1]
-            parts.append(found)
+                gradient = (np.swapaxes(inside, -1, -2) @ g_c + b_c @ state)[..., :-1]
+            parts.append(gradient)
             state = rounding(state + np.swapaxes(a_c, -1, -2) @ g_c)
         gradient = np.concatenate(parts[::-1], axis=-2)
-        if of == "key":
+        if name == "key":
             x = problem.key.astype(np.float64)
             gradient = problem.scope.key_map.pullback(x, gradient)
     return Bounded(gradient, exact.bound)
 
 
-def _given(problem: Problem) -> tuple[Real, Real, Real, Real]:
+def _operands(problem: Problem) -> tuple[Real, Real, Real, Real]:
     assert problem.cotangent is not None
     scope = problem.scope
     return (
@@ -168,24 +149,20 @@ def _given(problem: Problem) -> tuple[Real, Real, Real, Real]:
     )
 
 
-def _before_slope(problem: Problem, of: str) -> Bounded:
+def _before_slope(problem: Problem, name: str) -> Bounded:
     """Return the exact gradient of features."""
     scope = problem.scope
     query = features(problem, scope.query_map, problem.query.astype(np.float64))
     key = features(problem, scope.key_map, problem.key.astype(np.float64))
-    _, _, v, g = _given(problem)
-    gradients = bounded_gradients(
-        Differentiand(
-            query.output,
-            key.output,
-            v,
-            g,
-            query.bound,
-            key.bound,
-            scope.operator.causal,
-        ),
+    _, _, v, g = _operands(problem)
+    gradients = feature_gradients(
+        query,
+        key,
+        v,
+        g,
         scope.contract.quotient(problem.shape.key_dim),
         scope.contract.precisions(scope.dtype),
+        causal=scope.operator.causal,
         output_dtype=scope.output_dtype,
     )
-    return gradients[INPUT_NAMES.index(of)]
+    return gradients[INPUT_NAMES.index(name)]

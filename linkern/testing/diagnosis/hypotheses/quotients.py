@@ -8,6 +8,15 @@ from numpy.typing import NDArray
 
 from linkern.oracle import Bounded, Quotient
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
+    OPERATOR,
+    Deviation,
+    causal,
+    gated,
+    hypothesis,
+    linear,
+    normalized,
+)
 from linkern.testing.diagnosis.hypotheses.measuring import (
     decimals,
     fitted,
@@ -16,11 +25,9 @@ from linkern.testing.diagnosis.hypotheses.measuring import (
     typical_ratio,
 )
 from linkern.testing.diagnosis.hypotheses.pairs import Condition, Real
-from linkern.testing.diagnosis.hypotheses.variant import Deviation, variant
+from linkern.testing.diagnosis.hypotheses.variant import variant
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
-
-__all__ = ["divisors", "epsilons", "scales"]
 
 Factor = Callable[[Problem], Real | float]
 
@@ -30,25 +37,24 @@ _POWERS = {INVERSE_ROOT_KEY_DIM: -0.5, "K^-1": -1.0, "K^0.5": 0.5, "K": 1.0}
 _ROUNDINGS = 3
 
 
+@hypothesis("outputs", 130, normalized)
 def epsilons(evidence: Evidence) -> Iterator[Deviation]:
     """Yield epsilons in the divisor, of measured size."""
-    if not evidence.scope.contract.normalize:
-        return
     if evidence.scope.contract.eps:
         yield variant(
             "eps_missing",
             "the quotient without its declared epsilon",
             quotient=lambda q, _: replace(q, eps=0.0, eps_mode="denominator"),
         )
-    for power, of in ((0.0, ""), (-0.5, " of scores scaled by K^-0.5")):
+    for power, which in ((0.0, ""), (-0.5, " of scores scaled by K^-0.5")):
         for mode, name, phrase in (
             ("denominator", "eps", "`eps={}` added to the denominator"),
             ("normalizer", "eps_in_normalizer", "`eps={}` added to the normalizer"),
             ("clamp", "clamp", "a denominator of at least {}"),
         ):
-            family = _with_eps(mode, name, phrase + of, power)
-            eps = fitted(evidence, family, geometric(-14, 1))
-            yield from map(family, decimals(eps) if eps else ())
+            deviation = _with_eps(mode, name, phrase + which, power)
+            eps = fitted(evidence, deviation, geometric(-14, 1))
+            yield from map(deviation, decimals(eps) if eps else ())
 
 
 def _with_eps(
@@ -56,16 +62,17 @@ def _with_eps(
 ) -> Callable[[float], Deviation]:
     """Return what makes a deviation of an epsilon."""
 
-    def family(eps: float) -> Deviation:
+    def deviation(eps: float) -> Deviation:
         def quotient(declared: Quotient, key_dim: int) -> Quotient:
             scale = declared.scale * key_dim**power
             return replace(declared, scale=scale, eps=eps, eps_mode=mode)
 
         return variant(name, phrase.format(spelt(eps)), quotient=quotient)
 
-    return family
+    return deviation
 
 
+@hypothesis("outputs", 110, linear)
 def scales(evidence: Evidence) -> Iterator[Deviation]:
     """Yield outputs that are not divided, or by something else, or have a factor.
 
@@ -79,6 +86,12 @@ def scales(evidence: Evidence) -> Iterator[Deviation]:
     else:
         yield from _with_factors(evidence, "output_scaled", _divided(normalize=False))
         yield _divided(normalize=True)
+
+
+@hypothesis("outputs", 118, gated)
+def scaled_outputs(evidence: Evidence) -> Iterator[Deviation]:
+    """Yield outputs of an operator with gates that have a factor."""
+    yield from _with_factors(evidence, "output_scaled", OPERATOR)
 
 
 def _divided(*, normalize: bool) -> Deviation:
@@ -145,12 +158,10 @@ def _one_over_length(problem: Problem) -> float:
     return 1 / problem.length
 
 
+@hypothesis("outputs", 120, normalized)
 def divisors(evidence: Evidence) -> Iterator[Deviation]:
     """Yield denominators of other keys than the numerator, or of other rows."""
-    scope = evidence.scope
-    if not scope.contract.normalize:
-        return
-    if scope.operator.causal:
+    if causal(evidence.scope):
         yield variant(
             "noncausal_normalizer",
             "a normalizer of the whole sequence",
@@ -169,7 +180,7 @@ def divisors(evidence: Evidence) -> Iterator[Deviation]:
         ("normalizer_early", "the denominator of the row after", _after),
     ):
         yield variant(name, f"{phrase} in every row", divisor_row=row)
-    for chunk in evidence.chunk_sizes if scope.operator.causal else ():
+    for chunk in evidence.chunk_sizes if causal(evidence.scope) else ():
         for end, keys in (("end", _until_end(chunk)), ("start", _until_start(chunk))):
             yield variant(
                 "normalizer_of_chunk",

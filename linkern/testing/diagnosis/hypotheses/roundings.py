@@ -1,6 +1,6 @@
 """Stages in a narrower precision than declared."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,35 +9,28 @@ import numpy as np
 from linkern.oracle import Bounded
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.hypotheses.emulation import Stages, emulate
+from linkern.testing.diagnosis.hypotheses.epilogue import remaining_formats
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
 from linkern.testing.diagnosis.hypotheses.formats import (
     Format,
     known_formats,
     rounded,
 )
-from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.diagnosis.hypotheses.variant import (
+from linkern.testing.diagnosis.hypotheses.hypothesis import (
     Deviation,
-    Inputs,
-    variant,
+    hypothesis,
+    linear,
+    normalized,
 )
+from linkern.testing.diagnosis.hypotheses.pairs import Real
+from linkern.testing.diagnosis.hypotheses.variant import Inputs, variant
 from linkern.testing.problems.problem import Problem
 
-__all__ = [
-    "divisions",
-    "formats",
-    "inputs",
-    "outputs",
-    "relaxed",
-    "scores",
-    "staged",
-    "states",
-    "whole",
-]
+__all__ = ["formats"]
 
 
 def relaxed(problem: Problem, **declared: Any) -> Bounded:
-    """Return what the operator is under a contract that declares more."""
+    """Return the output of the operator under a contract that declares more."""
     contract = replace(problem.scope.contract, **declared)
     scope = replace(problem.scope, contract=contract)
     return replace(problem, scope=scope).solve()
@@ -51,7 +44,7 @@ def staged(name: str, phrase: str, stages: Stages, **declared: Any) -> Deviation
             return relaxed(problem, **declared)
         return emulate(problem, stages)
 
-    return Deviation(name, phrase, predict, silent="on reals")
+    return Deviation(name, phrase, predict, allow_unknown="on reals")
 
 
 def formats(evidence: Evidence) -> list[Format]:
@@ -60,6 +53,7 @@ def formats(evidence: Evidence) -> list[Format]:
     return known_formats(scope.contract.precisions(scope.dtype).accumulator)
 
 
+@hypothesis("outputs", 210, linear)
 def inputs(evidence: Evidence) -> Iterator[Deviation]:
     """Yield values, features and operands that are rounded before they are used."""
     for to in formats(evidence):
@@ -79,12 +73,13 @@ def inputs(evidence: Evidence) -> Iterator[Deviation]:
             yield staged(name, f"{what} {to.phrase}", Stages(**parts), **declared)
 
 
+@hypothesis("outputs", 230, linear)
 def scores(evidence: Evidence) -> Iterator[Deviation]:
     """Yield scores that are rounded, inside a chunk or all of them."""
     for to in formats(evidence):
         operands: dict[str, Any] = {"query": to, "key": to, "value": to}
         for chunk in (None, *evidence.all_sizes):
-            of = f" inside chunks of {chunk}" if chunk else ""
+            where = f" inside chunks of {chunk}" if chunk else ""
             declared = {"score_dtype": to.bound_dtype}
             for name, what, parts in (
                 ("scores_rounded", "scores", {"score": to, "weight": to}),
@@ -103,7 +98,7 @@ def scores(evidence: Evidence) -> Iterator[Deviation]:
                 if "value" in parts:
                     declared = {"operand_dtype": to.bound_dtype}
                 stages = Stages(chunk=chunk, **parts)
-                yield staged(name, f"{what} {to.phrase}{of}", stages, **declared)
+                yield staged(name, f"{what} {to.phrase}{where}", stages, **declared)
         if evidence.scope.contract.normalize:
             yield staged(
                 "weights_rounded",
@@ -113,6 +108,7 @@ def scores(evidence: Evidence) -> Iterator[Deviation]:
             )
 
 
+@hypothesis("outputs", 220, linear)
 def states(evidence: Evidence) -> Iterator[Deviation]:
     """Yield states that are rounded when a chunk is added, or when they are read."""
     both = ("memory", "normalizer")
@@ -144,55 +140,9 @@ def states(evidence: Evidence) -> Iterator[Deviation]:
 _DTYPES = {"memory": "state_dtype", "normalizer": "normalizer_dtype"}
 
 
-def outputs(evidence: Evidence) -> Iterator[Deviation]:
-    """Yield outputs that keep fewer bits, cut off or rounded."""
-    for to in _remaining(evidence):
-        name = "output_truncated" if to.truncates else "output_rounded"
-        yield variant(name, f"outputs {to.phrase}", finish=_finish(to))
-
-
-def _remaining(evidence: Evidence) -> Iterator[Format]:
-    """Yield the formats whose roundoff is about the relative error that shows."""
-    errors = [np.zeros(0)]
-    for probe in evidence.telling:
-        if probe.got.shape == probe.exact.output.shape:
-            with np.errstate(all="ignore"):
-                relative = abs(probe.got / probe.exact.output - 1)[probe.violated]
-            errors.append(relative[np.isfinite(relative)])
-    found = np.concatenate(errors)
-    # Not the largest: underflow costs more.
-    large = float(np.quantile(found, 0.9)) if found.size else 0.0
-    if not 0 < large < 1:
-        return
-    bits, scope = -int(np.floor(np.log2(large))), evidence.scope
-    accumulator = scope.contract.precisions(scope.dtype).accumulator
-    # The rounding of a narrower output hides how many bits there were before.
-    narrow = SIGNIFICAND_BITS[scope.output_dtype] < SIGNIFICAND_BITS[accumulator]
-    most = SIGNIFICAND_BITS[accumulator] if narrow else bits + 2
-    for truncates in (True, False):
-        for n in range(most, max(bits - 3, 1), -1):
-            yield from _of_bits(n, truncates=truncates)
-
-
-def _of_bits(bits: int, *, truncates: bool) -> Iterator[Format]:
-    """Yield the formats of so many bits; one without a name if none has one."""
-    named = [
-        Format(bits, name, truncates)
-        for name, size in SIGNIFICAND_BITS.items()
-        if size == bits
-    ]
-    yield from named or [Format(bits, truncates=truncates)]
-
-
-def _finish(to: Format) -> Callable[[Bounded], Bounded]:
-    return lambda output: rounded(output, to)
-
-
+@hypothesis("outputs", 200, normalized)
 def divisions(evidence: Evidence) -> Iterator[Deviation]:
     """Yield products with a reciprocal of the denominator that has few bits."""
-    scope = evidence.scope
-    if not scope.contract.normalize:
-        return
     numerator = variant(
         "", "", quotient=lambda q, _: replace(q, normalize=False, eps=0.0)
     )
@@ -202,7 +152,7 @@ def divisions(evidence: Evidence) -> Iterator[Deviation]:
         arrange=lambda given: (given[0], given[1], np.ones_like(given[2][..., :1])),
         quotient=lambda q, _: replace(q, normalize=False, eps=0.0),
     )
-    for to in _remaining(evidence):
+    for to in remaining_formats(evidence):
 
         def predict(problem: Problem, to: Format = to) -> Bounded | None:
             n, d = numerator.predict(problem), denominator.predict(problem)
@@ -232,6 +182,7 @@ def _multiplied(one: Bounded, other: Bounded, u: float) -> Bounded:
     return Bounded(output, errors + 2 * u * (abs(output) + errors))
 
 
+@hypothesis("outputs", 240, linear)
 def whole(evidence: Evidence) -> Iterator[Deviation]:
     """Yield everything in a narrower dtype, if no output has more bits than that.
 
@@ -246,15 +197,15 @@ def whole(evidence: Evidence) -> Iterator[Deviation]:
             continue
 
         def predict(problem: Problem, name: str = to.name) -> Bounded:
-            found = relaxed(problem, accumulator_dtype=name, feature_dtype=name)
+            result = relaxed(problem, accumulator_dtype=name, feature_dtype=name)
             fits = _fits(problem, name)
-            return Bounded(found.output, np.where(fits, found.bound, np.inf))
+            return Bounded(result.output, np.where(fits, result.bound, np.inf))
 
         yield Deviation(
             "computed_in_narrower_dtype",
             f"sums in {to.name}",
             predict,
-            silent="anywhere",
+            allow_unknown="anywhere",
             loosens=True,
         )
 
@@ -265,7 +216,7 @@ def _held(output: Real, to: Format) -> bool:
 
 
 def _fits(problem: Problem, dtype: str) -> bool:
-    """Whether no sum can overflow, inputs of one sign or the other."""
+    """Return True if no sum can overflow, whatever the signs of the inputs."""
     if dtype != "float16":
         return True
     scope = problem.scope

@@ -1,39 +1,48 @@
-"""What kernels of the family compute instead: other gates, rates, scales, orders.
+"""Rules: an operator with gates, or another such operator, on changed inputs.
 
-Each is the operator, or another of the family, on other inputs: the oracle says what
-comes of it and how far rounding can be from that.
+The oracle says what comes of a rule, and how far rounding can be from that.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linkern.oracle import FAMILY, Bounded
+from linkern.oracle import FAMILY, Bounded, FamilyOperator
+from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
+from linkern.testing.diagnosis.hypotheses.pairs import Real
 from linkern.testing.problems.expected import Consultation
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["Reading", "Rule", "as_low_rank", "consulted", "own", "predicted"]
+__all__ = [
+    "Reading",
+    "Rule",
+    "as_low_rank",
+    "by_rule",
+    "first_only",
+    "meaning",
+    "operator_of",
+    "predicted",
+    "silenced",
+]
 
-Real = NDArray[np.float64]
 Inputs = Mapping[str, Real | None]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a kernel makes of the inputs that it was given.
+    """The call of an operator that a kernel computes instead of its own.
 
     Parameters
     ----------
     operator : str
-        The operator that it computes.
+        The operator.
     inputs : mapping of str to array or None
-        On these inputs.
+        Its inputs.
     scale : float
-        With this scale.
+        Its scale.
     each : int
-        How many rows there are for each token; the last of them is what is returned.
+        The number of rows of each token; the last of them is returned.
     """
 
     operator: str
@@ -41,56 +50,77 @@ class Reading:
     scale: float
     each: int = 1
 
-    def given(self, name: str) -> Real | None:
+    def get(self, name: str) -> Real | None:
         """Return an input, None if it was left out."""
         return self.inputs.get(name)
 
-    def of(self, name: str) -> Real:
+    def require(self, name: str) -> Real:
         """Return an input that was given."""
         x = self.inputs[name]
         assert x is not None
         return x
 
     def with_inputs(self, **inputs: Real | None) -> "Reading":
-        """Return the same on other inputs."""
+        """Return the same call on other inputs."""
         return replace(self, inputs={**self.inputs, **inputs})
 
 
-# None where it cannot be said of the operator.
+# None where it does not apply to the operator.
 Rule = Callable[[Reading], Reading | None]
 
 
-def consulted(problem: Problem) -> Consultation:
-    """Return what the inputs of a problem mean."""
-    of = problem.scope
-    return Consultation(of.operator, of.contract, of.dtype, dict(problem.inputs))
+def meaning(problem: Problem) -> Consultation:
+    """Return the meaning of the inputs of a problem, as the oracle takes them."""
+    scope = problem.scope
+    inputs = dict(problem.inputs)
+    return Consultation(scope.operator, scope.contract, scope.dtype, inputs)
 
 
-def own(problem: Problem) -> Reading:
-    """Return what the operator makes of a problem."""
-    asked = consulted(problem)
-    return Reading(str(problem.scope.operator.family), asked.meant, asked.scale)
+def operator_of(problem: Problem) -> FamilyOperator:
+    """Return the oracle of an operator with gates."""
+    return FAMILY[str(problem.scope.operator.family)]
 
 
 def predicted(problem: Problem, rule: Rule) -> Bounded | None:
-    """Return what comes of a rule, and how far a kernel with it may be off.
+    """Return the prediction of a rule, with the error of a kernel that follows it.
 
     It may round as often as the operator and as the other one together.
     """
-    reading = rule(own(problem))
+    asked, contract = meaning(problem), problem.scope.contract
+    name = str(problem.scope.operator.family)
+    reading = rule(Reading(name, asked.meant, asked.scale))
     if reading is None:
         return None
-    asked, contract = consulted(problem), problem.scope.contract
     with np.errstate(all="ignore"):
-        found, _ = FAMILY[reading.operator].bounded(
+        output, _ = FAMILY[reading.operator].bounded(
             reading.inputs,
             reading.scale,
             asked.precisions,
             chunk_size=contract.chunk_size,
         )
-    found = asked.widened(found)
+    output = asked.widened(output)
     last = (..., slice(reading.each - 1, None, reading.each), slice(None))
-    return Bounded(found.output[last], found.bound[last] + problem.solve().bound)
+    return Bounded(output.output[last], output.bound[last] + problem.solve().bound)
+
+
+def by_rule(name: str, phrase: str, rule: Rule) -> Deviation:
+    """Return the deviation that follows a rule."""
+    return Deviation(name, phrase, lambda problem: predicted(problem, rule))
+
+
+def first_only(x: Real, axis: int) -> Real:
+    """Return an array whose first part along an axis takes the place of all."""
+    return np.repeat(np.take(x, [0], axis), x.shape[axis], axis)
+
+
+def silenced(problem: Problem, first: int) -> Problem:
+    """Return the problem whose tokens from `first` on neither write nor erase."""
+    changed = {}
+    for name in {"key", "removal_key", "a"} & {*problem.inputs}:
+        x = problem.inputs[name].copy()
+        x[..., first * (x.shape[-2] // max(problem.length, 1)) :, :] = 0
+        changed[name] = x
+    return problem.with_inputs(**changed)
 
 
 def as_low_rank(reading: Reading) -> Reading | None:
@@ -98,28 +128,30 @@ def as_low_rank(reading: Reading) -> Reading | None:
     name = reading.operator
     if name not in _LOW_RANK:
         return None
-    value = reading.of("value")
-    groups = value.shape[-3] // max(reading.of("key").shape[-3], 1)
-    query, key = (np.repeat(reading.of(x), groups, axis=-3) for x in ("query", "key"))
-    g = reading.given("log_decay")
+    value = reading.require("value")
+    groups = value.shape[-3] // max(reading.require("key").shape[-3], 1)
+    query, key = (
+        np.repeat(reading.require(x), groups, axis=-3) for x in ("query", "key")
+    )
+    g = reading.get("log_decay")
     if g is None:
         g = np.zeros(key.shape)
     elif g.ndim < value.ndim:
         g = np.broadcast_to(g[..., None], key.shape)
-    beta = reading.given("beta")
+    beta = reading.get("beta")
     written = key if beta is None else beta[..., None] * key
     nothing = np.zeros_like(key)
-    parts: dict[str, Real] = {"a": nothing, "b": nothing, "key": key}
+    parts = {"a": nothing, "b": nothing, "key": key}
     if name in ("delta_rule", "gated_delta_rule", "kda"):
         parts = {"a": -np.exp(g) * key, "b": written, "key": written}
     elif name == "comba":
-        p = np.repeat(reading.of("auxiliary_key"), groups, axis=-3)
+        p = np.repeat(reading.require("auxiliary_key"), groups, axis=-3)
         parts = {"a": -p, "b": written, "key": written}
     elif name == "rwkv7":
-        removal, rate = reading.of("removal_key"), reading.of("removal_rate")
+        removal, rate = reading.require("removal_key"), reading.require("removal_rate")
         parts |= {"a": -removal, "b": rate * removal}
     elif name in ("dplr", "iplr"):
-        parts |= {"a": reading.of("a"), "b": reading.of("b")}
+        parts |= {"a": reading.require("a"), "b": reading.require("b")}
     inputs = {"query": query, "value": value, "log_decay": g, **parts}
     return Reading("dplr", inputs, reading.scale)
 

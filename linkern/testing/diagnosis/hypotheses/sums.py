@@ -1,14 +1,22 @@
 """Sums over weighted pairs, with the gauges that bound anyone's error in them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle import Bounded, Evaluation, Sums
+from linkern.oracle import (
+    Bounded,
+    Evaluation,
+    Precisions,
+    Quotient,
+    Sums,
+    bounded_output,
+)
 from linkern.testing.diagnosis.hypotheses.pairs import Real
+from linkern.testing.problems.problem import Problem
 
-__all__ = ["Scores", "divided_by_rows", "scored", "weighted_sums", "with_more"]
+__all__ = ["Scores", "WeightedSums", "quotient_of", "scored", "weighted_sums"]
 
 # Multiplications that OpenBLAS leaves to one thread.
 _BLOCK = 2**18
@@ -16,153 +24,114 @@ _BLOCK = 2**18
 
 @dataclass(frozen=True)
 class Scores:
-    """What features alone say of the sums, however often each pair counts.
-
-    Parameters
-    ----------
-    exact, gauge : array (..., T, S)
-        Scores, and the same sums over absolute values.
-    slack : array (..., T, S) or None
-        What the admitted errors of the features come to; None for nothing.
-    signed, absolute, admitted : array (..., T, 1)
-        Sums over the features of each query, over their sizes, and over their errors.
-    feature_dim : int
-        How many features there are.
-    """
+    """Scores ``(..., T, S)``, their gauge, and what errors of features come to."""
 
     exact: Real
     gauge: Real
     slack: Real | None
-    signed: Real
-    absolute: Real
-    admitted: Real
-    feature_dim: int
 
 
-def scored(query: Bounded, key: Bounded) -> Scores:
-    """Return the scores of features.
+@dataclass(frozen=True)
+class WeightedSums:
+    """Numerators and, in the last column, the denominator of every row.
 
     Parameters
     ----------
-    query, key : Bounded (..., T, K), (..., S, K)
-        Features with their admitted errors.
-
-    Returns
-    -------
-    Scores
-        To be weighed by `weighted_sums`, in as many ways as there are.
+    exact, gauge, slack : array (..., T, V + 1)
+        Sums, the same over absolute values, and the share of admitted errors.
+    keys : array (T, 1)
+        How many keys each row sums over.
     """
-    exact, gauge, slack = _scores(query, key)
-    signed, absolute, admitted = (
-        x.sum(-1, keepdims=True) for x in (query.output, abs(query.output), query.bound)
-    )
-    feature_dim = query.output.shape[-1]
-    return Scores(exact, gauge, slack, signed, absolute, admitted, feature_dim)
+
+    exact: Real
+    gauge: Real
+    slack: Real
+    keys: Real
+
+
+def scored(query: Bounded, key: Bounded) -> Scores:
+    """Return the scores of features with their admitted errors."""
+    keys, error = (np.swapaxes(x, -1, -2) for x in (key.output, key.bound))
+    scores = gauge = _product(query.output, keys)
+    if (query.output < 0).any() or (keys < 0).any():
+        gauge = _product(abs(query.output), abs(keys))
+    if not query.bound.any() and not error.any():
+        return Scores(scores, gauge, None)
+    slack = _product(query.bound, abs(keys) + error)
+    return Scores(scores, gauge, slack + _product(abs(query.output), error))
 
 
 def weighted_sums(
     scores: Scores, value: Real, counts: Real, weighs: Real
-) -> Evaluation:
-    """Return the weighted sums of one call with their gauges and slacks.
+) -> WeightedSums:
+    """Return the sums of values ``(..., S, V)`` and of weights.
 
-    Parameters
-    ----------
-    scores : Scores
-        Of queries and keys.
-    value : array (..., S, V)
-        Values.
-    counts, weighs : array (T, S)
-        How often each pair counts in the numerator and in the denominator.
-
-    Returns
-    -------
-    Evaluation
-        Sums without a state.
+    Each pair counts ``counts (T, S)`` times in the numerator, and ``weighs (T, S)``
+    times in the denominator.
     """
-    sizes = abs(value)
-    exact, gauge = scores.exact, scores.gauge
-    numerator, of_sizes, denominator = _sums(exact, counts, weighs, value, sizes)
-    gauges = of_sizes, denominator
-    if gauge is not exact or (counts < 0).any() or (weighs < 0).any():
-        gauges = _sums(gauge, abs(counts), abs(weighs), sizes, sizes)[1:]
-    slacks = np.zeros_like(of_sizes), np.zeros_like(denominator)
-    if scores.slack is not None:
-        slacks = _sums(scores.slack, abs(counts), abs(weighs), sizes, sizes)[1:]
-    terms = ((counts != 0) | (weighs != 0)).sum(-1, keepdims=True)
-    nothing = np.zeros(0)
-    return Evaluation(
-        Sums(
-            numerator,
-            denominator,
-            scores.signed,
-            scores.absolute,
-            scores.admitted,
-            scores.feature_dim,
-        ),
-        *gauges,
-        *slacks,
-        keys_seen=np.maximum(terms, 1).astype(np.float64),
-        memory=nothing,
-        memory_gauge=nothing,
-        memory_slack=nothing,
-    )
-
-
-def with_more(sums: Evaluation, more: Evaluation) -> Evaluation:
-    """Return sums to whose numerator another one is added."""
-    numerator = sums.sums.numerator + more.sums.numerator
-    return replace(
-        sums,
-        sums=replace(sums.sums, numerator=numerator),
-        numerator_gauge=sums.numerator_gauge + more.numerator_gauge,
-        numerator_slack=sums.numerator_slack + more.numerator_slack,
-        keys_seen=sums.keys_seen + more.keys_seen,
-    )
-
-
-def divided_by_rows(sums: Evaluation, rows: NDArray[np.int64]) -> Evaluation:
-    """Return sums with the denominators of other rows."""
-    inner = sums.sums
-    return replace(
-        sums,
-        sums=replace(
-            inner,
-            denominator=inner.denominator[..., rows, :],
-            query_sum=inner.query_sum[..., rows, :],
-            query_gauge=inner.query_gauge[..., rows, :],
-            query_slack=inner.query_slack[..., rows, :],
-        ),
-        denominator_gauge=sums.denominator_gauge[..., rows, :],
-        denominator_slack=sums.denominator_slack[..., rows, :],
-        keys_seen=np.maximum(sums.keys_seen, sums.keys_seen[rows]),
-    )
-
-
-def _scores(a: Bounded, b: Bounded) -> tuple[Real, Real, Real | None]:
-    """Return the scores ``(..., T, S)``, their gauge, and their slack if any."""
-    key, key_error = (np.swapaxes(x, -1, -2) for x in (b.output, b.bound))
-    scores = _product(a.output, key)
-    gauge = scores
-    if (a.output < 0).any() or (key < 0).any():
-        gauge = _product(abs(a.output), abs(key))
-    if not a.bound.any() and not key_error.any():
-        return scores, gauge, None
-    slack = _product(a.bound, abs(key) + key_error)
-    return scores, gauge, slack + _product(abs(a.output), key_error)
-
-
-def _sums(
-    scores: Real, counts: Real, weighs: Real, value: Real, sizes: Real
-) -> tuple[Real, Real, Real]:
-    """Return the sums over values, over their sizes, and of the weights alone."""
-    dims = value.shape[-1]
+    sizes, dims = abs(value), value.shape[-1]
     ones = np.ones((*value.shape[:-1], 1))
-    columns = np.concatenate([value, sizes, ones], axis=-1)
-    counted = _product(counts * scores, columns)
-    weight = counted[..., -1:]
+    both = np.concatenate([value, sizes, ones], axis=-1)
+    summed = _summed(scores.exact, counts, weighs, both)
+    exact, gauge = np.delete(summed, np.s_[dims:-1], -1), summed[..., dims:]
+    columns = both[..., dims:]
+    if scores.gauge is not scores.exact or (counts < 0).any() or (weighs < 0).any():
+        gauge = _summed(scores.gauge, abs(counts), abs(weighs), columns)
+    slack = np.zeros_like(gauge)
+    if scores.slack is not None:
+        slack = _summed(scores.slack, abs(counts), abs(weighs), columns)
+    keys = ((counts != 0) | (weighs != 0)).sum(-1, keepdims=True)
+    return WeightedSums(exact, gauge, slack, np.maximum(keys, 1).astype(np.float64))
+
+
+def quotient_of(
+    problem: Problem,
+    query: Bounded,
+    sums: WeightedSums,
+    quotient: Quotient,
+    precisions: Precisions,
+    rows: NDArray[np.int64] | None = None,
+) -> Bounded:
+    """Return the output that sums come to, divided by the denominators of `rows`."""
+    of_query = [
+        x.sum(-1, keepdims=True) for x in (query.output, abs(query.output), query.bound)
+    ]
+    denominators = [x[..., -1:] for x in (sums.exact, sums.gauge, sums.slack)]
+    keys = sums.keys
+    if rows is not None:
+        of_query = [x[..., rows, :] for x in of_query]
+        denominators = [x[..., rows, :] for x in denominators]
+        keys = np.maximum(keys, keys[rows])
+    denominator, gauge, slack = denominators
+    nothing = np.zeros(0)
+    evaluation = Evaluation(
+        Sums(
+            sums.exact[..., :-1],
+            denominator,
+            query_sum=of_query[0],
+            query_gauge=of_query[1],
+            query_slack=of_query[2],
+            feature_dim=query.output.shape[-1],
+        ),
+        sums.gauge[..., :-1],
+        gauge,
+        sums.slack[..., :-1],
+        slack,
+        keys,
+        nothing,
+        nothing,
+        nothing,
+    )
+    chunk_size = problem.scope.contract.chunk_size
+    return bounded_output(evaluation, quotient, precisions, chunk_size=chunk_size)
+
+
+def _summed(scores: Real, counts: Real, weighs: Real, columns: Real) -> Real:
+    """Return the sums over columns, the last of which is that of the weights."""
+    summed = _product(counts * scores, columns)
     if weighs is not counts:
-        weight = (weighs * scores).sum(-1, keepdims=True)
-    return counted[..., :dims], counted[..., dims:-1], weight
+        summed[..., -1] = (weighs * scores).sum(-1)
+    return summed
 
 
 def _product(x: Real, y: Real) -> Real:

@@ -7,74 +7,28 @@ defect may be from its own exact output is the proved bound of `linkern.oracle`,
 the same weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle import (
-    Bounded,
-    Evaluation,
-    FeatureMap,
-    Precisions,
-    Quotient,
-    bounded_output,
-)
+from linkern.oracle import Bounded, FeatureMap, Precisions, Quotient, gamma
+from linkern.testing.diagnosis.hypotheses.evidence import Evidence
+from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Pairs, Real, Weights, seen
 from linkern.testing.diagnosis.hypotheses.sums import (
-    divided_by_rows,
+    WeightedSums,
+    quotient_of,
     scored,
     weighted_sums,
-    with_more,
 )
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["Deviation", "Inputs", "Variant", "attend", "features", "variant"]
+__all__ = ["Inputs", "Variant", "attend", "features", "in_parts", "resumed", "variant"]
 
 Inputs = tuple[Real, Real, Real]
-Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """One thing that a target may compute instead of the operator.
-
-    Parameters
-    ----------
-    name : str
-        ``eps``, ``key_lost_at_chunk_edge``, ...
-    phrase : str
-        What it agrees with, for people, measured parameters included.
-    predict : callable
-        What it returns for a problem, with the bound of its rounding errors; None if it
-        does not say.
-    silent : {"never", "on reals", "anywhere"}
-        Where it may leave open what the target returns although the target leaves the
-        operator there: its own bound may be infinite.
-    loosens : bool
-        Whether it is the operator itself, less exactly.
-    """
-
-    name: str
-    phrase: str
-    predict: Callable[[Problem], Bounded | None]
-    silent: str = "never"
-    loosens: bool = False
-
-
-def _as_given(inputs: Inputs) -> Inputs:
-    return inputs
-
-
-def _same_quotient(quotient: Quotient, key_dim: int) -> Quotient:
-    del key_dim
-    return quotient
-
-
-def _finished(output: Bounded) -> Bounded:
-    return output
 
 
 @dataclass(frozen=True)
@@ -83,36 +37,30 @@ class Variant:
 
     Parameters
     ----------
-    arrange : callable
+    arrange : callable or None
         Query, key and value in float64, to those that the sums are formed of.
-    before : callable or None
-        Keys and values in front of the sequence, for a problem.
     query_map, key_map : FeatureMap or None
         Feature maps; None for those of the contract.
     numerator, denominator : callable
         How often each pair counts; None in the denominator: as in the numerator.
-    handed : callable or None
-        Features of keys and values, to those that a handed-over memory is made of.
     divisor_row : callable or None
         The rows whose denominators divide rows ``0..T-1``.
-    quotient : callable
+    quotient : callable or None
         The contract's quotient and the key dimension, to that of the variant.
-    finish : callable
-        What becomes of the output.
+    finish : callable or None
+        Changes the output.
     roundings : float
         Roundings for each key that is seen, besides those of a plain sum.
     """
 
-    arrange: Callable[[Inputs], Inputs] = _as_given
-    before: Callable[[Problem], tuple[Real, Real]] | None = None
+    arrange: Callable[[Inputs], Inputs] | None = None
     query_map: FeatureMap | None = None
     key_map: FeatureMap | None = None
     numerator: Weights = seen
     denominator: Weights | None = None
-    handed: Callable[[Bounded, Real], tuple[Bounded, Real]] | None = None
     divisor_row: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
-    quotient: Callable[[Quotient, int], Quotient] = _same_quotient
-    finish: Callable[[Bounded], Bounded] = _finished
+    quotient: Callable[[Quotient, int], Quotient] | None = None
+    finish: Callable[[Bounded], Bounded] | None = None
     roundings: float = 0.0
 
 
@@ -128,117 +76,134 @@ def variant(name: str, phrase: str, **parts: Any) -> Deviation:
     return Deviation(name, phrase, lambda problem: attend(problem, exchanged))
 
 
+def in_parts(
+    evidence: Evidence, name: str, phrase: str, weights: Weights
+) -> Iterator[Deviation]:
+    """Yield a defect of both sums, of the numerator, and of the denominator alone."""
+    yield variant(name, phrase, numerator=weights)
+    if evidence.scope.contract.normalize:
+        part = f"{phrase} from the numerator"
+        yield variant(f"{name}_numerator", part, numerator=weights, denominator=seen)
+        part = f"{phrase} from the denominator"
+        yield variant(f"{name}_denominator", part, denominator=weights)
+
+
 def attend(problem: Problem, exchanged: Variant) -> Bounded:
-    """Return what a variant makes of a problem, and how far rounding can take it.
+    """Return the output of a variant with its any-order bound.
 
-    Parameters
-    ----------
-    problem : Problem
-        The inputs.
-    exchanged : Variant
-        Which parts differ.
-
-    Returns
-    -------
-    Bounded
-        Exact output and any-order bound. Where something infinite is summed, the output
-        is NaN with a bound of 0: it cannot be finite.
+    Where something infinite is summed, the output is NaN with a bound of 0: it cannot
+    be finite.
     """
-    scope, contract = problem.scope, problem.scope.contract
-    given = problem.query, problem.key, problem.value
-    query, key, value = exchanged.arrange(_float64(*given))
-    in_front = 0
-    if exchanged.before is not None:
-        front = exchanged.before(problem)
-        in_front = front[0].shape[-2]
-        key = np.concatenate([front[0], key], axis=-2)
-        value = np.concatenate([front[1], value], axis=-2)
+    query, key, value = _float64(problem)
+    if exchanged.arrange is not None:
+        query, key, value = exchanged.arrange((query, key, value))
+    key_dim = query.shape[-1]
     pairs = Pairs(
         np.arange(query.shape[-2])[:, None],
-        np.arange(key.shape[-2])[None, :] - in_front,
-        scope.operator.causal,
+        np.arange(key.shape[-2])[None, :],
+        problem.scope.operator.causal,
         problem.knobs.get("cuts", ()),
     )
-    key_dim = query.shape[-1]
-    quotient = exchanged.quotient(contract.quotient(key_dim), key_dim)
+    quotient = problem.scope.contract.quotient(key_dim)
+    if exchanged.quotient is not None:
+        quotient = exchanged.quotient(quotient, key_dim)
+    rows = None
+    if exchanged.divisor_row is not None:
+        rows = exchanged.divisor_row(pairs.query[:, 0])
     with np.errstate(all="ignore"):
         all_finite = bool(np.isfinite(value).all())
         finite = value if all_finite else np.where(np.isfinite(value), value, 0.0)
-        sums = _summed(problem, exchanged, (query, key, finite), pairs)
-        output = bounded_output(
-            sums, quotient, _precisions(problem), chunk_size=contract.chunk_size
-        )
+        a, sums = _summed(problem, exchanged, (query, key, finite), pairs)
+        precisions = _precisions(problem)
+        output = quotient_of(problem, a, sums, quotient, precisions, rows)
     if quotient.normalize and quotient.eps == 0:
         # Nothing over nothing.
-        empty = sums.denominator_gauge + sums.denominator_slack == 0
+        empty = (sums.gauge + sums.slack)[..., -1:] == 0
+        if rows is not None:
+            empty = empty[..., rows, :]
         if empty.any():
             output = _not_finite(output, np.broadcast_to(empty, output.output.shape))
     if not all_finite:
         output = _touched(output, exchanged.numerator(pairs), ~np.isfinite(value))
-    return exchanged.finish(output)
+    return output if exchanged.finish is None else exchanged.finish(output)
 
 
-def _float64(*arrays: NDArray[Any]) -> Inputs:
-    query, key, value = (x.astype(np.float64) for x in arrays)
+def _float64(problem: Problem) -> Inputs:
+    inputs = problem.query, problem.key, problem.value
+    query, key, value = (x.astype(np.float64) for x in inputs)
     return query, key, value
 
 
 def _summed(
-    problem: Problem, exchanged: Variant, given: Inputs, pairs: Pairs
-) -> Evaluation:
-    """Return the sums of a variant; what most variants share is found once."""
-    query, key, value = given
-    known = exchanged.arrange is _as_given and exchanged.before is None
-    known = known and exchanged.query_map is exchanged.key_map is None
-    recalled = problem.recalled if known else _found
+    problem: Problem, exchanged: Variant, inputs: Inputs, pairs: Pairs
+) -> tuple[Bounded, WeightedSums]:
+    """Return query features and sums; what most variants share is found once."""
+    query, key, value = inputs
+    scope = problem.scope
+    replaced = exchanged.arrange, exchanged.query_map, exchanged.key_map
+    shared = all(part is None for part in replaced)
+    find = problem.recalled if shared else (lambda _, compute: compute())
 
     def both_features() -> tuple[Bounded, Bounded]:
-        scope = problem.scope
         return (
             features(problem, exchanged.query_map or scope.query_map, query),
             features(problem, exchanged.key_map or scope.key_map, key),
         )
 
-    def weighed() -> Evaluation:
+    def weighed() -> WeightedSums:
         counts = np.asarray(exchanged.numerator(pairs), dtype=np.float64)
         weighs = counts
         if exchanged.denominator is not None:
             weighs = np.asarray(exchanged.denominator(pairs), dtype=np.float64)
         return weighted_sums(scores, value, counts, weighs)
 
-    a, b = recalled("features of variants", both_features)
-    scores = recalled("scores of variants", lambda: scored(a, b))
+    a, b = find("features of variants", both_features)
+    scores = find("scores of variants", lambda: scored(a, b))
     as_seen = exchanged.numerator is seen and exchanged.denominator is None
-    sums = recalled("sums of variants", weighed) if as_seen else weighed()
-    if exchanged.handed is not None:
-        sums = _with_memory(sums, exchanged.handed, (a, b, value), pairs)
-    if exchanged.divisor_row is not None:
-        sums = divided_by_rows(sums, exchanged.divisor_row(pairs.query[:, 0]))
-    if exchanged.roundings == 0:
-        return sums
-    return replace(sums, keys_seen=sums.keys_seen * (1 + exchanged.roundings))
+    sums = find("sums of variants", weighed) if as_seen else weighed()
+    if exchanged.roundings:
+        sums = replace(sums, keys=sums.keys * (1 + exchanged.roundings))
+    return a, sums
 
 
-def _found(what: str, find: Callable[[], Found]) -> Found:
-    """Return what `find` finds, for this variant alone."""
-    del what
-    return find()
+def resumed(
+    problem: Problem, state: tuple[Bounded, ...] | None
+) -> tuple[Bounded, tuple[Bounded, ...]]:
+    """Return the output of linear attention from a state on, and the state after it.
 
-
-def _with_memory(
-    sums: Evaluation,
-    handed: Callable[[Bounded, Real], tuple[Bounded, Real]],
-    given: tuple[Bounded, Bounded, Real],
-    pairs: Pairs,
-) -> Evaluation:
-    """Return sums with those over a memory that changes whenever it is handed over."""
-    a, b, value = given
-    for times in range(1, int(pairs.handed.max(initial=0)) + 1):
-        b, value = handed(b, value)
-        of_memory = (pairs.handed == times).astype(np.float64)
-        more = weighted_sums(scored(a, b), value, of_memory, of_memory)
-        sums = with_more(sums, more)
-    return sums
+    A state is a memory ``(B, H, K, V)`` and a normalizer ``(B, H, K)``.
+    """
+    scope, precisions = problem.scope, _precisions(problem)
+    query, key, value = _float64(problem)
+    a = features(problem, scope.query_map, query)
+    b = features(problem, scope.key_map, key)
+    rows, keys = query.shape[-2], key.shape[-2]
+    mask = np.tri(rows) if scope.operator.causal else np.ones((rows, keys))
+    sums = weighted_sums(scored(a, b), value, mask, mask)
+    columns = np.concatenate([value, np.ones((*value.shape[:-1], 1))], axis=-1)
+    transposed, spread = (np.swapaxes(x, -1, -2) for x in (b.output, b.bound))
+    written, error = transposed @ columns, spread @ abs(columns)
+    size = abs(transposed) @ abs(columns)
+    if state is not None:
+        memory, bound = (
+            np.concatenate([x, z[..., None]], axis=-1)
+            for x, z in zip(*((x.output, x.bound) for x in state), strict=True)
+        )
+        reach = abs(a.output)
+        sums = WeightedSums(
+            sums.exact + a.output @ memory,
+            sums.gauge + reach @ abs(memory),
+            sums.slack + reach @ bound + a.bound @ (abs(memory) + bound),
+            sums.keys + 1,
+        )
+        written, error, size = written + memory, error + bound, size + abs(memory)
+    if problem.integers is None:
+        error = error + gamma(np.full(1, keys + 1.0), precisions.unit) * size
+    quotient = scope.contract.quotient(query.shape[-1])
+    return quotient_of(problem, a, sums, quotient, precisions), (
+        Bounded(written[..., :-1], error[..., :-1]),
+        Bounded(written[..., -1], error[..., -1]),
+    )
 
 
 def _touched(

@@ -26,7 +26,11 @@ from linkern.testing.kernels.assembly.recurrence_backward import (
     RecurrenceBackward,
     backward,
 )
-from linkern.testing.kernels.assembly.terms import Terms, input_gradients, terms_of
+from linkern.testing.kernels.assembly.terms import (
+    Terms,
+    input_gradients,
+    terms_of,
+)
 from linkern.testing.spec.operators import OPERATORS, Operator
 
 __all__ = [

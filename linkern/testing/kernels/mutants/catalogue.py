@@ -25,7 +25,7 @@ class Mutant:
     precedent : str
         Where a defect like it was found.
     checks : tuple of str
-        Checks that may catch it; the first must, whatever others do.
+        Checks that matter to its defect; the first must catch it.
     cause : str
         Name of the diagnosis that it must get; empty if none can name the defect.
     contract : mapping

@@ -158,7 +158,7 @@ enter(
     stateful(Parts(returned=lambda state: tuple(map(_narrow, state)))),
     "ollama #15865",
     "state_value",
-    cause="state_returned_rounded",
+    cause="state_rounded",
 )
 enter(
     "state_returned_twice_as_large",
@@ -172,7 +172,7 @@ enter(
     stateful(Parts(received=_of_memory(_first_head))),
     "RWKV-LM #241",
     "state_split",
-    cause="state_of_other_head",
+    cause="state_of_first_head",
 )
 enter(
     "tail_missing_in_state",

@@ -126,6 +126,8 @@ def fingerprint(plan: Plan, measured: Fingerprint | None) -> Element | None:
     """Return what was measured beside what was declared; None if nothing was."""
     if measured is None:
         return None
+    if not measured.bits and measured.reason:
+        return section("fingerprint", "Fingerprint", element("p", measured.reason))
     dtypes = _declared_dtypes(plan, measured.dtype)
     rows = []
     for stage, bits in measured.bits.items():

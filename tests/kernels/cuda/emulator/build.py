@@ -1,4 +1,4 @@
-"""Kernels compiled for the CPU: plain, or so that a sanitizer watches them."""
+"""Kernels compiled for the CPU, with or without a sanitizer."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ __all__ = ["MODES", "kernel_library", "require_compiler", "runtime_library"]
 
 HERE = Path(__file__).parent
 
-# Flags of the kernels, and of the scheduler, which is never watched.
+# Flags of the kernels, and of the scheduler, which is never instrumented.
 MODES = {
     "plain": (["-O2"], ["-O2"]),
     "thread": (["-O1", "-g1", "-fsanitize=thread"], ["-O2", "-DEMULATOR_TSAN"]),
@@ -41,36 +41,36 @@ extern "C" void entry(void** given) {{ call(&{kernel}, given); }}
 
 
 def runtime_library(mode: str = "plain") -> Path:
-    """Return the scheduler as a library, compiled if it is not there yet."""
+    """Return the library of the scheduler; compile it if it does not exist."""
     parts = sorted(HERE.glob("*.cpp"))
-    _, unwatched = MODES[mode]
-    return _made(_own_texts(), [*COMMON, *unwatched, *map(str, parts)], {})
+    _, uninstrumented = MODES[mode]
+    return _compiled(_own_texts(), [*COMMON, *uninstrumented, *map(str, parts)], {})
 
 
 def kernel_library(
     text: str, kernel: str, mode: str = "plain", *, faulty: bool = False
 ) -> Path:
-    """Return a library with one kernel as ``entry``, compiled if it is not there yet.
+    """Return a library with one kernel as ``entry``; compile it if it does not exist.
 
     Parameters
     ----------
     text, kernel : str
-        Source, and the name of the kernel with the arguments of its template.
+        Source, and the name of the kernel with template arguments.
     mode : {"plain", "thread", "address"}
-        Who watches.
+        Sanitizer: none, ThreadSanitizer, or AddressSanitizer and UBSan.
     faulty : bool
-        Whether something was planted in it: then warnings are no errors.
+        True if faults are planted: then warnings are not errors.
     """
-    watched, _ = MODES[mode]
-    options = [*COMMON, "-fvisibility-inlines-hidden", *watched, "main.cpp"]
+    instrumented, _ = MODES[mode]
+    options = [*COMMON, "-fvisibility-inlines-hidden", *instrumented, "main.cpp"]
     if faulty:
         options.append("-Wno-error")
     texts = {"main.cpp": text + ENTRY.format(kernel=kernel)}
-    return _made(_own_texts(), [*options, str(runtime_library(mode))], texts)
+    return _compiled(_own_texts(), [*options, str(runtime_library(mode))], texts)
 
 
 def require_compiler() -> None:
-    """Skip a test where nothing can be compiled, or fail where it must be."""
+    """Skip a test without a compiler, or fail if one is required."""
     if shutil.which("g++") is None:
         required = "g++" in os.environ.get("LINKERN_REQUIRE", "").split()
         (pytest.fail if required else pytest.skip)("g++ is not installed")
@@ -80,13 +80,13 @@ def _own_texts() -> str:
     return repr([p.read_text(encoding="utf-8") for p in sorted(HERE.glob("*.[ch]pp"))])
 
 
-def _made(of: str, options: list[str], texts: Mapping[str, str]) -> Path:
-    """Compile, unless the same was compiled before by anybody of this user."""
+def _compiled(key_text: str, options: list[str], texts: Mapping[str, str]) -> Path:
+    """Return a library; compile it unless this user has compiled the same before."""
     folder = Path(tempfile.gettempdir()) / f"linkern-emulator-{os.getuid()}"
-    key = repr((of, options, sorted(texts.items()))).encode()
-    found = folder / f"{hashlib.sha256(key).hexdigest()[:20]}.so"
-    if found.exists():
-        return found
+    key = repr((key_text, options, sorted(texts.items()))).encode()
+    library = folder / f"{hashlib.sha256(key).hexdigest()[:20]}.so"
+    if library.exists():
+        return library
     require_compiler()
     folder.mkdir(mode=0o700, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -99,6 +99,6 @@ def _made(of: str, options: list[str], texts: Mapping[str, str]) -> Path:
         if done.returncode:
             msg = f"{' '.join(command)} failed:\n{done.stderr}"
             raise RuntimeError(msg)
-        # At once: others may be waiting for it.
-        (Path(place) / "library.so").rename(found)
-    return found
+        # Atomically, since other processes may look for it.
+        (Path(place) / "library.so").rename(library)
+    return library

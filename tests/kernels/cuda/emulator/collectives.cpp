@@ -1,4 +1,4 @@
-// What the lanes of a warp do together, as the PTX manual defines it.
+// Operations of whole warps as the PTX manual defines them.
 #include <array>
 #include <set>
 
@@ -10,19 +10,19 @@ namespace emulator {
 void shuffle_lanes(void** of_lanes, int count) {
   auto lane = [&](int i) { return static_cast<Shuffled*>(of_lanes[i]); };
   for (int i = 0; i < count; i++) {
-    // The value of a lane that is not there is undefined: the own one, which is wrong.
+    // The value of a missing lane is undefined; here it is the lane's own.
     int from = lane(i)->from < count ? lane(i)->from : i;
     lane(i)->found = lane(from)->given;
   }
 }
 
-// -- ldmatrix: lane 8 m + r names row r of matrix m; each lane gets two numbers of each
+// -- ldmatrix: lane 8 m + r addresses row r of matrix m; each lane gets two entries of each
 
 namespace {
 
 constexpr int kLanes = 32;
 
-// Passes that reading 8 rows of 16 bytes takes: the most distinct ones of one bank group.
+// Passes to read 8 rows of 16 bytes: the largest number of distinct rows in a bank group.
 int passes(void** of_lanes, int first) {
   std::array<int, 8> in_group{};
   for (int i = first; i < first + 8; i++) {
@@ -64,7 +64,7 @@ void spread_columns(void** of_lanes, int count) { spread(of_lanes, count, true);
 
 namespace {
 
-// Sums of a tensor core may be cut off where others round to nearest.
+// Rounds to nearest, or truncates as a tensor core may.
 float to_float(double exact) {
   float nearest = static_cast<float>(exact);
   if (settings.truncates && std::fabs(double(nearest)) > std::fabs(exact))
@@ -136,8 +136,8 @@ u16 rounded(f16, float x) {
 
 // -- banks of plain accesses
 
-// A word of a bank is read once for all lanes that want it. Lanes go in as many shares as
-// it takes for a share to want no more than 128 bytes.
+// A word of a bank is read once for all lanes that need it. Lanes are served in groups that
+// need at most 128 bytes.
 int bank_passes(const Access* of_lanes, int count) {
   int share = std::max<int>(1, 128 / int(of_lanes[0].bytes)), passes = 0;
   for (int first = 0; first < count; first += share) {

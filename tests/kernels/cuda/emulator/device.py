@@ -1,4 +1,4 @@
-"""The emulator as a device: launches under a schedule, and what it counted."""
+"""The emulator as a device: launches under a schedule, and counters."""
 
 import ctypes
 import re
@@ -22,29 +22,29 @@ COUNTED = (
     *("matrix_loads", "matrix_passes", "accesses", "bank_passes", "least_bank_passes"),
 )
 
-# The scheduler has one launch at a time, as a stream of a GPU does.
+# The scheduler runs one launch at a time, like a stream of a GPU.
 _ALONE = Lock()
 
 
 class LaunchFailed(Exception):
-    """What a GPU would leave undefined: a thread that never comes, a row misplaced."""
+    """Undefined behaviour of a kernel, such as a deadlock or a misaligned row."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """In which order threads run, and when copies land.
+    """Order in which threads run, and time at which copies finish.
 
     Parameters
     ----------
     schedule : {"forward", "reverse", "shuffled", "ahead"}
-        Thread by thread, each as far as it can go, from the first or from the last; in
-        another order at every turn; one warp far ahead of the others.
+        Thread by thread, each as far as it can run, from the first or from the last; in
+        a new order in every round; one warp far ahead of the others.
     landing : {"at once", "when waited for", "at random"}
-        Of what is copied while threads compute.
+        When asynchronous copies finish.
     truncates : bool
-        Whether sums of products are cut off, as tensor cores may do, or rounded.
+        True if sums of products are truncated, as tensor cores may do, not rounded.
     seed : int
-        Of what is drawn.
+        Seed of random choices.
     resident : int
         Blocks that run at the same time.
     """
@@ -57,16 +57,16 @@ class Way:
 
 
 class Change(NamedTuple):
-    """A fault to be planted: one text in the place of another.
+    """A change of source text, such as a planted fault.
 
     Parameters
     ----------
     old, new : str
-        What is there, and what is to be there. Of an old text with a part between
-        backquotes, only that part is replaced.
+        Text and its replacement. If a part of the old text is between backquotes, only
+        that part is replaced.
     place : int, optional
-        Which one, counted from zero. Default: it must be there once. What is not there
-        at all is in another file.
+        Number of the occurrence, from zero. Default: the only one. A text without any
+        occurrence belongs to another file.
     """
 
     old: str
@@ -74,10 +74,10 @@ class Change(NamedTuple):
     place: int | None = None
 
     def span(self, text: str) -> tuple[int, int] | None:
-        """Return where a source has what is replaced; None if it has not."""
+        """Return the span to replace in a source; None if there is none."""
         before, *parts = self.old.split("`")
         whole = re.escape(before + "".join(parts))
-        starts = [found.start() for found in re.finditer(whole, text)]
+        starts = [match.start() for match in re.finditer(whole, text)]
         if not starts:
             return None
         if self.place is None and len(starts) > 1:
@@ -90,7 +90,7 @@ class Change(NamedTuple):
 
 
 def planted(text: str, changed: Sequence[Change], faults: Sequence[Change]) -> str:
-    """Return a source with changes, and with faults of which a launch has one."""
+    """Return a source with changes, and with faults that a launch can switch on."""
     seams = [(x.span(text), x.new) for x in changed]
     for number, fault in enumerate(faults):
         span = fault.span(text)
@@ -107,36 +107,35 @@ def planted(text: str, changed: Sequence[Change], faults: Sequence[Change]) -> s
 
 
 def _either(number: int, old: str, new: str) -> str:
-    """Return the new statement or expression where a launch asks for its number."""
-    asked = f"emulator::planted({number})"
+    """Return code that is the new one if a launch has the fault of this number."""
+    condition = f"emulator::planted({number})"
     if old.endswith(";"):
-        return f"if ({asked}) {{ {new} }} else {{ {old} }}"
-    return f"({asked} ? ({new}) : ({old}))"
+        return f"if ({condition}) {{ {new} }} else {{ {old} }}"
+    return f"({condition} ? ({new}) : ({old}))"
 
 
 class Emulator:
-    """A device of NumPy arrays, as `linkern.kernels.cuda.launch.Device` has it.
+    """An implementation of `linkern.kernels.cuda.launch.Device` on NumPy arrays.
 
     Parameters
     ----------
     way : Way
-        Of what is left open.
+        Order of threads and copies.
     mode : {"plain", "thread", "address"}
-        Which sanitizer watches; its own library must be loaded beforehand.
+        Sanitizer; its library must be preloaded.
     changed : sequence of Change
-        Planted faults.
+        Changes of the source text.
     multiprocessors, shared : int
-        How many it seems to have; bytes of shared memory that a block may have.
+        Number of multiprocessors; bytes of shared memory that a block may have.
     faults : sequence of Change
-        More of them, statements and expressions, all of which are compiled in.
+        Statements and expressions, all of which are compiled in.
     file, fault : str and int, optional
-        Whose faults they are, and which one of them is there, counted from zero.
-        Default: none.
+        File of the faults, and number of the active one, from zero. Default: none.
 
     Attributes
     ----------
     counts : dict of str to int
-        What was counted in the last launch.
+        Counters of the last launch.
     launches : list of Launch
         All of them, in order.
     """
@@ -166,15 +165,15 @@ class Emulator:
         self.multiprocessors, self.shared = multiprocessors, shared
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return a new array, of bits that are not a number in any dtype."""
-        found = np.empty(shape, dtype)
-        found.reshape(-1).view(np.uint8)[...] = 0xFF
-        return found
+        """Return a new array filled with NaN."""
+        array = np.empty(shape, dtype)
+        array.reshape(-1).view(np.uint8)[...] = 0xFF
+        return array
 
     def address(self, x: Any) -> int:
-        """Return where the first entry of an array lies."""
-        found: int = x.__array_interface__["data"][0]
-        return found
+        """Return the address of the first entry of an array."""
+        address: int = x.__array_interface__["data"][0]
+        return address
 
     def launch(self, launch: Launch) -> None:
         """Run a kernel.
@@ -182,7 +181,7 @@ class Emulator:
         Raises
         ------
         LaunchFailed
-            If it does what it must not.
+            If the kernel has undefined behaviour.
         """
         if self._recorded is not None:
             self._recorded.append(launch)
@@ -222,7 +221,7 @@ class Emulator:
         self.counts = dict(zip(COUNTED, counts, strict=True))
 
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
-        """Keep what is launched instead of running it, and return what runs it."""
+        """Record launches without running them; return a function that runs them."""
         self._recorded = recorded = []
         try:
             work()

@@ -1,13 +1,12 @@
-// CUDA C++ on a CPU: one fiber for each CUDA thread, entered and left by a scheduler.
+// CUDA C++ on a CPU: one fiber for each CUDA thread, which a scheduler enters and leaves.
 //
-// Kernels include this in place of the real wrappers of linkern/kernels/cuda/launch.cuh. All that
-// touches memory of a kernel on behalf of one of its threads is in this header, so that it
-// is compiled with the kernel, runs on the fiber of that thread, and is seen by
-// ThreadSanitizer and AddressSanitizer; the scheduler, runtime.cpp, is compiled without.
+// Kernels include this header in place of the PTX wrappers of device.cuh. All code that
+// accesses memory of a kernel on behalf of one of its threads is in this header: it is
+// compiled with the kernel, runs on the fiber of the thread, and is instrumented by
+// ThreadSanitizer and AddressSanitizer. The scheduler, runtime.cpp, is not instrumented.
 //
-// What orders memory between threads is what does so on a GPU: a launch, __syncthreads,
-// __syncwarp and atomics that acquire and release. Shuffles, ldmatrix and mma bring the
-// lanes of a warp together, and order nothing.
+// Memory is ordered by the same operations as on a GPU: a launch, __syncthreads and
+// __syncwarp. Shuffles, ldmatrix and mma synchronize the lanes of a warp and order nothing.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -41,7 +40,7 @@ inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 
 namespace emulator {
 
-// What a thread knows of itself.
+// Indices of a thread, and the shared memory of its block.
 struct Thread {
   dim3 index, block, block_size, grid_size;
   unsigned char* shared = nullptr;
@@ -49,22 +48,22 @@ struct Thread {
 };
 extern Thread* current;
 
-// Ends the launch: what a GPU would leave undefined is an error here.
+// Ends the launch with an error: the kernel has undefined behaviour.
 [[noreturn]] void fail(const char* what, int line);
 
-// __syncthreads and __syncwarp: what was written before is seen behind them.
+// __syncthreads and __syncwarp: earlier writes are visible afterwards.
 void meet_block(int line);
 void meet_warp(int line);
-// The lanes of a warp meet, the last one does `together` for all of them. Orders nothing.
+// The lanes of a warp meet, and the last one calls `together` for all. Orders nothing.
 using Together = void (*)(void** of_lanes, int count);
 void meet_lanes(Together together, void* of_lane, int line);
-// Lets others run: for loops that wait for them.
+// Yields to other threads.
 void give_way();
 
-// Whether this one of the faults that are compiled in is there in this launch.
+// True if this launch has the fault of this number, of those compiled in.
 bool planted(int fault);
 
-// -- copies under way: when they land is up to the schedule, until they are waited for
+// -- asynchronous copies: they finish when the schedule says, at the latest at the wait
 
 struct Copy {
   void* to;
@@ -95,7 +94,7 @@ inline void land_some() {
     if (coin()) land(all[i]);
 }
 
-// -- what lanes do together; see collectives.cpp
+// -- operations of whole warps; see collectives.cpp
 
 struct Shuffled {
   std::uint64_t given, found;
@@ -122,7 +121,7 @@ float widened(f16, u16 bits);
 u16 rounded(bf16, float x);
 u16 rounded(f16, float x);
 
-// One of 32 lanes' accesses to shared memory by one instruction: its banks are counted.
+// Records one lane's access to shared memory, to count bank conflicts.
 void count_banks(const void* place, std::size_t bytes, int line);
 
 template <class T> T shuffled(T x, int from, int line) {
@@ -167,7 +166,7 @@ inline float __expf(float x) { return std::exp(x); }
 using std::max;
 using std::min;
 
-// -- the twins of linkern/kernels/cuda/launch.cuh
+// -- the functions of device.cuh
 
 #define SHARED_MEMORY(name) unsigned char* name = emulator::current->shared
 

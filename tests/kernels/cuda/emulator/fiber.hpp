@@ -1,7 +1,7 @@
-// A stack of its own that can be entered and left, and that sanitizers know about.
+// A fiber: a stack that can be entered and left, and that sanitizers know.
 //
-// ThreadSanitizer is told of a logical thread for each fiber, and that switching orders
-// nothing: only what the emulator passes to `acquire` and `release` does.
+// To ThreadSanitizer each fiber is a thread. Switching orders nothing; only calls of
+// `acquire` and `release` do.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ inline void release([[maybe_unused]] void* order) {
 }
 
 #ifndef EMULATOR_UCONTEXT
-// Keeps what a call must preserve on the stack, and goes on on another stack.
+// Saves callee-saved registers on the stack and switches to another stack.
 extern "C" void emulator_switch(void** from, void* to);
 #endif
 
@@ -53,7 +53,7 @@ class Fiber {
   static constexpr std::size_t kStack = 256 << 10;
 
   Fiber() {
-    // Not from malloc: ThreadSanitizer would write down of each byte who asked for it.
+    // Not from malloc, for which ThreadSanitizer would record each byte.
     constexpr int kHow = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, kHow, -1, 0);
     if (stack == MAP_FAILED) std::abort();
@@ -71,7 +71,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Has the next `enter` begin at `main`, which must not return.
+  // Lets the next `enter` start `main`, which must not return.
   void begin(void (*main)()) {
 #ifdef EMULATOR_UCONTEXT
     getcontext(&own_);
@@ -82,7 +82,7 @@ class Fiber {
 #else
     auto top = reinterpret_cast<std::uintptr_t>(stack_ + kStack) & ~std::uintptr_t(15);
     void** place = reinterpret_cast<void**>(top);
-    *--place = nullptr;  // main returns to nowhere
+    *--place = nullptr;  // return address of main
     *--place = reinterpret_cast<void*>(main);
     for (int i = 0; i < 6; i++) *--place = nullptr;  // registers
     own_ = place;
@@ -90,7 +90,7 @@ class Fiber {
     fake_stack_ = nullptr;
   }
 
-  // From the scheduler: runs until the fiber leaves.
+  // Called by the scheduler: runs until the fiber leaves.
   void enter() {
 #ifdef EMULATOR_TSAN
     outer_tsan_ = __tsan_get_current_fiber();
@@ -109,14 +109,14 @@ class Fiber {
 #endif
   }
 
-  // From the fiber: first of all, to say where it came from.
+  // Called by the fiber when it starts or resumes.
   void entered() {
 #ifdef EMULATOR_ASAN
     __sanitizer_finish_switch_fiber(fake_stack_, &outer_stack_, &outer_size_);
 #endif
   }
 
-  // From the fiber: back to the scheduler, for good if it is done.
+  // Called by the fiber: back to the scheduler, for good if it is done.
   void leave([[maybe_unused]] bool done) {
 #ifdef EMULATOR_TSAN
     __tsan_switch_to_fiber(outer_tsan_, 1);

@@ -1,4 +1,4 @@
-"""Targets for the referee: operators as form="auto" is on CuPy, in the emulator."""
+"""Targets for the referee: operators on the CUDA back end, in the emulator."""
 
 import numpy as np
 
@@ -9,13 +9,13 @@ from tests.kernels.cuda.emulator.device import Change, Emulator
 
 __all__ = ["gated_delta_rule", "linear_attention", "seeing_ahead", "simple_gla"]
 
-# The process of a target has nothing else to do: arrays of NumPy are the emulator's.
+# In the process of a target all arrays of NumPy are the emulator's.
 _DEVICE = Emulator(multiprocessors=8)
-# A query sees the key behind its own.
+# A query sees the key after its own.
 _FAULTY = Emulator(
     multiprocessors=8,
     changed=[
-        Change("written <= group + 8 * down ?", "written <= group + 8 * down + 1 ?")
+        Change("|| key <= group + 8 * down ?", "|| key <= group + 8 * down + 1 ?")
     ],
 )
 backend.device_of = lambda *_: _DEVICE

@@ -1,7 +1,7 @@
-// The scheduler: which thread of which block runs next, and what it waits for.
+// The scheduler of blocks and threads.
 //
-// Built without sanitizers, whichever the kernels are built with, and told which by
-// EMULATOR_TSAN or EMULATOR_ASAN.
+// Compiled without sanitizers; EMULATOR_TSAN or EMULATOR_ASAN says which one instruments the
+// kernels.
 #include "runtime.hpp"
 
 #include <cstdio>
@@ -52,7 +52,7 @@ Statistics statistics{};
 namespace {
 
 constexpr int kWarp = 32;
-// A GPU gives a block no more than this without being asked, and with being asked.
+// Most threads of a block on any GPU.
 constexpr int kMostThreads = 1024;
 
 enum class State { runs, waits_for_block, waits_for_warp, done };
@@ -70,8 +70,8 @@ struct Running : Thread {
   std::vector<Access> accesses;  // of shared memory, since its warp last met
 };
 
-// What orders memory at a barrier: two that take turns. Of one alone, a thread that is
-// late to leave a barrier would also be told of what was done before the next.
+// Two synchronization variables of a barrier, used in turn. With one, a thread that leaves a
+// barrier late would also be ordered after writes before the next barrier.
 struct Order {
   char of[2] = {};
   char* at(int barrier) { return &of[barrier % 2]; }
@@ -96,8 +96,8 @@ struct Block {
 
 void (*kernel)(void**) = nullptr;
 void** arguments = nullptr;
-// What a launch orders: all threads come after it began, and before it ends. Blocks that
-// run after others, and threads too, are not ordered by that.
+// A launch orders its threads after its start and before its end, and no thread or block
+// before another.
 char begun = 0, ended = 0;
 std::string failure;
 
@@ -120,7 +120,7 @@ void leave(bool done = false) {
   self().fiber->leave(done);
 }
 
-// The nth access of each lane since they last met is one instruction, if they agree.
+// The nth accesses of all lanes since they last met are one instruction if they agree.
 void count_accesses(Block& block, Warp& warp) {
   auto of = [&](int i) -> std::vector<Access>& {
     return block.threads[warp.first + i]->accesses;
@@ -154,7 +154,7 @@ void fail(const char* what, int line) {
   std::abort();
 }
 
-// -- meeting
+// -- barriers and warp operations
 
 void meet_block(int line) {
   Running& thread = self();
@@ -259,7 +259,7 @@ void thread_main() {
     if (copy.to != nullptr) fail("a thread ends with a cp.async that it has not waited for", 0);
   Block& block = *thread.of;
   thread.state = State::done;
-  // All threads must come to each barrier, whichever of them ends first.
+  // All threads must reach every barrier, whichever ends first.
   if (block.left == int(block.threads.size())) block.barriers = thread.barriers;
   block.left--;
   if (block.waiting > 0 || block.barriers != thread.barriers)
@@ -268,7 +268,7 @@ void thread_main() {
   std::abort();
 }
 
-// Runs one thread until it waits; says whether it could run at all.
+// Runs one thread until it waits; returns false if it cannot run.
 bool run(Running& thread) {
   if (thread.state != State::runs || thread.gave_way || !failure.empty()) return false;
   current = &thread;
@@ -276,7 +276,7 @@ bool run(Running& thread) {
   return true;
 }
 
-// Lets all threads go as far as they can, in the order of the schedule.
+// Runs all threads as far as they can, in the order of the schedule.
 bool turn(Block& block) {
   bool ran = false;
   if (settings.schedule == Schedule::ahead) {
@@ -286,7 +286,7 @@ bool turn(Block& block) {
       for (int number : block.order) {
         const Warp& warp = block.warps[number];
         for (int i = 0; i < warp.size; i++) again |= run(*block.threads[warp.first + i]);
-        if (again) break;  // back to the first of them
+        if (again) break;  // start again with the first warp
       }
       ran |= again;
     }
@@ -301,16 +301,16 @@ bool turn(Block& block) {
   return ran;
 }
 
-// Making a fiber takes longer than most of them run, so they are kept. To ThreadSanitizer
-// what one has done comes before what it does next: it may be of another thread in another
-// launch, but not in another block of the same launch, to which nothing is ordered.
+// Creating a fiber takes longer than most of them run, so fibers are reused. ThreadSanitizer
+// orders the uses of a fiber: it may be reused in another launch, but not in another block
+// of the same launch, since blocks are not ordered.
 #ifdef EMULATOR_TSAN
 constexpr bool kFreshInEachBlock = true;
 #else
 constexpr bool kFreshInEachBlock = false;
 #endif
 typedef std::vector<std::unique_ptr<Fiber>> Fibers;
-// Never destroyed: who watches them may be gone by then.
+// Never destroyed: the sanitizer may be gone by then.
 Fibers &idle = *new Fibers, &left_behind = *new Fibers;
 
 std::unique_ptr<Fiber> idle_fiber() {
@@ -321,7 +321,7 @@ std::unique_ptr<Fiber> idle_fiber() {
 }
 
 void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) {
-  // Fresh for each block, and nothing in it is a number.
+  // New for each block, and filled with NaN.
   if (posix_memalign(reinterpret_cast<void**>(&block.shared), 1024, std::max<std::size_t>(shared, 1)))
     std::abort();
   std::memset(block.shared, 0xff, shared);
@@ -373,7 +373,7 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   if (settings.schedule == Schedule::reverse) std::reverse(numbers.begin(), numbers.end());
   if (settings.schedule == Schedule::shuffled) shuffle(numbers, random);
   long next = 0;
-  // Kept to the end: to give it back is to say that nobody uses it any more.
+  // Freed at the end, so that the sanitizer sees no reuse during the launch.
   std::vector<unsigned char*> memories;
   std::vector<std::unique_ptr<Block>> resident(
       std::min<long>(std::max(settings.resident, 1), total));
@@ -422,7 +422,7 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
 }  // namespace
 }  // namespace emulator
 
-// -- what Python calls
+// -- functions that Python calls
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -436,7 +436,7 @@ EXPORTED void emulator_statistics(long long* found) {
   std::memcpy(found, &emulator::statistics, sizeof emulator::statistics);
 }
 
-// Runs a kernel to its end; returns what went wrong, or null.
+// Runs a kernel to its end; returns an error message, or null.
 EXPORTED const char* emulator_launch(void (*kernel)(void**), const unsigned* grid,
                                      const unsigned* block, unsigned long long shared,
                                      void** arguments) {

@@ -1,30 +1,30 @@
-// What the parts of the emulator share, and kernels do not see.
+// Shared by the parts of the emulator; kernels do not include it.
 #pragma once
 #include <cstdint>
 
 namespace emulator {
 
 enum class Schedule {
-  forward,   // thread by thread, each as far as it can go
+  forward,   // thread by thread, each as far as it can run
   reverse,   // the same, from the last one
-  shuffled,  // in another order at every turn
-  ahead,     // one warp runs far ahead of the others, seldom the same for long
+  shuffled,  // in a new order in every round
+  ahead,     // one warp runs far ahead of the others; it changes now and then
 };
 
 struct Settings {
   Schedule schedule = Schedule::forward;
-  int landing = 1;     // of copies, a `Landing`
-  bool truncates = false;  // sums of products are cut off instead of rounded
+  int landing = 1;     // when copies finish, a `Landing`
+  bool truncates = false;  // sums of products are truncated instead of rounded
   std::uint64_t seed = 1;
   int resident = 1;    // blocks that run at the same time
-  int fault = -1;      // which is planted
+  int fault = -1;      // number of the planted fault
 };
 extern Settings settings;
 
-// How often what was done, since the last launch.
+// Counters of the last launch.
 struct Statistics {
   long long switches, barriers, meetings, copies, products;
-  long long matrix_loads, matrix_passes;  // four passes each are none too many
+  long long matrix_loads, matrix_passes;  // without bank conflicts four passes for each load
   long long accesses, bank_passes, least_bank_passes;
 };
 extern Statistics statistics;

@@ -1,4 +1,4 @@
-"""The emulator: it does what a GPU does, and finds what a GPU would leave to chance."""
+"""The emulator executes like a GPU, and finds undefined behaviour."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from linkern.kernels.cuda.launch import Launch
 from linkern.kernels.cuda.layouts import record
 from tests.kernels.cuda.emulator.device import Change, Emulator, LaunchFailed, Way
 from tests.kernels.cuda.emulator.watched import Run, reports
-from tests.kernels.cuda.emulator.wrappers import LAWS, TWINS, Bench, cuts_off
+from tests.kernels.cuda.emulator.wrappers import LAWS, WRAPPERS, Bench, truncates
 
 FAULTS = str(Path(__file__).parent / "kernels" / "faults")
 
@@ -29,7 +29,7 @@ def run(device, kernel, right, *, threads=64, blocks=1, shared=4096, count=1024)
     return numbers
 
 
-# -- it does what a GPU does
+# -- it executes like a GPU
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -54,25 +54,25 @@ def test_wrappers_do_what_the_manual_says(law):
         ("groups of copies", "cp_async_wait<1>();", "cp_async_wait<2>();"),
     ],
 )
-def test_wrappers_that_do_not_are_found(law, old, new):
+def test_wrong_wrappers_are_found(law, old, new):
     device = Emulator(changed=[Change(old, new)])
-    if law == "copies":  # reads what is not there
+    if law == "copies":  # an invalid source is read
         device = Emulator(changed=[Change("lane % 2 == 0", "true")])
     with pytest.raises(AssertionError):
         LAWS[law](Bench(device))
 
 
-def test_a_twin_stands_for_each_kernel_of_the_file():
-    text = Path(TWINS + ".cu").read_text(encoding="utf-8")
+def test_every_kernel_of_the_file_has_a_wrapper():
+    text = Path(WRAPPERS + ".cu").read_text(encoding="utf-8")
     assert text.count("__global__") == 5
 
 
-@pytest.mark.parametrize("truncates", [False, True])
-def test_it_is_seen_whether_sums_are_cut_off(truncates):
-    assert cuts_off(Bench(Emulator(Way(truncates=truncates)))) == truncates
+@pytest.mark.parametrize("truncated", [False, True])
+def test_truncated_sums_are_recognized(truncated):
+    assert truncates(Bench(Emulator(Way(truncates=truncated)))) == truncated
 
 
-# -- it finds what a GPU would leave to chance
+# -- it finds undefined behaviour
 
 FAILS = {
     "unfinished_copy": "cp.async that it has not waited for",
@@ -86,7 +86,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize("kernel", FAILS)
-def test_what_must_not_be_fails(kernel):
+def test_undefined_behaviour_fails(kernel):
     threads = 32 if kernel in ("misplaced_row", "lane_missing") else 64
     run(Emulator(), kernel, True, threads=threads)
     with pytest.raises(LaunchFailed, match=FAILS[kernel]):
@@ -97,22 +97,22 @@ WAYS = [Way("forward"), Way("reverse"), Way("ahead", seed=2)]
 
 
 @pytest.mark.parametrize("kernel", ["barrier", "overwritten"])
-def test_threads_that_do_not_wait_are_found_by_running_far_ahead(kernel):
+def test_missing_barriers_change_results_if_a_warp_runs_ahead(kernel):
     right = [run(Emulator(way), kernel, True).tobytes() for way in WAYS]
     wrong = [run(Emulator(way), kernel, False).tobytes() for way in WAYS]
     assert len(set(right)) == 1
     assert set(wrong) - set(right)
 
 
-def test_a_copy_lands_when_it_is_waited_for_and_no_sooner():
+def test_a_copy_finishes_at_its_wait_and_not_before():
     late, soon = Way(landing="when waited for"), Way(landing="at once")
-    due = run(Emulator(late), "copies", True)[:64]
-    np.testing.assert_array_equal(due, 8 * np.arange(64) + 4)
-    np.testing.assert_array_equal(run(Emulator(soon), "copies", False)[:64], due)
+    expected = run(Emulator(late), "copies", True)[:64]
+    np.testing.assert_array_equal(expected, 8 * np.arange(64) + 4)
+    np.testing.assert_array_equal(run(Emulator(soon), "copies", False)[:64], expected)
     assert np.isnan(run(Emulator(late), "copies", False)[:64]).all()
 
 
-def test_what_nobody_wrote_is_not_a_number():
+def test_uninitialised_memory_is_nan():
     assert (run(Emulator(), "unwritten", True)[:64] == 0).all()
     assert np.isnan(run(Emulator(), "unwritten", False)[:64]).all()
 
@@ -125,12 +125,12 @@ def test_what_nobody_wrote_is_not_a_number():
         ({"blocks": 0}, "1 to 2.31 - 1 blocks"),
     ],
 )
-def test_launches_that_no_gpu_takes_fail(options, rule):
+def test_impossible_launches_fail(options, rule):
     with pytest.raises(LaunchFailed, match=rule):
         run(Emulator(), "barrier", True, **options)
 
 
-# -- what sanitizers find, each in one process
+# -- reports of sanitizers, each in one process
 
 
 def faulty(kernel, right, **options):
@@ -156,15 +156,15 @@ WATCHED = {
 @pytest.mark.parametrize(
     ("mode", "kernels"), [("thread", RACES), ("address", OVERRUNS)]
 )
-def test_sanitizers_report_what_is_wrong_and_nothing_else(mode, kernels):
+def test_sanitizers_report_wrong_kernels_only(mode, kernels):
     names = [f"{kernel} {state}" for kernel in kernels for state in ("right", "wrong")]
     way = Way(resident=3)
-    found = reports(
+    results = reports(
         mode,
         [
             Run(f"tests.kernels.cuda.emulator.test_emulator:WATCHED:{name}", way=way)
             for name in names
         ],
     )
-    reported = {name for name, lines in zip(names, found, strict=True) if lines}
+    reported = {name for name, lines in zip(names, results, strict=True) if lines}
     assert reported == {name for name in names if name.endswith("wrong")}

@@ -1,9 +1,9 @@
-"""Kernels under a sanitizer, in a process of its own, and what it had to report.
+"""Kernels under a sanitizer, in a process of its own, and its reports.
 
-A sanitizer must be loaded before Python is. One process takes many runs, since
-starting one costs more than most of them; a line on stderr tells where the next begins.
-Each run is in a child of it, which ends with what is found first: a fault may leave
-nothing whole behind it, and a sanitizer reports what it has once reported no more.
+A sanitizer must be loaded before Python. One process takes many runs, since starting
+one costs more than most runs; a line on stderr marks the beginning of each. Each run is
+in a forked child that ends with the first report: a fault may corrupt the process, and
+a sanitizer reports the same fault only once.
 """
 
 import json
@@ -26,7 +26,7 @@ _BEGINS = "=== run "
 _LIBRARY = {"thread": "libtsan.so", "address": "libasan.so"}
 _OPTIONS = {
     "thread": {
-        # Fibers that are kept count as threads for which it would wait.
+        # Idle fibers count as threads, for which it would wait.
         "TSAN_OPTIONS": "exitcode=0 halt_on_error=1 report_signal_unsafe=0"
         " atexit_sleep_ms=0"
     },
@@ -39,20 +39,20 @@ _REPORTED = ("ThreadSanitizer: ", "AddressSanitizer: ", "runtime error: ", "fail
 
 
 class Run(NamedTuple):
-    """A function that launches kernels on the device it is given.
+    """A function that launches kernels on an emulator with these options.
 
     Parameters
     ----------
     function : str
         ``package.module:name``, or ``package.module:TABLE:key``.
     changed : sequence of Change
-        Planted faults.
+        Changes of the source text.
     way : Way
-        Of what is left open.
+        Order of threads and copies.
     faults : sequence of Change
-        More of them, all of which are compiled in.
+        Planted faults, all of which are compiled in.
     file, fault : str and int, or None
-        Whose faults they are, and which one of them is there.
+        File of the faults, and number of the active one.
     """
 
     function: str
@@ -63,7 +63,7 @@ class Run(NamedTuple):
     fault: int | None = None
 
     def do(self, mode: str) -> None:
-        """Call the function."""
+        """Call the function on a new emulator."""
         module, *names = self.function.split(":")
         function = import_module(module)
         for name in names:
@@ -76,17 +76,17 @@ class Run(NamedTuple):
 
 
 def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
-    """Return what was found in each run: what a sanitizer said, or what failed.
+    """Return the reports of each run: of the sanitizer, or of a failed assertion.
 
     Parameters
     ----------
     mode : {"thread", "address"}
         ThreadSanitizer, or AddressSanitizer with the one for undefined behaviour.
     runs : sequence of Run
-        What to run.
+        Runs, in order.
     """
     require_compiler()
-    found = subprocess.run(
+    library = subprocess.run(
         ["gcc", f"-print-file-name={_LIBRARY[mode]}"],
         capture_output=True,
         text=True,
@@ -95,15 +95,15 @@ def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
     environment = {
         **os.environ,
         **_OPTIONS[mode],
-        "LD_PRELOAD": found.stdout.strip(),
+        "LD_PRELOAD": library.stdout.strip(),
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
     }
-    command = [*_fixed(), sys.executable, "-m", __name__, mode]
-    given = [run._replace(way=run.way.__dict__) for run in runs]
+    command = [*_without_aslr(), sys.executable, "-m", __name__, mode]
+    serialized = [run._replace(way=run.way.__dict__) for run in runs]
     done = subprocess.run(
         command,
-        input=json.dumps(given),
+        input=json.dumps(serialized),
         capture_output=True,
         text=True,
         check=False,
@@ -122,25 +122,24 @@ def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
-def _fixed() -> list[str]:
-    """Return words before a command that give it addresses that are not random.
+def _without_aslr() -> list[str]:
+    """Return a command prefix that turns address randomization off, if allowed.
 
-    ThreadSanitizer asks for room at some. Where a container forbids to ask for them,
-    it may find it all the same.
+    ThreadSanitizer needs certain addresses. Without the prefix they may be free too.
     """
-    words = ["setarch", "-R"]
-    asked = subprocess.run([*words, "true"], capture_output=True, check=False)
-    return words if asked.returncode == 0 else []
+    prefix = ["setarch", "-R"]
+    trial = subprocess.run([*prefix, "true"], capture_output=True, check=False)
+    return prefix if trial.returncode == 0 else []
 
 
 def main(mode: str) -> None:
-    """Run what comes on stdin."""
-    del os.environ["LD_PRELOAD"]  # compilers are not to be watched
-    runs = [Run(*given) for given in json.load(sys.stdin)]
+    """Run the runs that come on stdin as JSON."""
+    del os.environ["LD_PRELOAD"]  # not for compilers
+    runs = [Run(*fields) for fields in json.load(sys.stdin)]
     for module in {run.function.split(":")[0] for run in runs}:
         import_module(module)  # once, and not in each child
     for number, run in enumerate(runs):
-        # The sanitizer writes to the same file, without a buffer.
+        # Unbuffered, as the sanitizer writes to the same file.
         _write(f"{_BEGINS}{number}")
         child = os.fork()
         if child == 0:
@@ -153,7 +152,7 @@ def main(mode: str) -> None:
 
 
 def _end(run: Run, mode: str) -> NoReturn:
-    """Do what is to be done, and end the process."""
+    """Do a run, and end the process."""
     status = 0
     try:
         run.do(mode)

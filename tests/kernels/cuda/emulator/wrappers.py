@@ -1,7 +1,7 @@
-"""What the wrappers of device.cuh must do, in NumPy, as the PTX manual defines it.
+"""Tests of the wrappers of device.cuh: the PTX manual transcribed to NumPy.
 
-Written from the manual and not from their twins, and asked of both: of the emulator in
-every run of the tests, of a GPU where there is one.
+Written from the manual and not from emulator.hpp. Both are tested: the emulated
+wrappers in every run, the PTX wrappers if there is a GPU.
 """
 
 from collections.abc import Callable
@@ -14,45 +14,45 @@ import numpy as np
 from linkern.kernels.cuda.launch import Device, Launch
 from linkern.kernels.cuda.layouts import record
 
-__all__ = ["LAWS", "Bench", "cuts_off"]
+__all__ = ["LAWS", "Bench", "truncates"]
 
-TWINS = str(Path(__file__).parent / "kernels" / "twins")
+WRAPPERS = str(Path(__file__).parent / "kernels" / "wrappers")
 DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 LANES = np.arange(32)
 
 
 class Bench(NamedTuple):
-    """A device, and how arrays come to it and back."""
+    """A device, and functions that copy arrays to and from it."""
 
     device: Device
-    there: Callable[[Any], Any] = np.asarray
+    to: Callable[[Any], Any] = np.asarray
     back: Callable[[Any], Any] = np.asarray
 
     def run(self, kernel: str, given: Any, numbers: Any) -> tuple[Any, Any]:
-        """Return the words and the numbers that a kernel of twins.cu finds."""
+        """Return the words and the numbers that a kernel of wrappers.cu writes."""
         arrays = {
-            "given": self.there(np.ascontiguousarray(given, np.uint32)),
-            "numbers": self.there(np.ascontiguousarray(numbers, np.float32)),
+            "given": self.to(np.ascontiguousarray(given, np.uint32)),
+            "numbers": self.to(np.ascontiguousarray(numbers, np.float32)),
             "found": self.device.empty((max(128, given.size),), np.uint32),
             "sums": self.device.empty((max(128, 2 * given.size),), np.float32),
         }
         parameters = record(**{n: self.device.address(x) for n, x in arrays.items()})
         blocks = max(1, given.size // 32) if kernel.startswith("halves") else 1
-        self.device.launch(Launch(TWINS, kernel, blocks, 32, 1024, parameters))
+        self.device.launch(Launch(WRAPPERS, kernel, blocks, 32, 1024, parameters))
         return self.back(arrays["found"]), self.back(arrays["sums"])
 
 
 def law_halves(bench: Bench, name: str) -> None:
-    """Every number of 16 bits is widened, and numbers are rounded to the nearest."""
+    """Every 16-bit number is widened, and numbers are rounded to nearest."""
     halves = np.arange(1 << 16, dtype=np.uint16)
     rng = np.random.default_rng(0)
     exact = halves.view(DTYPES[name]).astype(np.float32)
     with np.errstate(all="ignore"):
-        # Numbers of all sizes, those of 16 bits, and the ties between two of them.
+        # 16-bit numbers, the ties between two of them, and numbers of all sizes.
         ties = (exact[:-1] + exact[1:]) / 2
         wide = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint32).view(np.float32)
         numbers = np.concatenate([exact, ties, wide[1:]])
-        # Beside the last is another, so that a half in the wrong place is seen.
+        # Pairs are complete and differ, so that swapped halves are noticed.
         numbers = np.concatenate([numbers, wide[: -len(numbers) % 64]])
         due = numbers.astype(DTYPES[name])
     given = np.resize(halves, numbers.size).view(np.uint32)
@@ -67,7 +67,7 @@ def law_halves(bench: Bench, name: str) -> None:
 
 
 def law_matrices(bench: Bench, *, transposed: bool) -> None:
-    """Lane 4 g + t gets numbers 2 t and 2 t + 1 of row g of each matrix, or columns."""
+    """Lane 4 g + t gets entries 2 t and 2 t + 1 of row or column g of each matrix."""
     numbers = np.random.default_rng(0).permutation(256).astype(np.uint16)
     of_matrix = numbers.reshape(4, 8, 8)
     flag = "true" if transposed else "false"
@@ -82,7 +82,7 @@ def law_matrices(bench: Bench, *, transposed: bool) -> None:
 def law_product(bench: Bench, name: str) -> None:
     """A 16 x 16 matrix by a 16 x 8 one is added to a sum of 16 x 8."""
     rng = np.random.default_rng(1)
-    # Small whole numbers: their products and sums are exact in whatever order.
+    # Small integers: products and sums are exact in any order.
     a, b = rng.integers(-8, 9, (16, 16)), rng.integers(-8, 9, (16, 8))
     sums = rng.integers(-999, 999, (16, 8)).astype(np.float32)
     group, pair = LANES // 4, 2 * (LANES % 4)
@@ -109,7 +109,7 @@ def law_product(bench: Bench, name: str) -> None:
 
 
 def law_copies(bench: Bench) -> None:
-    """16 bytes are copied, or zeros written, and a source of zeros is not read."""
+    """16 bytes are copied; an invalid source gives zeros and is not read."""
     given = np.random.default_rng(2).integers(1, 1 << 32, 128, dtype=np.uint32)
     found, _ = bench.run("copied<float>", given, np.zeros(1))
     due = given.reshape(32, 4) * (1 - LANES % 2)[:, None].astype(np.uint32)
@@ -117,16 +117,16 @@ def law_copies(bench: Bench) -> None:
 
 
 def law_groups_of_copies(bench: Bench) -> None:
-    """A group is there when it has been waited for, while a later one need not be."""
+    """A group is complete after its wait, while a later one need not be."""
     given = np.random.default_rng(3).integers(1, 1 << 32, 256, dtype=np.uint32)
     found, _ = bench.run("copied_in_groups<float>", given, np.zeros(1))
     np.testing.assert_array_equal(found[:256], given)
 
 
-def cuts_off(bench: Bench) -> bool:
-    """Whether sums of products are cut off where others round to the nearest.
+def truncates(bench: Bench) -> bool:
+    """Return True if sums of products are truncated, False if rounded to nearest.
 
-    The manual leaves it open. To 1 three quarters of its last place are added.
+    The manual leaves it open. Three quarters of the last place are added to 1.
     """
     half = np.float16([1.5 * 2.0**-12, 0, 2.0**-12, 0]).view(np.uint16)
     words = np.zeros((32, 6), np.uint32)

@@ -1,4 +1,4 @@
-// Small kernels, each with what the emulator must find; right where `Right` is true.
+// Small kernels, each with a fault that the emulator must find unless `Right`.
 #include "device.cuh"
 
 struct Numbers {
@@ -16,7 +16,7 @@ template <bool Right> __global__ void barrier(Numbers of) {
   of.at[thread] = tile[(thread + 1) % blockDim.x];
 }
 
-// The same within a warp, where a shuffle brings lanes together but orders no memory.
+// The same within a warp: a shuffle synchronizes lanes but orders no memory.
 template <bool Right> __global__ void warp_barrier(Numbers of) {
   SHARED_MEMORY(shared);
   float* tile = reinterpret_cast<float*>(shared);
@@ -27,7 +27,7 @@ template <bool Right> __global__ void warp_barrier(Numbers of) {
   of.at[lane] = tile[(lane + one) % 32];
 }
 
-// Shared memory is used again, a second time without waiting for its readers.
+// Shared memory is overwritten, without waiting for its readers if wrong.
 template <bool Right> __global__ void overwritten(Numbers of) {
   SHARED_MEMORY(shared);
   float* tile = reinterpret_cast<float*>(shared);
@@ -42,7 +42,7 @@ template <bool Right> __global__ void overwritten(Numbers of) {
   of.at[thread] = sum;
 }
 
-// Copies that are waited for, or not soon enough.
+// Copies with a wait, or with a wait that comes too late.
 template <bool Right> __global__ void copies(Numbers of) {
   SHARED_MEMORY(shared);
   const int thread = threadIdx.x;
@@ -78,7 +78,7 @@ template <bool Right> __global__ void misplaced_row(Numbers) {
   ldmatrix(found, shared_base(shared), threadIdx.x * 16 + (Right ? 0 : 8));
 }
 
-// Some threads end where others wait.
+// Some threads end while others wait.
 template <bool Right> __global__ void early_end(Numbers of) {
   if (!Right && threadIdx.x == 0) return;
   __syncthreads();
@@ -95,7 +95,7 @@ template <bool Right> __global__ void different_barriers(Numbers of) {
   of.at[threadIdx.x] = 1;
 }
 
-// Lanes of a warp at different instructions, which a GPU may or may not survive.
+// Lanes of a warp at different instructions, which is undefined on a GPU.
 template <bool Right> __global__ void different_instructions(Numbers of) {
   int found = 0;
   if (Right || threadIdx.x % 2) found = __shfl_xor_sync(0xffffffffu, int(threadIdx.x), 1);
@@ -103,12 +103,12 @@ template <bool Right> __global__ void different_instructions(Numbers of) {
   of.at[threadIdx.x] = float(found);
 }
 
-// One lane that never comes.
+// One lane never arrives.
 template <bool Right> __global__ void lane_missing(Numbers of) {
   if (Right || threadIdx.x != 3) of.at[threadIdx.x] = __shfl_sync(0xffffffffu, 1.0f, 0);
 }
 
-// What nobody wrote is not zero.
+// Uninitialised memory is not zero.
 template <bool Right> __global__ void unwritten(Numbers of) {
   SHARED_MEMORY(shared);
   float* tile = reinterpret_cast<float*>(shared);
@@ -127,7 +127,7 @@ template <bool Right> __global__ void beyond_global(Numbers of) {
   if (threadIdx.x == 0) of.at[of.count - (Right ? 1 : 0)] = 1;
 }
 
-// Two blocks that write to the same place.
+// Two blocks write to the same address.
 template <bool Right> __global__ void between_blocks(Numbers of) {
   if (threadIdx.x == 0) of.at[Right ? blockIdx.x : 0] += 1;
 }

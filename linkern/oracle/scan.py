@@ -1,0 +1,349 @@
+"""The recurrence as one operation of a tape, with its adjoint and the errors of both.
+
+A kernel may form the gradient of a log-decay in two ways: where it acts, ``sum_v D
+R``, or as what is left of all later rows, ``sum_{r>=t} (q dq - w dw + a da)``, which
+cancels. Both are admitted: the bound is the sum of what either may do.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle.balls import Ball, Rounding, contracted, summed_to
+from linkern.oracle.enclosures import Arithmetic, Enclosed, Radii, enclosed
+from linkern.oracle.recurrence import Rows, reversed_rows, run
+from linkern.oracle.tape import Node, Tape
+from linkern.oracle.term_errors import row_errors
+
+__all__ = ["scanned"]
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """The rows of one operation and the arithmetic they are done in."""
+
+    rows: Rows
+    balls: dict[str, Ball]
+    state: Ball
+    log_decay: Real
+    rounding: Rounding | None
+    depth: int
+    rows_per_token: int
+
+    def arithmetic(self, *, backwards: bool) -> Arithmetic:
+        assert self.rounding is not None
+        depth = self.depth + (self.state.value.shape[-1] if backwards else 0)
+        e, within = row_errors(
+            self.rounding, self.log_decay, depth, self.rows_per_token
+        )
+        if backwards and e.shape[-2]:
+            e, within = (np.broadcast_to(x[..., -1:, :], x.shape) for x in (e, within))
+        return Arithmetic(self.rounding, e, within, self.depth)
+
+    def forwards(self, *, keep: bool) -> Enclosed:
+        if self.rounding is None:
+            ran = run(self.rows, self.state.value, keep=keep)
+            states = None if ran.states is None else Ball(ran.states)
+            return Enclosed(Ball(ran.reads), Ball(ran.updates), Ball(ran.last), states)
+        radii = Radii(
+            query=self.balls["query"].error,
+            write=self.balls["write"].error,
+            value=self.balls["value"].error,
+            log_decay=self.balls["log_decay"].error,
+            state=self.state.error,
+        )
+        arithmetic = self.arithmetic(backwards=False)
+        return enclosed(self.rows, self.state.value, radii, arithmetic, keep=keep)
+
+    def backwards(self, reads: Ball, last: Ball) -> Enclosed:
+        """Run the adjoint, from the cotangents of reads and of the last memory."""
+        rows = reversed_rows(self.rows, reads.value)
+        if self.rounding is None:
+            ran = run(rows, last.value, keep=True)
+            assert ran.states is not None
+            return Enclosed(
+                Ball(ran.reads), Ball(ran.updates), Ball(ran.last), Ball(ran.states)
+            )
+        arithmetic = self.arithmetic(backwards=True)
+        pairs = rows.length // max(self.rows.length, 1)
+        error, within = (
+            np.repeat(x, max(pairs, 1), axis=-2)
+            for x in (arithmetic.error, arithmetic.within)
+        )
+        radii = self._reversed_radii(reads, last, pairs)
+        arithmetic = replace(arithmetic, error=error, within=within)
+        return enclosed(rows, last.value, radii, arithmetic, keep=True)
+
+    def _reversed_radii(self, reads: Ball, last: Ball, pairs: int) -> Radii:
+        def spread(radius: Real | None) -> Real | None:
+            if radius is None:
+                return None
+            back = radius[..., ::-1, :]
+            if pairs <= 1:
+                return back
+            paired = np.stack([back, np.zeros_like(back)], axis=-2)
+            return paired.reshape(*back.shape[:-2], -1, back.shape[-1])
+
+        query, value = self.balls["query"].error, reads.error
+        if self.rows.transposed:
+            query, value = value, query
+        decay = self.balls["log_decay"].error
+        if decay is not None:
+            nothing = np.zeros_like(decay[..., :1, :])
+            decay = np.concatenate([decay[..., 1:, :], nothing], axis=-2)
+        return Radii(
+            query=spread(self.balls["write"].error),
+            write=spread(query),
+            value=spread(value),
+            log_decay=spread(decay),
+            state=last.error,
+        )
+
+
+def scanned(
+    tape: Tape,
+    *,
+    query: Node,
+    write: Node,
+    value: Node,
+    state: Node,
+    log_decay: Node | None = None,
+    erase: Node | None = None,
+    undecayed: bool = False,
+    transposed: bool = False,
+    fresh: NDArray[np.bool_] | None = None,
+    depth: int | None = None,
+    rows_per_token: int = 1,
+) -> tuple[Node, Node]:
+    """Run rows on a tape.
+
+    Parameters
+    ----------
+    tape : Tape
+        Where to.
+    query, write, value, state, log_decay, erase : Node
+        The rows; leading axes broadcast.
+    undecayed, transposed : bool
+        As in `Rows`.
+    fresh : array (R,), optional
+        True where a row begins with an empty memory.
+    depth : int, optional
+        Over how many channels kernels sum; the number of channels if not given.
+    rows_per_token : int
+        How many rows one token has.
+
+    Returns
+    -------
+    Node, Node
+        What was read, and the memory after the last row.
+    """
+    if log_decay is None:
+        log_decay = tape.constant(np.zeros((write.shape[-2], 1)))
+    parents = [query, write, value, log_decay, state]
+    parents += [] if erase is None else [erase]
+    lead = np.broadcast_shapes(*(x.shape[:-2] for x in parents))
+    balls = {
+        name: _spread(x.ball, lead)
+        for name, x in zip(
+            ("query", "write", "value", "log_decay", "state", "erase"),
+            parents,
+            strict=False,
+        )
+    }
+    g = balls["log_decay"].value
+    factor = np.exp(g)
+    if fresh is not None:
+        factor = np.where(fresh[:, None], 0.0, factor)
+    scan = _Scan(
+        Rows(
+            balls["query"].value,
+            balls["write"].value,
+            balls["value"].value,
+            factor,
+            balls["erase"].value if erase is not None else None,
+            undecayed=undecayed,
+            transposed=transposed,
+        ),
+        balls,
+        balls["state"],
+        g,
+        tape.rounding,
+        write.shape[-1] if depth is None else depth,
+        rows_per_token,
+    )
+    if erase is not None and balls["erase"].error is not None:
+        msg = "`erase` must be exact or a prepared product, got a radius."
+        raise ValueError(msg)
+    forwards = scan.forwards(keep=False)
+
+    def pullback(given: list[Ball | None]) -> list[Ball | None]:
+        reads, last = (
+            Ball(np.zeros_like(of.value)) if ball is None else _spread(ball, lead)
+            for ball, of in zip(given, (forwards.reads, forwards.last), strict=True)
+        )
+        return _adjoint(scan, reads, last)
+
+    results = [forwards.reads, forwards.last]
+    reads, last = tape.record(results, parents, pullback)
+    return reads, last
+
+
+def _spread(ball: Ball, lead: tuple[int, ...]) -> Ball:
+    shape = (*lead, *ball.value.shape[-2:])
+    error = None if ball.error is None else np.broadcast_to(ball.error, shape)
+    return Ball(np.broadcast_to(ball.value, shape), error)
+
+
+def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
+    """Return cotangents of query, write, value, log-decay, state and erase."""
+    rows, rounding = scan.rows, scan.rounding
+    if not rows.length:
+        none: list[Ball | None] = [None, None, None, None, last]
+        return none + ([] if rows.erase is None else [None])
+    forwards, backwards = scan.forwards(keep=True), scan.backwards(reads, last)
+    assert forwards.states is not None
+    assert backwards.states is not None
+    pairs = 1 if rows.erase is None else 2
+    after = _picked(backwards.states, 0, pairs, axis=-3)
+    below = _picked(backwards.states, pairs - 1, pairs, axis=-3)
+    value = _picked(backwards.reads, 0, pairs, axis=-2)
+
+    def over_values(x: Ball, y: Ball) -> Ball:
+        return contracted("...tkv,...tv->...tk", x, y, rounding)
+
+    write = over_values(after, forwards.updates)
+    spec = "...tkv,...tk->...tv" if rows.transposed else "...tkv,...tv->...tk"
+    query = contracted(spec, forwards.states, reads, rounding)
+    before = _before(scan.state, forwards.states)
+    decayed = _scaled(before, rows.factor, scan)
+    erase = None
+    if rows.erase is not None:
+        source = before if rows.undecayed else decayed
+        taken = over_values(source, value)
+        erase = Ball(-taken.value, taken.error)
+        if rounding is not None:
+            write, erase = _through_inverse(scan, forwards, backwards, write, erase)
+    decays = after if rows.undecayed else below
+    log_decay = contracted("...tkv,...tkv->...tk", decays, decayed, rounding)
+    if rounding is not None:
+        touched = [(rows.write, write), (rows.query, query)]
+        if rows.transposed:
+            touched[1] = (reads.value, forwards.reads)
+        if rows.erase is not None and erase is not None:
+            touched.append((rows.erase, erase))
+        end = contracted("...kv,...kv->...k", last, forwards.last, rounding)
+        log_decay = _cancelled(log_decay, touched, end, rounding)
+    if scan.log_decay.shape[-1] == 1:
+        shape = (*log_decay.value.shape[:-1], 1)
+        log_decay = summed_to(log_decay, shape, rounding)
+    state = _initial(scan, backwards)
+    results: list[Ball | None] = [query, write, value, log_decay, state]
+    return results if erase is None else [*results, erase]
+
+
+def _through_inverse(
+    scan: _Scan, forwards: Enclosed, backwards: Enclosed, write: Ball, erase: Ball
+) -> tuple[Ball, Ball]:
+    """Admit what kernels lose that differentiate an explicit inverse.
+
+    They form ``dN = -X^T dX X^T``, whose sums are as large as ``Y_b Y^T`` with the
+    magnitudes that `Enclosed` calls held, and not as ``du u^T``.
+    """
+    if forwards.held is None or backwards.held is None:
+        return write, erase
+    (y, states), (back, back_states) = forwards.held, backwards.held
+    e = scan.arithmetic(backwards=True).error
+    adjoint = back_states[..., ::2, :, :][..., ::-1, :, :]
+    of_write = e * np.einsum("...tkv,...tv->...tk", adjoint, y)
+    first = abs(scan.state.value)[..., None, :, :]
+    before = np.concatenate([first, states[..., :-1, :, :]], axis=-3)
+    if not scan.rows.undecayed:
+        before = scan.rows.factor[..., None] * before
+    later = back[..., 1::2, :][..., ::-1, :]
+    of_erase = e * np.einsum("...tkv,...tv->...tk", before, later)
+    return (
+        Ball(write.value, write.radius + of_write),
+        Ball(erase.value, erase.radius + of_erase),
+    )
+
+
+def _initial(scan: _Scan, backwards: Enclosed) -> Ball:
+    """Return the cotangent of the memory before the first row."""
+    if scan.rows.undecayed:
+        return backwards.last
+    last, first = backwards.last, scan.rows.factor[..., 0, :, None]
+    if last.error is None or scan.rounding is None:
+        return Ball(first * last.value)
+    wide, log_error = first, scan.balls["log_decay"].error
+    if log_error is not None:
+        wide = first * np.exp(log_error[..., 0, :, None])
+    e = scan.arithmetic(backwards=True).error[..., -1:, :]
+    error = (1 + e) * wide * last.reach - first * abs(last.value)
+    error = error + scan.rounding.tiny * (2 + last.reach)
+    return Ball(first * last.value, np.where(wide > 0, error, 0.0))
+
+
+def _cancelled(
+    exact: Ball, touched: list[tuple[Real, Ball]], end: Ball, rounding: Rounding
+) -> Ball:
+    """Add what the sum over all later rows may be off by."""
+    later = np.zeros_like(exact.value)
+    size = np.zeros_like(exact.value)
+    for x, gradient in touched:
+        later = later + abs(x) * gradient.radius
+        size = size + abs(x) * gradient.reach
+    total, reach = (
+        np.cumsum(x[..., ::-1, :], axis=-2)[..., ::-1, :] + y[..., None, :]
+        for x, y in ((later, end.radius), (size, end.reach))
+    )
+    length = exact.value.shape[-2]
+    growth = rounding.grown(3 * length + exact.value.shape[-1] + 8)
+    return Ball(exact.value, exact.radius + total + growth * reach)
+
+
+def _picked(ball: Ball, which: int, of: int, *, axis: int) -> Ball:
+    """Return every `of`-th row of a run backwards, in the order of tokens."""
+
+    def pick(x: Real) -> Real:
+        x = np.moveaxis(x, axis, 0)[which::of][::-1]
+        return np.moveaxis(x, 0, axis)
+
+    return Ball(pick(ball.value), None if ball.error is None else pick(ball.error))
+
+
+def _before(state: Ball, states: Ball) -> Ball:
+    """Return the memory before every row."""
+
+    def shifted(first: Real, rest: Real) -> Real:
+        return np.concatenate([first[..., None, :, :], rest[..., :-1, :, :]], axis=-3)
+
+    value = shifted(state.value, states.value)
+    if states.error is None:
+        return Ball(value)
+    return Ball(value, shifted(state.radius, states.error))
+
+
+def _scaled(before: Ball, factor: Real, scan: _Scan) -> Ball:
+    """Return the memory times the factors of rows, in as many roundings as after it.
+
+    An error of a memory is ``e_{t-1}`` times its gauge, and that of a decayed one
+    ``e_t`` times it.
+    """
+    factor = factor[..., None]
+    value = factor * before.value
+    if before.error is None or scan.rounding is None:
+        return Ball(value)
+    e = scan.arithmetic(backwards=False).error
+    ratio = np.ones_like(e)
+    ratio[..., 1:, :] = e[..., 1:, :] / e[..., :-1, :]
+    wide, log_error = factor, scan.balls["log_decay"].error
+    if log_error is not None:
+        wide = factor * np.exp(log_error)[..., None]
+    reach = abs(before.value) * (1 + e[..., None])
+    reach = reach + before.error * np.maximum(ratio, 1)[..., None]
+    error = wide * reach - factor * abs(before.value)
+    error = error + scan.rounding.tiny * (2 + reach)
+    return Ball(value, np.where(wide > 0, error, 0.0))

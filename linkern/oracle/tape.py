@@ -1,0 +1,183 @@
+"""An operator as a tape of operations: its values, and its gradients by reading back.
+
+Each operation leaves a node behind that knows how a cotangent of its result becomes
+cotangents of what it was made from. Values and cotangents are balls, so that the bounds
+of outputs and of gradients come from the same lines as their exact values do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle.balls import (
+    Ball,
+    Rounding,
+    added,
+    contracted,
+    quotient,
+    summed_to,
+)
+
+__all__ = ["Node", "Tape"]
+
+Real = NDArray[np.float64]
+Pullback = Callable[[list[Ball | None]], Sequence[Ball | None]]
+
+
+@dataclass(eq=False)
+class Node:
+    """A value on the tape, or what computes it when it is asked for."""
+
+    source: Ball | Callable[[], Ball]
+
+    @cached_property
+    def ball(self) -> Ball:
+        """The exact value with its radius."""
+        return self.source if isinstance(self.source, Ball) else self.source()
+
+    @property
+    def value(self) -> Real:
+        """The exact value."""
+        return self.ball.value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self.ball.value.shape
+
+
+@dataclass
+class Tape:
+    """Operations in the order in which they were done.
+
+    Parameters
+    ----------
+    rounding : Rounding or None
+        The arithmetic whose errors are followed; None for exact values alone.
+    """
+
+    rounding: Rounding | None = None
+    _steps: list[tuple[list[Node], list[Node], Pullback]] = field(default_factory=list)
+
+    def constant(self, value: Real | float) -> Node:
+        """Put an exact array on the tape."""
+        return Node(Ball(np.asarray(value, dtype=np.float64)))
+
+    def record(
+        self,
+        results: Sequence[Ball | Callable[[], Ball]],
+        parents: Sequence[Node],
+        pullback: Pullback,
+    ) -> list[Node]:
+        """Put results on the tape, with their adjoint."""
+        nodes = [Node(result) for result in results]
+        self._steps.append((nodes, list(parents), pullback))
+        return nodes
+
+    def gradients(
+        self, cotangents: Sequence[tuple[Node, Ball]], of: Sequence[Node]
+    ) -> list[Ball]:
+        """Return what the cotangents of some nodes become at others."""
+        found: dict[int, Ball] = {}
+
+        def collect(node: Node, ball: Ball) -> None:
+            known = found.get(id(node))
+            total = ball if known is None else added(known, ball, self.rounding)
+            found[id(node)] = total
+
+        for node, cotangent in cotangents:
+            collect(node, cotangent)
+        for results, parents, pullback in reversed(self._steps):
+            given = [found.get(id(node)) for node in results]
+            if all(ball is None for ball in given):
+                continue
+            for parent, ball in zip(parents, pullback(given), strict=True):
+                if ball is not None:
+                    collect(parent, summed_to(ball, parent.shape, self.rounding))
+        return [found.get(id(node), Ball(np.zeros(node.shape))) for node in of]
+
+    def linear(
+        self,
+        x: Node,
+        forward: Callable[[Real], Real],
+        backward: Callable[[Real], Real],
+    ) -> Node:
+        """Move entries about, without arithmetic: the same for values and radii."""
+        ball = x.ball
+
+        def pullback(given: list[Ball | None]) -> list[Ball]:
+            (g,) = given
+            assert g is not None
+            return [_mapped(g, backward)]
+
+        return self.record([_mapped(ball, forward)], [x], pullback)[0]
+
+    def product(self, *factors: Node | None, coefficient: float = 1.0) -> Node:
+        """Multiply what is not None: a preparation, whose rounding its users count."""
+        given = [x for x in factors if x is not None]
+        total = given[0]
+        for x in given[1:]:
+            total = self.contract("...,...->...", total, x, prepared=True)
+        if coefficient == 1:
+            return total
+        constant = self.constant(coefficient)
+        return self.contract("...,...->...", total, constant, prepared=True)
+
+    def contract(self, spec: str, x: Node, y: Node, *, prepared: bool = False) -> Node:
+        """Sum products as `numpy.einsum` does; ellipses broadcast."""
+        inputs, output = spec.split("->")
+        left, right = inputs.split(",")
+
+        def pullback(given: list[Ball | None]) -> list[Ball]:
+            (g,) = given
+            assert g is not None
+            to_left = f"{output},{right}->{_reachable(left)}"
+            to_right = f"{output},{left}->{_reachable(right)}"
+            return [
+                contracted(to_left, g, y.ball, self.rounding),
+                contracted(to_right, g, x.ball, self.rounding),
+            ]
+
+        ball = contracted(spec, x.ball, y.ball, self.rounding, prepared=prepared)
+        return self.record([ball], [x, y], pullback)[0]
+
+    def add(self, x: Node, y: Node) -> Node:
+        """Add two, broadcasting."""
+
+        def pullback(given: list[Ball | None]) -> list[Ball | None]:
+            return [given[0], given[0]]
+
+        return self.record([added(x.ball, y.ball, self.rounding)], [x, y], pullback)[0]
+
+    def overlay(self, x: Node, y: Node) -> Node:
+        """Add two whose entries never meet: one of each pair is zero, none rounds."""
+        error = None
+        if x.ball.error is not None or y.ball.error is not None:
+            error = x.ball.radius + y.ball.radius
+        ball = Ball(x.value + y.value, error)
+        return self.record([ball], [x, y], lambda given: [given[0], given[0]])[0]
+
+    def divide(self, x: Node, y: Node) -> Node:
+        """Divide two, broadcasting."""
+        result = quotient(x.ball, y.ball, self.rounding)
+
+        def pullback(given: list[Ball | None]) -> list[Ball]:
+            (g,) = given
+            assert g is not None
+            to_x = quotient(g, y.ball, self.rounding)
+            away = Ball(-result.value, result.error)
+            return [to_x, contracted("...,...->...", to_x, away, self.rounding)]
+
+        return self.record([result], [x, y], pullback)[0]
+
+
+def _mapped(ball: Ball, move: Callable[[Real], Real]) -> Ball:
+    error = None if ball.error is None else move(ball.error)
+    return Ball(move(ball.value), error)
+
+
+def _reachable(labels: str) -> str:
+    return labels if "..." in labels else "..." + labels
