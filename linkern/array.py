@@ -51,7 +51,7 @@ _NAMESPACES: dict[frozenset[type], Namespace] = {}
 
 
 def is_array(x: object) -> bool:
-    """Whether `x` is an array of a library that follows the array API."""
+    """Return True if `x` is an array of a library that follows the array API."""
     return bool(array_api_compat.is_array_api_obj(x))
 
 
@@ -62,7 +62,7 @@ def on_numpy(*arrays: object) -> bool:
 
 
 def on_cupy(*arrays: object) -> bool:
-    """Whether all arrays are CuPy's, or None, or traced over it; at least one is."""
+    """Return True if all arrays are CuPy's, None or traced; at least one is CuPy's."""
     plain = [getattr(x, "untraced", x) for x in arrays if x is not None]
     return bool(plain) and all(map(array_api_compat.is_cupy_array, plain))
 
@@ -77,12 +77,12 @@ def namespace(*arrays: Array) -> Namespace:
     if types in _NAMESPACES:
         return _NAMESPACES[types]
     plain = [getattr(x, "untraced", x) for x in arrays]
-    found = array_api_compat.array_namespace(*plain)
+    library = array_api_compat.array_namespace(*plain)
     traced = [x for x, y in zip(arrays, plain, strict=True) if x is not y]
     if traced:
         return traced[0].__array_namespace__()  # type: ignore[attr-defined]
     # Asking costs as much as a small operation, and forms ask for every chunk.
-    return _NAMESPACES.setdefault(types, found)
+    return _NAMESPACES.setdefault(types, library)
 
 
 def namespace_name(x: Array) -> str:
@@ -148,7 +148,7 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def any_true(x: Any) -> bool:
-    """Whether any entry is known to be true.
+    """Return True if any entry is known to be true.
 
     JAX traces and Dask plans: there, rules about values cannot be checked, and asking
     would fail or compute everything twice. Nothing is known of them.
@@ -159,7 +159,7 @@ def any_true(x: Any) -> bool:
 
 
 def writable(*arrays: Array) -> bool:
-    """Whether the first array may be written to, with numbers of the others.
+    """Return True if the first array may be written to, with numbers of the others.
 
     Not in libraries whose arrays never change, and not while PyTorch keeps what
     gradients need.
@@ -175,7 +175,7 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def of_same_heads(*arrays: Array) -> bool:
-    """Whether all axes but the last two are the same: no row belongs to several heads.
+    """Return True if all axes but the last two are equal: no row has several heads.
 
     The gradient of a row that does is a sum, and should not be rounded on the way.
     """

@@ -1,4 +1,4 @@
-"""What linear attention remembers: the two memories of the paper, and their monoid."""
+"""State of linear attention: the two memories of the paper, and their monoid."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ class State(NamedTuple):
 
 
 class AttentionResult(NamedTuple):
-    """What every operator returns.
+    """Result of every operator: output and state.
 
     Parameters
     ----------

@@ -64,3 +64,20 @@ def test_a_report_page_is_rendered_only_on_request():
 
 def test_these_tests_can_fail():
     assert "hypothesis" in modules_after("from linkern.testing import verify")
+
+
+def test_a_call_on_numpy_loads_no_cuda_code():
+    code = (
+        "import sys, numpy as np, linkern\n"
+        "x = np.ones((2, 3))\n"
+        "linkern.gla(x, x, x), linkern.linear_attention(x, x, x), linkern.Decoder(\n"
+        "    key_dim=3, value_dim=3\n"
+        ")\n"
+        "print(*(m for m in sys.modules if m.startswith('linkern.kernels.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.split()
+    assert "linkern.kernels.numpy.backend" in loaded
+    assert not [name for name in loaded if name.startswith("linkern.kernels.cuda")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from pages import write_or_compare
 
 from linkern.cost import crossover, gradient_cost, operator_cost
-from linkern.cost.family import FAMILY
+from linkern.cost.work import WORK
 
 PAGE = Path(__file__).parents[1] / "docs" / "cost.md"
 LENGTH, DIM = 4096, 64
@@ -64,7 +64,7 @@ attention may compute all scores and mask half of them, or no more than the pair
 are seen. The last chunk is as short as it is on NumPy; elsewhere it is filled up.
 """
 
-FAMILY_TEXT = r"""
+OPERATORS_TEXT = r"""
 ## Every operator
 
 For each token and head, at T = {length} and K = V = {dim} (M = {dim} slots, two steps
@@ -159,7 +159,7 @@ def operators() -> str:
     head = ["operator", "m", "e", "x", "m", "e", "x", "state", "intensity", "gradient"]
     head[1:4] = [f"recurrent {x}" for x in head[1:4]]
     head[4:7] = [f"chunkwise {x}" for x in head[4:7]]
-    return table(head, map(operator, FAMILY))
+    return table(head, map(operator, WORK))
 
 
 def operator(name: str) -> list[object]:
@@ -200,9 +200,9 @@ def bytes_of_forms() -> str:
 
 def page() -> str:
     """Return the page."""
-    family = FAMILY_TEXT.format(length=LENGTH, dim=DIM)
+    text = OPERATORS_TEXT.format(length=LENGTH, dim=DIM)
     return (
-        f"{INTRODUCTION}\n{crossings()}{family}\n{operators()}{FORMULAS}"
+        f"{INTRODUCTION}\n{crossings()}{text}\n{operators()}{FORMULAS}"
         f"{bytes_of_forms()}"
     )
 

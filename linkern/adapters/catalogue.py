@@ -20,7 +20,7 @@ from linkern.testing.spec.operators import Operator
 __all__ = ["OWN", "PUBLISHED", "Entry", "installed", "judged"]
 
 _FORMS = ("auto", "recurrent", "parallel")
-# One operator for each way in which the family reads, forgets, erases and averages.
+# One operator for each way in which operators read, forget, erase and average.
 _REPRESENTATIVES = (
     "simple_gla",
     "gla",
@@ -37,14 +37,14 @@ _REPRESENTATIVES = (
 )
 # JAX compiles every shape anew, so a few have to stand for all.
 _COMPILED = ("simple_gla", "gated_delta_rule", "rwkv4")
-_FAMILY = tuple({one.name for one in OPERATORS.values() if one.family})
+_OTHERS = tuple({one.name for one in OPERATORS.values() if one.family})
 
 
 def _own() -> Iterator[Entry]:
     """Yield all our operators in every form on NumPy, one of each kind elsewhere."""
     linear = [one.name for one in OPERATORS.values() if one.family is None]
     operators_of = {
-        "numpy": sorted(_FAMILY, key=list(OPERATORS).index),
+        "numpy": sorted(_OTHERS, key=list(OPERATORS).index),
         "array_api_strict": _REPRESENTATIVES,
         "torch": _REPRESENTATIVES,
         "jax": _COMPILED,

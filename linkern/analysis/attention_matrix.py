@@ -25,9 +25,8 @@ def attention_weights(op: Any, *inputs: Any, **options: Any) -> Array:
     Parameters
     ----------
     op : callable
-        `linkern.linear_attention`, an operator of the family such as `linkern.gla`, one
-        of `linkern.attention`, or any function with an argument ``value`` whose output
-        is linear in it.
+        An operator, such as `linkern.gla`, one of `linkern.attention`, or any function
+        with an argument ``value`` whose output is linear in it.
     *inputs, **options
         What `op` is called with. Of ``value`` only the shape, library and dtype count.
         Random numbers: pass ``rng`` as an integer to get the weights of that very call.
@@ -114,7 +113,7 @@ def _called(op: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any
 
 
 def _by_channel(op: Any) -> bool:
-    """Whether other inputs than the values have the values' channels."""
+    """Return True if inputs besides the values have the channels of the values."""
     definition = DEFINITIONS.get(getattr(op, "__name__", ""))
     axes = {} if definition is None else definition.axes
     return any(a.endswith("v") for name, a in axes.items() if name != "value")

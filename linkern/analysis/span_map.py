@@ -22,7 +22,7 @@ __all__ = ["SpanMap", "span_map"]
 
 
 class SpanMap(NamedTuple):
-    """What a span of tokens does to a memory.
+    """Affine map of the memory that a span of tokens is.
 
     Parameters
     ----------

@@ -168,10 +168,10 @@ def _mean(
 
 
 def _size(x: Any) -> int:
-    found = 1
+    product = 1
     for n in x.shape:
-        found *= n
-    return found
+        product *= n
+    return product
 
 
 def _max(
@@ -340,14 +340,14 @@ def _ranges(key: Any, shape: tuple[int, ...]) -> list[tuple[int, int]]:
     place = items.index(Ellipsis)
     missing = len(shape) - len(items) + 1
     items[place : place + 1] = [slice(None)] * missing
-    found = []
+    bounds = []
     for item, size in zip(items, shape, strict=True):
         if isinstance(item, slice):
             start, stop, step = item.indices(size)
             if step != 1:
                 msg = "`linkern.vjp` has no rule for slices with a step."
                 raise TypeError(msg)
-            found.append((start, max(start, stop)))
+            bounds.append((start, max(start, stop)))
         else:
-            found.append((item % size, item % size + 1))
-    return found
+            bounds.append((item % size, item % size + 1))
+    return bounds

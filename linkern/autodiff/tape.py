@@ -170,12 +170,12 @@ class TracedNamespace:
         """Return a function that traces, or what needs no tracing as it is."""
         if name in RULES:
             return self._ruled(name)
-        found = getattr(self._base, name)
+        member = getattr(self._base, name)
         if name in CONSTANT:
-            return lambda *a, **k: Traced(found(*map(raw, a), **k))
-        if callable(found) and not isinstance(found, type):
-            return _refusing(name, found)
-        return found  # a dtype or a constant
+            return lambda *a, **k: Traced(member(*map(raw, a), **k))
+        if callable(member) and not isinstance(member, type):
+            return _refusing(name, member)
+        return member  # a dtype or a constant
 
     def _ruled(self, name: str) -> Callable[..., Traced]:
         def call(*operands: Any, **options: Any) -> Traced:
@@ -189,7 +189,7 @@ class TracedNamespace:
         return call
 
 
-def _refusing(name: str, found: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Pass calls on that no traced array takes part in, and refuse the others."""
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -199,19 +199,19 @@ def _refusing(name: str, found: Callable[..., Any]) -> Callable[..., Any]:
                 "other functions of the array API, or differentiate with your library."
             )
             raise TypeError(msg)
-        return found(*arguments, **options)
+        return function(*arguments, **options)
 
     return call
 
 
-def cotangents(made: Sequence[Any], given: Sequence[Any]) -> dict[int, Any]:
+def cotangents(outputs: Sequence[Any], of_outputs: Sequence[Any]) -> dict[int, Any]:
     """Return the cotangents of all arrays without parents, by serial number.
 
     Parameters
     ----------
-    made : sequence of Traced
-        What was computed. Anything that is not traced depends on nothing.
-    given : sequence of array or None
+    outputs : sequence of Traced
+        Computed arrays. Anything that is not traced depends on nothing.
+    of_outputs : sequence of array or None
         Their cotangents; None for zero.
     """
     pending: dict[int, Any] = {}
@@ -225,7 +225,7 @@ def cotangents(made: Sequence[Any], given: Sequence[Any]) -> dict[int, Any]:
         pending[node.serial], nodes[node.serial] = cotangent, node
         heapq.heappush(order, -node.serial)
 
-    for node, cotangent in zip(made, given, strict=True):
+    for node, cotangent in zip(outputs, of_outputs, strict=True):
         if isinstance(node, Traced) and cotangent is not None:
             add(node, cotangent)
     # What was made last comes first: all its uses have been seen by then.
@@ -279,8 +279,10 @@ def joint(
         def pull(cotangent: dict[int, Any]) -> Any:
             if not once or once[0][0] is not cotangent:
                 once[:] = [(cotangent, back(plain, varying, cotangent))]
-            found = once[0][1][position]
-            return ground.namespace(value).zeros_like(value) if found is None else found
+            gradient = once[0][1][position]
+            if gradient is None:
+                return ground.namespace(value).zeros_like(value)
+            return gradient
 
         return pull
 
@@ -299,7 +301,7 @@ def joint(
 def recomputed(
     step: Callable[[Array, Any], tuple[Array, Array]], memory: Array, terms: Any
 ) -> tuple[Array, Array]:
-    """Call ``step(memory, terms)``; keep nothing of it for the way back but its inputs.
+    """Call ``step(memory, terms)``; keep only its inputs for the pullback.
 
     The gradient of a sequence then needs the memory at the edges of its spans, and the
     inside of one span at a time: linear in the length, with a factor that does not grow
@@ -319,7 +321,7 @@ def recomputed(
         leaves = [Traced(raw(filled[i]), leaf=True) for i in varying]
         for i, x in zip(varying, leaves, strict=True):
             filled[i] = x
-        found = cotangents(run(*filled), [cotangent.get(0), cotangent.get(1)])
-        return [found.get(x.serial) for x in leaves]
+        gradients = cotangents(run(*filled), [cotangent.get(0), cotangent.get(1)])
+        return [gradients.get(x.serial) for x in leaves]
 
     return cast(tuple[Array, Array], joint(run, back, (memory, *terms)))

@@ -76,14 +76,14 @@ def vjp(
     def pullback(
         output_cotangent: Array | None, state_cotangent: State | None = None
     ) -> dict[str, Any]:
-        given = [output_cotangent, *_parts(state_cotangent)]
+        of_outputs = [output_cotangent, *_parts(state_cotangent)]
         outputs = [made.output, *_parts(made.state)]
         named = ("output_cotangent", "state_cotangent", "state_cotangent")
-        for name, x, of in zip(named, given, outputs, strict=True):
+        for name, x, output in zip(named, of_outputs, outputs, strict=True):
             if x is not None:
-                _fits(name, x, raw(of))
-        found = cotangents(outputs, given)
-        return {name: _collected(x, found) for name, x in leaves.items()}
+                _fits(name, x, raw(output))
+        of_leaves = cotangents(outputs, of_outputs)
+        return {name: _collected(x, of_leaves) for name, x in leaves.items()}
 
     return result, pullback
 
@@ -120,28 +120,28 @@ def _parts(state: State | None) -> tuple[Any, Any]:
     return (None, None) if state is None else (state.memory, state.normalizer)
 
 
-def _collected(x: Any, found: dict[int, Any]) -> Any:
+def _collected(x: Any, gradients: dict[int, Any]) -> Any:
     """Return the gradient of one argument, zeros if nothing depends on it."""
     if isinstance(x, State):
-        return mapped(lambda part: _collected(part, found), x)
-    gradient = found.get(x.serial)
+        return mapped(lambda part: _collected(part, gradients), x)
+    gradient = gradients.get(x.serial)
     if gradient is None:
         return raw(x.__array_namespace__().zeros_like(x))
     return gradient
 
 
-def _fits(name: str, x: Any, of: Any) -> None:
-    """Check a cotangent against what it is the cotangent of."""
-    if not is_array(of):
+def _fits(name: str, x: Any, output: Any) -> None:
+    """Check a cotangent against the output that it belongs to."""
+    if not is_array(output):
         msg = f"`{name}` was given for something that is None."
         raise ValueError(msg)
     validate.widened(name, x)
-    if namespace_name(x) != namespace_name(of) or x.dtype != of.dtype:
+    if namespace_name(x) != namespace_name(output) or x.dtype != output.dtype:
         msg = (
-            f"`{name}` must be an array of {namespace_name(of)} and {of.dtype}, got "
-            f"{namespace_name(x)} and {x.dtype}."
+            f"`{name}` must be an array of {namespace_name(output)} and "
+            f"{output.dtype}, got {namespace_name(x)} and {x.dtype}."
         )
         raise TypeError(msg)
-    if tuple(x.shape) != tuple(of.shape):
-        msg = f"`{name}` must have shape {tuple(of.shape)}, got {tuple(x.shape)}."
+    if tuple(x.shape) != tuple(output.shape):
+        msg = f"`{name}` must have shape {tuple(output.shape)}, got {tuple(x.shape)}."
         raise ValueError(msg)

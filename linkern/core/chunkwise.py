@@ -24,30 +24,32 @@ from linkern.typing import Array
 __all__ = ["attend", "chunks", "write"]
 
 
-def chunks(memory: Array, of: Terms, size: int) -> tuple[Array, Array]:
+def chunks(memory: Array, terms: Terms, size: int) -> tuple[Array, Array]:
     """Read and update the memory for chunks of `size` tokens, quadratic in that."""
-    length = of.key.shape[-2]
-    of = _in_chunks(of, size)
-    decay = Decay(of.log_decay)
-    before, written, memory = _walk(memory, of, decay)
-    output = _read(before, written, of, decay)
+    length = terms.key.shape[-2]
+    terms = _in_chunks(terms, size)
+    decay = Decay(terms.log_decay)
+    before, written, memory = _walk(memory, terms, decay)
+    output = _read(before, written, terms, decay)
     *lead, n, rows, dim = output.shape
     # Each chunk may end in padding, to a power of two; the last one may be shorter.
     kept = reshape(output[..., : min(size, rows), :], (*lead, n * min(size, rows), dim))
     return kept[..., :length, :], memory
 
 
-def _walk(memory: Array, of: Terms, decay: Decay) -> tuple[Array, Array, Array]:
+def _walk(memory: Array, terms: Terms, decay: Decay) -> tuple[Array, Array, Array]:
     """Return the memories before the chunks, what these write, and the last memory."""
     solving = erasing = None
-    if of.erase is not None:
-        early = of.early_erase
-        erasing = decay.entering(of.erase, early=early)
-        solving = inverse(decay.scores(of.erase, of.key, strict=True, early=early))
-    keys, remaining = mT(decay.leaving(of.key)), decay.whole()
+    if terms.erase is not None:
+        early = terms.early_erase
+        erasing = decay.entering(terms.erase, early=early)
+        solving = inverse(
+            decay.scores(terms.erase, terms.key, strict=True, early=early)
+        )
+    keys, remaining = mT(decay.leaving(terms.key)), decay.whole()
     before, written = [], []
-    for i in range(of.key.shape[-3]):
-        values = of.value[..., i, :, :]
+    for i in range(terms.key.shape[-3]):
+        values = terms.value[..., i, :, :]
         if erasing is not None and solving is not None:
             values = values - erasing[..., i, :, :] @ memory
             values = solving[..., i, :, :] @ values
@@ -59,27 +61,27 @@ def _walk(memory: Array, of: Terms, decay: Decay) -> tuple[Array, Array, Array]:
     return _stacked(before), _stacked(written), memory
 
 
-def _read(before: Array, written: Array, of: Terms, decay: Decay) -> Array:
+def _read(before: Array, written: Array, terms: Terms, decay: Decay) -> Array:
     """Return what each token finds in the memory before its chunk, and in the chunk."""
-    if of.transpose_state:
-        pairs = Decay(None).scores(of.query, written)
-        held = decay.entering(of.query @ mT(before))
-        return held + decay.mixed(pairs, of.key)
-    early = of.early_read
-    pairs = decay.scores(of.query, of.key, strict=early, early=early)
-    return decay.entering(of.query, early=early) @ before + pairs @ written
+    if terms.transpose_state:
+        pairs = Decay(None).scores(terms.query, written)
+        held = decay.entering(terms.query @ mT(before))
+        return held + decay.mixed(pairs, terms.key)
+    early = terms.early_read
+    pairs = decay.scores(terms.query, terms.key, strict=early, early=early)
+    return decay.entering(terms.query, early=early) @ before + pairs @ written
 
 
-def _in_chunks(of: Terms, size: int) -> Terms:
+def _in_chunks(terms: Terms, size: int) -> Terms:
     """Cut ``(..., T, D)`` into ``(..., n, C, D)``; a power of two where halves need it.
 
     What is missing is filled with tokens that write nothing and decay nothing.
     """
-    length = of.key.shape[-2]
+    length = terms.key.shape[-2]
     size = max(min(size, length), 1)
     n = max(-(-length // size), 1)
-    per_channel = of.log_decay is not None and of.log_decay.shape[-1] > 1
-    by_halves = per_channel or of.erase is not None
+    per_channel = terms.log_decay is not None and terms.log_decay.shape[-1] > 1
+    by_halves = per_channel or terms.erase is not None
     rows = power_of_two(size) if by_halves else size
 
     def cut(x: Array) -> Array:
@@ -87,7 +89,7 @@ def _in_chunks(of: Terms, size: int) -> Terms:
         chunked = reshape(chunked, (*x.shape[:-2], n, size, x.shape[-1]))
         return _filled(chunked, rows)
 
-    return of.mapped(cut)
+    return terms.mapped(cut)
 
 
 def _filled(x: Array, rows: int) -> Array:

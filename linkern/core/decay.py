@@ -1,4 +1,4 @@
-r"""What a span of log-decays does to the pairs of its tokens, and to the memory.
+r"""Decays of a span: between its tokens, and between the memory and its edges.
 
 A token j written into the memory has been forgotten by the factor
 
@@ -93,15 +93,15 @@ class Decay:
                 pairs = self._weights(early=early) * pairs
             return cast(Array, namespace(pairs).tril(pairs, k=-int(strict)))
         products = rows * columns
-        own = namespace(products).sum(products, axis=-1, keepdims=True)[..., None]
-        found = zeros(tuple(own.shape), like=own) if strict else own
+        diagonal = namespace(products).sum(products, axis=-1, keepdims=True)[..., None]
+        scores = zeros(tuple(diagonal.shape), like=diagonal) if strict else diagonal
         for reading, left in zip(self._reading(early=early), self._left(), strict=True):
-            if found.shape[-3] == 1:
+            if scores.shape[-3] == 1:
                 break
-            _, later = paired(rows, found.shape[-1])
-            earlier, _ = paired(columns, found.shape[-1])
-            found = together(found, (later * reading) @ mT(earlier * left))
-        return found[..., 0, :, :]
+            _, later = paired(rows, scores.shape[-1])
+            earlier, _ = paired(columns, scores.shape[-1])
+            scores = together(scores, (later * reading) @ mT(earlier * left))
+        return scores[..., 0, :, :]
 
     def mixed(self, pairs: Array, columns: Array) -> Array:
         """Return ``sum_j pairs_ij Gamma_ij * columns_j`` for lower triangular pairs."""
@@ -113,16 +113,16 @@ class Decay:
         while rest.shape[-1] > 1:
             rest, block = apart(rest)
             below.append(block)
-        found = rest * columns[..., None, :]  # (..., C, 1, K): each token with itself
+        mixed = rest * columns[..., None, :]  # (..., C, 1, K): each token with itself
         levels = zip(self._reading(early=False), self._left(), strict=True)
         for block, (reading, left) in zip(reversed(below), levels, strict=False):
             earlier, _ = paired(columns, block.shape[-1])
             reached = reading * (block @ (earlier * left))
             *lead, n, m, size = reached.shape
-            halves = reshape(found, (*lead, n, 2, m, size))
+            halves = reshape(mixed, (*lead, n, 2, m, size))
             later = halves[..., 1, :, :] + reached
-            found = concat([halves[..., 0, :, :], later], axis=-2)
-        return found[..., 0, :, :]
+            mixed = concat([halves[..., 0, :, :], later], axis=-2)
+        return mixed[..., 0, :, :]
 
     def _reading(self, *, early: bool) -> list[Array]:
         """Return the factors of rows that read: later halves, and the whole span."""
@@ -155,14 +155,14 @@ def _levels(log_decay: Array) -> list[_Sums]:
     sums up to, and the other way round. Sums only grow; nothing is subtracted.
     """
     single = log_decay[..., None, :]
-    found = [_Sums(single, namespace(single).zeros_like(single))]
-    while found[-1].until.shape[-3] > 1:
-        (first, second), (_, last) = map(_pair, found[-1])
-        earlier, _ = _pair(found[-1].after)
+    levels = [_Sums(single, namespace(single).zeros_like(single))]
+    while levels[-1].until.shape[-3] > 1:
+        (first, second), (_, last) = map(_pair, levels[-1])
+        earlier, _ = _pair(levels[-1].after)
         until = concat([first, second + first[..., -1:, :]], axis=-2)
         after = concat([earlier + second[..., -1:, :], last], axis=-2)
-        found.append(_Sums(until, after))
-    return found
+        levels.append(_Sums(until, after))
+    return levels
 
 
 def _flat(log_decay: Array) -> _Sums:

@@ -23,7 +23,7 @@ __all__ = ["Averaging", "averaging", "sigmoid"]
 
 
 class Averaging(NamedTuple):
-    """What turns logarithms of weights into terms of the recurrence.
+    """Terms of the recurrence that logarithms of weights turn into.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ r"""An operator as data: what each token decays, erases, writes and reads.
     S_t = S~ + k_t u_t^T                     write
     o_t = q_t^T S_t                          read
 
-with ``S`` of shape ``(..., K, V)``. Every operator of the family says what ``q``,
+with ``S`` of shape ``(..., K, V)``. Every operator says what ``q``,
 ``k``, ``v``, ``g`` and ``a`` are; three switches cover the conventions in use.
 """
 
@@ -48,7 +48,7 @@ class Terms(NamedTuple):
 
     @property
     def is_additive(self) -> bool:
-        """Whether a token adds to the memory, which fades as a whole, and no more."""
+        """True if tokens only add to the memory, and decay it as a whole."""
         if self.erase is not None or self.early_read or self.transpose_state:
             return False
         return self.log_decay is None or self.log_decay.shape[-1] == 1
@@ -68,14 +68,14 @@ class Terms(NamedTuple):
         )
 
 
-def token(memory: Array, of: Terms) -> tuple[Array, Array]:
+def token(memory: Array, terms: Terms) -> tuple[Array, Array]:
     """Read and update the memory for a span of one token: the equation itself."""
     decayed = memory
-    if of.log_decay is not None:
-        decayed = mT(namespace(of.log_decay).exp(of.log_decay)) * memory
-    written = of.value
-    if of.erase is not None:
-        written = written - of.erase @ (memory if of.early_erase else decayed)
-    after = decayed + mT(of.key) @ written
-    seen = memory if of.early_read else after
-    return of.query @ (mT(seen) if of.transpose_state else seen), after
+    if terms.log_decay is not None:
+        decayed = mT(namespace(terms.log_decay).exp(terms.log_decay)) * memory
+    written = terms.value
+    if terms.erase is not None:
+        written = written - terms.erase @ (memory if terms.early_erase else decayed)
+    after = decayed + mT(terms.key) @ written
+    seen = memory if terms.early_read else after
+    return terms.query @ (mT(seen) if terms.transpose_state else seen), after

@@ -59,10 +59,10 @@ def inverse(strictly_lower: Array) -> Array:
     while rest.shape[-1] > 1:
         rest, below = apart(rest)
         levels.append(below)
-    found = xp.ones_like(rest)
+    inverses = xp.ones_like(rest)
     for below in reversed(levels):
         n, size = below.shape[-3], below.shape[-1]
-        pairs = reshape(found, (*lead, n, 2, size, size))
+        pairs = reshape(inverses, (*lead, n, 2, size, size))
         first, second = pairs[..., 0, :, :], pairs[..., 1, :, :]
-        found = together(found, -(second @ (below @ first)))
-    return reshape(found, (*lead, m, m))
+        inverses = together(inverses, -(second @ (below @ first)))
+    return reshape(inverses, (*lead, m, m))

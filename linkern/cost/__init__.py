@@ -1,9 +1,9 @@
-"""What attention costs, in exact counts: pairs, arithmetic, bytes, numbers kept.
+"""Cost of attention in exact counts: pairs, arithmetic, bytes, numbers kept.
 
 The counts of `softmax_cost`, `sparse_cost`, `lsh_cost` and `linear_cost` are for one
 head and one sequence; a multiply-add is one product in a matrix product, and
 exponentials, divisions, masks, feature maps and the comparisons of sorting are not
-counted. `operator_cost` counts all arithmetic of an operator of the family, and
+counted. `operator_cost` counts all arithmetic of an operator, and
 `gradient_cost` the products of its gradient. All of it is about the algorithms of this
 package, and the tests compare it with what these execute.
 """

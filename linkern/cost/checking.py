@@ -1,11 +1,11 @@
-"""What the cost of a call depends on: sizes, inputs, and the shapes that follow."""
+"""Checks of what a cost depends on: sizes, inputs, and the shapes that follow."""
 
 from collections.abc import Collection, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 from linkern import operators, validate
-from linkern.cost.family import FAMILY, Given, Sizes
+from linkern.cost.work import WORK, Given, Sizes
 from linkern.operators.definition import Definition
 from linkern.operators.register import definition_of
 
@@ -16,7 +16,7 @@ _NAMES = {"k": "key_dim", "v": "value_dim", "m": "slots"}
 
 
 class Call(NamedTuple):
-    """What has been checked of a call: sizes, inputs, and the shapes that follow."""
+    """Checked call: sizes, inputs, and the shapes that follow."""
 
     sizes: dict[str, int]
     given: Given
@@ -35,8 +35,8 @@ def checked(
     without: Collection[str],
 ) -> Call:
     """Check what the cost of any call depends on."""
-    if not isinstance(op, str) or op not in FAMILY:
-        msg = f"`op` must be one of {', '.join(sorted(FAMILY))}, got {op!r}."
+    if not isinstance(op, str) or op not in WORK:
+        msg = f"`op` must be one of {', '.join(sorted(WORK))}, got {op!r}."
         raise ValueError(msg)
     axes, required = _interface(op)
     sizes = {
@@ -100,19 +100,14 @@ def _neutral(op: str, name: str, size: Any, neutral: int | None) -> None:
         raise ValueError(msg)
 
 
-def definition_named(op: str) -> Definition | None:
-    """Return the definition of an operator; None for the one that has no definition."""
-    if op == "linear_attention":
-        return None
+def definition_named(op: str) -> Definition:
+    """Return the record of an operator."""
     return definition_of(getattr(operators, op))
 
 
 def _interface(op: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the axes of the inputs, and those that must be given."""
     definition = definition_named(op)
-    if definition is None:
-        axes = {"query": "tk", "key": "tk", "value": "tv"}
-        return axes, tuple(axes)
     axes = dict(definition.axes)
     if op == "lightning_attention":
         del axes["log_decay"]  # follows from the head
@@ -122,8 +117,6 @@ def _interface(op: str) -> tuple[Mapping[str, str], tuple[str, ...]]:
 def _state(op: str, sizes: Sizes) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the parts of the state of one head."""
     definition = definition_named(op)
-    if definition is None:
-        return (sizes["k"], sizes["v"]), (sizes["k"],)
     memory = definition.memory(sizes)
     if definition.normalizer is None:
         return (memory,)
@@ -131,7 +124,7 @@ def _state(op: str, sizes: Sizes) -> tuple[tuple[int, ...], ...]:
 
 
 def _derived(sizes: Sizes) -> dict[str, int]:
-    """Return the sizes that `linkern.cost.family` needs besides."""
+    """Return the sizes that `linkern.cost.work` needs besides."""
     keys, values = sizes.get("k", 0), sizes["v"]
     return {
         "1": 1,

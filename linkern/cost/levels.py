@@ -1,10 +1,10 @@
-"""What log-linear attention costs: blocks of powers of two, a memory for each level."""
+"""Cost of log-linear attention: blocks of powers of two, a memory for each level."""
 
 from collections.abc import Iterator
 
 from linkern.cost.counts import Counts
-from linkern.cost.family import Given, Sizes
 from linkern.cost.products import Gradient
+from linkern.cost.work import Given, Sizes
 from linkern.operators.forms import Form
 
 __all__ = ["levels_counts", "levels_gradient", "levels_masks", "levels_steps"]

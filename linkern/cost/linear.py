@@ -1,4 +1,4 @@
-"""What linear attention with a feature map costs, after that map."""
+"""Cost of linear attention with a feature map, after that map."""
 
 from linkern import validate
 from linkern.cost.products import forward

@@ -1,4 +1,4 @@
-"""What attention within buckets of a hash costs."""
+"""Cost of attention within buckets of a hash."""
 
 from linkern import validate
 from linkern.attention._blocks import blocks_of

@@ -1,4 +1,4 @@
-"""What an operator of the family costs, in any form: arithmetic, bytes and state."""
+"""Cost of an operator in any form: arithmetic, bytes and state."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from linkern.cost.checking import (
     width_of,
 )
 from linkern.cost.counts import Counts
-from linkern.cost.family import FAMILY, Given, Pass, Sizes, elimination
 from linkern.cost.levels import (
     levels_counts,
     levels_gradient,
@@ -21,6 +20,7 @@ from linkern.cost.levels import (
 )
 from linkern.cost.products import Gradient, forward, gradient
 from linkern.cost.recurrences import spans_of
+from linkern.cost.work import WORK, Given, Pass, Sizes, elimination
 from linkern.operators.forms import FORM_NAMES, Form, form_named, spans
 
 __all__ = ["OperatorCost", "gradient_cost", "operator_cost"]
@@ -86,7 +86,7 @@ def operator_cost(
     dtype: str = "float32",
     without: Collection[str] = (),
 ) -> OperatorCost:
-    r"""Count what an operator of the family does in one call.
+    r"""Count the arithmetic, the state and the bytes of one call of an operator.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def operator_cost(
     wide = max(width, 4)  # bytes of a number while computing
     many = batch * sizes["h"]
     counts = _arithmetic(op, sizes, call.given, order, padded=padded) * many
-    counts += FAMILY[op].once(sizes, call.given)
+    counts += WORK[op].once(sizes, call.given)
     if op == _LEVELS:
         counts += levels_masks(sizes, order)
     state = many * sum(prod(x) for x in call.state)
@@ -228,7 +228,7 @@ def gradient_cost(
     if op == _LEVELS:
         return levels_gradient(sizes, order).times(many)
     found = Gradient(0, 0, 0)
-    for one in FAMILY[op].passes:
+    for one in WORK[op].passes:
         recurrence = one.of(sizes, call.given)
         found += gradient(recurrence, sizes[one.steps], order, one.every)
     if op == "mesa":
@@ -243,14 +243,12 @@ def _arithmetic(
     op: str, sizes: Sizes, given: Given, form: Form, *, padded: bool
 ) -> Counts:
     """Count what is done for one head."""
-    found = FAMILY[op].surroundings(sizes, given)
-    definition = definition_named(op)
-    scaled = definition is not None and definition.inverse_root_scale
-    if scaled and sizes["k"] > 1:
+    found = WORK[op].surroundings(sizes, given)
+    if definition_named(op).inverse_root_scale and sizes["k"] > 1:
         found += Counts(0, sizes["t"] * sizes["k"])  # the scale, at the query
     if op == _LEVELS:
         return found + levels_counts(sizes, given, form)
-    for one in FAMILY[op].passes:
+    for one in WORK[op].passes:
         recurrence = one.of(sizes, given)
         for part in _parts(one, sizes):
             found += forward(recurrence, part, form, padded=padded)
@@ -262,7 +260,7 @@ def _memory(op: str, sizes: Sizes, given: Given, form: Form, *, padded: bool) ->
     if op == _LEVELS:
         return levels_steps(sizes, form) * sizes["l"] * sizes["k"] * sizes["v"]
     found = 0
-    for one in FAMILY[op].passes:
+    for one in WORK[op].passes:
         recurrence = one.of(sizes, given)
         for part in _parts(one, sizes):
             cut = spans_of(part, form, padded=padded)

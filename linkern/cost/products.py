@@ -112,7 +112,7 @@ def _pulled(product: Product) -> int:
 
 
 def _by_token(form: Form) -> bool:
-    """Whether the equation for one token is used, and not the one for chunks."""
+    """Return True if the equation for one token is used instead of that for chunks."""
     return form.size == 1 and form.together == 1
 
 

@@ -1,4 +1,4 @@
-r"""What one recurrence costs, from the sizes of its memory and its switches alone.
+r"""Cost of one recurrence, from the sizes of its memory and its switches alone.
 
 ``K`` and ``V`` are the rows and columns of the memory, ``R`` the tokens of a chunk,
 rounded up to a power of two where triangular matrices are made by halves. The counts
@@ -44,7 +44,7 @@ class Recurrence:
 
     @property
     def by_channel(self) -> bool:
-        """Whether key channels decay apart from each other."""
+        """True if each key channel has a decay of its own."""
         return self.decays > 1
 
 

@@ -1,4 +1,4 @@
-"""What attention over all pairs costs; what every count of attention has in common."""
+"""Cost of attention over all pairs, and the parts that all counts share."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What attention over a sparse pattern of pairs costs."""
+"""Cost of attention over a sparse pattern of pairs."""
 
 from linkern import validate
 from linkern.attention._blocks import blocks_of

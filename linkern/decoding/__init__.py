@@ -1,5 +1,5 @@
-"""Decoding on NumPy: the update delayed, and large batches shared by threads."""
+"""Decoding: the delayed update on NumPy, and one kernel for each token on a GPU."""
 
-from linkern.decoding.numpy import Decoder
+from linkern.decoding.decoder import Decoder
 
 __all__ = ["Decoder"]

@@ -29,7 +29,7 @@ def width(values: int, *, normalize: bool) -> int:
 
 
 class _Slot(NamedTuple):
-    """Where one token of the window is written, and what its query reads."""
+    """Views of the buffers that one token of the window writes and its query reads."""
 
     key: Real  # (*batch, F): features of this token's key
     value: Real  # (*batch, V)

@@ -24,7 +24,7 @@ __all__ = ["CudaDecoder"]
 
 
 class CudaDecoder:
-    """What `linkern.Decoder` is for tokens on a GPU: the same, with `captured` beside.
+    """Decoding on a GPU, with one kernel for each token.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ class CudaDecoder:
         checks.no_window(window)
         self._device, self._scale = device, validate.scale(scale)
         self._feature_map = feature_map_name(feature_map)
-        given, of_state = (batch_shape, key_dim, value_dim), None
+        asked, of_state = (batch_shape, key_dim, value_dim), None
         if state is None:
-            sizes = checks.sizes(*given)
+            sizes = checks.sizes(*asked)
         else:
             options: Any = {"normalize": normalize, "library": device.library}
-            sizes = checks.sizes_of(state, *given, **options)
+            sizes = checks.sizes_of(state, *asked, **options)
             of_state = state.memory.dtype
         self._dtype = checks.token_dtype(dtype, of_state, checks.GPU_DTYPES)
         self._batch, features, values = sizes
@@ -104,30 +104,10 @@ class CudaDecoder:
     def step(
         self, query: Array, key: Array, value: Array, out: Array | None = None
     ) -> Array:
-        """Take in one token and return what its query reads, once the GPU gets to it.
+        """Enqueue one token, as `linkern.Decoder.step`.
 
-        Parameters
-        ----------
-        query, key : array (..., K)
-            CuPy arrays with exactly the leading axes of the decoder, and with entries
-            side by side on the last.
-        value : array (..., V)
-            Likewise.
-        out : array (..., V), optional
-            Where to write the output; nothing is allocated then. It may be `value`, and
-            share memory with nothing else of the inputs.
-
-        Returns
-        -------
-        array (..., V)
-            The output, in the dtype of the tokens: `out`, or a new array.
-
-        Raises
-        ------
-        TypeError
-            If an input is not a CuPy array of the decoder's dtype.
-        ValueError
-            If a shape is not the decoder's, or a layout not that of a kernel.
+        Entries of the last axis are contiguous, and `out` may be `value`, but shares
+        memory with no other input.
         """
         library = self._device.library
         checks.token("query", query, self._dtype, self._key_shape, library=library)
@@ -144,27 +124,7 @@ class CudaDecoder:
     def captured(
         self, query: Array, key: Array, value: Array, out: Array
     ) -> Callable[[], None]:
-        """Record a step as a CUDA graph, and return what takes it at each call.
-
-        No token is taken in by recording. A replay reads what is then in the arrays,
-        updates the state of this decoder and writes to `out`; it goes to the current
-        stream and does not wait for it.
-
-        Parameters
-        ----------
-        query, key, value, out : array
-            As in `step`.
-
-        Returns
-        -------
-        callable
-            Without arguments. As long as it is there, so are the arrays and the state.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `step`.
-        """
+        """Record a step as a CUDA graph, as `linkern.Decoder.captured`."""
         # Kernels are compiled and loaded by their first launch, and cannot be while a
         # stream is captured.
         self.copy().step(query, key, value, self._device.empty(out.shape, out.dtype))

@@ -11,7 +11,6 @@ normalizer is a further column, as everywhere.
 """
 
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from typing import Any
 
@@ -20,16 +19,14 @@ from numpy.typing import NDArray
 
 from linkern import validate
 from linkern.decoding.cells import Cells, width
-from linkern.decoding.cuda import CudaDecoder
 from linkern.decoding.threads import Helpers
 from linkern.feature_maps import elu_plus_one
-from linkern.kernels.cuda.launch import CuPyDevice, device_of
 from linkern.kernels.numpy.threads import thread_count
 from linkern.state import State, without_normalizer_column
 from linkern.typing import FeatureMapFunction
 from linkern.validate import decoder as checks
 
-__all__ = ["Decoder"]
+__all__ = ["NumpyDecoder"]
 
 Real = NDArray[Any]
 
@@ -38,108 +35,13 @@ Real = NDArray[Any]
 _BYTES_PER_THREAD = 1 << 21
 
 
-class Decoder:
-    r"""Causal linear attention token by token on NumPy, several times faster.
-
-    And on the GPU of CuPy arrays, at the speed of its memory.
-
-    The same outputs and states as `linear_attention_step` up to rounding, with the last
-    `window` tokens kept beside the memory and added to it together.
-
-    Parameters
-    ----------
-    state : State, optional
-        State of the tokens before these, in the accumulation dtype; it is copied.
-        Default: no tokens, and the next three say what the tokens will be.
-    batch_shape : tuple of int
-        Leading axes (batch, heads) that query, key and value all have.
-    key_dim, value_dim : int
-        ``F``, the number of features, and ``V``. ``F`` is the key dimension ``K``
-        unless the feature map changes it.
-    dtype : {"float16", "float32", "float64"}, optional
-        Of the tokens and the outputs. float16 is accumulated in float32. Default: that
-        of `state`, or float32.
-    feature_map : callable
-        As in `linear_attention`. `linkern.elu_plus_one` is evaluated in place.
-    normalize : bool
-        Divide by the sum of the weights.
-    scale : float, optional
-        Factor on the scores, dimensionless. Default 1. It cancels when `normalize`.
-    window : int
-        Tokens between two updates of the memory; 8 to 16 is fastest. Not on a GPU.
-    device : {"cpu", "cuda"}, optional
-        Where the tokens will be: in NumPy arrays, or in CuPy arrays on the current GPU.
-        Default: where `state` is, or "cpu".
-
-    Raises
-    ------
-    TypeError
-        If an option has the wrong type, or `state` is not of the arrays that `device`
-        asks for.
-    ValueError
-        If a shape or an option is out of range, or contradicts `state`.
-
-    See Also
-    --------
-    linear_attention_step : the same on any array library, without mutable state.
-
-    Notes
-    -----
-    With features :math:`\phi`, memory :math:`S` and the window's features and values
-    :math:`K_W, V_W`, each with a row for each token,
-
-    .. math::
-
-        o = \frac{\phi(q)^T S + (\phi(q)^T K_W^T) V_W}
-                 {\phi(q)^T z + (\phi(q)^T K_W^T) 1}, \qquad
-        S \leftarrow S + K_W^T V_W \text{ every } W \text{ tokens}.
-
-    A step makes no array but its output. Large batches are shared by as many threads as
-    the process has cores, or the environment variable ``LINKERN_NUM_THREADS`` says when
-    the decoder is made; outputs do not depend on it, bit by bit. An object is not safe
-    in several threads; several objects in several threads are. A step that raises, or
-    is interrupted, leaves the decoder as it was. `copy.copy`, `copy.deepcopy` and
-    `pickle` give independent decoders.
-
-    On a GPU, the memory is updated at every token, by one kernel and in place, and the
-    object that is returned has one more method: ``captured(query, key, value, out)``
-    records a step as a CUDA graph, and returns a function without arguments that takes
-    it again with what is then in these arrays. Feature maps are those that act on
-    entries alone: `linkern.elu_plus_one`, `exp`, `identity` and `relu`. bfloat16 tokens
-    are taken as well.
-
-    An infinite value on a feature that is exactly zero is ``inf * 0``, NaN, in the
-    memory, and reaches the outputs when the window is added.
-
-    Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive
-    Transformers with Linear Attention", equations 16 to 20.
-
-    Examples
-    --------
-    >>> import numpy as np, linkern
-    >>> decoder = linkern.Decoder(key_dim=2, value_dim=1, dtype="float64")
-    >>> x = np.zeros(2)
-    >>> decoder.step(x, x, np.asarray([3.0]))
-    array([3.])
-    >>> decoder.step(x, x, np.asarray([6.0]))
-    array([4.5])
-    >>> decoder.state.normalizer
-    array([2., 2.])
-    """
+class NumpyDecoder:
+    """Decoding on the CPU. Parameters are those of `linkern.Decoder`, but `device`."""
 
     _memory: Real  # (*batch, F + W, C): the memory, then the values of the window
     _keys: Real  # (*batch, W, F): features of the window
     _window: int
     _taken: int  # how many tokens have been taken in, with those of the first window
-
-    def __new__(
-        cls, state: State | None = None, *, device: str | None = None, **options: Any
-    ) -> Any:
-        """Return a decoder of the arrays that will come: not of this class on a GPU."""
-        gpu = device_of(getattr(state, "memory", None)) if device != "cpu" else None
-        if gpu is not None or device == "cuda":
-            return CudaDecoder(gpu or CuPyDevice(), state, **options)
-        return super().__new__(cls)
 
     def __init__(
         self,
@@ -153,9 +55,7 @@ class Decoder:
         normalize: bool = True,
         scale: float | None = None,
         window: int = 16,
-        device: str | None = None,
     ) -> None:
-        checks.device(device)
         normalize = validate.flag("normalize", normalize)
         scale = validate.scale(scale)
         window = checks.window(window)
@@ -200,7 +100,7 @@ class Decoder:
         own = self._memory.nbytes + self._keys.nbytes
         return own + sum(part.nbytes for _, part in self._parts)
 
-    def copy(self) -> "Decoder":
+    def copy(self) -> "NumpyDecoder":
         """Return a decoder that goes on from here on its own."""
         fork = object.__new__(type(self))
         fork.__setstate__(self.__getstate__())
@@ -209,30 +109,7 @@ class Decoder:
     def step(
         self, query: Real, key: Real, value: Real, out: Real | None = None
     ) -> Real:
-        """Take in one token and return what its query reads.
-
-        Parameters
-        ----------
-        query, key : array (..., K)
-            NumPy arrays with exactly the leading axes of the decoder.
-        value : array (..., V)
-            Likewise.
-        out : array (..., V), optional
-            Where to write the output. It may be one of the inputs, and share memory
-            with nothing else of them.
-
-        Returns
-        -------
-        array (..., V)
-            The output, in the dtype of the tokens: `out`, or a new array.
-
-        Raises
-        ------
-        TypeError
-            If an input is not a NumPy array of the decoder's dtype.
-        ValueError
-            If a shape is not the decoder's.
-        """
+        """Take in one token, as `linkern.Decoder.step`."""
         # Identities are enough for nearly all tokens; what fails them is looked at
         # with patience.
         if not (
@@ -347,9 +224,3 @@ def _division(batch: tuple[int, ...], nbytes: int) -> list[tuple[slice, ...]]:
     bounds = [size * i // parts for i in range(parts + 1)]
     before = (slice(None),) * axis
     return [(*before, slice(*ends)) for ends in pairwise(bounds)]
-
-
-# Python would show that of `__new__`, which knows no options.
-Decoder.__signature__ = signature(  # type: ignore[attr-defined]
-    partial(Decoder.__init__, None)  # type: ignore[arg-type]
-)

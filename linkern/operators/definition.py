@@ -19,10 +19,12 @@ from linkern.typing import Array
 
 __all__ = [
     "OPTIONS",
+    "QKV",
     "Attend",
     "Definition",
     "Prepare",
     "Prepared",
+    "key_by_value",
     "prepare",
     "prepare_terms",
     "run",
@@ -33,6 +35,8 @@ Inputs = Mapping[str, Any]
 Attend = Callable[..., tuple[Array, State]]
 Prepare = Callable[["Definition", Inputs, Inputs, Form, float | None], "Prepared"]
 
+# Axes of the inputs that nearly all operators have.
+QKV = {"query": "tk", "key": "tk", "value": "tv"}
 # Inputs that several value heads may share.
 _SHARED = ("query", "key", "auxiliary_key")
 
@@ -44,6 +48,11 @@ OPTIONS: dict[str, Any] = {
     "form": "auto",
     "chunk_size": None,
 }
+
+
+def key_by_value(sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the last axes of a memory ``(..., K, V)``."""
+    return sizes["k"], sizes["v"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +96,7 @@ class Definition:
     name: str
     axes: Mapping[str, str]
     attend: Attend
-    memory: Callable[[Mapping[str, int]], tuple[int, ...]] = field(
-        default=lambda n: (n["k"], n["v"])
-    )
+    memory: Callable[[Mapping[str, int]], tuple[int, ...]] = key_by_value
     normalizer: Callable[[Mapping[str, int]], tuple[int, ...]] | None = None
     empty: float = 0.0
     required: tuple[str, ...] = ("query", "key", "value")

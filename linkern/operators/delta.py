@@ -10,7 +10,7 @@ from typing import Unpack
 
 from linkern.array import concat, namespace, reshape, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, scaled
+from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -25,8 +25,6 @@ __all__ = [
     "kda",
     "oja",
 ]
-
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 
 
 def _overwrite(
@@ -139,19 +137,19 @@ def _overwrite_keys(
     return output, State(namespace(memory).matrix_transpose(memory), None)
 
 
-DELTA_RULE = Definition("delta_rule", {**_QKV, "beta": "t"}, _overwrite)
+DELTA_RULE = Definition("delta_rule", {**QKV, "beta": "t"}, _overwrite)
 GATED_DELTA_RULE = Definition(
-    "gated_delta_rule", {**_QKV, "log_decay": "t", "beta": "t"}, _overwrite
+    "gated_delta_rule", {**QKV, "log_decay": "t", "beta": "t"}, _overwrite
 )
-KDA = Definition("kda", {**_QKV, "log_decay": "tk", "beta": "t"}, _overwrite)
+KDA = Definition("kda", {**QKV, "log_decay": "tk", "beta": "t"}, _overwrite)
 GDN2 = Definition(
     "gdn2",
-    {**_QKV, "log_decay": "tk", "erase_gate": "tk", "write_gate": "tv"},
+    {**QKV, "log_decay": "tk", "erase_gate": "tk", "write_gate": "tv"},
     _gated_overwrite,
 )
 COMBA = Definition(
     "comba",
-    {**_QKV, "auxiliary_key": "tk", "log_decay": "t", "beta": "t"},
+    {**QKV, "auxiliary_key": "tk", "log_decay": "t", "beta": "t"},
     _corrected,
     required=("query", "key", "value", "auxiliary_key"),
 )
@@ -162,7 +160,7 @@ GATED_DELTA_PRODUCT = Definition(
 )
 OJA = Definition(
     "oja",
-    {**_QKV, "log_decay": "tv", "beta": "t"},
+    {**QKV, "log_decay": "tv", "beta": "t"},
     _overwrite_keys,
     transpose_state=True,
 )
@@ -185,20 +183,6 @@ def delta_rule(
         models do, since the memory can grow without limit where ``beta |k|^2 > 2``.
     beta : array (..., T), optional
         How much of the old value is replaced, in ``[0, 2]``. Default: 1, all of it.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`; also if `beta` leaves ``[0, 2]``.
 
     Notes
     -----
@@ -241,20 +225,6 @@ def gated_delta_rule(
         Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
     beta : array (..., T), optional
         How much of the old value is replaced, in ``[0, 2]``. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`; also if `beta` leaves ``[0, 2]``.
 
     Notes
     -----
@@ -303,20 +273,6 @@ def kda(
         often take logarithms to base 2. Default: none.
     beta : array (..., T), optional
         How much of the old value is replaced, in ``[0, 2]``. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`; also if `beta` leaves ``[0, 2]``.
 
     Notes
     -----
@@ -360,20 +316,6 @@ def gdn2(
         ``b``: how much of each channel of the key erases. Default: 1.
     write_gate : array (..., T, V), optional
         ``w``: how much of each channel of the value is written. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -416,20 +358,6 @@ def comba(
         ``p``: along which the memory is read for what is erased.
     log_decay, beta : array (..., T), optional
         As in `gated_delta_rule`.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `gated_delta_rule`.
 
     Notes
     -----
@@ -482,12 +410,6 @@ def gated_delta_product(
         `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens` (in tokens), `form`
         and `chunk_size` (in steps), as in `simple_gla`.
 
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
     Raises
     ------
     TypeError, ValueError
@@ -532,20 +454,6 @@ def oja(
         Natural logarithms of the decays of each *value* channel, in ``[-inf, 0]``.
     beta : array (..., T), optional
         How much of the old key is replaced, in ``[0, 2]``. Default: 1.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `gated_delta_rule`.
 
     Notes
     -----

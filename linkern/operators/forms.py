@@ -34,7 +34,7 @@ _TOGETHER = 8
 
 @dataclass(frozen=True)
 class Form:
-    """How many tokens meet the memory at once, and what happens when they do.
+    """Number of tokens that meet the memory at once, and the step that they take.
 
     Parameters
     ----------

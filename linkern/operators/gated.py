@@ -11,6 +11,7 @@ from linkern import validate
 from linkern.array import broadcast_to, device_of, namespace
 from linkern.core.recurrence import Terms
 from linkern.operators.definition import (
+    QKV,
     Definition,
     Inputs,
     Prepared,
@@ -22,8 +23,6 @@ from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = ["gla", "lightning_attention", "retention", "simple_gla", "ssd"]
-
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 
 
 def _attend(
@@ -95,22 +94,20 @@ def _depth(layer: Any, layers: Any) -> float:
 
 RETENTION = Definition(
     "retention",
-    {**_QKV, "log_decay": ""},
+    {**QKV, "log_decay": ""},
     _by_head,
     as_given=True,
     prepare=_prepare_retention,
 )
 LIGHTNING_ATTENTION = Definition(
     "lightning_attention",
-    {**_QKV, "log_decay": ""},
+    {**QKV, "log_decay": ""},
     _by_head,
     as_given=True,
     prepare=_prepare_lightning,
 )
-SIMPLE_GLA = Definition(
-    "simple_gla", {**_QKV, "log_decay": "t"}, _attend, as_given=True
-)
-GLA = Definition("gla", {**_QKV, "log_decay": "tk"}, _attend)
+SIMPLE_GLA = Definition("simple_gla", {**QKV, "log_decay": "t"}, _attend, as_given=True)
+GLA = Definition("gla", {**QKV, "log_decay": "tk"}, _attend)
 
 
 @operator(RETENTION)
@@ -134,20 +131,12 @@ def retention(
         Natural logarithm of each head's decay, at most 0. Default:
         ``log(1 - 2^(-5 - h))`` for head ``h``, the paper's; without an axis of heads,
         that of head 0.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
 
     Returns
     -------
     AttentionResult
         ``output (..., H, T, V)``; ``state`` with a memory ``(..., H, K, V)`` and no
         normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -188,9 +177,6 @@ def lightning_attention(
         Values; same library, device and dtype as `query`.
     layer, layers : int
         Which layer of how many this is, counted from 0.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
 
     Returns
     -------
@@ -315,25 +301,9 @@ def gla(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     log_decay : array (..., T, K), optional
         Natural logarithms of the decays of each key channel, in ``[-inf, 0]``.
         Default: nothing is forgotten.
-    **options
-        `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
-        `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

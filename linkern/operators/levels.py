@@ -12,6 +12,7 @@ from linkern import validate
 from linkern.array import concat, mT, namespace, ones, zeros
 from linkern.core.decay import Decay
 from linkern.operators.definition import (
+    QKV,
     Definition,
     Inputs,
     Prepared,
@@ -58,13 +59,13 @@ def _log_linear(
 
 def _blocks(position: int, length: int, most: int) -> list[tuple[int, int]]:
     """Cut positions into aligned blocks of powers of two, none above `most`."""
-    found, end = [], position + length
+    blocks, end = [], position + length
     while position < end:
         aligned = position & -position or 1 << (end - position).bit_length()
         size = min(aligned, 1 << (min(most, end - position).bit_length() - 1))
-        found.append((position, size))
+        blocks.append((position, size))
         position += size
-    return found
+    return blocks
 
 
 def _block(
@@ -110,15 +111,15 @@ def _block(
 def _weights(level_scales: Array, size: int) -> Array:
     """Return the weight of each pair of a block, by the level of their distance."""
     xp = namespace(level_scales)
-    found = zeros((*level_scales.shape[:-1], size), like=level_scales)
+    weights = zeros((*level_scales.shape[:-1], size), like=level_scales)
     of_pairs = _levels(size)
     for level in range(size.bit_length()):
         chosen = [[1.0 if entry == level else 0.0 for entry in row] for row in of_pairs]
         mask = zeros((size, size), like=level_scales) + xp.asarray(
             chosen, dtype=level_scales.dtype
         )
-        found = found + mask * level_scales[..., level : level + 1]
-    return found
+        weights = weights + mask * level_scales[..., level : level + 1]
+    return weights
 
 
 def _levels(size: int) -> list[list[int]]:
@@ -160,9 +161,7 @@ def _prepare(
 LOG_LINEAR_ATTENTION = Definition(
     "log_linear_attention",
     {
-        "query": "tk",
-        "key": "tk",
-        "value": "tv",
+        **QKV,
         "log_decay": "t",
         "level_scales": "tl",
     },
@@ -189,8 +188,6 @@ def log_linear_attention(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     log_decay : array (..., T), optional
         Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
     level_scales : array (..., T, L), optional

@@ -7,7 +7,7 @@ from linkern.array import broadcast_to, concat, of_same_heads, ones
 from linkern.autodiff.tape import raw
 from linkern.core.recurrence import Terms
 from linkern.feature_maps import elu_plus_one, identity
-from linkern.operators.definition import Definition, Inputs, Prepared
+from linkern.operators.definition import QKV, Definition, Inputs, Prepared
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import (
@@ -125,7 +125,7 @@ def _prepare(
 
 LINEAR_ATTENTION = Definition(
     "linear_attention",
-    {"query": "tk", "key": "tk", "value": "tv"},
+    QKV,
     _attend,
     normalizer=lambda n: (n["k"],),
     inverse_root_scale=False,

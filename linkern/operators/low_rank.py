@@ -11,15 +11,13 @@ from typing import Unpack
 
 from linkern.array import concat, reshape, zeros
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, scaled
+from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = ["dplr", "iplr", "rwkv7"]
-
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 
 
 def _two_steps(first: Array, second: Array) -> Array:
@@ -73,19 +71,19 @@ def _removal(
 
 DPLR = Definition(
     "dplr",
-    {**_QKV, "a": "tk", "b": "tk", "log_decay": "tk"},
+    {**QKV, "a": "tk", "b": "tk", "log_decay": "tk"},
     _low_rank,
     required=("query", "key", "value", "a", "b"),
 )
 IPLR = Definition(
     "iplr",
-    {**_QKV, "a": "tk", "b": "tk"},
+    {**QKV, "a": "tk", "b": "tk"},
     _low_rank,
     required=("query", "key", "value", "a", "b"),
 )
 RWKV7 = Definition(
     "rwkv7",
-    {**_QKV, "log_decay": "tk", "removal_key": "tk", "removal_rate": "tk"},
+    {**QKV, "log_decay": "tk", "removal_key": "tk", "removal_rate": "tk"},
     _removal,
     required=("query", "key", "value", "removal_key"),
     inverse_root_scale=False,
@@ -106,8 +104,6 @@ def dplr(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     a, b : array (..., T, K)
         The part of rank one, ``b a^T``: read along `a`, written along `b`. The sign is
         plus: to erase, one of them is negative.
@@ -116,17 +112,6 @@ def dplr(
     **options
         `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
         `chunk_size` (in steps, two for each token), as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -163,24 +148,11 @@ def iplr(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     a, b : array (..., T, K)
         The part of rank one, ``b a^T``, as in `dplr`.
     **options
         `scale` (default ``K^-0.5``), `initial_state`, `cu_seqlens`, `form` and
         `chunk_size` (in steps, two for each token), as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -236,11 +208,6 @@ def rwkv7(
     AttentionResult
         ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
         normalizer. The model's own code keeps the transposed memory, ``(..., V, K)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

@@ -3,7 +3,7 @@ r"""Operators whose weights are polynomials of the score, as feature maps."""
 from typing import Unpack
 
 from linkern.feature_maps import polynomial, taylor
-from linkern.operators.definition import Definition
+from linkern.operators.definition import QKV, Definition
 from linkern.operators.forms import Form
 from linkern.operators.linear import weighted_sums
 from linkern.operators.register import Options, operator
@@ -28,17 +28,16 @@ def _rebased(
     return weighted_sums(form, state, _squares(query), _squares(key), value)
 
 
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
 BASED = Definition(
     "based",
-    _QKV,
+    QKV,
     _based,
     memory=lambda n: (1 + n["k"] + n["k"] ** 2, n["v"]),
     normalizer=lambda n: (1 + n["k"] + n["k"] ** 2,),
 )
 REBASED = Definition(
     "rebased",
-    _QKV,
+    QKV,
     _rebased,
     memory=lambda n: (n["k"] ** 2, n["v"]),
     normalizer=lambda n: (n["k"] ** 2,),
@@ -53,8 +52,6 @@ def based(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     **options
         `scale` (default ``K^-0.5``, inside the polynomial), `initial_state`,
         `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`.
@@ -64,11 +61,6 @@ def based(
     AttentionResult
         ``output (..., T, V)``; ``state`` over the ``F = 1 + K + K^2`` features of the
         keys: memory ``(..., F, V)``, normalizer ``(..., F)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -111,11 +103,6 @@ def rebased(
     AttentionResult
         ``output (..., T, V)``; ``state`` over the ``F = K^2`` features of the keys:
         memory ``(..., F, V)``, normalizer ``(..., F)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

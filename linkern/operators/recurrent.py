@@ -5,7 +5,7 @@ from typing import Unpack
 from linkern.array import concat, mT, namespace, ones
 from linkern.core.logspace import averaging, sigmoid
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition
+from linkern.operators.definition import QKV, Definition
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -45,15 +45,17 @@ def _rwkv4(
     bonus: Array | None,
 ) -> tuple[Array, State]:
     assert state.normalizer is not None
-    of = averaging(key, state.normalizer, log_decay)
-    means, memory = _channels(form, state.memory, of.weight * value, of.log_decay)
+    average = averaging(key, state.normalizer, log_decay)
+    means, memory = _channels(
+        form, state.memory, average.weight * value, average.log_decay
+    )
     before = concat([state.memory, means[..., :-1, :]], axis=-2)
-    ahead = (key if bonus is None else key + bonus) - of.before
+    ahead = (key if bonus is None else key + bonus) - average.before
     # Two weights that add up to 1, each accurate where it is small.
     output = sigmoid(ahead) * value + sigmoid(-ahead) * before
     if value.shape[-2] == 0:
         return value, state
-    return output, State(memory, of.last)
+    return output, State(memory, average.last)
 
 
 def _rwkv6(
@@ -96,7 +98,7 @@ RWKV4 = Definition(
 )
 RWKV6 = Definition(
     "rwkv6",
-    {"query": "tk", "key": "tk", "value": "tv", "log_decay": "tk", "bonus": "k"},
+    {**QKV, "log_decay": "tk", "bonus": "k"},
     _rwkv6,
 )
 
@@ -114,20 +116,12 @@ def hgrn(
         ``(1 - f) * candidate``.
     log_decay : array (..., T, V), optional
         Natural logarithms of the forget gates ``f``, in ``[-inf, 0]``. Default: none.
-    **options
-        `initial_state`, `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`;
-        there is no query, so `scale` changes nothing and must be None.
 
     Returns
     -------
     AttentionResult
         ``output (..., T, V)``, the states themselves; ``state`` with a memory
         ``(..., 1, V)`` and no normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -165,9 +159,6 @@ def rwkv4(
         passes ``-exp(w)``. Default: none.
     bonus : array (..., V), optional
         ``u``: added to the weight's logarithm of the current token. Default: 0.
-    **options
-        `initial_state`, `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`;
-        there is no query, so `scale` changes nothing and must be None.
 
     Returns
     -------
@@ -175,11 +166,6 @@ def rwkv4(
         ``output (..., T, V)``; ``state`` with the average as memory ``(..., 1, V)`` and
         the *logarithm* of the sum of weights as normalizer ``(..., V)``, ``-inf``
         before the first token. Such states do not add up with `State.combine`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -231,17 +217,6 @@ def rwkv6(
     **options
         `scale` (default ``K^-0.5``, that of flash-linear-attention; the model has 1),
         `initial_state`, `cu_seqlens`, `form` and `chunk_size`, as in `simple_gla`.
-
-    Returns
-    -------
-    AttentionResult
-        ``output (..., T, V)``; ``state`` with a memory ``(..., K, V)`` and no
-        normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypedDict, cast
 
 from linkern.autodiff.vjp import gradients_of
 from linkern.operators.definition import OPTIONS, Definition, run
+from linkern.operators.docstrings import completed
 from linkern.state import AttentionResult, State
 
 __all__ = ["DEFINITIONS", "Options", "bound", "definition_of", "operator"]
@@ -90,7 +91,8 @@ def operator(
         made.__qualname__ = made.__name__
         made.__module__ = stub.__module__
         made.__annotations__ = stub.__annotations__
-        made.__doc__ = _completed(stub.__doc__, definition)
+        if stub.__doc__ is not None:  # as it is under `python -OO`
+            made.__doc__ = completed(stub.__doc__, definition)
         made.__signature__ = shown  # type: ignore[attr-defined]
         made.arguments = arguments  # type: ignore[attr-defined]
         made.vjp = gradients_of(made)  # type: ignore[attr-defined]
@@ -120,15 +122,3 @@ def bound(
     arguments = op.arguments(*inputs, **options)
     arrays = {name: arguments.pop(name) for name in axes if name in arguments}
     return arrays, arguments
-
-
-# Sections of a docstring that follow from the record where a function leaves them out.
-_OPTIONS = """**options
-    {scale}, `initial_state`, `cu_seqlens`, `form` and
-    `chunk_size`, as in `simple_gla`.
-"""
-
-
-def _completed(doc: str | None, definition: Definition) -> str | None:
-    """Return a docstring with the sections that it leaves out."""
-    return doc

@@ -4,7 +4,7 @@ from typing import Unpack
 
 from linkern.array import concat, eye, namespace, ones, reshape
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition, scaled
+from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import DEFAULT_CHUNK_SIZE, Form, spans
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -32,8 +32,8 @@ def _mesa(
     for span in spans(key.shape[-2], DEFAULT_CHUNK_SIZE):
         decay = None if log_decay is None else log_decay[..., span, :]
         rows = (query[..., span, :], key[..., span, :], written[..., span, :])
-        found, of_keys = _solved(form, of_keys, *rows, decay, ridge)
-        solved.append(found)
+        read, of_keys = _solved(form, of_keys, *rows, decay, ridge)
+        solved.append(read)
     reading = concat(solved, axis=-2) if len(solved) > 1 else solved[0]
     output, of_values = form(of_values, Terms(reading, written, value, log_decay))
     return output, State(concat([of_keys, of_values], axis=-1), None)
@@ -61,8 +61,8 @@ def _solved(
     grams, last = form(reshape(gram, flat), Terms(one, one, products, log_decay))
     systems = reshape(grams, (*lead, length, size, size))
     systems = systems + _diagonal(ridge, systems)
-    found = namespace(systems, query).linalg.solve(systems, query[..., None])
-    row: Array = found[..., 0]
+    solution = namespace(systems, query).linalg.solve(systems, query[..., None])
+    row: Array = solution[..., 0]
     return row, reshape(last, (*lead, size, size))
 
 
@@ -75,9 +75,7 @@ def _diagonal(ridge: Array | None, like: Array) -> Array:
 MESA = Definition(
     "mesa",
     {
-        "query": "tk",
-        "key": "tk",
-        "value": "tv",
+        **QKV,
         "log_decay": "t",
         "beta": "t",
         "ridge": "k",
@@ -102,8 +100,6 @@ def mesa(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     log_decay : array (..., T), optional
         Natural logarithms of the decays, in ``[-inf, 0]``. Default: none.
     beta : array (..., T), optional

@@ -9,7 +9,7 @@ from typing import Unpack
 from linkern.array import concat, softmax
 from linkern.core.logspace import averaging
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import Definition
+from linkern.operators.definition import QKV, Definition
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -46,29 +46,29 @@ def _abc(
     if key.shape[-2] == 0:
         return value, state
     assert state.normalizer is not None
-    of = averaging(slots, state.normalizer)
+    average = averaging(slots, state.normalizer)
     output, memory = _two_passes(
         form,
         state.memory,
         query=query,
         key=key,
         value=value,
-        slots=of.weight,
-        log_decay=of.log_decay,
+        slots=average.weight,
+        log_decay=average.log_decay,
     )
-    return output, State(memory, of.last)
+    return output, State(memory, average.last)
 
 
 GSA = Definition(
     "gsa",
-    {"query": "tk", "key": "tk", "value": "tv", "slots": "tm", "log_decay": "tm"},
+    {**QKV, "slots": "tm", "log_decay": "tm"},
     _gsa,
     memory=lambda n: (n["m"], n["k"] + n["v"]),
     required=("query", "key", "value", "slots"),
 )
 ABC = Definition(
     "abc",
-    {"query": "tk", "key": "tk", "value": "tv", "slots": "tm"},
+    {**QKV, "slots": "tm"},
     _abc,
     memory=lambda n: (n["m"], n["k"] + n["v"]),
     normalizer=lambda n: (n["m"],),
@@ -91,8 +91,6 @@ def gsa(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     slots : array (..., T, M)
         How much of each token is written into each of ``M`` slots; the model passes
         ``1 - exp(log_decay)``.
@@ -108,11 +106,6 @@ def gsa(
     AttentionResult
         ``output (..., T, V)``; ``state`` with a memory ``(..., M, K + V)``, the keys
         and the values of each slot side by side, and no normalizer.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----
@@ -148,8 +141,6 @@ def abc(
 
     Parameters
     ----------
-    query, key, value : array (..., T, K), (..., T, K), (..., T, V)
-        As in `simple_gla`.
     slots : array (..., T, M)
         Logarithms of the weights with which each token is averaged into each slot, of
         any size.
@@ -164,11 +155,6 @@ def abc(
         key and value of each slot side by side, and as normalizer ``(..., M)`` the
         *logarithm* of the sum of its weights, ``-inf`` before the first token. Such
         states do not add up with `State.combine`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `simple_gla`.
 
     Notes
     -----

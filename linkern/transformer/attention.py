@@ -47,7 +47,7 @@ class MultiHeadAttention:
     head_norm : LayerNorm or None
         Of each head's output, for operators whose output is no weighted mean.
     operator : str
-        Which attention: any operator of the family, or `softmax_attention`,
+        Which attention: any operator, or `softmax_attention`,
         `lsh_attention`, `sparse_attention`.
     heads : int
         ``H``.

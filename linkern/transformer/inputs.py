@@ -12,7 +12,7 @@ from typing import Any, cast
 import linkern.operators  # noqa: F401 -- fills DEFINITIONS
 from linkern.array import namespace, reshape
 from linkern.core.logspace import sigmoid
-from linkern.operators.definition import Definition
+from linkern.operators.definition import QKV, Definition
 from linkern.operators.register import DEFINITIONS
 from linkern.transformer.layers import Affine, affine, apart
 from linkern.transformer.parameters import Source
@@ -28,12 +28,10 @@ __all__ = [
 
 Sizes = Mapping[str, int]
 
-_QKV = {"query": "tk", "key": "tk", "value": "tv"}
-# Those that are no `Definition`.
+# Quadratic attention.
 _AXES = {
-    "linear_attention": _QKV,
-    "softmax_attention": _QKV,
-    "sparse_attention": _QKV,
+    "softmax_attention": QKV,
+    "sparse_attention": QKV,
     "lsh_attention": {"query": "tk", "value": "tv"},
 }
 
@@ -49,7 +47,7 @@ def known_operators() -> tuple[str, ...]:
 
 
 def definition_named(operator: str) -> Definition | None:
-    """Return what an operator of the family is; None for the others."""
+    """Return the record of an operator; None for quadratic attention."""
     return DEFINITIONS.get(operator)
 
 

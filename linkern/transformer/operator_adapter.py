@@ -1,6 +1,6 @@
 """Attention between the heads' inputs and outputs: one interface to every operator.
 
-The whole family is called in one way. What differs is what stays behind: a state of
+All operators are called in one way. They differ in what they keep: a state of
 fixed size for recurrences, all keys and values for softmax attention, nothing for LSH
 and sparse attention, which recompute.
 """
@@ -82,7 +82,7 @@ class Call:
 def mix(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
     """Return the attention of the heads, and the state after it."""
     _fits(mixer, call)
-    return _MIXING.get(mixer.operator, _family)(mixer, inputs, call)
+    return _MIXING.get(mixer.operator, _recurrence)(mixer, inputs, call)
 
 
 def read(mixer: Mixer, query: Array, state: Any) -> Array:
@@ -155,7 +155,7 @@ def _linear(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
     )
 
 
-def _family(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
+def _recurrence(mixer: Mixer, inputs: Inputs, call: Call) -> Mixed:
     op = getattr(operators, mixer.operator)
     return Mixed(*op(**inputs, initial_state=call.state, form=call.form))
 

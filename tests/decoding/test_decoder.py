@@ -23,6 +23,7 @@ from linkern.bench.memory import peak_by_tracing
 from linkern.decoding import Decoder, cells
 from linkern.decoding import numpy as decoder
 from linkern.decoding import threads as helpers
+from linkern.decoding.numpy import NumpyDecoder
 
 # Both sides of a comparison are right to a few hundred units of rounding (a term meets
 # at most tokens + features + 3 of them); the sums have positive weights, so errors are
@@ -33,7 +34,7 @@ FLOAT64 = 1e-12
 def decoder_of(part):
     """Return a decoder that does its arithmetic with another kind of cells."""
 
-    class Made(Decoder):
+    class Made(NumpyDecoder):
         def _adopt(self, *laid):
             with mock.patch.object(decoder, "Cells", part):
                 super()._adopt(*laid)
@@ -268,7 +269,7 @@ class OldTokenRead(cells.Cells):
         super().step(before, i, query, key, value, out)
 
 
-class StateFolds(Decoder):
+class StateFolds(NumpyDecoder):
     """Reading the state adds the window to the memory, and does not empty it."""
 
     @property
@@ -281,7 +282,7 @@ class StateFolds(Decoder):
         return found
 
 
-class StateWithoutWindow(Decoder):
+class StateWithoutWindow(NumpyDecoder):
     """Gives the memory as the state, without what still waits."""
 
     def _add_full_window(self):
@@ -289,7 +290,7 @@ class StateWithoutWindow(Decoder):
         return 0
 
 
-class SharedForks(Decoder):
+class SharedForks(NumpyDecoder):
     """Shares its memory with its copies."""
 
     def copy(self):
@@ -298,7 +299,7 @@ class SharedForks(Decoder):
         return fork
 
 
-class StateNotCopied(Decoder):
+class StateNotCopied(NumpyDecoder):
     """Writes into the memory that it was given."""
 
     def __init__(self, state=None, **options):
@@ -315,7 +316,7 @@ class StateNotCopied(Decoder):
 KEPT = {}
 
 
-class OutputKept(Decoder):
+class OutputKept(NumpyDecoder):
     """Returns the same array at every token."""
 
     def step(self, query, key, value, out=None):
@@ -324,7 +325,7 @@ class OutputKept(Decoder):
         return super().step(query, key, value, out)
 
 
-class OutIgnored(Decoder):
+class OutIgnored(NumpyDecoder):
     """Returns a new array whatever it is asked for."""
 
     def step(self, *token, **_):
@@ -461,7 +462,7 @@ def law_nan_spreads_as_in_the_step(decoder, input_, window):
         assert np.array_equal(np.isnan(got.normalizer), np.isnan(state.normalizer))
 
 
-class NaNDropped(Decoder):
+class NaNDropped(NumpyDecoder):
     """Takes NaN for zero."""
 
     def step(self, *token, **options):
@@ -498,7 +499,7 @@ def law_a_step_that_raises_does_not_count(decoder, window):
         assert same(made.state, before)
 
 
-class CountsFirst(Decoder):
+class CountsFirst(NumpyDecoder):
     """Has taken the token in when it raises."""
 
     def step(self, *token, **options):
@@ -681,7 +682,7 @@ def law_steps_allocate_nothing(decoder):
     assert 1.5 <= held / (128 * 8 * 64 * 65 * 4) <= 1.75
 
 
-class Allocates(Decoder):
+class Allocates(NumpyDecoder):
     """Makes its output anew and copies it."""
 
     def step(self, query, key, value, out=None):
@@ -711,7 +712,7 @@ def law_threads_change_no_bit(decoder, problem):
     assert all(same(found[0], other) for other in found[1:])
 
 
-class WindowByThreads(Decoder):
+class WindowByThreads(NumpyDecoder):
     """Takes a shorter window where there are more threads."""
 
     def __init__(self, *, window, **options):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import linkern
-from linkern import oracle
+from linkern import State, oracle
 from tests.oracle.feature_sums import evaluate_integers
 
 FORMS = ("recurrent", "chunkwise", "parallel")
@@ -181,3 +181,20 @@ def test_the_recurrent_form_is_the_step_bitwise(lib):
         )
         assert np.array_equal(lib.numpy(output), lib.numpy(whole.output)[:, i])
     assert np.array_equal(lib.numpy(state.memory), lib.numpy(whole.state.memory))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_state_that_heads_share_becomes_one_for_each(causal):
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(3, 2, 5, 3))
+    shared = State(np.ones((3, 3)), np.ones(3))
+    each = State(np.ones((2, 3, 3)), np.ones((2, 3)))
+    results = [
+        linkern.linear_attention(*arrays, causal=causal, form=form, initial_state=state)
+        for form in FORMS
+        for state in (shared, each)
+    ]
+    for one, other in zip(results[::2], results[1::2], strict=True):
+        assert np.array_equal(one.output, other.output)
+        for got, expected in zip(one.state, other.state, strict=True):
+            assert np.array_equal(got, expected)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern import feature_maps
-from linkern.decoding import numpy as on_numpy
+from linkern.decoding import decoder as decoder_module
 from linkern.decoding.cuda import CudaDecoder
+from linkern.decoding.numpy import NumpyDecoder
+from linkern.kernels.cuda import launch
 from linkern.kernels.cuda.plan import decode
 from tests.kernels.cuda.emulator.device import Emulator
 from tests.kernels.cuda.problems import DTYPES, WAYS, close
@@ -278,15 +280,16 @@ class Elsewhere(Emulator):
 
 
 def decoder_on(gpu=Emulator, **options):
-    with mock.patch.object(on_numpy, "CuPyDevice", gpu):
+    with mock.patch.object(launch, "CuPyDevice", gpu):
         return linkern.Decoder(key_dim=3, value_dim=2, **options)
 
 
 def test_the_public_name_is_the_same():
-    assert isinstance(decoder_on(), linkern.Decoder)
-    assert isinstance(decoder_on(device="cpu"), linkern.Decoder)
+    assert isinstance(decoder_on()._engine, NumpyDecoder)
+    assert isinstance(decoder_on(device="cpu")._engine, NumpyDecoder)
     decoder = decoder_on(device="cuda")
-    assert isinstance(decoder, CudaDecoder)
+    assert isinstance(decoder, linkern.Decoder)
+    assert isinstance(decoder._engine, CudaDecoder)
     one = np.ones(3, np.float32)
     np.testing.assert_array_equal(decoder.step(one, one, one[:2]), 1)
     parameters = inspect.signature(linkern.Decoder).parameters
@@ -295,9 +298,15 @@ def test_the_public_name_is_the_same():
 
 def test_a_state_on_a_gpu_is_decoded_there():
     state = linkern.State.zeros(3, 2, like=np.zeros(1))
-    with mock.patch.object(on_numpy, "device_of", return_value=Emulator()):
-        assert isinstance(linkern.Decoder(state), CudaDecoder)
-        assert isinstance(linkern.Decoder(state, device="cpu"), linkern.Decoder)
+    with (
+        mock.patch.object(decoder_module, "on_cupy", return_value=True),
+        mock.patch.object(launch, "device_of", return_value=Emulator()),
+    ):
+        assert isinstance(linkern.Decoder(state)._engine, CudaDecoder)
+        on_cpu = linkern.Decoder(state, device="cpu")
+        assert isinstance(on_cpu._engine, NumpyDecoder)
+        with pytest.raises(TypeError, match="`captured` needs a decoder on a GPU"):
+            on_cpu.captured(*state, None, None)
 
 
 REFUSED = [

@@ -1,8 +1,8 @@
-"""Which recurrences each operator takes, how often, and what it computes around them.
+"""Recurrences of each operator, their lengths, and the arithmetic around them.
 
 Sizes have the letters of `linkern.operators.definition.Definition`: ``t`` tokens,
 ``s`` steps, ``k v m l`` dimensions; and further ones for what follows from these.
-Entries of `FAMILY` are data: a new operator is a new line.
+Entries of `WORK` are data: a new operator is a new line.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from linkern.cost.counts import Counts
 from linkern.cost.recurrences import Recurrence
 from linkern.operators.forms import DEFAULT_CHUNK_SIZE
 
-__all__ = ["FAMILY", "Entry", "Given", "Pass", "Sizes", "elimination"]
+__all__ = ["WORK", "Entry", "Given", "Pass", "Sizes", "elimination"]
 
 Sizes = Mapping[str, int]
 Given = frozenset[str]
@@ -180,7 +180,7 @@ _BOUNDED = tuple(
     Pass(x.rows, x.columns, "m", always=True, switches=x.switches) for x in _SLOTS
 )
 
-FAMILY: dict[str, Entry] = {
+WORK: dict[str, Entry] = {
     "linear_attention": Entry(
         (Pass("k", "v+1"),),
         # elu(x) + 1: one addition and one exponential for each entry
