@@ -52,9 +52,9 @@ class Scope:
     @property
     def normalised(self) -> bool:
         """Whether rows are averages of the values."""
-        if self.operator.family:
-            return self.operator.normalised
-        return self.contract.normalize
+        if self.operator.feature_map:
+            return self.contract.normalize
+        return self.operator.normalised
 
     @property
     def linear(self) -> tuple[str, ...]:

@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import (
-    FAMILY,
     FEATURE_MAPS,
     Bounded,
-    FamilyEvaluation,
-    FamilyOperator,
+    ExactResult,
     Options,
     Played,
     Precisions,
@@ -61,11 +59,6 @@ class Consultation:
     def sizes(self) -> dict[str, int]:
         """The size of each axis by its letter."""
         return self.operator.sizes(self.given)
-
-    @property
-    def oracle(self) -> FamilyOperator:
-        """The oracle of the operator."""
-        return FAMILY[self.operator.family or self.operator.name]
 
     def options(self, *, shared_features: bool = False) -> Options:
         """Return what is declared besides the arithmetic."""
@@ -147,7 +140,7 @@ class Consultation:
         """Return the call on the oracle's tape, with its gates or as if all were 1."""
         asked = confidence, shared_features, as_if_open
         if asked not in self._known:
-            self._known[asked] = self.oracle.played(
+            self._known[asked] = self.operator.played(
                 {**self.meant, "log_decay": None} if as_if_open else self.meant,
                 self.scale,
                 self.precisions,
@@ -158,14 +151,14 @@ class Consultation:
         return self._known[asked]
 
     @cached_property
-    def _exact_gates(self) -> FamilyEvaluation | None:
+    def _exact_gates(self) -> ExactResult | None:
         """The results where all decays are 1 or 0, and so are exact.
 
         What else may round, the open gates tell.
         """
         if not self.exact or "log_decay" not in self.meant:
             return None
-        return self.oracle.evaluate(self.meant, self.scale)
+        return self.operator.evaluate(self.meant, self.scale)
 
     def output(
         self, confidence: float | None, *, shared_features: bool = False

@@ -109,7 +109,7 @@ def as_declared(scope: Scope, decays: Real) -> Real:
 def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
     """Return other numbers that the same input may hold as well."""
     one, half = x.dtype.type(1), x.dtype.type(0.5)
-    if not problem.scope.operator.family:
+    if problem.scope.operator.feature_map:
         other = 2 * x[..., ::-1] + half
     elif name == "log_decay" and problem.scope.contract.decay_form == "factor":
         other = x * half
@@ -174,7 +174,7 @@ def _related(scope: Scope, drawn: dict[str, Real]) -> None:
         rate = 0.5 + 0.5 * np.tanh(drawn["b"][..., :1])
         drawn["a"] = -rate * direction
         drawn["b"] = _unit(direction + 0.1 * drawn["b"])
-    if scope.operator.name == "oja":
+    if scope.operator.erase_along == "value":
         # Here values erase.
         drawn["value"] = _unit(drawn["value"])
 

@@ -40,7 +40,7 @@ def integer_problem(
     taken back later, so that what was rounded away while they were held shows.
     """
     present = {"zeros": 0.0, "sparse": 0.2, "dense": 1.0}[density]
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.integer_problem(scope, shape, kind, present, rng)
     a, b = _integer_features(scope, shape, kind, present, rng)
     room = 2 ** (scope.narrowest_bits - 1) // _reach(a, b)
@@ -157,7 +157,7 @@ def real_problem(
     ``normal``, ``uniform``, ``positive`` and far from zero, ``constant`` per channel,
     ``alternating`` in sign.
     """
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.real_problem(scope, shape, kind, values, rng)
     a = _real_features(scope, shape.query, kind, rng)
     b = _real_features(scope, shape.key, kind, rng)
@@ -204,7 +204,7 @@ def extreme_problem(
     features, as small as the feature map allows. No sum overflows or leaves the normal
     numbers in the declared accumulator.
     """
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.extreme_problem(scope, shape, kind, rng)
     precisions = scope.contract.precisions(scope.dtype)
     sums = (precisions.accumulator, precisions.score, precisions.state)

@@ -14,17 +14,6 @@ from linkern.testing.problems.tokens import per_token
 __all__ = ["integer_inputs", "no_integers"]
 
 Real = NDArray[np.float64]
-# Operators that divide, or take an exponential of something that cannot be zero.
-_NEVER_EXACT = {
-    "retention": "its decays are no powers of two",
-    "lightning_attention": "its decays are no powers of two",
-    "rwkv4": "its weights are exponentials",
-    "gsa": "its softmax rounds",
-    "abc": "its softmax rounds",
-    "based": "its weights are polynomials, by which it divides",
-    "rebased": "its weights are polynomials, by which it divides",
-    "mesa": "it solves systems of equations",
-}
 # From here on, what is left of a number is below any rounding.
 _ALL_BUT_NOTHING = -150.0
 _HELD = 0.85
@@ -32,8 +21,8 @@ _HELD = 0.85
 
 def no_integers(scope: Scope) -> str | None:
     """Ask for an operator and a contract under which sums can be exact."""
-    if scope.operator.name in _NEVER_EXACT:
-        return f"no input makes it exact: {_NEVER_EXACT[scope.operator.name]}"
+    if scope.operator.inexact:
+        return f"no input makes it exact: {scope.operator.inexact}"
     if scope.contract.l2norm is not None:
         return "it normalises queries and keys itself, so no input makes it exact"
     if scope.contract.min_length > 2**scope.narrowest_bits:
@@ -65,8 +54,8 @@ def integer_inputs(
         if not one.per_token:
             rows = (1, *of)
         found[one.name] = _small(rng, rows, present).reshape(of)
-    swapped = operator.name == "oja"  # values erase, and keys are what is kept
-    kept, written = ("key", "value")[:: -1 if swapped else 1]
+    kept = operator.erase_along
+    written = "key" if kept == "value" else "value"
     if erases:
         # Decays of single channels leave a part of a direction that has many.
         whole = not any(

@@ -120,7 +120,7 @@ class Problem:
         if axis is None:
             return x
         each = x.shape[axis] // max(self.length, 1)  # keys of one query
-        if not self.scope.operator.family:
+        if not self.scope.operator.micro_steps:
             each = 1
         span = slice(*(n if n is None else n * each for n in (first, last)))
         return x[(*(slice(None),) * axis, span)]
