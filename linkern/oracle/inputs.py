@@ -40,7 +40,7 @@ class Input:
 
     @property
     def per_token(self) -> bool:
-        """Whether each token has its own, so that it is cut with the tokens."""
+        """True if each token has its own, so that it is cut with the tokens."""
         return any(letter in self.axes for letter in TOKENS)
 
     @property

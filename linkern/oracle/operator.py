@@ -112,12 +112,12 @@ class Operator:
 
     @property
     def has_scale(self) -> bool:
-        """Whether there are scores that a scale could multiply."""
+        """True if there are scores that a scale could multiply."""
         return "query" in self.names
 
     @property
     def micro_steps(self) -> bool:
-        """Whether every query follows several keys."""
+        """True if every query follows several keys."""
         return self.causal and not self.feature_map and "s" in self._letters
 
     @property
@@ -312,11 +312,11 @@ class Operator:
         """
         with np.errstate(all="ignore"):
             played = self._played(None, inputs, scale, state, position, options)
-            found = played.gradients(cotangent, state_cotangent)
+            balls = played.gradients(cotangent, state_cotangent)
         gradients: dict[str, Real | State] = {
-            name: ball.value for name, ball in found.items() if name in inputs
+            name: ball.value for name, ball in balls.items() if name in inputs
         }
-        initial = tuple(found[x].value for x in STATE_NAMES if x in found)
+        initial = tuple(balls[x].value for x in STATE_NAMES if x in balls)
         return {**gradients, "initial_state": initial}
 
     def bounded_gradients(
@@ -394,8 +394,10 @@ confidence, position, options
         step = 1e-7
 
         def results(at: Inputs) -> dict[str, Real]:
-            found = self.gradients(at, cotangent, scale, state)
-            named = {name: x for name, x in found.items() if not isinstance(x, tuple)}
+            gradients = self.gradients(at, cotangent, scale, state)
+            named = {
+                name: x for name, x in gradients.items() if not isinstance(x, tuple)
+            }
             return {"output": self.evaluate(at, scale, state).output, **named}
 
         exact = results(inputs)
@@ -423,13 +425,13 @@ confidence, position, options
         position: int,
         options: Options | None,
     ) -> Played:
-        given = {name: x for name, x in inputs.items() if x is not None}
-        unknown = set(given) - set(self.input_names)
+        present = {name: x for name, x in inputs.items() if x is not None}
+        unknown = set(present) - set(self.input_names)
         if unknown:
             msg = f"`inputs` of {self.name} are {self.input_names}, got {unknown}."
             raise ValueError(msg)
         tape = Tape(rounding)
-        nodes = {name: tape.constant(x) for name, x in given.items()}
+        nodes = {name: tape.constant(x) for name, x in present.items()}
         for name, default in self.defaults.items():
             if name not in nodes:
                 nodes[name] = tape.constant(default(inputs))
@@ -438,6 +440,6 @@ confidence, position, options
         options = options or Options()
         call = Call(tape, nodes, scale, initial, position, self.causal, options)
         output, states = self.program(call)
-        named = {name: nodes[name] for name in given}
+        named = {name: nodes[name] for name in present}
         named.update(zip(STATE_NAMES, initial, strict=False))
         return Played(tape, named, output, states)

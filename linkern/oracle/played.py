@@ -33,7 +33,7 @@ class ExactResult:
 
 @dataclass(frozen=True)
 class Played:
-    """One call of an operator on a tape, with what can be asked of it."""
+    """One call of an operator on a tape: its nodes, bounds and gradients."""
 
     tape: Tape
     inputs: dict[str, Node]
@@ -55,15 +55,15 @@ class Played:
     ) -> dict[str, Bounded]:
         """Return the gradients with their bounds, by name of the input."""
         with np.errstate(all="ignore"):
-            found = self.gradients(cotangent, state_cotangent)
-            return {name: ball.bounded() for name, ball in found.items()}
+            gradients = self.gradients(cotangent, state_cotangent)
+            return {name: ball.bounded() for name, ball in gradients.items()}
 
     def gradients(
         self, cotangent: Real, state_cotangent: State | None
     ) -> dict[str, Ball]:
         """Return the gradients as balls, by name of the input."""
-        given = [(self.output, Ball(np.asarray(cotangent, dtype=np.float64)))]
+        cotangents = [(self.output, Ball(np.asarray(cotangent, dtype=np.float64)))]
         for node, x in zip(self.states, state_cotangent or (), strict=False):
-            given.append((node, Ball(np.asarray(x, dtype=np.float64))))
-        found = self.tape.gradients(given, list(self.inputs.values()))
-        return dict(zip(self.inputs, found, strict=True))
+            cotangents.append((node, Ball(np.asarray(x, dtype=np.float64))))
+        gradients = self.tape.gradients(cotangents, list(self.inputs.values()))
+        return dict(zip(self.inputs, gradients, strict=True))
