@@ -134,13 +134,13 @@ def _drawn(
     rng: np.random.Generator,
 ) -> Real:
     """Draw one input, token by token."""
-    of = shape.of(one.axes)
+    size = shape.of(one.axes)
     # As if every token had a row of its own: those that have but a number, too.
-    rows = of if len(one.axes) == 4 else (*of, 1)
+    rows = size if len(one.axes) == 4 else (*size, 1)
     if not one.per_token:
-        rows = (1, *of)
+        rows = (1, *size)
     if one.name == "value":
-        return real_values(of, values, rng)
+        return real_values(size, values, rng)
     draw = _DRAWS.get(one.name, _normal)
     if one.name == "key" and (scope.operator.erases or scope.operator.name == "mesa"):
         draw = _key
@@ -152,7 +152,7 @@ def _drawn(
     drawn = draw(rng, rows, kind)
     if one.name in ("query", "key") and scope.contract.l2norm is not None:
         drawn = drawn * _lengths(rng, (*rows[:-1], 1), scope.contract.l2norm)
-    return drawn.reshape(of)
+    return drawn.reshape(size)
 
 
 def _lengths(rng: np.random.Generator, rows: tuple[int, ...], epsilon: float) -> Real:

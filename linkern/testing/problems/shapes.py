@@ -228,7 +228,7 @@ def leading_axes(
 
 
 def short_lengths(scope: Scope) -> list[int]:
-    """Which of the lengths 1 and 0 the contract allows."""
+    """Return the lengths among 1 and 0 that the contract allows."""
     contract = scope.contract
     most = 1 if contract.max_length is None else min(contract.max_length, 1)
     # A recurrence of no step returns nothing that could be looked at.

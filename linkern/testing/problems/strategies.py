@@ -115,7 +115,7 @@ def no_integers(scope: Scope) -> str | None:
 
 
 def exact_integers(scope: Scope, shape: Shape) -> bool:
-    """Whether a problem of that shape can be one of integers whose sums are exact."""
+    """Return True if integers of that shape can have exact sums."""
     return no_integers(scope) is None and shape.keys <= 2**scope.narrowest_bits
 
 

@@ -1,4 +1,4 @@
-"""What a kernel declares about itself; undeclared means the strictest.
+"""The declarations of a kernel about itself; undeclared means the strictest.
 
 A declaration relaxes or restricts what is asked of a target, so every one of them is
 printed beside the verdict: it cannot hide a defect.

@@ -11,7 +11,7 @@ import numpy as np
 from linkern.oracle import OPERATORS, Bounded, Operator
 from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.problems.expected import Consultation
+from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
@@ -69,11 +69,11 @@ class Reading:
 Rule = Callable[[Reading], Reading | None]
 
 
-def meaning(problem: Problem) -> Consultation:
+def meaning(problem: Problem) -> OracleCall:
     """Return the meaning of the inputs of a problem, as the oracle takes them."""
     scope = problem.scope
     inputs = dict(problem.inputs)
-    return Consultation(scope.operator, scope.contract, scope.dtype, inputs)
+    return OracleCall(scope.operator, scope.contract, scope.dtype, inputs)
 
 
 def operator_of(problem: Problem) -> Operator:
