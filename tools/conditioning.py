@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 import linkern
-from linkern.oracle import FAMILY
+from linkern.oracle import OPERATORS
 
 PAGE = Path(__file__).parents[1] / "docs" / "conditioning.md"
 STRENGTHS = (0.0, -1e-4, -0.1, -1.0, -5.0, -20.0)
-OPERATORS = ("gla", "gated_delta_rule", "kda", "dplr")
+NAMES = ("gla", "gated_delta_rule", "kda", "dplr")
 LENGTH, KEY_DIM, VALUE_DIM = 64, 16, 16
 
 TEXT = """# How much error is unavoidable
@@ -28,7 +28,7 @@ The condition number of a result is the largest ratio of its relative change to 
 relative change of the inputs that causes it, normwise: with inputs in float32
 (`u = 2^-24`), no kernel can be expected to have an error below the condition number
 times `u`.
-`linkern.oracle.FAMILY[op].condition` measures it in float64, from a few random
+`linkern.oracle.OPERATORS[op].condition` measures it in float64, from a few random
 perturbations, for the output and for each gradient.
 
 The gradient of a log-decay `g` is proportional to `exp(g)`, so it is tiny for strong
@@ -82,10 +82,10 @@ def row(name: str, strength: float) -> str:
     result, pullback = linkern.vjp(operator, **inputs, chunk_size=16)
     cotangent = np.random.default_rng(1).normal(size=result.output.shape)
     cotangent = cotangent.astype(np.float32)
-    exact = FAMILY[name].gradients(wide, cotangent.astype(np.float64))
+    exact = OPERATORS[name].gradients(wide, cotangent.astype(np.float64))
     expected = exact["log_decay"]
     size, u = abs(expected).max(), 2.0**-24
-    condition = FAMILY[name].condition(wide, cotangent.astype(np.float64), None)
+    condition = OPERATORS[name].condition(wide, cotangent.astype(np.float64), None)
     ours = abs(pullback(cotangent)["log_decay"] - expected).max() / size / u
     difference = ""
     if name == "gla":
@@ -108,7 +108,7 @@ def row(name: str, strength: float) -> str:
 
 def main() -> int:
     """Write the page."""
-    lines = [row(name, strength) for name in OPERATORS for strength in STRENGTHS]
+    lines = [row(name, strength) for name in NAMES for strength in STRENGTHS]
     PAGE.write_text(TEXT + "\n".join(lines) + "\n", encoding="utf-8")
     return 0
 

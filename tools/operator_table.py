@@ -139,7 +139,7 @@ def row(operator: Operator) -> str:
 
 def page() -> str:
     """Return the page."""
-    named = {op.name: op for op in OPERATORS.values() if op.family is not None}
+    named = {op.name: op for op in OPERATORS.values() if not op.feature_map}
     lines = [
         "| operator | equation | forms | gradient | packed | integers | published |",
         "|---|---|---|---|---|---|---|",

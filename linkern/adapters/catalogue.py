@@ -37,12 +37,12 @@ _REPRESENTATIVES = (
 )
 # JAX compiles every shape anew, so a few have to stand for all.
 _COMPILED = ("simple_gla", "gated_delta_rule", "rwkv4")
-_OTHERS = tuple({one.name for one in OPERATORS.values() if one.family})
+_OTHERS = tuple({one.name for one in OPERATORS.values() if not one.feature_map})
 
 
 def _own() -> Iterator[Entry]:
     """Yield all our operators in every form on NumPy, one of each kind elsewhere."""
-    linear = [one.name for one in OPERATORS.values() if one.family is None]
+    linear = [one.name for one in OPERATORS.values() if one.feature_map]
     operators_of = {
         "numpy": sorted(_OTHERS, key=list(OPERATORS).index),
         "array_api_strict": _REPRESENTATIVES,
@@ -63,7 +63,7 @@ def _of(operator: Operator, library: str, form: str) -> Entry:
         options = {"form": form, "chunk_size": None}
     if not operator.causal:
         options["causal"] = False
-    function = operator.family or "linear_attention"
+    function = "linear_attention" if operator.feature_map else operator.name
     return Entry(
         package=library,
         target=f"linkern:{function}",

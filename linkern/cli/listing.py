@@ -12,7 +12,7 @@ __all__ = ["list_"]
 
 def _described(operator: Operator) -> str:
     """Return the equation, scale and inputs of an operator."""
-    if operator.family is None:
+    if operator.feature_map:
         return operator.summary
     scale = f"; scale {operator.scale}" if operator.has_scale else ""
     return f"{operator.summary}{scale}; inputs {' '.join(operator.names)}"

@@ -13,13 +13,11 @@ from linkern.oracle.bounds import (
 )
 from linkern.oracle.calls import Options
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
+from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.normalized import feature_gradients
-from linkern.oracle.operators import (
-    FAMILY,
-    FamilyEvaluation,
-    FamilyOperator,
-    Played,
-)
+from linkern.oracle.operator import Operator
+from linkern.oracle.operators import OPERATORS
+from linkern.oracle.played import ExactResult, Played
 from linkern.oracle.sums import (
     Evaluation,
     Quotient,
@@ -32,17 +30,19 @@ from linkern.oracle.sums import (
 )
 
 __all__ = [
-    "FAMILY",
     "FEATURE_MAPS",
+    "OPERATORS",
     "Bounded",
     "Evaluation",
-    "FamilyEvaluation",
-    "FamilyOperator",
+    "ExactResult",
     "FeatureMap",
+    "Input",
+    "Operator",
     "Options",
     "Played",
     "Precisions",
     "Quotient",
+    "Reduction",
     "Sums",
     "bounded_output",
     "bounded_state",

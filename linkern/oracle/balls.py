@@ -89,7 +89,7 @@ class Rounding:
 
     @property
     def tiny(self) -> float:
-        """What one underflow costs at most: accelerators flush subnormals to zero."""
+        """The largest error of one underflow: accelerators flush subnormals to zero."""
         least = smallest(self.precisions.accumulator)
         flushed = 2.0 ** SIGNIFICAND_BITS[self.precisions.accumulator]
         gradual = self.precisions.accumulator in {"float64", "float16"}
@@ -110,8 +110,8 @@ class Rounding:
 
     def accumulated(self, operations: Real | float) -> Real:
         """Return what roundings of the accumulator amount to, the oracle's included."""
-        own = gamma(operations, unit_roundoff("float64"))
-        return self.rounded(operations) + own
+        oracle_error = gamma(operations, unit_roundoff("float64"))
+        return self.rounded(operations) + oracle_error
 
     def stages(self, products: int = 2) -> float:
         """Return the growth by declared narrow stages around `products` operands."""

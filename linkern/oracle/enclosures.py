@@ -1,4 +1,4 @@
-r"""How far from the exact recurrence any order of its sums can be.
+r"""Bounds on the distance of any order of sums from the exact recurrence.
 
 Notation of `linkern.oracle.recurrence`; ``G_ts`` is the product of the factors of rows
 ``s+1..t``. Substituting the memory away,
@@ -57,7 +57,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle.balls import Ball, Rounding
-from linkern.oracle.recurrence import Rows, Trace, run
+from linkern.oracle.recurrence import Terms, Trace, run
 
 __all__ = ["Arithmetic", "Enclosed", "Radii", "enclosed"]
 
@@ -72,7 +72,7 @@ class Radii:
     """Errors that the inputs of rows bring along, like their arrays; None for none."""
 
     query: Real | None = None
-    write: Real | None = None
+    key: Real | None = None
     value: Real | None = None
     log_decay: Real | None = None
     state: Real | None = None
@@ -80,7 +80,7 @@ class Radii:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the errors of rows depend on besides their numbers.
+    """The declared arithmetic with the relative errors of the terms of each row.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ class Arithmetic:
         ``e_t``.
     within : array (..., R, 1)
         The same for terms that no decay has met: those of the row itself.
-    terms : int
-        How many channels a term is summed over, for underflow.
+    channels : int
+        The number of channels that a term is summed over, for underflow.
     """
 
     rounding: Rounding
     error: Real
     within: Real
-    terms: int
+    channels: int
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Enclosed:
 
 
 def enclosed(
-    rows: Rows,
+    terms: Terms,
     state: Real,
     radii: Radii,
     arithmetic: Arithmetic,
@@ -131,43 +131,43 @@ def enclosed(
     keep: bool = False,
 ) -> Enclosed:
     """Run rows, and bound what any kernel of the arithmetic makes of them."""
-    if rows.erase is None:
-        exact = run(rows, state, keep=keep)
-        return _additive(rows, state, radii, arithmetic, exact)
-    unproved = radii.write is not None or radii.log_decay is not None
-    if unproved or rows.length > _LONGEST:
-        return _unproved(run(rows, state, keep=keep))
+    if terms.erase is None:
+        exact = run(terms, state, keep=keep)
+        return _additive(terms, state, radii, arithmetic, exact)
+    unproved = radii.key is not None or radii.log_decay is not None
+    if unproved or terms.length > _LONGEST:
+        return _unproved(run(terms, state, keep=keep))
     # The bound needs the states, whoever else does.
-    exact = run(rows, state, keep=True)
-    return _erasing(rows, state, radii, arithmetic, exact, keep=keep)
+    exact = run(terms, state, keep=True)
+    return _erasing(terms, state, radii, arithmetic, exact, keep=keep)
 
 
 def _additive(
-    rows: Rows, state: Real, radii: Radii, arithmetic: Arithmetic, exact: Trace
+    terms: Terms, state: Real, radii: Radii, arithmetic: Arithmetic, exact: Trace
 ) -> Enclosed:
     keep = exact.states is not None
-    plain = run(rows.absolute(), abs(state), keep=keep)
-    wide_rows, wide_state = _inflated(rows, state, radii)
-    inflated = wide_rows is not rows or wide_state is not state
-    wide = run(wide_rows.absolute(), abs(wide_state), keep=keep) if inflated else plain
-    underflow = _underflow(rows, state, arithmetic)
-    own_write, own_value = wide_rows.absolute().write, wide_rows.absolute().value
-    query = abs(wide_rows.query)
-    if rows.transposed:
-        own = own_write * (query * own_value).sum(axis=-1, keepdims=True)
+    plain = run(terms.absolute(), abs(state), keep=keep)
+    wide_terms, wide_state = _inflated(terms, state, radii)
+    inflated = wide_terms is not terms or wide_state is not state
+    wide = run(wide_terms.absolute(), abs(wide_state), keep=keep) if inflated else plain
+    underflow = _underflow(terms, state, arithmetic)
+    own_key, own_value = wide_terms.absolute().key, wide_terms.absolute().value
+    query = abs(wide_terms.query)
+    if terms.transpose_state:
+        of_row = own_key * (query * own_value).sum(axis=-1, keepdims=True)
     else:
-        own = (query * own_write).sum(axis=-1, keepdims=True) * own_value
-    reads = _grown(arithmetic, wide.reads, own, slice(None)) + underflow
+        of_row = (query * own_key).sum(axis=-1, keepdims=True) * own_value
+    reads = _grown(arithmetic, wide.reads, of_row, slice(None)) + underflow
     reads = reads + (wide.reads - plain.reads)
     end = wide.last - plain.last
-    if rows.length:
-        written = own_write[..., -1, :, None] * own_value[..., -1, None, :]
+    if terms.length:
+        written = own_key[..., -1, :, None] * own_value[..., -1, None, :]
         end = end + _grown(arithmetic, wide.last, written, slice(-1, None))
         end = end + underflow[..., -1:, :]
     states = None
     if exact.states is not None and plain.states is not None:
         assert wide.states is not None
-        written = own_write[..., :, :, None] * own_value[..., :, None, :]
+        written = own_key[..., :, :, None] * own_value[..., :, None, :]
         error = _grown(arithmetic, wide.states, written, np.s_[..., None])
         error = error + underflow[..., None] + (wide.states - plain.states)
         states = Ball(exact.states, error)
@@ -179,42 +179,42 @@ def _additive(
     )
 
 
-def _grown(arithmetic: Arithmetic, gauge: Real, own: Real, rows: Any) -> Real:
+def _grown(arithmetic: Arithmetic, gauge: Real, of_row: Real, span: Any) -> Real:
     """Return the rounding of a gauge, a part of which belongs to the row itself."""
-    if rows == np.s_[..., None]:
-        e, within = arithmetic.error[rows], arithmetic.within[rows]
+    if span == np.s_[..., None]:
+        e, within = arithmetic.error[span], arithmetic.within[span]
     else:
-        e, within = arithmetic.error[..., rows, :], arithmetic.within[..., rows, :]
-    return np.asarray(within * gauge + (e - within) * np.maximum(gauge - own, 0.0))
+        e, within = arithmetic.error[..., span, :], arithmetic.within[..., span, :]
+    return np.asarray(within * gauge + (e - within) * np.maximum(gauge - of_row, 0.0))
 
 
-def _inflated(rows: Rows, state: Real, radii: Radii) -> tuple[Rows, Real]:
+def _inflated(terms: Terms, state: Real, radii: Radii) -> tuple[Terms, Real]:
     """Return rows of the largest magnitudes that the radii admit."""
     changes: dict[str, Real] = {}
-    for name in ("query", "write", "value"):
+    for name in ("query", "key", "value"):
         radius = getattr(radii, name)
         if radius is not None:
-            changes[name] = abs(getattr(rows, name)) + radius
+            changes[name] = abs(getattr(terms, name)) + radius
     if radii.log_decay is not None:
-        changes["factor"] = rows.factor * np.exp(radii.log_decay)
+        changes["factor"] = terms.factor * np.exp(radii.log_decay)
     if changes:
-        rows = replace(rows, **changes)  # type: ignore[arg-type]
+        terms = replace(terms, **changes)  # type: ignore[arg-type]
     if radii.state is not None:
         state = abs(state) + radii.state
-    return rows, state
+    return terms, state
 
 
-def _underflow(rows: Rows, state: Real, arithmetic: Arithmetic) -> Real:
+def _underflow(terms: Terms, state: Real, arithmetic: Arithmetic) -> Real:
     """Return what products that vanish cost at most, ``(..., R, 1)``."""
     largest = 1 + np.stack(
         [
-            np.cumsum(abs(rows.write).max(axis=-1, initial=0.0), axis=-1),
-            np.cumsum(abs(rows.value).max(axis=-1, initial=0.0), axis=-1),
+            np.cumsum(abs(terms.key).max(axis=-1, initial=0.0), axis=-1),
+            np.cumsum(abs(terms.value).max(axis=-1, initial=0.0), axis=-1),
         ]
     ).max(axis=0)
-    query = 1 + abs(rows.query).sum(axis=-1)
+    query = 1 + abs(terms.query).sum(axis=-1)
     memory = 1 + abs(state).max(axis=(-2, -1), initial=0.0)
-    count = arithmetic.terms + np.arange(1.0, rows.length + 1)
+    count = arithmetic.channels + np.arange(1.0, terms.length + 1)
     tiny = arithmetic.rounding.tiny
     return np.asarray(tiny * count * query * (largest**2 + memory[..., None]))[
         ..., None
@@ -222,7 +222,7 @@ def _underflow(rows: Rows, state: Real, arithmetic: Arithmetic) -> Real:
 
 
 def _erasing(
-    rows: Rows,
+    terms: Terms,
     state: Real,
     radii: Radii,
     arithmetic: Arithmetic,
@@ -230,20 +230,20 @@ def _erasing(
     *,
     keep: bool,
 ) -> Enclosed:
-    e, absolute = arithmetic.error, rows.absolute()
-    inverse, reads, last, states = _sensitivities(rows, state, keep=keep)
+    e, absolute = arithmetic.error, terms.absolute()
+    inverse, reads, last, states = _sensitivities(terms, state, keep=keep)
     held = run(
         absolute, abs(state), erasing=False, reading=False, peak=exact.states
     ).erased
     assert held is not None
-    y = inverse @ (abs(rows.value) + held)
+    y = inverse @ (abs(terms.value) + held)
     moved = np.zeros_like(state) if radii.state is None else radii.state
     gauge = run(
         replace(absolute, value=y), abs(state) + moved, keep=keep, erasing=False
     )
     assert gauge.erased is not None
     within = arithmetic.within
-    underflow = _underflow(replace(rows, value=y), state, arithmetic)
+    underflow = _underflow(replace(terms, value=y), state, arithmetic)
     residual = 3 * (within * y + e * gauge.erased) + underflow
     if radii.value is not None:
         residual = residual + radii.value
@@ -252,17 +252,17 @@ def _erasing(
     residual = residual + drift.erased
     residual, updates = _self_consistent(absolute, inverse, residual, arithmetic)
     damped = reads @ residual
-    if rows.transposed:
-        damped = _transposed_response(rows, residual)
+    if terms.transpose_state:
+        damped = _transposed_response(terms, residual)
     read = damped + e * gauge.reads + drift.reads + underflow
     if radii.query is not None:
-        query = abs(rows.query) + radii.query
+        query = abs(terms.query) + radii.query
         wide = run(
             replace(absolute, query=query, value=y), abs(state), erasing=False
         ).reads
         read = read + (1 + e) * (wide - gauge.reads)
     end = last @ residual + drift.last
-    if rows.length:
+    if terms.length:
         end = end + e[..., -1:, :] * gauge.last + underflow[..., -1:, :]
     return Enclosed(
         Ball(exact.reads, read),
@@ -273,7 +273,7 @@ def _erasing(
     )
 
 
-def _drift(absolute: Rows, moved: Real | None, gauge: Trace) -> Trace:
+def _drift(absolute: Terms, moved: Real | None, gauge: Trace) -> Trace:
     """Return what becomes of the error of the first memory, and of nothing else."""
     if moved is not None:
         silent = replace(absolute, value=np.zeros_like(absolute.value))
@@ -308,47 +308,47 @@ def _bounded_states(
 
 
 def _sensitivities(
-    rows: Rows, state: Real, *, keep: bool
+    terms: Terms, state: Real, *, keep: bool
 ) -> tuple[Real, Real, Real, Real | None]:
     """Return ``|L^-1|, |A L^-1|, |S_R L^-1|`` and ``|S_t L^-1|`` for every t."""
-    lead, length = state.shape[:-2], rows.length
+    lead, length = state.shape[:-2], terms.length
     identity = np.broadcast_to(np.eye(length), (*lead, length, length))
     nothing = np.zeros((*lead, state.shape[-2], length))
-    query = np.zeros_like(rows.write) if rows.transposed else rows.query
+    query = np.zeros_like(terms.key) if terms.transpose_state else terms.query
     ran = run(
-        replace(rows, value=identity, query=query, transposed=False),
+        replace(terms, value=identity, query=query, transpose_state=False),
         nothing,
         keep=keep,
-        reading=not rows.transposed,
+        reading=not terms.transpose_state,
     )
     states = None if ran.states is None else abs(ran.states)
     return abs(ran.updates), abs(ran.reads), abs(ran.last), states
 
 
-def _transposed_response(rows: Rows, residual: Real) -> Real:
+def _transposed_response(terms: Terms, residual: Real) -> Real:
     """Return ``sum_s |S_t L^-1|_ks (E_s . |q_t|)``, row by row."""
-    lead, length = residual.shape[:-2], rows.length
-    state = np.zeros((*lead, rows.write.shape[-1], length))
+    lead, length = residual.shape[:-2], terms.length
+    state = np.zeros((*lead, terms.key.shape[-1], length))
     identity = np.broadcast_to(np.eye(length), (*lead, length, length))
-    nothing = np.zeros_like(rows.write)
-    plain = replace(rows, value=identity, query=nothing, transposed=False)
+    nothing = np.zeros_like(terms.key)
+    plain = replace(terms, value=identity, query=nothing, transpose_state=False)
     states = run(plain, state, keep=True, reading=False).states
     assert states is not None
-    pairs = abs(rows.query) @ np.swapaxes(residual, -1, -2)
+    pairs = abs(terms.query) @ np.swapaxes(residual, -1, -2)
     return np.asarray((abs(states) @ pairs[..., None])[..., 0])
 
 
 def _self_consistent(
-    absolute: Rows, inverse: Real, residual: Real, arithmetic: Arithmetic
+    absolute: Terms, inverse: Real, residual: Real, arithmetic: Arithmetic
 ) -> tuple[Real, Real]:
     """Return the residual and the error of the updates, of computed updates."""
-    lead, k = residual.shape[:-2], absolute.write.shape[-1]
+    lead, k = residual.shape[:-2], absolute.key.shape[-1]
     nothing = np.zeros((*lead, k, residual.shape[-1]))
 
     def moved(x: Real) -> Real:
         """Return ``4 e L~ x``."""
-        rows = replace(absolute, value=x)
-        erased = run(rows, nothing, erasing=False, reading=False).erased
+        terms = replace(absolute, value=x)
+        erased = run(terms, nothing, erasing=False, reading=False).erased
         assert erased is not None
         return np.asarray(4 * (arithmetic.within * x + arithmetic.error * erased))
 

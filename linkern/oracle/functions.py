@@ -1,4 +1,4 @@
-"""What a tape needs besides sums of products: softmax, sigmoid, log-sums, a solve.
+"""Operations on a tape besides sums of products: softmax, sigmoid, log-sums, a solve.
 
 The forward errors are those of the textbook evaluation, with a few units in the last
 place for each exponential and logarithm; the way back is arithmetic of balls.
@@ -33,8 +33,8 @@ def softmax(tape: Tape, x: Node) -> Node:
         error = p * np.expm1(exponent) + tape.rounding.tiny * (1 + x.shape[-1])
     result = Ball(p, error)
 
-    def pullback(given: list[Ball | None]) -> list[Ball]:
-        (g,) = given
+    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+        (g,) = cotangents
         assert g is not None
         mean = contracted("...m,...m->...", g, result, tape.rounding)
         away = Ball(
@@ -64,8 +64,8 @@ def sigmoid(tape: Tape, x: Node, *, sign: float = 1.0) -> Node:
         other = other + _left_over(tape.rounding, x.shape[-2])
     result, opposite = Ball(share, error), Ball(sign * rest, other)
 
-    def pullback(given: list[Ball | None]) -> list[Ball]:
-        (g,) = given
+    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+        (g,) = cotangents
         assert g is not None
         slope = contracted("...,...->...", result, opposite, tape.rounding)
         return [contracted("...,...->...", g, slope, tape.rounding)]
@@ -156,10 +156,10 @@ def _recorded_sums(
         subtracted = _left_over(rounding, log_keep.shape[-2])
         kept = Ball(kept.value, np.where(kept.value > 0, of_kept, 0.0) + subtracted)
 
-    def pullback(given: list[Ball | None]) -> list[Ball]:
+    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
         full = [
             Ball(np.zeros_like(of.value)) if g is None else g
-            for g, of in zip(given, balls, strict=True)
+            for g, of in zip(cotangents, balls, strict=True)
         ]
         return _sums_adjoint(full, balls[1], kept, rounding)
 
@@ -168,10 +168,10 @@ def _recorded_sums(
 
 
 def _sums_adjoint(
-    given: list[Ball], share: Ball, kept: Ball, rounding: Rounding | None
+    cotangents: list[Ball], share: Ball, kept: Ball, rounding: Rounding | None
 ) -> list[Ball]:
     """Return cotangents of decay, logit and start."""
-    of_keep, of_share, of_before, after = given
+    of_keep, of_share, of_before, after = cotangents
 
     def times(x: Ball, y: Ball) -> Ball:
         return contracted("...,...->...", x, y, rounding)
@@ -218,22 +218,22 @@ def solved(tape: Tape, matrix: Node, right: Node) -> Node:
     if rounding is not None:
         result = Ball(x, _solve_error(matrix.ball, right.ball, x, rounding))
 
-    def pullback(given: list[Ball | None]) -> list[Ball]:
-        (g,) = given
+    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+        (g,) = cotangents
         assert g is not None
         y = _direct(np.swapaxes(matrix.value, -1, -2), g.value)
-        found = Ball(y)
+        adjoint = Ball(y)
         if rounding is not None:
-            found = Ball(y, _solve_error(matrix.ball, g, y, rounding))
-        away = Ball(-found.value, found.error)
-        return [contracted("...k,...l->...kl", away, result, rounding), found]
+            adjoint = Ball(y, _solve_error(matrix.ball, g, y, rounding))
+        away = Ball(-adjoint.value, adjoint.error)
+        return [contracted("...k,...l->...kl", away, result, rounding), adjoint]
 
     return tape.record([result], [matrix, right], pullback)[0]
 
 
 def _direct(matrix: Real, right: Real) -> Real:
-    found = np.linalg.solve(matrix, right[..., None])[..., 0]
-    return np.asarray(found, dtype=np.float64)
+    solution = np.linalg.solve(matrix, right[..., None])[..., 0]
+    return np.asarray(solution, dtype=np.float64)
 
 
 def _solve_error(matrix: Ball, right: Ball, x: Real, rounding: Rounding) -> Real:

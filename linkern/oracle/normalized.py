@@ -102,7 +102,7 @@ class _Factors:
 
     @cached_property
     def begun(self) -> bool:
-        """Whether there is a state before the first key."""
+        """True if there is a state before the first key."""
         return bool(self.memory.any() or self.normalizer.any())
 
     @property
@@ -195,8 +195,8 @@ def normalized_read(
     def last() -> tuple[Ball, Ball]:
         return _state(evaluation(), tape.rounding)
 
-    def pullback(given: list[Ball | None]) -> list[Ball]:
-        g, *of_state = given
+    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+        g, *of_state = cotangents
         factors = _Factors(
             query.value,
             key.value,
@@ -255,8 +255,8 @@ def feature_gradients(
     >>> one = np.ones((1, 1))
     >>> a, exact = Bounded(one, 0 * one), (Quotient(), Precisions("float32"))
     >>> options = {"causal": True, "output_dtype": "float32"}
-    >>> found = feature_gradients(a, a, 3 * one, 5 * one, *exact, **options)
-    >>> [x.output.item() for x in found]
+    >>> gradients = feature_gradients(a, a, 3 * one, 5 * one, *exact, **options)
+    >>> [x.output.item() for x in gradients]
     [0.0, 0.0, 5.0]
     """
     tape = Tape(Rounding(precisions, None, confidence))
@@ -267,8 +267,8 @@ def feature_gradients(
     output, *_ = normalized_read(
         tape, a, b, v, state, quotient, causal=causal, output_dtype=output_dtype
     )
-    found = tape.gradients([(output, Ball(cotangent))], [a, b, v])
-    of_query, of_key, of_value = (ball.bounded() for ball in found)
+    gradients = tape.gradients([(output, Ball(cotangent))], [a, b, v])
+    of_query, of_key, of_value = (ball.bounded() for ball in gradients)
     return of_query, of_key, of_value
 
 
@@ -283,16 +283,16 @@ def _output(
     if rounding is None:
         return Ball(sums.plain_output(evaluation.sums, quotient))
     if exact:
-        found = sums.exact_output(evaluation, quotient, rounding.precisions)
+        bounded = sums.exact_output(evaluation, quotient, rounding.precisions)
     else:
-        found = sums.bounded_output(
+        bounded = sums.bounded_output(
             evaluation,
             quotient,
             rounding.precisions,
             chunk_size=rounding.chunk_size,
             confidence=rounding.confidence,
         )
-    return Ball(found.output, found.bound, found.sharp)
+    return Ball(bounded.output, bounded.bound, bounded.sharp)
 
 
 def _state(evaluation: Evaluation, rounding: Rounding | None) -> tuple[Ball, Ball]:
@@ -308,18 +308,18 @@ def _state(evaluation: Evaluation, rounding: Rounding | None) -> tuple[Ball, Bal
 def _of_state(
     key: Node, value: Node, cotangents: list[Ball | None], rounding: Rounding | None
 ) -> list[tuple[int, Ball]]:
-    """Return what cotangents of the last state add, by position of the parent."""
+    """Return the additions of cotangents of the last state, by index of the parent."""
     memory, normalizer = cotangents
-    found = []
+    additions = []
     if memory is not None:
         to_key = contracted("...kv,...sv->...sk", memory, value.ball, rounding)
         to_value = contracted("...sk,...kv->...sv", key.ball, memory, rounding)
-        found += [(1, to_key), (2, to_value), (3, memory)]
+        additions += [(1, to_key), (2, to_value), (3, memory)]
     if normalizer is not None:
         ones = Ball(np.ones(value.shape[:-1]))
         to_key = contracted("...k,...s->...sk", normalizer, ones, rounding)
-        found += [(1, to_key), (4, normalizer)]
-    return found
+        additions += [(1, to_key), (4, normalizer)]
+    return additions
 
 
 def _gradients(
@@ -388,9 +388,9 @@ def _divisor_error(
     seen, feature_dim = factors.keys_seen, factors.query.shape[-1]
     rounding = replace(rounding, chunk_size=None)
     _, e_d = sums.relative_errors(seen, feature_dim, rounding)
-    own = gamma(sums.depth(seen, feature_dim), unit_roundoff("float64"))
+    oracle_error = gamma(sums.depth(seen, feature_dim), unit_roundoff("float64"))
     reach, exact = gauged.denominator, _exact_sums(factors)
-    error = (e_d + own) * reach + (reach - absolute.denominator)
+    error = (e_d + oracle_error) * reach + (reach - absolute.denominator)
     size = abs(quotient.scale) * reach
     error = sums.divisor_error(exact, quotient, error, rounding.unit, size)
     known = abs(divisor) > 2 * error
@@ -480,5 +480,5 @@ def _growth(factors: _Factors, rounding: Rounding) -> Real:
         if dtype:
             u = unit_roundoff(dtype)
             stages = stages * (1 + gamma(keys + 1, u)) * (1 + gamma(length + 1, u))
-    own = 1 + gamma(h + keys, unit_roundoff("float64"))
-    return np.asarray((1 + rounding.rounded(h)) * stages * own)
+    oracle_error = 1 + gamma(h + keys, unit_roundoff("float64"))
+    return np.asarray((1 + rounding.rounded(h)) * stages * oracle_error)

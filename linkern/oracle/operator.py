@@ -1,77 +1,189 @@
-"""An operator as the judge knows it: exact values, exact gradients, bounds of both."""
+"""The record of an operator: inputs, state, laws, program, exact values and bounds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.balls import Ball, Rounding
+from linkern.oracle.balls import Rounding
 from linkern.oracle.bounds import Bounded, Precisions
 from linkern.oracle.calls import Call, Options, Program
-from linkern.oracle.tape import Node, Tape
+from linkern.oracle.inputs import Input, Reduction
+from linkern.oracle.played import ExactResult, Played
+from linkern.oracle.tape import Tape
 
-__all__ = ["FamilyEvaluation", "FamilyOperator", "Played"]
+__all__ = ["INVERSE_ROOT_KEY_DIM", "Operator"]
 
 Real = NDArray[np.float64]
 Inputs = Mapping[str, Real | None]
 State = tuple[Real, ...]
 
+INVERSE_ROOT_KEY_DIM = "K^-0.5"
 STATE_NAMES = ("initial_state", "initial_normalizer")
 
 
 @dataclass(frozen=True)
-class FamilyEvaluation:
-    """The exact result of one call.
-
-    Parameters
-    ----------
-    output : array (B, HV, T, V)
-        The output.
-    state : tuple of array
-        The memory, and the normalizer where there is one.
-    """
-
-    output: Real
-    state: State
-
-
-@dataclass(frozen=True)
-class FamilyOperator:
-    """One operator of the family, in float64, with what rounding may do to it.
+class Operator:
+    """One operator, called with its inputs in their order.
 
     Parameters
     ----------
     name : str
-        Its name.
-    input_names : tuple of str
-        Names of its inputs in their order.
+        Its name on the command line, after ``--op``.
+    inputs : tuple of Input
+        The inputs of a call.
+    summary : str
+        Its equation in one line.
     program : callable
-        What it does, on a tape.
-    empty_state : callable
-        Return the state of no tokens for given inputs.
-    defaults : mapping from str to callable
-        Inputs that are made from the others where they are not given.
-    scaled : bool
-        Whether the scale is ``K ** -0.5`` unless given, and not 1.
+        The computation on a tape.
     causal : bool
-        Whether query i sees keys 0..i only.
+        Whether row i sums over keys 0..i only.
+    scale : float or "K^-0.5"
+        Factor on the scores where nothing is declared.
+    state : tuple of tuple of str
+        The axes of its memory in one head, and of its normalizer if it has one: letters
+        of axes, ``1``, ``k+v``, or ``features`` and ``squares`` for the monomials of
+        the key up to degree 2 and of degree 2.
+    log_normalizer : bool
+        Whether the normalizer is the logarithm of a sum, so -inf without tokens.
+    feature_map : bool
+        Whether it applies the declared feature maps and epsilon.
+    normalised : bool
+        Whether its rows are averages of the values.
+    linear : tuple of str
+        Inputs in each of which the output is linear.
+    erases : bool
+        Whether it takes back earlier writes, so that an error can grow over time.
+    erase_along : str
+        The input along which it erases, ``key`` or ``value``.
+    state_is_sum : bool
+        Whether states add up: what a token adds does not depend on other tokens.
+    reversal : int or None
+        By how many tokens decays move in the gradient of the values, which is the
+        operator in reversed time; None for operators of which this is not so.
+    unit_writes : mapping from str to float, or None
+        Inputs under which unit keys write their values and neither erase nor forget;
+        None where no such tokens are known.
+    inexact : str
+        Reason why no inputs make all sums exact; empty if integers do.
+    reductions : tuple of Reduction
+        Inputs under which it is another operator.
+    largest_key_dim : int or None
+        Limit of the key dimension: beyond it the exact result takes too long, or
+        nothing is proved of it.
+    defaults : mapping from str to callable
+        Inputs that are made from the others, of operators whose calls do not take them.
     """
 
     name: str
-    input_names: tuple[str, ...]
+    inputs: tuple[Input, ...]
+    summary: str
     program: Program
-    empty_state: Callable[[Inputs], State]
-    defaults: Mapping[str, Callable[[Inputs], Real]]
-    scaled: bool = True
     causal: bool = True
+    scale: float | str = INVERSE_ROOT_KEY_DIM
+    state: tuple[tuple[str, ...], ...] = (("k", "v"),)
+    log_normalizer: bool = False
+    feature_map: bool = False
+    normalised: bool = False
+    linear: tuple[str, ...] = ("query", "value")
+    erases: bool = False
+    erase_along: str = "key"
+    state_is_sum: bool = False
+    reversal: int | None = None
+    unit_writes: Mapping[str, float] | None = field(default=None, hash=False)
+    inexact: str = ""
+    reductions: tuple[Reduction, ...] = field(default=(), hash=False)
+    largest_key_dim: int | None = None
+    defaults: Mapping[str, Callable[[Inputs], Real]] = field(
+        default_factory=dict, hash=False
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the inputs of a call."""
+        return tuple(one.name for one in self.inputs)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs of its program: those of a call, then defaults."""
+        return (*self.names, *(x for x in self.defaults if x not in self.names))
+
+    @property
+    def has_scale(self) -> bool:
+        """True if there are scores that a scale could multiply."""
+        return "query" in self.names
+
+    @property
+    def micro_steps(self) -> bool:
+        """True if every query follows several keys."""
+        return self.causal and not self.feature_map and "s" in self._letters
+
+    @property
+    def longest(self) -> int | None:
+        """Beyond how many tokens the proof takes too long, or proves nothing."""
+        if self.erases:
+            # Several keys of a query are so many rows of the proof.
+            return 40 if self.micro_steps else 130
+        if "ridge" in self.names:
+            return 130
+        return 300 if "m" in self._letters else None
+
+    @property
+    def _letters(self) -> set[str]:
+        return {axis for one in self.inputs for axis in one.axes}
+
+    def input(self, name: str) -> Input:
+        """Return the input of that name."""
+        return next(one for one in self.inputs if one.name == name)
+
+    def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """Return the size of each axis by its letter; 1 for those that no input has."""
+        sizes = dict.fromkeys("bhgtskvml", 1)
+        for one in reversed(self.inputs):
+            x = inputs.get(one.name)
+            if x is not None:
+                # From the last axis on: batch and heads may be left out.
+                sizes |= zip(one.axes[::-1], x.shape[::-1], strict=False)
+        present = self._letters
+        for absent, like in (("t", "s"), ("s", "t"), ("h", "g"), ("g", "h")):
+            if absent not in present:
+                sizes[absent] = sizes[like]
+        return {name: int(size) for name, size in sizes.items()}
+
+    def state_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        """Return the shapes of memory and normalizer in one head."""
+        key_dim, value_dim = sizes["k"], sizes["v"]
+        known = {
+            **sizes,
+            "1": 1,
+            "k+v": key_dim + value_dim,
+            "features": 1 + key_dim + key_dim**2,
+            "squares": key_dim**2,
+        }
+        return [tuple(known[axis] for axis in axes) for axes in self.state]
+
+    def empty_state(self, inputs: Inputs) -> State:
+        """Return the state before the first token."""
+        value = inputs.get("value")
+        if value is None:
+            msg = "`value` must be an array, got None."
+            raise ValueError(msg)
+        lead = value.shape[:-2]
+        memory, *normalizer = self.state_shapes(self.sizes(inputs))
+        first = -np.inf if self.log_normalizer else 0.0
+        return (
+            np.zeros((*lead, *memory)),
+            *(np.full((*lead, *shape), first) for shape in normalizer),
+        )
 
     def default_scale(self, inputs: Inputs) -> float:
         """Return the scale of a call that names none."""
         query = inputs.get("query")
-        if not self.scaled or query is None:
-            return 1.0
-        return float(query.shape[-1] ** -0.5)
+        if isinstance(self.scale, str):
+            return 1.0 if query is None else float(query.shape[-1] ** -0.5)
+        return self.scale
 
     def evaluate(
         self,
@@ -80,7 +192,7 @@ class FamilyOperator:
         state: State | None = None,
         position: int = 0,
         options: Options | None = None,
-    ) -> FamilyEvaluation:
+    ) -> ExactResult:
         """Evaluate the operator, one token after the other.
 
         Parameters
@@ -98,13 +210,13 @@ class FamilyOperator:
 
         Returns
         -------
-        FamilyEvaluation
+        ExactResult
             Output and state.
         """
         with np.errstate(all="ignore"):
             played = self._played(None, inputs, scale, state, position, options)
             states = tuple(x.value for x in played.states)
-            return FamilyEvaluation(played.output.value, states)
+            return ExactResult(played.output.value, states)
 
     def bounded(
         self,
@@ -159,7 +271,7 @@ class FamilyOperator:
         confidence: float | None = None,
         position: int = 0,
         options: Options | None = None,
-    ) -> "Played":
+    ) -> Played:
         """Return the operator on a tape, to be asked for results and gradients.
 
         Parameters
@@ -200,11 +312,11 @@ class FamilyOperator:
         """
         with np.errstate(all="ignore"):
             played = self._played(None, inputs, scale, state, position, options)
-            found = played.gradients(cotangent, state_cotangent)
+            balls = played.gradients(cotangent, state_cotangent)
         gradients: dict[str, Real | State] = {
-            name: ball.value for name, ball in found.items() if name in inputs
+            name: ball.value for name, ball in balls.items() if name in inputs
         }
-        initial = tuple(found[x].value for x in STATE_NAMES if x in found)
+        initial = tuple(balls[x].value for x in STATE_NAMES if x in balls)
         return {**gradients, "initial_state": initial}
 
     def bounded_gradients(
@@ -282,8 +394,10 @@ confidence, position, options
         step = 1e-7
 
         def results(at: Inputs) -> dict[str, Real]:
-            found = self.gradients(at, cotangent, scale, state)
-            named = {name: x for name, x in found.items() if not isinstance(x, tuple)}
+            gradients = self.gradients(at, cotangent, scale, state)
+            named = {
+                name: x for name, x in gradients.items() if not isinstance(x, tuple)
+            }
             return {"output": self.evaluate(at, scale, state).output, **named}
 
         exact = results(inputs)
@@ -310,14 +424,14 @@ confidence, position, options
         state: State | None,
         position: int,
         options: Options | None,
-    ) -> "Played":
-        given = {name: x for name, x in inputs.items() if x is not None}
-        unknown = set(given) - set(self.input_names)
+    ) -> Played:
+        present = {name: x for name, x in inputs.items() if x is not None}
+        unknown = set(present) - set(self.input_names)
         if unknown:
             msg = f"`inputs` of {self.name} are {self.input_names}, got {unknown}."
             raise ValueError(msg)
         tape = Tape(rounding)
-        nodes = {name: tape.constant(x) for name, x in given.items()}
+        nodes = {name: tape.constant(x) for name, x in present.items()}
         for name, default in self.defaults.items():
             if name not in nodes:
                 nodes[name] = tape.constant(default(inputs))
@@ -326,44 +440,6 @@ confidence, position, options
         options = options or Options()
         call = Call(tape, nodes, scale, initial, position, self.causal, options)
         output, states = self.program(call)
-        named = {name: nodes[name] for name in given}
+        named = {name: nodes[name] for name in present}
         named.update(zip(STATE_NAMES, initial, strict=False))
         return Played(tape, named, output, states)
-
-
-@dataclass(frozen=True)
-class Played:
-    """One call of an operator on a tape, with what can be asked of it."""
-
-    tape: Tape
-    inputs: dict[str, Node]
-    output: Node
-    states: tuple[Node, ...]
-
-    def bounded_output(self) -> Bounded:
-        """Return the output with its bound."""
-        with np.errstate(all="ignore"):
-            return self.output.ball.bounded()
-
-    def bounded_states(self) -> tuple[Bounded, ...]:
-        """Return memory, and normalizer where there is one, with their bounds."""
-        with np.errstate(all="ignore"):
-            return tuple(node.ball.bounded() for node in self.states)
-
-    def bounded_gradients(
-        self, cotangent: Real, state_cotangent: State | None = None
-    ) -> dict[str, Bounded]:
-        """Return the gradients with their bounds, by name of the input."""
-        with np.errstate(all="ignore"):
-            found = self.gradients(cotangent, state_cotangent)
-            return {name: ball.bounded() for name, ball in found.items()}
-
-    def gradients(
-        self, cotangent: Real, state_cotangent: State | None
-    ) -> dict[str, Ball]:
-        """Return the gradients as balls, by name of the input."""
-        given = [(self.output, Ball(np.asarray(cotangent, dtype=np.float64)))]
-        for node, x in zip(self.states, state_cotangent or (), strict=False):
-            given.append((node, Ball(np.asarray(x, dtype=np.float64))))
-        found = self.tape.gradients(given, list(self.inputs.values()))
-        return dict(zip(self.inputs, found, strict=True))

@@ -1,31 +1,24 @@
-"""The family of linear attention: every operator with its oracle.
+"""The operators: one record for each, by name in `OPERATORS`.
 
-`FAMILY` holds them by name. Each is one program of a few lines (`operators`) on a
-`tape` of `balls`; the recurrence (`rows`) is one operation of it (`scan`), and how far
-any order of its sums can be from it is derived in `enclosures`.
+A program is a few lines on a `tape` of `balls`; the recurrence is one operation of it
+(`scan`), and how far any order of its sums can be from it is derived in `enclosures`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.operator import FamilyEvaluation, FamilyOperator, Played
-from linkern.oracle.programs.table import PROGRAMS
+from linkern.oracle.inputs import Input, Reduction
+from linkern.oracle.operator import Operator
+from linkern.oracle.programs import additive, composed, delta, levels
+from linkern.oracle.programs.linear import linear_attention
 
-__all__ = [
-    "FAMILY",
-    "FamilyEvaluation",
-    "FamilyOperator",
-    "Played",
-    "lightning_log_decay",
-    "retention_log_decay",
-]
+__all__ = ["OPERATORS", "lightning_log_decay", "retention_log_decay"]
 
 Real = NDArray[np.float64]
 Inputs = Mapping[str, Real | None]
-
-_QKV = ("query", "key", "value")
 
 
 def retention_log_decay(heads: int) -> Real:
@@ -50,143 +43,349 @@ def lightning_log_decay(heads: int, layer: int = 0, layers: int = 1) -> Real:
     return np.asarray(-(8.0 / heads) * (1 - layer / layers) * np.arange(heads))
 
 
-def _array(inputs: Inputs, name: str) -> Real:
-    x = inputs.get(name)
-    if x is None:
-        msg = f"`{name}` must be an array, got None."
-        raise ValueError(msg)
-    return x
+def _retention_decays(inputs: Inputs) -> Real:
+    return retention_log_decay(_heads(inputs))
 
 
-def _memory(rows: str, columns: str) -> Callable[[Inputs], tuple[Real, ...]]:
-    """Return a function of inputs that makes a memory of zeros."""
-
-    def empty(inputs: Inputs) -> tuple[Real, ...]:
-        lead = _array(inputs, "value").shape[:-2]
-        k, v = (_array(inputs, x).shape[-1] for x in (rows, columns))
-        return (np.zeros((*lead, k, v)),)
-
-    return empty
-
-
-def _slots(inputs: Inputs) -> tuple[Real, ...]:
-    lead = _array(inputs, "value").shape[:-2]
-    slots, k, v = (_array(inputs, x).shape[-1] for x in ("slots", "key", "value"))
-    return (np.zeros((*lead, slots, k + v)),)
-
-
-def _slots_and_sums(inputs: Inputs) -> tuple[Real, ...]:
-    (memory,) = _slots(inputs)
-    return memory, np.full(memory.shape[:-1], -np.inf)
-
-
-def _weighted_mean(inputs: Inputs) -> tuple[Real, ...]:
-    value = _array(inputs, "value")
-    lead, v = value.shape[:-2], value.shape[-1]
-    return np.zeros((*lead, 1, v)), np.full((*lead, v), -np.inf)
-
-
-def _one_row(inputs: Inputs) -> tuple[Real, ...]:
-    value = _array(inputs, "value")
-    return (np.zeros((*value.shape[:-2], 1, value.shape[-1])),)
-
-
-def _moments(inputs: Inputs) -> tuple[Real, ...]:
-    k, v = (_array(inputs, x).shape[-1] for x in ("key", "value"))
-    return (np.zeros((*_array(inputs, "value").shape[:-2], k, k + v)),)
-
-
-def _buckets(inputs: Inputs) -> tuple[Real, ...]:
-    k, v, levels = (
-        _array(inputs, x).shape[-1] for x in ("key", "value", "level_scales")
-    )
-    return (np.zeros((*_array(inputs, "value").shape[:-2], levels, k, v)),)
-
-
-def _key_features(inputs: Inputs) -> tuple[Real, ...]:
-    (memory,) = _memory("key", "value")(inputs)
-    return memory, np.zeros(memory.shape[:-1])
-
-
-def _features(low: int) -> Callable[[Inputs], tuple[Real, ...]]:
-    """Return a function that makes sums over monomials of degree 2, or `low` to 2."""
-
-    def empty(inputs: Inputs) -> tuple[Real, ...]:
-        k, v = (_array(inputs, x).shape[-1] for x in ("key", "value"))
-        size = sum(k**degree for degree in range(low, 3))
-        lead = _array(inputs, "value").shape[:-2]
-        return np.zeros((*lead, size, v)), np.zeros((*lead, size))
-
-    return empty
+def _lightning_decays(inputs: Inputs) -> Real:
+    return lightning_log_decay(_heads(inputs))
 
 
 def _heads(inputs: Inputs) -> int:
-    return int(_array(inputs, "value").shape[-3])
+    value = inputs["value"]
+    assert value is not None
+    return int(value.shape[-3])
 
 
-_PLAIN = _memory("key", "value")
-_STATES: dict[str, Callable[[Inputs], tuple[Real, ...]]] = {
-    "linear_attention": _key_features,
-    "linear_attention_noncausal": _key_features,
-    "hgrn": _one_row,
-    "rwkv4": _weighted_mean,
-    "gsa": _slots,
-    "abc": _slots_and_sums,
-    "based": _features(0),
-    "rebased": _features(2),
-    "mesa": _moments,
-    "log_linear_attention": _buckets,
-}
-_NAMES: dict[str, tuple[str, ...]] = {
-    "linear_attention": _QKV,
-    "linear_attention_noncausal": _QKV,
-    "retention": (*_QKV, "log_decay"),
-    "lightning_attention": (*_QKV, "log_decay"),
-    "simple_gla": (*_QKV, "log_decay"),
-    "gla": (*_QKV, "log_decay"),
-    "hgrn": ("value", "log_decay"),
-    "rwkv4": ("key", "value", "log_decay", "bonus"),
-    "rwkv6": (*_QKV, "log_decay", "bonus"),
-    "rwkv7": (*_QKV, "log_decay", "removal_key", "removal_rate"),
-    "dplr": (*_QKV, "a", "b", "log_decay"),
-    "iplr": (*_QKV, "a", "b"),
-    "delta_rule": (*_QKV, "beta"),
-    "gated_delta_rule": (*_QKV, "log_decay", "beta"),
-    "kda": (*_QKV, "log_decay", "beta"),
-    "gdn2": (*_QKV, "log_decay", "erase_gate", "write_gate"),
-    "comba": (*_QKV, "auxiliary_key", "log_decay", "beta"),
-    "gated_delta_product": (*_QKV, "log_decay", "beta"),
-    "oja": (*_QKV, "log_decay", "beta"),
-    "gsa": (*_QKV, "slots", "log_decay"),
-    "abc": (*_QKV, "slots"),
-    "based": _QKV,
-    "rebased": _QKV,
-    "mesa": (*_QKV, "log_decay", "beta", "ridge"),
-    "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
-}
-_DEFAULTS: dict[str, dict[str, Callable[[Inputs], Real]]] = {
-    "retention": {"log_decay": lambda x: retention_log_decay(_heads(x))},
-    "lightning_attention": {"log_decay": lambda x: lightning_log_decay(_heads(x))},
-}
-_UNSCALED = {
-    "linear_attention",
-    "linear_attention_noncausal",
-    "hgrn",
-    "rwkv4",
-    "rwkv7",
-    "mesa",
-    "log_linear_attention",
-}
-
-FAMILY: dict[str, FamilyOperator] = {
-    name: FamilyOperator(
+def _linear_attention(name: str, *, causal: bool) -> Operator:
+    upto = "_{j<=i}" if causal else "_j"
+    return Operator(
         name,
-        names,
-        PROGRAMS[name],
-        _STATES.get(name, _PLAIN),
-        _DEFAULTS.get(name, {}),
-        scaled=name not in _UNSCALED,
-        causal=name != "linear_attention_noncausal",
+        (
+            Input("query", "bhtk", ("q",)),
+            Input("key", "bhsk", ("k",)),
+            Input("value", "bhsv", ("v",)),
+        ),
+        f"o_i = phi(q_i)^T sum{upto} phi(k_j) v_j^T / "
+        f"phi(q_i)^T sum{upto} phi(k_j), phi = elu + 1",
+        linear_attention,
+        causal=causal,
+        scale=1.0,
+        state=(("k", "v"), ("k",)),
+        feature_map=True,
+        normalised=True,
+        linear=("value",),
+        state_is_sum=True,
     )
-    for name, names in _NAMES.items()
+
+
+QUERY = Input("query", "bhtk", ("q", "r", "receptance"))
+KEY = Input("key", "bhtk", ("k",))
+VALUE = Input("value", "bgtv", ("v",))
+TRIPLE = (QUERY, KEY, VALUE)
+_DECAYS = ("g", "log_f", "decay")
+DECAY = Input("log_decay", "bgt", _DECAYS, optional=True)
+KEY_DECAY = Input("log_decay", "bgtk", (*_DECAYS, "gk", "w"), optional=True)
+VALUE_DECAY = Input("log_decay", "bgtv", (*_DECAYS, "gv"), optional=True)
+BETA = Input("beta", "bgt", ("b",), optional=True)
+BONUS = Input("bonus", "gk", ("u",), optional=True)
+UNTIED = (Input("a", "bgtk"), Input("b", "bgtk"))
+SLOTS = Input("slots", "bgtm", ("s",))
+_MEMORY_OF_SLOTS = ("m", "k+v")
+
+
+_ADDITIVE: dict[str, Any] = {"linear": ("query", "key", "value")}
+_ERASING: dict[str, Any] = {"erases": True}
+# Inputs of reductions and of tokens that write.
+_OPEN = {"log_decay": 0.0}
+_NO_RATE, _FULL_RATE = {"beta": 0.0}, {"beta": 1.0}
+_SAME_DECAY = {"log_decay": "log_decay"}
+_CAUSAL = (
+    Operator(
+        "retention",
+        TRIPLE,
+        "S = e^{g_h} S + k v^T, g_h = log(1 - 2^(-5-h)); o = scale q^T S",
+        additive.per_head,
+        **_ADDITIVE,
+        reversal=1,
+        inexact="its decays are no powers of two",
+        defaults={"log_decay": _retention_decays},
+    ),
+    Operator(
+        "lightning_attention",
+        TRIPLE,
+        "S = e^{g_h} S + k v^T, g_h = -(8/H) h; o = scale q^T S",
+        additive.per_head,
+        **_ADDITIVE,
+        reversal=1,
+        inexact="its decays are no powers of two",
+        defaults={"log_decay": _lightning_decays},
+    ),
+    Operator(
+        "simple_gla",
+        (*TRIPLE, DECAY),
+        "S = e^{g_t} S + k v^T; o = scale q^T S",
+        additive.simple_gla,
+        **_ADDITIVE,
+        reversal=1,
+        unit_writes={},
+    ),
+    Operator(
+        "gla",
+        (*TRIPLE, KEY_DECAY),
+        "S = diag(e^{g_t}) S + k v^T; o = scale q^T S",
+        additive.gla,
+        **_ADDITIVE,
+        reversal=1,
+        unit_writes={},
+        reductions=(
+            Reduction("simple_gla", spread=_SAME_DECAY, first_channels=_SAME_DECAY),
+        ),
+    ),
+    Operator(
+        "hgrn",
+        (Input("value", "bgtv", ("v", "x")), VALUE_DECAY),
+        "h = e^{g_t} h + x; o = h",
+        additive.hgrn,
+        scale=1.0,
+        state=(("1", "v"),),
+        linear=("value",),
+    ),
+    Operator(
+        "rwkv4",
+        (
+            Input("key", "bgtv", ("k",)),
+            VALUE,
+            Input("log_decay", "gv", (*_DECAYS, "w")),
+            Input("bonus", "gv", ("u",), optional=True),
+        ),
+        "o = (N + e^{u+k} v) / (D + e^{u+k}); then N = e^w N + e^k v, D = e^w D + e^k",
+        additive.rwkv4,
+        scale=1.0,
+        normalised=True,
+        state=(("1", "v"), ("v",)),
+        linear=("value",),
+        log_normalizer=True,
+        inexact="its weights are exponentials",
+    ),
+    Operator(
+        "rwkv6",
+        (*TRIPLE, KEY_DECAY, BONUS),
+        "o = scale q^T (S + (u k) v^T); then S = diag(e^{w_t}) S + k v^T",
+        additive.rwkv6,
+        **_ADDITIVE,
+        reversal=0,
+        unit_writes={},
+    ),
+    Operator(
+        "rwkv7",
+        (
+            *TRIPLE,
+            KEY_DECAY,
+            Input("removal_key", "bgtk", ("kappa", "kk")),
+            Input("removal_rate", "bgtk", ("a",), unless="b"),
+        ),
+        "S = diag(e^{w_t}) S - (a kappa) (kappa^T S) + k v^T; o = scale q^T S",
+        delta.rwkv7,
+        scale=1.0,
+        erases=True,
+        **_ADDITIVE,
+        unit_writes={"removal_rate": 0.0},
+        reductions=(Reduction("gla", {"removal_rate": 0.0}),),
+    ),
+    Operator(
+        "dplr",
+        (*TRIPLE, *UNTIED, KEY_DECAY),
+        "S = diag(e^{g_t}) S + b (a^T S) + k v^T; o = scale q^T S",
+        delta.dplr,
+        erases=True,
+        **_ADDITIVE,
+        unit_writes={"a": 0.0, "b": 0.0},
+        reductions=(Reduction("iplr", _OPEN), Reduction("gla", {"b": 0.0})),
+    ),
+    Operator(
+        "iplr",
+        (*TRIPLE, *UNTIED),
+        "S = S + b (a^T S) + k v^T; o = scale q^T S",
+        delta.dplr,
+        erases=True,
+        **_ADDITIVE,
+        unit_writes={"a": 0.0, "b": 0.0},
+        reductions=(Reduction("simple_gla", {"b": 0.0}),),
+    ),
+    Operator(
+        "delta_rule",
+        (*TRIPLE, BETA),
+        "S = S + beta k (v - S^T k)^T; o = scale q^T S",
+        delta.delta_rule,
+        **_ERASING,
+        unit_writes=_FULL_RATE,
+        reductions=(Reduction("simple_gla", _NO_RATE, without_values=True),),
+    ),
+    Operator(
+        "gated_delta_rule",
+        (*TRIPLE, DECAY, BETA),
+        "S = e^{g_t} S, S = S + beta k (v - S^T k)^T; o = scale q^T S",
+        delta.delta_rule,
+        **_ERASING,
+        unit_writes=_FULL_RATE,
+        reductions=(
+            Reduction("delta_rule", _OPEN),
+            Reduction("simple_gla", _NO_RATE, without_values=True),
+        ),
+    ),
+    Operator(
+        "kda",
+        (*TRIPLE, KEY_DECAY, BETA),
+        "S = diag(e^{g_t}) S, S = S + beta k (v - S^T k)^T; o = scale q^T S",
+        delta.delta_rule,
+        **_ERASING,
+        unit_writes=_FULL_RATE,
+        reductions=(
+            Reduction(
+                "gated_delta_rule", spread=_SAME_DECAY, first_channels=_SAME_DECAY
+            ),
+            Reduction("delta_rule", _OPEN),
+            Reduction("gla", _NO_RATE, without_values=True),
+        ),
+    ),
+    Operator(
+        "gdn2",
+        (
+            *TRIPLE,
+            KEY_DECAY,
+            Input("erase_gate", "bgtk", ("b",), optional=True),
+            Input("write_gate", "bgtv", ("w",), optional=True),
+        ),
+        "S = diag(e^{g_t}) S, S = S + k (w v - S^T (b k))^T; o = scale q^T S",
+        delta.gdn2,
+        **_ERASING,
+        unit_writes={"erase_gate": 1.0, "write_gate": 1.0},
+        reductions=(
+            Reduction(
+                "kda",
+                spread={"erase_gate": "erase_gate", "write_gate": "erase_gate"},
+                first_channels={"beta": "erase_gate"},
+            ),
+            Reduction("gla", {"erase_gate": 0.0, "write_gate": 1.0}),
+        ),
+    ),
+    Operator(
+        "comba",
+        (*TRIPLE, Input("auxiliary_key", "bhtk", ("p",)), DECAY, BETA),
+        "S = e^{g_t} S + beta k (v - S^T p)^T, S read undecayed; o = scale q^T S",
+        delta.comba,
+        **_ERASING,
+        unit_writes={"auxiliary_key": 0.0, "beta": 1.0},
+        reductions=(Reduction("delta_rule", _OPEN, copies={"auxiliary_key": "key"}),),
+    ),
+    Operator(
+        "gated_delta_product",
+        (
+            QUERY,
+            Input("key", "bhsk", ("k",)),
+            Input("value", "bgsv", ("v",)),
+            DECAY,
+            Input("beta", "bgs", ("b",), optional=True),
+        ),
+        "S = e^{g_t} S, n times S = S + beta k (v - S^T k)^T; o = scale q^T S",
+        delta.gated_delta_product,
+        **_ERASING,
+    ),
+    Operator(
+        "oja",
+        (*TRIPLE, VALUE_DECAY, BETA),
+        "S = S diag(e^{g_t}), S = S + beta (k - S v) v^T; o = scale q^T S",
+        delta.oja,
+        erases=True,
+        linear=("query", "key"),
+        erase_along="value",
+    ),
+    Operator(
+        "gsa",
+        (*TRIPLE, SLOTS, Input("log_decay", "bgtm", _DECAYS, optional=True)),
+        "A = diag(e^{g_t}) A + s k^T, p = softmax(scale A q); "
+        "B = diag(e^{g_t}) B + s v^T; o = B^T p",
+        composed.gsa,
+        state=(_MEMORY_OF_SLOTS,),
+        linear=("value",),
+        inexact="its softmax rounds",
+    ),
+    Operator(
+        "abc",
+        (*TRIPLE, SLOTS),
+        "gsa with log_decay z_{t-1} - z_t, slots e^{s_t - z_t}, z_t = log sum e^{s_j}",
+        composed.abc,
+        state=(_MEMORY_OF_SLOTS, ("m",)),
+        linear=("value",),
+        log_normalizer=True,
+        inexact="its softmax rounds",
+    ),
+    Operator(
+        "based",
+        TRIPLE,
+        "o_i = sum_{j<=i} w_ij v_j / sum_{j<=i} w_ij, w = 1 + x + x^2/2, "
+        "x = scale q_i.k_j",
+        composed.based,
+        normalised=True,
+        state=(("features", "v"), ("features",)),
+        linear=("value",),
+        largest_key_dim=8,
+        state_is_sum=True,
+        inexact="its weights are polynomials, by which it divides",
+    ),
+    Operator(
+        "rebased",
+        TRIPLE,
+        "o_i = sum_{j<=i} w_ij v_j / sum_{j<=i} w_ij, w = (scale q_i.k_j)^2",
+        composed.rebased,
+        normalised=True,
+        state=(("squares", "v"), ("squares",)),
+        linear=("value",),
+        largest_key_dim=8,
+        state_is_sum=True,
+        inexact="its weights are polynomials, by which it divides",
+    ),
+    Operator(
+        "mesa",
+        (
+            *TRIPLE,
+            DECAY,
+            BETA,
+            Input("ridge", "gk", ("lamb", "lambd"), optional=True),
+        ),
+        "A = e^{g_t} A + beta k k^T, B = e^{g_t} B + beta k v^T; "
+        "o = scale B^T (A + diag(ridge))^{-1} q",
+        composed.mesa,
+        scale=1.0,
+        state=(("k", "k+v"),),
+        largest_key_dim=8,
+        inexact="it solves systems of equations",
+    ),
+    Operator(
+        "log_linear_attention",
+        (
+            *TRIPLE,
+            DECAY,
+            Input("level_scales", "bgtl", ("l", "level_scale", "lambdas")),
+        ),
+        "o_t = scale sum_{j<=t} l_t[level(t, j)] e^{g_{j+1} + .. + g_t} (q_t.k_j) v_j",
+        levels.log_linear,
+        scale=1.0,
+        state=(("l", "k", "v"),),
+        **_ADDITIVE,
+        reductions=(Reduction("simple_gla", {"level_scales": 1.0}),),
+    ),
+)
+# The same operator under the name that others give it.
+_ALIASES = {"ssd": "simple_gla"}
+
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator
+    for operator in (
+        _linear_attention("linear_attention", causal=True),
+        _linear_attention("linear_attention_noncausal", causal=False),
+        *_CAUSAL,
+    )
 }
+OPERATORS |= {alias: OPERATORS[name] for alias, name in _ALIASES.items()}

@@ -1,13 +1,13 @@
-r"""The recurrence of the family, row by row, and the same backwards.
+r"""The recurrence of all operators, row by row, and its adjoint.
 
 A row decays the memory, erases along a key, writes, and is read:
 
     R_t = f_t S_{t-1},         u_t = v_t - a_t^T R_t,
     S_t = R_t + w_t u_t^T,     o_t = q_t^T S_t
 
-with ``f_t = exp(log_decay_t)`` per channel. An *undecayed* erase reads ``S_{t-1}``
-instead of ``R_t``; a *transposed* read is ``o_t = S_t q_t``. What an operator does
-before its update, or in several steps, are rows of their own: zeros for ``w``, ``a``,
+with ``f_t = exp(log_decay_t)`` per channel. With `early_erase` the erase reads
+``S_{t-1}`` instead of ``R_t``; with `transpose_state` the read is ``o_t = S_t q_t``. A
+read before the update and a micro-step are rows of their own: zeros for ``w``, ``a``,
 ``q`` and ones for ``f`` do nothing.
 
 The adjoint ``D_t = dL/dS_t`` obeys ``D <- D + q_t do_t^T``, ``du_t = w_t^T D_t``,
@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rows", "Trace", "reversed_rows", "run"]
+__all__ = ["Terms", "Trace", "reversed_terms", "run"]
 
 Real = NDArray[np.float64]
 
@@ -30,42 +30,43 @@ _ENTRIES = 2**13
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What every row does; leading axes are equal in all arrays.
+class Terms:
+    """The arrays of the recurrence; leading axes are equal in all of them.
 
     Parameters
     ----------
-    query : array (..., R, K), or (..., R, V) if `transposed`
-        What reads.
-    write, value : array (..., R, K), (..., R, V)
+    query : array (..., R, K), or (..., R, V) if `transpose_state`
+        Queries.
+    key, value : array (..., R, K), (..., R, V)
         What is written: ``w`` and ``v``.
     factor : array (..., R, K) or (..., R, 1)
-        By what the memory is multiplied first.
+        Decay factors of the memory.
     erase : array (..., R, K) or None
         ``a``, or None for rows that never erase.
-    undecayed, transposed : bool
-        What the erase reads; what the query contracts.
+    early_erase, transpose_state : bool
+        Whether the erase reads the memory before its decay; whether the query contracts
+        the value axis of the memory.
     """
 
     query: Real
-    write: Real
+    key: Real
     value: Real
     factor: Real
     erase: Real | None = None
-    undecayed: bool = False
-    transposed: bool = False
+    early_erase: bool = False
+    transpose_state: bool = False
 
     @property
     def length(self) -> int:
         """The number of rows."""
-        return int(self.write.shape[-2])
+        return int(self.key.shape[-2])
 
-    def absolute(self) -> "Rows":
-        """Return the rows over absolute values."""
+    def absolute(self) -> "Terms":
+        """Return the terms over absolute values."""
         return replace(
             self,
             query=abs(self.query),
-            write=abs(self.write),
+            key=abs(self.key),
             value=abs(self.value),
             erase=None if self.erase is None else abs(self.erase),
         )
@@ -73,11 +74,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a run leaves behind.
+    """The results of a run.
 
     Parameters
     ----------
-    reads : array (..., R, V), or (..., R, K) if transposed
+    reads : array (..., R, V), or (..., R, K) if the state is transposed
         What was read.
     updates : array (..., R, V)
         ``u``: what was written, the erased taken off.
@@ -97,7 +98,7 @@ class Trace:
 
 
 def run(
-    rows: Rows,
+    terms: Terms,
     state: Real,
     *,
     keep: bool = False,
@@ -109,8 +110,8 @@ def run(
 
     Parameters
     ----------
-    rows : Rows
-        What to do.
+    terms : Terms
+        The arrays of the rows.
     state : array (..., K, V)
         The memory before.
     keep : bool
@@ -124,12 +125,12 @@ def run(
         States to be joined by their absolute value: the memory becomes the largest
         magnitude of any of them, decayed to here, and nothing is written.
     """
-    if rows.erase is None and peak is None and (rows.factor == 1).all():
-        return _sums(rows, state, keep=keep, reading=reading)
+    if terms.erase is None and peak is None and (terms.factor == 1).all():
+        return _sums(terms, state, keep=keep, reading=reading)
     # Reads by zeros are zeros; but of a memory that has overflowed they are not.
     for everywhere in (False, True):
         ran = _run(
-            rows,
+            terms,
             state,
             keep=keep,
             erasing=erasing,
@@ -142,33 +143,33 @@ def run(
     return ran
 
 
-def _sums(rows: Rows, state: Real, *, keep: bool, reading: bool) -> Trace:
+def _sums(terms: Terms, state: Real, *, keep: bool, reading: bool) -> Trace:
     """Run through rows that only add: running sums, one token after the other."""
     memory = np.array(state, dtype=np.float64)
-    queries, writes, values = (
-        np.moveaxis(x, -2, 0) for x in (rows.query, rows.write, rows.value)
+    queries, keys, values = (
+        np.moveaxis(x, -2, 0) for x in (terms.query, terms.key, terms.value)
     )
-    size = state.shape[-2 if rows.transposed else -1]
-    reads = np.zeros((rows.length, *state.shape[:-2], size))
+    size = state.shape[-2 if terms.transpose_state else -1]
+    reads = np.zeros((terms.length, *state.shape[:-2], size))
     block = max(1, 8 * _ENTRIES // max(1, memory.size))
-    block = rows.length if keep else min(block, rows.length)
+    block = terms.length if keep else min(block, terms.length)
     room = np.empty((block, *memory.shape))
-    for first in range(0, rows.length, max(block, 1)):
-        span = slice(first, min(first + block, rows.length))
+    for first in range(0, terms.length, max(block, 1)):
+        span = slice(first, min(first + block, terms.length))
         after = room[: span.stop - first]
-        np.multiply(writes[span, ..., :, None], values[span, ..., None, :], out=after)
+        np.multiply(keys[span, ..., :, None], values[span, ..., None, :], out=after)
         after[0] += memory
         for before, now in pairwise(after):
             np.add(before, now, out=now)
         if reading:
-            reads[span] = _all_read(queries[span], after, transposed=rows.transposed)
+            reads[span] = _all_read(terms, queries[span], after)
         memory = after[-1].copy()
     states = np.moveaxis(room, 0, -3) if keep else None
-    return Trace(np.moveaxis(reads, 0, -2), rows.value, None, memory, states)
+    return Trace(np.moveaxis(reads, 0, -2), terms.value, None, memory, states)
 
 
 def _run(
-    rows: Rows,
+    terms: Terms,
     state: Real,
     *,
     keep: bool,
@@ -178,33 +179,33 @@ def _run(
     everywhere: bool,
 ) -> Trace:
     """Run through the rows; those of zeros are read only if `everywhere`."""
-    lead = (*state.shape[:-2], rows.length)
+    lead = (*state.shape[:-2], terms.length)
     memory = np.array(state, dtype=np.float64)
     updates = np.empty((*lead, state.shape[-1]))
-    updates[...] = rows.value
-    erased = None if rows.erase is None else np.zeros_like(updates)
-    reads = np.zeros((*lead, state.shape[-2 if rows.transposed else -1]))
+    updates[...] = terms.value
+    erased = None if terms.erase is None else np.zeros_like(updates)
+    reads = np.zeros((*lead, state.shape[-2 if terms.transpose_state else -1]))
     states = np.empty((*lead, *state.shape[-2:])) if keep else None
-    decays = _anywhere(rows.factor != 1)
-    wanted = np.flatnonzero(_anywhere((rows.query != 0) | everywhere))
-    erases = [] if rows.erase is None else _anywhere((rows.erase != 0) | everywhere)
+    decays = _anywhere(terms.factor != 1)
+    wanted = np.flatnonzero(_anywhere((terms.query != 0) | everywhere))
+    erases = [] if terms.erase is None else _anywhere((terms.erase != 0) | everywhere)
     takes_off = erasing and any(erases)
-    block = max(1, rows.length if keep else _ENTRIES // max(1, memory.size))
-    for first in range(0, rows.length, block):
-        span = slice(first, min(first + block, rows.length))
+    block = max(1, terms.length if keep else _ENTRIES // max(1, memory.size))
+    for first in range(0, terms.length, block):
+        span = slice(first, min(first + block, terms.length))
         after = _room(states, span, memory)
         if peak is not None:
             np.abs(peak[..., span, :, :], out=after)
         elif not takes_off:
-            writes = rows.write[..., span, :, None]
-            np.multiply(writes, rows.value[..., span, None, :], out=after)
+            keys = terms.key[..., span, :, None]
+            np.multiply(keys, terms.value[..., span, None, :], out=after)
         for t in range(span.start, span.stop):
             before, now = memory, after[..., t - first, :, :]
             if decays[t]:
-                memory = rows.factor[..., t, :, None] * memory
-            if erased is not None and rows.erase is not None and erases[t]:
-                source = before if rows.undecayed else memory
-                erased[..., t, :] = _read(rows.erase[..., t, :], source)
+                memory = terms.factor[..., t, :, None] * memory
+            if erased is not None and terms.erase is not None and erases[t]:
+                source = before if terms.early_erase else memory
+                erased[..., t, :] = _read(terms.erase[..., t, :], source)
                 if erasing:
                     updates[..., t, :] -= erased[..., t, :]
             if peak is not None:
@@ -213,13 +214,13 @@ def _run(
                 continue
             if takes_off:
                 update = updates[..., t, None, :]
-                np.multiply(rows.write[..., t, :, None], update, out=now)
+                np.multiply(terms.key[..., t, :, None], update, out=now)
             now += memory
             memory = now
         if reading:
             some = wanted[(wanted >= first) & (wanted < span.stop)]
-            query, memories = rows.query.take(some, -2), after.take(some - first, -3)
-            reads[..., some, :] = _all_read(query, memories, transposed=rows.transposed)
+            query, memories = terms.query.take(some, -2), after.take(some - first, -3)
+            reads[..., some, :] = _all_read(terms, query, memories)
     return Trace(reads, updates, erased, memory.copy(), states)
 
 
@@ -231,15 +232,15 @@ def _room(states: Real | None, span: slice, memory: Real) -> Real:
     return np.empty((*lead, span.stop - span.start, keys, values))
 
 
-def _all_read(query: Real, memories: Real, *, transposed: bool) -> Real:
-    """Return what rows read, each from the memory that it left."""
-    if transposed:
+def _all_read(terms: Terms, query: Real, memories: Real) -> Real:
+    """Return the read of each query from the memory of its row."""
+    if terms.transpose_state:
         return np.asarray((memories @ query[..., None])[..., 0])
     return _read(query, memories)
 
 
 def _anywhere(of_rows: NDArray[np.bool_]) -> list[bool]:
-    """Return of which rows something is true, in any head and channel."""
+    """Return one flag for each row: True if any head and channel has it."""
     others = tuple(n for n in range(of_rows.ndim) if n != of_rows.ndim - 2)
     return [bool(x) for x in np.asarray(of_rows.any(axis=others))]
 
@@ -248,35 +249,35 @@ def _read(key: Real, memory: Real) -> Real:
     return np.asarray((key[..., None, :] @ memory)[..., 0, :])
 
 
-def reversed_rows(rows: Rows, cotangent: Real) -> Rows:
-    """Return the rows by which the adjoint runs, for a cotangent of the reads.
+def reversed_terms(terms: Terms, cotangent: Real) -> Terms:
+    """Return the terms of the adjoint for a cotangent of the reads.
 
     Two for each row that can erase: the first writes what was read, and reads with
     ``w``; the second takes off what was erased. Without erases the second is absent.
     """
-    write, value = rows.query, cotangent
-    if rows.transposed:
-        write, value = value, write
-    ones = np.ones_like(rows.factor[..., :1, :])
-    later = np.concatenate([rows.factor[..., 1:, :], ones], axis=-2)
-    if rows.erase is None:
-        return Rows(
-            query=rows.write[..., ::-1, :],
-            write=write[..., ::-1, :],
+    key, value = terms.query, cotangent
+    if terms.transpose_state:
+        key, value = value, key
+    ones = np.ones_like(terms.factor[..., :1, :])
+    later = np.concatenate([terms.factor[..., 1:, :], ones], axis=-2)
+    if terms.erase is None:
+        return Terms(
+            query=terms.key[..., ::-1, :],
+            key=key[..., ::-1, :],
             value=value[..., ::-1, :],
             factor=later[..., ::-1, :],
         )
     first, second = (later, np.ones_like(later))
-    if rows.undecayed:
-        first, second = second, rows.factor
+    if terms.early_erase:
+        first, second = second, terms.factor
     nothing = np.zeros_like
-    return Rows(
-        query=_interleaved(rows.write, nothing(rows.write)),
-        write=_interleaved(write, rows.erase),
+    return Terms(
+        query=_interleaved(terms.key, nothing(terms.key)),
+        key=_interleaved(key, terms.erase),
         value=_interleaved(value, nothing(value)),
         factor=_interleaved(first, second),
-        erase=_interleaved(nothing(rows.write), rows.write),
-        undecayed=rows.undecayed,
+        erase=_interleaved(nothing(terms.key), terms.key),
+        early_erase=terms.early_erase,
     )
 
 

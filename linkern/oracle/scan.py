@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from linkern.oracle.balls import Ball, Rounding, contracted, summed_to
 from linkern.oracle.enclosures import Arithmetic, Enclosed, Radii, enclosed
-from linkern.oracle.recurrence import Rows, reversed_rows, run
+from linkern.oracle.recurrence import Terms, reversed_terms, run
 from linkern.oracle.tape import Node, Tape
 from linkern.oracle.term_errors import row_errors
 
@@ -25,7 +25,7 @@ Real = NDArray[np.float64]
 class _Scan:
     """The rows of one operation and the arithmetic they are done in."""
 
-    rows: Rows
+    terms: Terms
     balls: dict[str, Ball]
     state: Ball
     log_decay: Real
@@ -45,37 +45,37 @@ class _Scan:
 
     def forwards(self, *, keep: bool) -> Enclosed:
         if self.rounding is None:
-            ran = run(self.rows, self.state.value, keep=keep)
+            ran = run(self.terms, self.state.value, keep=keep)
             states = None if ran.states is None else Ball(ran.states)
             return Enclosed(Ball(ran.reads), Ball(ran.updates), Ball(ran.last), states)
         radii = Radii(
             query=self.balls["query"].error,
-            write=self.balls["write"].error,
+            key=self.balls["key"].error,
             value=self.balls["value"].error,
             log_decay=self.balls["log_decay"].error,
             state=self.state.error,
         )
         arithmetic = self.arithmetic(backwards=False)
-        return enclosed(self.rows, self.state.value, radii, arithmetic, keep=keep)
+        return enclosed(self.terms, self.state.value, radii, arithmetic, keep=keep)
 
     def backwards(self, reads: Ball, last: Ball) -> Enclosed:
         """Run the adjoint, from the cotangents of reads and of the last memory."""
-        rows = reversed_rows(self.rows, reads.value)
+        terms = reversed_terms(self.terms, reads.value)
         if self.rounding is None:
-            ran = run(rows, last.value, keep=True)
+            ran = run(terms, last.value, keep=True)
             assert ran.states is not None
             return Enclosed(
                 Ball(ran.reads), Ball(ran.updates), Ball(ran.last), Ball(ran.states)
             )
         arithmetic = self.arithmetic(backwards=True)
-        pairs = rows.length // max(self.rows.length, 1)
+        pairs = terms.length // max(self.terms.length, 1)
         error, within = (
             np.repeat(x, max(pairs, 1), axis=-2)
             for x in (arithmetic.error, arithmetic.within)
         )
         radii = self._reversed_radii(reads, last, pairs)
         arithmetic = replace(arithmetic, error=error, within=within)
-        return enclosed(rows, last.value, radii, arithmetic, keep=True)
+        return enclosed(terms, last.value, radii, arithmetic, keep=True)
 
     def _reversed_radii(self, reads: Ball, last: Ball, pairs: int) -> Radii:
         def spread(radius: Real | None) -> Real | None:
@@ -88,15 +88,15 @@ class _Scan:
             return paired.reshape(*back.shape[:-2], -1, back.shape[-1])
 
         query, value = self.balls["query"].error, reads.error
-        if self.rows.transposed:
+        if self.terms.transpose_state:
             query, value = value, query
         decay = self.balls["log_decay"].error
         if decay is not None:
             nothing = np.zeros_like(decay[..., :1, :])
             decay = np.concatenate([decay[..., 1:, :], nothing], axis=-2)
         return Radii(
-            query=spread(self.balls["write"].error),
-            write=spread(query),
+            query=spread(self.balls["key"].error),
+            key=spread(query),
             value=spread(value),
             log_decay=spread(decay),
             state=last.error,
@@ -107,13 +107,13 @@ def scanned(
     tape: Tape,
     *,
     query: Node,
-    write: Node,
+    key: Node,
     value: Node,
     state: Node,
     log_decay: Node | None = None,
     erase: Node | None = None,
-    undecayed: bool = False,
-    transposed: bool = False,
+    early_erase: bool = False,
+    transpose_state: bool = False,
     fresh: NDArray[np.bool_] | None = None,
     depth: int | None = None,
     rows_per_token: int = 1,
@@ -124,10 +124,10 @@ def scanned(
     ----------
     tape : Tape
         Where to.
-    query, write, value, state, log_decay, erase : Node
+    query, key, value, state, log_decay, erase : Node
         The rows; leading axes broadcast.
-    undecayed, transposed : bool
-        As in `Rows`.
+    early_erase, transpose_state : bool
+        As in `Terms`.
     fresh : array (R,), optional
         True where a row begins with an empty memory.
     depth : int, optional
@@ -141,14 +141,14 @@ def scanned(
         What was read, and the memory after the last row.
     """
     if log_decay is None:
-        log_decay = tape.constant(np.zeros((write.shape[-2], 1)))
-    parents = [query, write, value, log_decay, state]
+        log_decay = tape.constant(np.zeros((key.shape[-2], 1)))
+    parents = [query, key, value, log_decay, state]
     parents += [] if erase is None else [erase]
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in parents))
     balls = {
         name: _spread(x.ball, lead)
         for name, x in zip(
-            ("query", "write", "value", "log_decay", "state", "erase"),
+            ("query", "key", "value", "log_decay", "state", "erase"),
             parents,
             strict=False,
         )
@@ -158,20 +158,20 @@ def scanned(
     if fresh is not None:
         factor = np.where(fresh[:, None], 0.0, factor)
     scan = _Scan(
-        Rows(
+        Terms(
             balls["query"].value,
-            balls["write"].value,
+            balls["key"].value,
             balls["value"].value,
             factor,
             balls["erase"].value if erase is not None else None,
-            undecayed=undecayed,
-            transposed=transposed,
+            early_erase=early_erase,
+            transpose_state=transpose_state,
         ),
         balls,
         balls["state"],
         g,
         tape.rounding,
-        write.shape[-1] if depth is None else depth,
+        key.shape[-1] if depth is None else depth,
         rows_per_token,
     )
     if erase is not None and balls["erase"].error is not None:
@@ -179,10 +179,11 @@ def scanned(
         raise ValueError(msg)
     forwards = scan.forwards(keep=False)
 
-    def pullback(given: list[Ball | None]) -> list[Ball | None]:
+    def pullback(cotangents: list[Ball | None]) -> list[Ball | None]:
+        results = forwards.reads, forwards.last
         reads, last = (
-            Ball(np.zeros_like(of.value)) if ball is None else _spread(ball, lead)
-            for ball, of in zip(given, (forwards.reads, forwards.last), strict=True)
+            Ball(np.zeros_like(result.value)) if ball is None else _spread(ball, lead)
+            for ball, result in zip(cotangents, results, strict=True)
         )
         return _adjoint(scan, reads, last)
 
@@ -198,15 +199,15 @@ def _spread(ball: Ball, lead: tuple[int, ...]) -> Ball:
 
 
 def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
-    """Return cotangents of query, write, value, log-decay, state and erase."""
-    rows, rounding = scan.rows, scan.rounding
-    if not rows.length:
+    """Return cotangents of query, key, value, log-decay, state and erase."""
+    terms, rounding = scan.terms, scan.rounding
+    if not terms.length:
         none: list[Ball | None] = [None, None, None, None, last]
-        return none + ([] if rows.erase is None else [None])
+        return none + ([] if terms.erase is None else [None])
     forwards, backwards = scan.forwards(keep=True), scan.backwards(reads, last)
     assert forwards.states is not None
     assert backwards.states is not None
-    pairs = 1 if rows.erase is None else 2
+    pairs = 1 if terms.erase is None else 2
     after = _picked(backwards.states, 0, pairs, axis=-3)
     below = _picked(backwards.states, pairs - 1, pairs, axis=-3)
     value = _picked(backwards.reads, 0, pairs, axis=-2)
@@ -214,38 +215,38 @@ def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
     def over_values(x: Ball, y: Ball) -> Ball:
         return contracted("...tkv,...tv->...tk", x, y, rounding)
 
-    write = over_values(after, forwards.updates)
-    spec = "...tkv,...tk->...tv" if rows.transposed else "...tkv,...tv->...tk"
+    key = over_values(after, forwards.updates)
+    spec = "...tkv,...tk->...tv" if terms.transpose_state else "...tkv,...tv->...tk"
     query = contracted(spec, forwards.states, reads, rounding)
     before = _before(scan.state, forwards.states)
-    decayed = _scaled(before, rows.factor, scan)
+    decayed = _scaled(before, terms.factor, scan)
     erase = None
-    if rows.erase is not None:
-        source = before if rows.undecayed else decayed
+    if terms.erase is not None:
+        source = before if terms.early_erase else decayed
         taken = over_values(source, value)
         erase = Ball(-taken.value, taken.error)
         if rounding is not None:
-            write, erase = _through_inverse(scan, forwards, backwards, write, erase)
-    decays = after if rows.undecayed else below
+            key, erase = _through_inverse(scan, forwards, backwards, key, erase)
+    decays = after if terms.early_erase else below
     log_decay = contracted("...tkv,...tkv->...tk", decays, decayed, rounding)
     if rounding is not None:
-        touched = [(rows.write, write), (rows.query, query)]
-        if rows.transposed:
+        touched = [(terms.key, key), (terms.query, query)]
+        if terms.transpose_state:
             touched[1] = (reads.value, forwards.reads)
-        if rows.erase is not None and erase is not None:
-            touched.append((rows.erase, erase))
+        if terms.erase is not None and erase is not None:
+            touched.append((terms.erase, erase))
         end = contracted("...kv,...kv->...k", last, forwards.last, rounding)
         log_decay = _cancelled(log_decay, touched, end, rounding)
     if scan.log_decay.shape[-1] == 1:
         shape = (*log_decay.value.shape[:-1], 1)
         log_decay = summed_to(log_decay, shape, rounding)
     state = _initial(scan, backwards)
-    results: list[Ball | None] = [query, write, value, log_decay, state]
+    results: list[Ball | None] = [query, key, value, log_decay, state]
     return results if erase is None else [*results, erase]
 
 
 def _through_inverse(
-    scan: _Scan, forwards: Enclosed, backwards: Enclosed, write: Ball, erase: Ball
+    scan: _Scan, forwards: Enclosed, backwards: Enclosed, key: Ball, erase: Ball
 ) -> tuple[Ball, Ball]:
     """Admit what kernels lose that differentiate an explicit inverse.
 
@@ -253,28 +254,28 @@ def _through_inverse(
     magnitudes that `Enclosed` calls held, and not as ``du u^T``.
     """
     if forwards.held is None or backwards.held is None:
-        return write, erase
+        return key, erase
     (y, states), (back, back_states) = forwards.held, backwards.held
     e = scan.arithmetic(backwards=True).error
     adjoint = back_states[..., ::2, :, :][..., ::-1, :, :]
-    of_write = e * np.einsum("...tkv,...tv->...tk", adjoint, y)
+    of_key = e * np.einsum("...tkv,...tv->...tk", adjoint, y)
     first = abs(scan.state.value)[..., None, :, :]
     before = np.concatenate([first, states[..., :-1, :, :]], axis=-3)
-    if not scan.rows.undecayed:
-        before = scan.rows.factor[..., None] * before
+    if not scan.terms.early_erase:
+        before = scan.terms.factor[..., None] * before
     later = back[..., 1::2, :][..., ::-1, :]
     of_erase = e * np.einsum("...tkv,...tv->...tk", before, later)
     return (
-        Ball(write.value, write.radius + of_write),
+        Ball(key.value, key.radius + of_key),
         Ball(erase.value, erase.radius + of_erase),
     )
 
 
 def _initial(scan: _Scan, backwards: Enclosed) -> Ball:
     """Return the cotangent of the memory before the first row."""
-    if scan.rows.undecayed:
+    if scan.terms.early_erase:
         return backwards.last
-    last, first = backwards.last, scan.rows.factor[..., 0, :, None]
+    last, first = backwards.last, scan.terms.factor[..., 0, :, None]
     if last.error is None or scan.rounding is None:
         return Ball(first * last.value)
     wide, log_error = first, scan.balls["log_decay"].error
@@ -304,11 +305,11 @@ def _cancelled(
     return Ball(exact.value, exact.radius + total + growth * reach)
 
 
-def _picked(ball: Ball, which: int, of: int, *, axis: int) -> Ball:
-    """Return every `of`-th row of a run backwards, in the order of tokens."""
+def _picked(ball: Ball, first: int, step: int, *, axis: int) -> Ball:
+    """Return every `step`-th row of a backward run, in the order of tokens."""
 
     def pick(x: Real) -> Real:
-        x = np.moveaxis(x, axis, 0)[which::of][::-1]
+        x = np.moveaxis(x, axis, 0)[first::step][::-1]
         return np.moveaxis(x, 0, axis)
 
     return Ball(pick(ball.value), None if ball.error is None else pick(ball.error))

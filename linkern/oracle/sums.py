@@ -25,7 +25,7 @@ from linkern.oracle.bounds import (
     smallest,
     unit_roundoff,
 )
-from linkern.oracle.recurrence import Rows, run
+from linkern.oracle.recurrence import Terms, run
 
 __all__ = [
     "Evaluation",
@@ -48,7 +48,7 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quotient:
-    """How the read-out becomes an output.
+    """The final operation of an output: scale, epsilon, division.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def _recurrence(
 ) -> tuple[Real, Real]:
     """Return what queries read and the last memory; all keys at once if not causal."""
     factor = np.ones((*key.shape[:-1], 1))
-    rows = Rows(query if causal else key, key, value, factor)
+    rows = Terms(query if causal else key, key, value, factor)
     ran = run(rows, state, reading=causal)
     return ran.reads if causal else query @ ran.last, ran.last
 
@@ -275,9 +275,15 @@ def bounded_output(
     rounding = Rounding(precisions, chunk_size, confidence)
     with np.errstate(all="ignore"):
         e_n, e_d = relative_errors(exact.keys_seen, feature_dim, rounding)
-        own = gamma(depth(exact.keys_seen, feature_dim), unit_roundoff("float64"))
-        error_n = _widen(exact.numerator_gauge, exact.numerator_slack, e_n + own)
-        error_d = _widen(exact.denominator_gauge, exact.denominator_slack, e_d + own)
+        oracle_error = gamma(
+            depth(exact.keys_seen, feature_dim), unit_roundoff("float64")
+        )
+        error_n = _widen(
+            exact.numerator_gauge, exact.numerator_slack, e_n + oracle_error
+        )
+        error_d = _widen(
+            exact.denominator_gauge, exact.denominator_slack, e_d + oracle_error
+        )
         tiny = smallest(precisions.accumulator)
         underflow = tiny * (exact.sums.query_gauge * exact.keys_seen + feature_dim)
         errors = error_n + underflow, error_d + underflow
@@ -305,7 +311,7 @@ def bounded_state(
         besides those of a state that is carried in a narrower dtype.
     """
     keys = exact.keys_seen[-1:].ravel() if exact.keys_seen.size else np.zeros(1)
-    own = gamma(keys + 1, unit_roundoff("float64"))
+    oracle_error = gamma(keys + 1, unit_roundoff("float64"))
     sums = gamma(keys + 1, precisions.unit)
     stages = (1 + unit_roundoff(precisions.operand)) ** 2
     stages *= 1 + unit_roundoff(precisions.feature)
@@ -316,7 +322,7 @@ def bounded_state(
     for dtype in (precisions.state, precisions.normalizer):
         with np.errstate(all="ignore"):
             relative = (1 + sums) * stages * (1 + _carried(dtype, carries)) - 1
-            errors.append(_widen(gauge, slack, relative + own) + tiny)
+            errors.append(_widen(gauge, slack, relative + oracle_error) + tiny)
     memory, normalizer = errors
     return (
         Bounded(exact.memory[..., :-1], memory[..., :-1]),

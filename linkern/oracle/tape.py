@@ -78,26 +78,26 @@ class Tape:
         return nodes
 
     def gradients(
-        self, cotangents: Sequence[tuple[Node, Ball]], of: Sequence[Node]
+        self, cotangents: Sequence[tuple[Node, Ball]], sources: Sequence[Node]
     ) -> list[Ball]:
-        """Return what the cotangents of some nodes become at others."""
-        found: dict[int, Ball] = {}
+        """Return the cotangents of `sources` for cotangents of other nodes."""
+        known: dict[int, Ball] = {}
 
         def collect(node: Node, ball: Ball) -> None:
-            known = found.get(id(node))
-            total = ball if known is None else added(known, ball, self.rounding)
-            found[id(node)] = total
+            earlier = known.get(id(node))
+            total = ball if earlier is None else added(earlier, ball, self.rounding)
+            known[id(node)] = total
 
         for node, cotangent in cotangents:
             collect(node, cotangent)
         for results, parents, pullback in reversed(self._steps):
-            given = [found.get(id(node)) for node in results]
-            if all(ball is None for ball in given):
+            of_results = [known.get(id(node)) for node in results]
+            if all(ball is None for ball in of_results):
                 continue
-            for parent, ball in zip(parents, pullback(given), strict=True):
+            for parent, ball in zip(parents, pullback(of_results), strict=True):
                 if ball is not None:
                     collect(parent, summed_to(ball, parent.shape, self.rounding))
-        return [found.get(id(node), Ball(np.zeros(node.shape))) for node in of]
+        return [known.get(id(node), Ball(np.zeros(node.shape))) for node in sources]
 
     def linear(
         self,
@@ -108,8 +108,8 @@ class Tape:
         """Move entries about, without arithmetic: the same for values and radii."""
         ball = x.ball
 
-        def pullback(given: list[Ball | None]) -> list[Ball]:
-            (g,) = given
+        def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+            (g,) = cotangents
             assert g is not None
             return [_mapped(g, backward)]
 
@@ -117,9 +117,9 @@ class Tape:
 
     def product(self, *factors: Node | None, coefficient: float = 1.0) -> Node:
         """Multiply what is not None: a preparation, whose rounding its users count."""
-        given = [x for x in factors if x is not None]
-        total = given[0]
-        for x in given[1:]:
+        present = [x for x in factors if x is not None]
+        total = present[0]
+        for x in present[1:]:
             total = self.contract("...,...->...", total, x, prepared=True)
         if coefficient == 1:
             return total
@@ -131,8 +131,8 @@ class Tape:
         inputs, output = spec.split("->")
         left, right = inputs.split(",")
 
-        def pullback(given: list[Ball | None]) -> list[Ball]:
-            (g,) = given
+        def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+            (g,) = cotangents
             assert g is not None
             to_left = f"{output},{right}->{_reachable(left)}"
             to_right = f"{output},{left}->{_reachable(right)}"
@@ -147,8 +147,8 @@ class Tape:
     def add(self, x: Node, y: Node) -> Node:
         """Add two, broadcasting."""
 
-        def pullback(given: list[Ball | None]) -> list[Ball | None]:
-            return [given[0], given[0]]
+        def pullback(cotangents: list[Ball | None]) -> list[Ball | None]:
+            return [cotangents[0], cotangents[0]]
 
         return self.record([added(x.ball, y.ball, self.rounding)], [x, y], pullback)[0]
 
@@ -158,14 +158,14 @@ class Tape:
         if x.ball.error is not None or y.ball.error is not None:
             error = x.ball.radius + y.ball.radius
         ball = Ball(x.value + y.value, error)
-        return self.record([ball], [x, y], lambda given: [given[0], given[0]])[0]
+        return self.record([ball], [x, y], lambda both: [both[0], both[0]])[0]
 
     def divide(self, x: Node, y: Node) -> Node:
         """Divide two, broadcasting."""
         result = quotient(x.ball, y.ball, self.rounding)
 
-        def pullback(given: list[Ball | None]) -> list[Ball]:
-            (g,) = given
+        def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+            (g,) = cotangents
             assert g is not None
             to_x = quotient(g, y.ball, self.rounding)
             away = Ball(-result.value, result.error)

@@ -1,4 +1,4 @@
-"""How wrong one term of the recurrence can be: its roundings, and its weight."""
+"""Relative error of one term of the recurrence: its roundings, and its weight."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from linkern.testing.runner.api import plan_of, reports
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.loading import load, resolve
 
-FAMILY = {one.name for one in OPERATORS.values() if one.family}
+OTHERS = {one.name for one in OPERATORS.values() if not one.feature_map}
 ENTRIES = (*catalogue.OWN, *catalogue.PUBLISHED)
 
 
@@ -61,15 +61,15 @@ def test_every_operator_of_ours_is_judged_in_every_form():
         key = (one.package, one.op)
         forms.setdefault(key, []).append(one.options.get("form", "auto"))
     for (library, op), found in forms.items():
-        every = library == "numpy" or op not in FAMILY
+        every = library == "numpy" or op not in OTHERS
         assert found == ["auto", "recurrent", "parallel"][: 3 if every else 1]
     assert {op for library, op in forms if library == "numpy"} == {
-        *FAMILY,
+        *OTHERS,
         "linear_attention",
         "linear_attention_noncausal",
     }
     for library in ("array_api_strict", "torch"):
-        assert len([op for lib, op in forms if lib == library and op in FAMILY]) == 12
+        assert len([op for lib, op in forms if lib == library and op in OTHERS]) == 12
 
 
 def test_our_own_targets_can_be_called_as_the_entries_say():

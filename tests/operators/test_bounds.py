@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern import State
-from linkern.oracle import FAMILY, Precisions
+from linkern.oracle import OPERATORS, Precisions
 from tests.operators.paper_loops import FIELDS
 from tests.operators.problems import NAMES, operator, parts, problem
 from tests.operators.test_paper_loops import LENGTH, REDUCTIONS, K, V
@@ -54,7 +54,7 @@ def test_every_form_is_within_the_proved_bound(name):
     )
     def law(rng, length, form):
         inputs = single(problem(name, rng, length))
-        output, states = FAMILY[name].bounded(
+        output, states = OPERATORS[name].bounded(
             double(inputs), None, FLOAT32, chunk_size=chunks_of(form, length)
         )
         result = operator(name)(**inputs, **form)
@@ -81,7 +81,7 @@ def test_gradients_are_within_the_bound_at_every_decay(name, strength):
             result, pullback = linkern.vjp(operator(name), **inputs, **form)
             of_output = rng.normal(size=result.output.shape).astype(np.float32)
             found = pullback(of_output)
-            due = FAMILY[name].bounded_gradients(
+            due = OPERATORS[name].bounded_gradients(
                 double(inputs),
                 of_output.astype(np.float64),
                 None,
@@ -102,7 +102,7 @@ def test_gradients_are_the_sequential_adjoint(name):
     of_state = State(
         *(None if x is None else rng.normal(size=x.shape) for x in result.state)
     )
-    due = FAMILY[name].gradients(
+    due = OPERATORS[name].gradients(
         inputs, of_output, state_cotangent=tuple(parts(of_state))
     )
     for key, gradient in pullback(of_output, of_state).items():
@@ -115,7 +115,7 @@ def test_most_bounds_are_proved():
     rng = np.random.default_rng(13)
     for name in NAMES:
         inputs = double(single(problem(name, rng, 20)))
-        output, states = FAMILY[name].bounded(inputs, None, FLOAT32, chunk_size=4)
+        output, states = OPERATORS[name].bounded(inputs, None, FLOAT32, chunk_size=4)
         for due in (output, *states):
             assert np.isfinite(due.bound).mean() > 0.95, name
         largest = abs(output.output).max()
@@ -183,7 +183,7 @@ def test_an_operator_reduces_to_another(names, form):
     batched = {
         k: x[None, None].astype(np.float64) for k, x in own(names[0], wide).items()
     }
-    due, _ = FAMILY[names[0]].bounded(
+    due, _ = OPERATORS[names[0]].bounded(
         batched, 0.5, FLOAT32, chunk_size=chunks_of(form, LENGTH)
     )
     apart = abs(results[0].output.astype(np.float64) - results[1].output)

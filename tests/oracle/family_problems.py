@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linkern.oracle import FAMILY
+from linkern.oracle import OPERATORS
 
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0, -1e4, -np.inf)
 BATCH = 2
@@ -10,7 +10,7 @@ _PER_KEY = {"gla", "rwkv6", "rwkv7", "dplr", "kda", "gdn2"}
 _PER_VALUE = {"hgrn", "oja"}
 _PER_HEAD = {"retention", "lightning_attention"}
 ONE_HEAD_COUNT = {"hgrn", "rwkv4"}
-NAMES = sorted(FAMILY)
+NAMES = sorted({operator.name for operator in OPERATORS.values()})
 
 
 def log_decays(kind, rng, shape):
@@ -87,7 +87,7 @@ def problem(
         draws["bonus"] = lambda: rng.normal(size=(wide, value_dim))
     if name == "oja":
         draws["value"] = lambda: key(b, wide, tokens, value_dim)
-    names = FAMILY[name].input_names
+    names = OPERATORS[name].input_names
     return {x: draws[x]().astype(np.float32).astype(np.float64) for x in names}
 
 
@@ -99,7 +99,7 @@ def heads_of(name):
 def earlier_state(name, rng, **sizes):
     """Return a state that earlier tokens have left; eight of them."""
     inputs = problem(name, rng, 8, decays="mild", **sizes)
-    return FAMILY[name].evaluate(inputs).state
+    return OPERATORS[name].evaluate(inputs).state
 
 
 def delta_terms(name, x, scale):

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from linkern.oracle import FAMILY, Precisions
+from linkern.oracle import OPERATORS, Precisions
 from linkern.oracle.operators import lightning_log_decay, retention_log_decay
 from tests.operators.paper_loops import over_heads
 from tests.oracle.family_problems import NAMES, earlier_state, heads_of, problem
 
-GATED = [x for x in NAMES if "log_decay" in FAMILY[x].input_names]
+GATED = [x for x in NAMES if "log_decay" in OPERATORS[x].input_names]
 EXACT = {"rtol": 1e-11, "atol": 1e-12}
 
 
@@ -34,8 +34,8 @@ def test_values_are_those_of_the_literal_loops(name, begun, decays, rng):
         del inputs["log_decay"]
     state = state_of(name, rng) if begun else None
     where = {"position": 8} if begun and name == "log_linear_attention" else {}
-    scale = FAMILY[name].default_scale(inputs)
-    found = FAMILY[name].evaluate(inputs, scale, state, **where)
+    scale = OPERATORS[name].default_scale(inputs)
+    found = OPERATORS[name].evaluate(inputs, scale, state, **where)
     output, states = over_heads(name, inputs, scale, state, **where)
     for got, due in zip(results(found), (output, *states), strict=True):
         assert got.shape == due.shape
@@ -43,9 +43,9 @@ def test_values_are_those_of_the_literal_loops(name, begun, decays, rng):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 9])
-@pytest.mark.parametrize("name", [x for x in NAMES if FAMILY[x].causal])
+@pytest.mark.parametrize("name", [x for x in NAMES if OPERATORS[x].causal])
 def test_a_call_can_be_cut_anywhere(name, cut, rng):
-    op, inputs = FAMILY[name], problem(name, rng, groups=heads_of(name))
+    op, inputs = OPERATORS[name], problem(name, rng, groups=heads_of(name))
     whole = op.evaluate(inputs)
     fixed = {"bonus", "ridge"}
     if name in {"retention", "lightning_attention", "rwkv4"}:
@@ -72,7 +72,7 @@ def slope(loss, x, direction, step=1e-5):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_those_of_finite_differences(name, rng):
-    op, inputs = FAMILY[name], problem(name, rng, groups=heads_of(name))
+    op, inputs = OPERATORS[name], problem(name, rng, groups=heads_of(name))
     state = state_of(name, rng)
     of = op.evaluate(inputs, state=state, position=8)
     cotangents = [rng.normal(size=x.shape) for x in results(of)]
@@ -110,7 +110,7 @@ def test_gradients_are_those_of_finite_differences(name, rng):
 @pytest.mark.parametrize("name", GATED)
 def test_a_closed_gate_has_no_slope_and_breaks_nothing(name, rng):
     inputs = problem(name, rng, groups=heads_of(name), decays="extreme")
-    op = FAMILY[name]
+    op = OPERATORS[name]
     inputs["log_decay"][..., -1] = -np.inf
     of = op.evaluate(inputs)
     states = tuple(rng.normal(size=x.shape) for x in of.state)
@@ -125,7 +125,7 @@ def test_a_closed_gate_has_no_slope_and_breaks_nothing(name, rng):
 def test_no_token_leaves_the_state_as_it_was(name, rng):
     inputs = problem(name, rng, 0, groups=heads_of(name))
     state = state_of(name, rng)
-    op = FAMILY[name]
+    op = OPERATORS[name]
     found = op.evaluate(inputs, state=state, position=8)
     assert found.output.shape[-2] == 0
     for got, due in zip(found.state, state, strict=True):
@@ -137,12 +137,12 @@ def test_no_token_leaves_the_state_as_it_was(name, rng):
 
 def test_gates_that_are_none_are_neutral(rng):
     inputs = problem("gated_delta_rule", rng)
-    found = FAMILY["gated_delta_rule"].evaluate(
+    found = OPERATORS["gated_delta_rule"].evaluate(
         {**inputs, "log_decay": None, "beta": None}
     )
     neutral = np.zeros_like(inputs["log_decay"]), np.ones_like(inputs["beta"])
     names = ("log_decay", "beta")
-    due = FAMILY["gated_delta_rule"].evaluate(
+    due = OPERATORS["gated_delta_rule"].evaluate(
         {**inputs, **dict(zip(names, neutral, strict=True))}
     )
     for got, x in zip(results(found), results(due), strict=True):
@@ -151,7 +151,7 @@ def test_gates_that_are_none_are_neutral(rng):
 
 def test_an_unknown_input_is_refused(rng):
     with pytest.raises(ValueError, match=r"`inputs` of gla .* got \{'beta'\}"):
-        FAMILY["gla"].evaluate({**problem("gla", rng), "beta": np.ones(1)})
+        OPERATORS["gla"].evaluate({**problem("gla", rng), "beta": np.ones(1)})
 
 
 def test_fixed_decays_are_those_of_the_papers():
@@ -161,7 +161,7 @@ def test_fixed_decays_are_those_of_the_papers():
 
 def test_condition_sees_what_arithmetic_must_lose(rng):
     inputs = problem("delta_rule", rng, 20)
-    op, ones = FAMILY["delta_rule"], np.ones(inputs["value"].shape)
+    op, ones = OPERATORS["delta_rule"], np.ones(inputs["value"].shape)
     mild = op.condition(inputs, ones)
     assert set(mild) == {"output", *inputs}
     assert all(0.1 < x < 1e3 for x in mild.values())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linkern.oracle import FAMILY, Precisions
+from linkern.oracle import OPERATORS, Precisions
 from tests.operators.paper_loops import over_heads
 from tests.oracle.family_problems import (
     NAMES,
@@ -81,8 +81,8 @@ def test_every_order_of_float32_stays_within_the_bound(
     torch, name, seed, decays, length, which
 ):
     inputs = drawn(name, seed, decays, length)
-    scale = FAMILY[name].default_scale(inputs)
-    output, (memory,) = FAMILY[name].bounded(inputs, scale, FLOAT32)
+    scale = OPERATORS[name].default_scale(inputs)
+    output, (memory,) = OPERATORS[name].bounded(inputs, scale, FLOAT32)
     terms = delta_terms(name, as_torch(torch, inputs), scale)
     got, state = kernel(torch, which, terms)
     assert ratio(got.numpy(), output) <= 1
@@ -103,7 +103,7 @@ def test_gradients_of_every_order_stay_within_their_bounds(
     inputs = drawn(name, seed, decays, length)
     if "log_decay" in inputs:  # Differentiating a clamp is another question.
         inputs["log_decay"] = np.maximum(inputs["log_decay"], -1e4)
-    op, scale = FAMILY[name], FAMILY[name].default_scale(inputs)
+    op, scale = OPERATORS[name], OPERATORS[name].default_scale(inputs)
     rng = np.random.default_rng(seed)
     cotangent = rng.normal(size=inputs["value"].shape).astype(np.float32)
     due = op.bounded_gradients(inputs, cotangent, scale, FLOAT32)
@@ -124,7 +124,7 @@ def test_literal_loops_in_float32_stay_within_the_bound(name, seed, length, begu
     inputs = problem(name, rng, length, groups=groups, decays="typical")
     if name in {"retention", "lightning_attention"}:
         del inputs["log_decay"]
-    op, state = FAMILY[name], None
+    op, state = OPERATORS[name], None
     where = {}
     if begun:
         state = tuple(
@@ -150,7 +150,7 @@ def as_stored(due):
 @pytest.mark.parametrize("decays", ["none", "mild", "typical"])
 def test_a_bound_of_erases_says_something(name, decays):
     inputs = problem(name, np.random.default_rng(0), 48, 16, 16, decays=decays)
-    op = FAMILY[name]
+    op = OPERATORS[name]
     output, states = op.bounded(inputs, None, FLOAT32)
     assert output.bound.max() < 0.05 * abs(output.output).max()
     cotangent = np.random.default_rng(1).normal(size=output.output.shape)
@@ -163,7 +163,7 @@ def test_a_bound_of_erases_says_something(name, decays):
 @pytest.mark.parametrize("name", ADDITIVE)
 def test_a_bound_of_sums_is_a_few_roundings(name):
     inputs = problem(name, np.random.default_rng(0), 64, 16, 16, decays="none")
-    output, _ = FAMILY[name].bounded(inputs, None, FLOAT32)
+    output, _ = OPERATORS[name].bounded(inputs, None, FLOAT32)
     # Up to 128 rows, 16 channels and a few products; sums that cancel tenfold.
     assert output.bound.max() < 170 * 2.0**-24 * 10 * abs(output.output).max()
 
@@ -173,7 +173,7 @@ def test_a_bound_of_sums_is_a_few_roundings(name):
 @pytest.mark.parametrize("name", ["delta_rule", "gated_delta_rule", "kda", "gdn2"])
 def test_an_erase_that_is_left_out_shows(torch, name, decays, length):
     inputs = problem(name, np.random.default_rng(2), length, 16, 16, decays=decays)
-    output, (_memory,) = FAMILY[name].bounded(inputs, None, FLOAT32)
+    output, (_memory,) = OPERATORS[name].bounded(inputs, None, FLOAT32)
     terms = delta_terms(name, as_torch(torch, inputs, dtype="float64"), 0.25)
     got, _state = sequential(torch, *terms, skipped=length // 2)
     assert ratio(got.numpy(), output) > 3
@@ -185,7 +185,7 @@ def test_an_erase_that_is_left_out_shows(torch, name, decays, length):
 @pytest.mark.parametrize("name", [x for x in CHUNKED if x != "delta_rule"])
 def test_a_decay_that_is_missing_at_a_chunk_edge_shows(torch, name, decays):
     inputs = problem(name, np.random.default_rng(3), 64, 16, 16, decays=decays)
-    output, _ = FAMILY[name].bounded(inputs, None, FLOAT32)
+    output, _ = OPERATORS[name].bounded(inputs, None, FLOAT32)
     terms = delta_terms(name, as_torch(torch, inputs, dtype="float64"), 0.25)
     got, _ = chunked(torch, *terms, chunk=16, broken=True)
     assert ratio(got.numpy(), output) > 10
@@ -197,7 +197,7 @@ def test_a_decay_that_is_missing_at_a_chunk_edge_shows(torch, name, decays):
 def test_a_gradient_without_one_erase_shows(torch, name):
     inputs = problem(name, np.random.default_rng(4), 32, 16, 16, decays="mild")
     cotangent = np.random.default_rng(5).normal(size=inputs["value"].shape)
-    due = FAMILY[name].bounded_gradients(inputs, cotangent, None, FLOAT32)
+    due = OPERATORS[name].bounded_gradients(inputs, cotangent, None, FLOAT32)
     for skipped, above in ((None, False), (16, True)):
         leaves = as_torch(torch, inputs, dtype="float64", gradients=True)
         terms = delta_terms(name, leaves, 0.25)
@@ -211,7 +211,7 @@ def test_a_gradient_without_one_erase_shows(torch, name):
 @pytest.mark.parametrize("name", ["gla", "delta_rule", "gsa", "mesa"])
 def test_declared_stages_widen_the_bound(name, stage):
     inputs = problem(name, np.random.default_rng(0), 6, decays="mild")
-    op = FAMILY[name]
+    op = OPERATORS[name]
     plain, _ = op.bounded(inputs, None, FLOAT32)
     narrow = Precisions("float32", **{stage: "float16"})
     wider, _ = op.bounded(inputs, None, narrow)
@@ -221,7 +221,7 @@ def test_declared_stages_widen_the_bound(name, stage):
 @pytest.mark.parametrize("name", ["gla", "kda", "delta_rule"])
 def test_a_declared_chunk_or_confidence_sharpens_the_bound(torch, name):
     inputs = problem(name, np.random.default_rng(0), 200, 8, 8, decays="mild")
-    op, scale = FAMILY[name], 8**-0.5
+    op, scale = OPERATORS[name], 8**-0.5
     plain, _ = op.bounded(inputs, scale, FLOAT32)
     sharp, _ = op.bounded(inputs, scale, FLOAT32, chunk_size=16)
     likely, _ = op.bounded(inputs, scale, FLOAT32, confidence=3.0)
@@ -236,10 +236,12 @@ def test_a_declared_chunk_or_confidence_sharpens_the_bound(torch, name):
 @settings(max_examples=20)
 def test_declared_chunks_hold_for_extreme_decays(torch, seed, decays):
     inputs = drawn("kda", seed, decays, 50)
-    scale = FAMILY["kda"].default_scale(inputs)
+    scale = OPERATORS["kda"].default_scale(inputs)
     terms = delta_terms("kda", as_torch(torch, inputs), scale)
     for chunk in (1, 4, 16):
-        due, (memory,) = FAMILY["kda"].bounded(inputs, scale, FLOAT32, chunk_size=chunk)
+        due, (memory,) = OPERATORS["kda"].bounded(
+            inputs, scale, FLOAT32, chunk_size=chunk
+        )
         got, state = chunked(torch, *terms, chunk=chunk)
         assert ratio(got.numpy(), due) <= 1
         assert ratio(state.numpy(), memory) <= 1
@@ -247,14 +249,14 @@ def test_declared_chunks_hold_for_extreme_decays(torch, seed, decays):
 
 def test_what_cannot_be_proved_is_infinite():
     inputs = problem("kda", np.random.default_rng(0), 300, 16, 16, decays="extreme")
-    output, (memory,) = FAMILY["kda"].bounded(inputs, None, Precisions("bfloat16"))
+    output, (memory,) = OPERATORS["kda"].bounded(inputs, None, Precisions("bfloat16"))
     assert np.isinf(output.bound).all()
     assert np.isinf(memory.bound).all()
 
 
 def test_integers_and_float64_leave_next_to_nothing():
     inputs = problem("kda", np.random.default_rng(0), 30, 8, 8, decays="mild")
-    output, _ = FAMILY["kda"].bounded(inputs, None, Precisions("float64"))
+    output, _ = OPERATORS["kda"].bounded(inputs, None, Precisions("float64"))
     assert output.bound.max() < 1e-11
 
 
@@ -263,5 +265,5 @@ def test_float64_bounds_are_proved_where_everything_is_forgotten(name):
     rng = np.random.default_rng(3)
     inputs = problem(name, rng, 12, decays="extreme")
     precisions = Precisions("float64")
-    output, _ = FAMILY[name].bounded(inputs, None, precisions, chunk_size=1)
+    output, _ = OPERATORS[name].bounded(inputs, None, precisions, chunk_size=1)
     assert np.isfinite(output.bound).all()

@@ -15,7 +15,7 @@ def _additive(call: Call, log_decay: Node | None) -> tuple[Node, tuple[Node, ...
     output, memory = scanned(
         call.tape,
         query=query,
-        write=call.shared("key"),
+        key=call.shared("key"),
         value=call["value"],
         state=call.state[0],
         log_decay=log_decay,
@@ -52,11 +52,11 @@ def hgrn(call: Call) -> tuple[Node, tuple[Node, ...]]:
     output, memory = scanned(
         call.tape,
         query=ones,
-        write=call["value"],
+        key=call["value"],
         value=ones,
         state=swapped(call.tape, call.state[0]),
         log_decay=call.get("log_decay"),
-        transposed=True,
+        transpose_state=True,
         depth=1,
     )
     return output, (swapped(call.tape, memory),)
@@ -76,11 +76,11 @@ def rwkv4(call: Call) -> tuple[Node, tuple[Node, ...]]:
     reads, memory = scanned(
         tape,
         query=ones,
-        write=placed(tape, new, 1, 2),
+        key=placed(tape, new, 1, 2),
         value=ones,
         state=swapped(tape, call.state[0]),
         log_decay=placed(tape, keep, 1, 2),
-        transposed=True,
+        transpose_state=True,
         depth=1,
         rows_per_token=2,
     )
@@ -105,7 +105,7 @@ def rwkv6(call: Call) -> tuple[Node, tuple[Node, ...]]:
     reads, memory = scanned(
         tape,
         query=placed(tape, query, 0, 2),
-        write=placed(tape, key, 1, 2),
+        key=placed(tape, key, 1, 2),
         value=placed(tape, call["value"], 1, 2),
         state=call.state[0],
         log_decay=None if g is None else placed(tape, g, 1, 2),
@@ -130,7 +130,7 @@ def at_once(call: Call, query: Node, key: Node, log_decay: Node | None) -> Node:
     reads, _ = scanned(
         call.tape,
         query=query,
-        write=key,
+        key=key,
         value=value,
         state=call.tape.constant(nothing),
         log_decay=log_decay,

@@ -19,17 +19,17 @@ def _slots(call: Call, slots: Node, log_decay: Node | None) -> tuple[Node, Node]
     scores, first = scanned(
         tape,
         query=tape.product(call.shared("query"), coefficient=call.scale),
-        write=slots,
+        key=slots,
         value=key,
         state=sliced(tape, call.state[0], 0, k),
         log_decay=log_decay,
-        transposed=True,
+        transpose_state=True,
         depth=k,
     )
     output, second = scanned(
         tape,
         query=functions.softmax(tape, scores),
-        write=slots,
+        key=slots,
         value=call["value"],
         state=sliced(tape, call.state[0], k, size),
         log_decay=log_decay,
@@ -69,7 +69,7 @@ def _normalised(
     sums, memory = scanned(
         tape,
         query=features(tape, query),
-        write=features(tape, call.shared("key")),
+        key=features(tape, call.shared("key")),
         value=joined(tape, value, ones),
         state=joined(tape, call.state[0], normalizer),
         depth=2 * k + 8,
@@ -108,18 +108,18 @@ def mesa(call: Call) -> tuple[Node, tuple[Node, ...]]:
     k, length = key.shape[-1], key.shape[-2]
     size = k + call["value"].shape[-1]
     columns = joined(tape, key, call["value"])
-    write = tape.product(key, call.per_channel("beta"))
-    entries = tape.contract("...k,...l->...kl", write, columns, prepared=True)
+    scaled = tape.product(key, call.per_channel("beta"))
+    entries = tape.contract("...k,...l->...kl", scaled, columns, prepared=True)
     lead = columns.shape[:-2]
     ones = tape.constant(np.ones((length, 1)))
     states, memory = scanned(
         tape,
         query=ones,
-        write=reshaped(tape, entries, (*lead, length, k * size)),
+        key=reshaped(tape, entries, (*lead, length, k * size)),
         value=ones,
         state=reshaped(tape, call.state[0], (*lead, k * size, 1)),
         log_decay=call.per_channel("log_decay"),
-        transposed=True,
+        transpose_state=True,
         depth=2,
     )
     states = reshaped(tape, states, (*lead, length, k, size))

@@ -10,21 +10,21 @@ __all__ = ["comba", "delta_rule", "dplr", "gated_delta_product", "gdn2", "oja", 
 def _delta(
     call: Call,
     *,
-    write: Node,
+    key: Node,
     erase: Node,
     value: Node,
     log_decay: Node | None = None,
-    undecayed: bool = False,
+    early_erase: bool = False,
 ) -> tuple[Node, tuple[Node, ...]]:
     output, memory = scanned(
         call.tape,
         query=call.tape.product(call.shared("query"), coefficient=call.scale),
-        write=write,
+        key=key,
         value=value,
         state=call.state[0],
         log_decay=log_decay,
         erase=erase,
-        undecayed=undecayed,
+        early_erase=early_erase,
     )
     return output, (memory,)
 
@@ -32,11 +32,11 @@ def _delta(
 def delta_rule(call: Call) -> tuple[Node, tuple[Node, ...]]:
     """Return ``S = R + beta k (v - R^T k)^T``; ``R = e^g S`` for any gate."""
     key = call.shared("key")
-    write = call.tape.product(key, call.per_channel("beta"))
+    scaled = call.tape.product(key, call.per_channel("beta"))
     decay = call.get("log_decay")
     if decay is not None and len(decay.shape) < len(call["value"].shape):
         decay = column(call.tape, decay)
-    return _delta(call, write=write, erase=key, value=call["value"], log_decay=decay)
+    return _delta(call, key=scaled, erase=key, value=call["value"], log_decay=decay)
 
 
 def gdn2(call: Call) -> tuple[Node, tuple[Node, ...]]:
@@ -44,7 +44,7 @@ def gdn2(call: Call) -> tuple[Node, tuple[Node, ...]]:
     key = call.shared("key")
     return _delta(
         call,
-        write=key,
+        key=key,
         erase=call.tape.product(key, call.get("erase_gate")),
         value=call.tape.product(call["value"], call.get("write_gate")),
         log_decay=call.get("log_decay"),
@@ -55,11 +55,11 @@ def comba(call: Call) -> tuple[Node, tuple[Node, ...]]:
     """As the published kernels do, the erase reads the memory before its decay."""
     return _delta(
         call,
-        write=call.tape.product(call.shared("key"), call.per_channel("beta")),
+        key=call.tape.product(call.shared("key"), call.per_channel("beta")),
         erase=call.shared("auxiliary_key"),
         value=call["value"],
         log_decay=call.per_channel("log_decay"),
-        undecayed=True,
+        early_erase=True,
     )
 
 
@@ -72,7 +72,7 @@ def gated_delta_product(call: Call) -> tuple[Node, tuple[Node, ...]]:
     reads, memory = scanned(
         tape,
         query=placed(tape, query, n - 1, n),
-        write=tape.product(key, call.per_channel("beta")),
+        key=tape.product(key, call.per_channel("beta")),
         value=call["value"],
         state=call.state[0],
         log_decay=None if g is None else placed(tape, g, 0, n),
@@ -88,18 +88,18 @@ def _untied(
     """``S = e^g S_{t-1} + sign rate (erase^T S_{t-1}) + k v^T``, in two rows."""
     tape, g = call.tape, call.get("log_decay")
     query = tape.product(call.shared("query"), coefficient=call.scale)
-    write = tape.overlay(
+    keys = tape.overlay(
         placed(tape, rate, 0, 2), placed(tape, call.shared("key"), 1, 2)
     )
     reads, memory = scanned(
         tape,
         query=placed(tape, query, 1, 2),
-        write=write,
+        key=keys,
         value=placed(tape, call["value"], 1, 2),
         state=call.state[0],
         log_decay=None if g is None else placed(tape, g, 0, 2),
         erase=placed(tape, tape.product(erase, coefficient=-sign), 0, 2),
-        undecayed=True,
+        early_erase=True,
         rows_per_token=2,
     )
     return picked(tape, reads, 1, 2), (memory,)
@@ -125,11 +125,11 @@ def oja(call: Call) -> tuple[Node, tuple[Node, ...]]:
     output, memory = scanned(
         tape,
         query=tape.product(call.shared("query"), coefficient=call.scale),
-        write=tape.product(call["value"], call.per_channel("beta")),
+        key=tape.product(call["value"], call.per_channel("beta")),
         value=call.shared("key"),
         state=swapped(tape, call.state[0]),
         log_decay=call.get("log_decay"),
         erase=call["value"],
-        transposed=True,
+        transpose_state=True,
     )
     return output, (swapped(tape, memory),)

@@ -38,7 +38,7 @@ def log_linear(call: Call) -> tuple[Node, tuple[Node, ...]]:
         reads, memory = scanned(
             tape,
             query=masked[0],
-            write=masked[1],
+            key=masked[1],
             value=value,
             state=_begun(tape, call.state[0], level, call.position),
             log_decay=log_decay,

@@ -32,8 +32,8 @@ def _mapped(tape: Tape, x: Node, feature_map: FeatureMap, error: str) -> Node:
         if error == "relative":
             radius = np.minimum(radius, 8 * rounding.unit * abs(exact))
 
-    def pullback(given: list[Ball | None]) -> list[Ball]:
-        (g,) = given
+    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+        (g,) = cotangents
         assert g is not None
         gradient = feature_map.pullback(x.value, g.value)
         if rounding is None:

@@ -76,7 +76,7 @@ def freshness(target: CheckedTarget, problem: Problem) -> None:
     axis = problem.scope.operator.input(name).token_axis
     assert axis is not None
     last = (*(slice(None),) * axis, slice(-1, None))
-    if problem.scope.operator.family:
+    if not problem.scope.operator.feature_map:
         x[last] = altered(problem, name, x[last])
     else:
         x[last] = x[last] * 3 - 1

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from linkern.oracle import Bounded
+from linkern.oracle import Bounded, Reduction
 from linkern.testing.checks.assertions import CheckedTarget, well_formed
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
@@ -20,7 +20,6 @@ from linkern.testing.checks.registry import (
 )
 from linkern.testing.checks.span_map import (
     PROBES,
-    WRITING,
     final_memory,
     measure_span_map,
 )
@@ -28,7 +27,7 @@ from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.reductions import REDUCTIONS, Reduction
+from linkern.testing.problems.reductions import inputs_of_other, restricted
 from linkern.testing.spec.operators import OPERATORS
 
 __all__ = [
@@ -122,7 +121,7 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreducible(scope: Scope) -> str | None:
-    if scope.operator.name in REDUCTIONS:
+    if scope.operator.reductions:
         return None
     return "no simpler operator is known to be inside it"
 
@@ -131,7 +130,7 @@ def _irreducible(scope: Scope) -> str | None:
     "with gates that are open, equal or zero, an operator is the simpler one that it "
     "contains",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope), reduced=REDUCTIONS[scope.operator.name]
+        draws.real_problems(scope), reduced=scope.operator.reductions
     ),
     unsupported=_irreducible,
     share=0.4,
@@ -140,7 +139,7 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: shortcuts for special gates, and what general ones get wrong there."""
     reduced: Reduction = problem.knobs["reduced"]
     named = {**problem.knobs, "reduced": reduced.to}
-    inside = replace(reduced.restrict(problem), knobs=named)
+    inside = replace(restricted(problem, reduced), knobs=named)
     scope = problem.scope
     scale = scope.contract.factor(scope.operator.scale, problem.sizes["k"])
     simpler_scope = replace(
@@ -148,7 +147,9 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
         operator=OPERATORS[reduced.to],
         contract=replace(scope.contract, scale=scale),
     )
-    other = replace(inside, scope=simpler_scope, inputs=reduced.kept(inside))
+    other = replace(
+        inside, scope=simpler_scope, inputs=inputs_of_other(inside, reduced)
+    )
     general, simpler = inside.solve(), other.solve()
     # It may round as often as the operator that it claims to be.
     expected = Bounded(simpler.output, np.maximum(general.bound, simpler.bound))
@@ -164,7 +165,9 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
     "to the whole, cut",
     problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
     unsupported=first_of(
-        lambda scope: None if scope.operator.family else "additivity_of_values says so",
+        lambda scope: (
+            "additivity_of_values says so" if scope.operator.feature_map else None
+        ),
         no_state,
         not_linear_in_values,
     ),
@@ -190,16 +193,10 @@ def state_linearity(target: CheckedTarget, problem: Problem) -> None:
     target.require_close(outputs[1] + outputs[2], outputs[0], allowed, problem, message)
 
 
-# Operators whose weights between two tokens are the same in both directions, and by how
-# many tokens their decays move when time runs backwards.
-_REVERSIBLE = {"retention": 1, "lightning_attention": 1, "simple_gla": 1, "gla": 1}
-_REVERSIBLE["rwkv6"] = 0
-
-
 def _irreversible(scope: Scope) -> str | None:
     if scope.contract.l2norm is not None:
         return "it normalises queries and keys, but not cotangents"
-    if scope.operator.name in _REVERSIBLE:
+    if scope.operator.reversal is not None:
         return None
     return "the operator is not its own adjoint when time runs backwards"
 
@@ -223,7 +220,7 @@ def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
         axis = problem.scope.operator.input(name).token_axis
         if name == "value":
             x = problem.cotangent.astype(x.dtype)
-        if name == "log_decay" and _REVERSIBLE[problem.scope.operator.name]:
+        if name == "log_decay" and problem.scope.operator.reversal:
             # Between two tokens lie the decays after the first: now it is the last.
             assert axis is not None
             x = np.roll(x, -1, axis)
@@ -240,7 +237,7 @@ def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
 
 def _not_affine(scope: Scope) -> str | None:
     contract = scope.contract
-    if scope.operator.name not in WRITING:
+    if scope.operator.unit_writes is None:
         return "no tokens are known that write any state of the operator"
     if contract.l2norm is not None or contract.length_multiple_of > 1:
         return "the contract does not allow the tokens that would write a state"
@@ -275,7 +272,7 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _no_family(scope: Scope) -> str | None:
-    return None if scope.operator.family else "causality says so of the outputs"
+    return "causality says so of the outputs" if scope.operator.feature_map else None
 
 
 @check(

@@ -133,7 +133,7 @@ def heads_independent(target: CheckedTarget, problem: Problem) -> None:
     head = problem.knobs["head"] % problem.sizes["g"]
     before = target.run(problem)[0, head]
     rng = np.random.default_rng(problem.length)
-    kind = "mild" if problem.scope.operator.family else "uniform"
+    kind = "uniform" if problem.scope.operator.feature_map else "mild"
     other = real_problem(problem.scope, problem.shape, kind, "uniform", rng)
     changed = {}
     for name, x in problem.inputs.items():

@@ -96,7 +96,7 @@ def not_normalised(scope: Scope) -> str | None:
     """Require normalised rows."""
     if scope.normalised:
         return None
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return "rows of the operator are no averages"
     return "the contract says normalize=false"
 
@@ -108,7 +108,7 @@ def not_causal(scope: Scope) -> str | None:
 
 def not_homogeneous(scope: Scope) -> str | None:
     """Require feature maps and a quotient that commute with powers of two."""
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         if {"query", "key"} & {*scope.linear}:
             return None
         return "the output is linear neither in queries nor in keys"
@@ -174,7 +174,7 @@ def no_gradients_of_state(scope: Scope) -> str | None:
 
 def no_tangent(scope: Scope) -> str | None:
     """Require features with a direction of scaling, and a quotient that ignores it."""
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return "the operator has no feature map"
     for feature_map in (scope.query_map, scope.key_map):
         if feature_map.tangent is None:
@@ -193,7 +193,7 @@ def not_linear_in_values(scope: Scope) -> str | None:
 
 def not_mergeable(scope: Scope) -> str | None:
     """Require states that are sums over the tokens."""
-    if scope.operator.family in (None, "based", "rebased"):
+    if scope.operator.state_is_sum:
         return None
     return "what a state becomes depends on later tokens, so states do not add up"
 

@@ -55,7 +55,7 @@ def scaling_of_values(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _homogeneous(scope: Scope) -> tuple[str, ...]:
-    if not scope.operator.family:
+    if scope.operator.feature_map:
         return ("key", "query")
     return tuple(name for name in ("key", "query") if name in scope.linear)
 

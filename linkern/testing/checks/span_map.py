@@ -14,7 +14,7 @@ from linkern.testing.errors import DoesNotApply
 from linkern.testing.problems.gates import as_declared
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["PROBES", "WRITING", "MeasuredMap", "final_memory", "measure_span_map"]
+__all__ = ["PROBES", "MeasuredMap", "final_memory", "measure_span_map"]
 
 # Calls that one measurement may take.
 PROBES = 4
@@ -35,22 +35,6 @@ class MeasuredMap:
         return Bounded(factor.output @ state.output + added.output, bound)
 
 
-# Inputs under which a unit key writes its value, and erases and forgets nothing.
-WRITING: dict[str, dict[str, float]] = {
-    "simple_gla": {},
-    "gla": {},
-    "rwkv6": {},
-    "rwkv7": {"removal_rate": 0.0},
-    "dplr": {"a": 0.0, "b": 0.0},
-    "iplr": {"a": 0.0, "b": 0.0},
-    "delta_rule": {"beta": 1.0},
-    "gated_delta_rule": {"beta": 1.0},
-    "kda": {"beta": 1.0},
-    "gdn2": {"erase_gate": 1.0, "write_gate": 1.0},
-    "comba": {"auxiliary_key": 0.0, "beta": 1.0},
-}
-
-
 def final_memory(
     target: CheckedTarget, problem: Problem, cuts: tuple[int, ...] = ()
 ) -> Bounded:
@@ -67,7 +51,8 @@ def final_memory(
 
 def _after_unit_state(problem: Problem, columns: slice) -> Problem:
     """Put tokens in front that write unit vectors to some rows of the state."""
-    count, written = problem.sizes["k"], WRITING[problem.scope.operator.name]
+    count, written = problem.sizes["k"], problem.scope.operator.unit_writes
+    assert written is not None
     inputs = {}
     for one in problem.scope.operator.inputs:
         x = problem.inputs[one.name]

@@ -1,4 +1,4 @@
-"""What all problems of a run have in common, and the sizes of one."""
+"""The scope that all problems of a run share, and the sizes of one problem."""
 
 from dataclasses import dataclass, field
 
@@ -13,18 +13,18 @@ __all__ = ["Scope", "Shape"]
 
 @dataclass(frozen=True)
 class Scope:
-    """What every problem of one run has in common.
+    """Operator, contract, dtype and interface that all problems of a run share.
 
     Parameters
     ----------
     operator : Operator
-        What the target claims to be.
+        The claimed operator.
     contract : Contract
-        What it declares.
+        The declarations of the target.
     dtype : str
         Dtype of the inputs.
     interface : Interface
-        What can be asked of the target.
+        The keywords and inputs of the target.
     fixed : frozenset of str
         Keywords of the target that the plan has fixed, so that no check varies them.
     few_shapes : bool
@@ -51,10 +51,10 @@ class Scope:
 
     @property
     def normalised(self) -> bool:
-        """Whether rows are averages of the values."""
-        if self.operator.family:
-            return self.operator.normalised
-        return self.contract.normalize
+        """True if rows are averages of the values."""
+        if self.operator.feature_map:
+            return self.contract.normalize
+        return self.operator.normalised
 
     @property
     def linear(self) -> tuple[str, ...]:

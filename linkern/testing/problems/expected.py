@@ -1,8 +1,8 @@
-"""What the oracle says of the inputs of a call, as the target takes them.
+"""Exact results and bounds for the inputs of a call, as the target takes them.
 
 A target may take logarithms to another base, decays in place of their logarithms, or
-queries and keys that it normalises itself. The oracle gets what they mean, in float64,
-and what it says of gradients is carried back to what the target was given.
+queries and keys that it normalises itself. The oracle gets their meaning in float64,
+and its gradients are carried back to the inputs of the target.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import (
-    FAMILY,
     FEATURE_MAPS,
     Bounded,
-    FamilyEvaluation,
-    FamilyOperator,
+    ExactResult,
     Options,
     Played,
     Precisions,
@@ -26,21 +24,21 @@ from linkern.oracle import (
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
-__all__ = ["Consultation", "gradients", "output", "states"]
+__all__ = ["OracleCall", "gradients", "output", "states"]
 
 Real = NDArray[np.float64]
 _NORMALISED = ("query", "key")
 
 
 @dataclass(frozen=True, eq=False)
-class Consultation:
-    """The inputs of one call, and what they mean.
+class OracleCall:
+    """The inputs of one call, and their meaning for the oracle.
 
     Parameters
     ----------
     operator, contract, dtype : Operator, Contract, str
-        What the target claims and declares; of its inputs.
-    given : dict of str to array
+        The operator and the contract of the target; the dtype of its inputs.
+    inputs : dict of str to array
         Its inputs by name; those that are missing are None.
     exact : bool
         Whether every sum is of numbers that add up exactly.
@@ -49,7 +47,7 @@ class Consultation:
     operator: Operator
     contract: Contract
     dtype: str
-    given: dict[str, NDArray[Any]]
+    inputs: dict[str, NDArray[Any]]
     exact: bool = False
 
     @property
@@ -60,12 +58,7 @@ class Consultation:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """The size of each axis by its letter."""
-        return self.operator.sizes(self.given)
-
-    @property
-    def oracle(self) -> FamilyOperator:
-        """The oracle of the operator."""
-        return FAMILY[self.operator.family or self.operator.name]
+        return self.operator.sizes(self.inputs)
 
     def options(self, *, shared_features: bool = False) -> Options:
         """Return what is declared besides the arithmetic."""
@@ -92,14 +85,14 @@ class Consultation:
     @cached_property
     def meant(self) -> dict[str, Real | None]:
         """The inputs as the oracle takes them."""
-        found: dict[str, Real | None] = {}
+        meanings: dict[str, Real | None] = {}
         for name in self.operator.names:
-            x = self.given.get(name)
-            found[name] = None if x is None else self._meaning(name, x)
-        return found
+            x = self.inputs.get(name)
+            meanings[name] = None if x is None else self._meaning(name, x)
+        return meanings
 
-    def _meaning(self, name: str, given: NDArray[Any]) -> Real:
-        x = given.astype(np.float64)
+    def _meaning(self, name: str, declared: NDArray[Any]) -> Real:
+        x = declared.astype(np.float64)
         if name == "log_decay" and self.contract.decay_log_base == "2":
             return np.asarray(x * np.log(2.0))
         if name == "log_decay" and self.contract.decay_form == "factor":
@@ -114,7 +107,7 @@ class Consultation:
         squares = (x * x).sum(axis=-1, keepdims=True) + self.contract.l2norm
         return np.asarray(np.sqrt(np.where(squares == 0, 1.0, squares)))
 
-    def widened(self, found: Bounded) -> Bounded:
+    def widened(self, bounded: Bounded) -> Bounded:
         """Admit the error with which a target normalises queries and keys.
 
         The sum of squares, its root and the quotient are at most K + 4 roundings of
@@ -127,10 +120,10 @@ class Consultation:
         which the terms of second order grow, is below the ratio as well.
         """
         if self.contract.l2norm is None:
-            return found
+            return bounded
         key_dim = self.sizes["k"]
         more = 1 + 2 * (key_dim + 4) / (key_dim + 1)
-        return Bounded(found.output, more * found.bound)
+        return Bounded(bounded.output, more * bounded.bound)
 
     # Several laws ask for the same answer.
     @cached_property
@@ -145,9 +138,9 @@ class Consultation:
         as_if_open: bool = False,
     ) -> Played:
         """Return the call on the oracle's tape, with its gates or as if all were 1."""
-        asked = confidence, shared_features, as_if_open
-        if asked not in self._known:
-            self._known[asked] = self.oracle.played(
+        key = confidence, shared_features, as_if_open
+        if key not in self._known:
+            self._known[key] = self.operator.played(
                 {**self.meant, "log_decay": None} if as_if_open else self.meant,
                 self.scale,
                 self.precisions,
@@ -155,17 +148,17 @@ class Consultation:
                 confidence=confidence,
                 options=self.options(shared_features=shared_features),
             )
-        return self._known[asked]
+        return self._known[key]
 
     @cached_property
-    def _exact_gates(self) -> FamilyEvaluation | None:
+    def _exact_gates(self) -> ExactResult | None:
         """The results where all decays are 1 or 0, and so are exact.
 
         What else may round, the open gates tell.
         """
         if not self.exact or "log_decay" not in self.meant:
             return None
-        return self.oracle.evaluate(self.meant, self.scale)
+        return self.operator.evaluate(self.meant, self.scale)
 
     def output(
         self, confidence: float | None, *, shared_features: bool = False
@@ -189,69 +182,71 @@ class Consultation:
 
 
 def output(
-    asked: Consultation,
+    call: OracleCall,
     confidence: float | None = None,
     *,
     shared_features: bool = False,
 ) -> Bounded:
     """Return the exact output with its bound, and a sharp one for exact sums."""
-    if asked.contract.l2norm is not None:
+    if call.contract.l2norm is not None:
         confidence = None  # one error for a whole row does not cancel
-    found = asked.widened(asked.output(confidence, shared_features=shared_features))
-    if not asked.exact or found.sharp is not None:
-        return found
-    power = bool(np.frexp(abs(asked.scale))[0] == 0.5)
+    result = call.widened(call.output(confidence, shared_features=shared_features))
+    if not call.exact or result.sharp is not None:
+        return result
+    power = bool(np.frexp(abs(call.scale))[0] == 0.5)
     return Bounded(
-        found.output, found.bound, np.zeros_like(found.bound) if power else None
+        result.output, result.bound, np.zeros_like(result.bound) if power else None
     )
 
 
-def states(asked: Consultation) -> tuple[Bounded, ...]:
+def states(call: OracleCall) -> tuple[Bounded, ...]:
     """Return the exact state, memory first."""
-    return tuple(asked.widened(one) for one in asked.states())
+    return tuple(call.widened(one) for one in call.states())
 
 
 def gradients(
-    asked: Consultation, cotangent: Real, confidence: float | None = None
+    call: OracleCall, cotangent: Real, confidence: float | None = None
 ) -> dict[str, Bounded]:
     """Return the gradients of what the target was given."""
-    if asked.contract.l2norm is not None:
+    if call.contract.l2norm is not None:
         confidence = None
-    found = asked.played(confidence).bounded_gradients(cotangent)
+    of_meaning = call.played(confidence).bounded_gradients(cotangent)
     with np.errstate(all="ignore"):
-        return {name: _pulled_back(asked, name, found[name]) for name in asked.given}
+        return {
+            name: _pulled_back(call, name, of_meaning[name]) for name in call.inputs
+        }
 
 
-def _pulled_back(asked: Consultation, name: str, found: Bounded) -> Bounded:
+def _pulled_back(call: OracleCall, name: str, gradient: Bounded) -> Bounded:
     """Return the gradient of an input from that of what it means."""
-    x = asked.given[name].astype(np.float64)
-    contract, u = asked.contract, asked.precisions.unit
+    x = call.inputs[name].astype(np.float64)
+    contract, u = call.contract, call.precisions.unit
     if name == "log_decay" and contract.decay_log_base == "2":
-        of_log = np.log(2.0) * found.output
-        return Bounded(of_log, np.log(2.0) * found.bound + 2 * u * abs(of_log))
+        of_log = np.log(2.0) * gradient.output
+        return Bounded(of_log, np.log(2.0) * gradient.bound + 2 * u * abs(of_log))
     if name == "log_decay" and contract.decay_form == "factor":
-        of_log, bound = found.output / x, found.bound / x
+        of_log, bound = gradient.output / x, gradient.bound / x
         bound = bound + 2 * u * abs(of_log)
         # What a decay of zero would have let through, its logarithm does not say.
         known = x > 0
         return Bounded(np.where(known, of_log, 0.0), np.where(known, bound, np.inf))
     if name in _NORMALISED and contract.l2norm is not None:
-        return _through_norm(asked, x, asked.widened(found))
-    return asked.widened(found)
+        return _through_norm(call, x, call.widened(gradient))
+    return call.widened(gradient)
 
 
-def _through_norm(asked: Consultation, x: Real, found: Bounded) -> Bounded:
+def _through_norm(call: OracleCall, x: Real, gradient: Bounded) -> Bounded:
     """Return ``(dy - y (y.dy)) / r`` where ``y = x / r``, ``r^2 = x.x + eps``."""
-    r, u = asked._norm(x), asked.precisions.unit
+    r, u = call._norm(x), call.precisions.unit
     y = x / r
 
-    def along(gradient: Real, direction: Real) -> Real:
-        inner = (direction * gradient).sum(axis=-1, keepdims=True)
+    def along(x: Real, direction: Real) -> Real:
+        inner = (direction * x).sum(axis=-1, keepdims=True)
         return np.asarray(direction * inner)
 
-    size = abs(found.output) + found.bound
-    error = found.bound + along(found.bound, abs(y))
+    size = abs(gradient.output) + gradient.bound
+    error = gradient.bound + along(gradient.bound, abs(y))
     # The norm, both products with it and the sum along the channels.
     roundings = 4 * (x.shape[-1] + 4) * (u + unit_roundoff("float64"))
     error = error + roundings * (size + along(size, abs(y)))
-    return Bounded((found.output - along(found.output, y)) / r, error / r)
+    return Bounded((gradient.output - along(gradient.output, y)) / r, error / r)

@@ -109,7 +109,7 @@ def as_declared(scope: Scope, decays: Real) -> Real:
 def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
     """Return other numbers that the same input may hold as well."""
     one, half = x.dtype.type(1), x.dtype.type(0.5)
-    if not problem.scope.operator.family:
+    if problem.scope.operator.feature_map:
         other = 2 * x[..., ::-1] + half
     elif name == "log_decay" and problem.scope.contract.decay_form == "factor":
         other = x * half
@@ -134,13 +134,13 @@ def _drawn(
     rng: np.random.Generator,
 ) -> Real:
     """Draw one input, token by token."""
-    of = shape.of(one.axes)
+    size = shape.of(one.axes)
     # As if every token had a row of its own: those that have but a number, too.
-    rows = of if len(one.axes) == 4 else (*of, 1)
+    rows = size if len(one.axes) == 4 else (*size, 1)
     if not one.per_token:
-        rows = (1, *of)
+        rows = (1, *size)
     if one.name == "value":
-        return real_values(of, values, rng)
+        return real_values(size, values, rng)
     draw = _DRAWS.get(one.name, _normal)
     if one.name == "key" and (scope.operator.erases or scope.operator.name == "mesa"):
         draw = _key
@@ -152,7 +152,7 @@ def _drawn(
     drawn = draw(rng, rows, kind)
     if one.name in ("query", "key") and scope.contract.l2norm is not None:
         drawn = drawn * _lengths(rng, (*rows[:-1], 1), scope.contract.l2norm)
-    return drawn.reshape(of)
+    return drawn.reshape(size)
 
 
 def _lengths(rng: np.random.Generator, rows: tuple[int, ...], epsilon: float) -> Real:
@@ -174,7 +174,7 @@ def _related(scope: Scope, drawn: dict[str, Real]) -> None:
         rate = 0.5 + 0.5 * np.tanh(drawn["b"][..., :1])
         drawn["a"] = -rate * direction
         drawn["b"] = _unit(direction + 0.1 * drawn["b"])
-    if scope.operator.name == "oja":
+    if scope.operator.erase_along == "value":
         # Here values erase.
         drawn["value"] = _unit(drawn["value"])
 

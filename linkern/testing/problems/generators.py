@@ -40,7 +40,7 @@ def integer_problem(
     taken back later, so that what was rounded away while they were held shows.
     """
     present = {"zeros": 0.0, "sparse": 0.2, "dense": 1.0}[density]
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.integer_problem(scope, shape, kind, present, rng)
     a, b = _integer_features(scope, shape, kind, present, rng)
     room = 2 ** (scope.narrowest_bits - 1) // _reach(a, b)
@@ -63,12 +63,14 @@ def _integer_features(
     """Return features whose denominators are powers of two, as far as that can be."""
     most = min(3, scope.query_map.largest_integer, scope.key_map.largest_integer)
 
-    def features(of: tuple[int, ...], present: float) -> NDArray[np.int64]:
-        drawn = per_token(rng, of, lambda r, s: r.integers(0, most, s, endpoint=True))
-        drawn *= per_token(rng, of, lambda r, s: r.random(s) < present)
+    def features(size: tuple[int, ...], present: float) -> NDArray[np.int64]:
+        drawn = per_token(rng, size, lambda r, s: r.integers(0, most, s, endpoint=True))
+        drawn *= per_token(rng, size, lambda r, s: r.random(s) < present)
         if kind == "onehot" and present:
-            one = per_token(rng, (*of[:-1], 1), lambda r, s: r.integers(0, of[-1], s))
-            drawn = (np.arange(of[-1]) == one).astype(np.int64)
+            one = per_token(
+                rng, (*size[:-1], 1), lambda r, s: r.integers(0, size[-1], s)
+            )
+            drawn = (np.arange(size[-1]) == one).astype(np.int64)
         # Feature 0 is 1 in every query and key, so that no denominator is zero.
         drawn[..., 0] = 1
         return drawn
@@ -157,7 +159,7 @@ def real_problem(
     ``normal``, ``uniform``, ``positive`` and far from zero, ``constant`` per channel,
     ``alternating`` in sign.
     """
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.real_problem(scope, shape, kind, values, rng)
     a = _real_features(scope, shape.query, kind, rng)
     b = _real_features(scope, shape.key, kind, rng)
@@ -176,7 +178,7 @@ def real_problem(
 def with_cotangent(problem: Problem, rng: np.random.Generator) -> Problem:
     """Add a cotangent of the output: small integers to integers, normal ones else."""
     shape = problem.shape.of("bgtv")
-    if problem.integers is not None or problem.exact:
+    if problem.has_exact_sums:
         drawn = per_token(rng, shape, lambda r, s: r.integers(-3, 3, s, endpoint=True))
     else:
         drawn = per_token(rng, shape, lambda r, s: r.normal(size=s))
@@ -204,7 +206,7 @@ def extreme_problem(
     features, as small as the feature map allows. No sum overflows or leaves the normal
     numbers in the declared accumulator.
     """
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.extreme_problem(scope, shape, kind, rng)
     precisions = scope.contract.precisions(scope.dtype)
     sums = (precisions.accumulator, precisions.score, precisions.state)

@@ -14,17 +14,6 @@ from linkern.testing.problems.tokens import per_token
 __all__ = ["integer_inputs", "no_integers"]
 
 Real = NDArray[np.float64]
-# Operators that divide, or take an exponential of something that cannot be zero.
-_NEVER_EXACT = {
-    "retention": "its decays are no powers of two",
-    "lightning_attention": "its decays are no powers of two",
-    "rwkv4": "its weights are exponentials",
-    "gsa": "its softmax rounds",
-    "abc": "its softmax rounds",
-    "based": "its weights are polynomials, by which it divides",
-    "rebased": "its weights are polynomials, by which it divides",
-    "mesa": "it solves systems of equations",
-}
 # From here on, what is left of a number is below any rounding.
 _ALL_BUT_NOTHING = -150.0
 _HELD = 0.85
@@ -32,8 +21,8 @@ _HELD = 0.85
 
 def no_integers(scope: Scope) -> str | None:
     """Ask for an operator and a contract under which sums can be exact."""
-    if scope.operator.name in _NEVER_EXACT:
-        return f"no input makes it exact: {_NEVER_EXACT[scope.operator.name]}"
+    if scope.operator.inexact:
+        return f"no input makes it exact: {scope.operator.inexact}"
     if scope.contract.l2norm is not None:
         return "it normalises queries and keys itself, so no input makes it exact"
     if scope.contract.min_length > 2**scope.narrowest_bits:
@@ -57,68 +46,68 @@ def integer_inputs(
     rng : Generator
         Where they come from.
     """
-    operator, found = scope.operator, dict[str, Real]()
+    operator, drawn = scope.operator, dict[str, Real]()
     erases = operator.erases
     for one in operator.inputs:
-        of = shape.of(one.axes)
-        rows = of if len(one.axes) == 4 else (*of, 1)
+        size = shape.of(one.axes)
+        rows = size if len(one.axes) == 4 else (*size, 1)
         if not one.per_token:
-            rows = (1, *of)
-        found[one.name] = _small(rng, rows, present).reshape(of)
-    swapped = operator.name == "oja"  # values erase, and keys are what is kept
-    kept, written = ("key", "value")[:: -1 if swapped else 1]
+            rows = (1, *size)
+        drawn[one.name] = _small(rng, rows, present).reshape(size)
+    kept = operator.erase_along
+    written = "key" if kept == "value" else "value"
     if erases:
         # Decays of single channels leave a part of a direction that has many.
         whole = not any(
             one.name == "log_decay" and one.axes[-1] in "kv" for one in operator.inputs
         )
-        found[kept] = _directions(found[kept].shape, rng, whole=whole)
-    elif kind == "onehot" and "key" in found:
-        found["key"] = _one_hot(found["key"].shape, rng)
-    room = 2 ** (scope.narrowest_bits - 1) // _reach(shape, found)
+        drawn[kept] = _directions(drawn[kept].shape, rng, whole=whole)
+    elif kind == "onehot" and "key" in drawn:
+        drawn["key"] = _one_hot(drawn["key"].shape, rng)
+    room = 2 ** (scope.narrowest_bits - 1) // _reach(shape, drawn)
     most = max(1, min(room, 2**scope.input_bits))
     if kind in ("dense", "onehot"):
         most = min(most, 9)
-    found[written] = _values(found[written].shape, kind, most, max(present, 0.05), rng)
-    _gates(scope, found, kept, rng)
-    return found
+    drawn[written] = _values(drawn[written].shape, kind, most, max(present, 0.05), rng)
+    _gates(scope, drawn, kept, rng)
+    return drawn
 
 
-def _reach(shape: Shape, found: dict[str, Real]) -> int:
+def _reach(shape: Shape, drawn: dict[str, Real]) -> int:
     """Return how many times the largest value any sum can be, at most."""
     largest = 1.0
     for name in ("query", "key", "bonus", "level_scales"):
-        if name in found:
-            largest *= max(1.0, float(abs(found[name]).max(initial=0)))
+        if name in drawn:
+            largest *= max(1.0, float(abs(drawn[name]).max(initial=0)))
     # Every key, each read through all channels, and taken back once.
     return int(2 * largest * max(shape.keys, 1) * max(shape.key_dim, 1))
 
 
 def _gates(
-    scope: Scope, found: dict[str, Real], kept: str, rng: np.random.Generator
+    scope: Scope, drawn: dict[str, Real], kept: str, rng: np.random.Generator
 ) -> None:
     """Replace what are rates and directions by those that leave integers."""
     for name in ("beta", "removal_rate", "erase_gate", "write_gate"):
-        if name in found:
-            found[name] = _coin(found[name].shape, rng)
-    if "log_decay" in found:
+        if name in drawn:
+            drawn[name] = _coin(drawn[name].shape, rng)
+    if "log_decay" in drawn:
         floor = scope.contract.decay_floor
         least = floor if floor < _ALL_BUT_NOTHING else 0.0
-        held = _coin(found["log_decay"].shape, rng)
-        found["log_decay"] = np.where(held == 1, 0.0, least)
-    if "auxiliary_key" in found:
+        held = _coin(drawn["log_decay"].shape, rng)
+        drawn["log_decay"] = np.where(held == 1, 0.0, least)
+    if "auxiliary_key" in drawn:
         # Another direction would take away what was never there, again and again.
-        found["auxiliary_key"] = found[kept].copy()
-    if "removal_key" in found:
-        found["removal_key"] = _one_hot(found["removal_key"].shape, rng)
-    if {"a", "b"} <= found.keys():
-        found["b"] = _one_hot(found["b"].shape, rng)
-        found["a"] = -found["b"] * _coin((*found["b"].shape[:-1], 1), rng)
-    for name in ("key",) if {"a", "removal_key"} & found.keys() else ():
-        found[name] = _one_hot(found[name].shape, rng)
-    if "erase_gate" in found:
+        drawn["auxiliary_key"] = drawn[kept].copy()
+    if "removal_key" in drawn:
+        drawn["removal_key"] = _one_hot(drawn["removal_key"].shape, rng)
+    if {"a", "b"} <= drawn.keys():
+        drawn["b"] = _one_hot(drawn["b"].shape, rng)
+        drawn["a"] = -drawn["b"] * _coin((*drawn["b"].shape[:-1], 1), rng)
+    for name in ("key",) if {"a", "removal_key"} & drawn.keys() else ():
+        drawn[name] = _one_hot(drawn[name].shape, rng)
+    if "erase_gate" in drawn:
         # Of a direction that is only partly erased, something is left.
-        found["key"] = _one_hot(found["key"].shape, rng)
+        drawn["key"] = _one_hot(drawn["key"].shape, rng)
 
 
 def _small(rng: np.random.Generator, rows: tuple[int, ...], present: float) -> Real:

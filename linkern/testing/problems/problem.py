@@ -1,4 +1,4 @@
-"""A problem: the inputs of one call, with what the referee knows about them."""
+"""A problem: the inputs of one call, with their exact results and bounds."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from linkern.testing.problems.context import Scope, Shape
 
 __all__ = ["Problem"]
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,7 +26,7 @@ class Problem:
     scope : Scope
         Operator, contract and dtype.
     kind : str
-        Which generator made it.
+        Name of the generator that made it.
     inputs : mapping of str to array
         The inputs by name, in the order of the operator and the dtype of the scope.
     integers : tuple of arrays, optional
@@ -34,7 +34,7 @@ class Problem:
     exact : bool
         The same of an operator without features: whether every sum is exact.
     knobs : dict
-        What a check drew besides: a cut, an exponent, a chunk size.
+        Further draws of a check: a cut, an exponent, a chunk size.
     cotangent : array (B, H, T, V), optional
         Cotangent of the output, where gradients are judged.
     """
@@ -49,12 +49,12 @@ class Problem:
 
     def __repr__(self) -> str:
         """Name the shape, kind and knobs; the arrays are saved, not printed."""
-        of = self.shape
-        keys = "" if of.keys == of.length else f" S={of.keys}"
-        sizes = f"B={of.batch} H={of.heads} T={of.length}{keys}"
-        dims = f"K={of.key_dim} V={of.value_dim}"
-        dims += f" M={of.slots}" if of.slots > 1 else ""
-        dims += f" groups={of.groups}" if of.groups > 1 else ""
+        shape = self.shape
+        keys = "" if shape.keys == shape.length else f" S={shape.keys}"
+        sizes = f"B={shape.batch} H={shape.heads} T={shape.length}{keys}"
+        dims = f"K={shape.key_dim} V={shape.value_dim}"
+        dims += f" M={shape.slots}" if shape.slots > 1 else ""
+        dims += f" groups={shape.groups}" if shape.groups > 1 else ""
         knobs = "".join(f" {name}={value}" for name, value in self.knobs.items())
         return f"{sizes} {dims} {self.scope.dtype}, {self.kind}{knobs}"
 
@@ -62,6 +62,11 @@ class Problem:
         """Do the same for Hypothesis, which would print every field."""
         del cycle
         printer.text(repr(self))
+
+    @property
+    def has_exact_sums(self) -> bool:
+        """True if all sums are exact in any order."""
+        return self.exact or self.integers is not None
 
     @property
     def query(self) -> NDArray[Any]:
@@ -91,10 +96,11 @@ class Problem:
     @property
     def shape(self) -> Shape:
         """The sizes of the problem."""
-        of = self.sizes
-        tokens = (of["b"], of["h"], of["t"], of["s"], of["k"], of["v"])
-        groups = of["g"] // max(of["h"], 1)
-        return Shape(*tokens, groups=groups, slots=of["m"], levels=of["l"])
+        sizes = self.sizes
+        groups = sizes["g"] // max(sizes["h"], 1)
+        b, h, t, s, k, v = (sizes[axis] for axis in "bhtskv")
+        m, levels = sizes["m"], sizes["l"]
+        return Shape(b, h, t, s, k, v, groups=groups, slots=m, levels=levels)
 
     def with_inputs(self, **inputs: Any) -> "Problem":
         """Return the problem with other inputs, whose sums are not known exactly."""
@@ -115,18 +121,18 @@ class Problem:
         )
 
     def of_tokens(self, name: str, first: int | None, last: int | None) -> Any:
-        """Return what an input holds of the tokens from `first` to before `last`."""
+        """Return the part of an input of the tokens from `first` to before `last`."""
         x, axis = self.inputs[name], self.scope.operator.input(name).token_axis
         if axis is None:
             return x
         each = x.shape[axis] // max(self.length, 1)  # keys of one query
-        if not self.scope.operator.family:
+        if not self.scope.operator.micro_steps:
             each = 1
         span = slice(*(n if n is None else n * each for n in (first, last)))
         return x[(*(slice(None),) * axis, span)]
 
     def told(self, **knobs: Any) -> "Problem":
-        """Return the same problem with more knobs; what is known of it stays known."""
+        """Return the same problem with more knobs; computed results stay known."""
         same = replace(self, knobs={**self.knobs, **knobs})
         vars(same)["_known"] = self._known
         return same
@@ -157,13 +163,13 @@ class Problem:
         return self.recalled(
             ("output", shared_features, confidence),
             lambda: expected.output(
-                self._consultation, confidence, shared_features=shared_features
+                self._oracle_call, confidence, shared_features=shared_features
             ),
         )
 
     def solve_state(self) -> tuple[Bounded, ...]:
         """Return the exact state after the last key: memory, normalizer if any."""
-        return expected.states(self._consultation)
+        return expected.states(self._oracle_call)
 
     def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
@@ -171,7 +177,7 @@ class Problem:
         cotangent = self.cotangent.astype(np.float64)
         return self.recalled(
             ("gradients", confidence),
-            lambda: expected.gradients(self._consultation, cotangent, confidence),
+            lambda: expected.gradients(self._oracle_call, cotangent, confidence),
         )
 
     # Several laws ask for the same sums in several ways: walk over the tokens once.
@@ -179,22 +185,21 @@ class Problem:
     def _known(self) -> dict[Hashable, Any]:
         return {}
 
-    def recalled(self, what: Hashable, find: Callable[[], Found]) -> Found:
-        """Return what `find` finds, which is looked for once; nobody may change it."""
-        if what not in self._known:
-            self._known[what] = find()
-        found: Found = self._known[what]
-        return found
+    def recalled(self, name: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return the result of `compute`, called once; nobody may change it."""
+        if name not in self._known:
+            self._known[name] = compute()
+        result: Result = self._known[name]
+        return result
 
     @property
-    def _consultation(self) -> expected.Consultation:
-        of = self.scope
+    def _oracle_call(self) -> expected.OracleCall:
+        scope = self.scope
 
-        def asked() -> expected.Consultation:
-            inputs = dict(self.inputs)
-            exact = self.exact or self.integers is not None
-            return expected.Consultation(
-                of.operator, of.contract, of.dtype, inputs, exact=exact
+        def make() -> expected.OracleCall:
+            inputs, exact = dict(self.inputs), self.has_exact_sums
+            return expected.OracleCall(
+                scope.operator, scope.contract, scope.dtype, inputs, exact=exact
             )
 
-        return self.recalled("consultation", asked)
+        return self.recalled("oracle call", make)

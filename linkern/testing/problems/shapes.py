@@ -180,7 +180,9 @@ def shapes(
     large = tokens * key_dim * value_dim > LARGE or tokens > MANY
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
     of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
-    return draw(_completed(scope, of_tokens)) if scope.operator.family else of_tokens
+    if scope.operator.feature_map:
+        return of_tokens
+    return draw(_completed(scope, of_tokens))
 
 
 @st.composite
@@ -198,7 +200,7 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape) -> Shape:
         slots = draw(one_of(*((4,) if scope.few_shapes else (3, 1, 4, 8, 17))))
     if "l" in letters:
         levels = shape.length.bit_length() + 1  # of the next token, too
-    if "s" in letters:
+    if scope.operator.micro_steps:
         keys = shape.length * draw(one_of(*((2,) if scope.few_shapes else MICRO)))
     more = {"groups": groups, "slots": slots, "levels": levels, "keys": keys}
     return replace(shape, **more)
@@ -226,7 +228,7 @@ def leading_axes(
 
 
 def short_lengths(scope: Scope) -> list[int]:
-    """Which of the lengths 1 and 0 the contract allows."""
+    """Return the lengths among 1 and 0 that the contract allows."""
     contract = scope.contract
     most = 1 if contract.max_length is None else min(contract.max_length, 1)
     # A recurrence of no step returns nothing that could be looked at.

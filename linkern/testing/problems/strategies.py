@@ -94,7 +94,7 @@ def real_problems(
 
 def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return the kinds to draw from: what features are, or else what gates are."""
-    if not scope.operator.family:
+    if scope.operator.feature_map:
         return kinds
     independent = set(kinds) <= {*RANDOM_KINDS, "constant"}
     return gates.CALM if independent else gates.KINDS
@@ -102,7 +102,7 @@ def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 def no_integers(scope: Scope) -> str | None:
     """Ask for inputs with integer features, or sums that are exact."""
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return gates.no_integers(scope)
     for feature_map in (scope.query_map, scope.key_map):
         if feature_map.from_integers is None:
@@ -115,7 +115,7 @@ def no_integers(scope: Scope) -> str | None:
 
 
 def exact_integers(scope: Scope, shape: Shape) -> bool:
-    """Whether a problem of that shape can be one of integers whose sums are exact."""
+    """Return True if integers of that shape can have exact sums."""
     return no_integers(scope) is None and shape.keys <= 2**scope.narrowest_bits
 
 
@@ -141,7 +141,7 @@ def gradient_problems(
 
     Gates that are `smooth` are not at the ends of what they may be.
     """
-    most = SHORTER if scope.operator.family else GRADIENT_LENGTH
+    most = GRADIENT_LENGTH if scope.operator.feature_map else SHORTER
     shape = draw(shapes(scope, least=least, most=most))
     rng = draw(generators())
     integers = not random and exact_integers(scope, shape) and draw(st.booleans())
@@ -155,7 +155,7 @@ def gradient_problems(
     else:
         kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
         kind = draw(one_of(*_kinds(scope, kinds)))
-        if smooth and scope.operator.family:
+        if smooth and not scope.operator.feature_map:
             kind = "smooth"
         problem = real_problem(scope, shape, kind, "normal", rng)
     return with_cotangent(problem, rng)
@@ -179,7 +179,7 @@ def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     if kind == "onehot" and exact_integers(scope, shape):
         return integer_problem(scope, shape, "onehot", "sparse", rng)
     # Decays would add up to more error than a sum of all has.
-    calm = "open" if scope.operator.family else "uniform"
+    calm = "uniform" if scope.operator.feature_map else "open"
     return real_problem(scope, shape, calm, "positive", rng)
 
 

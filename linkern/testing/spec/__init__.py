@@ -1,1 +1,1 @@
-"""What is claimed of a target: its operator, and its declared contract."""
+"""The claims of a target: its operator and its declared contract."""

@@ -1,4 +1,4 @@
-"""What a kernel declares about itself; undeclared means the strictest.
+"""The declarations of a kernel about itself; undeclared means the strictest.
 
 A declaration relaxes or restricts what is asked of a target, so every one of them is
 printed beside the verdict: it cannot hide a defect.
@@ -18,8 +18,8 @@ from linkern.testing.spec.operators import Operator
 
 __all__ = ["Contract", "nearest"]
 
-# What feature maps and epsilons are declared with, and what decays and erases are.
-_LINEAR_ATTENTION_ALONE = (
+# Declarations of operators with a feature map, and of all others.
+_WITH_FEATURE_MAP = (
     "feature_map",
     "key_feature_map",
     "normalize",
@@ -27,7 +27,7 @@ _LINEAR_ATTENTION_ALONE = (
     "eps_mode",
     "feature_error",
 )
-_FAMILY_ALONE = (
+_WITHOUT_FEATURE_MAP = (
     "decay_log_base",
     "decay_form",
     "decay_floor",
@@ -208,11 +208,11 @@ class Contract:
 
     def require_of(self, operator: Operator) -> None:
         """Refuse declarations that mean nothing for an operator."""
-        foreign = _LINEAR_ATTENTION_ALONE if operator.family else _FAMILY_ALONE
-        meaningless = set(foreign)
-        if operator.family and not any(n == "log_decay" for n in operator.names):
+        mapped = operator.feature_map
+        meaningless = {*(_WITHOUT_FEATURE_MAP if mapped else _WITH_FEATURE_MAP)}
+        if "log_decay" not in operator.names:
             meaningless |= {"decay_log_base", "decay_form", "decay_floor"}
-        if operator.family and not {"query", "key"} <= {*operator.names}:
+        if not {"query", "key"} <= {*operator.names}:
             meaningless |= {"l2norm", "scale"}
         for key in self.declared():
             if key in meaningless:

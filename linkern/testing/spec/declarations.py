@@ -30,14 +30,14 @@ def nearest(what: str, got: str, known: Iterable[str]) -> str:
 
 def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]:
     """Read ``KEY=VALUE`` texts as an option takes them."""
-    found = {}
+    declared = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not (key and equals and value):
             msg = f'{option} must have the form {form}, got "{text}".'
             raise UsageError(msg)
-        found[key.strip()] = value.strip()
-    return found
+        declared[key.strip()] = value.strip()
+    return declared
 
 
 def as_text(value: Any) -> str:

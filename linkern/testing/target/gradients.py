@@ -150,13 +150,13 @@ def gradient_function(
         parameter_of = target_names | parameter_of
         cotangent = cotangent or COTANGENT_NAMES[0]
     missing = [one for one in operator.names if one not in parameter_of]
-    if operator.family and parameter_of and missing:
+    if not operator.feature_map and parameter_of and missing:
         msg = (
             f'the `vjp` of "{name}" has no parameter for the {missing[0]} of '
             f"{operator.name}: its parameters are ({', '.join(parameters)})."
         )
         raise UsageError(msg)
-    if operator.family and parameter_of and cotangent is None:
+    if not operator.feature_map and parameter_of and cotangent is None:
         msg = (
             f'the `vjp` of "{name}" has no parameter for the cotangent of the output; '
             f"call it {' or '.join(COTANGENT_NAMES)}."

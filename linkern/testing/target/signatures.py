@@ -124,7 +124,7 @@ def inputs_of(
     if not parameter_of:
         return ()
     missing = [one for one in operator.names if one not in parameter_of]
-    if missing and operator.family is None:
+    if missing and operator.feature_map:
         return ()
     if missing:
         msg = (

@@ -218,7 +218,7 @@ class Prober:
 def unmeasured(scope: Scope) -> str:
     """Return what integers cannot measure of an operator, and why; empty if nothing."""
     operator = scope.operator
-    if not operator.family:
+    if operator.feature_map:
         return ""
     reason = no_integers(scope)
     if reason is None and _erases(operator) and "key" in operator.linear:
@@ -266,7 +266,7 @@ def prepared(target: Target, scope: Scope) -> Prober | None:
 
 def _as_linear_attention(scope: Scope) -> Scope:
     """Return the scope of an operator under neutral gates."""
-    if not scope.operator.family:
+    if scope.operator.feature_map:
         return scope
     declared = scope.contract.scale
     contract = replace(

@@ -115,7 +115,7 @@ def linear(scope: Scope) -> bool:
 
 def gated(scope: Scope) -> bool:
     """Return True for operators whose predictions are the oracle on other inputs."""
-    return scope.operator.family is not None
+    return not scope.operator.feature_map
 
 
 def causal(scope: Scope) -> bool:

@@ -68,7 +68,7 @@ def _kept(inputs: Inputs) -> Callable[[Scope], tuple[Problem, ...]]:
 
 def _gates(scope: Scope) -> tuple[str, ...]:
     """Return the kinds of reals that spans and gradients are asked for."""
-    return ("mild", "typical") if scope.operator.family else ("normal",)
+    return ("normal",) if scope.operator.feature_map else ("mild", "typical")
 
 
 @_kept
@@ -78,7 +78,7 @@ def whole(scope: Scope) -> Iterator[Problem]:
     small, kind = _shape(scope, SMALL), _gates(scope)[0]
     normal = real_problem(scope, small, kind, "normal", rng)
     other = real_problem(scope, small, kind, "normal", rng)
-    last = scope.operator.inputs[-1 if scope.operator.family else 1].name
+    last = scope.operator.inputs[1 if scope.operator.feature_map else -1].name
     value = normal.inputs["value"]
     yield normal
     yield other
@@ -86,7 +86,7 @@ def whole(scope: Scope) -> Iterator[Problem]:
     yield normal.with_inputs(value=value * value.dtype.type(-2))
     if normal.scope.operator.input(last).token_axis is not None:
         yield normal.with_inputs(**{last: _after_first(normal, other, last)})
-    yield from (_of_gates if scope.operator.family else _of_features)(scope, rng)
+    yield from (_of_features if scope.operator.feature_map else _of_gates)(scope, rng)
 
 
 def _of_gates(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
@@ -133,7 +133,7 @@ def _one_token(scope: Scope) -> Iterator[Problem]:
 @_kept
 def with_nan(scope: Scope) -> Iterator[Problem]:
     """Yield values of which one is NaN."""
-    if scope.operator.family is None and scope.contract.nan_policy != "any":
+    if scope.operator.feature_map and scope.contract.nan_policy != "any":
         rng = np.random.default_rng(6)
         made = real_problem(scope, _shape(scope, SMALL), "normal", "normal", rng)
         value = made.value.copy()
@@ -157,7 +157,7 @@ def placed(scope: Scope) -> Iterator[Problem]:
 @_kept
 def far(scope: Scope) -> Iterator[Problem]:
     """Yield a sequence beyond the lengths that tests usually try."""
-    if scope.operator.family:
+    if not scope.operator.feature_map:
         return  # its oracle takes minutes for as many tokens
     shape = _shape(scope, FAR)
     if shape.length == FAR[2] and no_integers(scope) is None:
@@ -185,12 +185,12 @@ def in_spans(scope: Scope) -> Iterator[Problem]:
         (SQUARE, (16, 40)),
         (MIDDLE, (50,)),
     )
-    for sizes, cuts in cut_at[:2] if scope.operator.family else cut_at:
+    for sizes, cuts in cut_at if scope.operator.feature_map else cut_at[:2]:
         step, shape = scope.contract.length_multiple_of, _shape(scope, sizes)
         inner = {cut // step * step for cut in cuts}
         fitting = tuple(sorted(n for n in inner if 0 < n < shape.length))
         made = [real_problem(scope, shape, k, "normal", rng) for k in _gates(scope)]
-        if not scope.operator.family and no_integers(scope) is None:
+        if scope.operator.feature_map and no_integers(scope) is None:
             for kind in ("dense", "wide"):
                 made.append(integer_problem(scope, shape, kind, "dense", rng))
         for problem in made if fitting else ():
@@ -212,10 +212,10 @@ def packed(scope: Scope) -> Iterator[Problem]:
 def to_differentiate(scope: Scope) -> Iterator[Problem]:
     """Yield problems with a cotangent."""
     rng = np.random.default_rng(4)
-    for sizes in (SMALL, SQUARE) if scope.operator.family else (SMALL, SQUARE, MIDDLE):
+    for sizes in (SMALL, SQUARE, MIDDLE)[: 3 if scope.operator.feature_map else 2]:
         shape = _shape(scope, sizes)
         made = [real_problem(scope, shape, k, "normal", rng) for k in _gates(scope)]
-        if not scope.operator.family and no_integers(scope) is None:
+        if scope.operator.feature_map and no_integers(scope) is None:
             made.append(integer_problem(scope, shape, "dense", "dense", rng))
         yield from (with_cotangent(problem, rng) for problem in made)
 
@@ -236,7 +236,7 @@ def _shape(scope: Scope, sizes: Sizes) -> Shape:
     axes = {letter for one in operator.inputs for letter in one.axes}
     longest = operator.longest
     length = fitted(scope)(length if longest is None else min(length, longest))
-    keys = length * (2 if operator.family and "s" in axes else 1)
+    keys = length * (2 if operator.micro_steps else 1)
     if not operator.causal and not contract.equal_lengths:
         keys = fitted(scope)(length - length // 5)
     key_dim = _nearest(key_dim, contract.key_dims)

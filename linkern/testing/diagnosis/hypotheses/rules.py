@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linkern.oracle import FAMILY, Bounded, FamilyOperator
+from linkern.oracle import OPERATORS, Bounded, Operator
 from linkern.testing.diagnosis.hypotheses.hypothesis import Deviation
 from linkern.testing.diagnosis.hypotheses.pairs import Real
-from linkern.testing.problems.expected import Consultation
+from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
@@ -69,16 +69,16 @@ class Reading:
 Rule = Callable[[Reading], Reading | None]
 
 
-def meaning(problem: Problem) -> Consultation:
+def meaning(problem: Problem) -> OracleCall:
     """Return the meaning of the inputs of a problem, as the oracle takes them."""
     scope = problem.scope
     inputs = dict(problem.inputs)
-    return Consultation(scope.operator, scope.contract, scope.dtype, inputs)
+    return OracleCall(scope.operator, scope.contract, scope.dtype, inputs)
 
 
-def operator_of(problem: Problem) -> FamilyOperator:
+def operator_of(problem: Problem) -> Operator:
     """Return the oracle of an operator with gates."""
-    return FAMILY[str(problem.scope.operator.family)]
+    return problem.scope.operator
 
 
 def predicted(problem: Problem, rule: Rule) -> Bounded | None:
@@ -87,12 +87,12 @@ def predicted(problem: Problem, rule: Rule) -> Bounded | None:
     It may round as often as the operator and as the other one together.
     """
     asked, contract = meaning(problem), problem.scope.contract
-    name = str(problem.scope.operator.family)
+    name = problem.scope.operator.name
     reading = rule(Reading(name, asked.meant, asked.scale))
     if reading is None:
         return None
     with np.errstate(all="ignore"):
-        output, _ = FAMILY[reading.operator].bounded(
+        output, _ = OPERATORS[reading.operator].bounded(
             reading.inputs,
             reading.scale,
             asked.precisions,
