@@ -253,23 +253,23 @@ def prepare_terms(
     definition: Definition, inputs: Inputs, _: Inputs, form: Form, scale: float | None
 ) -> Prepared:
     """Return inputs that `attend` makes terms of: widened, scaled, of one batch."""
-    given = {
+    passed = {
         name: x
         for name, x in inputs.items()
         if x is not None or name in definition.required
     }
-    wide = {name: validate.widened(name, x) for name, x in given.items()}
+    wide = {name: validate.widened(name, x) for name, x in passed.items()}
     # Gates may be wider than the rest: float32 beside bfloat16 is common.
-    main = {name: given[name] for name in definition.required if name in given}
+    main = {name: passed[name] for name in definition.required if name in passed}
     validate.home(main)
     validate.home(wide)
-    sizes = validate.shapes(given, definition.axes)
+    sizes = validate.shapes(passed, definition.axes)
     like = next(iter(wide.values()))
     if _kernels_read(definition, form, main):
         wide |= main
     wide = _in_groups(wide, definition.axes)
     batch = _batch(wide, definition)
-    _values(given)
+    _values(passed)
 
     if scale is not None and "query" not in definition.axes:
         msg = f"`scale` must be None for {definition.name}: there is no query to scale."
@@ -280,7 +280,7 @@ def prepare_terms(
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
     for name, x in wide.items():
         ready[name] = _common(x, definition.axes[name], batch)
-    dtype = given[definition.required[0]].dtype
+    dtype = passed[definition.required[0]].dtype
     if factor is not None and factor != 1 and "query" in ready:
         if ready["query"].dtype == like.dtype:
             ready["query"] = ready["query"] * factor

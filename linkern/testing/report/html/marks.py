@@ -4,6 +4,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+__all__ = [
+    "DECADES",
+    "HEIGHT",
+    "Chart",
+    "Mark",
+    "Scale",
+    "axis_title",
+    "counted",
+    "exceeds",
+    "horizontal",
+    "label",
+    "mark",
+    "percent",
+    "place",
+    "ratio_text",
+    "round_step",
+    "ticks_below",
+    "vertical",
+    "worst",
+    "worst_at",
+]
+
 HEIGHT = 176  # of a plot, in pixels
 # Decades that a chart spans at most; what lies beyond is drawn at its end.
 DECADES = (-8, 12)
