@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from linkern import cost, feature_maps, similarity, transformer
     from linkern.analysis.attention_matrix import attention_weights
     from linkern.analysis.span_map import SpanMap, span_map
-    from linkern.analysis.step import linear_attention_step, step
     from linkern.approximation import approximation_curve, approximation_error
     from linkern.attention import (
         kernel_attention,
@@ -92,6 +91,7 @@ if TYPE_CHECKING:
         kda,
         lightning_attention,
         linear_attention,
+        linear_attention_step,
         log_linear_attention,
         mesa,
         oja,
@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         simple_gla,
         ssd,
     )
+    from linkern.operators.step import step
     from linkern.state import AttentionResult, State
 else:
     _HOMES = {
@@ -134,7 +135,7 @@ else:
         "kernel_attention": "attention",
         "lightning_attention": "operators",
         "linear_attention": "operators",
-        "linear_attention_step": "analysis.step",
+        "linear_attention_step": "operators",
         "log_linear_attention": "operators",
         "lsh_attention": "attention",
         "mesa": "operators",
@@ -151,7 +152,7 @@ else:
         "span_map": "analysis.span_map",
         "sparse_attention": "attention",
         "ssd": "operators",
-        "step": "analysis.step",
+        "step": "operators.step",
         "transformer": "transformer",
         "vjp": "autodiff.vjp",
     }

@@ -19,7 +19,7 @@ class Call(NamedTuple):
     """Checked call: sizes, inputs, and the shapes that follow."""
 
     sizes: dict[str, int]
-    given: Given
+    inputs: Given
     axes: Mapping[str, str]
     state: tuple[tuple[int, ...], ...]
 
@@ -64,14 +64,14 @@ def _dimensions(
     op: str, axes: Mapping[str, str], dims: Mapping[str, Any]
 ) -> dict[str, int]:
     """Check that the dimensions are given that the operator has, and no others."""
-    found = {}
+    sizes = {}
     for letter, size in dims.items():
         name = _NAMES[letter]
         if _has(axes, letter):
-            found[letter] = validate.positive_integer(name, size)
+            sizes[letter] = validate.positive_integer(name, size)
         else:
             _neutral(op, name, size, None)
-    return found
+    return sizes
 
 
 def _optional(op: str, without: Collection[str], known: Collection[str]) -> None:
@@ -138,13 +138,13 @@ def _derived(sizes: Sizes) -> dict[str, int]:
 
 def numbers_read(call: Call, heads: int, batch: int) -> int:
     """Return how many numbers the inputs have."""
-    found = 0
-    for name in call.given:
+    numbers = 0
+    for name in call.inputs:
         letters = call.axes[name]
         # What has no tokens is one for each head, the same in all batches.
         many = heads * (batch if letters[:1] in ("t", "s") else 1)
-        found += many * prod(call.sizes[x] for x in letters)
-    return found
+        numbers += many * prod(call.sizes[x] for x in letters)
+    return numbers
 
 
 def width_of(dtype: Any) -> int:

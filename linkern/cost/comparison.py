@@ -195,7 +195,7 @@ def crossover(
     # Whole chunks take `most` for a token, and padding is less than a chunk: beyond
     # this length softmax takes more; at whole chunks a chunk or two below, less.
     most = each + order.size * (wide + columns)
-    found = (2 if seen_only else 1) * most // pair + order.size + 1
-    while found > 1 and fewer(found - 1):
-        found -= 1
-    return found
+    length = (2 if seen_only else 1) * most // pair + order.size + 1
+    while length > 1 and fewer(length - 1):
+        length -= 1
+    return length

@@ -24,7 +24,7 @@ def levels_counts(sizes: Sizes, given: Given, form: Form) -> Counts:
     """Count what is done for one head."""
     keys, values = sizes["k"], sizes["v"]
     memory = keys * values
-    found = Counts()
+    counts = Counts()
     for count, power in _blocks(sizes, form):
         size, above = 1 << power, sizes["l"] - power - 1
         # Weights of pairs and their levels; what is read of each memory, weighed.
@@ -40,8 +40,8 @@ def levels_counts(sizes: Sizes, given: Given, form: Form) -> Counts:
         # The memory of a block joins one for each trailing one of its number: as many
         # in all as there are blocks, less the ones in how many there are.
         merged = count - count.bit_count()
-        found += each * count + Counts(0, merged * memory)
-    return found
+        counts += each * count + Counts(0, merged * memory)
+    return counts
 
 
 def levels_masks(sizes: Sizes, form: Form) -> Counts:

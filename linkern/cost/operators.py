@@ -153,8 +153,8 @@ def operator_cost(
     width = width_of(dtype)
     wide = max(width, 4)  # bytes of a number while computing
     many = batch * sizes["h"]
-    counts = _arithmetic(op, sizes, call.given, order, padded=padded) * many
-    counts += WORK[op].once(sizes, call.given)
+    counts = _arithmetic(op, sizes, call.inputs, order, padded=padded) * many
+    counts += WORK[op].once(sizes, call.inputs)
     if op == _LEVELS:
         counts += levels_masks(sizes, order)
     state = many * sum(prod(x) for x in call.state)
@@ -166,7 +166,7 @@ def operator_cost(
         state,
         width * numbers_read(call, sizes["h"], batch),
         width * output + wide * state,
-        2 * wide * many * _memory(op, sizes, call.given, order, padded=padded),
+        2 * wide * many * _memory(op, sizes, call.inputs, order, padded=padded),
     )
 
 
@@ -227,46 +227,46 @@ def gradient_cost(
     sizes = call.sizes
     if op == _LEVELS:
         return levels_gradient(sizes, order).times(many)
-    found = Gradient(0, 0, 0)
+    total = Gradient(0, 0, 0)
     for one in WORK[op].passes:
-        recurrence = one.of(sizes, call.given)
-        found += gradient(recurrence, sizes[one.steps], order, one.every)
+        recurrence = one.of(sizes, call.inputs)
+        total += gradient(recurrence, sizes[one.steps], order, one.every)
     if op == "mesa":
         # Two systems with the transposed matrix, and the product that gives its own.
         solved = elimination(sizes["k"]).multiply_adds
         back = 2 * solved + sizes["kk"]
-        found += Gradient(solved, 0, back).times(sizes["t"])
-    return found.times(many)
+        total += Gradient(solved, 0, back).times(sizes["t"])
+    return total.times(many)
 
 
 def _arithmetic(
     op: str, sizes: Sizes, given: Given, form: Form, *, padded: bool
 ) -> Counts:
     """Count what is done for one head."""
-    found = WORK[op].surroundings(sizes, given)
+    counts = WORK[op].surroundings(sizes, given)
     if definition_named(op).inverse_root_scale and sizes["k"] > 1:
-        found += Counts(0, sizes["t"] * sizes["k"])  # the scale, at the query
+        counts += Counts(0, sizes["t"] * sizes["k"])  # the scale, at the query
     if op == _LEVELS:
-        return found + levels_counts(sizes, given, form)
+        return counts + levels_counts(sizes, given, form)
     for one in WORK[op].passes:
         recurrence = one.of(sizes, given)
         for part in _parts(one, sizes):
-            found += forward(recurrence, part, form, padded=padded)
-    return found
+            counts += forward(recurrence, part, form, padded=padded)
+    return counts
 
 
 def _memory(op: str, sizes: Sizes, given: Given, form: Form, *, padded: bool) -> int:
     """Return how many numbers of the memory are replaced, for one head."""
     if op == _LEVELS:
         return levels_steps(sizes, form) * sizes["l"] * sizes["k"] * sizes["v"]
-    found = 0
+    numbers = 0
     for one in WORK[op].passes:
         recurrence = one.of(sizes, given)
         for part in _parts(one, sizes):
             cut = spans_of(part, form, padded=padded)
             times = sum(x.times * x.chunks for x in cut)
-            found += times * recurrence.rows * recurrence.columns
-    return found
+            numbers += times * recurrence.rows * recurrence.columns
+    return numbers
 
 
 def _parts(one: Pass, sizes: Sizes) -> list[int]:

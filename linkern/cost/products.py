@@ -69,20 +69,22 @@ class Gradient(NamedTuple):
         return Gradient(*(x * count for x in self))
 
 
-def forward(of: Recurrence, length: int, form: Form, *, padded: bool = True) -> Counts:
+def forward(
+    recurrence: Recurrence, length: int, form: Form, *, padded: bool = True
+) -> Counts:
     """Count all that a form does with one recurrence over `length` tokens."""
     if _by_token(form):
-        once = Counts(sum(x.size for x in _of_token(of))) + token(of)
+        once = Counts(sum(x.size for x in _of_token(recurrence))) + token(recurrence)
         return once * length
-    found = Counts()
+    counts = Counts()
     for span in spans_of(length, form, padded=padded):
-        products = Counts(sum(x.size for x in _of_chunk(of, span.size)))
-        found += (products + chunk(of, span.size)) * (span.times * span.chunks)
-    return found
+        products = Counts(sum(x.size for x in _of_chunk(recurrence, span.size)))
+        counts += (products + chunk(recurrence, span.size)) * (span.times * span.chunks)
+    return counts
 
 
 def gradient(
-    of: Recurrence, length: int, form: Form, every: int | None = None
+    recurrence: Recurrence, length: int, form: Form, every: int | None = None
 ) -> Gradient:
     """Count the products of a result and its gradient, from no state and to none.
 
@@ -92,17 +94,17 @@ def gradient(
     calls = [list(spans_of(part, form)) for part in cut]
     once = pulled = 0
     for span in chain.from_iterable(calls):
-        products = list(_products(of, form, span))
+        products = list(_products(recurrence, form, span))
         times = span.times * span.chunks
         once += times * sum(x.size for x in products)
         pulled += times * sum(map(_pulled, products))
     # Nothing depends on the memory before the first chunk, if that stands alone, ...
     first, last = calls[0][0], calls[-1][-1]
     alone = first.chunks == 1 or _by_token(form)
-    for x in _products(of, form, first):
+    for x in _products(recurrence, form, first):
         pulled -= x.size * (x.memory == "own" or (x.memory == "stacked" and alone))
     # ... and what the last one only leaves behind is not asked for.
-    pulled -= sum(_pulled(x) for x in _products(of, form, last) if x.last)
+    pulled -= sum(_pulled(x) for x in _products(recurrence, form, last) if x.last)
     return Gradient(once, once, pulled)
 
 
@@ -116,59 +118,69 @@ def _by_token(form: Form) -> bool:
     return form.size == 1 and form.together == 1
 
 
-def _products(of: Recurrence, form: Form, span: Spans) -> Iterator[Product]:
-    return _of_token(of) if _by_token(form) else _of_chunk(of, span.size)
+def _products(recurrence: Recurrence, form: Form, span: Spans) -> Iterator[Product]:
+    return (
+        _of_token(recurrence) if _by_token(form) else _of_chunk(recurrence, span.size)
+    )
 
 
-def _of_token(of: Recurrence) -> Iterator[Product]:
+def _of_token(recurrence: Recurrence) -> Iterator[Product]:
     """List the products of `linkern.core.recurrence.token`."""
-    size = of.rows * of.columns
-    query, key, value = (_varies(of, x) for x in ("query", "key", "value"))
-    if of.erase:
+    size = recurrence.rows * recurrence.columns
+    query, key, value = (_varies(recurrence, x) for x in ("query", "key", "value"))
+    if recurrence.erase:
         # A decayed memory depends on the decay, whatever the memory depends on.
-        if of.early_erase or not of.decays:
-            yield Product(size, 1, "own", last=of.early_read)
+        if recurrence.early_erase or not recurrence.decays:
+            yield Product(size, 1, "own", last=recurrence.early_read)
         else:
-            yield Product(size, 2, last=of.early_read)
-    yield Product(size, key + (value or of.erase), last=of.early_read)
-    yield Product(size, query, "own") if of.early_read else Product(size, query + 1)
+            yield Product(size, 2, last=recurrence.early_read)
+    yield Product(size, key + (value or recurrence.erase), last=recurrence.early_read)
+    yield (
+        Product(size, query, "own")
+        if recurrence.early_read
+        else Product(size, query + 1)
+    )
 
 
-def _of_chunk(of: Recurrence, size: int) -> Iterator[Product]:
+def _of_chunk(recurrence: Recurrence, size: int) -> Iterator[Product]:
     """List the products of `linkern.core.chunkwise.chunks` in one chunk."""
-    rows, keys, values = rows_of(of, size), of.rows, of.columns
-    query, key = _varies(of, "query"), _varies(of, "key")
-    written = _varies(of, "value") or of.erase
-    decay = of.decays > 0
+    rows, keys, values = rows_of(recurrence, size), recurrence.rows, recurrence.columns
+    query, key = _varies(recurrence, "query"), _varies(recurrence, "key")
+    written = _varies(recurrence, "value") or recurrence.erase
+    decay = recurrence.decays > 0
     single = rows == 1  # erases nothing of its own: its inverse is 1
-    if of.erase:
-        yield _pairs(of, rows, () if single else ("erase", "key"))
+    if recurrence.erase:
+        yield _pairs(recurrence, rows, () if single else ("erase", "key"))
         yield from _inverse(rows)
         yield Product(rows * keys * values, 1, "own")
         yield Product(rows * rows * values, 1 + (not single))
     yield Product(rows * keys * values, (key or decay) + written, last=True)
-    if of.transpose_state:
+    if recurrence.transpose_state:
         yield Product(rows * rows * values, query + written)
         yield Product(rows * keys * values, query, "stacked")
         weights = query or written
-        if of.by_channel:
+        if recurrence.by_channel:
             yield Product(keys * rows * (rows - 1) // 2, weights + 1)
         else:
             yield Product(rows * rows * keys, (weights or decay) + key)
         return
-    yield _pairs(of, rows, ("query", "key"))
+    yield _pairs(recurrence, rows, ("query", "key"))
     yield Product(rows * keys * values, query or decay, "stacked")
     weights = query or key or decay
-    if single and of.by_channel and of.early_read:
+    if single and recurrence.by_channel and recurrence.early_read:
         weights = False  # sees nothing of itself
     yield Product(rows * rows * values, weights + written)
 
 
-def _pairs(of: Recurrence, rows: int, names: Sequence[str]) -> Product:
+def _pairs(recurrence: Recurrence, rows: int, names: Sequence[str]) -> Product:
     """Return the product that gives each pair of tokens its weight."""
-    if of.by_channel:  # blocks between earlier and later halves, decayed beforehand
-        return Product(of.rows * rows * (rows - 1) // 2, 2)
-    return Product(rows * rows * of.rows, sum(_varies(of, x) for x in names))
+    if (
+        recurrence.by_channel
+    ):  # blocks between earlier and later halves, decayed beforehand
+        return Product(recurrence.rows * rows * (rows - 1) // 2, 2)
+    return Product(
+        rows * rows * recurrence.rows, sum(_varies(recurrence, x) for x in names)
+    )
 
 
 def _inverse(rows: int) -> Iterator[Product]:
@@ -178,5 +190,5 @@ def _inverse(rows: int) -> Iterator[Product]:
     yield Product(rows * (rows * rows - 1) // 3 - 2 * single, 2)
 
 
-def _varies(of: Recurrence, name: str) -> bool:
-    return name not in of.constant
+def _varies(recurrence: Recurrence, name: str) -> bool:
+    return name not in recurrence.constant

@@ -74,65 +74,81 @@ def spans_of(length: int, form: Form, *, padded: bool = True) -> Iterator[Spans]
         yield Spans(1, -(-rest // size), size)
 
 
-def rows_of(of: Recurrence, size: int) -> int:
+def rows_of(recurrence: Recurrence, size: int) -> int:
     """Return ``R``: the tokens of a chunk, and what fills them up to halves."""
-    return power_of_two(size) if of.by_channel or of.erase else size
+    return power_of_two(size) if recurrence.by_channel or recurrence.erase else size
 
 
-def token(of: Recurrence) -> Counts:
+def token(recurrence: Recurrence) -> Counts:
     """Count the elementwise part of the equation for one token."""
-    memory = of.rows * of.columns
-    decay = Counts(0, memory, of.decays) if of.decays else Counts()
-    return decay + Counts(0, memory + of.erase * of.columns)
+    memory = recurrence.rows * recurrence.columns
+    decay = Counts(0, memory, recurrence.decays) if recurrence.decays else Counts()
+    return decay + Counts(0, memory + recurrence.erase * recurrence.columns)
 
 
-def chunk(of: Recurrence, size: int) -> Counts:
+def chunk(recurrence: Recurrence, size: int) -> Counts:
     """Count the elementwise part of the equation for a chunk of `size` tokens."""
-    rows = rows_of(of, size)
-    found = _decay(of, rows) if of.decays else Counts()
-    written = of.rows * of.columns  # added to the memory
+    rows = rows_of(recurrence, size)
+    counts = _decay(recurrence, rows) if recurrence.decays else Counts()
+    written = recurrence.rows * recurrence.columns  # added to the memory
     read = rows * (
-        of.rows if of.transpose_state else of.columns
+        recurrence.rows if recurrence.transpose_state else recurrence.columns
     )  # held and paired, added
-    found += Counts(0, written + read)
-    if of.erase:
+    counts += Counts(0, written + read)
+    if recurrence.erase:
         # What is erased is taken away; the inverse changes signs block by block.
         negative = rows * (rows - 1) // 2
-        found += _weighing(of, rows) + Counts(0, rows * of.columns + negative)
-    return found + (_mixing(of, rows) if of.transpose_state else _weighing(of, rows))
+        counts += _weighing(recurrence, rows) + Counts(
+            0, rows * recurrence.columns + negative
+        )
+    return counts + (
+        _mixing(recurrence, rows)
+        if recurrence.transpose_state
+        else _weighing(recurrence, rows)
+    )
 
 
-def _decay(of: Recurrence, rows: int) -> Counts:
+def _decay(recurrence: Recurrence, rows: int) -> Counts:
     """Count the sums of log-decays, their exponentials, and what these multiply."""
     levels = rows.bit_length() - 1
     # Who reads before the decay of its own token needs exponentials of its own.
-    readings = {of.early_read and not of.transpose_state}
-    if of.erase:
-        readings.add(of.early_erase)
-    if of.by_channel:
-        sums, weights = levels * rows * of.rows, Counts()
-        factors = of.rows * (rows + rows // 2 * levels)
+    readings = {recurrence.early_read and not recurrence.transpose_state}
+    if recurrence.erase:
+        readings.add(recurrence.early_erase)
+    if recurrence.by_channel:
+        sums, weights = levels * rows * recurrence.rows, Counts()
+        factors = recurrence.rows * (rows + rows // 2 * levels)
     else:
         sums, factors = 2 * (rows - 1), rows
         weights = Counts(0, rows * (rows - 1), rows * rows)
-    whole = Counts(0, (rows - 1) * of.decays + of.rows * of.columns, of.decays)
-    edges = rows * of.rows * (3 if of.erase else 2)  # entering and leaving
+    whole = Counts(
+        0,
+        (rows - 1) * recurrence.decays + recurrence.rows * recurrence.columns,
+        recurrence.decays,
+    )
+    edges = (
+        rows * recurrence.rows * (3 if recurrence.erase else 2)
+    )  # entering and leaving
     exponentials = factors * (1 + len(readings))
     return Counts(0, sums + edges, exponentials) + whole + weights * len(readings)
 
 
-def _weighing(of: Recurrence, rows: int) -> Counts:
+def _weighing(recurrence: Recurrence, rows: int) -> Counts:
     """Count what makes weights of the products of rows with keys."""
-    if not of.by_channel:
-        return Counts(0, rows * rows if of.decays else 0)
+    if not recurrence.by_channel:
+        return Counts(0, rows * rows if recurrence.decays else 0)
     levels = rows.bit_length() - 1
-    own = rows * of.rows + rows * (of.rows - 1)  # each token with itself
-    return Counts(0, own + levels * rows * of.rows)
+    own = rows * recurrence.rows + rows * (
+        recurrence.rows - 1
+    )  # each token with itself
+    return Counts(0, own + levels * rows * recurrence.rows)
 
 
-def _mixing(of: Recurrence, rows: int) -> Counts:
+def _mixing(recurrence: Recurrence, rows: int) -> Counts:
     """Count the same where the pairs come first, and the keys are mixed by them."""
-    if not of.by_channel:
-        return Counts(0, rows * rows if of.decays else 0)
+    if not recurrence.by_channel:
+        return Counts(0, rows * rows if recurrence.decays else 0)
     levels = rows.bit_length() - 1
-    return Counts(0, rows * of.rows + levels * 3 * (rows // 2) * of.rows)
+    return Counts(
+        0, rows * recurrence.rows + levels * 3 * (rows // 2) * recurrence.rows
+    )

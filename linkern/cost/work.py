@@ -93,10 +93,10 @@ class Entry:
 
     def surroundings(self, sizes: Sizes, given: Given) -> Counts:
         """Count what is computed for each head outside of the recurrences."""
-        found = self.around(sizes)
+        counts = self.around(sizes)
         for name in given & self.by_input.keys():
-            found += self.by_input[name](sizes)
-        return found
+            counts += self.by_input[name](sizes)
+        return counts
 
 
 def _entries(*letters: str, times: int = 1) -> Work:
@@ -134,11 +134,11 @@ def _forgetting(n: Sizes) -> Counts:
 
 def _reaches(length: int) -> list[int]:
     """Return how many sums each step of a scan by doubling makes."""
-    reach, found = 1, []
+    reach, sums = 1, []
     while reach < length + 1:
-        found.append(length + 1 - reach)
+        sums.append(length + 1 - reach)
         reach *= 2
-    return found
+    return sums
 
 
 def _softmax(n: Sizes) -> Counts:

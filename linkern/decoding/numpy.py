@@ -64,8 +64,8 @@ class NumpyDecoder:
             sizes = checks.sizes(batch_shape, key_dim, value_dim)
             kind = checks.token_dtype(dtype, None)
         else:
-            given = (batch_shape, key_dim, value_dim)
-            sizes = checks.sizes_of(state, *given, normalize=normalize)
+            shape = (batch_shape, key_dim, value_dim)
+            sizes = checks.sizes_of(state, *shape, normalize=normalize)
             kind = checks.token_dtype(dtype, state.memory.dtype)
         batch, features, values = sizes
         wide = np.result_type(kind, np.float32)

@@ -23,6 +23,7 @@ from linkern.operators.polynomial import based, rebased
 from linkern.operators.recurrent import hgrn, rwkv4, rwkv6
 from linkern.operators.regression import mesa
 from linkern.operators.slots import abc, gsa
+from linkern.operators.step import linear_attention_step
 
 __all__ = [
     "abc",
@@ -40,6 +41,7 @@ __all__ = [
     "kda",
     "lightning_attention",
     "linear_attention",
+    "linear_attention_step",
     "log_linear_attention",
     "mesa",
     "oja",

@@ -73,12 +73,12 @@ def initial_inputs(
     operator: str, width: int, heads: int, sizes: Sizes, source: Source
 ) -> dict[str, Any]:
     """Return a projection, or an array, for each input of an operator."""
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for name, letters in axes_of(operator).items():
         if letters[:1] in ("t", "s"):
             each = sizes["n"] if letters[0] == "s" else 1
             dim = sizes[letters[1]] if len(letters) > 1 else 1
-            found[name] = Affine.create(
+            parameters[name] = Affine.create(
                 width,
                 heads * each * dim,
                 bias=_BIAS.get(name, 0.0),
@@ -87,8 +87,8 @@ def initial_inputs(
             )
         else:
             shape = (heads, *(sizes[letter] for letter in letters))
-            found[name] = source.constant(shape, _CONSTANT[name])
-    return found
+            parameters[name] = source.constant(shape, _CONSTANT[name])
+    return parameters
 
 
 def inputs_of(
@@ -99,7 +99,7 @@ def inputs_of(
     Heads come before tokens: ``(..., H, T, K)``, ``(..., H, T)``, ``(H, K)``.
     """
     axes = axes_of(operator)
-    found: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for name, projection in projections.items():
         letters = axes[name]
         raw = projection
@@ -111,10 +111,10 @@ def inputs_of(
                 raw = reshape(raw, (*lead, steps, -1))
             if len(letters) == 1:
                 raw = raw[..., 0]
-        found[name] = _RANGES.get(name, _same)(raw)
+        inputs[name] = _RANGES.get(name, _same)(raw)
     for name, derive in _DERIVED.get(operator, {}).items():
-        found[name] = derive(found)
-    return found
+        inputs[name] = derive(inputs)
+    return inputs
 
 
 def _same(x: Array) -> Array:

@@ -5,9 +5,9 @@ from typing import Any
 from linkern import validate
 from linkern.array import astype, is_array
 from linkern.feature_maps import elu_plus_one, identity
-from linkern.operators import linear_attention
 from linkern.operators.definition import run
 from linkern.operators.forms import ONE_TOKEN
+from linkern.operators.linear import linear_attention
 from linkern.operators.register import bound, definition_of
 from linkern.state import AttentionResult, State
 from linkern.typing import Array, FeatureMapFunction
