@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linkern.oracle import OPERATORS, Precisions, condition
-from linkern.oracle.operators import lightning_log_decay, retention_log_decay
+from linkern.oracle.default_decays import lightning_log_decay, retention_log_decay
 from tests.operators.paper_loops import over_heads
 from tests.oracle.operator_problems import NAMES, earlier_state, heads_of, problem
 
