@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import linkern
-from linkern.oracle import OPERATORS
+from linkern.oracle import OPERATORS, condition
 
 PAGE = Path(__file__).parents[1] / "docs" / "conditioning.md"
 STRENGTHS = (0.0, -1e-4, -0.1, -1.0, -5.0, -20.0)
@@ -28,7 +28,7 @@ The condition number of a result is the largest ratio of its relative change to 
 relative change of the inputs that causes it, normwise: with inputs in float32
 (`u = 2^-24`), no kernel can be expected to have an error below the condition number
 times `u`.
-`linkern.oracle.OPERATORS[op].condition` measures it in float64, from a few random
+`linkern.oracle.condition` measures it in float64, from a few random
 perturbations, for the output and for each gradient.
 
 The gradient of a log-decay `g` is proportional to `exp(g)`, so it is tiny for strong
@@ -85,7 +85,7 @@ def row(name: str, strength: float) -> str:
     exact = OPERATORS[name].gradients(wide, cotangent.astype(np.float64))
     expected = exact["log_decay"]
     size, u = abs(expected).max(), 2.0**-24
-    condition = OPERATORS[name].condition(wide, cotangent.astype(np.float64), None)
+    growth = condition(OPERATORS[name], wide, cotangent.astype(np.float64), None)
     ours = abs(pullback(cotangent)["log_decay"] - expected).max() / size / u
     difference = ""
     if name == "gla":
@@ -99,7 +99,7 @@ def row(name: str, strength: float) -> str:
         f"`{name}`",
         f"{strength:g}",
         f"{size:.1e}",
-        f"{condition['log_decay']:.1f}",
+        f"{growth['log_decay']:.1f}",
         f"{ours:.1f}",
         difference or "does not apply",
     )

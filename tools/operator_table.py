@@ -9,8 +9,10 @@ is a slope; packed sequences work if they equal separate calls bit by bit.
 """
 
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pages import write_or_compare
@@ -19,7 +21,8 @@ import linkern
 from linkern.adapters.catalogue import judged
 from linkern.testing import OPERATORS
 from linkern.testing.problems.context import Scope, Shape
-from linkern.testing.problems.gates import no_integers, real_problem
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.strategies import no_integers
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
@@ -57,16 +60,23 @@ implementations that were judged (see [findings](findings.md)).
 def problem(operator: Operator, length: int = 9) -> dict[str, np.ndarray]:
     """Draw inputs of an operator, as its function is called with them."""
     scope = Scope(operator, Contract(scale=operator.scale), "float64")
-    keys = length * (2 if operator.name == "gated_delta_product" else 1)
+    keys = length * (2 if operator.micro_steps else 1)
     shape = Shape(1, 2, length, keys, 4, 3, slots=5, levels=length.bit_length() + 1)
     rng = np.random.default_rng(0)
-    drawn = real_problem(scope, shape, "typical", "normal", rng).inputs
-    return dict(drawn)
+    kind = "normal" if operator.feature_map else "typical"
+    return dict(real_problem(scope, shape, kind, "normal", rng).inputs)
+
+
+def function(operator: Operator) -> Any:
+    """Return the function of an operator."""
+    if operator.causal:
+        return getattr(linkern, operator.name)
+    return partial(linkern.linear_attention, causal=False)
 
 
 def forms(operator: Operator) -> list[str]:
     """Return the forms that agree with the recurrent one."""
-    inputs, call = problem(operator), getattr(linkern, operator.name)
+    inputs, call = problem(operator), function(operator)
     expected = call(**inputs, form="recurrent").output
     return [
         form
@@ -79,7 +89,7 @@ def forms(operator: Operator) -> list[str]:
 
 def has_gradient(operator: Operator) -> bool:
     """Return True if the gradient of every input is a slope of the output."""
-    inputs, call = problem(operator), getattr(linkern, operator.name)
+    inputs, call = problem(operator), function(operator)
     result, pullback = linkern.vjp(call, **inputs)
     rng = np.random.default_rng(1)
     cotangent = rng.normal(size=result.output.shape)
@@ -101,7 +111,9 @@ def has_gradient(operator: Operator) -> bool:
 
 def is_packed(operator: Operator) -> bool:
     """Return True if packed sequences equal separate calls bit by bit."""
-    inputs, call = problem(operator), getattr(linkern, operator.name)
+    if not operator.causal:
+        return False
+    inputs, call = problem(operator), function(operator)
     ends = (0, 3, 3, 4, 9)
     packed = call(**inputs, cu_seqlens=ends).output
     for start, stop in pairwise(ends):
@@ -125,8 +137,9 @@ def integers(operator: Operator) -> str:
 
 def row(operator: Operator) -> str:
     """Return one row of the table."""
+    documented = "linear_attention" if operator.feature_map else operator.name
     cells = [
-        f"[`{operator.name}`](reference.md#linkern.{operator.name})",
+        f"[`{operator.name}`](reference.md#linkern.{documented})",
         operator.summary.replace("|", "\\|"),
         ", ".join(forms(operator)),
         "yes" if has_gradient(operator) else "no",
@@ -139,7 +152,7 @@ def row(operator: Operator) -> str:
 
 def page() -> str:
     """Return the page."""
-    named = {op.name: op for op in OPERATORS.values() if not op.feature_map}
+    named = {operator.name: operator for operator in OPERATORS.values()}
     lines = [
         "| operator | equation | forms | gradient | packed | integers | published |",
         "|---|---|---|---|---|---|---|",

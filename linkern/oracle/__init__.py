@@ -12,12 +12,13 @@ from linkern.oracle.bounds import (
     unit_roundoff,
 )
 from linkern.oracle.calls import Options
+from linkern.oracle.conditioning import condition
 from linkern.oracle.features import FEATURE_MAPS, FeatureMap
 from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.normalized import feature_gradients
 from linkern.oracle.operator import Operator
 from linkern.oracle.operators import OPERATORS
-from linkern.oracle.played import ExactResult, Played
+from linkern.oracle.recording import ExactResult, Recording
 from linkern.oracle.sums import (
     Evaluation,
     Quotient,
@@ -39,13 +40,14 @@ __all__ = [
     "Input",
     "Operator",
     "Options",
-    "Played",
     "Precisions",
     "Quotient",
+    "Recording",
     "Reduction",
     "Sums",
     "bounded_output",
     "bounded_state",
+    "condition",
     "depth",
     "evaluate",
     "exact_output",

@@ -30,6 +30,8 @@ class Input:
         Whether it may be None, which means its neutral value.
     unless : str
         A parameter beside which the aliases mean something else.
+    draw : {"", "normal", "positive", "unit"}
+        Distribution of its random entries in problems; empty for that of its name.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Input:
     aliases: tuple[str, ...] = ()
     optional: bool = False
     unless: str = ""
+    draw: str = ""
 
     @property
     def per_token(self) -> bool:

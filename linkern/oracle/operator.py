@@ -11,7 +11,7 @@ from linkern.oracle.balls import Rounding
 from linkern.oracle.bounds import Bounded, Precisions
 from linkern.oracle.calls import Call, Options, Program
 from linkern.oracle.inputs import Input, Reduction
-from linkern.oracle.played import ExactResult, Played
+from linkern.oracle.recording import ExactResult, Recording
 from linkern.oracle.tape import Tape
 
 __all__ = ["INVERSE_ROOT_KEY_DIM", "Operator"]
@@ -214,9 +214,9 @@ class Operator:
             Output and state.
         """
         with np.errstate(all="ignore"):
-            played = self._played(None, inputs, scale, state, position, options)
-            states = tuple(x.value for x in played.states)
-            return ExactResult(played.output.value, states)
+            recording = self._recorded(None, inputs, scale, state, position, options)
+            states = tuple(x.value for x in recording.states)
+            return ExactResult(recording.output.value, states)
 
     def bounded(
         self,
@@ -248,7 +248,7 @@ class Operator:
         Bounded, tuple of Bounded
             Output; memory, and normalizer where there is one.
         """
-        played = self.played(
+        recording = self.recorded(
             inputs,
             scale,
             precisions,
@@ -258,9 +258,9 @@ class Operator:
             position=position,
             options=options,
         )
-        return played.bounded_output(), played.bounded_states()
+        return recording.bounded_output(), recording.bounded_states()
 
-    def played(
+    def recorded(
         self,
         inputs: Inputs,
         scale: float | None,
@@ -271,7 +271,7 @@ class Operator:
         confidence: float | None = None,
         position: int = 0,
         options: Options | None = None,
-    ) -> Played:
+    ) -> Recording:
         """Return the operator on a tape, to be asked for results and gradients.
 
         Parameters
@@ -281,7 +281,7 @@ class Operator:
         """
         rounding = Rounding(precisions, chunk_size, confidence)
         with np.errstate(all="ignore"):
-            return self._played(rounding, inputs, scale, state, position, options)
+            return self._recorded(rounding, inputs, scale, state, position, options)
 
     def gradients(
         self,
@@ -311,8 +311,8 @@ class Operator:
             log-decay of -inf has the gradient 0.
         """
         with np.errstate(all="ignore"):
-            played = self._played(None, inputs, scale, state, position, options)
-            balls = played.gradients(cotangent, state_cotangent)
+            recording = self._recorded(None, inputs, scale, state, position, options)
+            balls = recording.gradients(cotangent, state_cotangent)
         gradients: dict[str, Real | State] = {
             name: ball.value for name, ball in balls.items() if name in inputs
         }
@@ -347,7 +347,7 @@ confidence, position, options
             By name of the input; besides ``"initial_state"`` for the memory and
             ``"initial_normalizer"`` where there is one.
         """
-        played = self.played(
+        recording = self.recorded(
             inputs,
             scale,
             precisions,
@@ -357,66 +357,9 @@ confidence, position, options
             position=position,
             options=options,
         )
-        return played.bounded_gradients(cotangent, state_cotangent)
+        return recording.bounded_gradients(cotangent, state_cotangent)
 
-    def condition(
-        self,
-        inputs: Inputs,
-        cotangent: Real,
-        scale: float | None = None,
-        state: State | None = None,
-        *,
-        draws: int = 3,
-        seed: int = 0,
-    ) -> dict[str, float]:
-        """Measure by how much relative changes of the inputs are enlarged.
-
-        Every entry of every input is changed by a relative 1e-7, up or down at random;
-        the largest change of a result, relative to its largest entry and to 1e-7, is
-        the number. A kernel in float32 loses about this factor of its digits, however
-        it is written.
-
-        Parameters
-        ----------
-        inputs, cotangent, scale, state
-            As for `gradients`.
-        draws : int
-            How many random signs are tried.
-        seed : int
-            Where their draws begin.
-
-        Returns
-        -------
-        dict of str to float
-            Under ``"output"``, and under the names of the inputs for their gradients.
-        """
-        rng = np.random.default_rng(seed)
-        step = 1e-7
-
-        def results(at: Inputs) -> dict[str, Real]:
-            gradients = self.gradients(at, cotangent, scale, state)
-            named = {
-                name: x for name, x in gradients.items() if not isinstance(x, tuple)
-            }
-            return {"output": self.evaluate(at, scale, state).output, **named}
-
-        exact = results(inputs)
-        largest = dict.fromkeys(exact, 0.0)
-        for _ in range(draws):
-            moved = {
-                name: None
-                if x is None
-                else x * (1 + step * rng.choice([-1.0, 1.0], x.shape))
-                for name, x in inputs.items()
-            }
-            for name, x in results(moved).items():
-                size = abs(exact[name]).max(initial=0.0)
-                change = abs(x - exact[name]).max(initial=0.0)
-                if size > 0:
-                    largest[name] = max(largest[name], float(change / (step * size)))
-        return largest
-
-    def _played(
+    def _recorded(
         self,
         rounding: Rounding | None,
         inputs: Inputs,
@@ -424,7 +367,7 @@ confidence, position, options
         state: State | None,
         position: int,
         options: Options | None,
-    ) -> Played:
+    ) -> Recording:
         present = {name: x for name, x in inputs.items() if x is not None}
         unknown = set(present) - set(self.input_names)
         if unknown:
@@ -442,4 +385,4 @@ confidence, position, options
         output, states = self.program(call)
         named = {name: nodes[name] for name in present}
         named.update(zip(STATE_NAMES, initial, strict=False))
-        return Played(tape, named, output, states)
+        return Recording(tape, named, output, states)

@@ -4,57 +4,16 @@ A program is a few lines on a `tape` of `balls`; the recurrence is one operation
 (`scan`), and how far any order of its sums can be from it is derived in `enclosures`.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from linkern.oracle.default_decays import lightning_decays, retention_decays
 from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.operator import Operator
 from linkern.oracle.programs import additive, composed, delta, levels
 from linkern.oracle.programs.linear import linear_attention
 
-__all__ = ["OPERATORS", "lightning_log_decay", "retention_log_decay"]
-
-Real = NDArray[np.float64]
-Inputs = Mapping[str, Real | None]
-
-
-def retention_log_decay(heads: int) -> Real:
-    """Return ``log(1 - 2^(-5-h))`` for every head.
-
-    Examples
-    --------
-    >>> float(np.exp(retention_log_decay(1)[0]))
-    0.96875
-    """
-    return np.asarray(np.log1p(-(2.0 ** -(5.0 + np.arange(heads)))))
-
-
-def lightning_log_decay(heads: int, layer: int = 0, layers: int = 1) -> Real:
-    """Return ``-(8 / H)(1 - layer / layers) h`` for every head h.
-
-    Examples
-    --------
-    >>> lightning_log_decay(2)
-    array([-0., -4.])
-    """
-    return np.asarray(-(8.0 / heads) * (1 - layer / layers) * np.arange(heads))
-
-
-def _retention_decays(inputs: Inputs) -> Real:
-    return retention_log_decay(_heads(inputs))
-
-
-def _lightning_decays(inputs: Inputs) -> Real:
-    return lightning_log_decay(_heads(inputs))
-
-
-def _heads(inputs: Inputs) -> int:
-    value = inputs["value"]
-    assert value is not None
-    return int(value.shape[-3])
+__all__ = ["OPERATORS"]
 
 
 def _linear_attention(name: str, *, causal: bool) -> Operator:
@@ -109,7 +68,7 @@ _CAUSAL = (
         **_ADDITIVE,
         reversal=1,
         inexact="its decays are no powers of two",
-        defaults={"log_decay": _retention_decays},
+        defaults={"log_decay": retention_decays},
     ),
     Operator(
         "lightning_attention",
@@ -119,7 +78,7 @@ _CAUSAL = (
         **_ADDITIVE,
         reversal=1,
         inexact="its decays are no powers of two",
-        defaults={"log_decay": _lightning_decays},
+        defaults={"log_decay": lightning_decays},
     ),
     Operator(
         "simple_gla",
@@ -313,7 +272,7 @@ _CAUSAL = (
     ),
     Operator(
         "abc",
-        (*TRIPLE, SLOTS),
+        (*TRIPLE, replace(SLOTS, draw="normal")),
         "gsa with log_decay z_{t-1} - z_t, slots e^{s_t - z_t}, z_t = log sum e^{s_j}",
         composed.abc,
         state=(_MEMORY_OF_SLOTS, ("m",)),
@@ -336,7 +295,8 @@ _CAUSAL = (
     ),
     Operator(
         "rebased",
-        TRIPLE,
+        # Squares of scores that cancel are as good as zero, and so is their sum.
+        (replace(QUERY, draw="positive"), replace(KEY, draw="positive"), VALUE),
         "o_i = sum_{j<=i} w_ij v_j / sum_{j<=i} w_ij, w = (scale q_i.k_j)^2",
         composed.rebased,
         normalised=True,
@@ -349,7 +309,9 @@ _CAUSAL = (
     Operator(
         "mesa",
         (
-            *TRIPLE,
+            QUERY,
+            replace(KEY, draw="unit"),
+            VALUE,
             DECAY,
             BETA,
             Input("ridge", "gk", ("lamb", "lambd"), optional=True),

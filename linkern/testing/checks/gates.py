@@ -271,7 +271,7 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
     target.require_close(composed.output, whole.output, allowed, problem, message)
 
 
-def _causality_covers(scope: Scope) -> str | None:
+def _with_feature_map(scope: Scope) -> str | None:
     return "causality says so of the outputs" if scope.operator.feature_map else None
 
 
@@ -279,7 +279,7 @@ def _causality_covers(scope: Scope) -> str | None:
     "gradients look back only: where no later output counts, the gradient is zero, and "
     "not what is left when a sum is taken from another",
     problems=lambda scope: draws.with_cut(draws.gradient_problems(scope, least=2)),
-    unsupported=first_of(_causality_covers, no_gradients),
+    unsupported=first_of(_with_feature_map, no_gradients),
     share=0.3,
     in_outputs=False,
 )

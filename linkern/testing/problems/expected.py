@@ -17,8 +17,8 @@ from linkern.oracle import (
     Bounded,
     ExactResult,
     Options,
-    Played,
     Precisions,
+    Recording,
     unit_roundoff,
 )
 from linkern.testing.spec.contract import Contract
@@ -127,21 +127,21 @@ class OracleCall:
 
     # Several laws ask for the same answer.
     @cached_property
-    def _known(self) -> dict[tuple[float | None, bool, bool], Played]:
+    def _known(self) -> dict[tuple[float | None, bool, bool], Recording]:
         return {}
 
-    def played(
+    def recorded(
         self,
         confidence: float | None,
         *,
         shared_features: bool = False,
-        as_if_open: bool = False,
-    ) -> Played:
+        open_gates: bool = False,
+    ) -> Recording:
         """Return the call on the oracle's tape, with its gates or as if all were 1."""
-        key = confidence, shared_features, as_if_open
+        key = confidence, shared_features, open_gates
         if key not in self._known:
-            self._known[key] = self.operator.played(
-                {**self.meant, "log_decay": None} if as_if_open else self.meant,
+            self._known[key] = self.operator.recorded(
+                {**self.meant, "log_decay": None} if open_gates else self.meant,
                 self.scale,
                 self.precisions,
                 chunk_size=self.contract.chunk_size,
@@ -166,17 +166,17 @@ class OracleCall:
         """Return the output with its bound."""
         exact = self._exact_gates
         if exact is None:
-            played = self.played(confidence, shared_features=shared_features)
-            return played.bounded_output()
-        rounded = self.played(confidence, as_if_open=True).bounded_output()
+            recording = self.recorded(confidence, shared_features=shared_features)
+            return recording.bounded_output()
+        rounded = self.recorded(confidence, open_gates=True).bounded_output()
         return Bounded(exact.output, rounded.bound)
 
     def states(self) -> tuple[Bounded, ...]:
         """Return the states with their bounds."""
         exact = self._exact_gates
         if exact is None:
-            return self.played(None).bounded_states()
-        rounded = self.played(None, as_if_open=True).bounded_states()
+            return self.recorded(None).bounded_states()
+        rounded = self.recorded(None, open_gates=True).bounded_states()
         pairs = zip(exact.state, rounded, strict=True)
         return tuple(Bounded(x, other.bound) for x, other in pairs)
 
@@ -210,7 +210,7 @@ def gradients(
     """Return the gradients of what the target was given."""
     if call.contract.l2norm is not None:
         confidence = None
-    of_meaning = call.played(confidence).bounded_gradients(cotangent)
+    of_meaning = call.recorded(confidence).bounded_gradients(cotangent)
     with np.errstate(all="ignore"):
         return {
             name: _pulled_back(call, name, of_meaning[name]) for name in call.inputs

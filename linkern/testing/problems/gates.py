@@ -141,14 +141,9 @@ def _drawn(
         rows = (1, *size)
     if one.name == "value":
         return real_values(size, values, rng)
-    draw = _DRAWS.get(one.name, _normal)
-    if one.name == "key" and (scope.operator.erases or scope.operator.name == "mesa"):
+    draw = _DRAWS.get(one.draw or one.name, _normal)
+    if one.name == "key" and scope.operator.erases:
         draw = _key
-    if one.name in ("query", "key") and scope.operator.name == "rebased":
-        # Squares of scores that cancel are as good as zero, and so is their sum.
-        draw = _weight
-    if one.name == "slots" and scope.operator.name == "abc":
-        draw = _normal
     drawn = draw(rng, rows, kind)
     if one.name in ("query", "key") and scope.contract.l2norm is not None:
         drawn = drawn * _lengths(rng, (*rows[:-1], 1), scope.contract.l2norm)
@@ -224,6 +219,8 @@ _POSITIVE = ("slots", "level_scales", "ridge")
 _DRAWS: dict[str, Draw] = {
     "log_decay": _log_decay,
     "removal_key": _key,
+    "unit": _key,
+    "positive": _weight,
     **dict.fromkeys(_RATES, _rate),
     **dict.fromkeys(_POSITIVE, _weight),
 }

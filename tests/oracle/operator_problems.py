@@ -1,4 +1,4 @@
-"""Problems for the oracle of the family, and kernels in any precision to judge."""
+"""Problems for the oracle, and kernels in any precision to judge."""
 
 import numpy as np
 

@@ -9,7 +9,7 @@ from linkern.oracle.balls import Ball
 from linkern.oracle.bounds import Bounded
 from linkern.oracle.tape import Node, Tape
 
-__all__ = ["ExactResult", "Played"]
+__all__ = ["ExactResult", "Recording"]
 
 Real = NDArray[np.float64]
 State = tuple[Real, ...]
@@ -32,7 +32,7 @@ class ExactResult:
 
 
 @dataclass(frozen=True)
-class Played:
+class Recording:
     """One call of an operator on a tape: its nodes, bounds and gradients."""
 
     tape: Tape

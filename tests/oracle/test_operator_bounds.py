@@ -1,4 +1,4 @@
-"""Bounds of the family hold for float32 in any order; broken kernels break them."""
+"""Bounds of every operator hold for float32 in any order; broken kernels break them."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from linkern.oracle import OPERATORS, Precisions
 from tests.operators.paper_loops import over_heads
-from tests.oracle.family_problems import (
+from tests.oracle.operator_problems import (
     NAMES,
     chunked,
     delta_terms,
