@@ -158,8 +158,8 @@ def _recorded_sums(
 
     def pullback(cotangents: list[Ball | None]) -> list[Ball]:
         full = [
-            Ball(np.zeros_like(of.value)) if g is None else g
-            for g, of in zip(cotangents, balls, strict=True)
+            Ball(np.zeros_like(source.value)) if g is None else g
+            for g, source in zip(cotangents, balls, strict=True)
         ]
         return _sums_adjoint(full, balls[1], kept, rounding)
 
