@@ -47,18 +47,24 @@ _COMPUTE_NAME = {
 }
 
 
+# Results of look-ups that every call repeats, for types of arrays that are not traced.
 _NAMESPACES: dict[frozenset[type], Namespace] = {}
+_COMPUTE_DTYPES: dict[tuple[type, Any], DType | None] = {}
 
 
 def is_array(x: object) -> bool:
     """Return True if `x` is an array of a library that follows the array API."""
-    return bool(array_api_compat.is_array_api_obj(x))
+    return type(x) is np.ndarray or bool(array_api_compat.is_array_api_obj(x))
 
 
 def on_numpy(*arrays: object) -> bool:
     """Return True if all arrays are NumPy's, None, or traced over NumPy's."""
-    plain = (getattr(x, "untraced", x) for x in arrays)
-    return all(x is None or isinstance(x, np.ndarray) for x in plain)
+    for x in arrays:
+        if type(x) is np.ndarray or x is None:
+            continue
+        if not isinstance(getattr(x, "untraced", x), np.ndarray):
+            return False
+    return True
 
 
 def on_cupy(*arrays: object) -> bool:
@@ -74,8 +80,9 @@ def namespace(*arrays: Array) -> Namespace:
     its namespace comes before that of the library below it.
     """
     types = frozenset(map(type, arrays))
-    if types in _NAMESPACES:
-        return _NAMESPACES[types]
+    known = _NAMESPACES.get(types)
+    if known is not None:
+        return known
     plain = [getattr(x, "untraced", x) for x in arrays]
     library = array_api_compat.array_namespace(*plain)
     traced = [x for x, y in zip(arrays, plain, strict=True) if x is not y]
@@ -105,8 +112,13 @@ def _spelled(_: Any, dtype: DType) -> str:
 
 def compute_dtype(x: Array) -> DType | None:
     """Return the dtype to accumulate in: float32 or wider; None if `x` is no float."""
-    name = _COMPUTE_NAME.get(dtype_name(x.dtype))
-    return None if name is None else getattr(namespace(x), name)
+    key = type(getattr(x, "untraced", x)), x.dtype
+    if key not in _COMPUTE_DTYPES:
+        name = _COMPUTE_NAME.get(dtype_name(x.dtype))
+        wide = None if name is None else getattr(namespace(x), name)
+        # Libraries compare a dtype with itself faster than with another spelling.
+        _COMPUTE_DTYPES[key] = x.dtype if x.dtype == wide else wide
+    return _COMPUTE_DTYPES[key]
 
 
 def device_of(x: Array) -> Device | None:
@@ -153,7 +165,9 @@ def any_true(x: Any) -> bool:
     JAX traces and Dask plans: there, rules about values cannot be checked, and asking
     would fail or compute everything twice. Nothing is known of them.
     """
-    if array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__:
+    if type(x) is not np.ndarray and (
+        array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__
+    ):
         return False
     return bool(namespace(x).any(x))
 
@@ -212,7 +226,7 @@ def ones(shape: tuple[int, ...], *, like: Array) -> Array:
 def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the shape that `shapes` broadcast to; `ValueError` if they do not."""
     # Nearly always they are one shape, and NumPy takes its time to find that out.
-    if shapes and all(shape == shapes[0] for shape in shapes):
+    if shapes and shapes.count(shapes[0]) == len(shapes):
         return tuple(shapes[0])
     # Shapes are tuples of integers in every library, so NumPy can do this for all.
     return np.broadcast_shapes(*shapes)

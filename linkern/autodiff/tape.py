@@ -307,7 +307,7 @@ def recomputed(
     inside of one span at a time: linear in the length, with a factor that does not grow
     with the size of a span. `terms` is a named tuple, some of whose items are arrays.
     """
-    if not any(isinstance(x, Traced) for x in (memory, *terms)):
+    if Traced not in map(type, (memory, *terms)):
         return step(memory, terms)
 
     def run(*items: Any) -> tuple[Any, Any]:

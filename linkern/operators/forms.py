@@ -59,7 +59,7 @@ class Form:
 
     def __call__(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
         """Return the read-out of all tokens and the memory after the last one."""
-        backend = backend_of(memory)
+        backend = backend_of(memory) if self.name else None
         recurrence = None if backend is None else backend.recurrences.get(self.name)
         if recurrence is not None:
             result = recurrence(memory, terms, size=self.size, scale=self.scale)
@@ -76,17 +76,19 @@ class Form:
         empty = self.step is token and not length
         step = partial(chunks, size=1) if empty else self.step
         size = (self.size or max(length, 1)) * self.together
+        if length <= size:
+            return recomputed(step, memory, terms)
         for span in spans(length, size):
             output, memory = recomputed(step, memory, terms.span(span))
             outputs.append(output)
-        return concat(outputs, axis=-2) if len(outputs) > 1 else outputs[0], memory
+        return concat(outputs, axis=-2), memory
 
     def fused(self, x: Array, *, causal: bool) -> Backend | None:
         """Return the back end that computes attention in this form in one pass.
 
         None if the library of `x` has no such back end.
         """
-        backend = backend_of(x)
+        backend = backend_of(x) if self.name else None
         if backend is None or (self.name, causal) not in backend.attends:
             return None
         return backend

@@ -8,7 +8,7 @@ from linkern.autodiff.tape import raw
 from linkern.core.recurrence import Terms
 from linkern.feature_maps import elu_plus_one, identity
 from linkern.operators.definition import QKV, Definition, Inputs, Prepared
-from linkern.operators.forms import Form
+from linkern.operators.forms import ONE_TOKEN, Form
 from linkern.operators.register import Options, operator
 from linkern.state import (
     AttentionResult,
@@ -65,9 +65,11 @@ def _attend(
 ) -> tuple[Array, State]:
     """Run the operator on one sequence, in one pass where a back end has one."""
     backend = form.fused(query, causal=causal)
+    if backend is None:  # `_prepare` returned features
+        return weighted_sums(form, state, query, key, value, causal=causal, scale=scale)
     lead = tuple(state.memory.shape[:-2])
     batch = validate.leading("all inputs", query.shape[:-2], lead)
-    if backend is None or 0 in batch:  # there may be a state where there is no query
+    if 0 in batch:  # there may be a state where there is no query
         query, key = (feature_map(validate.widened("rows", x)) for x in (query, key))
         value = validate.widened("rows", value)
         return weighted_sums(form, state, query, key, value, causal=causal, scale=scale)
@@ -94,13 +96,15 @@ def _prepare(
 ) -> Prepared:
     """Map queries and keys to features, unless a back end does so block by block.
 
-    Leading axes broadcast; the state has those of keys and values.
+    Leading axes broadcast; the state has those of keys and values. A single token comes
+    without an axis of tokens: a feature map that depends on positions refuses that.
     """
+    rank = 1 if form is ONE_TOKEN else 2
     causal = validate.flag("causal", options["causal"])
     normalize = validate.flag("normalize", options["normalize"])
     feature_map = options["feature_map"]
     validate.a_feature_map(feature_map)
-    q, k, v = validate.qkv(*inputs.values(), causal=causal, wide=False)
+    q, k, v = validate.qkv(*inputs.values(), causal=causal, rank=rank, wide=False)
     backend = form.fused(q, causal=causal)
     by_block = backend is not None and backend.applies(feature_map)
     # Gradients of what several heads share are sums: these must be wide.
@@ -110,6 +114,8 @@ def _prepare(
         q = validate.features("query", q, feature_map)
         k = validate.features("key", k, feature_map)
         feature_map = identity
+    if rank == 1:
+        q, k, v = (x[..., None, :] for x in (q, k, v))
     return Prepared(
         definition,
         {"query": q, "key": k, "value": v},

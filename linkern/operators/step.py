@@ -3,12 +3,12 @@
 from typing import Any
 
 from linkern import validate
-from linkern.array import astype, is_array
-from linkern.feature_maps import elu_plus_one, identity
+from linkern.array import is_array
+from linkern.feature_maps import elu_plus_one
 from linkern.operators.definition import run
-from linkern.operators.forms import ONE_TOKEN
+from linkern.operators.forms import FORM_NAMES, ONE_TOKEN, Form
 from linkern.operators.linear import linear_attention
-from linkern.operators.register import bound, definition_of
+from linkern.operators.register import definition_of
 from linkern.state import AttentionResult, State
 from linkern.typing import Array, FeatureMapFunction
 
@@ -54,36 +54,20 @@ def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> Attentio
     array([5.])
     """
     definition = definition_of(op)
-    arrays, rest = bound(op, inputs, options)
-    dtype = getattr(arrays[definition.required[0]], "dtype", None)
-    if "feature_map" in rest:
-        arrays, rest = _features(arrays, rest)
-    for name, x in arrays.items():
-        letters = definition.axes[name]
-        if x is None or not is_array(x) or letters[:1] != "t":
-            continue
-        arrays[name] = x[..., None] if letters == "t" else x[..., None, :]
-    form = ONE_TOKEN if rest.get("form", "auto") == "auto" else None
-    output, after = run(definition, {**arrays, **rest, "initial_state": state}, form)
-    return AttentionResult(astype(output[..., 0, :], dtype), after)
-
-
-def _features(
-    arrays: dict[str, Any], options: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Map a query and a key to features without an axis of tokens.
-
-    A feature map that depends on positions refuses that, instead of taking every token
-    for the first one.
-    """
-    feature_map = options["feature_map"]
-    query, key, value = validate.qkv(*arrays.values(), causal=True, rank=1)
-    query = validate.features("query", query, feature_map)
-    key = validate.features("key", key, feature_map)
-    return (
-        {"query": query, "key": key, "value": value},
-        {**options, "feature_map": identity},
-    )
+    call = op.arguments(*inputs, **options)
+    call["initial_state"] = state
+    form_name = validate.form(call.get("form", "auto"), FORM_NAMES)
+    validate.chunk_size(call.get("chunk_size"), form_name)
+    if "feature_map" in call:  # features come before the axis of tokens
+        form: Form | None = ONE_TOKEN
+    else:
+        form = ONE_TOKEN if form_name == "auto" else None
+        for name, letters in definition.axes.items():
+            x = call.get(name)
+            if x is not None and letters[:1] == "t" and is_array(x):
+                call[name] = x[..., None] if letters == "t" else x[..., None, :]
+    output, after = run(definition, call, form)
+    return AttentionResult(output[..., 0, :], after)
 
 
 def linear_attention_step(

@@ -172,7 +172,9 @@ def features(name: str, x: Array, feature_map: Any) -> Array:
     """Return ``feature_map(x)`` after checking its library, shape and dtype."""
     a_feature_map(feature_map)
     mapped = feature_map(x)
-    if not is_array(mapped) or namespace_name(mapped) != namespace_name(x):
+    if type(mapped) is not type(x) and (
+        not is_array(mapped) or namespace_name(mapped) != namespace_name(x)
+    ):
         msg = (
             f"`feature_map` must return an array of the library it was given "
             f"({namespace_name(x)}), got {type(mapped).__name__} for `{name}`."
@@ -215,19 +217,19 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
     first: dict[str, str] = {}
     for name, x in inputs.items():
         letters = axes[name]
-        wanted = f"(..., {', '.join(_AXES[a] for a in letters)})"
         got = tuple(x.shape)
         if len(got) < len(letters):
-            msg = f"`{name}` must have shape {wanted}, got {got}."
+            msg = f"`{name}` must have shape {_axes(letters)}, got {got}."
             raise ValueError(msg)
         for letter, size in zip(letters, got[len(got) - len(letters) :], strict=True):
-            expected = sizes.setdefault(letter, size)
-            setter = first.setdefault(letter, name)
-            if size != expected:
+            if letter not in sizes:
+                sizes[letter], first[letter] = size, name
+            elif size != sizes[letter]:
                 fits = ", ".join(str(sizes.get(a, _AXES[a])) for a in letters)
                 msg = (
-                    f"`{name}` must have shape {wanted} = (..., {fits}), where "
-                    f"{_AXES[letter]} = {expected} is that of `{setter}`, got {got}."
+                    f"`{name}` must have shape {_axes(letters)} = (..., {fits}), where "
+                    f"{_AXES[letter]} = {sizes[letter]} is that of `{first[letter]}`, "
+                    f"got {got}."
                 )
                 raise ValueError(msg)
     if "s" in sizes and (sizes["s"] % sizes["t"] if sizes["t"] else sizes["s"]):
@@ -237,6 +239,10 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
         )
         raise ValueError(msg)
     return sizes
+
+
+def _axes(letters: str) -> str:
+    return f"(..., {', '.join(_AXES[a] for a in letters)})"
 
 
 def not_positive(name: str, x: Array) -> None:

@@ -1,7 +1,7 @@
 """Checks of states against the inputs that continue them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from linkern.array import is_array
 from linkern.typing import Array
@@ -26,22 +26,10 @@ def initial_state(
 
     `normalize` is the option of that name, None for operators that have none.
     """
-    parts = dict(
-        zip(("memory", "normalizer"), _state_parts("initial_state", state), strict=True)
-    )
-    where, start = "for this operator", ""
-    if normalize is not None:
-        where = f"when `normalize` is {normalize}"
-        start = "; start from `State.zeros(..., normalize=True)`"
-    if "normalizer" not in cores and parts["normalizer"] is not None:
-        msg = (
-            f"`initial_state` must not carry a normalizer {where}; pass "
-            "`State(memory, None)`."
-        )
-        raise ValueError(msg)
-    if "normalizer" in cores and parts["normalizer"] is None:
-        msg = f"`initial_state` must carry a normalizer {where}, got None{start}."
-        raise ValueError(msg)
+    memory, normalizer = _state_parts("initial_state", state)
+    parts = {"memory": memory, "normalizer": normalizer}
+    if ("normalizer" in cores) == (normalizer is None):
+        _wrong_normalizer(normalizer, normalize=normalize)
     named = {f"initial_state.{part}": parts[part] for part in cores}
     for name, x in named.items():
         widened(name, x)
@@ -55,6 +43,22 @@ def initial_state(
                 f"axes that broadcast to it, got {got}."
             )
             raise ValueError(msg)
+
+
+def _wrong_normalizer(normalizer: Any, *, normalize: bool | None) -> NoReturn:
+    """Raise the error about a normalizer that is missing or must not be there."""
+    where, start = "for this operator", ""
+    if normalize is not None:
+        where = f"when `normalize` is {normalize}"
+        start = "; start from `State.zeros(..., normalize=True)`"
+    if normalizer is None:
+        msg = f"`initial_state` must carry a normalizer {where}, got None{start}."
+    else:
+        msg = (
+            f"`initial_state` must not carry a normalizer {where}; pass "
+            "`State(memory, None)`."
+        )
+    raise ValueError(msg)
 
 
 def _state_parts(name: str, state: Any) -> tuple[Any, Any]:
