@@ -1,4 +1,4 @@
-"""The ground: everything that this package asks of an array library beyond arithmetic.
+"""Array library shim: every call beyond arithmetic, over `array_api_compat`.
 
 This is the only file that imports `array_api_compat`.
 """

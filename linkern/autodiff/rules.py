@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 -- all rules of a table take the same arguments
-"""The derivative of each function of the array API that this package's code may use.
+"""Derivative rules: one for each function of the array API that this package uses.
 
 A rule takes a namespace and plain arrays, and returns the result together with one
 function for each array: from a cotangent of the result to one of that array. What has

@@ -1,4 +1,4 @@
-"""Gradients of operators: the result of a call, and the function that goes back."""
+"""Vector-Jacobian products of operators: the result of a call and its pullback."""
 
 import inspect
 from collections.abc import Callable
@@ -48,10 +48,10 @@ def vjp(
 
     Notes
     -----
-    Reverse-mode differentiation of the forward code as it is: the gradient of each form
-    is its transpose. What is kept for the way back is the inputs and the
-    memory at the edges of the spans of a form; the inside of one span at a time is
-    computed again. So the memory needed is linear in the length for ``"chunkwise"``.
+    Reverse-mode differentiation of the forward code: the gradient of each form is its
+    transpose. The inputs and the states at the edges of the spans of a form are kept as
+    checkpoints; the backward pass recomputes one span at a time, so for ``"chunkwise"``
+    the memory is linear in the length.
     Log-decays get the sum of exactly those pairs of tokens that they lie between, with
     no difference of large sums; where a log-decay is ``-inf`` its gradient is 0.
 

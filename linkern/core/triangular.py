@@ -1,4 +1,4 @@
-"""Lower triangular matrices by halves: made, inverted and multiplied block by block.
+"""Lower triangular matrices by recursive halves: built, inverted, multiplied in blocks.
 
     M = [ A  0 ]      A and B are halves of the same kind, C is a full block.
         [ C  B ]

@@ -51,7 +51,7 @@ class Gradient(NamedTuple):
     Parameters
     ----------
     forward, recomputed, pulled : int
-        For the result; for computing spans again on the way back; for cotangents.
+        For the result; for recomputing spans in the backward pass; for cotangents.
     """
 
     forward: int

@@ -1,7 +1,7 @@
 """Operations on a tape besides sums of products: softmax, sigmoid, log-sums, a solve.
 
 The forward errors are those of the textbook evaluation, with a few units in the last
-place for each exponential and logarithm; the way back is arithmetic of balls.
+place for each exponential and logarithm; adjoints are computed in ball arithmetic.
 """
 
 import numpy as np
