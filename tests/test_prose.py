@@ -37,9 +37,13 @@ def violations(text):
     return lines
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_docstrings_and_names_say_what_things_are(path):
-    assert violations(path.read_text(encoding="utf-8")) == []
+def test_docstrings_and_names_say_what_things_are():
+    by_file = {
+        str(path.relative_to(ROOT)): violations(path.read_text(encoding="utf-8"))
+        for path in SOURCES
+    }
+    assert {path: lines for path, lines in by_file.items() if lines} == {}
+    assert len(by_file) > 300
 
 
 @pytest.mark.parametrize(
