@@ -5,6 +5,7 @@ kernels it has; a call that cannot be captured is launched repeatedly instead.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
@@ -93,13 +94,14 @@ class DeviceCalls:
         return Peak(None)
 
 
-class _StreamClock:
+class _StreamClock(ABC):
     """A stream of a library: the two below differ in their names of the same things."""
 
     _stream: Any
 
+    @abstractmethod
     def _current(self) -> AbstractContextManager[Any]:
-        raise NotImplementedError
+        """Return a context in which calls go to the stream."""
 
     def run(self, call: Call) -> Any:
         """Call on the stream, wait for it, and return its result."""
