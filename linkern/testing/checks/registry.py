@@ -46,6 +46,9 @@ class Check:
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
+    reaches, advice : str
+        The defects that the law reaches, and what to look at in a kernel that breaks
+        it: the paragraphs "Reaches:" and "Fix:" in the docstring of the law.
     """
 
     name: str
@@ -55,6 +58,8 @@ class Check:
     unsupported: Callable[[Scope], str | None]
     share: float = 1.0
     in_outputs: bool = True
+    reaches: str = ""
+    advice: str = ""
 
 
 CHECKS: dict[str, Check] = {}
@@ -74,11 +79,28 @@ def check(
         name = law.__name__
         assert name not in CHECKS, name
         CHECKS[name] = Check(
-            name, statement, law, problems, unsupported, share, in_outputs
+            name,
+            statement,
+            law,
+            problems,
+            unsupported,
+            share,
+            in_outputs,
+            reaches=_paragraph(law, "Reaches:"),
+            advice=_paragraph(law, "Fix:"),
         )
         return law
 
     return register
+
+
+def _paragraph(law: Law, label: str) -> str:
+    """Return the paragraph of a docstring behind its label, on one line."""
+    for paragraph in (law.__doc__ or "").split("\n\n"):  # none under `python -OO`
+        line = " ".join(paragraph.split())
+        if line.startswith(label):
+            return line.removeprefix(label).strip()
+    return ""
 
 
 def first_of(

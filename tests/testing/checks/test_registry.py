@@ -1,0 +1,44 @@
+"""The record of each check: law, defects it reaches, advice."""
+
+import re
+
+import pytest
+
+from linkern.testing import CHECKS
+from linkern.testing.checks import registry
+from linkern.testing.spec.declarations import PARSERS
+
+
+def law_with(doc):
+    def law(target, problem): ...
+
+    law.__doc__ = doc
+    return law
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_says_what_it_reaches_and_how_to_mend_it(name):
+    check = CHECKS[name]
+    assert check.reaches
+    assert 1 <= check.advice.count(". ") + 1 <= 4
+    assert check.advice.endswith(".")
+    # Declarations that are advised exist.
+    for key, value in re.findall(r"`(\w+)=([^`]+)`", check.advice):
+        assert key in PARSERS or key == "other", key
+        if key in PARSERS:
+            PARSERS[key](key, value)
+    for _, keys in re.findall(
+        r"(declare) ((?:`\w+`(?:, | and | or )?)+)", check.advice
+    ):
+        assert {*re.findall(r"\w+", keys)} - {"and", "or"} <= {*PARSERS}
+
+
+def test_paragraphs_are_read_by_their_labels():
+    law = law_with("Reaches: a\n    b.\n\n    More of it.\n\n    Fix: c.\n    ")
+    assert registry._paragraph(law, "Reaches:") == "a b."
+    assert registry._paragraph(law, "Fix:") == "c."
+
+
+@pytest.mark.parametrize("doc", [None, "Reaches: a.", "Reaches: a. Fix: b."])
+def test_advice_that_is_not_a_paragraph_of_its_own_is_seen_to_be_missing(doc):
+    assert registry._paragraph(law_with(doc), "Fix:") == ""
