@@ -61,6 +61,7 @@ def _omissible(scope: Scope) -> tuple[str, ...]:
 
 
 def _no_omissible(scope: Scope) -> str | None:
+    """Require a gate that may be left out: a parameter with a default."""
     if not any(one.optional for one in scope.operator.inputs):
         return "the operator has no gate that could be left out"
     return None if _omissible(scope) else "it has no gate that could be left out"
@@ -91,6 +92,7 @@ def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _no_decays(scope: Scope) -> str | None:
+    """Require an operator with log-decays."""
     if "log_decay" in scope.operator.names:
         return None
     return "the operator takes no decays"
@@ -131,6 +133,7 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreducible(scope: Scope) -> str | None:
+    """Require an operator that contains a simpler one."""
     if scope.operator.reductions:
         return None
     return "no simpler operator is known to be inside it"
@@ -175,14 +178,17 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
 # -- states and gradients
 
 
+def _values_are_additive(scope: Scope) -> str | None:
+    """Require an operator without a feature map."""
+    return "additivity_of_values says so" if scope.operator.feature_map else None
+
+
 @check(
     "what a state carries is linear in the values: two parts of them, each cut, add up "
     "to the whole, cut",
     problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
     unsupported=first_of(
-        lambda scope: (
-            "additivity_of_values says so" if scope.operator.feature_map else None
-        ),
+        _values_are_additive,
         no_state,
         not_linear_in_values,
     ),
@@ -213,6 +219,7 @@ def state_linearity(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreversible(scope: Scope) -> str | None:
+    """Require an operator that is its own adjoint in reversed time."""
     if scope.contract.l2norm is not None:
         return "it normalises queries and keys, but not cotangents"
     if scope.operator.reversal is not None:
@@ -260,6 +267,7 @@ def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _not_affine(scope: Scope) -> str | None:
+    """Require an operator with known tokens that write any state."""
     contract = scope.contract
     if scope.operator.unit_writes is None:
         return "no tokens are known that write any state of the operator"
@@ -300,6 +308,7 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _with_feature_map(scope: Scope) -> str | None:
+    """Require an operator without a feature map."""
     return "causality says so of the outputs" if scope.operator.feature_map else None
 
 
@@ -341,6 +350,7 @@ def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _not_packed(scope: Scope) -> str | None:
+    """Require a causal operator, a batch and a parameter `cu_seqlens`."""
     if not scope.operator.causal:
         return "the operator is not causal"
     if "b" not in scope.contract.layout:
