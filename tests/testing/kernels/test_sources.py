@@ -5,10 +5,10 @@ import ast
 import pytest
 
 from linkern.testing import CHECKS
+from linkern.testing.api import verify
 from linkern.testing.kernels.mutants import MUTANTS, Mutant
 from linkern.testing.kernels.planted import PLANTED
 from linkern.testing.kernels.sources import kernels_that_break, source_of
-from linkern.testing.runner.api import verify
 
 KERNELS = {**MUTANTS, **PLANTED}
 
