@@ -61,6 +61,7 @@ def _omissible(scope: Scope) -> tuple[str, ...]:
 
 
 def _no_omissible(scope: Scope) -> str | None:
+    """Require a gate that may be left out: a parameter with a default."""
     if not any(one.optional for one in scope.operator.inputs):
         return "the operator has no gate that could be left out"
     return None if _omissible(scope) else "it has no gate that could be left out"
@@ -76,7 +77,11 @@ def _no_omissible(scope: Scope) -> str | None:
     share=0.4,
 )
 def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: defaults of the wrong value, gates that are required in secret."""
+    """Reaches: defaults of the wrong value, gates that are required in secret.
+
+    Fix: A missing log-decay acts as 0 and a missing rate as 1: put that value in at the
+    entry, or skip the factor. Test `is None`: a gate of zeros is a gate.
+    """
     name = problem.knobs["omitted"]
     left = problem.without(name)
     message = f"without its {name} the output is not that of a neutral one"
@@ -87,6 +92,7 @@ def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _no_decays(scope: Scope) -> str | None:
+    """Require an operator with log-decays."""
     if "log_decay" in scope.operator.names:
         return None
     return "the operator takes no decays"
@@ -100,7 +106,13 @@ def _no_decays(scope: Scope) -> str | None:
     share=0.5,
 )
 def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: quotients of decays, differences of infinities, overflow in chunks."""
+    """Reaches: quotients of decays, differences of infinities, overflow in chunks.
+
+    Fix: Take exponentials of sums of log-decays over a span, masked to the past first:
+    such a sum is never positive, and a difference of cumulative sums may be `-inf -
+    -inf`. Never divide by a decay. If strong decays are not supported, declare
+    `decay_floor`.
+    """
     rng = np.random.default_rng(problem.length)
     shape = problem.inputs["log_decay"].shape
     extreme = with_decays(problem, rng.choice(EXTREMES, shape))
@@ -121,6 +133,7 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreducible(scope: Scope) -> str | None:
+    """Require an operator that contains a simpler one."""
     if scope.operator.reductions:
         return None
     return "no simpler operator is known to be inside it"
@@ -136,7 +149,12 @@ def _irreducible(scope: Scope) -> str | None:
     share=0.4,
 )
 def reduction(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: shortcuts for special gates, and what general ones get wrong there."""
+    """Reaches: shortcuts for special gates, and what general ones get wrong there.
+
+    Fix: Open the gate (log-decay 0, rate 1) and look for the factor or the term that
+    should have gone. A branch for special gates must compute what the general path
+    computes there.
+    """
     reduced: Reduction = problem.knobs["reduced"]
     named = {**problem.knobs, "reduced": reduced.to}
     inside = replace(restricted(problem, reduced), knobs=named)
@@ -160,21 +178,28 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
 # -- states and gradients
 
 
+def _values_are_additive(scope: Scope) -> str | None:
+    """Require an operator without a feature map."""
+    return "additivity_of_values says so" if scope.operator.feature_map else None
+
+
 @check(
     "what a state carries is linear in the values: two parts of them, each cut, add up "
     "to the whole, cut",
     problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
     unsupported=first_of(
-        lambda scope: (
-            "additivity_of_values says so" if scope.operator.feature_map else None
-        ),
+        _values_are_additive,
         no_state,
         not_linear_in_values,
     ),
     share=0.2,
 )
 def state_linearity(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states that are clipped, thresholded or normalised on the way."""
+    """Reaches: states that are clipped, thresholded or normalised on the way.
+
+    Fix: Remove clamps, saturation and normalisation of the memory between spans: the
+    memory that is carried is linear in the values.
+    """
     cuts = problem.knobs["cuts"]
     if not cuts:
         return
@@ -194,6 +219,7 @@ def state_linearity(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreversible(scope: Scope) -> str | None:
+    """Require an operator that is its own adjoint in reversed time."""
     if scope.contract.l2norm is not None:
         return "it normalises queries and keys, but not cotangents"
     if scope.operator.reversal is not None:
@@ -209,7 +235,12 @@ def _irreversible(scope: Scope) -> str | None:
     in_outputs=False,
 )
 def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: gradients whose decays are off by one token; needs no reference."""
+    """Reaches: gradients whose decays are off by one token; needs no reference.
+
+    Fix: Backwards in time, the gradient of the state passes from token t + 1 to token t
+    with the decay of t + 1, and then takes up the cotangent of token t. A decay that is
+    used one token too early or too late is the usual slip.
+    """
     assert problem.cotangent is not None
     if problem.shape.groups > 1:
         return
@@ -236,6 +267,7 @@ def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _not_affine(scope: Scope) -> str | None:
+    """Require an operator with known tokens that write any state."""
     contract = scope.contract
     if scope.operator.unit_writes is None:
         return "no tokens are known that write any state of the operator"
@@ -253,7 +285,11 @@ def _not_affine(scope: Scope) -> str | None:
     in_outputs=False,
 )
 def shard_law(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: spans that treat a state they were handed unlike one they wrote."""
+    """Reaches: spans that treat a state they were handed unlike one they wrote.
+
+    Fix: Treat a state that was handed over as one that the span wrote itself: decay it
+    and erase from it alike. Look at the first chunk, where `initial_state` enters.
+    """
     sizes, longest = problem.sizes, problem.scope.operator.longest
     cut = problem.knobs["cut"]
     most = problem.scope.contract.max_length or np.inf
@@ -272,6 +308,7 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _with_feature_map(scope: Scope) -> str | None:
+    """Require an operator without a feature map."""
     return "causality says so of the outputs" if scope.operator.feature_map else None
 
 
@@ -284,7 +321,12 @@ def _with_feature_map(scope: Scope) -> str | None:
     in_outputs=False,
 )
 def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: sums from the end formed by subtraction, and masked after the fact."""
+    """Reaches: sums from the end formed by subtraction, and masked after the fact.
+
+    Fix: Form sums from the end by adding from the end, not as the total minus the sum
+    from the start: that leaves rounding errors where zero belongs. Mask before the sum,
+    not after it.
+    """
     cut = problem.knobs["cut"]
     assert problem.cotangent is not None
     cotangent = problem.cotangent.copy()
@@ -308,6 +350,7 @@ def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _not_packed(scope: Scope) -> str | None:
+    """Require a causal operator, a batch and a parameter `cu_seqlens`."""
     if not scope.operator.causal:
         return "the operator is not causal"
     if "b" not in scope.contract.layout:
@@ -330,6 +373,10 @@ def _packed(scope: Scope) -> st.SearchStrategy[Problem]:
 )
 def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: chunks that reach into the next sequence, states that are not reset.
+
+    Fix: Reset the state at every offset of `cu_seqlens`, and number chunks from the
+    start of each sequence, not on one grid for the whole array. Allow for empty
+    sequences, and write zeros behind the last offset.
 
     Rows that belong to no sequence may hold any number, but a NaN that was never
     written there reaches the gradients of whatever is multiplied with it.

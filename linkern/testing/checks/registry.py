@@ -1,7 +1,7 @@
 """Registry of checks, and the conditions under which a law applies.
 
 A condition takes a `Scope` and returns None if the law applies, else the reason why it
-does not.
+does not. Its docstring, "Require ...", is shown to users by ``linkern explain``.
 """
 
 from collections.abc import Callable
@@ -46,6 +46,11 @@ class Check:
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
+    reaches, advice : str
+        The defects that the law reaches, and what to look at in a kernel that breaks
+        it: the paragraphs "Reaches:" and "Fix:" in the docstring of the law.
+    needs : tuple of str
+        The conditions under which the law applies, from their docstrings.
     """
 
     name: str
@@ -55,6 +60,9 @@ class Check:
     unsupported: Callable[[Scope], str | None]
     share: float = 1.0
     in_outputs: bool = True
+    reaches: str = ""
+    advice: str = ""
+    needs: tuple[str, ...] = ()
 
 
 CHECKS: dict[str, Check] = {}
@@ -74,11 +82,36 @@ def check(
         name = law.__name__
         assert name not in CHECKS, name
         CHECKS[name] = Check(
-            name, statement, law, problems, unsupported, share, in_outputs
+            name,
+            statement,
+            law,
+            problems,
+            unsupported,
+            share,
+            in_outputs,
+            reaches=_paragraph(law, "Reaches:"),
+            advice=_paragraph(law, "Fix:"),
+            needs=_needs(unsupported),
         )
         return law
 
     return register
+
+
+def _paragraph(law: Law, label: str) -> str:
+    """Return the paragraph of a docstring behind its label, on one line."""
+    for paragraph in (law.__doc__ or "").split("\n\n"):  # none under `python -OO`
+        line = " ".join(paragraph.split())
+        if line.startswith(label):
+            return line.removeprefix(label).strip()
+    return ""
+
+
+def _needs(condition: Callable[[Scope], str | None]) -> tuple[str, ...]:
+    """Return the requirements in the docstring of a condition."""
+    sentences = (condition.__doc__ or "").split("Require ")
+    needs = (" ".join(sentence.split()).removesuffix(".") for sentence in sentences)
+    return tuple(dict.fromkeys(need for need in needs if need))
 
 
 def first_of(
@@ -89,11 +122,12 @@ def first_of(
     def unsupported(scope: Scope) -> str | None:
         return next((why for reason in reasons if (why := reason(scope))), None)
 
+    unsupported.__doc__ = " ".join(reason.__doc__ or "" for reason in reasons)
     return unsupported
 
 
 def not_normalised(scope: Scope) -> str | None:
-    """Require normalised rows."""
+    """Require rows that are averages of the values (`normalize=true`)."""
     if scope.normalised:
         return None
     if not scope.operator.feature_map:
@@ -107,7 +141,7 @@ def not_causal(scope: Scope) -> str | None:
 
 
 def not_homogeneous(scope: Scope) -> str | None:
-    """Require feature maps and a quotient that commute with powers of two."""
+    """Require feature maps `identity` or `relu` and no `eps`, or no feature map."""
     if not scope.operator.feature_map:
         if {"query", "key"} & {*scope.linear}:
             return None
@@ -147,14 +181,14 @@ def no_heads(scope: Scope) -> str | None:
 
 
 def no_state(scope: Scope) -> str | None:
-    """Require a target that takes a state."""
+    """Require a target that takes a state (a parameter `initial_state` or `state`)."""
     if scope.interface.takes_state:
         return None
     return f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
 
 
 def no_gradients(scope: Scope) -> str | None:
-    """Require a target that can be differentiated."""
+    """Require gradients: by autograd of its library, or a function `vjp`."""
     contract = scope.contract
     if contract.gradients == "none":
         return "the contract says gradients=none"
@@ -206,38 +240,38 @@ def no_long_sequences(scope: Scope) -> str | None:
 
 
 def not_float64(scope: Scope) -> str | None:
-    """Require float64, which finite differences need."""
+    """Require inputs of float64, which finite differences need."""
     return None if scope.dtype == "float64" else f"it needs float64, not {scope.dtype}"
 
 
 def no_styles(scope: Scope) -> str | None:
-    """Require an array library with several memory layouts."""
+    """Require an array library with strides, such as NumPy or PyTorch."""
     if not scope.styles:
         return "arrays of its library always lie in memory in one way"
     return None
 
 
 def not_any_strides(scope: Scope) -> str | None:
-    """Require a target that accepts any strides."""
+    """Require a library with strides, and no `strides=contiguous`."""
     if scope.contract.strides == "contiguous":
         return "the contract says strides=contiguous"
     return no_styles(scope)
 
 
 def not_random(scope: Scope) -> str | None:
-    """Require arithmetic to which the probabilistic bound applies."""
+    """Require rounding to the nearest number (not `rounding=truncation`)."""
     if scope.contract.rounding == "truncation":
         return "rounding errors of one sign do not cancel: rounding=truncation"
     return None
 
 
 def not_thread_safe(scope: Scope) -> str | None:
-    """Require a target that may be called from several threads."""
+    """Require a target that is not declared `thread_safe=false`."""
     return None if scope.contract.thread_safe else "the contract says thread_safe=false"
 
 
 def no_nan_policy(scope: Scope) -> str | None:
-    """Require a contract with a NaN policy."""
+    """Require a NaN policy (not `nan_policy=any`)."""
     return (
         "the contract says nan_policy=any"
         if scope.contract.nan_policy == "any"
@@ -246,7 +280,7 @@ def no_nan_policy(scope: Scope) -> str | None:
 
 
 def not_validating(scope: Scope) -> str | None:
-    """Require a contract that promises to refuse bad input."""
+    """Require a promise to refuse bad input (`validates=true`)."""
     if scope.contract.validates:
         return None
     return "it does not promise to refuse bad input: declare validates=true"
