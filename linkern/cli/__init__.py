@@ -13,6 +13,10 @@ __all__ = ["COMMANDS", "main"]
 # of its help, so that `linkern --help` imports none of them.
 COMMANDS = {
     "verify": ("verdicts:verify", "Judge a kernel by the laws of its operator."),
+    "demo": (
+        "demonstration:demo",
+        "Judge a faulty kernel that is shipped with linkern.",
+    ),
     "list": ("listing:list_", "Show the operators and the checks."),
     "fingerprint": (
         "fingerprints:fingerprint",
