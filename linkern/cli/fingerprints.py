@@ -40,7 +40,7 @@ def fingerprint(target: str | None, **options: Any) -> None:
     try:
         fingerprints = _measured(target, options)
         if options["json_path"] is not None:
-            values = [one.to_json() for one in fingerprints]
+            values = [one.to_dict() for one in fingerprints]
             text = json.dumps(values, indent=2, allow_nan=False) + "\n"
             options["json_path"].write_text(text, encoding="utf-8")
     except (UsageError, OSError) as error:

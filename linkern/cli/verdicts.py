@@ -19,13 +19,12 @@ from linkern.cli.options import (
     target_options,
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
+from linkern.testing.api import report_of, reports
 from linkern.testing.report import bundle, terminal
-from linkern.testing.report.html import write_html
+from linkern.testing.report.report import write_json
 from linkern.testing.runner import canaries, reproduce
-from linkern.testing.runner.api import report_of, reports
 from linkern.testing.runner.loop import CheckFinished, CheckStarted
 from linkern.testing.runner.plan import PROFILES, Plan
-from linkern.testing.runner.results import write_json
 from linkern.testing.spec.declarations import pairs
 
 __all__ = ["verify"]
@@ -86,7 +85,7 @@ def verify(target: str | None, **options: Any) -> None:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
     if len(verdicts) > 1:
-        console.print(_overview(plans, verdicts))
+        console.print(_overview(verdicts))
     codes = {report.exit_code for report in verdicts}
     sys.exit(next((code for code in (1, 3) if code in codes), 0))
 
@@ -177,42 +176,41 @@ def _judge(
                 elif isinstance(event, CheckFinished):
                     progress.advance(bar)
                     if json_path is not None:
-                        write_json([report], json_path)
+                        report.to_json(json_path)
         except KeyboardInterrupt:
             interrupted = True
     if not one_of_many or report.exit_code:
-        console.print(terminal.report(plan, report))
-    _write(console, plan, report, options)
+        console.print(terminal.report(report))
+    _write(console, report, options)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
     return report
 
 
-def _write(
-    console: Console, plan: Plan, report: Report, options: dict[str, Any]
-) -> None:
+def _write(console: Console, report: Report, options: dict[str, Any]) -> None:
     for result in report.checks:
         example = result.counterexample
         folder = options["repro"]
         if folder is None and example is not None and example.died:
             folder = CRASH_FOLDER  # so that the input of a crash is never lost
         if folder is not None and example is not None:
-            script = reproduce.write(plan, result, example, folder)
+            script = reproduce.write(report.plan, result, example, folder)
             for path in (script, script.with_suffix(".npz")):
                 console.print(f"wrote {path}")
     if options["html_path"] is not None:
-        write_html(plan, report, options["html_path"])
+        report.to_html(options["html_path"])
         console.print(f"wrote {options['html_path']}")
     if options["bundle_path"] is not None:
-        bundle.write(plan, report, options["bundle_path"])
+        bundle.write(report, options["bundle_path"])
         console.print(f"wrote {options['bundle_path']}")
 
 
-def _overview(plans: list[Plan], reports: list[Report]) -> Table:
+def _overview(reports: list[Report]) -> Table:
     table = Table(title="verdicts", title_justify="left")
     for name in ("target", "op", "library", "options", "verdict", "checks"):
         table.add_column(name, overflow="fold", no_wrap=name == "verdict")
-    for plan, report in zip(plans, reports, strict=True):
+    for report in reports:
+        plan = report.plan
         words = ", ".join(f"{k}={v}" for k, v in plan.options.items() if v is not None)
         row = (plan.target, plan.op, plan.framework, words)
         table.add_row(*row, *terminal.summary_row(report))

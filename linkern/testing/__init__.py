@@ -20,6 +20,7 @@ __all__ = [
     "Plan",
     "Report",
     "UsageError",
+    "VerificationError",
     "parametrize_with_checks",
     "run",
     "subject",
@@ -27,13 +28,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from linkern.testing.api import verify
     from linkern.testing.checks import CHECKS, Check
     from linkern.testing.errors import UsageError
     from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
-    from linkern.testing.runner.api import verify
+    from linkern.testing.report.report import Report, VerificationError
     from linkern.testing.runner.loop import run
     from linkern.testing.runner.plan import Plan
-    from linkern.testing.runner.results import CheckResult, Counterexample, Report
+    from linkern.testing.runner.results import CheckResult, Counterexample
     from linkern.testing.spec.contract import Contract
     from linkern.testing.spec.operators import OPERATORS, Operator
 else:
@@ -46,12 +48,13 @@ else:
         "Counterexample": "runner.results",
         "Operator": "spec.operators",
         "Plan": "runner.plan",
-        "Report": "runner.results",
+        "Report": "report.report",
         "UsageError": "errors",
         "parametrize_with_checks": "pytest.parametrize",
         "run": "runner.loop",
         "subject": "pytest.parametrize",
-        "verify": "runner.api",
+        "VerificationError": "report.report",
+        "verify": "api",
     }
     __getattr__ = attributes_of(__name__, _HOMES)
 

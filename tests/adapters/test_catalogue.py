@@ -9,7 +9,7 @@ import pytest
 from linkern.adapters import catalogue, fla, transformers
 from linkern.adapters.entry import Entry
 from linkern.testing import CHECKS, OPERATORS, UsageError
-from linkern.testing.runner.api import plan_of, reports
+from linkern.testing.api import plan_of, reports
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.loading import load, resolve
 

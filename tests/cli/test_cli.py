@@ -12,6 +12,7 @@ from linkern import cli
 from linkern.cli import verdicts
 from linkern.testing import CHECKS, OPERATORS
 from linkern.testing.checks import assertions
+from linkern.testing.report.report import Report
 from linkern.testing.runner import loop
 
 KERNELS = Path(__file__).parents[1] / "testing" / "targets.py"
@@ -134,15 +135,15 @@ def test_what_is_no_bundle_is_refused(tmp_path, content):
 def test_results_are_written_as_they_come(tmp_path, monkeypatch):
     path = tmp_path / "report.json"
     seen = []
-    write = verdicts.write_json
+    write = Report.to_json
 
-    def watched(found, where):
-        write(found, where)
+    def watched(report, where):
+        write(report, where)
         seen.append(json.loads(path.read_text()))
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(verdicts, "write_json", watched)
+    monkeypatch.setattr(Report, "to_json", watched)
     words = ("value_on_integers", "causality", "prefix")
     checks = [word for check in words for word in ("--check", check)]
     result = run(*checks, "--json", str(path))

@@ -7,8 +7,9 @@ import pytest
 
 from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.results import CheckResult, Counterexample, Report
+from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.contract import Contract
 
 HOSTILE = (
@@ -103,10 +104,7 @@ def plan():
 def report(plan):
     """A report of everything at once."""
     return Report(
-        plan.target,
-        plan.op,
-        plan.contract.declared(),
-        {"python": "3.11", "libraries": {"numpy": "2.1"}, "blas": HOSTILE, "seed": 0},
+        plan,
         CHECKS,
         Diagnosis("eps", f"agrees with `eps=1e-6` {HOSTILE}", 0.4),
         Fingerprint(
@@ -117,4 +115,10 @@ def report(plan):
             64,
             ("`score_dtype` is float32, but 11 bits survive",),
         ),
+        environment={
+            "python": "3.11",
+            "libraries": {"numpy": "2.1"},
+            "blas": HOSTILE,
+            "seed": 0,
+        },
     )

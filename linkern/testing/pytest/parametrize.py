@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from linkern.testing.api import plan_of
 from linkern.testing.errors import UsageError
 from linkern.testing.report import terminal
-from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.paused import PAUSED_RUN, why_no_verdict
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult

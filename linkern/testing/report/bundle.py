@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from linkern.testing.errors import UsageError
-from linkern.testing.report.html import write_html
-from linkern.testing.runner.plan import Plan
+from linkern.testing.report.report import Report
 from linkern.testing.runner.reproduce import write as write_script
-from linkern.testing.runner.results import Report, write_json
 
 __all__ = ["Reproduction", "check", "write"]
 
@@ -48,18 +46,17 @@ class Reproduction:
     said: str
 
 
-def write(plan: Plan, report: Report, folder: Path) -> None:
+def write(report: Report, folder: Path) -> None:
     """Write the report, contract, waivers and reproducers of a verdict.
 
     Parameters
     ----------
-    plan : Plan
-        Target and contract.
     report : Report
         Verdicts and counterexamples.
     folder : Path
         Created if it does not exist.
     """
+    plan = report.plan
     folder.mkdir(parents=True, exist_ok=True)
     for result in report.checks:
         if result.counterexample is not None:
@@ -67,9 +64,9 @@ def write(plan: Plan, report: Report, folder: Path) -> None:
     (folder / CONTRACT).write_text(_toml(plan.contract.declared()), encoding="utf-8")
     waivers = "[expect_failure]\n" + _toml(plan.expect_failure)
     (folder / WAIVERS).write_text(waivers, encoding="utf-8")
-    write_html(plan, report, folder / PAGE)
+    report.to_html(folder / PAGE)
     # Last: a folder without it was not finished.
-    write_json([report], folder / REPORT)
+    report.to_json(folder / REPORT)
 
 
 def check(folder: Path) -> list[Reproduction]:

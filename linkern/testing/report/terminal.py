@@ -1,5 +1,7 @@
 """Reports for a terminal: a table of checks, then an explanation of each failure."""
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -7,8 +9,11 @@ from rich.text import Text
 
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
-from linkern.testing.runner.results import CheckResult, Report
+from linkern.testing.runner.results import CheckResult
 from linkern.testing.spec.declarations import as_text
+
+if TYPE_CHECKING:
+    from linkern.testing.report.report import Report
 
 __all__ = ["explained", "report", "summary_row", "wide_enough"]
 
@@ -22,7 +27,7 @@ _STYLES = {
 }
 
 
-def report(plan: Plan, result: Report) -> RenderableType:
+def report(result: "Report") -> RenderableType:
     """Return a report as a table followed by its failures."""
     table = Table()
     table.add_column("check", no_wrap=True)
@@ -36,13 +41,13 @@ def report(plan: Plan, result: Report) -> RenderableType:
             str(check.examples),
             _ratio(check.worst_ratio),
         )
-    parts: list[RenderableType] = [_title(plan), table]
+    parts: list[RenderableType] = [_title(result.plan), table]
     reasons: dict[str, list[str]] = {}
     for check in result.checks:
         if check.verdict == "unsupported":
             reasons.setdefault(check.message, []).append(check.name)
         elif check.verdict != "passed" or check.message:
-            parts.append(explained(plan, check))
+            parts.append(explained(result.plan, check))
     parts += [_not_applicable(names, why) for why, names in reasons.items()]
     if result.exit_code == 1:
         parts.append(_cause(result))
@@ -50,7 +55,7 @@ def report(plan: Plan, result: Report) -> RenderableType:
     return Group(*parts)
 
 
-def summary_row(result: Report) -> tuple[RenderableType, ...]:
+def summary_row(result: "Report") -> tuple[RenderableType, ...]:
     """Return the verdict and the failed checks of a report, for a table of reports."""
     notable = [c.name for c in result.checks if c.verdict in ("failed", "error")]
     known = [c.name for c in result.checks if c.verdict == "xfailed"]
@@ -95,7 +100,7 @@ def _not_applicable(names: list[str], why: str) -> Text:
     return text.append(f" {', '.join(names)}: {why}", style="not dim")
 
 
-def _cause(result: Report) -> Text:
+def _cause(result: "Report") -> Text:
     """Return the diagnosed cause, or the checks that passed."""
     if result.diagnosis is not None:
         return Text.assemble("\n", ("cause", "bold"), f" {result.diagnosis.sentence}")
@@ -105,10 +110,10 @@ def _cause(result: Report) -> Text:
     return text.append(f"reproduces what it returns{known}")
 
 
-def _footer(result: Report) -> RenderableType:
+def _footer(result: "Report") -> RenderableType:
     ran = [check for check in result.checks if check.verdict != "unsupported"]
     examples = sum(check.examples for check in ran)
-    declared = result.contract.items()
+    declared = result.plan.contract.declared().items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
     text = Text("\n")
     if not result.complete:

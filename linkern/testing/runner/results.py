@@ -1,10 +1,7 @@
-"""Results of a run as data, and as JSON."""
+"""Results of the checks of a run, and the machine that ran them."""
 
-import json
-import math
 import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -13,30 +10,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern._version import __version__
 from linkern.testing.checks.findings import Tally, Violation
-from linkern.testing.diagnosis.diagnose import Diagnosis
-from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import Call
 
-__all__ = [
-    "RULES",
-    "SCHEMA",
-    "CheckResult",
-    "Counterexample",
-    "Report",
-    "environment",
-    "write_json",
-]
+__all__ = ["RULES", "CheckResult", "Counterexample", "environment"]
 
 # Version of the rules: a verdict can change with it, and with nothing else of ours.
 RULES = "2"
-# Version of the JSON report: names are added within one, and never changed.
-SCHEMA = 2
-
-# From best to worst; the verdict of a run is its worst, inapplicable checks aside.
-_SEVERITY = ("passed", "xfailed", "inconclusive", "error", "failed")
 
 
 @dataclass(frozen=True)
@@ -147,113 +128,6 @@ class CheckResult:
     again: str = ""
     curve: tuple[float, ...] = ()
     ratios: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Report:
-    """Verdict of a run, with everything needed to understand and repeat it.
-
-    Parameters
-    ----------
-    target, op : str
-        Name of the target, and the operator that it claims to be.
-    contract, environment : dict
-        Its declarations; machine, libraries and options of the run.
-    checks : tuple of CheckResult
-        In the order in which they ran.
-    diagnosis : Diagnosis or None
-        The named cause of the failures, if one was found.
-    fingerprint : Fingerprint or None
-        Measured arithmetic of the target, if requested.
-    complete : bool
-        True if the run came to its end.
-    """
-
-    target: str
-    op: str
-    contract: dict[str, Any]
-    environment: dict[str, Any]
-    checks: tuple[CheckResult, ...]
-    diagnosis: Diagnosis | None = None
-    fingerprint: Fingerprint | None = None
-    complete: bool = True
-
-    @property
-    def verdict(self) -> str:
-        """The worst verdict of all checks that apply; inconclusive if none does."""
-        ran = [c.verdict for c in self.checks if c.verdict != "unsupported"]
-        return max(ran, key=_SEVERITY.index, default="inconclusive")
-
-    @property
-    def exit_code(self) -> int:
-        """0 all passed, 1 a check failed, 3 nothing or not everything was concluded."""
-        codes = {"passed": 0, "xfailed": 0, "failed": 1, "error": 1, "inconclusive": 3}
-        return codes[self.verdict]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values; numbers that JSON lacks become strings."""
-        checks = []
-        for check in self.checks:
-            entry = _fields(check)
-            if check.counterexample is not None:
-                shown = _fields(check.counterexample)
-                for hidden in ("calls", "outputs", "interface"):
-                    del shown[hidden]
-                entry["counterexample"] = shown
-            checks.append(entry)
-        values = {
-            "schema": SCHEMA,
-            "linkern": __version__,
-            "rules": RULES,
-            "target": self.target,
-            "op": self.op,
-            "contract": self.contract,
-            "environment": self.environment,
-            "complete": self.complete,
-            "verdict": self.verdict,
-            "checks": checks,
-            "diagnosis": self.diagnosis and _fields(self.diagnosis),
-            "fingerprint": self.fingerprint and self.fingerprint.to_json(),
-        }
-        finite: dict[str, Any] = _finite(values)
-        return finite
-
-
-def write_json(reports: Sequence[Report], path: Path) -> None:
-    """Write one report as it is, several as a list under `reports`.
-
-    The file appears whole or not at all.
-    """
-    values: dict[str, Any]
-    if len(reports) == 1:
-        values = reports[0].to_json()
-    else:
-        listed = [report.to_json() for report in reports]
-        values = {
-            "schema": SCHEMA,
-            "linkern": __version__,
-            "rules": RULES,
-            "reports": listed,
-        }
-    draft = path.with_name(path.name + ".part")
-    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, without copying the arrays inside them."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | frozenset):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def environment(**run: Any) -> dict[str, Any]:

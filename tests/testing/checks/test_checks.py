@@ -5,10 +5,10 @@ import pytest
 
 import linkern
 from linkern.testing import CHECKS, run, verify
+from linkern.testing.api import plan_of
 from linkern.testing.kernels.assembly import Parts, stateful
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.kernels.mutants import MUTANTS
-from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
@@ -295,7 +295,7 @@ def test_the_same_seed_gives_the_same_report():
             profile="quick",
             seed=seed,
         )
-        checks = report.to_json()["checks"]
+        checks = report.to_dict()["checks"]
         return [{k: v for k, v in c.items() if k != "seconds"} for c in checks]
 
     assert facts(3) == facts(3)

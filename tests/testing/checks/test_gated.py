@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from linkern.testing import CHECKS, UsageError, run
+from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.report import bundle
-from linkern.testing.runner.api import plan_of, report_of, reports
 from linkern.testing.runner.loop import CheckFinished
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
@@ -442,7 +442,7 @@ def test_a_counterexample_of_gates_can_be_run_again(tmp_path):
     for _, so_far in reports(plan):
         report = so_far
     assert report.verdict == "failed"
-    bundle.write(plan, report, tmp_path / "bundle")
+    bundle.write(report, tmp_path / "bundle")
     (again,) = bundle.check(tmp_path / "bundle")
     assert again.outcome == "reproduced", again.said
 

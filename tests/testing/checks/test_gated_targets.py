@@ -10,8 +10,8 @@ import pytest
 
 import linkern
 from linkern.testing import UsageError
+from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.report import bundle
-from linkern.testing.runner.api import plan_of, report_of, reports
 from linkern.testing.runner.reproduce import write
 from linkern.testing.target.loading import load
 from tests.testing.gated_targets import gated_delta_rule, kda
@@ -93,7 +93,7 @@ def test_the_failure_of_a_program_can_be_run_again(tmp_path):
     script = write(plan, failed[-1], failed[-1].counterexample, tmp_path)
     again = run_again(script)
     assert again.returncode == 1, again.stdout + again.stderr
-    bundle.write(plan, report, tmp_path / "bundle")
+    bundle.write(report, tmp_path / "bundle")
     assert {x.outcome for x in bundle.check(tmp_path / "bundle")} == {"reproduced"}
 
 
@@ -107,7 +107,7 @@ def test_the_failure_of_a_function_can_be_run_again(tmp_path):
         script = write(plan, found, found.counterexample, tmp_path)
         again = run_again(script)
         assert again.returncode == 1, again.stdout + again.stderr
-    bundle.write(plan, report, tmp_path / "bundle")
+    bundle.write(report, tmp_path / "bundle")
     assert {x.outcome for x in bundle.check(tmp_path / "bundle")} == {"reproduced"}
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from linkern.testing import run
+from linkern.testing.api import plan_of
 from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.kernels.correct import featured
-from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
 
 SHARP = [

@@ -488,11 +488,11 @@ def test_the_sheet_and_the_json_hold_what_was_measured():
     for words in ("state", "bfloat16", "none above", "chunk size  16", *STAGES):
         assert words in text
     assert all(sentence in text for sentence in found.contradicted)
-    values = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert values["bits"]["state"] == 8
     assert values["chunk_size"] == 16
     assert len(values["contradicted"]) == 3
-    assert Fingerprint("float32", {}, None, np.inf, None).to_json()[
+    assert Fingerprint("float32", {}, None, np.inf, None).to_dict()[
         "eps_resolution"
     ] == ("inf")
     epsilon = printed(take(FAULTY["denominator_clamped"], "bfloat16"))
@@ -654,4 +654,4 @@ def test_every_operator_is_measured_or_says_why_not(op):
         axes = {one.name: one.axes for one in operator.inputs}
         assert shapes == {n: tuple(sizes[a] for a in axes[n]) for n in operator.names}
     assert (found.reason or "nothing could be measured") in printed(found)
-    assert found.to_json().get("reason", "") == found.reason
+    assert found.to_dict().get("reason", "") == found.reason

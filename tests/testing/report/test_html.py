@@ -13,8 +13,8 @@ import pytest
 
 from linkern.testing.report.html import environment, page, write_html
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
+from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.results import Report
 from linkern.testing.spec.contract import Contract
 
 VOID = {"link", "meta"}
@@ -85,17 +85,17 @@ def test_templates_never_declare_a_text_safe():
 
 
 def test_what_the_target_says_stays_text(plan, report):
-    found = Page(page(plan, report))
+    found = Page(page(report))
     assert found.tags.count("script") == 1
     assert "img" not in found.tags
     assert ("script", "type", "application/json") in found.attributes
     assert not [name for _, name, _ in found.attributes if name.startswith("on")]
     assert "<script>alert(" in found.text
-    assert not set("\x1b\u202e") & set(page(plan, report))
+    assert not set("\x1b\u202e") & set(page(report))
 
 
 def test_the_page_asks_for_nothing(plan, report):
-    text = page(plan, report)
+    text = page(report)
     found = Page(text)
     policy = found.values("content")[0]
     for rule in ("default-src 'none'", "style-src 'unsafe-inline'", "img-src data:"):
@@ -109,7 +109,7 @@ def test_the_page_asks_for_nothing(plan, report):
 
 
 def test_ids_are_unique_and_references_resolve(plan, report):
-    found = Page(page(plan, report))
+    found = Page(page(report))
     ids = found.values("id")
     assert len(ids) == len(set(ids))
     references = found.values("aria-labelledby") + found.values("aria-describedby")
@@ -119,7 +119,7 @@ def test_ids_are_unique_and_references_resolve(plan, report):
 
 
 def test_everything_found_is_said(plan, report):
-    found = Page(page(plan, report))
+    found = Page(page(report))
     for check in report.checks[:-1]:
         assert check.name in found.text
         assert check.statement in found.text
@@ -147,15 +147,15 @@ def test_everything_found_is_said(plan, report):
         assert words in found.text, words
 
 
-def test_the_report_can_be_read_out_of_the_page(plan, report):
-    found = Page(page(plan, report))
+def test_the_report_can_be_read_out_of_the_page(report):
+    found = Page(page(report))
     (block,) = (text for tag, text in found.texts if tag == "script")
-    expected = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    expected = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert json.loads(block) == expected
 
 
 def test_every_picture_is_xml_with_a_title_and_words(plan, report):
-    figures = re.findall("<figure>.*?</figure>", page(plan, report), re.DOTALL)
+    figures = re.findall("<figure>.*?</figure>", page(report), re.DOTALL)
     assert len(figures) == 8
     for figure in figures:
         svg = ET.fromstring(figure).find("svg")
@@ -169,7 +169,7 @@ def test_every_picture_is_xml_with_a_title_and_words(plan, report):
 
 
 def test_tables_name_their_rows_and_columns(plan, report):
-    found = Page(page(plan, report))
+    found = Page(page(report))
     assert found.tags.count("th") == len(found.values("scope"))
     for landmark in ("header", "main", "h1", "h2"):
         assert landmark in found.tags
@@ -262,14 +262,14 @@ def test_a_histogram_counts_every_comparison_once():
 
 def test_lines_are_guessed_where_no_chunk_size_is_known(plan, report):
     alone = replace(report, fingerprint=None)
-    assert "multiples of 64" in page(plan, alone)
+    assert "multiples of 64" in page(alone)
     declared = replace(plan, contract=Contract(chunk_size=32))
-    assert "chunk edges, every 32 (declared)" in page(declared, alone)
+    assert "chunk edges, every 32 (declared)" in page(replace(alone, plan=declared))
 
 
 def test_a_run_without_checks_has_a_page():
     plan = Plan("module:kernel", "linear_attention")
-    text = Page(page(plan, Report(plan.target, plan.op, {}, {}, ()))).text
+    text = Page(page(Report(plan))).text
     assert "? inconclusive" in text
     assert "No check was run." in text
     assert "nothing: the strictest contract" in text
@@ -277,21 +277,21 @@ def test_a_run_without_checks_has_a_page():
 
 def test_a_run_cut_short_is_no_pass(plan, report):
     cut = replace(report, checks=report.checks[:2], complete=False)
-    text = Page(page(plan, cut)).text
+    text = Page(page(cut)).text
     assert "? passed so far" in text
     assert "This run did not come to its end. Not run:" in text
     missing = [check.name for check in plan.chosen()]
     assert missing[-1] in text
-    failed = Page(page(plan, replace(report, complete=False))).text
+    failed = Page(page(replace(report, complete=False))).text
     assert "✗ failed" in failed
     assert "This run did not come to its end." in failed
-    assert "did not come to its end" not in page(plan, report)
+    assert "did not come to its end" not in page(report)
 
 
 def test_the_file_appears_whole_or_not_at_all(plan, report, tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    write_html(plan, report, path)
-    assert path.read_text(encoding="utf-8") == page(plan, report)
+    write_html(report, path)
+    assert path.read_text(encoding="utf-8") == page(report)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
     def power_cut(draft, target):
@@ -299,5 +299,5 @@ def test_the_file_appears_whole_or_not_at_all(plan, report, tmp_path, monkeypatc
 
     monkeypatch.setattr(Path, "replace", power_cut)
     with pytest.raises(OSError):  # noqa: PT011 -- it has no message
-        write_html(plan, replace(report, checks=()), path)
-    assert path.read_text(encoding="utf-8") == page(plan, report)
+        write_html(replace(report, checks=()), path)
+    assert path.read_text(encoding="utf-8") == page(report)

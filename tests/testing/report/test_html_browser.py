@@ -14,8 +14,8 @@ from html import unescape
 import pytest
 
 from linkern.testing.report.html import page
+from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.results import Report
 
 PHONE, DESK = 360, 1200
 DARK = "--blink-settings=preferredColorScheme=0"
@@ -167,7 +167,7 @@ INTRUDERS = (
 
 
 def test_it_renders_without_a_word_or_a_request(visit, plan, report):
-    seen = visit(page(plan, report))
+    seen = visit(page(report))
     assert seen.console == []
     assert seen.requests == []
     assert seen.title.startswith("✗ failed: kernels.py:")
@@ -176,14 +176,14 @@ def test_it_renders_without_a_word_or_a_request(visit, plan, report):
 
 
 def test_intruders_would_be_seen(visit, plan, report):
-    seen = visit(without_policy(with_inside(page(plan, report), INTRUDERS)))
+    seen = visit(without_policy(with_inside(page(report), INTRUDERS)))
     assert seen.title == "taken over"
     assert "http://leak.invalid/x.png" in seen.requests
     assert any("fetch" in line for line in seen.console)
 
 
 def test_the_policy_stops_intruders(visit, plan, report):
-    seen = visit(with_inside(page(plan, report), INTRUDERS))
+    seen = visit(with_inside(page(report), INTRUDERS))
     assert seen.title.startswith("✗ failed: kernels.py:")
     assert seen.requests == []
     assert len(seen.console) == 3
@@ -191,7 +191,7 @@ def test_the_policy_stops_intruders(visit, plan, report):
 
 
 def test_it_fits_the_screen(measure, plan, report):
-    text = page(plan, report)
+    text = page(report)
     for found in measure(*((text, width) for width in (320, PHONE, 600, DESK))):
         assert found["wider"] == 0
         assert found["cut"] == []
@@ -201,7 +201,7 @@ def test_it_fits_the_screen(measure, plan, report):
 
 
 def test_what_does_not_fit_would_be_seen(measure, plan, report):
-    text = page(plan, report)
+    text = page(report)
     broken = (
         with_inside(text, "<div style='width:600px'>x</div>"),
         re.sub('class="([^"]*)roomy"', r'class="\1"', text),
@@ -219,7 +219,7 @@ def test_it_is_dark_where_that_is_preferred(measure, plan, report):
     def brightness(colour):
         return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
-    text = page(plan, report), DESK
+    text = page(report), DESK
     light, dark = (
         [brightness(colour) for colour in measure(text, flags=flags)[0]["colours"]]
         for flags in ((), (DARK,))
@@ -231,8 +231,8 @@ def test_it_is_dark_where_that_is_preferred(measure, plan, report):
 def test_a_page_without_checks_renders(visit, measure, plan, report):
     nothing = Plan("module:kernel", "linear_attention")
     texts = (
-        page(nothing, Report(nothing.target, nothing.op, {}, {}, ())),
-        page(plan, replace(report, complete=False, checks=())),
+        page(Report(nothing)),
+        page(replace(report, complete=False, checks=())),
     )
     for text in texts:
         seen = visit(text)

@@ -12,9 +12,10 @@ from linkern.testing.kernels.correct import quadratic
 from linkern.testing.problems import strategies
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
+from linkern.testing.report.report import Report
 from linkern.testing.runner import canaries, loop
 from linkern.testing.runner.loop import CheckFinished
-from linkern.testing.runner.results import CheckResult, Report
+from linkern.testing.runner.results import CheckResult
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from tests.testing.linear_kernels import CORRECT, FAULTY
@@ -80,7 +81,7 @@ def float64_fails():
 
 def a_failure_is_no_exit_code():
     failed = CheckResult("a_check", "a law", "failed")
-    return Report("a:kernel", "linear_attention", {}, {}, (failed,)).exit_code != 1
+    return Report(Plan("a:kernel", "linear_attention"), (failed,)).exit_code != 1
 
 
 def the_counterexample_is_none():
@@ -285,7 +286,7 @@ def facts(seed):
         dtypes=("float32",),
         checks=["value_on_integers", "causality", "value_on_reals"],
         seed=seed,
-    ).to_json()
+    ).to_dict()
     for check in report["checks"]:
         del check["seconds"]
     return report

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from linkern.testing import run, verify
+from linkern.testing.api import plan_of
 from linkern.testing.errors import TargetDied, TargetRaised
-from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
 from linkern.testing.target.process import ChildProcess, InProcess
 from linkern.testing.target.protocol import Call, TargetConfig

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from linkern.testing import UsageError, run
+from linkern.testing.api import plan_of
 from linkern.testing.kernels.assembly import Backward, Parts, stateful
-from linkern.testing.runner.api import plan_of
 from linkern.testing.runner.loop import CheckFinished
 
 KERNELS = Path(__file__).parents[1] / "targets.py"

@@ -60,7 +60,7 @@ class Fingerprint:
         """Return the fingerprint of a target of which nothing was measured."""
         return cls(dtype, {}, None, math.inf, None, reason=reason)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values; an infinite number is a string."""
         resolution = self.eps_resolution
         reason = {"reason": self.reason} if self.reason else {}

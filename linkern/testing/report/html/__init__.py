@@ -8,7 +8,7 @@ import math
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,12 +18,15 @@ from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
 from linkern.testing.report.html.marks import ratio_text
-from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
-from linkern.testing.runner.results import RULES, Report
+from linkern.testing.runner.results import RULES
+from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
 
-__all__ = ["environment", "page", "write_html"]
+if TYPE_CHECKING:
+    from linkern.testing.report.report import Report
+
+__all__ = ["environment", "frame", "page", "write_html"]
 
 # Each verdict is a word and a symbol, so that it needs no colour.
 _SYMBOLS = {
@@ -44,6 +47,10 @@ _MEANINGS = {
 }
 # Verdicts that need more than a row of a table.
 _EXPLAINED = ("failed", "xfailed", "error")
+_FRAME = (
+    '<iframe title="linkern report" sandbox srcdoc="{}" '
+    'style="width:100%;height:40em;border:0"></iframe>'
+)
 # The distance of guessed chunk edges: the chunk size of most kernels.
 _USUAL_CHUNK = 64
 # Not characters of a page: controls, halves of surrogates, marks that reorder the text
@@ -53,17 +60,16 @@ _UNPRINTABLE = re.compile(
 )
 
 
-def page(plan: Plan, report: Report) -> str:
+def page(report: "Report") -> str:
     """Return a report as one self-contained HTML page.
 
     Parameters
     ----------
-    plan : Plan
-        Target and contract.
     report : Report
         Verdicts, counterexamples and errors.
     """
-    verdict, seen = report.verdict, [check.verdict for check in report.checks]
+    plan, verdict = report.plan, report.verdict
+    seen = [check.verdict for check in report.checks]
     unfinished = not report.complete and verdict in ("passed", "xfailed")
     verdicts = [name for name in _SYMBOLS if name in seen]
     ran = {check.name for check in report.checks}
@@ -77,16 +83,21 @@ def page(plan: Plan, report: Report) -> str:
         "counts": ", ".join(f"{seen.count(name)} {name}" for name in verdicts),
         "not_run": [check.name for check in plan.chosen() if check.name not in ran],
         "options": ", ".join(f"{key}={value!r}" for key, value in plan.options.items()),
-        "edges": _edges(plan, report),
+        "edges": _edges(report),
     }
     template = environment().get_template("page.html")
-    return template.render(values | _fingerprint(plan, report.fingerprint))
+    return template.render(values | _fingerprint(plan.contract, report.fingerprint))
 
 
-def write_html(plan: Plan, report: Report, path: Path) -> None:
+def frame(report: "Report") -> str:
+    """Return the page in a frame, for a page that has a style of its own."""
+    return _FRAME.format(Markup.escape(page(report)))
+
+
+def write_html(report: "Report", path: Path) -> None:
     """Write a report as HTML; the file appears whole or not at all."""
     draft = path.with_name(path.name + ".part")
-    draft.write_text(page(plan, report), encoding="utf-8")
+    draft.write_text(page(report), encoding="utf-8")
     draft.replace(path)
 
 
@@ -140,19 +151,19 @@ def _described(value: object) -> str:
     return as_text(value)
 
 
-def _edges(plan: Plan, report: Report) -> Edges:
+def _edges(report: "Report") -> Edges:
     if report.fingerprint is not None and report.fingerprint.chunk_size:
         return Edges(report.fingerprint.chunk_size, "measured")
-    if plan.contract.chunk_size:
-        return Edges(plan.contract.chunk_size, "declared")
+    if report.plan.contract.chunk_size:
+        return Edges(report.plan.contract.chunk_size, "declared")
     return Edges(_USUAL_CHUNK)
 
 
-def _fingerprint(plan: Plan, measured: Fingerprint | None) -> dict[str, Any]:
+def _fingerprint(contract: Contract, measured: Fingerprint | None) -> dict[str, Any]:
     """Return the declared dtype of each stage, and the measured epsilon in words."""
     if measured is None:
         return {}
-    declared = plan.contract.precisions(measured.dtype)
+    declared = contract.precisions(measured.dtype)
     operand = declared.operand or measured.dtype
     epsilon = f"none above {ratio_text(measured.eps_resolution)}"
     if measured.eps is not None:

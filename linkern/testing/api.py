@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from linkern.testing.errors import UsageError
+from linkern.testing.report.report import Report
 from linkern.testing.runner.loop import (
     CheckFinished,
     Diagnosed,
@@ -13,7 +14,7 @@ from linkern.testing.runner.loop import (
     run,
 )
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.results import Report, environment
+from linkern.testing.runner.results import environment
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
 
@@ -73,7 +74,7 @@ def verify(
     Returns
     -------
     Report
-        Verdict, checks and counterexamples.
+        Verdict, checks and counterexamples; as text, as a page in a notebook, as files.
 
     Raises
     ------
@@ -174,7 +175,7 @@ def report_of(plan: Plan) -> Report:
         profile=plan.profile,
         seed=plan.seed,
     )
-    return Report(plan.target, plan.op, plan.contract.declared(), where, ())
+    return Report(plan, environment=where)
 
 
 def _name_of(function: Any) -> str:

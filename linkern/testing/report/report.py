@@ -1,0 +1,203 @@
+"""Report of a run: its plan and results, as text, page and JSON."""
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from linkern._version import __version__
+from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.report import terminal
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.results import RULES, CheckResult
+
+__all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
+
+# Version of the JSON report: names are added within one, and never changed.
+SCHEMA = 2
+# Columns of the report as text, where no terminal says how many there are.
+TEXT_WIDTH = 100
+
+# From best to worst; the verdict of a run is its worst, inapplicable checks aside.
+_SEVERITY = ("passed", "xfailed", "inconclusive", "error", "failed")
+
+
+class VerificationError(AssertionError):
+    """A kernel that did not pass; the message is the report as text."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Verdict of a run, with everything needed to understand and repeat it.
+
+    ``str(report)`` is the text that `linkern verify` prints; a notebook shows the page.
+
+    Parameters
+    ----------
+    plan : Plan
+        Target, operator, contract and options of the run.
+    checks : tuple of CheckResult
+        In the order in which they ran.
+    diagnosis : Diagnosis or None
+        The named cause of the failures, if one was found.
+    fingerprint : Fingerprint or None
+        Measured arithmetic of the target, if requested.
+    complete : bool
+        True if the run came to its end.
+    environment : dict
+        Machine, libraries and options of the run.
+    """
+
+    plan: Plan
+    checks: tuple[CheckResult, ...] = ()
+    diagnosis: Diagnosis | None = None
+    fingerprint: Fingerprint | None = None
+    complete: bool = True
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of all checks that apply; inconclusive if none does."""
+        ran = [c.verdict for c in self.checks if c.verdict != "unsupported"]
+        return max(ran, key=_SEVERITY.index, default="inconclusive")
+
+    @property
+    def exit_code(self) -> int:
+        """0 all passed, 1 a check failed, 3 nothing or not everything was concluded."""
+        codes = {"passed": 0, "xfailed": 0, "failed": 1, "error": 1, "inconclusive": 3}
+        return codes[self.verdict]
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        """The checks that failed, or could not be run to their end."""
+        return tuple(c for c in self.checks if c.verdict in ("failed", "error"))
+
+    def raise_if_failed(self) -> None:
+        """Raise unless the kernel passed.
+
+        Raises
+        ------
+        VerificationError
+            If a check failed, or if nothing could be concluded; its message is the
+            report as text.
+        """
+        if self.exit_code:
+            raise VerificationError(str(self))
+
+    def __str__(self) -> str:
+        """Return the text that `linkern verify` prints, without colours."""
+        text = io.StringIO()
+        console = Console(
+            file=text, width=TEXT_WIDTH, color_system=None, force_terminal=False
+        )
+        console.print(terminal.report(self))
+        return text.getvalue().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the page, for notebooks, in a frame that keeps its style to itself."""
+        from linkern.testing.report import html  # noqa: PLC0415 -- it loads Jinja2
+
+        return html.frame(self)
+
+    def to_html(self, path: Path | str) -> None:
+        """Write the report as one HTML page; the file appears whole or not at all.
+
+        Parameters
+        ----------
+        path : Path or str
+            File to write.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        from linkern.testing.report import html  # noqa: PLC0415 -- it loads Jinja2
+
+        html.write_html(self, Path(path))
+
+    def to_json(self, path: Path | str) -> None:
+        """Write the report as JSON; the file appears whole or not at all.
+
+        Parameters
+        ----------
+        path : Path or str
+            File to write.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        write_json([self], Path(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values; numbers that JSON lacks become strings."""
+        checks = []
+        for check in self.checks:
+            entry = _fields(check)
+            if check.counterexample is not None:
+                shown = _fields(check.counterexample)
+                for hidden in ("calls", "outputs", "interface"):
+                    del shown[hidden]
+                entry["counterexample"] = shown
+            checks.append(entry)
+        values = {
+            "schema": SCHEMA,
+            "linkern": __version__,
+            "rules": RULES,
+            "target": self.plan.target,
+            "op": self.plan.op,
+            "contract": self.plan.contract.declared(),
+            "environment": self.environment,
+            "complete": self.complete,
+            "verdict": self.verdict,
+            "checks": checks,
+            "diagnosis": self.diagnosis and _fields(self.diagnosis),
+            "fingerprint": self.fingerprint and self.fingerprint.to_dict(),
+        }
+        finite: dict[str, Any] = _finite(values)
+        return finite
+
+
+def write_json(reports: Sequence[Report], path: Path) -> None:
+    """Write one report as it is, several as a list under `reports`.
+
+    The file appears whole or not at all.
+    """
+    values: dict[str, Any]
+    if len(reports) == 1:
+        values = reports[0].to_dict()
+    else:
+        listed = [report.to_dict() for report in reports]
+        values = {
+            "schema": SCHEMA,
+            "linkern": __version__,
+            "rules": RULES,
+            "reports": listed,
+        }
+    draft = path.with_name(path.name + ".part")
+    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, without copying the arrays inside them."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
