@@ -26,6 +26,11 @@ _RAISES = """TypeError, ValueError
     As `simple_gla`"""
 
 
+_LAYOUT = """Time is the last axis but one, as in ``(batch, heads, time, dim)``, and the
+last axis of a gate that is one number a token. For arrays ``(batch, time, heads, dim)``
+pass ``x.swapaxes(-3, -2)``, for gates ``(batch, time, heads)`` ``x.swapaxes(-2, -1)``."""
+
+
 def completed(doc: str, definition: Definition) -> str:
     """Return a docstring with all sections of numpydoc."""
     summary, *parts = re.split(r"^(.+)\n-{3,}\n", inspect.cleandoc(doc), flags=re.M)
@@ -41,7 +46,7 @@ def completed(doc: str, definition: Definition) -> str:
     written = [
         f"{name}\n{'-' * len(name)}\n{x}" for name, x in (head | sections).items()
     ]
-    return "\n\n".join([summary.rstrip(), *written]) + "\n"
+    return "\n\n".join([summary.rstrip(), _LAYOUT, *written]) + "\n"
 
 
 def _parameters(written: str, definition: Definition) -> str:
