@@ -24,11 +24,10 @@ _RETURNS = """AttentionResult
     normalizer."""
 _RAISES = """TypeError, ValueError
     As `simple_gla`"""
-
-
 _LAYOUT = """Time is the last axis but one, as in ``(batch, heads, time, dim)``, and the
 last axis of a gate that is one number a token. For arrays ``(batch, time, heads, dim)``
-pass ``x.swapaxes(-3, -2)``, for gates ``(batch, time, heads)`` ``x.swapaxes(-2, -1)``."""
+pass ``x.swapaxes(-3, -2)``, for gates ``(batch, time, heads)`` pass
+``x.swapaxes(-2, -1)``."""
 
 
 def completed(doc: str, definition: Definition) -> str:
