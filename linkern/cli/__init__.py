@@ -17,7 +17,7 @@ COMMANDS = {
         "demonstration:demo",
         "Judge a faulty kernel that is shipped with linkern.",
     ),
-    "list": ("listing:list_", "Show the operators, the checks, the declarations."),
+    "list": ("listing:list_", "Show the operators, the checks or the declarations."),
     "explain": ("explaining:explain_", "Explain a check or an operator."),
     "fingerprint": (
         "fingerprints:fingerprint",
