@@ -13,7 +13,7 @@ from linkern.testing.checks.values import CONFIDENCE
 from linkern.testing.errors import UsageError
 from linkern.testing.problems import expected
 from linkern.testing.spec.contract import Contract
-from linkern.testing.spec.declarations import PARSERS, nearest
+from linkern.testing.spec.declarations import DECLARATIONS, nearest
 from linkern.testing.spec.operators import OPERATORS, Operator
 from linkern.testing.target.frameworks import as_numpy, numpy_dtype
 from linkern.testing.target.protocol import from_layout, to_layout
@@ -149,10 +149,12 @@ def _sorted(
         elif key in names:
             msg = f"`{names[key]}` is passed twice; pass it once."
             raise UsageError(msg)
-        elif key in PARSERS:
+        elif key in DECLARATIONS:
             declared[key] = value
         else:
-            raise UsageError(nearest("input or declaration", key, {*names, *PARSERS}))
+            raise UsageError(
+                nearest("input or declaration", key, {*names, *DECLARATIONS})
+            )
     for one in operator.inputs:
         if arrays.get(one.name) is None and not one.optional:
             msg = f"`{one.name}` of {operator.name} is missing; pass the array."
