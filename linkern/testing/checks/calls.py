@@ -18,6 +18,7 @@ from linkern.testing.problems.problem import Problem
 __all__ = [
     "bad_input",
     "determinism",
+    "finite_output",
     "freshness",
     "inputs_untouched",
     "leaves_no_trace",
@@ -35,6 +36,17 @@ __all__ = [
 def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs."""
     target.run(problem)
+
+
+@check(
+    "finite inputs whose exact output is finite give a finite output",
+    problems=draws.real_problems,
+    share=0.5,
+)
+def finite_output(target: CheckedTarget, problem: Problem) -> None:
+    """Reaches: 0 / 0 in rows that see no key, overflow of exp(-g), rows not written."""
+    message = "the output is not finite where the exact one is"
+    target.require_finite(target.run(problem), problem, message)
 
 
 @check(
