@@ -34,6 +34,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from linkern.testing import CHECKS, Plan, run
+from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.correct import CORRECT, CorrectKernel
 from linkern.testing.kernels.mutants import MUTANTS, Mutant
 from linkern.testing.runner.loop import CheckFinished
@@ -87,7 +88,7 @@ def _catches(name: str, check: str, seed: int) -> bool:
         checks=(check,),
         seed=seed,
     )
-    silent = {"passed", "unsupported"}
+    silent = {"passed", *INAPPLICABLE}
     if kernel.op != LINEAR:  # of strong decays, nothing may be provable
         silent.add("inconclusive")
     (result,) = (e.result for e in run(plan) if isinstance(e, CheckFinished))

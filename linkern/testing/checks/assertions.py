@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
 from linkern.testing.checks.findings import NOT_FINITE, Tally, Violation
-from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.errors import DoesNotApply, TargetRaised, skipped
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
@@ -64,15 +64,16 @@ class CheckedTarget:
         well_formed(reply, problem)
         if not reply.state_kind:
             reason = "it takes a state, but returned none besides its output"
-            raise DoesNotApply(reason)
+            raise DoesNotApply(skipped(reason, "return a state with the output"))
         return reply
 
     def states(self, problem: Problem) -> list[Real]:
         """Call the target and return its final state: memory, then normalizer."""
         reply = self.split(problem, ())
         if reply.states is None:
-            reason = f"its state, a {reply.state_kind}, is not {_state_of(problem)}"
-            raise DoesNotApply(reason)
+            state = _state_of(problem)
+            reason = f"its state, a {reply.state_kind}, is not {state}"
+            raise DoesNotApply(skipped(reason, f"return as its state {state}"))
         return [x.astype(np.float64) for x in reply.states]
 
     def gradients(self, problem: Problem, cuts: Any = ()) -> dict[str, Real]:
@@ -84,7 +85,7 @@ class CheckedTarget:
             if problem.scope.contract.gradients == "required":
                 message = f"it has no gradients: {reason}"
                 raise Violation(message, problem)
-            raise DoesNotApply(reason)
+            raise DoesNotApply(skipped(reason, "declare a `vjp`"))
         names, gradients = tuple(problem.inputs), list(reply.gradients)
         replies = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
         for i, (name, gradient, dtype) in enumerate(replies):
@@ -155,7 +156,7 @@ class CheckedTarget:
         self.require_close(one, other, high - low, problem, message)
 
     def is_right(self, problem: Problem) -> bool:
-        """Return True if a plain call gives an output within the bound; record nothing.
+        """Return True if a plain call gives an output within the bound; count the rest.
 
         If a plain call already fails, checks of memory and states are not judged: they
         would only repeat that failure.
@@ -163,7 +164,10 @@ class CheckedTarget:
         got = self.run(problem)
         expected, dtype = problem.solve(), problem.scope.output_dtype
         low, high = _interval(expected.output, expected.bound, dtype)
-        return bool(((low <= got) & (got <= high)).all())
+        fine = (low <= got) & (got <= high) | self._repeated(got)
+        right = bool(fine.all())
+        self._tally.covered += not right
+        return right
 
     def require_close(
         self, one: Real, other: Real, allowed: Real, problem: Problem, message: str

@@ -147,7 +147,7 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "calls from several threads at once give what each would give alone, bitwise",
     problems=draws.busy_problems,
-    unsupported=not_thread_safe,
+    unless=not_thread_safe,
     share=0.16,
     in_outputs=False,
 )
@@ -163,7 +163,7 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "no token gives an empty output, one token gives its own value",
     problems=draws.short_problems,
-    unsupported=no_short_lengths,
+    unless=no_short_lengths,
     share=0.5,
 )
 def short_sequences(target: CheckedTarget, problem: Problem) -> None:
@@ -186,7 +186,7 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
         draws.real_problems(scope, least=3),
         misfit=_misfits(scope),
     ),
-    unsupported=not_validating,
+    unless=not_validating,
     share=0.3,
     in_outputs=False,
 )

@@ -5,8 +5,8 @@ import numpy as np
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
+    any_of,
     check,
-    first_of,
     no_nan_policy,
     not_linear_in_values,
 )
@@ -45,7 +45,7 @@ def ranges(target: CheckedTarget, problem: Problem) -> None:
         draws.with_cut(draws.real_problems(scope, least=2, kinds=("uniform",))),
         poison=(np.nan, np.inf, -np.inf),
     ),
-    unsupported=first_of(no_nan_policy, not_linear_in_values),
+    unless=any_of(no_nan_policy, not_linear_in_values),
     share=0.3,
 )
 def nan_policy(target: CheckedTarget, problem: Problem) -> None:

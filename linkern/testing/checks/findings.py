@@ -74,9 +74,9 @@ class Tally:
 
     Parameters
     ----------
-    examples, asked, bounded, proved : int
+    examples, asked, bounded, proved, covered : int
         Problems tried; calls of the target; comparisons with a bound; those in which it
-        proved something of every entry.
+        proved something of every entry; problems left to the checks of plain calls.
     worst_ratio : float or None
         Largest error as a multiple of its bound.
     exact : bool
@@ -101,6 +101,7 @@ class Tally:
     asked: int = 0
     bounded: int = 0
     proved: int = 0
+    covered: int = 0
     worst_ratio: float | None = None
     exact: bool = True
     curve: tuple[float, ...] = ()
