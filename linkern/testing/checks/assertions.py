@@ -1,5 +1,6 @@
 """Compare the replies of a target with the results of a correct kernel."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
-from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.checks.findings import NOT_FINITE, Tally, Violation
 from linkern.testing.errors import DoesNotApply, TargetRaised, skipped
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
@@ -86,7 +87,8 @@ class CheckedTarget:
         except TargetRaised as raised:
             self._tally.outputs.append(None)
             message = f"the target raised {raised}"
-            raise Violation(message, problem) from None
+            deviation = _without_numbers(str(raised))
+            raise Violation(message, problem, deviation=deviation) from None
         self._tally.outputs.append(reply.output)
         return reply
 
@@ -165,8 +167,9 @@ class CheckedTarget:
         dtype = stored or problem.scope.output_dtype
         seen = compared(got, expected, dtype)
         self._count(seen.known)
+        fine = seen.fine | self._repeated(got)
         try:
-            self._judge(seen.fine, seen.ratio, got, expected, problem, message)
+            self._judge(fine, seen.ratio, got, expected, problem, message)
         except Violation as violation:
             if stored is None and violation.index is not None:
                 index = violation.index
@@ -193,7 +196,8 @@ class CheckedTarget:
         got = self.run(problem)
         expected, dtype = problem.solve(), problem.scope.output_dtype
         low, high = _interval(expected.output, expected.bound, dtype)
-        right = bool(((low <= got) & (got <= high)).all())
+        fine = (low <= got) & (got <= high) | self._repeated(got)
+        right = bool(fine.all())
         self._tally.covered += not right
         return right
 
@@ -208,16 +212,42 @@ class CheckedTarget:
         ratio = _ratio(difference, allowed)
         agree = (difference <= allowed) | (one == other)
         agree |= ~known & ~np.isnan(one) & ~np.isnan(other)
+        agree |= self._repeated(one) | self._repeated(other)
         self._judge(agree, ratio, one, Bounded(other, allowed), problem, message)
 
     def require_same(
         self, one: Real, other: Real, problem: Problem, message: str
     ) -> None:
-        """Require two results to be equal bit by bit (the sign of a zero aside)."""
-        same = one == other  # a NaN is never right, however often it comes back
+        """Require two results to be equal bit by bit.
+
+        The sign of a zero aside, and a NaN is equal to a NaN: that it should be a
+        number is what `finite_output` says.
+        """
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
         ratio = np.where(same, 0.0, np.inf)
         exact = Bounded(other, np.zeros_like(other))
         self._judge(same, ratio, one, exact, problem, message)
+
+    def require_finite(self, got: Real, problem: Problem, message: str) -> None:
+        """Require finite numbers where the exact result can be stored as one."""
+        finite = np.isfinite(got)
+        if finite.all():
+            return
+        expected = problem.solve()
+        low, high = _interval(
+            expected.output, expected.bound, problem.scope.output_dtype
+        )
+        beyond = ~np.isfinite(np.where(got > 0, high, low)) & ~np.isnan(got)
+        fine = finite | beyond
+        ratio = np.where(fine, 0.0, np.inf)
+        self._judge(fine, ratio, got, expected, problem, message)
+
+    def _repeated(self, got: Real) -> NDArray[np.bool_]:
+        """Return the entries that repeat an earlier finding: they are not finite."""
+        repeated = ~np.isfinite(got)
+        if repeated.any() and self._tally.repeats(NOT_FINITE):
+            return repeated
+        return np.zeros_like(repeated)
 
     def _count(self, known: NDArray[np.bool_]) -> None:
         self._tally.bounded += 1
@@ -247,6 +277,7 @@ class CheckedTarget:
             bound=float(np.broadcast_to(expected.bound, got.shape)[index]),
             ratio=float(ratio[index]),
             errors=tuple(tuple(row) for row in shown.tolist()),
+            deviation="" if np.isfinite(got[~fine]).any() else NOT_FINITE,
         )
 
 
@@ -254,12 +285,12 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
     """Return the output of a reply in float64; require type, shape and dtype."""
     if reply.output is None:
         message = f"the target returned {reply.kind}, not an array of its library"
-        raise Violation(message, problem)
+        raise Violation(message, problem, deviation="no array of its library")
     if reply.shape != reply.expected_shape:
         message = (
             f"the output has shape {reply.shape}, it must have {reply.expected_shape}"
         )
-        raise Violation(message, problem)
+        raise Violation(message, problem, deviation="an output of another shape")
     required = problem.scope.output_dtype
     if reply.dtype != required:
         whose = (
@@ -269,8 +300,20 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             f"the output has dtype {reply.dtype}, it must have the dtype {whose}, "
             f"{required}"
         )
-        raise Violation(message, problem)
+        raise Violation(message, problem, deviation="an output of another dtype")
     return reply.output.astype(np.float64)
+
+
+def _without_numbers(raised: str) -> str:
+    """Return the text of an exception without its sizes, but with its line.
+
+    Examples
+    --------
+    >>> _without_numbers("ValueError: 3 is not 4 (kernel.py:12)")
+    'ValueError: # is not # (kernel.py:12)'
+    """
+    said, bracket, place = raised.rpartition(" (")
+    return re.sub(r"\d+", "#", said) + bracket + place
 
 
 def _state_of(problem: Problem) -> str:

@@ -18,6 +18,7 @@ from linkern.testing.problems.problem import Problem
 __all__ = [
     "bad_input",
     "determinism",
+    "finite_output",
     "freshness",
     "inputs_untouched",
     "leaves_no_trace",
@@ -41,6 +42,23 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
     meant, declare `layout` or `output_dtype`.
     """
     target.run(problem)
+
+
+@check(
+    "finite inputs whose exact output is finite give a finite output",
+    problems=draws.real_problems,
+    share=0.5,
+)
+def finite_output(target: CheckedTarget, problem: Problem) -> None:
+    """Reaches: 0 / 0 in rows that see no key, overflow of exp(-g), rows not written.
+
+    Fix: Look at the first entry that is not finite. In row 0 of every head a strict
+    mask has left the query no key: include the diagonal. Behind strong decays the
+    kernel divides by an exponential: take the exponential of a difference of sums of
+    log-decays that is at most 0. In the last rows a tail was not written.
+    """
+    message = "the output is not finite where the exact one is"
+    target.require_finite(target.run(problem), problem, message)
 
 
 @check(

@@ -72,12 +72,19 @@ def nan_policy(target: CheckedTarget, problem: Problem) -> None:
     if np.isfinite(after).any():
         message = f"{poison} became finite"
         raise Violation(message, poisoned)
-    others = np.delete(output, channel, axis=-1)
-    if not np.isfinite(others).all():
+    reached = ~np.isfinite(output)
+    after = reached[..., token if causal else 0 :, channel]
+    after[...] = False
+    if problem.scope.contract.nan_policy != "strict":
+        reached[..., channel] = False
+    if not reached.any():
+        return
+    # What is not finite without the poison either, the poison did not reach.
+    reached &= np.isfinite(target.run(problem))
+    target.run(poisoned)
+    if np.delete(reached, channel, axis=-1).any():
         message = f"{poison} reached other channels than {channel}"
         raise Violation(message, poisoned)
-    before = output[..., :token, channel]
-    strict = problem.scope.contract.nan_policy == "strict"
-    if strict and causal and not np.isfinite(before).all():
+    if reached.any():
         message = f"{poison} reached the past"
         raise Violation(message, poisoned)

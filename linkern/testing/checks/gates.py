@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from linkern.oracle import Bounded, Reduction
 from linkern.testing.checks.assertions import CheckedTarget, well_formed
-from linkern.testing.checks.findings import Violation
+from linkern.testing.checks.findings import NOT_FINITE, Violation
 from linkern.testing.checks.registry import (
     Condition,
     any_of,
@@ -125,7 +125,7 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
     output = target.run(extreme)
     if not np.isfinite(output).all():
         message = "decays at the ends of their range make the output not finite"
-        raise Violation(message, extreme)
+        raise Violation(message, extreme, deviation=NOT_FINITE)
     expected = extreme.solve()
     # Where no bound is proved, only finite outputs are required.
     provable = np.isfinite(expected.bound)

@@ -151,16 +151,18 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
     checks = plan.chosen()
     hangs = 0
     broken: dict[str, Scope] = {}  # by dtype: where there is something to explain
+    reported: dict[str, str] = {}  # by deviation: the check that it broke first
     for position, check in enumerate(checks):
         yield CheckStarted(check.name, position, len(checks))
-        began = time.perf_counter()
+        began, tally = time.perf_counter(), Tally(reported=reported)
         if hangs >= MOST_HANGS:
             message = f"not run: the target did not return {MOST_HANGS} times before"
-            result = _result(check, "error", Tally(), message)
+            result = _result(check, "error", tally, message)
         else:
-            result, hung = _run_check(plan, check, target, broken)
+            result, hung = _run_check(plan, check, target, broken, tally)
             hangs += hung
-        result = _expected(result, plan.expect_failure.get(check.name))
+        reason = plan.expect_failure.get(check.name)
+        result = _expected(result, reason, covered=bool(tally.repeated))
         seconds = round(time.perf_counter() - began, 3)
         again = command(plan, check.name)
         yield CheckFinished(replace(result, seconds=seconds, again=again))
@@ -196,10 +198,9 @@ def _diagnosed(target: Target, broken: dict[str, Scope]) -> Diagnosis | None:
 
 
 def _run_check(
-    plan: Plan, check: Check, target: Target, broken: dict[str, Scope]
+    plan: Plan, check: Check, target: Target, broken: dict[str, Scope], total: Tally
 ) -> tuple[CheckResult, bool]:
     """Run one check on every dtype; return its verdict and whether the target hung."""
-    total = Tally()
     reasons: dict[str, Inapplicable] = {}  # why it is not judged, by dtype
     for dtype in plan.dtypes:
         scope = scope_of(plan, target, dtype)
@@ -213,6 +214,8 @@ def _run_check(
             _require_examined(total, before)
         except Violation as violation:
             broken[dtype] = scope
+            if violation.deviation:
+                total.reported.setdefault(violation.deviation, check.name)
             return _failed(check, total, violation, target), False
         except DoesNotApply as exception:
             reasons[dtype] = exception.why
@@ -235,17 +238,36 @@ def _run_check(
             where = traceback.extract_tb(error.__traceback__)[-1]
             message = f"the referee failed: {error!r} ({where.name}:{where.lineno})"
             return _result(check, "error", total, message), False
+    return _unbroken(plan, check, total, reasons), False
+
+
+def _unbroken(
+    plan: Plan, check: Check, total: Tally, reasons: Mapping[str, Inapplicable]
+) -> CheckResult:
+    """Return the result of a check without a violation of its own."""
+    if total.repeated:
+        return _result(check, "covered", total, _covered(total))
     if len(reasons) == len(plan.dtypes):
-        return _not_judged(check, total, reasons), False
+        return _not_judged(check, total, reasons)
     judged = tuple(dtype for dtype in plan.dtypes if dtype not in reasons)
     if total.proved < total.bounded:
         message = (
             "for some outputs no error bound could be proved at the declared precision"
         )
         result = _result(check, "inconclusive", total, message)
-        return replace(result, dtypes=judged), False
+        return replace(result, dtypes=judged)
     message = "" if total.exact else "right, but not exact: it rounds between its sums"
-    return replace(_result(check, "passed", total, message), dtypes=judged), False
+    return replace(_result(check, "passed", total, message), dtypes=judged)
+
+
+def _covered(tally: Tally) -> str:
+    """Return why a check has no verdict: it met what earlier checks reported."""
+    findings = " and ".join(
+        f"{tally.reported[one]} reports it: {one}" for one in sorted(tally.repeated)
+    )
+    if tally.lost == tally.examples:
+        return f"{findings}; nothing is left to judge"
+    return f"{findings}; the law is kept wherever that is not met"
 
 
 def _not_judged(
@@ -339,11 +361,14 @@ def _result(
     )
 
 
-def _expected(result: CheckResult, reason: str | None) -> CheckResult:
-    """Turn an expected failure into xfailed, and its absence into a failure."""
+def _expected(result: CheckResult, reason: str | None, *, covered: bool) -> CheckResult:
+    """Turn an expected failure into xfailed, and its absence into a failure.
+
+    A check that is `covered` by an earlier one may fail for another reason, too.
+    """
     if reason is None:
         return result
-    if result.verdict == "failed":
+    if result.verdict == "failed" or covered:
         message = f"{result.message} (expected: {reason})"
         return replace(result, verdict="xfailed", message=message)
     message = (
