@@ -29,7 +29,8 @@ verdict, so it cannot hide a defect. Declare what the kernel documents, not what
 check pass.
 
 ```console
-linkern verify my_kernels.py:gla --op gla --framework torch --declare layout=bthd --declare length_multiple_of=64
+linkern verify my_kernels.py:gla --op gla --framework torch \\
+    --declare layout=bthd --declare length_multiple_of=64
 linkern list declarations
 ```
 
@@ -52,8 +53,8 @@ In Python the contract is a mapping; values may be text, numbers or lists:
 
 ```
 
-`linkern fingerprint` measures precision, epsilon and chunk size of a kernel, and says if
-a declaration contradicts them. Declarations that mean nothing for an operator are
+`linkern fingerprint` measures precision, epsilon and chunk size of a kernel, and says
+if a declaration contradicts them. Declarations that mean nothing for an operator are
 refused: feature maps, normalizer and epsilon are for linear attention; decays, `l2norm`
 and `value_groups` are for the other operators.
 """
