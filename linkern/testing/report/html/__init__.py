@@ -72,7 +72,6 @@ def page(report: "Report") -> str:
     seen = [check.verdict for check in report.checks]
     unfinished = not report.complete and verdict in ("passed", "xfailed")
     verdicts = [name for name in _SYMBOLS if name in seen]
-    ran = {check.name for check in report.checks}
     values = {
         "plan": plan,
         "report": report,
@@ -81,7 +80,6 @@ def page(report: "Report") -> str:
         "word": "passed so far" if unfinished else verdict,
         "verdicts": verdicts,
         "counts": ", ".join(f"{seen.count(name)} {name}" for name in verdicts),
-        "not_run": [check.name for check in plan.chosen() if check.name not in ran],
         "options": ", ".join(f"{key}={value!r}" for key, value in plan.options.items()),
         "edges": _edges(report),
     }
