@@ -19,6 +19,13 @@ from linkern import approximation, cost, feature_maps, similarity
 
 __all__ = ["setup"]
 
+# Links of the pages as files, and what they lead to on the site.
+PAGES = {
+    "../README.md": "index.md",
+    "../CHANGELOG.md": "changelog.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "reference.md#linkern.": "#linkern.",
+}
 # Modules that export what users import.
 PUBLIC = (
     linkern,
@@ -70,16 +77,17 @@ def public_name(
     return code if is_public else contnode
 
 
-def documented_names(app: Sphinx, docname: str, text: list[str]) -> None:
-    """Let links to the reference lead to the page that documents the name."""
+def links_of_the_site(app: Sphinx, docname: str, text: list[str]) -> None:
+    """Let a link to a file of the repository lead to the page that shows it."""
     del app, docname
-    text[0] = text[0].replace("](reference.md#linkern.", "](#linkern.")
+    for link, page in PAGES.items():
+        text[0] = text[0].replace(f"]({link}", f"]({page}")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Make the role the default one, and connect what resolves references."""
     app.add_role_to_domain("py", "name", NameRole())
-    app.connect("source-read", documented_names)
+    app.connect("source-read", links_of_the_site)
     app.connect("missing-reference", public_name)
     app.config.default_role = "py:name"
     return {"parallel_read_safe": True}

@@ -64,10 +64,11 @@ CRASH_FOLDER = Path("linkern-repro")
     help="Write all of that, contract and waivers to a folder that can be sent.",
 )
 def verify(target: str | None, **options: Any) -> None:
-    """Judge TARGET, `package.module:attribute` or `path/to/file.py:attribute`.
+    """Judge a kernel by the laws of its operator.
 
-    Without TARGET: linkern's own forms on every array library installed, and every
-    published kernel it knows that is installed.
+    TARGET is `package.module:attribute` or `path/to/file.py:attribute`. Without it:
+    linkern's own forms on every array library installed, and every published kernel it
+    knows that is installed.
 
     Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.

@@ -20,7 +20,7 @@ from linkern.testing.runner.results import RULES, CheckResult
 __all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
 
 # Version of the JSON report: names are added within one, and never changed.
-SCHEMA = 2
+SCHEMA = 3
 # Columns of the report as text, where no terminal says how many there are.
 TEXT_WIDTH = 100
 
@@ -64,7 +64,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """The worst verdict of all checks that apply; inconclusive if none does."""
-        ran = [c.verdict for c in self.checks if c.verdict != "unsupported"]
+        ran = [c.verdict for c in self.checks if c.applies]
         return max(ran, key=_SEVERITY.index, default="inconclusive")
 
     @property

@@ -6,7 +6,7 @@ import pytest
 
 from linkern.testing import CHECKS
 from linkern.testing.checks import registry
-from linkern.testing.spec.declarations import PARSERS
+from linkern.testing.spec.declarations import DECLARATIONS
 
 
 def law_with(doc):
@@ -24,13 +24,13 @@ def test_every_check_says_what_it_reaches_and_how_to_mend_it(name):
     assert check.advice.endswith(".")
     # Declarations that are advised exist.
     for key, value in re.findall(r"`(\w+)=([^`]+)`", check.advice):
-        assert key in PARSERS or key == "other", key
-        if key in PARSERS:
-            PARSERS[key](key, value)
+        assert key in DECLARATIONS or key == "other", key
+        if key in DECLARATIONS:
+            DECLARATIONS[key].values.parse(key, value)
     for _, keys in re.findall(
         r"(declare) ((?:`\w+`(?:, | and | or )?)+)", check.advice
     ):
-        assert {*re.findall(r"\w+", keys)} - {"and", "or"} <= {*PARSERS}
+        assert {*re.findall(r"\w+", keys)} - {"and", "or"} <= {*DECLARATIONS}
 
 
 def test_paragraphs_are_read_by_their_labels():
@@ -46,9 +46,7 @@ def test_advice_that_is_not_a_paragraph_of_its_own_is_seen_to_be_missing(doc):
 
 def test_every_condition_says_what_it_requires():
     needs = {name: check.needs for name, check in CHECKS.items()}
-    conditional = {
-        n for n, c in CHECKS.items() if c.unsupported is not registry._always
-    }
+    conditional = {n for n, c in CHECKS.items() if c.unless is not registry._always}
     assert {name for name, texts in needs.items() if texts} == conditional
     assert needs["bad_input"] == ("a promise to refuse bad input (`validates=true`)",)
     assert len(needs["state_drift"]) == 3  # of nested conditions, each
