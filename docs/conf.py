@@ -4,14 +4,16 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import linkern
 import linkern.typing
-
-HERE = Path(__file__).parent
-sys.path += [str(HERE / "_extensions"), str(HERE.parent / "tools")]
 
 # At run time an array is `Any`; signatures show it by the name of its protocol.
 linkern.typing.Array = type("Array", (), {"__module__": "linkern.typing"})
+
+import linkern.testing
+import linkern.transformer
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE / "_extensions"), str(HERE.parent / "tools")]
 
 project = "linkern"
 author = copyright = "The linkern developers"
@@ -55,7 +57,14 @@ python_use_unqualified_type_names = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = True
 numpydoc_xref_ignore = "all"
+maximum_signature_line_length = 80
 numpydoc_xref_aliases = {
+    **{
+        name: f"{module.__name__}.{name}"
+        for module in (linkern, linkern.testing, linkern.transformer)
+        for name in module.__all__
+        if isinstance(getattr(module, name), type)
+    },
     "array": "linkern.typing.Array",
     "bool": ":class:`python:bool`",
     "callable": "collections.abc.Callable",

@@ -34,10 +34,6 @@ SECTIONS = (
 RECORDS = {record.name: record for record in OPERATORS.values()}
 NAMES = tuple(name for name in RECORDS if name in DEFINITIONS)
 
-TIME = """\
-Time is the last axis but one, behind the heads: ``(batch, heads, T, dim)``, with fewer
-or more leading axes. Arrays ``(batch, T, heads, dim)`` turn with
-``x.swapaxes(-3, -2)``."""
 STEP = """\
 Inputs have no axis of tokens: ``query (batch, heads, K)``, ``value (batch, heads, V)``,
 and a gate of each token ``(batch, heads)``. Scale, decays and state are those of the
@@ -98,16 +94,17 @@ def sections_of(doc: str) -> dict[str, str]:
 def operator_page(name: str) -> str:
     """Return the page of one operator."""
     doc = sections_of(getattr(linkern, name).__doc__)
+    lead, _, time = doc[""].partition("\n\n")
     records = [RECORDS[x] for x in (name, f"{name}_noncausal") if x in RECORDS]
     bodies = (
         [doc["Notes"], *map(equation, records)],
-        conventions(records[0]),
+        [time, *conventions(records[0])],
         [f".. autofunction:: linkern.{name}"],
         [doc["Examples"]],
         cost(name),
         published([record.name for record in records]),
     )
-    return _page(name, doc[""], bodies)
+    return _page(name, lead, bodies)
 
 
 def _page(title: str, lead: str, bodies: Iterable[Iterable[str]]) -> str:
@@ -145,7 +142,7 @@ def conditions(reduction: Reduction) -> Iterator[str]:
 
 
 def conventions(record: Operator) -> Iterator[str]:
-    """Yield the shapes, names, scale, decays and state of an operator."""
+    """Yield the inputs of an operator, its scale, decays and state."""
     rows = [
         (
             f"``{one.name}``",
@@ -155,7 +152,6 @@ def conventions(record: Operator) -> Iterator[str]:
         )
         for one in record.inputs
     ]
-    yield TIME
     yield rst.table(("input", "shape", "names in the field", "for the referee"), rows)
     yield rst.bullets(rules(record))
 
