@@ -47,6 +47,11 @@ CRASH_FOLDER = Path("linkern-repro")
     metavar="CHECK=REASON",
     help="A check that must fail; if it passes, that is a failure. Repeatable.",
 )
+@click.option(
+    "--fail-fast",
+    is_flag=True,
+    help="Stop at the first check that fails, and name its cause.",
+)
 @file_option("--json", "Write the report as JSON, and anew with every check that ends.")
 @file_option("--html", "Write the report as one HTML page.")
 @click.option(
@@ -100,6 +105,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "memory_limit": options["memory"],
         "in_process": options["in_process"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
+        "fail_fast": options["fail_fast"],
     }
     command = options["command"]
     if target is not None and command is not None:
