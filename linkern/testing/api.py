@@ -36,6 +36,7 @@ def verify(
     timeout: float = 20.0,
     in_process: bool = False,
     fingerprint: bool = False,
+    fail_fast: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge a kernel.
@@ -68,6 +69,8 @@ def verify(
         Call a named target in this process.
     fingerprint : bool
         Measure the arithmetic of the target too.
+    fail_fast : bool
+        Leave out the checks after the first one that fails.
     options : mapping, optional
         Keyword arguments of every call.
 
@@ -107,6 +110,7 @@ def verify(
         timeout=timeout,
         in_process=in_process,
         fingerprint=fingerprint,
+        fail_fast=fail_fast,
         options=options or {},
     )
     report = report_of(plan)
@@ -150,7 +154,6 @@ def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
     lost.
     """
     report = replace(report_of(plan), complete=False)
-    total = len(plan.chosen())
     events = run(plan)
     try:
         for event in events:
@@ -160,7 +163,7 @@ def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
                 report = replace(report, diagnosis=event.diagnosis)
             elif isinstance(event, Fingerprinted):
                 report = replace(report, fingerprint=event.fingerprint)
-            report = replace(report, complete=len(report.checks) == total)
+            report = replace(report, complete=report.stopped or not report.not_run)
             yield event, report
     finally:
         events.close()

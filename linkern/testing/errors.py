@@ -1,6 +1,58 @@
-"""Exceptions that end a run or a check early."""
+"""Exceptions that end a run or a check early, and the reason why a law is left out."""
 
-__all__ = ["DoesNotApply", "TargetDied", "TargetRaised", "UsageError"]
+from dataclasses import dataclass
+
+__all__ = [
+    "INAPPLICABLE",
+    "DoesNotApply",
+    "Inapplicable",
+    "TargetDied",
+    "TargetRaised",
+    "UsageError",
+    "covered",
+    "not_applicable",
+    "skipped",
+]
+
+# Kinds of reasons, and verdicts of checks that were not judged; the one that weighs
+# most comes first: nothing that a target does makes a law hold that is about another
+# operator.
+INAPPLICABLE = ("not_applicable", "covered", "skipped")
+
+
+@dataclass(frozen=True)
+class Inapplicable:
+    """Reason why a law is not judged.
+
+    Parameters
+    ----------
+    kind : {"not_applicable", "covered", "skipped"}
+        The law says nothing of this operator; another check judges it; the target or
+        its declarations leave it out.
+    reason : str
+        The same for people.
+    remedies : tuple of str
+        What to do, in the imperative, to have a skipped law judged: all of it.
+    """
+
+    kind: str
+    reason: str
+    remedies: tuple[str, ...] = ()
+
+
+def not_applicable(reason: str) -> Inapplicable:
+    """Return the reason why a law says nothing of an operator."""
+    return Inapplicable("not_applicable", reason)
+
+
+def covered(reason: str) -> Inapplicable:
+    """Return the reason why a law is left to another check."""
+    return Inapplicable("covered", reason)
+
+
+def skipped(reason: str, *remedies: str) -> Inapplicable:
+    """Return the reason why a target leaves a law out, and what would include it."""
+    return Inapplicable("skipped", reason, remedies)
 
 
 class UsageError(Exception):
@@ -12,10 +64,14 @@ class TargetRaised(Exception):  # noqa: N818 -- it names what happened, no error
 
 
 class DoesNotApply(BaseException):
-    """A law does not apply to the target; the message says why.
+    """A law turns out not to be judged, once the target was called.
 
     Like `TargetDied`, it passes through Hypothesis, which must not repeat it.
     """
+
+    def __init__(self, why: Inapplicable) -> None:
+        super().__init__(why.reason)
+        self.why = why
 
 
 class TargetDied(BaseException):

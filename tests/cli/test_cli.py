@@ -53,6 +53,7 @@ def test_a_correct_kernel_exits_with_0(tmp_path):
         "contract",
         "environment",
         "complete",
+        "not_run",
         "verdict",
         "checks",
         "diagnosis",

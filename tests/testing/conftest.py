@@ -86,7 +86,11 @@ CHECKS = (
         counterexample=Counterexample("B=1 H=1 T=1", (), died=True),
         message="the target was ended by SIGSEGV",
     ),
-    CheckResult("scaling", "powers of two", "unsupported", message="no power"),
+    CheckResult("scaling", "powers of two", "not_applicable", message="no power"),
+    CheckResult(
+        "state_split", "cuts", "skipped", message="no state", remedies=("return one",)
+    ),
+    CheckResult("strides", "any order", "covered", message="wrong without strides"),
     CheckResult("gradient", "right", "inconclusive", message="nothing proved"),
     CheckResult(HOSTILE, HOSTILE, "error", message="odd ` backtick\nsecond line"),
 )

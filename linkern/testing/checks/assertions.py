@@ -1,21 +1,61 @@
 """Compare the replies of a target with the results of a correct kernel."""
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded
-from linkern.testing.checks.findings import Tally, Violation
-from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.checks.findings import NOT_FINITE, Tally, Violation
+from linkern.testing.errors import DoesNotApply, TargetRaised, skipped
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, Reply
 
-__all__ = ["CheckedTarget", "well_formed"]
+__all__ = ["CheckedTarget", "Comparison", "compared", "well_formed"]
 
 Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results beside the intervals of a correct kernel, entry by entry.
+
+    Parameters
+    ----------
+    low, high : array
+        The least and the greatest result of a correct kernel.
+    fine : array of bool
+        Whether the result lies between them; anything but NaN where no bound is known.
+    ratio : array
+        The error as a multiple of what is allowed.
+    known : array of bool
+        Whether a finite bound is proved.
+    """
+
+    low: Real
+    high: Real
+    fine: NDArray[np.bool_]
+    ratio: Real
+    known: NDArray[np.bool_]
+
+
+def compared(got: Real, expected: Bounded, dtype: str) -> Comparison:
+    """Compare results with exact ones, both rounded to the dtype they are stored in.
+
+    A correct kernel holds a number within ``bound`` of the exact one and rounds it.
+    Rounding is monotonic, so its result lies between the roundings of the two ends: no
+    further allowance for the output is needed.
+    """
+    low, high = _interval(expected.output, expected.bound, dtype)
+    known = np.isfinite(expected.bound)
+    beyond = np.where(got >= expected.output, high, low)
+    ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
+    fine = (low <= got) & (got <= high) | (~known & ~np.isnan(got))
+    return Comparison(low, high, fine, ratio, known)
 
 
 class CheckedTarget:
@@ -47,7 +87,8 @@ class CheckedTarget:
         except TargetRaised as raised:
             self._tally.outputs.append(None)
             message = f"the target raised {raised}"
-            raise Violation(message, problem) from None
+            deviation = _without_numbers(str(raised))
+            raise Violation(message, problem, deviation=deviation) from None
         self._tally.outputs.append(reply.output)
         return reply
 
@@ -62,15 +103,16 @@ class CheckedTarget:
         well_formed(reply, problem)
         if not reply.state_kind:
             reason = "it takes a state, but returned none besides its output"
-            raise DoesNotApply(reason)
+            raise DoesNotApply(skipped(reason, "return a state with the output"))
         return reply
 
     def states(self, problem: Problem) -> list[Real]:
         """Call the target and return its final state: memory, then normalizer."""
         reply = self.split(problem, ())
         if reply.states is None:
-            reason = f"its state, a {reply.state_kind}, is not {_state_of(problem)}"
-            raise DoesNotApply(reason)
+            state = _state_of(problem)
+            reason = f"its state, a {reply.state_kind}, is not {state}"
+            raise DoesNotApply(skipped(reason, f"return as its state {state}"))
         return [x.astype(np.float64) for x in reply.states]
 
     def gradients(self, problem: Problem, cuts: Any = ()) -> dict[str, Real]:
@@ -82,7 +124,7 @@ class CheckedTarget:
             if problem.scope.contract.gradients == "required":
                 message = f"it has no gradients: {reason}"
                 raise Violation(message, problem)
-            raise DoesNotApply(reason)
+            raise DoesNotApply(skipped(reason, "declare a `vjp`"))
         names, gradients = tuple(problem.inputs), list(reply.gradients)
         replies = zip(names, reply.gradients, reply.gradient_dtypes, strict=True)
         for i, (name, gradient, dtype) in enumerate(replies):
@@ -120,24 +162,18 @@ class CheckedTarget:
     ) -> None:
         """Require ``got`` to be the rounding of a number within the bound.
 
-        A correct kernel holds a number within ``bound`` of the exact one and rounds it
-        to the output dtype. Rounding is monotonic, so its result lies between the
-        roundings of the two ends: no further allowance for the output is needed.
         States and gradients are rounded to the dtype in which they are `stored`.
         """
         dtype = stored or problem.scope.output_dtype
-        low, high = _interval(expected.output, expected.bound, dtype)
-        known = np.isfinite(expected.bound)
-        self._count(known)
-        beyond = np.where(got >= expected.output, high, low)
-        ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
-        fine = (low <= got) & (got <= high) | (~known & ~np.isnan(got))
+        seen = compared(got, expected, dtype)
+        self._count(seen.known)
+        fine = seen.fine | self._repeated(got)
         try:
-            self._judge(fine, ratio, got, expected, problem, message)
+            self._judge(fine, seen.ratio, got, expected, problem, message)
         except Violation as violation:
             if stored is None and violation.index is not None:
                 index = violation.index
-                violation.allowed = float(low[index]), float(high[index])
+                violation.allowed = float(seen.low[index]), float(seen.high[index])
             raise
         if expected.sharp is not None:
             low, high = _interval(expected.output, expected.sharp, dtype)
@@ -152,7 +188,7 @@ class CheckedTarget:
         self.require_close(one, other, high - low, problem, message)
 
     def is_right(self, problem: Problem) -> bool:
-        """Return True if a plain call gives an output within the bound; record nothing.
+        """Return True if a plain call gives an output within the bound; count the rest.
 
         If a plain call already fails, checks of memory and states are not judged: they
         would only repeat that failure.
@@ -160,7 +196,10 @@ class CheckedTarget:
         got = self.run(problem)
         expected, dtype = problem.solve(), problem.scope.output_dtype
         low, high = _interval(expected.output, expected.bound, dtype)
-        return bool(((low <= got) & (got <= high)).all())
+        fine = (low <= got) & (got <= high) | self._repeated(got)
+        right = bool(fine.all())
+        self._tally.covered += not right
+        return right
 
     def require_close(
         self, one: Real, other: Real, allowed: Real, problem: Problem, message: str
@@ -173,16 +212,42 @@ class CheckedTarget:
         ratio = _ratio(difference, allowed)
         agree = (difference <= allowed) | (one == other)
         agree |= ~known & ~np.isnan(one) & ~np.isnan(other)
+        agree |= self._repeated(one) | self._repeated(other)
         self._judge(agree, ratio, one, Bounded(other, allowed), problem, message)
 
     def require_same(
         self, one: Real, other: Real, problem: Problem, message: str
     ) -> None:
-        """Require two results to be equal bit by bit (the sign of a zero aside)."""
-        same = one == other  # a NaN is never right, however often it comes back
+        """Require two results to be equal bit by bit.
+
+        The sign of a zero aside, and a NaN is equal to a NaN: that it should be a
+        number is what `finite_output` says.
+        """
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
         ratio = np.where(same, 0.0, np.inf)
         exact = Bounded(other, np.zeros_like(other))
         self._judge(same, ratio, one, exact, problem, message)
+
+    def require_finite(self, got: Real, problem: Problem, message: str) -> None:
+        """Require finite numbers where the exact result can be stored as one."""
+        finite = np.isfinite(got)
+        if finite.all():
+            return
+        expected = problem.solve()
+        low, high = _interval(
+            expected.output, expected.bound, problem.scope.output_dtype
+        )
+        beyond = ~np.isfinite(np.where(got > 0, high, low)) & ~np.isnan(got)
+        fine = finite | beyond
+        ratio = np.where(fine, 0.0, np.inf)
+        self._judge(fine, ratio, got, expected, problem, message)
+
+    def _repeated(self, got: Real) -> NDArray[np.bool_]:
+        """Return the entries that repeat an earlier finding: they are not finite."""
+        repeated = ~np.isfinite(got)
+        if repeated.any() and self._tally.repeats(NOT_FINITE):
+            return repeated
+        return np.zeros_like(repeated)
 
     def _count(self, known: NDArray[np.bool_]) -> None:
         self._tally.bounded += 1
@@ -212,6 +277,7 @@ class CheckedTarget:
             bound=float(np.broadcast_to(expected.bound, got.shape)[index]),
             ratio=float(ratio[index]),
             errors=tuple(tuple(row) for row in shown.tolist()),
+            deviation="" if np.isfinite(got[~fine]).any() else NOT_FINITE,
         )
 
 
@@ -219,12 +285,12 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
     """Return the output of a reply in float64; require type, shape and dtype."""
     if reply.output is None:
         message = f"the target returned {reply.kind}, not an array of its library"
-        raise Violation(message, problem)
+        raise Violation(message, problem, deviation="no array of its library")
     if reply.shape != reply.expected_shape:
         message = (
             f"the output has shape {reply.shape}, it must have {reply.expected_shape}"
         )
-        raise Violation(message, problem)
+        raise Violation(message, problem, deviation="an output of another shape")
     required = problem.scope.output_dtype
     if reply.dtype != required:
         whose = (
@@ -234,8 +300,20 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             f"the output has dtype {reply.dtype}, it must have the dtype {whose}, "
             f"{required}"
         )
-        raise Violation(message, problem)
+        raise Violation(message, problem, deviation="an output of another dtype")
     return reply.output.astype(np.float64)
+
+
+def _without_numbers(raised: str) -> str:
+    """Return the text of an exception without its sizes, but with its line.
+
+    Examples
+    --------
+    >>> _without_numbers("ValueError: 3 is not 4 (kernel.py:12)")
+    'ValueError: # is not # (kernel.py:12)'
+    """
+    said, bracket, place = raised.rpartition(" (")
+    return re.sub(r"\d+", "#", said) + bracket + place
 
 
 def _state_of(problem: Problem) -> str:

@@ -5,8 +5,8 @@ import numpy as np
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
+    any_of,
     check,
-    first_of,
     no_nan_policy,
     not_linear_in_values,
 )
@@ -50,7 +50,7 @@ def ranges(target: CheckedTarget, problem: Problem) -> None:
         draws.with_cut(draws.real_problems(scope, least=2, kinds=("uniform",))),
         poison=(np.nan, np.inf, -np.inf),
     ),
-    unsupported=first_of(no_nan_policy, not_linear_in_values),
+    unless=any_of(no_nan_policy, not_linear_in_values),
     share=0.3,
 )
 def nan_policy(target: CheckedTarget, problem: Problem) -> None:
@@ -72,12 +72,19 @@ def nan_policy(target: CheckedTarget, problem: Problem) -> None:
     if np.isfinite(after).any():
         message = f"{poison} became finite"
         raise Violation(message, poisoned)
-    others = np.delete(output, channel, axis=-1)
-    if not np.isfinite(others).all():
+    reached = ~np.isfinite(output)
+    after = reached[..., token if causal else 0 :, channel]
+    after[...] = False
+    if problem.scope.contract.nan_policy != "strict":
+        reached[..., channel] = False
+    if not reached.any():
+        return
+    # What is not finite without the poison either, the poison did not reach.
+    reached &= np.isfinite(target.run(problem))
+    target.run(poisoned)
+    if np.delete(reached, channel, axis=-1).any():
         message = f"{poison} reached other channels than {channel}"
         raise Violation(message, poisoned)
-    before = output[..., :token, channel]
-    strict = problem.scope.contract.nan_policy == "strict"
-    if strict and causal and not np.isfinite(before).all():
+    if reached.any():
         message = f"{poison} reached the past"
         raise Violation(message, poisoned)

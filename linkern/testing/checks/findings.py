@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import Call
 
-__all__ = ["Tally", "Violation"]
+__all__ = ["NOT_FINITE", "Tally", "Violation"]
 
 Real = NDArray[np.float64]
+
+# The deviation of an output with NaN or infinite entries where they must be finite.
+NOT_FINITE = "an output that is not finite"
 
 
 class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an error
@@ -33,6 +36,9 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
     allowed : tuple of float, optional
         The least and the greatest number that the entry may be, if it is one of an
         output that is compared with the exact one.
+    deviation : str
+        What breaks this law and most others alike: an exception, an output without the
+        required form, an output that is not finite. Empty for all else.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         ratio: float | None = None,
         errors: tuple[tuple[float, ...], ...] | None = None,
         allowed: tuple[float, float] | None = None,
+        deviation: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -58,6 +65,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         self.ratio = ratio
         self.errors = errors
         self.allowed = allowed
+        self.deviation = deviation
 
 
 @dataclass
@@ -66,9 +74,9 @@ class Tally:
 
     Parameters
     ----------
-    examples, asked, bounded, proved : int
+    examples, asked, bounded, proved, covered : int
         Problems tried; calls of the target; comparisons with a bound; those in which it
-        proved something of every entry.
+        proved something of every entry; problems left to the checks of plain calls.
     worst_ratio : float or None
         Largest error as a multiple of its bound.
     exact : bool
@@ -77,6 +85,12 @@ class Tally:
         The largest error by position, in the comparison with the largest of all.
     ratios : list of float
         The largest error of each comparison.
+    reported : dict of str to str
+        Deviations that broke earlier checks of the run, with the check that broke.
+    repeated : set of str
+        Those that were met again: they are not reported a second time.
+    lost : int
+        Examples that ended in one of them.
     problem : Problem or None
         The problem most recently passed to the target.
     calls, outputs : list
@@ -87,10 +101,14 @@ class Tally:
     asked: int = 0
     bounded: int = 0
     proved: int = 0
+    covered: int = 0
     worst_ratio: float | None = None
     exact: bool = True
     curve: tuple[float, ...] = ()
     ratios: list[float] = field(default_factory=list)
+    reported: dict[str, str] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
+    lost: int = 0
     problem: Problem | None = None
     calls: list[Call] = field(default_factory=list)
     outputs: list[NDArray[Any] | None] = field(default_factory=list)
@@ -100,6 +118,13 @@ class Tally:
         self.examples += 1
         self.calls.clear()
         self.outputs.clear()
+
+    def repeats(self, deviation: str) -> bool:
+        """Return True for a deviation that an earlier check reported, and note it."""
+        if deviation not in self.reported:
+            return False
+        self.repeated.add(deviation)
+        return True
 
     def snapshot(self) -> "Tally":
         """Return a copy of the calls of the current example."""

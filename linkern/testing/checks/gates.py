@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from linkern.oracle import Bounded, Reduction
 from linkern.testing.checks.assertions import CheckedTarget, well_formed
-from linkern.testing.checks.findings import Violation
+from linkern.testing.checks.findings import NOT_FINITE, Violation
 from linkern.testing.checks.registry import (
+    Condition,
+    any_of,
     check,
-    first_of,
     no_gradients,
     no_state,
+    not_causal,
     not_linear_in_values,
 )
 from linkern.testing.checks.span_map import (
@@ -23,6 +25,7 @@ from linkern.testing.checks.span_map import (
     final_memory,
     measure_span_map,
 )
+from linkern.testing.errors import Inapplicable, covered, not_applicable, skipped
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
@@ -60,11 +63,14 @@ def _omissible(scope: Scope) -> tuple[str, ...]:
     )
 
 
-def _no_omissible(scope: Scope) -> str | None:
+def _no_omissible(scope: Scope) -> Inapplicable | None:
     """Require a gate that may be left out: a parameter with a default."""
     if not any(one.optional for one in scope.operator.inputs):
-        return "the operator has no gate that could be left out"
-    return None if _omissible(scope) else "it has no gate that could be left out"
+        return not_applicable("the operator has no gate that could be left out")
+    if _omissible(scope):
+        return None
+    reason = "it has no gate that could be left out"
+    return skipped(reason, "give optional gates a default")
 
 
 @check(
@@ -73,7 +79,7 @@ def _no_omissible(scope: Scope) -> str | None:
     problems=lambda scope: draws.with_choice(
         draws.real_problems(scope), omitted=_omissible(scope)
     ),
-    unsupported=_no_omissible,
+    unless=_no_omissible,
     share=0.4,
 )
 def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
@@ -91,18 +97,18 @@ def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
 # -- extreme gates
 
 
-def _no_decays(scope: Scope) -> str | None:
+def _no_decays(scope: Scope) -> Inapplicable | None:
     """Require an operator with log-decays."""
     if "log_decay" in scope.operator.names:
         return None
-    return "the operator takes no decays"
+    return not_applicable("the operator takes no decays")
 
 
 @check(
     "decays may be anything between none and all: the output is finite, and right as "
     "far as a bound can be proved",
     problems=draws.real_problems,
-    unsupported=_no_decays,
+    unless=_no_decays,
     share=0.5,
 )
 def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
@@ -119,7 +125,7 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
     output = target.run(extreme)
     if not np.isfinite(output).all():
         message = "decays at the ends of their range make the output not finite"
-        raise Violation(message, extreme)
+        raise Violation(message, extreme, deviation=NOT_FINITE)
     expected = extreme.solve()
     # Where no bound is proved, only finite outputs are required.
     provable = np.isfinite(expected.bound)
@@ -132,11 +138,11 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
 # -- one operator inside another
 
 
-def _irreducible(scope: Scope) -> str | None:
+def _irreducible(scope: Scope) -> Inapplicable | None:
     """Require an operator that contains a simpler one."""
     if scope.operator.reductions:
         return None
-    return "no simpler operator is known to be inside it"
+    return not_applicable("no simpler operator is known to be inside it")
 
 
 @check(
@@ -145,7 +151,7 @@ def _irreducible(scope: Scope) -> str | None:
     problems=lambda scope: draws.with_choice(
         draws.real_problems(scope), reduced=scope.operator.reductions
     ),
-    unsupported=_irreducible,
+    unless=_irreducible,
     share=0.4,
 )
 def reduction(target: CheckedTarget, problem: Problem) -> None:
@@ -178,17 +184,23 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
 # -- states and gradients
 
 
-def _values_are_additive(scope: Scope) -> str | None:
-    """Require an operator without a feature map."""
-    return "additivity_of_values says so" if scope.operator.feature_map else None
+def _pairwise(check: str) -> Condition:
+    """Return the condition of a law that `check` covers for linear attention."""
+
+    def unless(scope: Scope) -> Inapplicable | None:
+        """Require an operator without a feature map."""
+        reason = f"{check} says so of the outputs"
+        return covered(reason) if scope.operator.feature_map else None
+
+    return unless
 
 
 @check(
     "what a state carries is linear in the values: two parts of them, each cut, add up "
     "to the whole, cut",
     problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
-    unsupported=first_of(
-        _values_are_additive,
+    unless=any_of(
+        _pairwise("additivity_of_values"),
         no_state,
         not_linear_in_values,
     ),
@@ -218,19 +230,20 @@ def state_linearity(target: CheckedTarget, problem: Problem) -> None:
     target.require_close(outputs[1] + outputs[2], outputs[0], allowed, problem, message)
 
 
-def _irreversible(scope: Scope) -> str | None:
+def _irreversible(scope: Scope) -> Inapplicable | None:
     """Require an operator that is its own adjoint in reversed time."""
     if scope.contract.l2norm is not None:
-        return "it normalises queries and keys, but not cotangents"
+        return not_applicable("it normalises queries and keys, but not cotangents")
     if scope.operator.reversal is not None:
         return None
-    return "the operator is not its own adjoint when time runs backwards"
+    reason = "the operator is not its own adjoint when time runs backwards"
+    return not_applicable(reason)
 
 
 @check(
     "the gradient of the values is the operator itself, run backwards on the cotangent",
     problems=draws.gradient_problems,
-    unsupported=first_of(_irreversible, no_gradients),
+    unless=any_of(_irreversible, no_gradients),
     share=0.3,
     in_outputs=False,
 )
@@ -266,13 +279,15 @@ def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
     target.require_close(of_value, again, allowed, problem, message)
 
 
-def _not_affine(scope: Scope) -> str | None:
+def _not_affine(scope: Scope) -> Inapplicable | None:
     """Require an operator with known tokens that write any state."""
     contract = scope.contract
     if scope.operator.unit_writes is None:
-        return "no tokens are known that write any state of the operator"
+        reason = "no tokens are known that write any state of the operator"
+        return not_applicable(reason)
     if contract.l2norm is not None or contract.length_multiple_of > 1:
-        return "the contract does not allow the tokens that would write a state"
+        reason = "the contract does not allow the tokens that would write a state"
+        return not_applicable(reason)
     return None
 
 
@@ -280,7 +295,7 @@ def _not_affine(scope: Scope) -> str | None:
     "what a span does to a state is affine: measured on unit states, it says what the "
     "span makes of the state that an earlier one leaves, as shards of a sequence do",
     problems=lambda scope: draws.with_cut(draws.real_problems(scope, least=2)),
-    unsupported=first_of(_not_affine, no_state),
+    unless=any_of(_not_affine, no_state),
     share=0.2,
     in_outputs=False,
 )
@@ -307,16 +322,11 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
     target.require_close(composed.output, whole.output, allowed, problem, message)
 
 
-def _with_feature_map(scope: Scope) -> str | None:
-    """Require an operator without a feature map."""
-    return "causality says so of the outputs" if scope.operator.feature_map else None
-
-
 @check(
     "gradients look back only: where no later output counts, the gradient is zero, and "
     "not what is left when a sum is taken from another",
     problems=lambda scope: draws.with_cut(draws.gradient_problems(scope, least=2)),
-    unsupported=first_of(_with_feature_map, no_gradients),
+    unless=any_of(_pairwise("causality"), no_gradients),
     share=0.3,
     in_outputs=False,
 )
@@ -349,14 +359,14 @@ def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
 # -- sequences that are packed
 
 
-def _not_packed(scope: Scope) -> str | None:
-    """Require a causal operator, a batch and a parameter `cu_seqlens`."""
-    if not scope.operator.causal:
-        return "the operator is not causal"
+def _not_packed(scope: Scope) -> Inapplicable | None:
+    """Require a batch and a parameter `cu_seqlens`."""
     if "b" not in scope.contract.layout:
-        return f"the layout {scope.contract.layout} has no batch"
+        reason = f"the layout {scope.contract.layout} has no batch"
+        return skipped(reason, "take arrays with a batch")
     if scope.interface.cu_seqlens is None:
-        return "the target takes no packed sequences: no parameter cu_seqlens"
+        reason = "the target takes no packed sequences: no parameter cu_seqlens"
+        return skipped(reason, "take `cu_seqlens`")
     return None
 
 
@@ -369,7 +379,7 @@ def _packed(scope: Scope) -> st.SearchStrategy[Problem]:
     "sequences that are packed one after the other give what each gives alone, empty "
     "ones among them",
     problems=_packed,
-    unsupported=_not_packed,
+    unless=any_of(not_causal, _not_packed),
 )
 def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: chunks that reach into the next sequence, states that are not reset.

@@ -40,7 +40,7 @@ def _require_right(target: CheckedTarget, problem: Problem, style: str) -> None:
     problems=lambda scope: draws.with_choice(
         integers_or_reals(scope, kinds=_KINDS), memory=_strided(scope)
     ),
-    unsupported=not_any_strides,
+    unless=not_any_strides,
     share=0.4,
 )
 def strides(target: CheckedTarget, problem: Problem) -> None:
@@ -58,7 +58,7 @@ def strides(target: CheckedTarget, problem: Problem) -> None:
     problems=lambda scope: draws.broadcast_heads(
         draws.real_problems(scope, kinds=_KINDS)
     ),
-    unsupported=not_any_strides,
+    unless=not_any_strides,
     share=0.1,
 )
 def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
@@ -74,7 +74,7 @@ def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "what lies around the inputs in memory is neither read nor written: it is NaN here",
     problems=integers_or_reals,
-    unsupported=no_styles,
+    unless=no_styles,
     share=0.3,
 )
 def nothing_leaks_from_padding(target: CheckedTarget, problem: Problem) -> None:

@@ -45,7 +45,7 @@ def integers_or_reals(
 @check(
     "no output depends on a later token: changing the future leaves the past bitwise",
     problems=lambda scope: draws.with_cut(draws.real_problems(scope, least=2)),
-    unsupported=not_causal,
+    unless=not_causal,
     share=0.8,
 )
 def causality(target: CheckedTarget, problem: Problem) -> None:
@@ -74,7 +74,7 @@ def causality(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "the first n outputs are the outputs of the first n tokens",
     problems=lambda scope: draws.with_cut(integers_or_reals(scope, least=2)),
-    unsupported=not_causal,
+    unless=not_causal,
     share=0.7,
 )
 def prefix(target: CheckedTarget, problem: Problem) -> None:
@@ -99,7 +99,7 @@ def prefix(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "all forms agree: parallel, chunkwise and recurrent differ by rounding only",
     problems=integers_or_reals,
-    unsupported=no_forms,
+    unless=no_forms,
 )
 def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: defects of one mode of execution.
@@ -121,7 +121,7 @@ def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
     problems=lambda scope: draws.with_choice(
         integers_or_reals(scope), chunk_size=(1, 2, 7, 16, 64, 100)
     ),
-    unsupported=no_chunk_size,
+    unless=no_chunk_size,
 )
 def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: keys lost or doubled at edges, tails shorter than a chunk.
@@ -144,7 +144,7 @@ def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
     problems=lambda scope: draws.with_choice(
         draws.real_problems(scope, least_heads=2), head=(0, 1, 2)
     ),
-    unsupported=no_heads,
+    unless=no_heads,
     share=0.8,
 )
 def heads_independent(target: CheckedTarget, problem: Problem) -> None:
@@ -224,7 +224,7 @@ def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
 @check(
     "the output is additive in the values: f(v + w) = f(v) + f(w)",
     problems=integers_or_reals,
-    unsupported=not_linear_in_values,
+    unless=not_linear_in_values,
     share=0.3,
 )
 def additivity_of_values(target: CheckedTarget, problem: Problem) -> None:

@@ -1,28 +1,35 @@
 """Registry of checks, and the conditions under which a law applies.
 
-A condition takes a `Scope` and returns None if the law applies, else the reason why it
-does not. Its docstring, "Require ...", is shown to users by ``linkern explain``.
+A condition takes a `Scope` and returns None if the law applies, else an `Inapplicable`:
+the reason why it is not judged, and what would have it judged. Its docstring,
+"Require ...", is shown to users by ``linkern explain``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 from linkern.testing.checks.assertions import CheckedTarget
+from linkern.testing.errors import (
+    INAPPLICABLE,
+    Inapplicable,
+    not_applicable,
+    skipped,
+)
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import short_lengths
 from linkern.testing.target.signatures import STATE_NAMES
 
-__all__ = ["CHECKS", "Check", "check"]
+__all__ = ["CHECKS", "Check", "Condition", "check"]
 
 Law = Callable[[CheckedTarget, Problem], None]
+Condition = Callable[[Scope], Inapplicable | None]
 
 
-def _always(scope: Scope) -> str | None:
+def _always(scope: Scope) -> None:
     del scope
-    return None
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,8 @@ class Check:
         ``law(target, problem)``; raises `Violation`.
     problems : callable
         ``problems(scope)``: a Hypothesis strategy.
-    unsupported : callable
-        ``unsupported(scope)``: the reason why the law does not apply, or None.
+    unless : callable
+        ``unless(scope)``: the reason why the law is not judged, or None.
     share : float
         Its share of the examples of a profile: 1 for all.
     in_outputs : bool
@@ -57,7 +64,7 @@ class Check:
     statement: str
     law: Law
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
-    unsupported: Callable[[Scope], str | None]
+    unless: Condition
     share: float = 1.0
     in_outputs: bool = True
     reaches: str = ""
@@ -72,7 +79,7 @@ def check(
     statement: str,
     *,
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
-    unsupported: Callable[[Scope], str | None] = _always,
+    unless: Condition = _always,
     share: float = 1.0,
     in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
@@ -86,12 +93,12 @@ def check(
             statement,
             law,
             problems,
-            unsupported,
+            unless,
             share,
             in_outputs,
             reaches=_paragraph(law, "Reaches:"),
             advice=_paragraph(law, "Fix:"),
-            needs=_needs(unsupported),
+            needs=_needs(unless),
         )
         return law
 
@@ -107,180 +114,216 @@ def _paragraph(law: Law, label: str) -> str:
     return ""
 
 
-def _needs(condition: Callable[[Scope], str | None]) -> tuple[str, ...]:
+def _needs(condition: Condition) -> tuple[str, ...]:
     """Return the requirements in the docstring of a condition."""
     sentences = (condition.__doc__ or "").split("Require ")
     needs = (" ".join(sentence.split()).removesuffix(".") for sentence in sentences)
     return tuple(dict.fromkeys(need for need in needs if need))
 
 
-def first_of(
-    *reasons: Callable[[Scope], str | None],
-) -> Callable[[Scope], str | None]:
-    """Combine several conditions: return the reason of the first that fails."""
+def any_of(*conditions: Condition) -> Condition:
+    """Combine conditions: the reason that weighs most, or all that can be remedied."""
 
-    def unsupported(scope: Scope) -> str | None:
-        return next((why for reason in reasons if (why := reason(scope))), None)
+    def unless(scope: Scope) -> Inapplicable | None:
+        reasons = [why for condition in conditions if (why := condition(scope))]
+        return strongest(reasons) if reasons else None
 
-    unsupported.__doc__ = " ".join(reason.__doc__ or "" for reason in reasons)
-    return unsupported
+    unless.__doc__ = " ".join(condition.__doc__ or "" for condition in conditions)
+    return unless
 
 
-def not_normalised(scope: Scope) -> str | None:
+def strongest(reasons: Sequence[Inapplicable]) -> Inapplicable:
+    """Return the reason that weighs most; those of the same kind are joined."""
+    kind = min((why.kind for why in reasons), key=INAPPLICABLE.index)
+    alike = [why for why in reasons if why.kind == kind]
+    said = dict.fromkeys(why.reason for why in alike)
+    remedies = dict.fromkeys(remedy for why in alike for remedy in why.remedies)
+    return Inapplicable(kind, "; ".join(said), tuple(remedies))
+
+
+def not_normalised(scope: Scope) -> Inapplicable | None:
     """Require rows that are averages of the values (`normalize=true`)."""
     if scope.normalised:
         return None
     if not scope.operator.feature_map:
-        return "rows of the operator are no averages"
-    return "the contract says normalize=false"
+        return not_applicable("rows of the operator are no averages")
+    return not_applicable("the contract says normalize=false")
 
 
-def not_causal(scope: Scope) -> str | None:
+def not_causal(scope: Scope) -> Inapplicable | None:
     """Require a causal operator."""
-    return None if scope.operator.causal else "the operator is not causal"
+    if scope.operator.causal:
+        return None
+    return not_applicable("the operator is not causal")
 
 
-def not_homogeneous(scope: Scope) -> str | None:
+def not_homogeneous(scope: Scope) -> Inapplicable | None:
     """Require feature maps `identity` or `relu` and no `eps`, or no feature map."""
     if not scope.operator.feature_map:
         if {"query", "key"} & {*scope.linear}:
             return None
-        return "the output is linear neither in queries nor in keys"
+        return not_applicable("the output is linear neither in queries nor in keys")
     for feature_map in (scope.query_map, scope.key_map):
         if not feature_map.homogeneous:
-            return f"the feature map {feature_map.name} is not homogeneous"
+            reason = f"the feature map {feature_map.name} is not homogeneous"
+            return not_applicable(reason)
     if scope.contract.eps:
-        return f"the declared eps={scope.contract.eps:g} breaks it"
+        return not_applicable(f"the declared eps={scope.contract.eps:g} breaks it")
     return None
 
 
-def no_short_lengths(scope: Scope) -> str | None:
+def no_short_lengths(scope: Scope) -> Inapplicable | None:
     """Require a contract that allows sequences of no token or one."""
     if short_lengths(scope):
         return None
-    return "the contract allows neither no token nor one"
+    reason = "the contract allows neither no token nor one"
+    return skipped(reason, "accept a sequence of one token")
 
 
-def no_forms(scope: Scope) -> str | None:
+def _no_keyword(scope: Scope, name: str) -> Inapplicable | None:
+    """Require a keyword that the run has not fixed."""
+    if name in scope.exposes:
+        return None
+    if name in scope.interface.keywords:
+        return skipped(f"the run fixes `{name}`", f"leave out the option `{name}`")
+    reason = f"the target has no keyword `{name}`"
+    return skipped(reason, f"take a keyword `{name}`")
+
+
+def no_forms(scope: Scope) -> Inapplicable | None:
     """Require a target with a keyword `form`."""
-    return None if "form" in scope.exposes else "the target has no keyword `form`"
+    return _no_keyword(scope, "form")
 
 
-def no_chunk_size(scope: Scope) -> str | None:
+def no_chunk_size(scope: Scope) -> Inapplicable | None:
     """Require a target with a keyword `chunk_size`."""
-    if "chunk_size" in scope.exposes:
-        return None
-    return "the target has no keyword `chunk_size`"
+    return _no_keyword(scope, "chunk_size")
 
 
-def no_heads(scope: Scope) -> str | None:
+def no_heads(scope: Scope) -> Inapplicable | None:
     """Require a layout with heads."""
-    if "h" in scope.contract.layout:
+    layout = scope.contract.layout
+    if "h" in layout:
         return None
-    return f"the layout {scope.contract.layout} has no heads"
+    return skipped(f"the layout {layout} has no heads", "take arrays with heads")
 
 
-def no_state(scope: Scope) -> str | None:
+def no_state(scope: Scope) -> Inapplicable | None:
     """Require a target that takes a state (a parameter `initial_state` or `state`)."""
     if scope.interface.takes_state:
         return None
-    return f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
+    reason = f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
+    return skipped(reason, "take `initial_state` and return a state")
 
 
-def no_gradients(scope: Scope) -> str | None:
+def no_gradients(scope: Scope) -> Inapplicable | None:
     """Require gradients: by autograd of its library, or a function `vjp`."""
     contract = scope.contract
     if contract.gradients == "none":
-        return "the contract says gradients=none"
+        reason = "the contract says gradients=none"
+        return skipped(reason, "leave out gradients=none")
     if scope.differentiates or scope.interface.differentiable:
         return None
     if contract.gradients == "required":
         return None  # the law itself will say what is missing
-    return "its library does not differentiate, and it has no attribute `vjp`"
+    reason = "its library does not differentiate, and it has no attribute `vjp`"
+    return skipped(reason, "declare a `vjp`")
 
 
-def no_gradients_of_state(scope: Scope) -> str | None:
+def no_gradients_of_state(scope: Scope) -> Inapplicable | None:
     """Require a target whose gradients go through its state."""
     if scope.interface.differentiable and not scope.interface.vjp_takes_state:
-        return "its `vjp` takes no `initial_state` and `state_cotangent`"
-    return first_of(no_state, no_gradients)(scope)
+        reason = "its `vjp` takes no `initial_state` and `state_cotangent`"
+        remedy = "let `vjp` take `initial_state` and `state_cotangent`"
+        return skipped(reason, remedy)
+    return any_of(no_state, no_gradients)(scope)
 
 
-def no_tangent(scope: Scope) -> str | None:
+def no_tangent(scope: Scope) -> Inapplicable | None:
     """Require features with a direction of scaling, and a quotient that ignores it."""
     if not scope.operator.feature_map:
-        return "the operator has no feature map"
+        return not_applicable("the operator has no feature map")
     for feature_map in (scope.query_map, scope.key_map):
         if feature_map.tangent is None:
-            return f"no direction scales the features of {feature_map.name}"
+            reason = f"no direction scales the features of {feature_map.name}"
+            return not_applicable(reason)
     if scope.contract.eps:
-        return f"the declared eps={scope.contract.eps:g} breaks it"
+        return not_applicable(f"the declared eps={scope.contract.eps:g} breaks it")
     return not_normalised(scope)
 
 
-def not_linear_in_values(scope: Scope) -> str | None:
+def not_linear_in_values(scope: Scope) -> Inapplicable | None:
     """Require an operator whose weights do not depend on the values."""
     if "value" in scope.linear:
         return None
-    return "the output is not linear in the values"
+    return not_applicable("the output is not linear in the values")
 
 
-def not_mergeable(scope: Scope) -> str | None:
+def not_mergeable(scope: Scope) -> Inapplicable | None:
     """Require states that are sums over the tokens."""
     if scope.operator.state_is_sum:
         return None
-    return "what a state becomes depends on later tokens, so states do not add up"
+    reason = "what a state becomes depends on later tokens, so states do not add up"
+    return not_applicable(reason)
 
 
-def no_long_sequences(scope: Scope) -> str | None:
+def no_long_sequences(scope: Scope) -> Inapplicable | None:
     """Require an operator with error bounds for long sequences."""
-    if scope.operator.longest is not None:
-        return "no error bound is proved for the operator on sequences that long"
-    return None
+    if scope.operator.longest is None:
+        return None
+    reason = "no error bound is proved for the operator on sequences that long"
+    return not_applicable(reason)
 
 
-def not_float64(scope: Scope) -> str | None:
+def not_float64(scope: Scope) -> Inapplicable | None:
     """Require inputs of float64, which finite differences need."""
-    return None if scope.dtype == "float64" else f"it needs float64, not {scope.dtype}"
+    if scope.dtype == "float64":
+        return None
+    return skipped(f"it needs float64, not {scope.dtype}", "add the dtype float64")
 
 
-def no_styles(scope: Scope) -> str | None:
+def no_styles(scope: Scope) -> Inapplicable | None:
     """Require an array library with strides, such as NumPy or PyTorch."""
-    if not scope.styles:
-        return "arrays of its library always lie in memory in one way"
-    return None
+    if scope.styles:
+        return None
+    return not_applicable("arrays of its library always lie in memory in one way")
 
 
-def not_any_strides(scope: Scope) -> str | None:
+def not_any_strides(scope: Scope) -> Inapplicable | None:
     """Require a library with strides, and no `strides=contiguous`."""
     if scope.contract.strides == "contiguous":
-        return "the contract says strides=contiguous"
+        reason = "the contract says strides=contiguous"
+        return skipped(reason, "leave out strides=contiguous")
     return no_styles(scope)
 
 
-def not_random(scope: Scope) -> str | None:
+def not_random(scope: Scope) -> Inapplicable | None:
     """Require rounding to the nearest number (not `rounding=truncation`)."""
     if scope.contract.rounding == "truncation":
-        return "rounding errors of one sign do not cancel: rounding=truncation"
+        reason = "rounding errors of one sign do not cancel: rounding=truncation"
+        return not_applicable(reason)
     return None
 
 
-def not_thread_safe(scope: Scope) -> str | None:
+def not_thread_safe(scope: Scope) -> Inapplicable | None:
     """Require a target that is not declared `thread_safe=false`."""
-    return None if scope.contract.thread_safe else "the contract says thread_safe=false"
+    if scope.contract.thread_safe:
+        return None
+    reason = "the contract says thread_safe=false"
+    return skipped(reason, "leave out thread_safe=false")
 
 
-def no_nan_policy(scope: Scope) -> str | None:
+def no_nan_policy(scope: Scope) -> Inapplicable | None:
     """Require a NaN policy (not `nan_policy=any`)."""
-    return (
-        "the contract says nan_policy=any"
-        if scope.contract.nan_policy == "any"
-        else None
-    )
+    if scope.contract.nan_policy != "any":
+        return None
+    reason = "the contract says nan_policy=any"
+    return skipped(reason, "leave out nan_policy=any")
 
 
-def not_validating(scope: Scope) -> str | None:
+def not_validating(scope: Scope) -> Inapplicable | None:
     """Require a promise to refuse bad input (`validates=true`)."""
     if scope.contract.validates:
         return None
-    return "it does not promise to refuse bad input: declare validates=true"
+    reason = "it does not promise to refuse bad input"
+    return skipped(reason, "declare validates=true")

@@ -42,7 +42,7 @@ def _powers_of_two(scope: Scope) -> tuple[float, ...]:
     "scaling the values by a power of two, or negating them, does the same to the "
     "output, bitwise",
     problems=_scaled,
-    unsupported=not_linear_in_values,
+    unless=not_linear_in_values,
     share=0.35,
 )
 def scaling_of_values(target: CheckedTarget, problem: Problem) -> None:
@@ -71,7 +71,7 @@ def _homogeneous(scope: Scope) -> tuple[str, ...]:
     problems=lambda scope: draws.with_choice(
         _scaled(scope), inputs=_homogeneous(scope)
     ),
-    unsupported=not_homogeneous,
+    unless=not_homogeneous,
 )
 def scaling_of_keys(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: any epsilon or clamp in the quotient, however small.

@@ -10,7 +10,7 @@ import numpy as np
 
 from linkern.oracle import Bounded
 from linkern.testing.checks.assertions import CheckedTarget
-from linkern.testing.errors import DoesNotApply
+from linkern.testing.errors import DoesNotApply, skipped
 from linkern.testing.problems.gates import as_declared
 from linkern.testing.problems.problem import Problem
 
@@ -44,7 +44,7 @@ def final_memory(
     states = target.split(problem, cuts).states
     if states is None:
         reason = "its state is not the memory of the operator"
-        raise DoesNotApply(reason)
+        raise DoesNotApply(skipped(reason, "return the memory as its state"))
     bound = problem.solve_state()[0].once_stored(stored)
     return Bounded(states[0].astype(np.float64), bound)
 

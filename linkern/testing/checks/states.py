@@ -7,8 +7,8 @@ from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.order import integers_or_reals
 from linkern.testing.checks.registry import (
+    any_of,
     check,
-    first_of,
     no_long_sequences,
     no_state,
     not_causal,
@@ -25,7 +25,7 @@ __all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value
 # Most tokens decoded one by one.
 _DECODED = 24
 
-_stateful = first_of(not_causal, no_state)
+_stateful = any_of(not_causal, no_state)
 
 
 def _cut_problems(scope: Scope) -> st.SearchStrategy[Problem]:
@@ -50,7 +50,7 @@ def _require_split(
     "a sequence can be cut anywhere: the second part, started from the state of the "
     "first, gives what the whole gives",
     problems=_cut_problems,
-    unsupported=_stateful,
+    unless=_stateful,
 )
 def state_split(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states ignored, half ignored, wrong after a tail, or read transposed.
@@ -68,7 +68,7 @@ def state_split(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "a prompt can be read at once and the rest token by token",
     problems=_cut_problems,
-    unsupported=_stateful,
+    unless=_stateful,
     share=0.3,
 )
 def decoding(target: CheckedTarget, problem: Problem) -> None:
@@ -89,7 +89,7 @@ def decoding(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "the state is the sum over the tokens: memory of k v^T, normalizer of k",
     problems=integers_or_reals,
-    unsupported=_stateful,
+    unless=_stateful,
     in_outputs=False,
     share=0.5,
 )
@@ -117,7 +117,7 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "states add up: that of two spans is the sum of those of each alone",
     problems=_cut_problems,
-    unsupported=first_of(_stateful, not_mergeable),
+    unless=any_of(_stateful, not_mergeable),
     share=0.2,
     in_outputs=False,
 )
@@ -149,7 +149,7 @@ def state_merge(target: CheckedTarget, problem: Problem) -> None:
     problems=lambda scope: draws.with_choice(
         draws.long_problems(scope), span=(250, 64, 500)
     ),
-    unsupported=first_of(_stateful, no_long_sequences),
+    unless=any_of(_stateful, no_long_sequences),
     share=0.05,
 )
 def state_drift(target: CheckedTarget, problem: Problem) -> None:

@@ -10,7 +10,9 @@ from linkern.testing.checks.registry import (
     not_normalised,
     not_random,
 )
+from linkern.testing.errors import Inapplicable, not_applicable
 from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
@@ -29,10 +31,16 @@ __all__ = [
 CONFIDENCE = 3.0
 
 
+def _no_integers(scope: Scope) -> Inapplicable | None:
+    """Require inputs with integer features, or sums that are exact."""
+    reason = draws.no_integers(scope)
+    return not_applicable(reason) if reason else None
+
+
 @check(
     "on integers every order of summation is exact, so no key can get lost in rounding",
     problems=draws.integer_problems,
-    unsupported=draws.no_integers,
+    unless=_no_integers,
 )
 def value_on_integers(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: lost, doubled or misplaced keys, masks, tails, narrow stages.
@@ -68,7 +76,7 @@ def value_on_reals(target: CheckedTarget, problem: Problem) -> None:
     "on independent random draws rounding errors are independent too: the error stays "
     "within 3 sqrt(h) units, not h",
     problems=draws.random_problems,
-    unsupported=not_random,
+    unless=not_random,
 )
 def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: undeclared precision that the proved bound is too wide to see.
@@ -92,7 +100,7 @@ def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
         kinds=(*draws.REAL_KINDS, "tiny", "tiny", "tiny"),
         values=("constant", "normal", "constant", "uniform"),
     ),
-    unsupported=not_normalised,
+    unless=not_normalised,
 )
 def row_normalisation(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts.
@@ -169,7 +177,7 @@ def dimensions(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "thousands of tokens are no different: the error grows no faster than the bound",
     problems=draws.long_problems,
-    unsupported=no_long_sequences,
+    unless=no_long_sequences,
     share=0.1,
 )
 def long_sequences(target: CheckedTarget, problem: Problem) -> None:

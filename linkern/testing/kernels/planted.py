@@ -82,6 +82,13 @@ def _tiny_epsilon(query: Array, key: Array, value: Array) -> Array:
     return (scores @ value) / divisor
 
 
+def _first_row_undefined(query: Array, key: Array, value: Array) -> Array:
+    """Divide zero by zero where a strict mask leaves the first query no key."""
+    output = quadratic(query, key, value)
+    output[..., :1, :] = np.nan
+    return output
+
+
 def _expands_nothing(query: Array, key: Array, value: Array) -> Array:
     """Read broadcast heads as if the memory held all of them."""
     if key.strides[1] == 0 and key.shape[1] > 1:
@@ -135,6 +142,7 @@ def _rate_lost_without_decay(
 
 
 plant("accepts_anything", _accepts_anything, "bad_input", validates=True)
+plant("first_row_undefined", _first_row_undefined, "finite_output")
 plant("form_loses_a_key", _two_forms, "parallel_equals_recurrent")
 plant("chunks_lose_a_key", _two_forms, "chunk_invariance")
 plant("channels_by_place", _channels_by_place, "permutations")

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from linkern.testing.errors import DoesNotApply
+from linkern.testing.errors import DoesNotApply, skipped
 from linkern.testing.problems.context import Scope, Shape
 
 __all__ = [
@@ -71,8 +71,8 @@ def fitted(
     limit = longest(scope, most)
     shortest = -(-least // step) * step
     if contract.max_length is not None and shortest > contract.max_length:
-        msg = f"the contract allows no sequence of {least} tokens or more"
-        raise DoesNotApply(msg)
+        reason = f"the contract allows no sequence of {least} tokens or more"
+        raise DoesNotApply(skipped(reason, f"accept a sequence of {least} tokens"))
 
     def allowed(length: int) -> int:
         rounded = -(-length // step) * step

@@ -160,7 +160,7 @@ def judge(plan: Plan, name: str) -> None:
         pytest.fail(f"no verdict, {error}", pytrace=False)
     if result.verdict == "passed":
         return
-    if result.verdict == "unsupported":
+    if not result.applies:
         pytest.skip(result.message)
     if result.verdict == "xfailed":
         pytest.xfail(result.message)

@@ -157,8 +157,8 @@ def _listed(names: tuple[str, ...]) -> str:
 @cache
 def _reason(check: Check, operator: Operator) -> str | None:
     """Return why a law applies to no kernel of an operator; None if it can."""
-    reasons = [check.unsupported(scope) for scope in _scopes(operator)]
-    return None if None in reasons else reasons[0]
+    reasons = [check.unless(scope) for scope in _scopes(operator)]
+    return None if None in reasons or reasons[0] is None else reasons[0].reason
 
 
 def _scopes(operator: Operator) -> Iterator[Scope]:

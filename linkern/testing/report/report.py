@@ -20,7 +20,7 @@ from linkern.testing.runner.results import RULES, CheckResult
 __all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
 
 # Version of the JSON report: names are added within one, and never changed.
-SCHEMA = 2
+SCHEMA = 3
 # Columns of the report as text, where no terminal says how many there are.
 TEXT_WIDTH = 100
 
@@ -49,7 +49,7 @@ class Report:
     fingerprint : Fingerprint or None
         Measured arithmetic of the target, if requested.
     complete : bool
-        True if the run came to its end.
+        True if the run came to its end, or to the failure at which it was to stop.
     environment : dict
         Machine, libraries and options of the run.
     """
@@ -64,7 +64,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """The worst verdict of all checks that apply; inconclusive if none does."""
-        ran = [c.verdict for c in self.checks if c.verdict != "unsupported"]
+        ran = [c.verdict for c in self.checks if c.applies]
         return max(ran, key=_SEVERITY.index, default="inconclusive")
 
     @property
@@ -77,6 +77,17 @@ class Report:
     def failures(self) -> tuple[CheckResult, ...]:
         """The checks that failed, or could not be run to their end."""
         return tuple(c for c in self.checks if c.verdict in ("failed", "error"))
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """The checks that an interruption or `fail_fast` left out."""
+        ran = {check.name for check in self.checks}
+        return tuple(c.name for c in self.plan.chosen() if c.name not in ran)
+
+    @property
+    def stopped(self) -> bool:
+        """True if a failure ended the run before its last check (`fail_fast`)."""
+        return self.plan.fail_fast and bool(self.failures and self.not_run)
 
     def raise_if_failed(self) -> None:
         """Raise unless the kernel passed.
@@ -157,6 +168,7 @@ class Report:
             "contract": self.plan.contract.declared(),
             "environment": self.environment,
             "complete": self.complete,
+            "not_run": self.not_run,
             "verdict": self.verdict,
             "checks": checks,
             "diagnosis": self.diagnosis and _fields(self.diagnosis),

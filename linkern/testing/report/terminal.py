@@ -22,7 +22,9 @@ _STYLES = {
     "failed": "bold red",
     "error": "bold red",
     "xfailed": "yellow",
-    "unsupported": "dim",
+    "not_applicable": "dim",
+    "covered": "dim",
+    "skipped": "dim",
     "inconclusive": "yellow",
 }
 
@@ -44,7 +46,7 @@ def report(result: "Report") -> RenderableType:
     parts: list[RenderableType] = [_title(result.plan), table]
     reasons: dict[str, list[str]] = {}
     for check in result.checks:
-        if check.verdict == "unsupported":
+        if not check.applies:
             reasons.setdefault(check.message, []).append(check.name)
         elif check.verdict != "passed" or check.message:
             parts.append(explained(result.plan, check))
@@ -77,7 +79,7 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
     style = _STYLES[check.verdict]
     text = Text.assemble("\n", (check.verdict, style), f" {check.name}: ")
     text.append(check.message)
-    if check.verdict in ("passed", "unsupported"):
+    if check.verdict == "passed" or not check.applies:
         return Text.assemble(*text.split("\n", include_separator=False)[1:])
     text.append(f"\n  law       {check.statement}")
     example = check.counterexample
@@ -96,7 +98,7 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
 
 
 def _not_applicable(names: list[str], why: str) -> Text:
-    text = Text("unsupported", style=_STYLES["unsupported"])
+    text = Text("not judged", style="dim")
     return text.append(f" {', '.join(names)}: {why}", style="not dim")
 
 
@@ -111,7 +113,7 @@ def _cause(result: "Report") -> Text:
 
 
 def _footer(result: "Report") -> RenderableType:
-    ran = [check for check in result.checks if check.verdict != "unsupported"]
+    ran = [check for check in result.checks if check.applies]
     examples = sum(check.examples for check in ran)
     declared = result.plan.contract.declared().items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
@@ -121,6 +123,9 @@ def _footer(result: "Report") -> RenderableType:
     text.append(result.verdict, style=_STYLES[result.verdict])
     text.append(f": {len(ran)} of {len(result.checks)} checks, {examples} examples")
     text.append(f"; declared: {relaxed}" if relaxed else "; nothing declared")
+    if result.stopped:
+        left = len(result.not_run)
+        text.append(f"; stopped at the first failure: {left} checks not run")
     return text
 
 

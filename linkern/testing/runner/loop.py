@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hypothesis.errors import Flaky, Unsatisfiable
@@ -12,10 +12,14 @@ from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.diagnosis.diagnose import Diagnosis, diagnose
 from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint
 from linkern.testing.errors import (
+    INAPPLICABLE,
     DoesNotApply,
+    Inapplicable,
     TargetDied,
     TargetRaised,
     UsageError,
+    covered,
+    skipped,
 )
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import Plan
@@ -62,7 +66,7 @@ class CheckFinished:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """All checks have run, some failed, and the search for a cause has ended."""
+    """The checks have run, some failed, and the search for a cause has ended."""
 
     diagnosis: Diagnosis | None
 
@@ -78,7 +82,7 @@ Event = CheckStarted | CheckFinished | Diagnosed | Fingerprinted
 
 
 def run(plan: Plan) -> Generator[Event]:
-    """Run the checks of a plan one after the other.
+    """Run the checks of a plan one after the other, all or up to the first failure.
 
     Parameters
     ----------
@@ -147,19 +151,23 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
     checks = plan.chosen()
     hangs = 0
     broken: dict[str, Scope] = {}  # by dtype: where there is something to explain
+    reported: dict[str, str] = {}  # by deviation: the check that it broke first
     for position, check in enumerate(checks):
         yield CheckStarted(check.name, position, len(checks))
-        began = time.perf_counter()
+        began, tally = time.perf_counter(), Tally(reported=reported)
         if hangs >= MOST_HANGS:
             message = f"not run: the target did not return {MOST_HANGS} times before"
-            result = _result(check, "error", Tally(), message)
+            result = _result(check, "error", tally, message)
         else:
-            result, hung = _run_check(plan, check, target, broken)
+            result, hung = _run_check(plan, check, target, broken, tally)
             hangs += hung
-        result = _expected(result, plan.expect_failure.get(check.name))
+        reason = plan.expect_failure.get(check.name)
+        result = _expected(result, reason, covered=bool(tally.repeated))
         seconds = round(time.perf_counter() - began, 3)
         again = command(plan, check.name)
         yield CheckFinished(replace(result, seconds=seconds, again=again))
+        if plan.fail_fast and result.verdict in ("failed", "error"):
+            break
     if broken and plan.diagnose and not hangs:
         yield Diagnosed(_diagnosed(target, broken))
     if plan.fingerprint and not hangs:
@@ -192,16 +200,15 @@ def _diagnosed(target: Target, broken: dict[str, Scope]) -> Diagnosis | None:
 
 
 def _run_check(
-    plan: Plan, check: Check, target: Target, broken: dict[str, Scope]
+    plan: Plan, check: Check, target: Target, broken: dict[str, Scope], total: Tally
 ) -> tuple[CheckResult, bool]:
     """Run one check on every dtype; return its verdict and whether the target hung."""
-    total = Tally()
-    reasons: list[str] = []  # why it does not apply, by dtype
+    reasons: dict[str, Inapplicable] = {}  # why it is not judged, by dtype
     for dtype in plan.dtypes:
         scope = scope_of(plan, target, dtype)
-        reason = check.unsupported(scope)
+        reason = check.unless(scope)
         if reason is not None:
-            reasons.append(reason)
+            reasons[dtype] = reason
             continue
         before = replace(total)
         try:
@@ -209,9 +216,11 @@ def _run_check(
             _require_examined(total, before)
         except Violation as violation:
             broken[dtype] = scope
+            if violation.deviation:
+                total.reported.setdefault(violation.deviation, check.name)
             return _failed(check, total, violation, target), False
-        except DoesNotApply as why:
-            reasons.append(str(why))
+        except DoesNotApply as exception:
+            reasons[dtype] = exception.why
         except TargetDied as death:
             assert total.problem is not None
             message = f"the target {death.reason}"
@@ -231,24 +240,67 @@ def _run_check(
             where = traceback.extract_tb(error.__traceback__)[-1]
             message = f"the referee failed: {error!r} ({where.name}:{where.lineno})"
             return _result(check, "error", total, message), False
+    return _unbroken(plan, check, total, reasons), False
+
+
+def _unbroken(
+    plan: Plan, check: Check, total: Tally, reasons: Mapping[str, Inapplicable]
+) -> CheckResult:
+    """Return the result of a check without a violation of its own."""
+    if total.repeated:
+        return _result(check, "covered", total, _covered(total))
     if len(reasons) == len(plan.dtypes):
-        return _result(check, "unsupported", total, reasons[-1]), False
+        return _not_judged(check, total, reasons)
+    judged = tuple(dtype for dtype in plan.dtypes if dtype not in reasons)
     if total.proved < total.bounded:
         message = (
             "for some outputs no error bound could be proved at the declared precision"
         )
-        return _result(check, "inconclusive", total, message), False
+        result = _result(check, "inconclusive", total, message)
+        return replace(result, dtypes=judged)
     message = "" if total.exact else "right, but not exact: it rounds between its sums"
-    return _result(check, "passed", total, message), False
+    return replace(_result(check, "passed", total, message), dtypes=judged)
+
+
+def _covered(tally: Tally) -> str:
+    """Return why a check has no verdict: it met what earlier checks reported."""
+    findings = " and ".join(
+        f"{tally.reported[one]} reports it: {one}" for one in sorted(tally.repeated)
+    )
+    if tally.lost == tally.examples:
+        return f"{findings}; nothing is left to judge"
+    return f"{findings}; the law is kept wherever that is not met"
+
+
+def _not_judged(
+    check: Check, total: Tally, reasons: Mapping[str, Inapplicable]
+) -> CheckResult:
+    """Return the verdict of a law that is judged in no dtype, with every reason.
+
+    What can be remedied in one dtype can be remedied; the least that does it is named.
+    """
+    said = dict.fromkeys(why.reason for why in reasons.values())
+    message = next(iter(said))
+    if len(said) > 1:
+        message = "; ".join(f"{dtype}: {why.reason}" for dtype, why in reasons.items())
+    hopeful = max(INAPPLICABLE.index(why.kind) for why in reasons.values())
+    kind = INAPPLICABLE[hopeful]
+    remedies = [why.remedies for why in reasons.values() if why.kind == kind]
+    result = _result(check, kind, total, message)
+    return replace(result, remedies=min(remedies, key=len))
 
 
 def _require_examined(total: Tally, before: Tally) -> None:
-    """Raise if a search tried no example, or made no call."""
-    if total.examples == before.examples:
+    """Raise if a search tried no example, made no call, or compared too little."""
+    tried = total.examples - before.examples
+    if not tried:
         raise Unsatisfiable
     if total.asked == before.asked:
-        reason = "the contract leaves nothing to compare"
-        raise DoesNotApply(reason)
+        raise DoesNotApply(skipped("the contract leaves nothing to compare"))
+    wrong = total.covered - before.covered
+    if 2 * wrong > tried:
+        reason = f"a plain call is already wrong on {wrong} of {tried} inputs"
+        raise DoesNotApply(covered(f"{reason}: value_on_reals says so"))
 
 
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
@@ -311,11 +363,14 @@ def _result(
     )
 
 
-def _expected(result: CheckResult, reason: str | None) -> CheckResult:
-    """Turn an expected failure into xfailed, and its absence into a failure."""
+def _expected(result: CheckResult, reason: str | None, *, covered: bool) -> CheckResult:
+    """Turn an expected failure into xfailed, and its absence into a failure.
+
+    A check that is `covered` by an earlier one may fail for another reason, too.
+    """
     if reason is None:
         return result
-    if result.verdict == "failed":
+    if result.verdict == "failed" or covered:
         message = f"{result.message} (expected: {reason})"
         return replace(result, verdict="xfailed", message=message)
     message = (

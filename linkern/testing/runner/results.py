@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import Call
 
@@ -95,9 +96,11 @@ class CheckResult:
     ----------
     name, statement : str
         The law.
-    verdict : {"passed", "failed", "xfailed", "unsupported", "inconclusive", "error"}
-        "unsupported": the law does not apply; "inconclusive": no bound could be proved
-        or no example was run; "error": it could not be run to its end.
+    verdict : str
+        "passed", "failed", "xfailed"; "inconclusive": no bound could be proved or no
+        example was run; "error": it could not be run to its end; "not_applicable": the
+        law says nothing of this operator; "skipped": the target or its declarations
+        leave it out; "covered": another check judges it.
     examples : int
         Inputs tried.
     worst_ratio : float or None
@@ -105,7 +108,7 @@ class CheckResult:
     counterexample : Counterexample or None
         The smallest failing input.
     message : str
-        Observation, or the reason why the check does not apply.
+        Observation, or the reason why the law was not judged.
     seconds : float
         Wall time.
     again : str
@@ -115,6 +118,10 @@ class CheckResult:
         worst example.
     ratios : tuple of float
         The same, the largest of each comparison.
+    remedies : tuple of str
+        What to do, all of it, to have a skipped law judged.
+    dtypes : tuple of str
+        The dtypes in which a law that was kept was judged.
     """
 
     name: str
@@ -128,6 +135,13 @@ class CheckResult:
     again: str = ""
     curve: tuple[float, ...] = ()
     ratios: tuple[float, ...] = ()
+    remedies: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    @property
+    def applies(self) -> bool:
+        """True if the law was judged, or should have been."""
+        return self.verdict not in INAPPLICABLE
 
 
 def environment(**run: Any) -> dict[str, Any]:

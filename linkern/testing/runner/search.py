@@ -76,6 +76,9 @@ def search(
         try:
             check.law(checked, problem)
         except Violation as violation:
+            if tally.repeats(violation.deviation):
+                tally.lost += 1
+                return
             # Hypothesis tries nothing that is not smaller, so the last is the smallest.
             best[:] = [(violation, tally.snapshot())]
             raise

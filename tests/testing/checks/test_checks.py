@@ -102,30 +102,98 @@ def test_each_check_is_seen_to_pass(check):
         ("scaling_of_keys", {}, "elu_plus_one is not homogeneous"),
         ("scaling_of_keys", {**IDENTITY, "eps": "1e-6"}, "eps=1e-06"),
         ("row_normalisation", {"normalize": "false"}, "normalize=false"),
-        ("parallel_equals_recurrent", {}, "no keyword `form`"),
-        ("chunk_invariance", {}, "no keyword `chunk_size`"),
-        ("heads_independent", {"layout": "td"}, "td has no heads"),
         (
             "value_on_integers",
             {"feature_map": "softmax"},
             "softmax has integer features",
         ),
-        ("short_sequences", {"min_length": "2"}, "neither no token nor one"),
-        ("state_split", {}, "takes no state: no parameter initial_state or state"),
-        ("gradient_value", {}, "no attribute `vjp`"),
-        ("gradient_value", {"gradients": "none"}, "gradients=none"),
-        ("finite_differences", {}, "needs float64, not float32"),
-        ("strides", {"strides": "contiguous"}, "strides=contiguous"),
-        ("nan_policy", {"nan_policy": "any"}, "nan_policy=any"),
-        ("thread_safety", {"thread_safe": "false"}, "thread_safe=false"),
-        ("bad_input", {}, "declare validates=true"),
         ("value_on_random_reals", {"rounding": "truncation"}, "rounding=truncation"),
+        ("decay_extremes", {}, "takes no decays"),
     ],
 )
 def test_laws_that_do_not_apply_say_why(check, contract, reason):
     result = judge(quadratic, check, contract=contract)
-    assert result.verdict == "unsupported"
+    assert result.verdict == "not_applicable"
     assert reason in result.message
+    assert not result.remedies
+
+
+@pytest.mark.parametrize(
+    ("check", "contract", "reason", "remedy"),
+    [
+        ("parallel_equals_recurrent", {}, "no keyword `form`", "keyword `form`"),
+        ("chunk_invariance", {}, "no keyword `chunk_size`", "keyword `chunk_size`"),
+        ("heads_independent", {"layout": "td"}, "td has no heads", "with heads"),
+        ("short_sequences", {"min_length": "2"}, "no token nor one", "of one token"),
+        (
+            "state_split",
+            {},
+            "takes no state: no parameter initial_state or state",
+            "return a state",
+        ),
+        ("gradient_value", {}, "no attribute `vjp`", "declare a `vjp`"),
+        ("gradient_value", {"gradients": "none"}, "gradients=none", "leave out"),
+        ("finite_differences", {}, "float64, not float32", "add the dtype float64"),
+        ("strides", {"strides": "contiguous"}, "strides=contiguous", "leave out"),
+        ("nan_policy", {"nan_policy": "any"}, "nan_policy=any", "leave out"),
+        ("thread_safety", {"thread_safe": "false"}, "thread_safe=false", "leave out"),
+        ("bad_input", {}, "promise to refuse bad input", "declare validates=true"),
+    ],
+)
+def test_laws_that_are_skipped_say_what_would_have_them_judged(
+    check, contract, reason, remedy
+):
+    result = judge(quadratic, check, contract=contract)
+    assert result.verdict == "skipped"
+    assert reason in result.message
+    assert any(remedy in one for one in result.remedies)
+
+
+def test_a_law_that_needs_two_things_names_both():
+    result = judge(quadratic, "gradient_of_state")
+    assert result.remedies == (
+        "take `initial_state` and return a state",
+        "declare a `vjp`",
+    )
+
+
+def test_no_remedy_is_offered_where_the_law_does_not_apply_anyway():
+    delta_rule = linkern.delta_rule
+    options = {"op": "delta_rule", "dtypes": ("float32",), "profile": "quick"}
+    options |= {"contract": {"gradients": "none"}, "checks": ["time_reversal_adjoint"]}
+    (result,) = verify(delta_rule, **options).checks
+    assert result.verdict == "not_applicable"
+
+
+def test_reasons_of_two_dtypes_do_not_hide_one_another():
+    """Float64 is judged anyway; it is the gradient that is missing."""
+    both = ("float32", "float64")
+    result = judge(quadratic, "finite_differences", dtypes=both)
+    assert result.verdict == "skipped"
+    assert "float32: it needs float64" in result.message
+    assert "float64: its library does not differentiate" in result.message
+    assert result.remedies == ("declare a `vjp`",)
+
+
+def test_a_law_that_holds_names_the_dtypes_in_which_it_was_judged():
+    both = ("float32", "float64")
+    whole = judge(linkern.linear_attention, "value_on_reals", dtypes=both)
+    assert whole.dtypes == both
+    right = CORRECT["chunk_32_with_state"]
+    part = judge(right, "finite_differences", dtypes=both)
+    assert part.verdict == "passed"
+    assert part.dtypes == ("float64",)
+
+
+@pytest.mark.parametrize("check", ["strides", "nothing_leaks_from_padding"])
+def test_a_law_about_memory_is_covered_where_a_plain_call_is_wrong(check):
+    def doubled(query, key, value):
+        return 2 * quadratic(query, key, value)
+
+    result = judge(doubled, check)
+    assert result.verdict == "covered"
+    assert "value_on_reals" in result.message
+    assert judge(quadratic, check).verdict == "passed"
 
 
 def test_a_lost_key_shrinks_to_just_past_the_chunk():

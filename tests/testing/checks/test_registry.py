@@ -46,9 +46,7 @@ def test_advice_that_is_not_a_paragraph_of_its_own_is_seen_to_be_missing(doc):
 
 def test_every_condition_says_what_it_requires():
     needs = {name: check.needs for name, check in CHECKS.items()}
-    conditional = {
-        n for n, c in CHECKS.items() if c.unsupported is not registry._always
-    }
+    conditional = {n for n, c in CHECKS.items() if c.unless is not registry._always}
     assert {name for name, texts in needs.items() if texts} == conditional
     assert needs["bad_input"] == ("a promise to refuse bad input (`validates=true`)",)
     assert len(needs["state_drift"]) == 3  # of nested conditions, each

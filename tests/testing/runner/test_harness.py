@@ -1,5 +1,7 @@
 """The referee is mutated too: whatever breaks in it, something of ours notices."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,9 @@ from linkern.testing import Plan, verify
 from linkern.testing.checks import CHECKS, assertions
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally
+from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.correct import quadratic
+from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems import strategies
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
@@ -47,6 +51,18 @@ def ends_in_nan(query, key, value):
 
 def only_nan(query, key, value):
     return np.full_like(quadratic(query, key, value), np.nan)
+
+
+def nan_by_chance():
+    """A kernel whose first row is NaN at every other call."""
+    calls = count()
+
+    def kernel(query, key, value):
+        output = quadratic(query, key, value)
+        output[..., :1, :] = np.nan if next(calls) % 2 else 0.5
+        return output
+
+    return kernel
 
 
 def a_canary_survives():
@@ -200,7 +216,7 @@ def test_every_mutation_of_the_referee_is_noticed(mutate, noticed, monkeypatch):
 def test_a_check_that_ran_no_example_is_not_passed(check, monkeypatch):
     nothing_is_searched(monkeypatch)
     result = judged(CORRECT["chunk_32_with_state"], check)
-    assert result.verdict in ("inconclusive", "unsupported")
+    assert result.verdict in ("inconclusive", *INAPPLICABLE)
     assert result.message
 
 
@@ -219,26 +235,30 @@ def test_an_empty_search_in_one_of_two_dtypes_is_not_passed(monkeypatch):
 
 COMPARING = [
     "short_sequences",
+    "finite_output",
     "value_on_integers",
     "value_on_reals",
     "value_on_random_reals",
     "row_normalisation",
     "dimensions",
     "long_sequences",
-    "causality",
     "prefix",
-    "determinism",
-    "heads_independent",
     "permutations",
     "additivity_of_values",
-    "scaling_of_values",
     "ranges",
 ]
+OF_BITS = ["determinism", "causality", "heads_independent", "scaling_of_values"]
 
 
 @pytest.mark.parametrize("check", COMPARING)
-def test_nan_fails_wherever_outputs_are_compared(check):
+def test_nan_fails_wherever_outputs_are_compared_with_numbers(check):
     assert judged(only_nan, check).verdict == "failed"
+
+
+@pytest.mark.parametrize("check", OF_BITS)
+def test_nan_is_the_same_nan_where_bits_are_compared(check):
+    assert judged(only_nan, check).verdict == "passed"
+    assert judged(nan_by_chance(), check).verdict == "failed"
 
 
 @pytest.mark.parametrize("check", ["value_on_reals", "prefix"])
@@ -276,6 +296,114 @@ def test_a_defect_that_starts_where_proof_ends_does_not_pass():
 
     result = judged(kernel, "value_on_reals", {**BFLOAT16, "min_length": 200})
     assert result.verdict != "passed"
+
+
+def raises_on_odd_lengths(query, key, value):
+    if query.shape[-2] % 2:
+        message = f"the length {query.shape[-2]} is odd"
+        raise ValueError(message)
+    return quadratic(query, key, value)
+
+
+def of_another_dtype(query, key, value):
+    return quadratic(query, key, value).astype(np.float16)
+
+
+def first_row_nan(query, key, value):
+    output = quadratic(query, key, value)
+    output[..., :1, :] = np.nan
+    return output
+
+
+def first_row_nan_and_more(query, key, value):
+    """A second defect where the output is finite."""
+    output = first_row_nan(query, key, value)
+    output[..., 7:8, :] *= 2
+    return output
+
+
+# Together with a check that judges no values.
+JUDGED = ("shape_and_dtype", "finite_output", "value_on_reals", "prefix", "causality")
+
+
+def verdicts(kernel, **options):
+    report = verify(
+        kernel,
+        op="linear_attention",
+        dtypes=("float32",),
+        profile="quick",
+        checks=JUDGED,
+        **options,
+    )
+    return {check.name: check for check in report.checks}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reporter", "said"),
+    [
+        (first_row_nan, "finite_output", "an output that is not finite"),
+        (raises_on_odd_lengths, "shape_and_dtype", "the length # is odd"),
+        (of_another_dtype, "shape_and_dtype", "an output of another dtype"),
+    ],
+    ids=lambda x: getattr(x, "__name__", None),
+)
+def test_one_deviation_is_one_finding(kernel, reporter, said):
+    checks = verdicts(kernel)
+    failed = [name for name, check in checks.items() if check.verdict == "failed"]
+    assert failed == [reporter]
+    covered = checks["value_on_reals"]
+    assert covered.verdict == "covered"
+    assert reporter in covered.message
+    assert said in covered.message
+
+
+def test_a_law_of_which_nothing_is_left_to_judge_says_so():
+    covered = verdicts(of_another_dtype)["value_on_reals"].message
+    assert covered.endswith("nothing is left to judge")
+    kept = verdicts(first_row_nan)["value_on_reals"].message
+    assert kept.endswith("the law is kept wherever that is not met")
+
+
+def test_a_second_defect_is_not_hidden_by_the_first():
+    checks = verdicts(first_row_nan_and_more)
+    assert checks["finite_output"].verdict == "failed"
+    wrong = checks["value_on_reals"]
+    assert wrong.verdict == "failed"
+    assert wrong.counterexample.index[-2] == 7
+    assert np.isfinite(wrong.counterexample.got)
+
+
+def test_an_expected_failure_that_is_covered_stays_expected():
+    known = dict.fromkeys(("finite_output", "value_on_reals"), "a first row of NaN")
+    checks = verdicts(first_row_nan, expect_failure=known)
+    assert {checks[name].verdict for name in known} == {"xfailed"}
+    assert verdicts(quadratic, expect_failure=known)["prefix"].verdict == "passed"
+    assert verdicts(quadratic, expect_failure=known)["value_on_reals"].verdict == (
+        "failed"
+    )
+
+
+def test_a_poison_is_not_blamed_for_what_is_not_finite_without_it():
+    assert judged(first_row_nan, "nan_policy").verdict == "passed"
+    assert judged(MUTANTS["swallows_nan"].kernel, "nan_policy").verdict == "failed"
+
+
+def test_infinity_is_finite_enough_where_the_exact_output_is_that_large():
+    def large(query, key, value):
+        return quadratic(query, key, value) * np.float32(1e38)
+
+    assert judged(large, "finite_output").verdict == "failed"
+    scope = Scope(OPERATORS["linear_attention"], Contract(), "float16")
+    shape = Shape(1, 1, 3, 3, 2, 2)
+    rng = np.random.default_rng(0)
+    problem = real_problem(scope, shape, "uniform", "normal", rng)
+    wide = problem.with_inputs(value=np.full_like(problem.value, 65504))
+    checked = CheckedTarget(None, Tally())
+    infinite = np.full((1, 1, 3, 2), np.inf)
+    checked.require_finite(infinite, wide, "the exact output may round to infinity")
+    for output, where in ((-infinite, wide), (infinite, problem)):
+        with pytest.raises(assertions.Violation):
+            checked.require_finite(output, where, "not finite")
 
 
 def facts(seed):

@@ -123,7 +123,7 @@ def test_states_are_handed_over_as_they_come(kernel):
     assert found["inputs_untouched"][0] == found["state_split"][0] == "passed"
     verdict, message = found["state_value"]
     if kernel is with_one_array:
-        assert verdict == "unsupported"
+        assert verdict == "skipped"
         assert "its state, a numpy.ndarray, is not a memory" in message
     else:
         assert verdict == "passed"
@@ -165,7 +165,7 @@ def test_a_target_that_takes_a_state_and_returns_none_is_not_asked_for_more():
 
     verdict, message = judge(kernel, "state_split")["state_split"]
     assert (verdict, message) == (
-        "unsupported",
+        "skipped",
         "it takes a state, but returned none besides its output",
     )
 
@@ -358,7 +358,7 @@ def test_fla_signatures_in_torch(torch):
     assert passes(kernel, *FLA_CHECKS, *OF_GRADIENTS, **options)
     assert fails(without(kernel, "initial_state"), "state_split", **options)
     never = without(kernel, "output_final_state")
-    assert verdicts(never, "state_split", **options) == ["unsupported"]
+    assert verdicts(never, "state_split", **options) == ["skipped"]
 
 
 # -- callables
@@ -396,7 +396,7 @@ def test_callables(target):
 
 def test_what_a_partial_has_bound_is_not_varied():
     bound = partial(configured, 7, form="chunkwise")
-    assert verdicts(bound, "parallel_equals_recurrent") == ["unsupported"]
+    assert verdicts(bound, "parallel_equals_recurrent") == ["skipped"]
 
 
 def test_callables_that_lose_a_key():
@@ -463,15 +463,15 @@ def test_gradients_pass_through_states():
     assert passes(WHOLE, *OF_GRADIENTS)
     forgetful = stateful(Parts(backward=Backward(final=False)))
     assert fails(forgetful, "gradient_of_state")
-    assert verdicts(with_vjp(gradients), "gradient_of_state") == ["unsupported"]
+    assert verdicts(with_vjp(gradients), "gradient_of_state") == ["skipped"]
 
 
 def test_gradients_that_are_required_and_missing():
     declared = {"gradients": "required"}
     assert fails(quadratic, "gradient_value", "has no gradients", contract=declared)
-    assert verdicts(quadratic, "gradient_value") == ["unsupported"]
+    assert verdicts(quadratic, "gradient_value") == ["skipped"]
     none = {"gradients": "none"}
-    assert verdicts(WHOLE, "gradient_value", contract=none) == ["unsupported"]
+    assert verdicts(WHOLE, "gradient_value", contract=none) == ["skipped"]
 
 
 # -- gradients by automatic differentiation in PyTorch
@@ -563,7 +563,7 @@ def test_targets_that_autograd_cannot_differentiate(torch):
     ):
         found = judge(kernel, "gradient_value", framework="torch")
         verdict, message = found["gradient_value"]
-        assert verdict == "unsupported"
+        assert verdict == "skipped"
         assert reason in message
         required = {"gradients": "required"}
         options = {"framework": "torch", "contract": required}
@@ -582,7 +582,7 @@ def test_an_output_that_is_computed_in_place_has_no_gradient(torch):
 
     found = judge(in_place, "gradient_value", framework="torch")
     verdict, message = found["gradient_value"]
-    assert verdict == "unsupported"
+    assert verdict == "skipped"
     assert "modified by an inplace operation" in message
 
 
@@ -643,7 +643,7 @@ def test_jax(jax):
     def through_numpy(query, key, value):
         return jax.numpy.asarray(quadratic(*map(np.asarray, (query, key, value))))
 
-    assert verdicts(through_numpy, "gradient_value", **options) == ["unsupported"]
+    assert verdicts(through_numpy, "gradient_value", **options) == ["skipped"]
 
 
 def test_outputs_wider_than_inputs_have_gradients_too(jax):

@@ -35,7 +35,9 @@ _SYMBOLS = {
     "xfailed": "(✗)",
     "error": "!",
     "inconclusive": "?",
-    "unsupported": "\N{EN DASH}",
+    "skipped": "\N{RIGHTWARDS ARROW}",
+    "covered": "=",
+    "not_applicable": "\N{EN DASH}",
 }
 _MEANINGS = {
     "passed": "no input was found that breaks the law",
@@ -43,7 +45,9 @@ _MEANINGS = {
     "xfailed": "failed, as was expected",
     "error": "the check could not be run to its end",
     "inconclusive": "nothing could be proved, or no input was tried",
-    "unsupported": "the law does not apply to this target",
+    "skipped": "the target, its declarations or the options leave the law out",
+    "covered": "another check judges the law",
+    "not_applicable": "the law says nothing of this operator",
 }
 # Verdicts that need more than a row of a table.
 _EXPLAINED = ("failed", "xfailed", "error")
@@ -72,7 +76,6 @@ def page(report: "Report") -> str:
     seen = [check.verdict for check in report.checks]
     unfinished = not report.complete and verdict in ("passed", "xfailed")
     verdicts = [name for name in _SYMBOLS if name in seen]
-    ran = {check.name for check in report.checks}
     values = {
         "plan": plan,
         "report": report,
@@ -80,13 +83,17 @@ def page(report: "Report") -> str:
         "verdict": "inconclusive" if unfinished else verdict,
         "word": "passed so far" if unfinished else verdict,
         "verdicts": verdicts,
-        "counts": ", ".join(f"{seen.count(name)} {name}" for name in verdicts),
-        "not_run": [check.name for check in plan.chosen() if check.name not in ran],
+        "counts": _counts(seen, verdicts),
         "options": ", ".join(f"{key}={value!r}" for key, value in plan.options.items()),
         "edges": _edges(report),
     }
     template = environment().get_template("page.html")
     return template.render(values | _fingerprint(plan.contract, report.fingerprint))
+
+
+def _counts(seen: list[str], verdicts: list[str]) -> str:
+    words = (f"{seen.count(name)} {name.replace('_', ' ')}" for name in verdicts)
+    return ", ".join(words)
 
 
 def frame(report: "Report") -> str:
