@@ -26,6 +26,8 @@ __all__ = ["CHECKS", "ORDER", "Check"]
 ORDER = (
     # All others take the form of the output for granted.
     "shape_and_dtype",
+    # What it reports, the others do not repeat.
+    "finite_output",
     # The deadliest laws of outputs.
     "value_on_integers",
     "causality",
