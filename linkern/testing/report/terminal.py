@@ -43,7 +43,7 @@ def report(result: "Report") -> RenderableType:
             str(check.examples),
             _ratio(check.worst_ratio),
         )
-    parts: list[RenderableType] = [_title(result.plan), table]
+    parts: list[RenderableType] = [_title(result), table]
     reasons: dict[str, list[str]] = {}
     for check in result.checks:
         if not check.applies:
@@ -65,9 +65,14 @@ def summary_row(result: "Report") -> tuple[RenderableType, ...]:
     return Text(result.verdict, style=_STYLES[result.verdict]), escape(words)
 
 
-def _title(plan: Plan) -> Text:
+def _title(result: "Report") -> Text:
+    """Return the headline: target, operator, library, and what was settled for it."""
+    plan = result.plan
     fed = f"{plan.framework}: {', '.join(plan.dtypes)}"
-    return Text(f"{plan.target} as {plan.op} ({fed})", style="bold")
+    text = Text(f"{plan.target} as {plan.op} ({fed})", style="bold")
+    for note in result.notes:
+        text.append(f"\n{note}", style="not bold")
+    return text
 
 
 def _ratio(ratio: float | None) -> str:
