@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from linkern import validate
-from linkern.array import concat, zeros
+from linkern.array import concat, is_array, zeros
 from linkern.typing import Array
 
 __all__ = ["AttentionResult", "State"]
@@ -126,6 +126,24 @@ class AttentionResult(NamedTuple):
 
     output: Array
     state: State
+
+
+def as_state(name: str, state: Any, *, normalizer: bool) -> Any:
+    """Return an argument as a state: a plain array is one that is one memory.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument.
+    state : State, array or None
+        What is passed for it.
+    normalizer : bool
+        Whether the state has a normalizer; then a plain array is refused.
+    """
+    if isinstance(state, State) or not is_array(state):
+        return state
+    validate.one_memory(name, normalizer=normalizer)
+    return State(state, None)
 
 
 def mapped(function: Callable[[Any], Any], state: State) -> State:

@@ -43,6 +43,14 @@ def test_importing_a_package_costs_nothing(name):
     assert third_party_of(f"import {name}") == {"linkern"}
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_of_the_command_imports_no_command(option):
+    help_ = f"from linkern.cli import main; main([{option!r}], standalone_mode=False)"
+    loaded = modules_after(f"{help_}\nprint()")
+    assert not loaded & ({*HEAVY, "numpy"} - {"click"})
+    assert "hypothesis" in modules_after("from linkern.cli import verdicts")
+
+
 def test_every_run_of_pytest_can_afford_the_plugin():
     plugin = "import linkern.testing.pytest.plugin"
     assert third_party_of(plugin, before="import pytest") == {"linkern"}

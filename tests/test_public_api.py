@@ -123,5 +123,12 @@ def test_every_operator_documents_shapes_errors_source_and_an_example(name):
     assert "et al." in documentation or "Source: " in documentation
 
 
+@pytest.mark.parametrize("name", sorted(OPERATORS - {"linear_attention_step"}))
+def test_every_operator_says_where_time_is(name):
+    documentation = inspect.getdoc(getattr(linkern, name))
+    assert documentation.count("Time is the last axis but one") == 1
+    assert "``x.swapaxes(-3, -2)``" in documentation
+
+
 def test_the_package_is_typed():
     assert (Path(linkern.__file__).parent / "py.typed").exists()

@@ -120,7 +120,7 @@ CASES = [
     (
         {"initial_state": f32(2, 3, 4)},
         TypeError,
-        "`initial_state` must be a `State` or None, got ndarray.",
+        "`initial_state` must be a `State` where rows are divided by a normalizer, got one array; pass `linkern.State(memory, normalizer)`.",
     ),
     (
         {"initial_state": State(f32(2, 3, 4), None)},
@@ -135,17 +135,17 @@ CASES = [
     (
         {"initial_state": State(f32(2, 4, 3), f32(2, 3))},
         ValueError,
-        "`initial_state.memory` must have shape (2, 3, 4), or leading axes that broadcast to it, got (2, 4, 3).",
+        "`initial_state.memory` must have shape (..., K, V) = (2, 3, 4), or leading axes that broadcast to it, got (2, 4, 3); of a memory (..., V, K) pass x.swapaxes(-2, -1).",
     ),
     (
         {"initial_state": State(f32(5, 2, 3, 4), f32(2, 3))},
         ValueError,
-        "`initial_state.memory` must have shape (2, 3, 4)",
+        "`initial_state.memory` must have shape (..., K, V) = (2, 3, 4)",
     ),
     (
         {"initial_state": State(f32(2, 3, 4), f32(2, 4))},
         ValueError,
-        "`initial_state.normalizer` must have shape (2, 3)",
+        "`initial_state.normalizer` must have shape (..., K) = (2, 3)",
     ),
     (
         {"initial_state": State(np.ones((2, 3, 4)), np.ones((2, 3)))},

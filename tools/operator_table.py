@@ -32,7 +32,7 @@ FORMS = ("recurrent", "chunkwise", "parallel")
 NEAR = 2.0**-18
 STEP = 2.0**-17
 
-INTRODUCTION = """# Operators
+INTRODUCTION = """# What each operator can do
 
 <!-- Written by tools/operator_table.py; do not edit. -->
 

@@ -109,6 +109,7 @@ def _called(op: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any
             f"`linkern.gla`, got {name}{signature}."
         )
         raise TypeError(msg)
+    validate.keywords(name, options, signature.parameters)
     return signature.bind(*inputs, **options).arguments
 
 

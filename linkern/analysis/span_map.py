@@ -15,7 +15,7 @@ from linkern.core.recurrence import Terms
 from linkern.operators.definition import run
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.register import bound, definition_of
-from linkern.state import State
+from linkern.state import State, as_state
 from linkern.typing import Array
 
 __all__ = ["SpanMap", "span_map"]
@@ -45,7 +45,8 @@ class SpanMap(NamedTuple):
         Parameters
         ----------
         state : State
-            Before the span, with a normalizer exactly if `increment` has one.
+            Before the span, with a normalizer exactly if `increment` has one; a plain
+            array is a memory without one.
 
         Returns
         -------
@@ -66,12 +67,13 @@ class SpanMap(NamedTuple):
         >>> span.apply(linkern.State(np.asarray([[7.0]]), None)).memory
         array([[4.]])
         """
-        carried = self._through(state)
+        normalizer = self.increment.normalizer is not None
+        carried = self._through(as_state("state", state, normalizer=normalizer))
         validate.combinable(self.increment, carried)
-        normalizer = None
+        total = None
         if carried.normalizer is not None and self.increment.normalizer is not None:
-            normalizer = carried.normalizer + self.increment.normalizer
-        return State(carried.memory + self.increment.memory, normalizer)
+            total = carried.normalizer + self.increment.normalizer
+        return State(carried.memory + self.increment.memory, total)
 
     def combine(self, later: "SpanMap") -> "SpanMap":
         """Return the map of both spans, this one and then a `later` one.

@@ -7,7 +7,7 @@ from typing import Any
 from linkern import validate
 from linkern.array import is_array, namespace_name
 from linkern.autodiff.tape import Traced, cotangents, raw
-from linkern.state import AttentionResult, State, mapped
+from linkern.state import AttentionResult, State, as_state, mapped
 from linkern.typing import Array
 
 __all__ = ["gradients_of", "vjp"]
@@ -36,8 +36,9 @@ def vjp(
     pullback : callable
         ``pullback(output_cotangent, state_cotangent=None)`` returns a dict from the
         names of the arguments to their gradients, of their shapes and dtypes; that of
-        ``initial_state`` is a `State`. Either cotangent may be None for zero. It can be
-        called several times.
+        ``initial_state`` is a `State`, also if a plain array was passed for it. Either
+        cotangent may be None for zero, and `state_cotangent` a plain array where a
+        state is one memory. It can be called several times.
 
     Raises
     ------
@@ -64,7 +65,9 @@ def vjp(
     >>> gradients["value"][:, 0]
     array([0., 1.])
     """
-    called = inspect.signature(op).bind(*inputs, **options)
+    signature = inspect.signature(op)
+    validate.keywords(getattr(op, "__name__", "`op`"), options, signature.parameters)
+    called = signature.bind(*inputs, **options)
     leaves: dict[str, Any] = {}
     for name, x in called.arguments.items():
         traced = _traced(name, x)
@@ -76,14 +79,20 @@ def vjp(
     def pullback(
         output_cotangent: Array | None, state_cotangent: State | None = None
     ) -> dict[str, Any]:
-        of_outputs = [output_cotangent, *_parts(state_cotangent)]
+        normalizer = made.state.normalizer is not None
+        state = as_state("state_cotangent", state_cotangent, normalizer=normalizer)
+        of_outputs = [output_cotangent, *_parts(state)]
         outputs = [made.output, *_parts(made.state)]
         named = ("output_cotangent", "state_cotangent", "state_cotangent")
         for name, x, output in zip(named, of_outputs, outputs, strict=True):
             if x is not None:
                 _fits(name, x, raw(output))
         of_leaves = cotangents(outputs, of_outputs)
-        return {name: _collected(x, of_leaves) for name, x in leaves.items()}
+        gradients = {name: _collected(x, of_leaves) for name, x in leaves.items()}
+        if "initial_state" in gradients:
+            of_state = gradients["initial_state"]
+            gradients["initial_state"] = as_state("", of_state, normalizer=False)
+        return gradients
 
     return result, pullback
 

@@ -18,7 +18,9 @@ __all__ = ["check_bundle"]
 @click.command("check-bundle")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def check_bundle(folder: Path) -> None:
-    """Run the reproducers in FOLDER, which `linkern verify --bundle` wrote.
+    """Run the reproducers of a bundle again.
+
+    FOLDER is one that `linkern verify --bundle` wrote.
 
     Exit code: 0 every failure of the report is reproduced (or there is none); 1 one is
     gone, or could not be run; 2 the folder is not a bundle.

@@ -29,7 +29,9 @@ __all__ = ["fingerprint"]
 @target_options
 @file_option("--json", "Write the measurements as JSON.")
 def fingerprint(target: str | None, **options: Any) -> None:
-    """Measure how many significand bits survive in TARGET, its epsilon, its chunks.
+    """Measure the precision, epsilon and chunk size of a kernel.
+
+    Precision is the number of significand bits that survive in each stage of TARGET.
 
     Exit code: 0 measured; 1 a declaration is contradicted; 2 the target, contract or
     options cannot be used, or the target did not survive.

@@ -47,6 +47,11 @@ CRASH_FOLDER = Path("linkern-repro")
     metavar="CHECK=REASON",
     help="A check that must fail; if it passes, that is a failure. Repeatable.",
 )
+@click.option(
+    "--fail-fast",
+    is_flag=True,
+    help="Stop at the first check that fails, and name its cause.",
+)
 @file_option("--json", "Write the report as JSON, and anew with every check that ends.")
 @file_option("--html", "Write the report as one HTML page.")
 @click.option(
@@ -64,10 +69,11 @@ CRASH_FOLDER = Path("linkern-repro")
     help="Write all of that, contract and waivers to a folder that can be sent.",
 )
 def verify(target: str | None, **options: Any) -> None:
-    """Judge TARGET, `package.module:attribute` or `path/to/file.py:attribute`.
+    """Judge a kernel by the laws of its operator.
 
-    Without TARGET: linkern's own forms on every array library installed, and every
-    published kernel it knows that is installed.
+    TARGET is `package.module:attribute` or `path/to/file.py:attribute`. Without it:
+    linkern's own forms on every array library installed, and every published kernel it
+    knows that is installed.
 
     Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
@@ -99,6 +105,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "memory_limit": options["memory"],
         "in_process": options["in_process"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
+        "fail_fast": options["fail_fast"],
     }
     command = options["command"]
     if target is not None and command is not None:

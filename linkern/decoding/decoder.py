@@ -6,7 +6,7 @@ from typing import Any
 from linkern.array import on_cupy
 from linkern.decoding.numpy import NumpyDecoder
 from linkern.feature_maps import elu_plus_one
-from linkern.state import State
+from linkern.state import State, as_state
 from linkern.typing import FeatureMapFunction
 from linkern.validate import decoder as checks
 
@@ -24,8 +24,9 @@ class Decoder:
     Parameters
     ----------
     state : State, optional
-        State of the tokens before these, in the accumulation dtype; it is copied.
-        Default: no tokens, and the next three say what the tokens will be.
+        State of the tokens before these, in the accumulation dtype; it is copied. A
+        plain array is its memory if not `normalize`. Default: no tokens, and the next
+        three say what the tokens will be.
     batch_shape : tuple of int
         Leading axes (batch, heads) that query, key and value all have.
     key_dim, value_dim : int
@@ -116,6 +117,7 @@ class Decoder:
         device: str | None = None,
     ) -> None:
         checks.device(device)
+        state = as_state("state", state, normalizer=normalize)
         options: dict[str, Any] = {
             "batch_shape": batch_shape,
             "key_dim": key_dim,

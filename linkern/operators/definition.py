@@ -14,7 +14,7 @@ from linkern.array import astype, broadcast_to, of_same_heads, reshape, zeros
 from linkern.kernels.dispatch import backend_of
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.varlen import run_packed
-from linkern.state import AttentionResult, State
+from linkern.state import AttentionResult, State, as_state
 from linkern.typing import Array
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
 
 Inputs = Mapping[str, Any]
 Attend = Callable[..., tuple[Array, State]]
+# From the sizes of the lettered axes, or from their names, to axes of a state.
+StateShape = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 Prepare = Callable[["Definition", Inputs, Inputs, Form, float | None], "Prepared"]
 
 # Axes of the inputs that nearly all operators have.
@@ -50,7 +52,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def key_by_value(sizes: Mapping[str, int]) -> tuple[int, ...]:
+def key_by_value(sizes: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the last axes of a memory ``(..., K, V)``."""
     return sizes["k"], sizes["v"]
 
@@ -96,8 +98,8 @@ class Definition:
     name: str
     axes: Mapping[str, str]
     attend: Attend
-    memory: Callable[[Mapping[str, int]], tuple[int, ...]] = key_by_value
-    normalizer: Callable[[Mapping[str, int]], tuple[int, ...]] | None = None
+    memory: StateShape = key_by_value
+    normalizer: StateShape | None = None
     empty: float = 0.0
     required: tuple[str, ...] = ("query", "key", "value")
     inverse_root_scale: bool = True
@@ -145,7 +147,7 @@ class Prepared:
 
     def initial_state(self, state: State | None) -> State:
         """Return the state that the first token meets, with all leading axes."""
-        shapes = self.state_shapes()
+        shapes = self.state_shapes(self.sizes)
         if state is None:
             parts = {
                 name: zeros((*self.batch, *s), like=self.like)
@@ -155,7 +157,12 @@ class Prepared:
                 parts["normalizer"] = parts["normalizer"] + self.definition.empty
             return State(parts["memory"], parts.get("normalizer"))
         validate.initial_state(
-            state, shapes, self.batch, self.like, normalize=self.normalize
+            state,
+            self.state_shapes,
+            self.sizes,
+            self.batch,
+            self.like,
+            normalize=self.normalize,
         )
         wide = {
             name: broadcast_to(getattr(state, name), (*self.batch, *shape))
@@ -163,11 +170,16 @@ class Prepared:
         }
         return State(wide["memory"], wide.get("normalizer"))
 
-    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+    @property
+    def normalizer(self) -> StateShape | None:
+        """Last axes of the normalizer from sizes; None if the state has none."""
+        return None if self.normalize is False else self.definition.normalizer
+
+    def state_shapes(self, sizes: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
         """Return the last axes of each part of the state."""
-        shapes = {"memory": self.definition.memory(self.sizes)}
-        if self.definition.normalizer is not None and self.normalize is not False:
-            shapes["normalizer"] = self.definition.normalizer(self.sizes)
+        shapes = {"memory": self.definition.memory(sizes)}
+        if self.normalizer is not None:
+            shapes["normalizer"] = self.normalizer(sizes)
         return shapes
 
     def attend(self, state: State | None) -> AttentionResult:
@@ -218,6 +230,7 @@ def run(
     if form is not None:
         common["form"] = form
     ready = prepare(definition, inputs, own, **common)
+    state = as_state("initial_state", state, normalizer=ready.normalizer is not None)
     if cu_seqlens is None:
         return ready.attend(state)
     if not own.get("causal", True):
@@ -268,7 +281,7 @@ def prepare_terms(
     if _kernels_read(definition, form, main):
         wide |= main
     wide = _in_groups(wide, definition.axes)
-    batch = _batch(wide, definition)
+    batch = _batch(wide, definition, sizes.get("t"))
     _values(passed)
 
     if scale is not None and "query" not in definition.axes:
@@ -325,7 +338,9 @@ def _repeated(x: Array, times: int) -> Array:
     return reshape(repeated, (*lead, heads * times, length, dim))
 
 
-def _batch(wide: Mapping[str, Array], definition: Definition) -> tuple[int, ...]:
+def _batch(
+    wide: Mapping[str, Array], definition: Definition, length: int | None
+) -> tuple[int, ...]:
     """Return the leading axes that the main inputs share; gates must fit into them."""
     axes = definition.axes
     leads = {
@@ -335,7 +350,7 @@ def _batch(wide: Mapping[str, Array], definition: Definition) -> tuple[int, ...]
     batch = validate.leading(", ".join(main), *(leads[name] for name in main))
     for name, lead in leads.items():
         if name not in main:
-            validate.gate_fits(name, tuple(wide[name].shape), lead, batch)
+            validate.gate_fits(name, tuple(wide[name].shape), lead, batch, length)
     return batch
 
 

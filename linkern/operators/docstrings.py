@@ -24,6 +24,10 @@ _RETURNS = """AttentionResult
     normalizer."""
 _RAISES = """TypeError, ValueError
     As `simple_gla`"""
+_LAYOUT = """Time is the last axis but one, as in ``(batch, heads, time, dim)``, and the
+last axis of a gate that is one number a token. For arrays ``(batch, time, heads, dim)``
+pass ``x.swapaxes(-3, -2)``, for gates ``(batch, time, heads)`` pass
+``x.swapaxes(-2, -1)``."""
 
 
 def completed(doc: str, definition: Definition) -> str:
@@ -41,7 +45,7 @@ def completed(doc: str, definition: Definition) -> str:
     written = [
         f"{name}\n{'-' * len(name)}\n{x}" for name, x in (head | sections).items()
     ]
-    return "\n\n".join([summary.rstrip(), *written]) + "\n"
+    return "\n\n".join([summary.rstrip(), _LAYOUT, *written]) + "\n"
 
 
 def _parameters(written: str, definition: Definition) -> str:

@@ -237,14 +237,15 @@ def simple_gla(
         Default: nothing is forgotten.
     scale : float, optional
         Factor on the query, dimensionless. Default ``K^-0.5``; Mamba-2 has 1.
-    initial_state : State, optional
+    initial_state : State or array, optional
         State of the tokens before these: memory ``(..., K, V)`` in the accumulation
-        dtype, no normalizer. Where ``K == V`` a transposed memory cannot be told from a
-        right one. Default: no tokens.
+        dtype, no normalizer; an array is the memory. Where ``K == V`` a transposed
+        memory cannot be told from a right one. Default: no tokens.
     cu_seqlens : sequence or array of int, optional
         Offsets of packed sequences along the tokens: ``N + 1`` numbers that begin with
-        0 and do not decrease. States then have the sequences as their first axis; rows
-        behind the last offset give zeros.
+        0 and do not decrease, in a list or in an array of any library and device.
+        States then have the sequences as their first axis; rows behind the last offset
+        give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
         Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
         All are differentiable.

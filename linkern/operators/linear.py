@@ -170,13 +170,15 @@ def linear_attention(
         Divide each row by the sum of its weights.
     scale : float, optional
         Factor on the scores, dimensionless. Default 1. It cancels when `normalize`.
-    initial_state : State, optional
-        State of the tokens before these; its dtype is the accumulation dtype. Default:
-        no tokens. ``K`` in its shape counts features.
+    initial_state : State or array, optional
+        State of the tokens before these; its dtype is the accumulation dtype. If not
+        `normalize`, an array is its memory. Default: no tokens. ``K`` in its shape
+        counts features.
     cu_seqlens : sequence or array of int, optional
         Offsets of packed sequences along the tokens: ``N + 1`` numbers that begin with
-        0 and do not decrease; `causal` only. States then have the sequences as their
-        first axis; rows behind the last offset give zeros.
+        0 and do not decrease, in a list or in an array of any library and device;
+        `causal` only. States then have the sequences as their first axis; rows behind
+        the last offset give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
         Order of the sums. "auto" is "chunkwise", and CUDA kernels for causal calls on
         arrays of CuPy. All forms are differentiable and compute the same thing.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ParamSpec, TypedDict, cast
 
+from linkern import validate
 from linkern.autodiff.vjp import gradients_of
 from linkern.operators.definition import OPTIONS, Definition, run
 from linkern.operators.docstrings import completed
@@ -30,8 +31,9 @@ class Options(TypedDict, total=False):
     ----------
     scale : float
         Factor on the query, dimensionless; each operator names its default.
-    initial_state : State
-        State of the tokens before these. Default: no tokens.
+    initial_state : State or array
+        State of the tokens before these; an array is one without a normalizer.
+        Default: no tokens.
     cu_seqlens : sequence or array of int
         Offsets of packed sequences, ``N + 1`` of them; states then have the sequences
         as first axis. Default: one sequence.
@@ -62,19 +64,13 @@ def operator(
         ]
         shown = signature.replace(parameters=[*own, *common])
         defaults = {p.name: p.default for p in own if p.default is not p.empty}
-        names, known = [p.name for p in own], set(shown.parameters)
+        names, known = [p.name for p in own], shown.parameters
         run_operator = run
 
         def arguments(*args: Any, **options: Any) -> dict[str, Any]:
             """Return the arguments of a call by name, without defaults of `OPTIONS`."""
+            validate.keywords(definition.name, options, known)
             stub(*args, **options)  # its body is empty: Python checks the arguments
-            unknown = options.keys() - known
-            if unknown:
-                msg = (
-                    f"{definition.name}() got an unexpected keyword argument "
-                    f"{min(unknown)!r}"
-                )
-                raise TypeError(msg)
             return {**defaults, **dict(zip(names, args, strict=False)), **options}
 
         def call(*args: Any, **options: Any) -> AttentionResult:

@@ -22,8 +22,9 @@ def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> Attentio
     ----------
     op : callable
         An operator of this package, such as `linkern.kda`.
-    state : State or None
-        What the tokens so far left behind; None before the first token.
+    state : State, array or None
+        What the tokens so far left behind; None before the first token. An array is a
+        state without a normalizer.
     *inputs, **options
         What `op` is called with, each input without its axis of tokens: query ``(...,
         K)``, value ``(..., V)``, one number for each token ``(...)``. The ``n`` keys
@@ -55,6 +56,9 @@ def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> Attentio
     """
     definition = definition_of(op)
     call = op.arguments(*inputs, **options)
+    if call.get("initial_state") is not None:
+        msg = "`initial_state` must be left out of a step: pass it after `op`."
+        raise ValueError(msg)
     call["initial_state"] = state
     form_name = validate.form(call.get("form", "auto"), FORM_NAMES)
     validate.chunk_size(call.get("chunk_size"), form_name)
@@ -84,8 +88,9 @@ def linear_attention_step(
 
     Parameters
     ----------
-    state : State or None
-        What the tokens so far left behind; None before the first token.
+    state : State, array or None
+        What the tokens so far left behind; None before the first token. If not
+        `normalize`, an array is its memory.
     query, key : array (..., K)
         Query and key of this token.
     value : array (..., V)

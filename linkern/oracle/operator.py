@@ -14,7 +14,7 @@ from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.recording import ExactResult, Recording
 from linkern.oracle.tape import Tape
 
-__all__ = ["INVERSE_ROOT_KEY_DIM", "Operator"]
+__all__ = ["INVERSE_ROOT_KEY_DIM", "STATE_NAMES", "Operator"]
 
 Real = NDArray[np.float64]
 Inputs = Mapping[str, Real | None]

@@ -17,18 +17,23 @@ __all__ = [
     "Contract",
     "Counterexample",
     "Operator",
+    "OutOfBoundError",
     "Plan",
     "Report",
     "UsageError",
     "VerificationError",
+    "assert_within_bound",
     "parametrize_with_checks",
     "run",
+    "strategies",
     "subject",
     "verify",
 ]
 
 if TYPE_CHECKING:
+    from linkern.testing import strategies
     from linkern.testing.api import verify
+    from linkern.testing.bounds import OutOfBoundError, assert_within_bound
     from linkern.testing.checks import CHECKS, Check
     from linkern.testing.errors import UsageError
     from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
@@ -47,11 +52,14 @@ else:
         "Contract": "spec.contract",
         "Counterexample": "runner.results",
         "Operator": "spec.operators",
+        "OutOfBoundError": "bounds",
         "Plan": "runner.plan",
         "Report": "report.report",
         "UsageError": "errors",
+        "assert_within_bound": "bounds",
         "parametrize_with_checks": "pytest.parametrize",
         "run": "runner.loop",
+        "strategies": "strategies",
         "subject": "pytest.parametrize",
         "VerificationError": "report.report",
         "verify": "api",

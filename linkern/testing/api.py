@@ -37,6 +37,7 @@ def verify(
     timeout: float = 20.0,
     in_process: bool = False,
     fingerprint: bool = False,
+    fail_fast: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge a kernel.
@@ -73,6 +74,8 @@ def verify(
         Call a named target in this process.
     fingerprint : bool
         Measure the arithmetic of the target too.
+    fail_fast : bool
+        Leave out the checks after the first one that fails.
     options : mapping, optional
         Keyword arguments of every call.
 
@@ -113,6 +116,7 @@ def verify(
         timeout=timeout,
         in_process=in_process,
         fingerprint=fingerprint,
+        fail_fast=fail_fast,
         options=options or {},
     )
     report = report_of(plan)
@@ -156,7 +160,6 @@ def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
     lost.
     """
     report = replace(report_of(plan), complete=False)
-    total = len(plan.chosen())
     events = run(plan)
     try:
         for event in events:
@@ -168,7 +171,7 @@ def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
                 report = replace(report, diagnosis=event.diagnosis)
             elif isinstance(event, Fingerprinted):
                 report = replace(report, fingerprint=event.fingerprint)
-            report = replace(report, complete=len(report.checks) == total)
+            report = replace(report, complete=report.stopped or not report.not_run)
             yield event, report
     finally:
         events.close()

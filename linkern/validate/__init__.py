@@ -34,6 +34,7 @@ from linkern.validate.attention import (
     summary,
     with_shared_keys,
 )
+from linkern.validate.keywords import keywords
 from linkern.validate.options import (
     chunk_size,
     dimension,
@@ -43,7 +44,12 @@ from linkern.validate.options import (
     positive_integer,
     scale,
 )
-from linkern.validate.states import combinable, initial_state, packed_state
+from linkern.validate.states import (
+    combinable,
+    initial_state,
+    one_memory,
+    packed_state,
+)
 
 __all__ = [
     "a_feature_map",
@@ -61,11 +67,13 @@ __all__ = [
     "generator",
     "home",
     "initial_state",
+    "keywords",
     "leading",
     "mask",
     "not_negative",
     "not_positive",
     "offsets",
+    "one_memory",
     "packed_state",
     "pattern",
     "positive",

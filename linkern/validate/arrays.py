@@ -16,6 +16,7 @@ from linkern.array import (
     on_numpy,
 )
 from linkern.typing import Array, DType
+from linkern.validate.layout import AXES, axis_names, heads_last, time_first
 
 __all__ = [
     "a_feature_map",
@@ -146,14 +147,16 @@ def _lengths(query: Array, key: Array, value: Array, *, causal: bool) -> None:
     if key.shape[-2] != value.shape[-2]:
         msg = (
             "`key` and `value` must have the same length (axis -2), got "
-            f"{key.shape[-2]} and {value.shape[-2]}."
+            f"{key.shape[-2]} and {value.shape[-2]}"
+            f"{time_first(tuple(value.shape), 'tv', key.shape[-2])}."
         )
         raise ValueError(msg)
     if causal and query.shape[-2] != key.shape[-2]:
         msg = (
             "`query` and `key` must have the same length (axis -2) when `causal` is "
             f"True, got {query.shape[-2]} and {key.shape[-2]}; "
-            "use `causal=False` for cross attention."
+            "use `causal=False` for cross attention"
+            f"{time_first(tuple(key.shape), 'tk', query.shape[-2])}."
         )
         raise ValueError(msg)
 
@@ -195,17 +198,6 @@ def features(name: str, x: Array, feature_map: Any) -> Array:
     return mapped  # type: ignore[no-any-return]
 
 
-# Letters of a shape as error sentences spell them.
-_AXES = {
-    "t": "T",
-    "s": "n T",
-    "k": "K",
-    "v": "V",
-    "m": "M",
-    "l": "L",
-}
-
-
 def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, int]:
     """Check the last axes of all inputs against each other and return their sizes.
 
@@ -219,17 +211,20 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
         letters = axes[name]
         got = tuple(x.shape)
         if len(got) < len(letters):
-            msg = f"`{name}` must have shape {_axes(letters)}, got {got}."
+            names = axis_names(AXES[a] for a in letters)
+            msg = f"`{name}` must have shape {names}, got {got}."
             raise ValueError(msg)
         for letter, size in zip(letters, got[len(got) - len(letters) :], strict=True):
             if letter not in sizes:
                 sizes[letter], first[letter] = size, name
             elif size != sizes[letter]:
-                fits = ", ".join(str(sizes.get(a, _AXES[a])) for a in letters)
+                names = axis_names(AXES[a] for a in letters)
+                fits = axis_names(sizes.get(a, AXES[a]) for a in letters)
+                hint = time_first(got, letters, sizes[letter])
                 msg = (
-                    f"`{name}` must have shape {_axes(letters)} = (..., {fits}), where "
-                    f"{_AXES[letter]} = {sizes[letter]} is that of `{first[letter]}`, "
-                    f"got {got}."
+                    f"`{name}` must have shape {names} = {fits}, where {AXES[letter]} "
+                    f"= {sizes[letter]} is that of `{first[letter]}`, got {got}"
+                    f"{hint if letter in 'ts' else ''}."
                 )
                 raise ValueError(msg)
     if "s" in sizes and (sizes["s"] % sizes["t"] if sizes["t"] else sizes["s"]):
@@ -239,10 +234,6 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
         )
         raise ValueError(msg)
     return sizes
-
-
-def _axes(letters: str) -> str:
-    return f"(..., {', '.join(_AXES[a] for a in letters)})"
 
 
 def not_positive(name: str, x: Array) -> None:
@@ -270,14 +261,21 @@ def within(name: str, x: Array, low: float, high: float) -> None:
 
 
 def gate_fits(
-    name: str, shape: tuple[int, ...], lead: tuple[int, ...], batch: tuple[int, ...]
+    name: str,
+    shape: tuple[int, ...],
+    lead: tuple[int, ...],
+    batch: tuple[int, ...],
+    length: int | None,
 ) -> None:
-    """Check that the leading axes of a gate broadcast to those of the main inputs."""
+    """Check that the leading axes of a gate broadcast to those of the main inputs.
+
+    `length` is the number of tokens, None if there is no axis of them.
+    """
     if not broadcasts_to(lead, batch):
         core = shape[len(lead) :]
         msg = (
             f"`{name}` must have shape {(*batch, *core)}, or leading axes that "
-            f"broadcast to it, got {shape}."
+            f"broadcast to it, got {shape}{heads_last(lead, batch, length)}."
         )
         raise ValueError(msg)
 

@@ -6,7 +6,7 @@ import operator
 from itertools import pairwise
 from typing import Any
 
-from linkern.array import is_array
+from linkern.array import dtype_name, is_array
 
 __all__ = [
     "chunk_size",
@@ -95,14 +95,7 @@ def scale(value: Any) -> float | None:
 
 def offsets(cu_seqlens: Any, length: int) -> tuple[int, ...]:
     """Return the offsets of packed sequences as integers, after checking them."""
-    try:
-        result = tuple(operator.index(x) for x in _listed_offsets(cu_seqlens))
-    except TypeError:
-        msg = (
-            "`cu_seqlens` must be a sequence of integers, such as [0, 3, 8], got "
-            f"{cu_seqlens!r}."
-        )
-        raise TypeError(msg) from None
+    result = _integers(cu_seqlens)
     if not result or result[0] != 0:
         msg = f"`cu_seqlens` must begin with 0, got {list(result)}."
         raise ValueError(msg)
@@ -110,16 +103,46 @@ def offsets(cu_seqlens: Any, length: int) -> tuple[int, ...]:
         msg = f"`cu_seqlens` must not decrease, got {list(result)}."
         raise ValueError(msg)
     if result[-1] > length:
-        msg = f"`cu_seqlens` must not exceed the length, {length}, got {list(result)}."
+        msg = (
+            f"`cu_seqlens` must not exceed the length, {length}, got {list(result)}; "
+            "the length is that of the last axis but one."
+        )
         raise ValueError(msg)
     return result
 
 
-def _listed_offsets(cu_seqlens: Any) -> Any:
-    """Return an array of any library as a list of integers."""
+def _integers(cu_seqlens: Any) -> tuple[int, ...]:
+    """Return offsets from a sequence, or from an array of any library and device."""
     if is_array(cu_seqlens):
-        if cu_seqlens.ndim != 1:
-            msg = f"`cu_seqlens` must have one axis, got {tuple(cu_seqlens.shape)}."
-            raise ValueError(msg)
+        _one_axis_of_integers(cu_seqlens)
+    try:
+        result = [_as_index(x) for x in _listed(cu_seqlens)]
+    except (TypeError, RuntimeError):  # no sequence, or an array without values
+        result = [None]
+    known = tuple(x for x in result if x is not None)
+    if len(known) < len(result):
+        msg = (
+            "`cu_seqlens` must be a sequence of integers that are known during the "
+            f"call, such as [0, 3, 8], got {cu_seqlens!r}."
+        )
+        raise TypeError(msg)
+    return known
+
+
+def _listed(cu_seqlens: Any) -> Any:
+    if hasattr(cu_seqlens, "tolist"):  # one transfer, from whatever device it is on
+        return cu_seqlens.tolist()
+    if is_array(cu_seqlens):
         return [cu_seqlens[i] for i in range(cu_seqlens.shape[0])]
     return cu_seqlens
+
+
+def _one_axis_of_integers(cu_seqlens: Any) -> None:
+    """Check the dtype and the axes of an array of offsets."""
+    dtype = dtype_name(cu_seqlens.dtype)
+    if not dtype.startswith(("int", "uint")):
+        msg = f"`cu_seqlens` must have an integer dtype, got {dtype}; convert it first."
+        raise TypeError(msg)
+    if cu_seqlens.ndim != 1:
+        msg = f"`cu_seqlens` must have one axis, got {tuple(cu_seqlens.shape)}."
+        raise ValueError(msg)

@@ -1,22 +1,29 @@
 """Checks of states against the inputs that continue them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from linkern.array import is_array
 from linkern.typing import Array
 from linkern.validate.arrays import broadcasts_to, home, widened
+from linkern.validate.layout import AXES, axis_names, heads_last
 
 __all__ = [
     "combinable",
     "initial_state",
+    "one_memory",
     "packed_state",
 ]
 
 
+# From the sizes of the axes, or their names, to the last axes of each part of a state.
+StateShapes = Callable[[Mapping[str, Any]], dict[str, tuple[Any, ...]]]
+
+
 def initial_state(
     state: Any,
-    cores: Mapping[str, tuple[int, ...]],
+    shapes: StateShapes,
+    sizes: Mapping[str, int],
     batch: tuple[int, ...],
     like: Array,
     *,
@@ -26,6 +33,7 @@ def initial_state(
 
     `normalize` is the option of that name, None for operators that have none.
     """
+    cores = shapes(sizes)
     memory, normalizer = _state_parts("initial_state", state)
     parts = {"memory": memory, "normalizer": normalizer}
     if ("normalizer" in cores) == (normalizer is None):
@@ -39,10 +47,27 @@ def initial_state(
         lead = got[: len(got) - len(core)]
         if got[len(lead) :] != core or not broadcasts_to(lead, batch):
             msg = (
-                f"`initial_state.{part}` must have shape {(*batch, *core)}, or leading "
-                f"axes that broadcast to it, got {got}."
+                f"`initial_state.{part}` must have shape "
+                f"{axis_names(shapes(AXES)[part])} = {(*batch, *core)}, or leading "
+                f"axes that broadcast to it, got {got}"
+                f"{_other_axes(got, core, lead, batch, sizes)}."
             )
             raise ValueError(msg)
+
+
+def _other_axes(
+    got: tuple[int, ...],
+    core: tuple[int, ...],
+    lead: tuple[int, ...],
+    batch: tuple[int, ...],
+    sizes: Mapping[str, int],
+) -> str:
+    """Return a hint if another order of the axes explains a wrong shape."""
+    if got[len(lead) :] == core:
+        return heads_last(lead, batch, sizes["t"])
+    if len(core) == 2 and got[len(lead) :] == core[::-1]:
+        return "; of a memory (..., V, K) pass x.swapaxes(-2, -1)"
+    return ""
 
 
 def _wrong_normalizer(normalizer: Any, *, normalize: bool | None) -> NoReturn:
@@ -68,6 +93,16 @@ def _state_parts(name: str, state: Any) -> tuple[Any, Any]:
         msg = f"`{name}` must be a `State` or None, got {type(state).__name__}."
         raise TypeError(msg) from None
     return memory, normalizer
+
+
+def one_memory(name: str, *, normalizer: bool) -> None:
+    """Refuse a plain array for a state that has a normalizer beside the memory."""
+    if normalizer:
+        msg = (
+            f"`{name}` must be a `State` where rows are divided by a normalizer, got "
+            "one array; pass `linkern.State(memory, normalizer)`."
+        )
+        raise TypeError(msg)
 
 
 def combinable(earlier: Any, later: Any) -> None:

@@ -57,31 +57,6 @@ MEMORY = np.zeros((2, 4, 3))
             r"`key` must have a multiple of the length of `query` \(axis -2\), got 4",
         ),
         (
-            lambda: linkern.gla(QUERY, QUERY, VALUE, cu_seqlens=[0, 4, 2]),
-            ValueError,
-            r"`cu_seqlens` must not decrease, got \[0, 4, 2\]",
-        ),
-        (
-            lambda: linkern.gla(QUERY, QUERY, VALUE, cu_seqlens=[0, 6]),
-            ValueError,
-            r"`cu_seqlens` must not exceed the length, 5, got \[0, 6\]",
-        ),
-        (
-            lambda: linkern.gla(QUERY, QUERY, VALUE, cu_seqlens=[1, 5]),
-            ValueError,
-            "`cu_seqlens` must begin with 0",
-        ),
-        (
-            lambda: linkern.gla(QUERY, QUERY, VALUE, cu_seqlens=[0, 2.5]),
-            TypeError,
-            "`cu_seqlens` must be a sequence of integers",
-        ),
-        (
-            lambda: linkern.gla(QUERY, QUERY, VALUE, cu_seqlens=np.zeros((1, 2), int)),
-            ValueError,
-            "`cu_seqlens` must have one axis",
-        ),
-        (
             lambda: linkern.gla(
                 QUERY,
                 QUERY,
@@ -104,7 +79,7 @@ MEMORY = np.zeros((2, 4, 3))
                 QUERY, QUERY, VALUE, initial_state=State(MEMORY.mT, None)
             ),
             ValueError,
-            r"`initial_state.memory` must have shape \(2, 4, 3\)",
+            r"`initial_state.memory` must have shape \(..., K, V\) = \(2, 4, 3\)",
         ),
         (
             lambda: linkern.kda(

@@ -76,7 +76,7 @@ def test_commands_are_understood(tool, tmp_path, quick):
         assert all((TOOLS / Path(x).name).exists() for x in words if x.endswith(".py"))
         if words[: len(tool.LINKERN)] == list(tool.LINKERN):
             name, *given = words[len(tool.LINKERN) :]
-            context = cli.main.commands[name].make_context(name, given)
+            context = cli.main.get_command(None, name).make_context(name, given)
             assert context.params["device"] == "cuda"
             if name == "verify":
                 assert context.params["framework"] == "cupy"

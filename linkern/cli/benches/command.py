@@ -65,7 +65,7 @@ __all__ = ["bench"]
 )
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
-    """Measure linear attention: linkern beside its peers and the machine's limits.
+    """Measure linkern beside its peers and the machine.
 
     Every contestant is judged against a float64 answer, then all take turns, each in a
     process of its own. `linkern bench generation` measures generating token by token.

@@ -1,6 +1,7 @@
 """Compare the replies of a target with the results of a correct kernel."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,47 @@ from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, Reply
 
-__all__ = ["CheckedTarget", "well_formed"]
+__all__ = ["CheckedTarget", "Comparison", "compared", "well_formed"]
 
 Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results beside the intervals of a correct kernel, entry by entry.
+
+    Parameters
+    ----------
+    low, high : array
+        The least and the greatest result of a correct kernel.
+    fine : array of bool
+        Whether the result lies between them; anything but NaN where no bound is known.
+    ratio : array
+        The error as a multiple of what is allowed.
+    known : array of bool
+        Whether a finite bound is proved.
+    """
+
+    low: Real
+    high: Real
+    fine: NDArray[np.bool_]
+    ratio: Real
+    known: NDArray[np.bool_]
+
+
+def compared(got: Real, expected: Bounded, dtype: str) -> Comparison:
+    """Compare results with exact ones, both rounded to the dtype they are stored in.
+
+    A correct kernel holds a number within ``bound`` of the exact one and rounds it.
+    Rounding is monotonic, so its result lies between the roundings of the two ends: no
+    further allowance for the output is needed.
+    """
+    low, high = _interval(expected.output, expected.bound, dtype)
+    known = np.isfinite(expected.bound)
+    beyond = np.where(got >= expected.output, high, low)
+    ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
+    fine = (low <= got) & (got <= high) | (~known & ~np.isnan(got))
+    return Comparison(low, high, fine, ratio, known)
 
 
 class CheckedTarget:
@@ -123,25 +162,18 @@ class CheckedTarget:
     ) -> None:
         """Require ``got`` to be the rounding of a number within the bound.
 
-        A correct kernel holds a number within ``bound`` of the exact one and rounds it
-        to the output dtype. Rounding is monotonic, so its result lies between the
-        roundings of the two ends: no further allowance for the output is needed.
         States and gradients are rounded to the dtype in which they are `stored`.
         """
         dtype = stored or problem.scope.output_dtype
-        low, high = _interval(expected.output, expected.bound, dtype)
-        known = np.isfinite(expected.bound)
-        self._count(known)
-        beyond = np.where(got >= expected.output, high, low)
-        ratio = _ratio(abs(got - expected.output), abs(beyond - expected.output))
-        fine = (low <= got) & (got <= high) | (~known & ~np.isnan(got))
-        fine |= self._repeated(got)
+        seen = compared(got, expected, dtype)
+        self._count(seen.known)
+        fine = seen.fine | self._repeated(got)
         try:
-            self._judge(fine, ratio, got, expected, problem, message)
+            self._judge(fine, seen.ratio, got, expected, problem, message)
         except Violation as violation:
             if stored is None and violation.index is not None:
                 index = violation.index
-                violation.allowed = float(low[index]), float(high[index])
+                violation.allowed = float(seen.low[index]), float(seen.high[index])
             raise
         if expected.sharp is not None:
             low, high = _interval(expected.output, expected.sharp, dtype)

@@ -34,7 +34,13 @@ __all__ = [
     share=0.5,
 )
 def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs."""
+    """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs.
+
+    Fix: Allocate the output in the shape of the values, one row for each query, with
+    the dtype of the query, and cast once, at the store. A float64 scalar in the
+    epilogue promotes the whole array. If another order of axes or another dtype is
+    meant, declare `layout` or `output_dtype`.
+    """
     target.run(problem)
 
 
@@ -44,7 +50,13 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
     share=0.5,
 )
 def finite_output(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: 0 / 0 in rows that see no key, overflow of exp(-g), rows not written."""
+    """Reaches: 0 / 0 in rows that see no key, overflow of exp(-g), rows not written.
+
+    Fix: Look at the first entry that is not finite. In row 0 of every head a strict
+    mask has left the query no key: include the diagonal. Behind strong decays the
+    kernel divides by an exponential: take the exponential of a difference of sums of
+    log-decays that is at most 0. In the last rows a tail was not written.
+    """
     message = "the output is not finite where the exact one is"
     target.require_finite(target.run(problem), problem, message)
 
@@ -56,7 +68,12 @@ def finite_output(target: CheckedTarget, problem: Problem) -> None:
     share=0.7,
 )
 def determinism(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: races, uninitialised memory, state kept or replayed between calls."""
+    """Reaches: races, uninitialised memory, state kept or replayed between calls.
+
+    Fix: Look for atomic additions, for sums whose order the scheduler chooses, for
+    memory from `empty` that is read before it is written, and for anything that is kept
+    between calls. Sum in a fixed order, or in two passes.
+    """
     first = target.run(problem)
     again = target.run(problem)
     message = "two calls with the same inputs gave different outputs"
@@ -80,7 +97,11 @@ def determinism(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def freshness(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: one output buffer for all calls, results kept by pointer or shape."""
+    """Reaches: one output buffer for all calls, results kept by pointer or shape.
+
+    Fix: Return newly allocated memory at every call, and copy out of a static buffer.
+    Key no cache by address or shape: neither says what the memory holds now.
+    """
     target.run(problem)
     name = problem.knobs["inputs"]
     # The last token alone is another: a kernel that compares the first few will not do.
@@ -112,7 +133,11 @@ def freshness(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: feature maps applied in place, outputs written into inputs or states."""
+    """Reaches: feature maps applied in place, outputs written into inputs or states.
+
+    Fix: Apply feature maps, scales and gates out of place, and write the final state to
+    memory of its own. If an input is overwritten on purpose, declare it: `mutates=key`.
+    """
     scope = problem.scope
     whole = target.observe(problem)
     replies = [whole]
@@ -136,7 +161,12 @@ def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: seeded generators, flushed subnormals, forks, changed defaults."""
+    """Reaches: seeded generators, flushed subnormals, forks, changed defaults.
+
+    Fix: Draw from a generator of the kernel's own instead of seeding the global one.
+    Restore what the call switches: floating-point mode, default dtype, number of
+    threads, working directory.
+    """
     for _ in range(2):  # a forked copy shows at the next call
         traces = target.observe(problem).traces
         if traces:
@@ -152,7 +182,12 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def thread_safety(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: scratch memory shared between calls."""
+    """Reaches: scratch memory shared between calls.
+
+    Fix: Allocate scratch memory for each call, stream or thread instead of once for the
+    module. If calls from several threads are not supported, declare
+    `thread_safe=false`.
+    """
     reply = target.observe(problem, threads=2)
     alone = well_formed(reply, problem)
     message = "a call from another thread at the same time changed the output"
@@ -167,7 +202,12 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
     share=0.5,
 )
 def short_sequences(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: empty grids, reshapes of nothing, a first row that misses itself."""
+    """Reaches: empty grids, reshapes of nothing, a first row that misses itself.
+
+    Fix: Return early for no token: a launch with an empty grid is an error. For one
+    token, look at axes that are squeezed and at loops that expect a second token or a
+    full tile. If short sequences are refused on purpose, declare `min_length`.
+    """
     output = target.run(problem)
     message = "the output of a short sequence is wrong"
     target.require_within(output, problem.solve(), problem, message)
@@ -191,7 +231,12 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
     in_outputs=False,
 )
 def bad_input(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: missing validation, silent broadcasting."""
+    """Reaches: missing validation, silent broadcasting.
+
+    Fix: Before the launch, compare the shapes of keys, values and gates with that of
+    the queries, and raise an exception that names the input. A shape that would
+    broadcast on the host is read out of bounds in a kernel.
+    """
     what = problem.knobs["misfit"]
     name, _, wrong = what.partition(" ")
     if wrong == "heads":

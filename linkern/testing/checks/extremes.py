@@ -24,7 +24,12 @@ __all__ = ["nan_policy", "ranges"]
     share=0.3,
 )
 def ranges(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: overflow to silent zeros or NaN, underflow, epsilons, thresholds."""
+    """Reaches: overflow to silent zeros or NaN, underflow, epsilons, thresholds.
+
+    Fix: Find the intermediate that overflows where the result does not: a product of
+    two denominators, a square, an exponential before its mask, a sum in float16. Divide
+    earlier, mask earlier, or widen the accumulator.
+    """
     output = target.run(problem)
     if not problem.scope.operator.feature_map:
         message = "the output at the ends of the range is wrong"
@@ -49,7 +54,12 @@ def ranges(target: CheckedTarget, problem: Problem) -> None:
     share=0.3,
 )
 def nan_policy(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: `nan_to_num`, clipping, swallowed overflow, masks by multiplication."""
+    """Reaches: `nan_to_num`, clipping, swallowed overflow, masks by multiplication.
+
+    Fix: Remove `nan_to_num` and clamps of the output, and note that minimum and maximum
+    drop a NaN on many devices. Mask with a select, never by a product with zero, since
+    `0 * NaN` is NaN. If it does not matter, declare `nan_policy=any`.
+    """
     causal = problem.scope.operator.causal
     token = min(problem.knobs["cut"], problem.shape.keys - 1)
     channel = token % problem.shape.value_dim

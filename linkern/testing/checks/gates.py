@@ -64,6 +64,7 @@ def _omissible(scope: Scope) -> tuple[str, ...]:
 
 
 def _no_omissible(scope: Scope) -> Inapplicable | None:
+    """Require a gate that may be left out: a parameter with a default."""
     if not any(one.optional for one in scope.operator.inputs):
         return not_applicable("the operator has no gate that could be left out")
     if _omissible(scope):
@@ -82,7 +83,11 @@ def _no_omissible(scope: Scope) -> Inapplicable | None:
     share=0.4,
 )
 def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: defaults of the wrong value, gates that are required in secret."""
+    """Reaches: defaults of the wrong value, gates that are required in secret.
+
+    Fix: A missing log-decay acts as 0 and a missing rate as 1: put that value in at the
+    entry, or skip the factor. Test `is None`: a gate of zeros is a gate.
+    """
     name = problem.knobs["omitted"]
     left = problem.without(name)
     message = f"without its {name} the output is not that of a neutral one"
@@ -93,6 +98,7 @@ def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _no_decays(scope: Scope) -> Inapplicable | None:
+    """Require an operator with log-decays."""
     if "log_decay" in scope.operator.names:
         return None
     return not_applicable("the operator takes no decays")
@@ -106,7 +112,13 @@ def _no_decays(scope: Scope) -> Inapplicable | None:
     share=0.5,
 )
 def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: quotients of decays, differences of infinities, overflow in chunks."""
+    """Reaches: quotients of decays, differences of infinities, overflow in chunks.
+
+    Fix: Take exponentials of sums of log-decays over a span, masked to the past first:
+    such a sum is never positive, and a difference of cumulative sums may be `-inf -
+    -inf`. Never divide by a decay. If strong decays are not supported, declare
+    `decay_floor`.
+    """
     rng = np.random.default_rng(problem.length)
     shape = problem.inputs["log_decay"].shape
     extreme = with_decays(problem, rng.choice(EXTREMES, shape))
@@ -127,6 +139,7 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreducible(scope: Scope) -> Inapplicable | None:
+    """Require an operator that contains a simpler one."""
     if scope.operator.reductions:
         return None
     return not_applicable("no simpler operator is known to be inside it")
@@ -142,7 +155,12 @@ def _irreducible(scope: Scope) -> Inapplicable | None:
     share=0.4,
 )
 def reduction(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: shortcuts for special gates, and what general ones get wrong there."""
+    """Reaches: shortcuts for special gates, and what general ones get wrong there.
+
+    Fix: Open the gate (log-decay 0, rate 1) and look for the factor or the term that
+    should have gone. A branch for special gates must compute what the general path
+    computes there.
+    """
     reduced: Reduction = problem.knobs["reduced"]
     named = {**problem.knobs, "reduced": reduced.to}
     inside = replace(restricted(problem, reduced), knobs=named)
@@ -167,9 +185,14 @@ def reduction(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _pairwise(check: str) -> Condition:
-    """Leave a law of operators with a feature map to a check of their outputs."""
-    why = covered(f"{check} says so of the outputs")
-    return lambda scope: why if scope.operator.feature_map else None
+    """Return the condition of a law that `check` covers for linear attention."""
+
+    def unless(scope: Scope) -> Inapplicable | None:
+        """Require an operator without a feature map."""
+        reason = f"{check} says so of the outputs"
+        return covered(reason) if scope.operator.feature_map else None
+
+    return unless
 
 
 @check(
@@ -184,7 +207,11 @@ def _pairwise(check: str) -> Condition:
     share=0.2,
 )
 def state_linearity(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states that are clipped, thresholded or normalised on the way."""
+    """Reaches: states that are clipped, thresholded or normalised on the way.
+
+    Fix: Remove clamps, saturation and normalisation of the memory between spans: the
+    memory that is carried is linear in the values.
+    """
     cuts = problem.knobs["cuts"]
     if not cuts:
         return
@@ -204,6 +231,7 @@ def state_linearity(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _irreversible(scope: Scope) -> Inapplicable | None:
+    """Require an operator that is its own adjoint in reversed time."""
     if scope.contract.l2norm is not None:
         return not_applicable("it normalises queries and keys, but not cotangents")
     if scope.operator.reversal is not None:
@@ -220,7 +248,12 @@ def _irreversible(scope: Scope) -> Inapplicable | None:
     in_outputs=False,
 )
 def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: gradients whose decays are off by one token; needs no reference."""
+    """Reaches: gradients whose decays are off by one token; needs no reference.
+
+    Fix: Backwards in time, the gradient of the state passes from token t + 1 to token t
+    with the decay of t + 1, and then takes up the cotangent of token t. A decay that is
+    used one token too early or too late is the usual slip.
+    """
     assert problem.cotangent is not None
     if problem.shape.groups > 1:
         return
@@ -247,6 +280,7 @@ def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _not_affine(scope: Scope) -> Inapplicable | None:
+    """Require an operator with known tokens that write any state."""
     contract = scope.contract
     if scope.operator.unit_writes is None:
         reason = "no tokens are known that write any state of the operator"
@@ -266,7 +300,11 @@ def _not_affine(scope: Scope) -> Inapplicable | None:
     in_outputs=False,
 )
 def shard_law(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: spans that treat a state they were handed unlike one they wrote."""
+    """Reaches: spans that treat a state they were handed unlike one they wrote.
+
+    Fix: Treat a state that was handed over as one that the span wrote itself: decay it
+    and erase from it alike. Look at the first chunk, where `initial_state` enters.
+    """
     sizes, longest = problem.sizes, problem.scope.operator.longest
     cut = problem.knobs["cut"]
     most = problem.scope.contract.max_length or np.inf
@@ -293,7 +331,12 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: sums from the end formed by subtraction, and masked after the fact."""
+    """Reaches: sums from the end formed by subtraction, and masked after the fact.
+
+    Fix: Form sums from the end by adding from the end, not as the total minus the sum
+    from the start: that leaves rounding errors where zero belongs. Mask before the sum,
+    not after it.
+    """
     cut = problem.knobs["cut"]
     assert problem.cotangent is not None
     cotangent = problem.cotangent.copy()
@@ -317,6 +360,7 @@ def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _not_packed(scope: Scope) -> Inapplicable | None:
+    """Require a batch and a parameter `cu_seqlens`."""
     if "b" not in scope.contract.layout:
         reason = f"the layout {scope.contract.layout} has no batch"
         return skipped(reason, "take arrays with a batch")
@@ -339,6 +383,10 @@ def _packed(scope: Scope) -> st.SearchStrategy[Problem]:
 )
 def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: chunks that reach into the next sequence, states that are not reset.
+
+    Fix: Reset the state at every offset of `cu_seqlens`, and number chunks from the
+    start of each sequence, not on one grid for the whole array. Allow for empty
+    sequences, and write zeros behind the last offset.
 
     Rows that belong to no sequence may hold any number, but a NaN that was never
     written there reaches the gradients of whatever is multiplied with it.

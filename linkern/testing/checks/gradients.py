@@ -52,7 +52,13 @@ def _require_gradients(
     share=0.8,
 )
 def gradient_value(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: a missing path through the normalizer, lost queries, narrow stages."""
+    """Reaches: a missing path through the normalizer, lost queries, narrow stages.
+
+    Fix: Compare the backward pass, term by term, with that of `linkern.vjp`: numerator,
+    normalizer, derivative of the feature map, scale, decays. The first wrong entry says
+    which tokens a term lacks: loop backwards over the same chunks, a shorter last one
+    included.
+    """
     _require_gradients(target, problem, "the gradient of the {name} is wrong")
 
 
@@ -64,7 +70,11 @@ def gradient_value(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: outputs saved in less than declared, narrow sums over queries."""
+    """Reaches: outputs saved in less than declared, narrow sums over queries.
+
+    Fix: Save what the backward pass reads in float32, or compute it again. Sum `dq`,
+    `dk`, `dv` and the gradient of the state in float32, and round once.
+    """
     message = "the error of the gradient of the {name} is larger than rounding makes it"
     _require_gradients(target, problem, message, confidence=CONFIDENCE)
 
@@ -78,7 +88,12 @@ def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def gradient_identities(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: the path through the normalizer, epsilons; needs no reference."""
+    """Reaches: the path through the normalizer, epsilons; needs no reference.
+
+    Fix: With o = N / d, the cotangent g gives dN = g / d and dd = -(g . o) / d, and
+    both reach queries and keys. Look for the second term, and for an epsilon that the
+    forward pass adds and the backward pass does not.
+    """
     gradients = target.gradients(problem)
     expected = problem.solve_gradients()
     scope = problem.scope
@@ -109,7 +124,12 @@ def gradient_identities(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: gradients of initial and final states missing, half missing or wrong."""
+    """Reaches: gradients of initial and final states missing, half missing or wrong.
+
+    Fix: Start the backward recurrence from the cotangent of the final state, and return
+    what it ends with as the gradient of the initial state. In PyTorch, neither detach a
+    state nor update it in place.
+    """
     cuts = problem.knobs["cuts"]
     if not cuts:
         return
@@ -132,7 +152,12 @@ def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def finite_differences(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: gradients of another function than the one that is computed."""
+    """Reaches: gradients of another function than the one that is computed.
+
+    Fix: The backward pass differentiates another function than the forward pass
+    computes. Look for a scale, an epsilon, a normalisation or a form of the gates that
+    only one of them has.
+    """
     name = problem.knobs["inputs"]
     x = problem.inputs[name]
     rng = np.random.default_rng(problem.length)

@@ -44,7 +44,12 @@ def _require_right(target: CheckedTarget, problem: Problem, style: str) -> None:
     share=0.4,
 )
 def strides(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: kernels that take their inputs for contiguous."""
+    """Reaches: kernels that take their inputs for contiguous.
+
+    Fix: Take the strides of every input from the array, or copy it to contiguous memory
+    when the kernel is entered. If callers must do that, refuse other strides and
+    declare `strides=contiguous`.
+    """
     _require_right(target, problem, problem.knobs["memory"])
 
 
@@ -57,7 +62,12 @@ def strides(target: CheckedTarget, problem: Problem) -> None:
     share=0.1,
 )
 def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: expanded tensors read as if they were full."""
+    """Reaches: expanded tensors read as if they were full.
+
+    Fix: An expanded axis has stride zero: multiply indices by the strides of the array,
+    or copy it to contiguous memory when the kernel is entered. Never write through such
+    an input.
+    """
     _require_right(target, problem, "broadcast")
 
 
@@ -68,7 +78,12 @@ def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
     share=0.3,
 )
 def nothing_leaks_from_padding(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: loads past the end masked by multiplication, stores past the end."""
+    """Reaches: loads past the end masked by multiplication, stores past the end.
+
+    Fix: Mask every load and store by the real length and the real dimensions, and give
+    masked loads a value (`other=0.0` in Triton). Discard what lies past the end by a
+    select, not by a product with zero: it may be NaN.
+    """
     _require_right(target, problem, "offset")
     if problem.scope.contract.strides == "any":
         _require_right(target, problem, "padded")

@@ -49,7 +49,11 @@ def integers_or_reals(
     share=0.8,
 )
 def causality(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: leaking masks, normalizers over the whole sequence, global maxima."""
+    """Reaches: leaking masks, normalizers over the whole sequence, global maxima.
+
+    Fix: Mask the scores by positions in the sequence, in the last, shorter chunk too,
+    before they meet the values. Take maxima and normalizers over the past alone.
+    """
     cut = min(problem.knobs["cut"], problem.length - 1)
     past = target.run(problem)[..., :cut, :]
     changed = {}
@@ -74,7 +78,12 @@ def causality(target: CheckedTarget, problem: Problem) -> None:
     share=0.7,
 )
 def prefix(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: tails, and whatever else depends on the length of the sequence."""
+    """Reaches: tails, and whatever else depends on the length of the sequence.
+
+    Fix: Look for what depends on the number of tokens: padding that enters the
+    normalizer (the feature of a zero is not zero), statistics of the whole sequence, a
+    chunk size that is chosen by the length. Mask features past the end, not inputs.
+    """
     contract = problem.scope.contract
     step = contract.length_multiple_of
     cut = min(problem.knobs["cut"], problem.length) // step * step
@@ -93,7 +102,12 @@ def prefix(target: CheckedTarget, problem: Problem) -> None:
     unless=no_forms,
 )
 def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: defects of one mode of execution."""
+    """Reaches: defects of one mode of execution.
+
+    Fix: Run `value_on_integers` with `--option form=parallel` and with `--option
+    form=recurrent`: it says which of them is wrong. Compare where each form applies the
+    scale, the decay of the current token and the mask at the diagonal.
+    """
     expected = problem.solve()
     recurrent = target.run(problem, form="recurrent")
     for form in ("parallel", "chunkwise"):
@@ -110,7 +124,12 @@ def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
     unless=no_chunk_size,
 )
 def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: keys lost or doubled at edges, tails shorter than a chunk."""
+    """Reaches: keys lost or doubled at edges, tails shorter than a chunk.
+
+    Fix: Look at both ends of the loop over chunks: the last key of a full chunk, and a
+    last chunk that is not full. In masks, decays and offsets use the number of tokens
+    that the chunk holds, not the size that was asked for.
+    """
     size = problem.knobs["chunk_size"]
     form = {"form": "chunkwise"} if "form" in problem.scope.exposes else {}
     whole = target.run(problem, chunk_size=max(problem.length, 1), **form)
@@ -129,7 +148,12 @@ def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
     share=0.8,
 )
 def heads_independent(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: swapped heads and batches, scratch memory shared between heads."""
+    """Reaches: swapped heads and batches, scratch memory shared between heads.
+
+    Fix: Check the index of batch and head, the head of keys that each head of values
+    meets, and scratch memory that is not initialised for every head. The forward pass
+    sums over neither heads nor batch.
+    """
     head = problem.knobs["head"] % problem.sizes["g"]
     before = target.run(problem)[0, head]
     rng = np.random.default_rng(problem.length)
@@ -162,7 +186,11 @@ def _entries_of(problem: Problem, name: str, head: int) -> tuple[int, ...]:
     share=0.4,
 )
 def permutations(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: swapped channels, features of one tile read for another."""
+    """Reaches: swapped channels, features of one tile read for another.
+
+    Fix: A channel reads what belongs to another one. Check the offset of each tile of
+    channels, the order of a fragment in registers and the swizzle of shared memory.
+    """
     rng = np.random.default_rng(problem.length)
     plain, expected = target.run(problem), problem.solve()
     what = problem.knobs["permuted"]
@@ -200,7 +228,12 @@ def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
     share=0.3,
 )
 def additivity_of_values(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: clipping, thresholds and other shortcuts that are not linear."""
+    """Reaches: clipping, thresholds and other shortcuts that are not linear.
+
+    Fix: Remove clamps, thresholds and scales that depend on the size of the values.
+    Between the load of a value and the store of the output, every operation on it is
+    linear.
+    """
     # Halves of every other token: their sum is exact in any dtype.
     mask = np.arange(problem.value.shape[-2])[:, None] % 2 == 0
     first = np.where(mask, problem.value, problem.value / 2).astype(problem.value.dtype)

@@ -1,7 +1,8 @@
 """Registry of checks, and the conditions under which a law applies.
 
 A condition takes a `Scope` and returns None if the law applies, else an `Inapplicable`:
-the reason why it is not judged, and what would have it judged.
+the reason why it is not judged, and what would have it judged. Its docstring,
+"Require ...", is shown to users by ``linkern explain``.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,6 +53,11 @@ class Check:
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
+    reaches, advice : str
+        The defects that the law reaches, and what to look at in a kernel that breaks
+        it: the paragraphs "Reaches:" and "Fix:" in the docstring of the law.
+    needs : tuple of str
+        The conditions under which the law applies, from their docstrings.
     """
 
     name: str
@@ -61,6 +67,9 @@ class Check:
     unless: Condition
     share: float = 1.0
     in_outputs: bool = True
+    reaches: str = ""
+    advice: str = ""
+    needs: tuple[str, ...] = ()
 
 
 CHECKS: dict[str, Check] = {}
@@ -79,10 +88,37 @@ def check(
     def register(law: Law) -> Law:
         name = law.__name__
         assert name not in CHECKS, name
-        CHECKS[name] = Check(name, statement, law, problems, unless, share, in_outputs)
+        CHECKS[name] = Check(
+            name,
+            statement,
+            law,
+            problems,
+            unless,
+            share,
+            in_outputs,
+            reaches=_paragraph(law, "Reaches:"),
+            advice=_paragraph(law, "Fix:"),
+            needs=_needs(unless),
+        )
         return law
 
     return register
+
+
+def _paragraph(law: Law, label: str) -> str:
+    """Return the paragraph of a docstring behind its label, on one line."""
+    for paragraph in (law.__doc__ or "").split("\n\n"):  # none under `python -OO`
+        line = " ".join(paragraph.split())
+        if line.startswith(label):
+            return line.removeprefix(label).strip()
+    return ""
+
+
+def _needs(condition: Condition) -> tuple[str, ...]:
+    """Return the requirements in the docstring of a condition."""
+    sentences = (condition.__doc__ or "").split("Require ")
+    needs = (" ".join(sentence.split()).removesuffix(".") for sentence in sentences)
+    return tuple(dict.fromkeys(need for need in needs if need))
 
 
 def any_of(*conditions: Condition) -> Condition:
@@ -92,6 +128,7 @@ def any_of(*conditions: Condition) -> Condition:
         reasons = [why for condition in conditions if (why := condition(scope))]
         return strongest(reasons) if reasons else None
 
+    unless.__doc__ = " ".join(condition.__doc__ or "" for condition in conditions)
     return unless
 
 
@@ -105,7 +142,7 @@ def strongest(reasons: Sequence[Inapplicable]) -> Inapplicable:
 
 
 def not_normalised(scope: Scope) -> Inapplicable | None:
-    """Require normalised rows."""
+    """Require rows that are averages of the values (`normalize=true`)."""
     if scope.normalised:
         return None
     if not scope.operator.feature_map:
@@ -121,7 +158,7 @@ def not_causal(scope: Scope) -> Inapplicable | None:
 
 
 def not_homogeneous(scope: Scope) -> Inapplicable | None:
-    """Require feature maps and a quotient that commute with powers of two."""
+    """Require feature maps `identity` or `relu` and no `eps`, or no feature map."""
     if not scope.operator.feature_map:
         if {"query", "key"} & {*scope.linear}:
             return None
@@ -172,7 +209,7 @@ def no_heads(scope: Scope) -> Inapplicable | None:
 
 
 def no_state(scope: Scope) -> Inapplicable | None:
-    """Require a target that takes a state."""
+    """Require a target that takes a state (a parameter `initial_state` or `state`)."""
     if scope.interface.takes_state:
         return None
     reason = f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
@@ -180,7 +217,7 @@ def no_state(scope: Scope) -> Inapplicable | None:
 
 
 def no_gradients(scope: Scope) -> Inapplicable | None:
-    """Require a target that can be differentiated."""
+    """Require gradients: by autograd of its library, or a function `vjp`."""
     contract = scope.contract
     if contract.gradients == "none":
         reason = "the contract says gradients=none"
@@ -239,21 +276,21 @@ def no_long_sequences(scope: Scope) -> Inapplicable | None:
 
 
 def not_float64(scope: Scope) -> Inapplicable | None:
-    """Require float64, which finite differences need."""
+    """Require inputs of float64, which finite differences need."""
     if scope.dtype == "float64":
         return None
     return skipped(f"it needs float64, not {scope.dtype}", "add the dtype float64")
 
 
 def no_styles(scope: Scope) -> Inapplicable | None:
-    """Require an array library with several memory layouts."""
+    """Require an array library with strides, such as NumPy or PyTorch."""
     if scope.styles:
         return None
     return not_applicable("arrays of its library always lie in memory in one way")
 
 
 def not_any_strides(scope: Scope) -> Inapplicable | None:
-    """Require a target that accepts any strides."""
+    """Require a library with strides, and no `strides=contiguous`."""
     if scope.contract.strides == "contiguous":
         reason = "the contract says strides=contiguous"
         return skipped(reason, "leave out strides=contiguous")
@@ -261,7 +298,7 @@ def not_any_strides(scope: Scope) -> Inapplicable | None:
 
 
 def not_random(scope: Scope) -> Inapplicable | None:
-    """Require arithmetic to which the probabilistic bound applies."""
+    """Require rounding to the nearest number (not `rounding=truncation`)."""
     if scope.contract.rounding == "truncation":
         reason = "rounding errors of one sign do not cancel: rounding=truncation"
         return not_applicable(reason)
@@ -269,7 +306,7 @@ def not_random(scope: Scope) -> Inapplicable | None:
 
 
 def not_thread_safe(scope: Scope) -> Inapplicable | None:
-    """Require a target that may be called from several threads."""
+    """Require a target that is not declared `thread_safe=false`."""
     if scope.contract.thread_safe:
         return None
     reason = "the contract says thread_safe=false"
@@ -277,7 +314,7 @@ def not_thread_safe(scope: Scope) -> Inapplicable | None:
 
 
 def no_nan_policy(scope: Scope) -> Inapplicable | None:
-    """Require a contract with a NaN policy."""
+    """Require a NaN policy (not `nan_policy=any`)."""
     if scope.contract.nan_policy != "any":
         return None
     reason = "the contract says nan_policy=any"
@@ -285,7 +322,7 @@ def no_nan_policy(scope: Scope) -> Inapplicable | None:
 
 
 def not_validating(scope: Scope) -> Inapplicable | None:
-    """Require a contract that promises to refuse bad input."""
+    """Require a promise to refuse bad input (`validates=true`)."""
     if scope.contract.validates:
         return None
     reason = "it does not promise to refuse bad input"

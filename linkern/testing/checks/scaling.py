@@ -46,7 +46,12 @@ def _powers_of_two(scope: Scope) -> tuple[float, ...]:
     share=0.35,
 )
 def scaling_of_values(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: narrow casts of values, absolute thresholds, clipping."""
+    """Reaches: narrow casts of values, absolute thresholds, clipping.
+
+    Fix: Keep values, and sums of them, in a dtype with the range of the input: float16
+    overflows at 65504. Remove clamps and thresholds that compare values with a
+    constant.
+    """
     plain = target.run(problem)
     for factor in (-1.0, *_powers_of_two(problem.scope)):
         scaled = problem.with_inputs(value=_times(problem.value, factor))
@@ -69,7 +74,12 @@ def _homogeneous(scope: Scope) -> tuple[str, ...]:
     unless=not_homogeneous,
 )
 def scaling_of_keys(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: any epsilon or clamp in the quotient, however small."""
+    """Reaches: any epsilon or clamp in the quotient, however small.
+
+    Fix: Remove what is added to the denominator, to a norm or to the scores: an
+    epsilon, a clamp, a floor. If it is meant, declare `eps` and `eps_mode`, or
+    `l2norm`.
+    """
     name, plain = problem.knobs["inputs"], target.run(problem)
     for factor in _powers_of_two(problem.scope):
         scaled = problem.with_inputs(**{name: _times(problem.inputs[name], factor)})

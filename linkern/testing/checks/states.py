@@ -53,7 +53,13 @@ def _require_split(
     unless=_stateful,
 )
 def state_split(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states ignored, half ignored, wrong after a tail, or read transposed."""
+    """Reaches: states ignored, half ignored, wrong after a tail, or read transposed.
+
+    Fix: Load the whole state that was handed over, memory and normalizer, decay it by
+    the gates of this span, and let every token read it. The state that is returned
+    includes a last chunk that is not full. If the memory is kept as (V, K), declare
+    `state_layout=vk`.
+    """
     if not problem.knobs["cuts"]:
         return
     _require_split(target, problem, problem.knobs["cuts"])
@@ -66,7 +72,12 @@ def state_split(target: CheckedTarget, problem: Problem) -> None:
     share=0.3,
 )
 def decoding(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states that are right at the edges of chunks only, one-token spans."""
+    """Reaches: states that are right at the edges of chunks only, one-token spans.
+
+    Fix: Look at the path for a single token, and at a prompt whose length is no
+    multiple of the chunk: the state must be right after every token, not at the edges
+    of chunks alone.
+    """
     if problem.scope.contract.length_multiple_of > 1 or not problem.knobs["cuts"]:
         return
     first = problem.knobs["cuts"][0]
@@ -83,7 +94,12 @@ def decoding(target: CheckedTarget, problem: Problem) -> None:
     share=0.5,
 )
 def state_value(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states without a tail, scaled, or carried in less than declared."""
+    """Reaches: states without a tail, scaled, or carried in less than declared.
+
+    Fix: Return the state after the last token, a shorter last chunk included, without
+    the scale, which belongs to the reading, and in the accumulator's dtype. If a
+    narrower state is meant, declare `state_dtype`.
+    """
     scope = problem.scope
     precisions = scope.contract.precisions(scope.dtype)
     dtypes = (precisions.state, precisions.normalizer)
@@ -106,7 +122,12 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
     in_outputs=False,
 )
 def state_merge(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states that depend on where a span starts, or on its length."""
+    """Reaches: states that depend on where a span starts, or on its length.
+
+    Fix: The state is a plain sum over the tokens. Remove averages, rescaling and
+    positions from what is stored: nothing in it may depend on where the span starts or
+    how long it is.
+    """
     if not problem.knobs["cuts"]:
         return
     cut = problem.knobs["cuts"][0]
@@ -132,7 +153,11 @@ def state_merge(target: CheckedTarget, problem: Problem) -> None:
     share=0.05,
 )
 def state_drift(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: states kept in narrow dtypes, errors that add up at every hand-over."""
+    """Reaches: states kept in narrow dtypes, errors that add up at every hand-over.
+
+    Fix: Carry the state from call to call in float32, also where inputs are narrower,
+    and round the output alone. If a narrower state is meant, declare `state_dtype`.
+    """
     step = problem.scope.contract.length_multiple_of
     span = -(-problem.knobs["span"] // step) * step
     cuts = tuple(range(span, problem.length, span))

@@ -32,6 +32,7 @@ CONFIDENCE = 3.0
 
 
 def _no_integers(scope: Scope) -> Inapplicable | None:
+    """Require inputs with integer features, or sums that are exact."""
     reason = draws.no_integers(scope)
     return not_applicable(reason) if reason else None
 
@@ -42,7 +43,13 @@ def _no_integers(scope: Scope) -> Inapplicable | None:
     unless=_no_integers,
 )
 def value_on_integers(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: lost, doubled or misplaced keys, masks, tails, narrow stages."""
+    """Reaches: lost, doubled or misplaced keys, masks, tails, narrow stages.
+
+    Fix: The smallest length that fails says where to look: one token more than the
+    chunk is its edge, a length that is no multiple of the tile is the tail, two tokens
+    are the mask at the diagonal. Every key must be added exactly once, to the scores
+    inside the chunk or to the state between chunks.
+    """
     output = target.run(problem)
     message = "the output on integers is wrong"
     target.require_within(output, problem.solve(), problem, message)
@@ -53,7 +60,13 @@ def value_on_integers(target: CheckedTarget, problem: Problem) -> None:
     problems=draws.real_problems,
 )
 def value_on_reals(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: undeclared precision, approximate division, truncation, instability."""
+    """Reaches: undeclared precision, approximate division, truncation, instability.
+
+    Fix: Accumulate products in float32 or wider, round once, at the store, and form
+    decays as exponentials of sums, not as quotients. `linkern fingerprint` measures
+    which stage loses bits. If a stage is narrow on purpose, declare it, for instance
+    `operand_dtype=tfloat32`.
+    """
     output = target.run(problem)
     message = "the error exceeds the proved bound"
     target.require_within(output, problem.solve(), problem, message)
@@ -66,7 +79,12 @@ def value_on_reals(target: CheckedTarget, problem: Problem) -> None:
     unless=not_random,
 )
 def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: undeclared precision that the proved bound is too wide to see."""
+    """Reaches: undeclared precision that the proved bound is too wide to see.
+
+    Fix: Keep the state between chunks and the sums of log-decays in float32, also where
+    inputs are narrower. `linkern fingerprint` measures which stage loses bits. If a
+    stage is narrow on purpose, declare it, for instance `state_dtype=bfloat16`.
+    """
     output = target.run(problem)
     message = "the error is larger than rounding makes it on random inputs"
     expected = problem.solve(confidence=CONFIDENCE)
@@ -85,7 +103,12 @@ def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     unless=not_normalised,
 )
 def row_normalisation(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts."""
+    """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts.
+
+    Fix: Divide by the sum of the very weights that multiply the values, over the same
+    keys. No epsilon is needed: positive features have a positive sum. If an epsilon or
+    a clamp is meant, declare `eps` and `eps_mode`.
+    """
     output = target.run(problem)
     if "constant values" in problem.kind:
         # Whatever the features are, both sums see the same ones, so the error of the
@@ -138,7 +161,13 @@ def _relative_rounding(problem: Problem) -> np.ndarray:
     share=0.25,
 )
 def dimensions(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: channels past a tile, strides by the other dimension, masks of lanes."""
+    """Reaches: channels past a tile, strides by the other dimension, masks of lanes.
+
+    Fix: Mask loads and stores by the real K and V, loop over the tiles of channels
+    where one tile does not hold them all, and take every stride from its own array. If
+    only some dimensions are supported, refuse the others and declare `key_dims` and
+    `value_dims`.
+    """
     output = target.run(problem)
     message = f"the output is wrong for K={problem.shape.key_dim} "
     message += f"V={problem.shape.value_dim}"
@@ -152,7 +181,12 @@ def dimensions(target: CheckedTarget, problem: Problem) -> None:
     share=0.1,
 )
 def long_sequences(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: sums that saturate, indices that wrap, decay by rounding."""
+    """Reaches: sums that saturate, indices that wrap, decay by rounding.
+
+    Fix: Compute offsets in 64 bits, sum in float32 or wider, and take powers of a decay
+    over one chunk, not over the whole sequence. If the length is limited, refuse longer
+    sequences and declare `max_length`.
+    """
     output = target.run(problem)
     message = "the output on a long sequence is wrong"
     confidence = None if not_random(problem.scope) else CONFIDENCE

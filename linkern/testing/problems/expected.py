@@ -21,6 +21,7 @@ from linkern.oracle import (
     Recording,
     unit_roundoff,
 )
+from linkern.oracle.operator import STATE_NAMES
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
@@ -42,6 +43,8 @@ class OracleCall:
         Its inputs by name; those that are missing are None.
     exact : bool
         Whether every sum is of numbers that add up exactly.
+    initial_state : tuple of array, optional
+        The state before the first token, memory first; None for no earlier tokens.
     """
 
     operator: Operator
@@ -49,6 +52,7 @@ class OracleCall:
     dtype: str
     inputs: dict[str, NDArray[Any]]
     exact: bool = False
+    initial_state: tuple[Real, ...] | None = None
 
     @property
     def precisions(self) -> Precisions:
@@ -144,6 +148,7 @@ class OracleCall:
                 {**self.meant, "log_decay": None} if open_gates else self.meant,
                 self.scale,
                 self.precisions,
+                state=self.initial_state,
                 chunk_size=self.contract.chunk_size,
                 confidence=confidence,
                 options=self.options(shared_features=shared_features),
@@ -158,7 +163,7 @@ class OracleCall:
         """
         if not self.exact or "log_decay" not in self.meant:
             return None
-        return self.operator.evaluate(self.meant, self.scale)
+        return self.operator.evaluate(self.meant, self.scale, self.initial_state)
 
     def output(
         self, confidence: float | None, *, shared_features: bool = False
@@ -207,14 +212,18 @@ def states(call: OracleCall) -> tuple[Bounded, ...]:
 def gradients(
     call: OracleCall, cotangent: Real, confidence: float | None = None
 ) -> dict[str, Bounded]:
-    """Return the gradients of what the target was given."""
+    """Return the gradients of what the target was given, and of a state if it was."""
     if call.contract.l2norm is not None:
         confidence = None
     of_meaning = call.recorded(confidence).bounded_gradients(cotangent)
     with np.errstate(all="ignore"):
-        return {
+        results = {
             name: _pulled_back(call, name, of_meaning[name]) for name in call.inputs
         }
+    if call.initial_state is not None:
+        states = (name for name in STATE_NAMES if name in of_meaning)
+        results |= {name: call.widened(of_meaning[name]) for name in states}
+    return results
 
 
 def _pulled_back(call: OracleCall, name: str, gradient: Bounded) -> Bounded:

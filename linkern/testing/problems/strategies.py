@@ -101,7 +101,7 @@ def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def no_integers(scope: Scope) -> str | None:
-    """Ask for inputs with integer features, or sums that are exact."""
+    """Require inputs with integer features, or sums that are exact."""
     if not scope.operator.feature_map:
         return gates.no_integers(scope)
     for feature_map in (scope.query_map, scope.key_map):

@@ -49,7 +49,7 @@ class Report:
     fingerprint : Fingerprint or None
         Measured arithmetic of the target, if requested.
     complete : bool
-        True if the run came to its end.
+        True if the run came to its end, or to the failure at which it was to stop.
     environment : dict
         Machine, libraries and options of the run.
     notes : tuple of str
@@ -80,6 +80,17 @@ class Report:
     def failures(self) -> tuple[CheckResult, ...]:
         """The checks that failed, or could not be run to their end."""
         return tuple(c for c in self.checks if c.verdict in ("failed", "error"))
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """The checks that an interruption or `fail_fast` left out."""
+        ran = {check.name for check in self.checks}
+        return tuple(c.name for c in self.plan.chosen() if c.name not in ran)
+
+    @property
+    def stopped(self) -> bool:
+        """True if a failure ended the run before its last check (`fail_fast`)."""
+        return self.plan.fail_fast and bool(self.failures and self.not_run)
 
     def raise_if_failed(self) -> None:
         """Raise unless the kernel passed.
@@ -161,6 +172,7 @@ class Report:
             "environment": self.environment,
             "notes": list(self.notes),
             "complete": self.complete,
+            "not_run": self.not_run,
             "verdict": self.verdict,
             "checks": checks,
             "diagnosis": self.diagnosis and _fields(self.diagnosis),

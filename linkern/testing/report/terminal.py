@@ -128,6 +128,9 @@ def _footer(result: "Report") -> RenderableType:
     text.append(result.verdict, style=_STYLES[result.verdict])
     text.append(f": {len(ran)} of {len(result.checks)} checks, {examples} examples")
     text.append(f"; declared: {relaxed}" if relaxed else "; nothing declared")
+    if result.stopped:
+        left = len(result.not_run)
+        text.append(f"; stopped at the first failure: {left} checks not run")
     return text
 
 

@@ -76,7 +76,7 @@ class CheckFinished:
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """All checks have run, some failed, and the search for a cause has ended."""
+    """The checks have run, some failed, and the search for a cause has ended."""
 
     diagnosis: Diagnosis | None
 
@@ -92,7 +92,7 @@ Event = Opened | CheckStarted | CheckFinished | Diagnosed | Fingerprinted
 
 
 def run(plan: Plan) -> Generator[Event]:
-    """Run the checks of a plan one after the other.
+    """Run the checks of a plan one after the other, all or up to the first failure.
 
     Parameters
     ----------
@@ -141,6 +141,8 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
         seconds = round(time.perf_counter() - began, 3)
         again = command(plan, check.name)
         yield CheckFinished(replace(result, seconds=seconds, again=again))
+        if plan.fail_fast and result.verdict in ("failed", "error"):
+            break
     if broken and plan.diagnose and not hangs:
         yield Diagnosed(_diagnosed(target, broken))
     if plan.fingerprint and not hangs:

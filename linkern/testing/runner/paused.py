@@ -71,7 +71,11 @@ class PausedRun:
         names = names[0 if name is None else names.index(name) :]
         expected = {k: v for k, v in plan.expect_failure.items() if k in names}
         rest = replace(
-            plan, checks=tuple(names), expect_failure=expected, diagnose=False
+            plan,
+            checks=tuple(names),
+            expect_failure=expected,
+            diagnose=False,
+            fail_fast=False,  # each check that pytest asks for has a verdict
         )
         self._events = run(rest)
         try:

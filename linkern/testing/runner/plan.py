@@ -62,6 +62,8 @@ class Plan:
         Look for the cause of a failure.
     fingerprint : bool
         Measure the arithmetic of the target too.
+    fail_fast : bool
+        Leave out the checks after the first one that fails.
     """
 
     target: str
@@ -83,6 +85,7 @@ class Plan:
     command: str | None = None
     diagnose: bool = True
     fingerprint: bool = False
+    fail_fast: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from linkern.oracle import Precisions, Quotient
 from linkern.testing.errors import UsageError
-from linkern.testing.spec.declarations import PARSERS, as_text, nearest
+from linkern.testing.spec.declarations import DECLARATIONS, as_text, nearest
 from linkern.testing.spec.operators import Operator
 
 __all__ = ["Contract", "nearest"]
@@ -179,9 +179,9 @@ class Contract:
         """Read declarations given as text or TOML values."""
         values = {}
         for key, raw in declared.items():
-            if key not in PARSERS:
-                raise UsageError(nearest("declaration", key, PARSERS))
-            values[key] = PARSERS[key](key, as_text(raw))
+            if key not in DECLARATIONS:
+                raise UsageError(nearest("declaration", key, DECLARATIONS))
+            values[key] = DECLARATIONS[key].values.parse(key, as_text(raw))
         return cls(**values)
 
     @classmethod

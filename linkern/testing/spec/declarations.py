@@ -1,23 +1,186 @@
-"""Declarations as text: what each may say, and the sentences that refuse the rest."""
+"""Declarations: the values of each, when a kernel needs it, and an example."""
 
 import difflib
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from linkern.oracle import FEATURE_MAPS
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import UsageError
-from linkern.testing.spec.operators import (
-    INPUT_NAMES,
-    INVERSE_ROOT_KEY_DIM,
-    OPERATORS,
+from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
+from linkern.testing.spec.values import (
+    BOOLEAN,
+    INPUTS,
+    INTEGERS,
+    NAME,
+    NEGATIVE,
+    NOT_NEGATIVE,
+    SCALE,
+    Values,
+    integer,
+    one_of,
 )
 
-__all__ = ["LAYOUTS", "PARSERS", "as_text", "nearest", "pairs"]
+__all__ = ["DECLARATIONS", "TOPICS", "Declaration", "as_text", "nearest", "pairs"]
 
-LAYOUTS = ("bhtd", "bthd", "htd", "td")
-EPS_MODES = ("denominator", "normalizer", "clamp")
+
+@dataclass(frozen=True)
+class Declaration:
+    """One key of a contract.
+
+    Parameters
+    ----------
+    values : Values
+        Values that it may have.
+    when : str
+        The kernels that need it, as the end of a sentence that begins with "if".
+    example : str
+        A value, as it is written on the command line.
+    """
+
+    values: Values
+    when: str
+    example: str
+
+
+_DTYPE = one_of(*SIGNIFICAND_BITS)
+_MAP = one_of(*FEATURE_MAPS)
+
+TOPICS = {
+    "Equation": {
+        "feature_map": Declaration(_MAP, "the feature map is not elu(x) + 1", "relu"),
+        "key_feature_map": Declaration(
+            _MAP, "keys have another feature map than queries", "exp"
+        ),
+        "normalize": Declaration(
+            BOOLEAN, "the output is not divided by a normalizer", "false"
+        ),
+        "eps": Declaration(
+            NOT_NEGATIVE, "an epsilon is added to the denominator", "1e-6"
+        ),
+        "eps_mode": Declaration(
+            one_of("denominator", "normalizer", "clamp"),
+            "the epsilon is added elsewhere, or is a lower clamp",
+            "clamp",
+        ),
+        "feature_error": Declaration(
+            one_of("absolute", "relative"),
+            "elu(x) + 1 is promised without cancellation, which is stricter",
+            "relative",
+        ),
+        "scale": Declaration(
+            SCALE,
+            "scores are multiplied by another factor than the operator's own",
+            INVERSE_ROOT_KEY_DIM,
+        ),
+        "l2norm": Declaration(
+            NOT_NEGATIVE, "it divides queries and keys by their norms itself", "1e-6"
+        ),
+    },
+    "Arrays": {
+        "layout": Declaration(
+            one_of("bhtd", "bthd", "htd", "td"),
+            "arrays are (batch, time, heads, dim), or have no batch or no heads",
+            "bthd",
+        ),
+        "state_layout": Declaration(
+            one_of("kv", "vk"), "its memory is (V, K) and not (K, V)", "vk"
+        ),
+        "output_dtype": Declaration(
+            _DTYPE, "it returns another dtype than that of the query", "float32"
+        ),
+        "strides": Declaration(
+            one_of("any", "contiguous"), "inputs must be contiguous", "contiguous"
+        ),
+        "mutates": Declaration(INPUTS, "it overwrites inputs on purpose", "query"),
+    },
+    "Decays": {
+        "decay_log_base": Declaration(
+            one_of("e", "2"), "log-decays are logarithms to base 2", "2"
+        ),
+        "decay_form": Declaration(
+            one_of("log", "factor"),
+            "it takes decays between 0 and 1, not their logarithms",
+            "factor",
+        ),
+        "decay_floor": Declaration(
+            NEGATIVE, "strong decays overflow, and are never used", "-5"
+        ),
+    },
+    "Precision": {
+        "accumulator_dtype": Declaration(
+            _DTYPE, "sums are narrower, or float64 inputs are summed in it", "float32"
+        ),
+        "operand_dtype": Declaration(
+            _DTYPE, "operands of products are rounded, for tensor cores", "tfloat32"
+        ),
+        "score_dtype": Declaration(
+            _DTYPE, "scores are stored before the second product", "bfloat16"
+        ),
+        "feature_dtype": Declaration(_DTYPE, "features are stored in it", "bfloat16"),
+        "state_dtype": Declaration(
+            _DTYPE, "the memory between chunks or calls is kept in it", "bfloat16"
+        ),
+        "normalizer_dtype": Declaration(
+            _DTYPE, "the running normalizer is kept in it", "bfloat16"
+        ),
+        "rounding": Declaration(
+            one_of("nearest", "truncation"),
+            "the accumulator truncates, as those of tensor cores do",
+            "truncation",
+        ),
+        "chunk_size": Declaration(
+            integer(1), "its chunk size is known, which tightens the bound", "64"
+        ),
+    },
+    "Shapes": {
+        "min_length": Declaration(
+            integer(0), "shorter sequences are not supported", "1"
+        ),
+        "max_length": Declaration(
+            integer(0), "longer sequences are not supported", "4096"
+        ),
+        "length_multiple_of": Declaration(
+            integer(1), "the length must be a multiple of a tile", "64"
+        ),
+        "key_dims": Declaration(INTEGERS, "only some K are supported", "64,128"),
+        "value_dims": Declaration(INTEGERS, "only some V are supported", "64,128"),
+        "equal_dims": Declaration(BOOLEAN, "K and V must be equal", "true"),
+        "equal_lengths": Declaration(
+            BOOLEAN, "not causal, and keys must be as many as queries", "true"
+        ),
+        "value_groups": Declaration(
+            BOOLEAN, "values may have more heads than queries", "true"
+        ),
+    },
+    "Interface": {
+        "interface": Declaration(
+            one_of("sequence", "step"), "one call is one token of a recurrence", "step"
+        ),
+        "takes_state": Declaration(
+            BOOLEAN, "a program (`--command`) reads and writes states", "true"
+        ),
+        "vjp": Declaration(NAME, "a function of its own gives the gradients", "my_vjp"),
+        "gradients": Declaration(
+            one_of("auto", "required", "none"),
+            "missing gradients are a failure, or gradients are not to be judged",
+            "required",
+        ),
+        "thread_safe": Declaration(
+            BOOLEAN, "it may not be called from several threads at once", "false"
+        ),
+        "validates": Declaration(
+            BOOLEAN, "it promises to refuse shapes that do not fit", "true"
+        ),
+        "nan_policy": Declaration(
+            one_of("propagate", "strict", "any"),
+            "a NaN in a value may become anything, or must not reach the past",
+            "any",
+        ),
+    },
+}
+DECLARATIONS = {key: one for topic in TOPICS.values() for key, one in topic.items()}
 
 
 def nearest(what: str, got: str, known: Iterable[str]) -> str:
@@ -47,124 +210,3 @@ def as_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
     return str(value).strip()
-
-
-def _refuse(key: str, rule: str, text: str) -> UsageError:
-    return UsageError(f'`{key}` must be {rule}, got "{text}".')
-
-
-def _one_of(*allowed: str) -> Callable[[str, str], str]:
-    def parse(key: str, text: str) -> str:
-        if text not in allowed:
-            raise _refuse(key, "one of " + ", ".join(allowed), text)
-        return text
-
-    return parse
-
-
-def _boolean(key: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise _refuse(key, "true or false", text)
-    return text.lower() == "true"
-
-
-def _integer(least: int) -> Callable[[str, str], int]:
-    def parse(key: str, text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise _refuse(key, f"an integer of at least {least}", text)
-        return int(text)
-
-    return parse
-
-
-def _integers(key: str, text: str) -> tuple[int, ...]:
-    return tuple(_integer(1)(key, item.strip()) for item in text.split(","))
-
-
-def _number(key: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise _refuse(key, "a number", text) from None
-    if not math.isfinite(value):
-        raise _refuse(key, "finite", text)
-    return value
-
-
-def _epsilon(key: str, text: str) -> float:
-    value = _number(key, text)
-    if value < 0:
-        raise _refuse(key, "zero or positive", text)
-    return value
-
-
-def _scale(key: str, text: str) -> float | str:
-    if text == INVERSE_ROOT_KEY_DIM:
-        return text
-    value = _number(key, text)
-    if value == 0:
-        raise _refuse(key, f"a number other than zero, or {INVERSE_ROOT_KEY_DIM}", text)
-    return value
-
-
-def _log_decay(key: str, text: str) -> float:
-    value = _number(key, text)
-    if not value < 0:
-        raise _refuse(key, "a negative number", text)
-    return value
-
-
-def _input_names(key: str, text: str) -> tuple[str, ...]:
-    names = {name for operator in OPERATORS.values() for name in operator.names}
-    known = (*INPUT_NAMES, "initial_state", *sorted(names - {*INPUT_NAMES}))
-    return tuple(_one_of(*known)(key, item.strip()) for item in text.split(","))
-
-
-def _name(key: str, text: str) -> str:
-    if not text:
-        raise _refuse(key, "the name of a function", text)
-    return text
-
-
-_dtype = _one_of(*SIGNIFICAND_BITS)
-PARSERS: dict[str, Callable[[str, str], Any]] = {
-    "feature_map": _one_of(*FEATURE_MAPS),
-    "key_feature_map": _one_of(*FEATURE_MAPS),
-    "normalize": _boolean,
-    "scale": _scale,
-    "eps": _epsilon,
-    "eps_mode": _one_of(*EPS_MODES),
-    "layout": _one_of(*LAYOUTS),
-    "accumulator_dtype": _dtype,
-    "feature_dtype": _dtype,
-    "operand_dtype": _dtype,
-    "score_dtype": _dtype,
-    "state_dtype": _dtype,
-    "normalizer_dtype": _dtype,
-    "chunk_size": _integer(1),
-    "min_length": _integer(0),
-    "max_length": _integer(0),
-    "length_multiple_of": _integer(1),
-    "key_dims": _integers,
-    "value_dims": _integers,
-    "equal_dims": _boolean,
-    "equal_lengths": _boolean,
-    "mutates": _input_names,
-    "interface": _one_of("sequence", "step"),
-    "vjp": _name,
-    "gradients": _one_of("auto", "required", "none"),
-    "strides": _one_of("any", "contiguous"),
-    "nan_policy": _one_of("propagate", "strict", "any"),
-    "rounding": _one_of("nearest", "truncation"),
-    "feature_error": _one_of("absolute", "relative"),
-    "output_dtype": _dtype,
-    "validates": _boolean,
-    "thread_safe": _boolean,
-    "takes_state": _boolean,
-    "decay_log_base": _one_of("e", "2"),
-    "decay_form": _one_of("log", "factor"),
-    "decay_floor": _log_decay,
-    "state_layout": _one_of("kv", "vk"),
-    "l2norm": _epsilon,
-    "value_groups": _boolean,
-}

@@ -23,6 +23,8 @@ __all__ = [
     "Framework",
     "Library",
     "Undifferentiable",
+    "as_numpy",
+    "dtype_name",
     "framework_named",
     "numpy_dtype",
     "require_device",
@@ -294,3 +296,21 @@ def require_device(framework: Framework, device: str) -> None:
         said = str(error).strip().partition("\n")[0]
         msg = f'{framework.name} has no device "{device}": {said}'
         raise UsageError(msg) from None
+
+
+def as_numpy(x: Any) -> tuple[NDArray[Any], str]:
+    """Return the numbers of an array of any known library, and the name of its dtype.
+
+    Raises `UsageError` for anything else.
+    """
+    library = type(x).__module__.partition(".")[0].removesuffix("lib")
+    if library not in FRAMEWORKS or not hasattr(x, "dtype"):
+        kind = f"{type(x).__module__}.{type(x).__qualname__}"
+        msg = f"an array of {', '.join(FRAMEWORKS)} is expected, got {kind}."
+        raise UsageError(msg)
+    return framework_named(library).to_numpy(x), dtype_name(x)
+
+
+def dtype_name(x: Any) -> str:
+    """Return the name of the dtype of an array, as NumPy has it."""
+    return str(getattr(x.dtype, "name", x.dtype)).rpartition(".")[2]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.target import side_effects
-from linkern.testing.target.frameworks import Undifferentiable
+from linkern.testing.target.frameworks import Undifferentiable, dtype_name
 from linkern.testing.target.memory_layout import Placed, place
 from linkern.testing.target.protocol import (
     Call,
@@ -282,10 +282,6 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def _type_name(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}"
-
-
-def dtype_name(x: Any) -> str:
-    return str(getattr(x.dtype, "name", x.dtype)).rpartition(".")[2]
 
 
 def _share(output: Any, x: Any) -> bool:

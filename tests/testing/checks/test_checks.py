@@ -9,6 +9,7 @@ from linkern.testing.api import plan_of
 from linkern.testing.kernels.assembly import Parts, stateful
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.kernels.mutants import MUTANTS
+from linkern.testing.kernels.planted import PLANTED
 from linkern.testing.runner.loop import CheckFinished
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
@@ -21,39 +22,6 @@ def in_features(query, key, value):
     return (scores @ value) / scores.sum(-1, keepdims=True)
 
 
-def with_tiny_epsilon(query, key, value):
-    """An epsilon so small that only homogeneity can see it."""
-    scores = np.tril(query @ np.swapaxes(key, -1, -2))
-    divisor = scores.sum(-1, keepdims=True) + np.asarray(1e-18, query.dtype)
-    return (scores @ value) / divisor
-
-
-def with_forms(query, key, value, form="parallel", chunk_size=None):
-    """Forgets a key in its recurrent form only, and another with small chunks only."""
-    output = quadratic(query, key, value)
-    if form == "recurrent" or (chunk_size is not None and chunk_size < query.shape[-2]):
-        key, value = key[..., 1:, :], value[..., 1:, :]
-        output[..., 1:, :] = quadratic(query[..., 1:, :], key, value)
-    return output
-
-
-def depends_on_length(query, key, value):
-    """Right on average: the last row is a little off unless the length is even."""
-    output = quadratic(query, key, value)
-    if query.shape[-2] % 2:
-        output[..., -1:, :] *= output.dtype.type(1.001)
-    return output
-
-
-def accepts_anything(query, key, value):
-    """Cuts what does not fit, in silence."""
-    length = min(x.shape[-2] for x in (query, key, value))
-    channels = min(query.shape[-1], key.shape[-1])
-    heads = min(x.shape[1] for x in (query, key, value))
-    cut = [x[:, :heads, :length] for x in (query, key, value)]
-    return quadratic(cut[0][..., :channels], cut[1][..., :channels], cut[2])
-
-
 def validates(query, key, value):
     if query.shape != key.shape or key.shape[:-1] != value.shape[:-1]:
         message = "shapes do not fit"
@@ -61,74 +29,9 @@ def validates(query, key, value):
     return quadratic(query, key, value)
 
 
-def adds_a_square(query, key, value):
-    """Right for one value, and for its negative twin, but not additive."""
-    output = quadratic(query, key, value)
-    return output + output.dtype.type(1e-3) * output * abs(output)
-
-
-def channels_by_address(query, key, value):
-    """Order the features by their sums, and lose the smallest of more than three."""
-    if query.shape[-1] > 3:
-        query = np.concatenate([query[..., 1:], query[..., -1:]], axis=-1)
-    return quadratic(query, key, value)
-
-
-def expands_nothing(query, key, value):
-    """Read broadcast heads as if the memory held all of them."""
-    if key.strides[1] == 0 and key.shape[1] > 1:
-        key = key + np.arange(key.shape[1], dtype=key.dtype)[:, None, None]
-    return quadratic(query, key, value)
-
-
-def drifting(query, key, value, initial_state=None):
-    """Round what is handed over, by so little that one hand-over does not show."""
-    output, (memory, z) = stateful(Parts())(query, key, value, initial_state)
-    bits = 2.0**16 if memory.dtype == np.float32 else 2.0**45
-    mantissa, exponent = np.frexp(memory)
-    return output, (np.ldexp(np.trunc(mantissa * bits) / bits, exponent), z)
-
-
-def counts_from_its_start(query, key, value, initial_state=None):
-    """Add one token's worth to the state of every span that is started anew."""
-    output, (memory, z) = stateful(Parts())(query, key, value, initial_state)
-    return output, (memory + (initial_state is None), z)
-
-
-def first_row_undefined(query, key, value):
-    """Divide zero by zero where a strict mask leaves the first query no key."""
-    output = quadratic(query, key, value)
-    output[..., :1, :] = np.nan
-    return output
-
-
-class SlopeOfAnother:
-    """Gradients of the same operator with queries twice as large."""
-
-    def __call__(self, query, key, value):
-        return stateful(Parts())(query, key, value)
-
-    def vjp(self, query, key, value, output_cotangent):
-        right = stateful(Parts())
-        return right.vjp(2 * query, key, value, output_cotangent)[:3]
-
-
 BREAKS = {MUTANTS[name].checks[0]: kernel for name, kernel in FAULTY.items()}
-BREAKS |= {
-    "bad_input": accepts_anything,
-    "finite_output": first_row_undefined,
-    "parallel_equals_recurrent": with_forms,
-    "chunk_invariance": with_forms,
-    "prefix": depends_on_length,
-    "permutations": channels_by_address,
-    "additivity_of_values": adds_a_square,
-    "scaling_of_keys": with_tiny_epsilon,
-    "broadcast_inputs": expands_nothing,
-    "state_merge": counts_from_its_start,
-    "state_drift": drifting,
-    "finite_differences": SlopeOfAnother(),
-}
-CONTRACTS = {"scaling_of_keys": IDENTITY, "bad_input": {"validates": True}}
+BREAKS |= {m.checks[0]: m.kernel for m in PLANTED.values() if m.op != "kda"}
+CONTRACTS = {m.checks[0]: m.contract for m in PLANTED.values()}
 DTYPES = {"finite_differences": ("float64",)}
 
 

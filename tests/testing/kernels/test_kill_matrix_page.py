@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from linkern.testing.checks import ORDER
 from linkern.testing.kernels.mutants import MUTANTS
 
 
@@ -34,6 +35,13 @@ def test_the_page_follows_from_its_rows(matrix, capsys):
     page = matrix.PAGE.read_text(encoding="utf-8")
     assert catching_all_but(matrix).differences(page) == []
     assert not capsys.readouterr().err
+
+
+def test_the_first_laws_catch_most_mutants(matrix):
+    caught = matrix.claimed(matrix.PAGE.read_text(encoding="utf-8"))
+    first = set(ORDER[:12])
+    early = [n for n, m in MUTANTS.items() if first & {*caught[n], m.checks[0]}]
+    assert len(early) / len(MUTANTS) > 5 / 6
 
 
 def count(*, linear):

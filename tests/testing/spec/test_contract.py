@@ -6,11 +6,22 @@ from dataclasses import fields
 import pytest
 
 from linkern.testing import Contract, UsageError
-from linkern.testing.spec.declarations import PARSERS
+from linkern.testing.spec.declarations import DECLARATIONS
 
 
 def test_every_field_can_be_declared():
-    assert set(PARSERS) == {field.name for field in fields(Contract)}
+    assert set(DECLARATIONS) == {field.name for field in fields(Contract)}
+
+
+@pytest.mark.parametrize("key", DECLARATIONS)
+def test_every_declaration_has_an_example_that_differs_from_the_default(key):
+    declared = {key: DECLARATIONS[key].example}
+    if key == "eps_mode":
+        declared["eps"] = "1e-6"
+    contract = Contract.from_mapping(declared)
+    assert key in contract.declared()
+    assert DECLARATIONS[key].when
+    assert DECLARATIONS[key].values.text
 
 
 def test_text_and_toml_values_mean_the_same(tmp_path):

@@ -76,7 +76,6 @@ def page(report: "Report") -> str:
     seen = [check.verdict for check in report.checks]
     unfinished = not report.complete and verdict in ("passed", "xfailed")
     verdicts = [name for name in _SYMBOLS if name in seen]
-    ran = {check.name for check in report.checks}
     values = {
         "plan": plan,
         "report": report,
@@ -85,7 +84,6 @@ def page(report: "Report") -> str:
         "word": "passed so far" if unfinished else verdict,
         "verdicts": verdicts,
         "counts": _counts(seen, verdicts),
-        "not_run": [check.name for check in plan.chosen() if check.name not in ran],
         "options": ", ".join(f"{key}={value!r}" for key, value in plan.options.items()),
         "edges": _edges(report),
     }

@@ -1,0 +1,64 @@
+"""The loop over the checks: it stops where it was told to."""
+
+import numpy as np
+
+from linkern.testing import CHECKS, Plan, verify
+from linkern.testing.report.html import page
+from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
+from tests.testing.linear_kernels import CORRECT, FAULTY
+
+# In the order in which they run.
+NAMES = ("value_on_integers", "causality", "row_normalisation", "value_on_reals")
+OPTIONS = {"op": "linear_attention", "dtypes": ("float32",), "profile": "quick"}
+
+
+def test_a_run_stops_at_its_first_failure_and_names_the_cause():
+    report = verify(FAULTY["eps_1e-6"], checks=NAMES, fail_fast=True, **OPTIONS)
+    assert [check.verdict for check in report.checks] == ["failed"]
+    assert report.complete
+    assert report.stopped
+    assert report.not_run == NAMES[1:]
+    assert report.diagnosis is not None
+    assert report.diagnosis.name == "eps"
+    assert "stopped at the first failure: 3 checks not run" in str(report)
+    assert report.to_dict()["not_run"] == list(NAMES[1:])
+    assert f"Stopped at the first failure.</strong> Not run: {NAMES[1]}" in page(report)
+
+
+def test_without_a_failure_nothing_is_left_out():
+    report = verify(
+        CORRECT["chunk_32_with_state"], checks=NAMES, fail_fast=True, **OPTIONS
+    )
+    assert [check.name for check in report.checks] == list(NAMES)
+    assert report.complete
+    assert not report.stopped
+    assert "not run" not in str(report)
+
+
+def test_an_expected_failure_does_not_end_a_run():
+    known = dict.fromkeys(NAMES, "known")
+    plan = Plan(
+        "test",
+        checks=NAMES,
+        expect_failure=known,
+        function=lambda query, key, value: np.zeros_like(value),
+        fail_fast=True,
+        shrink=False,
+        **OPTIONS,
+    )
+    verdicts = [e.result.verdict for e in run(plan) if isinstance(e, CheckFinished)]
+    # The past of an output that is always zero does not change.
+    assert verdicts == ["xfailed", "failed"]
+
+
+def test_without_it_all_checks_run():
+    plan = Plan("test", checks=NAMES, function=FAULTY["eps_1e-6"], **OPTIONS)
+    events = list(run(plan))
+    finished = [e.result.name for e in events if isinstance(e, CheckFinished)]
+    assert finished == list(NAMES)
+    assert isinstance(events[-1], Diagnosed)
+
+
+def test_checks_run_in_the_order_of_the_registry():
+    plan = Plan("test", "linear_attention", checks=tuple(reversed(CHECKS)))
+    assert [check.name for check in plan.chosen()] == list(CHECKS)
