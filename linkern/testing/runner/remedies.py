@@ -14,7 +14,7 @@ from linkern.testing.errors import UsageError
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.trials import Trials
 from linkern.testing.spec.contract import Contract
-from linkern.testing.spec.declarations import LAYOUTS, as_text
+from linkern.testing.spec.declarations import as_text
 
 __all__ = ["frameworks", "remedy"]
 
@@ -35,6 +35,8 @@ _HINTS = {
     r"no module named": "It needs a package that is not installed here: install it.",
     r"memoryerror": "Allow it more memory with `--memory GIB`.",
 }
+# The order of axes that kernels take, the most frequent first.
+_LAYOUTS = ("bhtd", "bthd", "htd", "td")
 # Sizes that kernels with tiles require.
 _DIMS = (64, 128, 32, 16)
 _TILES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -107,7 +109,7 @@ def _least(plan: Plan, trials: Trials) -> Mapping[str, Any] | None:
             return False
 
     own = plan.contract.layout
-    for layout in dict.fromkeys((own, *LAYOUTS)):
+    for layout in dict.fromkeys((own, *_LAYOUTS)):
         placed = {} if layout == own else {"layout": layout}
         if placed and runs(placed):
             return placed
