@@ -28,7 +28,8 @@ _RAISES = """TypeError, ValueError
 
 _LAYOUT = """Time is the last axis but one, as in ``(batch, heads, time, dim)``, and the
 last axis of a gate that is one number a token. For arrays ``(batch, time, heads, dim)``
-pass ``x.swapaxes(-3, -2)``, for gates ``(batch, time, heads)`` ``x.swapaxes(-2, -1)``."""
+pass ``x.swapaxes(-3, -2)``; for gates ``(batch, time, heads)``, ``x.swapaxes(-2, -1)``.
+"""
 
 
 def completed(doc: str, definition: Definition) -> str:
@@ -46,7 +47,7 @@ def completed(doc: str, definition: Definition) -> str:
     written = [
         f"{name}\n{'-' * len(name)}\n{x}" for name, x in (head | sections).items()
     ]
-    return "\n\n".join([summary.rstrip(), _LAYOUT, *written]) + "\n"
+    return "\n\n".join([summary.rstrip(), _LAYOUT.rstrip(), *written]) + "\n"
 
 
 def _parameters(written: str, definition: Definition) -> str:
