@@ -22,7 +22,7 @@ __all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
 # Version of the JSON report: names are added within one, and never changed.
 SCHEMA = 3
 # Columns of the report as text, where no terminal says how many there are.
-TEXT_WIDTH = 100
+TEXT_WIDTH = 80
 
 # From best to worst; the verdict of a run is its worst, inapplicable checks aside.
 _SEVERITY = ("passed", "xfailed", "inconclusive", "error", "failed")
@@ -110,7 +110,7 @@ class Report:
         console = Console(
             file=text, width=TEXT_WIDTH, color_system=None, force_terminal=False
         )
-        console.print(terminal.report(self))
+        terminal.show(console, self)
         return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
