@@ -1,6 +1,7 @@
 """Fixtures: the array libraries that everything is tested on."""
 
 import os
+import shutil
 
 # Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
 # beside them would only wait for each other.
@@ -10,12 +11,19 @@ for library_of_threads in ("OPENBLAS", "OMP", "MKL"):
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("tests", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],  # that is the machine's, not ours
+)
 settings.load_profile("tests")
 
 # CI lists here what must not be skipped, so that a missing library is a failure.
@@ -25,7 +33,16 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
 LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
-OPTIONAL = {*LIBRARIES, "nvrtc"}
+OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
+
+
+def pytest_sessionstart(session):
+    """Make errors of warnings, but of those of other plugins: they have begun by now.
+
+    With pytest-xdist, tests run in workers; what the controller warns of is not ours.
+    """
+    if session.config.getoption("dist", "no") == "no":
+        session.config.addinivalue_line("filterwarnings", "error")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -156,6 +173,22 @@ def nvrtc():
         import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc")
     except (ImportError, RuntimeError):
         not_installed("nvrtc")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser."""
+    return shutil.which("chromium") or not_installed("chromium")
+
+
+@pytest.fixture(scope="session")
+def site():
+    """The folder of the built documentation: building it takes half a minute."""
+    folder = os.environ.get("LINKERN_SITE")
+    if folder is None:
+        reason = "LINKERN_SITE names no folder with the built documentation"
+        (pytest.fail if "site" in REQUIRED else pytest.skip)(reason)
+    return Path(folder)
 
 
 @pytest.fixture

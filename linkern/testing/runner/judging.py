@@ -18,14 +18,13 @@ from linkern.testing.errors import (
     skipped,
 )
 from linkern.testing.problems.context import Scope
+from linkern.testing.runner.opening import scope_of
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.runner.search import search
-from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.target.frameworks import framework_named
 from linkern.testing.target.process import Target
 
-__all__ = ["Judgement", "judge", "scope_of"]
+__all__ = ["Judgement", "failed", "judge", "result_of"]
 
 
 @dataclass(frozen=True)
@@ -104,28 +103,28 @@ def _run_check(
             broken[dtype] = scope
             if violation.deviation:
                 total.reported.setdefault(violation.deviation, check.name)
-            return _failed(check, total, violation, target), False
+            return failed(check, total, violation, target), False
         except DoesNotApply as exception:
             reasons[dtype] = exception.why
         except TargetDied as death:
             assert total.problem is not None
             message = f"the target {death.reason}"
             last = Violation(message, total.problem)
-            return _failed(check, total, last, target, died=True), death.hung
+            return failed(check, total, last, target, died=True), death.hung
         except Flaky as flaky:
             inner = _violation_inside(flaky)
             message = "the target is not deterministic: a violation did not repeat"
             if inner is None:
-                return _result(check, "failed", total, message), False
+                return result_of(check, "failed", total, message), False
             inner.message = f"{message} ({inner.message})"
-            return _failed(check, total, inner, target), False
+            return failed(check, total, inner, target), False
         except Unsatisfiable:
             message = "no example was run: the contract leaves no input to try"
-            return _result(check, "inconclusive", total, message), False
+            return result_of(check, "inconclusive", total, message), False
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             message = f"the referee failed: {error!r} ({where.name}:{where.lineno})"
-            return _result(check, "error", total, message), False
+            return result_of(check, "error", total, message), False
     return _unbroken(plan, check, total, reasons), False
 
 
@@ -134,7 +133,7 @@ def _unbroken(
 ) -> CheckResult:
     """Return the result of a check without a violation of its own."""
     if total.repeated:
-        return _result(check, "covered", total, _covered(total))
+        return result_of(check, "covered", total, _covered(total))
     if len(reasons) == len(plan.dtypes):
         return _not_judged(check, total, reasons)
     judged = tuple(dtype for dtype in plan.dtypes if dtype not in reasons)
@@ -142,10 +141,10 @@ def _unbroken(
         message = (
             "for some outputs no error bound could be proved at the declared precision"
         )
-        result = _result(check, "inconclusive", total, message)
+        result = result_of(check, "inconclusive", total, message)
         return replace(result, dtypes=judged)
     message = "" if total.exact else "right, but not exact: it rounds between its sums"
-    return replace(_result(check, "passed", total, message), dtypes=judged)
+    return replace(result_of(check, "passed", total, message), dtypes=judged)
 
 
 def _covered(tally: Tally) -> str:
@@ -172,7 +171,7 @@ def _not_judged(
     hopeful = max(INAPPLICABLE.index(why.kind) for why in reasons.values())
     kind = INAPPLICABLE[hopeful]
     remedies = [why.remedies for why in reasons.values() if why.kind == kind]
-    result = _result(check, kind, total, message)
+    result = result_of(check, kind, total, message)
     return replace(result, remedies=min(remedies, key=len))
 
 
@@ -189,21 +188,6 @@ def _require_examined(total: Tally, before: Tally) -> None:
         raise DoesNotApply(covered(f"{reason}: value_on_reals says so"))
 
 
-def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
-    """Return the context of all problems of a plan, in one dtype."""
-    framework = framework_named(plan.framework)
-    return Scope(
-        OPERATORS[plan.op],
-        plan.contract,
-        dtype,
-        interface=target.interface,
-        fixed=frozenset(plan.options),
-        few_shapes=framework.compiles,
-        styles=() if plan.command else framework.styles,
-        differentiates=framework.gradients is not None,
-    )
-
-
 def _violation_inside(error: BaseException) -> Violation | None:
     if isinstance(error, Violation):
         return error
@@ -217,7 +201,7 @@ def _violation_inside(error: BaseException) -> Violation | None:
     return None
 
 
-def _failed(
+def failed(
     check: Check,
     tally: Tally,
     violation: Violation,
@@ -225,17 +209,19 @@ def _failed(
     *,
     died: bool = False,
 ) -> CheckResult:
+    """Return the result of a check that found a violation."""
     example = Counterexample.of(violation, tally, target.interface, died=died)
-    return _result(check, "failed", tally, violation.message, example)
+    return result_of(check, "failed", tally, violation.message, example)
 
 
-def _result(
+def result_of(
     check: Check,
     verdict: str,
     tally: Tally,
     message: str,
     counterexample: Counterexample | None = None,
 ) -> CheckResult:
+    """Return the result of a check with what was counted."""
     return CheckResult(
         check.name,
         check.statement,

@@ -5,21 +5,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from linkern.testing.checks import Check
+from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.diagnosis.diagnose import Diagnosis, diagnose
 from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError
 from linkern.testing.problems.context import Scope
+from linkern.testing.runner.first_call import first_call
 from linkern.testing.runner.jobs import MOST_HANGS, Spread
-from linkern.testing.runner.judging import Judgement, judge, scope_of
+from linkern.testing.runner.judging import Judgement, failed, judge, result_of
+from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult
-from linkern.testing.spec.declarations import nearest
-from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.target.command import CommandTarget
-from linkern.testing.target.frameworks import framework_named, numpy_dtype
-from linkern.testing.target.process import ChildProcess, InProcess, Target
-from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.runner.trials import Death
+from linkern.testing.target.process import Target
 
 __all__ = [
     "CheckFinished",
@@ -27,9 +26,21 @@ __all__ = [
     "Diagnosed",
     "Event",
     "Fingerprinted",
+    "Opened",
     "open_target",
     "run",
 ]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The target was called once; `plan` has the library and the dtypes judged.
+
+    `notes` say which library was inferred, and which dtypes the target refuses.
+    """
+
+    plan: Plan
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class Fingerprinted:
     fingerprint: Fingerprint | None
 
 
-Event = CheckStarted | CheckFinished | Diagnosed | Fingerprinted
+Event = Opened | CheckStarted | CheckFinished | Diagnosed | Fingerprinted
 
 
 def run(plan: Plan) -> Generator[Event]:
@@ -75,7 +86,7 @@ def run(plan: Plan) -> Generator[Event]:
 
     Yields
     ------
-    CheckStarted, CheckFinished, Diagnosed, Fingerprinted
+    Opened, CheckStarted, CheckFinished, Diagnosed, Fingerprinted
         As they happen; `Diagnosed` only if a check failed, `Fingerprinted` only if that
         was asked for.
 
@@ -86,49 +97,14 @@ def run(plan: Plan) -> Generator[Event]:
     """
     target = open_target(plan)
     try:
-        yield from _run_checks(plan, target)
+        start = first_call(plan, target)
+        yield Opened(start.plan, start.notes)
+        if start.death is None:
+            yield from _run_checks(start.plan, target)
+        else:
+            yield from _died_at_once(start.plan, target, start.death)
     finally:
         target.close()
-
-
-def open_target(plan: Plan) -> Target:
-    """Load the target of a plan, in a child process unless told otherwise.
-
-    Raises
-    ------
-    UsageError
-        If the target, the contract or an option cannot be used.
-    """
-    supported = framework_named(plan.framework).dtypes
-    for dtype in plan.dtypes:
-        if dtype not in supported:
-            raise UsageError(nearest(f"dtype for {plan.framework}", dtype, supported))
-        numpy_dtype(dtype)
-    contract = plan.contract
-    where = TargetConfig(
-        plan.target,
-        plan.framework,
-        plan.device,
-        layout=contract.layout,
-        interface=contract.interface,
-        vjp=contract.vjp,
-        scale=contract.scale,
-        state_layout=contract.state_layout,
-        op=OPERATORS[plan.op].name,
-        options=plan.options,
-        memory_limit=plan.memory_limit,
-    )
-    if plan.command is not None:
-        return CommandTarget(
-            plan.command,
-            where,
-            plan.timeout,
-            takes_state=contract.takes_state,
-            differentiable=contract.gradients == "required",
-        )
-    if plan.in_process or plan.function is not None:
-        return InProcess(where, plan.function)
-    return ChildProcess(where, plan.timeout)
 
 
 def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
@@ -139,7 +115,7 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
         for position, check in enumerate(checks):
             yield CheckStarted(check.name, position, len(checks))
             give_up = hangs >= MOST_HANGS
-            judgement = _not_run(check) if give_up else spread.judgement(check)
+            judgement = _given_up(check) if give_up else spread.judgement(check)
             hangs += judgement.hung
             broken += judgement.broken
             result = _expected(judgement, plan.expect_failure.get(check.name))
@@ -152,6 +128,24 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
     if plan.fingerprint and not hangs:
         scope = scope_of(plan, target, plan.dtypes[0])
         yield Fingerprinted(_fingerprinted(target, scope))
+
+
+def _died_at_once(plan: Plan, target: Target, death: Death) -> Iterator[Event]:
+    """Report a target that did not survive its first call, once."""
+    checks = plan.chosen()
+    problem, reason = death.problem, death.error.reason
+    tally = Tally(examples=1, asked=1, problem=problem, calls=[death.call])
+    last = Violation(f"the target {reason} on its first call", problem)
+    judgements = [Judgement(failed(checks[0], tally, last, target, died=True))]
+    message = f"not run: {checks[0].name} reports that the target {reason}"
+    for check in checks[1:]:
+        result = result_of(check, "covered", Tally(), message)
+        judgements.append(Judgement(result, covered=True))
+    for position, judgement in enumerate(judgements):
+        name = judgement.result.name
+        yield CheckStarted(name, position, len(checks))
+        result = _expected(judgement, plan.expect_failure.get(name))
+        yield CheckFinished(replace(result, again=command(plan, name)))
 
 
 def _fingerprinted(target: Target, scope: Scope) -> Fingerprint | None:
@@ -178,7 +172,7 @@ def _diagnosed(target: Target, scopes: Sequence[Scope]) -> Diagnosis | None:
     return None
 
 
-def _not_run(check: Check) -> Judgement:
+def _given_up(check: Check) -> Judgement:
     message = f"not run: the target did not return {MOST_HANGS} times before"
     return Judgement(CheckResult(check.name, check.statement, "error", message=message))
 

@@ -7,7 +7,7 @@ from typing import BinaryIO
 from linkern.testing.checks import CHECKS
 from linkern.testing.errors import UsageError
 from linkern.testing.runner.judging import judge
-from linkern.testing.runner.loop import open_target
+from linkern.testing.runner.opening import open_target
 from linkern.testing.target.worker import send, streams
 
 __all__ = ["main"]

@@ -14,6 +14,14 @@ from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.results import CheckResult
 
 EXAMPLE = "examples/chunked_attention.py"
+RAISES = """
+from linkern.testing.kernels.correct import quadratic
+
+def kernel(query, key, value):
+    if query.shape[2] > 16:
+        raise ValueError
+    return quadratic(query, key, value)
+"""
 NAMES = ("value_on_integers", "causality", "row_normalisation", "dimensions", "prefix")
 
 
@@ -51,7 +59,7 @@ def test_the_results_are_those_of_one_process(kernel):
 
 def test_a_target_that_raises_is_one_finding_in_any_number_of_processes(tmp_path):
     kernel = tmp_path / "kernel.py"
-    kernel.write_text("def kernel(query, key, value):\n    raise ValueError\n")
+    kernel.write_text(RAISES)
     for number in (1, 3):
         events = run(plan(f"{kernel}:kernel", jobs=number, diagnose=False))
         verdicts = [e.result.verdict for e in events if isinstance(e, CheckFinished)]

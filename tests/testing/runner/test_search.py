@@ -7,15 +7,14 @@ from types import ModuleType
 from linkern.testing import CHECKS, Plan
 from linkern.testing.checks.findings import Tally
 from linkern.testing.kernels.correct import quadratic
-from linkern.testing.runner import loop
-from linkern.testing.runner.judging import scope_of
+from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.search import search
 
 
 def drawn():
     """Return the problems of one check, in words."""
     plan = Plan("test", "linear_attention", function=quadratic)
-    target, problems = loop.open_target(plan), []
+    target, problems = open_target(plan), []
 
     def law(checked, problem):
         problems.append(repr(problem))
