@@ -32,6 +32,7 @@ extensions = [
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore = [
+    ("py:class", "hypothesis.strategies.SearchStrategy"),
     ("py:class", "_pytest.mark.structures.MarkDecorator"),
     ("py:class", "numpy.random._generator.Generator"),
 ]
@@ -42,7 +43,8 @@ myst_heading_anchors = 3
 # MathJax is one file of the site, so that a page needs no other server.
 mathjax_path = "tex-svg.js"
 _MATHJAX = Path(*find_spec("sphinx-mathjax-offline").submodule_search_locations)
-html_static_path = [str(_MATHJAX / "static" / "mathjax" / mathjax_path)]
+html_static_path = ["_static", str(_MATHJAX / "static" / "mathjax" / mathjax_path)]
+html_css_files = ["site.css"]
 
 # The names that the docstrings use, so that building needs no network either.
 intersphinx_mapping = {

@@ -137,7 +137,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             contract=contract_of(options),
             framework=options["framework"],
             device=options["device"],
-            dtypes=options["dtype"] or ("float32", "float64"),
+            dtypes=options["dtype"],
             expect_failure=expected,
             options=keywords_of(options["option"]),
             command=command,

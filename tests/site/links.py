@@ -94,3 +94,6 @@ def loaded_from_elsewhere(folder):
         for reference in page.loaded
         if urlsplit(reference).netloc
     ]
+
+
+LOOKS = (dead_links, raw_tex, loaded_from_elsewhere)

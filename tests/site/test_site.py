@@ -3,9 +3,7 @@
 import pytest
 
 from linkern.testing import CHECKS, OPERATORS
-from tests.site.links import dead_links, loaded_from_elsewhere, raw_tex
-
-LOOKS = (dead_links, raw_tex, loaded_from_elsewhere)
+from tests.site.links import LOOKS, dead_links, loaded_from_elsewhere, raw_tex
 
 
 @pytest.mark.parametrize("look", LOOKS)

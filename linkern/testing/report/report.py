@@ -52,6 +52,8 @@ class Report:
         True if the run came to its end, or to the failure at which it was to stop.
     environment : dict
         Machine, libraries and options of the run.
+    notes : tuple of str
+        The array library that was inferred, and dtypes that the target refuses.
     """
 
     plan: Plan
@@ -60,6 +62,7 @@ class Report:
     fingerprint: Fingerprint | None = None
     complete: bool = True
     environment: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -167,6 +170,7 @@ class Report:
             "op": self.plan.op,
             "contract": self.plan.contract.declared(),
             "environment": self.environment,
+            "notes": list(self.notes),
             "complete": self.complete,
             "not_run": self.not_run,
             "verdict": self.verdict,

@@ -84,7 +84,8 @@ def report(result: "Report", *, verbose: bool = False) -> RenderableType:
     """
     notable = [c for verdict in _NOTABLE for c in result.checks if c.verdict == verdict]
     in_full = notable if verbose else [c for c in notable[:1] if c.verdict != "xfailed"]
-    parts = [_headline(result), *_cause(result)]
+    notes = [Entry("note: ", note) for note in result.notes]
+    parts = [_headline(result), *_cause(result), *notes]
     parts += [part for c in in_full for part in ("", explained(result.plan, c))]
     rest = notable[len(in_full) :]
     if rest:

@@ -13,6 +13,7 @@ from linkern.testing.report.html import page
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
 from tests.browsing import Browser
+from tests.site.links import LOOKS
 
 PHONE, DESK = 360, 1200
 DARK = "--blink-settings=preferredColorScheme=0"
@@ -106,6 +107,11 @@ def test_it_renders_without_a_word_or_a_request(visit, plan, report):
     assert seen.title.startswith("✗ failed: kernels.py:")
     assert seen.dom.count("<figure>") == 8
     assert seen.dom.count("<script") == 1
+
+
+def test_no_link_is_dead_and_no_formula_is_raw(report, tmp_path):
+    (tmp_path / "page.html").write_text(page(report), encoding="utf-8")
+    assert [look(tmp_path) for look in LOOKS] == [[], [], []]
 
 
 def test_intruders_would_be_seen(visit, plan, report):
