@@ -14,6 +14,7 @@ from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.report.counting import (
     conclusion,
     declared,
+    declaring,
     in_words,
     more,
     not_judged,
@@ -166,7 +167,11 @@ def _ratio(ratio: float | None) -> str:
 def _cause(result: "Report") -> list[RenderableType]:
     """Return the diagnosed cause, or that no known one fits."""
     if result.diagnosis is not None:
-        return [Entry("cause: ", result.diagnosis.sentence, "bold")]
+        lines: list[RenderableType]
+        lines = [Entry("cause: ", result.diagnosis.sentence, "bold")]
+        if result.diagnosis.declaration:
+            lines.append(Entry("if that is meant: ", declaring(result.diagnosis)))
+        return lines
     examples = [c.counterexample for c in result.failures if c.counterexample]
     sought = result.plan.diagnose and result.complete and examples
     if not sought or any(example.died for example in examples):

@@ -16,7 +16,13 @@ from markupsafe import Markup
 from linkern._version import __version__
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint import Fingerprint
-from linkern.testing.report.counting import conclusion, in_words, more, not_judged
+from linkern.testing.report.counting import (
+    conclusion,
+    declaring,
+    in_words,
+    more,
+    not_judged,
+)
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
 from linkern.testing.report.html.marks import ratio_text
 from linkern.testing.runner.reproduce import command
@@ -132,6 +138,7 @@ def environment() -> Environment:
         "significand_bits": SIGNIFICAND_BITS,
         "command": command,
         "snippet": snippet,
+        "declaring": declaring,
         "curve": curve,
         "heat_map": heat_map,
         "histogram": histogram,
