@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from linkern.testing import run, verify
+from linkern.testing import UsageError, run, verify
 from linkern.testing.api import plan_of
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.runner.loop import CheckFinished
@@ -74,7 +74,6 @@ def judge(name, *checks, timeout=LONG, **options):
         ("interrupts", PLAIN, "the target crashed with SIGINT"),
         ("leaves_a_generator", PLAIN, "ended its process with exit code 1"),
         ("closes_all_files", PLAIN, "the target ended its process with exit code"),
-        ("recurses", PLAIN, "the target raised RecursionError"),
         ("leaves_a_fork_and_dies", PLAIN, "ended its process with exit code 9"),
     ],
 )
@@ -85,6 +84,11 @@ def test_a_wild_target_costs_a_check_and_is_named(name, check, words):
     verdict, message = found[check]
     assert verdict == "failed"
     assert words in message
+
+
+def test_a_target_that_raises_on_its_first_call_is_refused():
+    with pytest.raises(UsageError, match='recurses" raised RecursionError'):
+        judge("recurses", PLAIN)
 
 
 @pytest.mark.parametrize(
