@@ -32,6 +32,7 @@ extensions = [
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore = [
+    ("py:class", "hypothesis.strategies.SearchStrategy"),
     ("py:class", "_pytest.mark.structures.MarkDecorator"),
     ("py:class", "numpy.random._generator.Generator"),
 ]
