@@ -1,16 +1,28 @@
 """State of linear attention: the two memories of the paper, and their monoid."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from linkern import validate
 from linkern.array import concat, is_array, zeros
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT, ArrayT_co
 
 __all__ = ["AttentionResult", "State"]
 
+Tuple = TypeVar("Tuple", bound=type)
 
-class State(NamedTuple):
+
+def only_a_tuple(cls: Tuple) -> Tuple:
+    """Return a generic named tuple without `Generic` among its bases.
+
+    Tree utilities, such as those of PyTorch 2.5, know a named tuple by its one base.
+    """
+    cls.__bases__ = (tuple,)
+    return cls
+
+
+@only_a_tuple
+class State(NamedTuple, Generic[ArrayT_co]):
     """The constant-size memory of all tokens seen so far.
 
     Parameters
@@ -28,8 +40,8 @@ class State(NamedTuple):
     passes through `jax.jit` and the tree utilities of JAX and PyTorch as it is.
     """
 
-    memory: Array
-    normalizer: Array | None
+    memory: ArrayT_co
+    normalizer: ArrayT_co | None
 
     @classmethod
     def zeros(
@@ -37,10 +49,10 @@ class State(NamedTuple):
         key_dim: int,
         value_dim: int,
         *,
-        like: Array,
+        like: ArrayT,
         batch_shape: tuple[int, ...] = (),
         normalize: bool = True,
-    ) -> "State":
+    ) -> "State[ArrayT]":
         """Return the state before the first token: the identity of `combine`.
 
         Parameters
@@ -78,9 +90,10 @@ class State(NamedTuple):
         value_dim = validate.dimension("value_dim", value_dim)
         batch = tuple(validate.dimension("batch_shape", size) for size in batch_shape)
         normalizer = zeros((*batch, key_dim), like=wide) if normalize else None
-        return cls(zeros((*batch, key_dim, value_dim), like=wide), normalizer)
+        memory = zeros((*batch, key_dim, value_dim), like=wide)
+        return cast("State[ArrayT]", State(memory, normalizer))
 
-    def combine(self, later: "State") -> "State":
+    def combine(self, later: "State[ArrayT_co]") -> "State[ArrayT_co]":
         """Return the state of both spans of tokens, this one and a `later` one.
 
         Parameters
@@ -110,10 +123,12 @@ class State(NamedTuple):
         normalizer = None
         if self.normalizer is not None and later.normalizer is not None:
             normalizer = self.normalizer + later.normalizer
-        return State(self.memory + later.memory, normalizer)
+        total = State(self.memory + later.memory, normalizer)
+        return cast("State[ArrayT_co]", total)
 
 
-class AttentionResult(NamedTuple):
+@only_a_tuple
+class AttentionResult(NamedTuple, Generic[ArrayT_co]):
     """Result of every operator: output and state.
 
     Parameters
@@ -124,8 +139,8 @@ class AttentionResult(NamedTuple):
         What the tokens seen so far leave behind; pass it on as `initial_state`.
     """
 
-    output: Array
-    state: State
+    output: ArrayT_co
+    state: State[ArrayT_co]
 
 
 def as_state(name: str, state: Any, *, normalizer: bool) -> Any:

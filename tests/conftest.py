@@ -1,6 +1,7 @@
 """Fixtures: the array libraries that everything is tested on."""
 
 import os
+import shutil
 
 # Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
 # beside them would only wait for each other.
@@ -10,6 +11,7 @@ for library_of_threads in ("OPENBLAS", "OMP", "MKL"):
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
 LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
-OPTIONAL = {*LIBRARIES, "nvrtc"}
+OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -156,6 +158,22 @@ def nvrtc():
         import_module("cuda.pathfinder").load_nvidia_dynamic_lib("nvrtc")
     except (ImportError, RuntimeError):
         not_installed("nvrtc")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser."""
+    return shutil.which("chromium") or not_installed("chromium")
+
+
+@pytest.fixture(scope="session")
+def site():
+    """The folder of the built documentation: building it takes half a minute."""
+    folder = os.environ.get("LINKERN_SITE")
+    if folder is None:
+        reason = "LINKERN_SITE names no folder with the built documentation"
+        (pytest.fail if "site" in REQUIRED else pytest.skip)(reason)
+    return Path(folder)
 
 
 @pytest.fixture

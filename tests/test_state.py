@@ -88,3 +88,21 @@ def test_results_are_named_tuples():
     output, state = linkern.linear_attention(x, x, x)
     assert output.shape == (2, 1)
     assert state._fields == ("memory", "normalizer")
+
+
+def test_types_take_a_parameter_and_values_do_not_know_it():
+    assert State.__bases__ == linkern.AttentionResult.__bases__ == (tuple,)
+    assert linkern.SpanMap.__bases__ == (tuple,)
+    memory = np.zeros((3, 4))
+    assert State[np.ndarray](memory, None) == State(memory, None)
+    assert isinstance(State[np.ndarray](memory, None), State)
+
+
+def test_states_are_trees_of_torch_and_jax(torch, jax):
+    state = random_state(0)
+    doubled = State(2 * state.memory, 2 * state.normalizer)
+    for tree_map in (torch.utils._pytree.tree_map, jax.tree_util.tree_map):
+        for got, expected in zip(
+            tree_map(lambda x: 2 * x, state), doubled, strict=True
+        ):
+            np.testing.assert_array_equal(got, expected)

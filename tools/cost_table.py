@@ -162,8 +162,8 @@ def operators() -> str:
     return table(head, map(operator, WORK))
 
 
-def operator(name: str) -> list[object]:
-    """Return the row of one operator."""
+def sizes_of(name: str) -> dict[str, int]:
+    """Return the sizes that an operator is counted at."""
     sizes = {"value_dim": DIM}
     if name not in ("hgrn", "rwkv4"):
         sizes["key_dim"] = DIM
@@ -171,6 +171,12 @@ def operator(name: str) -> list[object]:
         sizes["slots"] = DIM
     if name == "gated_delta_product":
         sizes["steps"] = 2
+    return sizes
+
+
+def operator(name: str) -> list[object]:
+    """Return the row of one operator."""
+    sizes = sizes_of(name)
     costs = [
         operator_cost(name, LENGTH, form=form, **sizes)
         for form in ("recurrent", "chunkwise")

@@ -7,7 +7,8 @@ empty memory. Maps compose associatively, so chunking, splitting, prefilling, an
 dividing a sequence among machines are all the same law.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, cast, overload
 
 from linkern import validate
 from linkern.array import broadcast_to, eye, mT, zeros
@@ -15,13 +16,14 @@ from linkern.core.recurrence import Terms
 from linkern.operators.definition import run
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.register import bound, definition_of
-from linkern.state import State, as_state
-from linkern.typing import Array
+from linkern.state import AttentionResult, State, as_state, only_a_tuple
+from linkern.typing import Array, ArrayT, ArrayT_co
 
 __all__ = ["SpanMap", "span_map"]
 
 
-class SpanMap(NamedTuple):
+@only_a_tuple
+class SpanMap(NamedTuple, Generic[ArrayT_co]):
     """Affine map of the memory that a span of tokens is.
 
     Parameters
@@ -35,11 +37,11 @@ class SpanMap(NamedTuple):
         Whether `transition` acts on the value side.
     """
 
-    transition: Array
-    increment: State
+    transition: ArrayT_co
+    increment: State[ArrayT_co]
     transpose_state: bool = False
 
-    def apply(self, state: State) -> State:
+    def apply(self, state: State[ArrayT_co] | Array) -> State[ArrayT_co]:
         """Return the state after the span, from the one before it.
 
         Parameters
@@ -73,9 +75,10 @@ class SpanMap(NamedTuple):
         total = None
         if carried.normalizer is not None and self.increment.normalizer is not None:
             total = carried.normalizer + self.increment.normalizer
-        return State(carried.memory + self.increment.memory, total)
+        after = State(carried.memory + self.increment.memory, total)
+        return cast("State[ArrayT_co]", after)
 
-    def combine(self, later: "SpanMap") -> "SpanMap":
+    def combine(self, later: "SpanMap[ArrayT_co]") -> "SpanMap[ArrayT_co]":
         """Return the map of both spans, this one and then a `later` one.
 
         Parameters
@@ -104,7 +107,7 @@ class SpanMap(NamedTuple):
         if self.transpose_state != later.transpose_state:
             msg = "`later` must act on the same side of the memory as this map."
             raise ValueError(msg)
-        transition = later.transition @ self.transition
+        transition = cast("ArrayT_co", later.transition @ self.transition)
         return SpanMap(transition, later.apply(self.increment), self.transpose_state)
 
     def _through(self, state: State) -> State:
@@ -117,7 +120,22 @@ class SpanMap(NamedTuple):
         return State(self.transition @ state.memory, normalizer)
 
 
-def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap:
+@overload
+def span_map(
+    op: Callable[..., AttentionResult[Any]],
+    query: ArrayT,
+    *inputs: Any,
+    **options: Any,
+) -> SpanMap[ArrayT]: ...
+
+
+@overload
+def span_map(
+    op: Callable[..., AttentionResult[Any]], **options: Any
+) -> SpanMap[Any]: ...
+
+
+def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap[Any]:
     r"""Return the affine map of the memory that a span of tokens is.
 
     Parameters

@@ -83,10 +83,6 @@ def sparse_attention(
     ValueError
         If shapes or devices do not fit, or an option is out of range.
 
-    See Also
-    --------
-    sparse_mask : the pattern as a matrix.
-
     Notes
     -----
     The set of keys of query i, before the causal order, with ``w`` for `window` and

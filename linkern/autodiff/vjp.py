@@ -2,22 +2,37 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from linkern import validate
 from linkern.array import is_array, namespace_name
 from linkern.autodiff.tape import Traced, cotangents, raw
 from linkern.state import AttentionResult, State, as_state, mapped
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["gradients_of", "vjp"]
 
 Pullback = Callable[..., dict[str, Any]]
 
 
+@overload
 def vjp(
-    op: Callable[..., AttentionResult], *inputs: Any, **options: Any
-) -> tuple[AttentionResult, Pullback]:
+    op: Callable[..., AttentionResult[Any]],
+    query: ArrayT,
+    *inputs: Any,
+    **options: Any,
+) -> tuple[AttentionResult[ArrayT], Pullback]: ...
+
+
+@overload
+def vjp(
+    op: Callable[..., AttentionResult[Any]], **options: Any
+) -> tuple[AttentionResult[Any], Pullback]: ...
+
+
+def vjp(
+    op: Callable[..., AttentionResult[Any]], *inputs: Any, **options: Any
+) -> tuple[AttentionResult[Any], Pullback]:
     r"""Return the result of an operator, and its vector-Jacobian product.
 
     Parameters

@@ -73,13 +73,13 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--framework",
-            default="numpy",
-            show_default=True,
-            help="/".join(FRAMEWORKS),
+            help=f"{'/'.join(FRAMEWORKS)}. Default: inferred from the target.",
         ),
         click.option("--device", default="cpu", show_default=True),
         click.option(
-            "--dtype", multiple=True, help="Default float32 and float64. Repeatable."
+            "--dtype",
+            multiple=True,
+            help="Default float32 and float64, as far as it takes them. Repeatable.",
         ),
         click.option(
             "--timeout", default=20.0, show_default=True, help="Seconds for one call."

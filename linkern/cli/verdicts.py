@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from linkern.adapters.catalogue import Entry, installed
 from linkern.cli.options import (
@@ -68,6 +69,9 @@ CRASH_FOLDER = Path("linkern-repro")
     callback=in_existing_folder,
     help="Write all of that, contract and waivers to a folder that can be sent.",
 )
+@click.option(
+    "--verbose", is_flag=True, help="Explain every failure, and show every check."
+)
 def verify(target: str | None, **options: Any) -> None:
     """Judge a kernel by the laws of its operator.
 
@@ -78,19 +82,20 @@ def verify(target: str | None, **options: Any) -> None:
     Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
-    console = terminal.wide_enough(Console())
+    console = Console()
     try:
         plans = _plans(target, options)
         _run_canaries(options["seed"])
         verdicts = [_judge(console, plan, options, len(plans) > 1) for plan in plans]
         if options["json_path"] is not None:
             write_json(verdicts, options["json_path"])
+            _name_file(console, options["json_path"])
     except (UsageError, OSError) as error:
         # OSError: a report or reproducer that cannot be written; verdicts are printed.
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
     if len(verdicts) > 1:
-        console.print(_overview(verdicts))
+        terminal.wide_enough(console).print(_overview(verdicts))
     codes = {report.exit_code for report in verdicts}
     sys.exit(next((code for code in (1, 3) if code in codes), 0))
 
@@ -132,7 +137,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             contract=contract_of(options),
             framework=options["framework"],
             device=options["device"],
-            dtypes=options["dtype"] or ("float32", "float64"),
+            dtypes=options["dtype"],
             expect_failure=expected,
             options=keywords_of(options["option"]),
             command=command,
@@ -186,9 +191,11 @@ def _judge(
         except KeyboardInterrupt:
             interrupted = True
     if not one_of_many or report.exit_code:
-        console.print(terminal.report(report))
+        terminal.show(console, report, verbose=options["verbose"])
     _write(console, report, options)
     if interrupted:
+        if json_path is not None:
+            _name_file(console, json_path)
         sys.exit(EXIT_INTERRUPTED)
     return report
 
@@ -202,13 +209,18 @@ def _write(console: Console, report: Report, options: dict[str, Any]) -> None:
         if folder is not None and example is not None:
             script = reproduce.write(report.plan, result, example, folder)
             for path in (script, script.with_suffix(".npz")):
-                console.print(f"wrote {path}")
+                _name_file(console, path)
     if options["html_path"] is not None:
         report.to_html(options["html_path"])
-        console.print(f"wrote {options['html_path']}")
+        _name_file(console, options["html_path"])
     if options["bundle_path"] is not None:
-        bundle.write(report, options["bundle_path"])
-        console.print(f"wrote {options['bundle_path']}")
+        for path in bundle.write(report, options["bundle_path"]):
+            _name_file(console, path)
+
+
+def _name_file(console: Console, path: Path) -> None:
+    """Say that a file was written, on one line whatever the width."""
+    console.print(Text(f"wrote {path}"), soft_wrap=True)
 
 
 def _overview(reports: list[Report]) -> Table:

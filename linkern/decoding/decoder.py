@@ -7,7 +7,7 @@ from linkern.array import on_cupy
 from linkern.decoding.numpy import NumpyDecoder
 from linkern.feature_maps import elu_plus_one
 from linkern.state import State, as_state
-from linkern.typing import FeatureMapFunction
+from linkern.typing import Array, FeatureMapFunction
 from linkern.validate import decoder as checks
 
 __all__ = ["Decoder"]
@@ -104,7 +104,7 @@ class Decoder:
 
     def __init__(
         self,
-        state: State | None = None,
+        state: State | Array | None = None,
         *,
         batch_shape: tuple[int, ...] = (),
         key_dim: int | None = None,
@@ -117,7 +117,7 @@ class Decoder:
         device: str | None = None,
     ) -> None:
         checks.device(device)
-        state = as_state("state", state, normalizer=normalize)
+        before = as_state("state", state, normalizer=normalize)
         options: dict[str, Any] = {
             "batch_shape": batch_shape,
             "key_dim": key_dim,
@@ -130,10 +130,10 @@ class Decoder:
         if window is not None:
             options["window"] = window
         on_gpu = device == "cuda" or (
-            device is None and on_cupy(getattr(state, "memory", None))
+            device is None and on_cupy(getattr(before, "memory", None))
         )
         make = _cuda if on_gpu else NumpyDecoder
-        self._engine: Any = make(state, **options)
+        self._engine: Any = make(before, **options)
         self._step = self._engine.step
 
     @property

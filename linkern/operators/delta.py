@@ -14,7 +14,7 @@ from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = [
     "comba",
@@ -168,12 +168,12 @@ OJA = Definition(
 
 @operator(DELTA_RULE)
 def delta_rule(
-    query: Array,
-    key: Array,
-    value: Array,
-    beta: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    beta: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Delta rule: a key's old value is taken away as its new one is written.
 
     Parameters
@@ -208,13 +208,13 @@ def delta_rule(
 
 @operator(GATED_DELTA_RULE)
 def gated_delta_rule(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    beta: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Delta rule with one decay for each token: Gated DeltaNet, Qwen3-Next.
 
     Parameters
@@ -255,13 +255,13 @@ def gated_delta_rule(
 
 @operator(KDA)
 def kda(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    beta: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Kimi delta attention: the delta rule with one decay for each key channel.
 
     Parameters
@@ -296,14 +296,14 @@ def kda(
 
 @operator(GDN2)
 def gdn2(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    erase_gate: Array | None = None,
-    write_gate: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    erase_gate: ArrayT | None = None,
+    write_gate: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Gated delta rule with gates for each channel of what is erased and written.
 
     Parameters
@@ -340,14 +340,14 @@ def gdn2(
 
 @operator(COMBA)
 def comba(
-    query: Array,
-    key: Array,
-    value: Array,
-    auxiliary_key: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    auxiliary_key: ArrayT,
+    log_decay: ArrayT | None = None,
+    beta: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Gated delta rule that erases along a key of its own.
 
     Parameters
@@ -385,13 +385,13 @@ def comba(
 
 @operator(GATED_DELTA_PRODUCT)
 def gated_delta_product(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    beta: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Several steps of the delta rule for each token: a product of reflections.
 
     Parameters
@@ -436,13 +436,13 @@ def gated_delta_product(
 
 @operator(OJA)
 def oja(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    beta: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Gated Oja rule: the delta rule with keys and values exchanged.
 
     Parameters

@@ -20,7 +20,7 @@ from linkern.operators.definition import (
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["gla", "lightning_attention", "retention", "simple_gla", "ssd"]
 
@@ -112,13 +112,13 @@ GLA = Definition("gla", {**QKV, "log_decay": "tk"}, _attend)
 
 @operator(RETENTION)
 def retention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
-    log_decay: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    log_decay: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Retention: one fixed decay for each head.
 
     Parameters
@@ -159,14 +159,14 @@ def retention(
 
 @operator(LIGHTNING_ATTENTION)
 def lightning_attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
     layer: int = 0,
     layers: int = 1,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Lightning attention: fixed decays that grow with the head and shrink with depth.
 
     Parameters
@@ -215,12 +215,12 @@ def lightning_attention(
 
 @operator(SIMPLE_GLA)
 def simple_gla(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Linear attention with one decay for each token: the core of Mamba-2 (SSD).
 
     Parameters
@@ -292,12 +292,12 @@ ssd = simple_gla
 
 @operator(GLA)
 def gla(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Gated linear attention: one decay for each token and key channel.
 
     Parameters

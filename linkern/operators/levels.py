@@ -21,7 +21,7 @@ from linkern.operators.definition import (
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["log_linear_attention"]
 
@@ -175,15 +175,15 @@ LOG_LINEAR_ATTENTION = Definition(
 
 @operator(LOG_LINEAR_ATTENTION)
 def log_linear_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    level_scales: Array | None = None,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    level_scales: ArrayT | None = None,
     *,
     position: int = 0,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Linear attention that weighs the past by the power of two of its distance.
 
     Parameters

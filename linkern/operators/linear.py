@@ -17,7 +17,7 @@ from linkern.state import (
     with_normalizer_column,
     without_normalizer_column,
 )
-from linkern.typing import Array, FeatureMapFunction
+from linkern.typing import Array, ArrayT, FeatureMapFunction
 
 __all__ = ["linear_attention", "weighted_sums"]
 
@@ -141,15 +141,15 @@ LINEAR_ATTENTION = Definition(
 
 @operator(LINEAR_ATTENTION)
 def linear_attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
     causal: bool = True,
     feature_map: FeatureMapFunction = elu_plus_one,
     normalize: bool = True,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Linear attention with a feature map, row normalisation and explicit state.
 
     Parameters

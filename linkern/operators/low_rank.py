@@ -15,7 +15,7 @@ from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["dplr", "iplr", "rwkv7"]
 
@@ -92,14 +92,14 @@ RWKV7 = Definition(
 
 @operator(DPLR)
 def dplr(
-    query: Array,
-    key: Array,
-    value: Array,
-    a: Array,
-    b: Array,
-    log_decay: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    a: ArrayT,
+    b: ArrayT,
+    log_decay: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Generalised delta rule with a transition that is diagonal plus low rank.
 
     Parameters
@@ -137,13 +137,13 @@ def dplr(
 
 @operator(IPLR)
 def iplr(
-    query: Array,
-    key: Array,
-    value: Array,
-    a: Array,
-    b: Array,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    a: ArrayT,
+    b: ArrayT,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Generalised delta rule with a transition that is the identity plus low rank.
 
     Parameters
@@ -177,14 +177,14 @@ def iplr(
 
 @operator(RWKV7)
 def rwkv7(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None,
-    removal_key: Array,
-    removal_rate: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None,
+    removal_key: ArrayT,
+    removal_rate: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""RWKV-7's ``wkv``: decay, removal and replacement for each channel.
 
     Parameters

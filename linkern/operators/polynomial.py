@@ -8,7 +8,7 @@ from linkern.operators.forms import Form
 from linkern.operators.linear import weighted_sums
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["based", "rebased"]
 
@@ -46,8 +46,8 @@ REBASED = Definition(
 
 @operator(BASED)
 def based(
-    query: Array, key: Array, value: Array, **options: Unpack[Options]
-) -> AttentionResult:
+    query: ArrayT, key: ArrayT, value: ArrayT, **options: Unpack[Options[ArrayT]]
+) -> AttentionResult[ArrayT]:
     r"""Linear attention with the second-order Taylor polynomial of the exponential.
 
     Parameters
@@ -86,8 +86,8 @@ def based(
 
 @operator(REBASED)
 def rebased(
-    query: Array, key: Array, value: Array, **options: Unpack[Options]
-) -> AttentionResult:
+    query: ArrayT, key: ArrayT, value: ArrayT, **options: Unpack[Options[ArrayT]]
+) -> AttentionResult[ArrayT]:
     r"""Linear attention with the square of the score.
 
     Parameters

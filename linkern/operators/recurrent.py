@@ -9,7 +9,7 @@ from linkern.operators.definition import QKV, Definition
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["hgrn", "rwkv4", "rwkv6"]
 
@@ -105,8 +105,8 @@ RWKV6 = Definition(
 
 @operator(HGRN)
 def hgrn(
-    value: Array, log_decay: Array | None = None, **options: Unpack[Options]
-) -> AttentionResult:
+    value: ArrayT, log_decay: ArrayT | None = None, **options: Unpack[Options[ArrayT]]
+) -> AttentionResult[ArrayT]:
     r"""Element-wise gated recurrence: the core of HGRN and of a GRU without its loop.
 
     Parameters
@@ -140,12 +140,12 @@ def hgrn(
 
 @operator(RWKV4)
 def rwkv4(
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    bonus: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    bonus: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""RWKV-4's ``wkv``: a running average with exponential weights.
 
     Parameters
@@ -195,13 +195,13 @@ def rwkv4(
 
 @operator(RWKV6)
 def rwkv6(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    bonus: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    bonus: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""RWKV-6's ``wkv`` (with constant decays, RWKV-5's): read before write.
 
     Parameters

@@ -8,23 +8,24 @@ record.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, ParamSpec, TypedDict, cast
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast
 
 from linkern import validate
 from linkern.autodiff.vjp import gradients_of
 from linkern.operators.definition import OPTIONS, Definition, run
 from linkern.operators.docstrings import completed
 from linkern.state import AttentionResult, State
+from linkern.typing import ArrayT
 
 __all__ = ["DEFINITIONS", "Options", "bound", "definition_of", "operator"]
 
 Parameters = ParamSpec("Parameters")
-Operator = Callable[Parameters, AttentionResult]
+Result = TypeVar("Result")
 
 DEFINITIONS: dict[str, Definition] = {}
 
 
-class Options(TypedDict, total=False):
+class Options(TypedDict, Generic[ArrayT], total=False):
     """Options of every operator, besides its inputs.
 
     Parameters
@@ -44,7 +45,7 @@ class Options(TypedDict, total=False):
     """
 
     scale: float | None
-    initial_state: State | None
+    initial_state: State[ArrayT] | ArrayT | None
     cu_seqlens: Any
     form: str
     chunk_size: int | None
@@ -52,10 +53,10 @@ class Options(TypedDict, total=False):
 
 def operator(
     definition: Definition,
-) -> Callable[[Operator[Parameters]], Operator[Parameters]]:
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Make an operator of a signature with a docstring, and register it."""
 
-    def register(stub: Operator[Parameters]) -> Operator[Parameters]:
+    def register(stub: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(stub)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         common = [
@@ -93,7 +94,7 @@ def operator(
         made.arguments = arguments  # type: ignore[attr-defined]
         made.vjp = gradients_of(made)  # type: ignore[attr-defined]
         DEFINITIONS[definition.name] = definition
-        return cast("Operator[Parameters]", made)
+        return cast("Callable[Parameters, Result]", made)
 
     return register
 

@@ -8,7 +8,7 @@ from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import DEFAULT_CHUNK_SIZE, Form, spans
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["mesa"]
 
@@ -88,14 +88,14 @@ MESA = Definition(
 
 @operator(MESA)
 def mesa(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    ridge: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    beta: ArrayT | None = None,
+    ridge: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Mesa: the read-out of a ridge regression over the tokens so far.
 
     Parameters

@@ -13,7 +13,7 @@ from linkern.operators.definition import QKV, Definition
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
-from linkern.typing import Array
+from linkern.typing import Array, ArrayT
 
 __all__ = ["abc", "gsa"]
 
@@ -80,13 +80,13 @@ ABC = Definition(
 
 @operator(GSA)
 def gsa(
-    query: Array,
-    key: Array,
-    value: Array,
-    slots: Array,
-    log_decay: Array | None = None,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    slots: ArrayT,
+    log_decay: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Gated slot attention: softmax attention over a fixed number of slots.
 
     Parameters
@@ -131,12 +131,12 @@ def gsa(
 
 @operator(ABC)
 def abc(
-    query: Array,
-    key: Array,
-    value: Array,
-    slots: Array,
-    **options: Unpack[Options],
-) -> AttentionResult:
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    slots: ArrayT,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
     r"""Attention with bounded-memory control: slots hold running softmax averages.
 
     Parameters

@@ -1,6 +1,7 @@
 """Decoding: one token of an operator, in constant time and constant memory."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, overload
 
 from linkern import validate
 from linkern.array import is_array
@@ -10,12 +11,30 @@ from linkern.operators.forms import FORM_NAMES, ONE_TOKEN, Form
 from linkern.operators.linear import linear_attention
 from linkern.operators.register import definition_of
 from linkern.state import AttentionResult, State
-from linkern.typing import Array, FeatureMapFunction
+from linkern.typing import ArrayT, FeatureMapFunction
 
 __all__ = ["linear_attention_step", "step"]
 
 
-def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> AttentionResult:
+@overload
+def step(
+    op: Callable[..., AttentionResult[Any]],
+    state: State[ArrayT] | ArrayT | None,
+    query: ArrayT,
+    *inputs: Any,
+    **options: Any,
+) -> AttentionResult[ArrayT]: ...
+
+
+@overload
+def step(
+    op: Callable[..., AttentionResult[Any]],
+    state: Any,
+    **options: Any,
+) -> AttentionResult[Any]: ...
+
+
+def step(op: Any, state: Any, *inputs: Any, **options: Any) -> AttentionResult[Any]:
     r"""Run one token of an operator.
 
     Parameters
@@ -75,15 +94,15 @@ def step(op: Any, state: State | None, *inputs: Any, **options: Any) -> Attentio
 
 
 def linear_attention_step(
-    state: State | None,
-    query: Array,
-    key: Array,
-    value: Array,
+    state: State[ArrayT] | ArrayT | None,
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
     *,
     feature_map: FeatureMapFunction = elu_plus_one,
     normalize: bool = True,
     scale: float | None = None,
-) -> AttentionResult:
+) -> AttentionResult[ArrayT]:
     r"""One token of causal linear attention: constant time and constant memory.
 
     Parameters

@@ -11,6 +11,7 @@ from linkern.testing.runner.loop import (
     Diagnosed,
     Event,
     Fingerprinted,
+    Opened,
     run,
 )
 from linkern.testing.runner.plan import Plan
@@ -26,9 +27,9 @@ def verify(
     *,
     op: str,
     contract: Mapping[str, Any] | Contract | None = None,
-    framework: str = "numpy",
+    framework: str | None = None,
     device: str = "cpu",
-    dtypes: Sequence[str] = ("float32", "float64"),
+    dtypes: Sequence[str] = (),
     profile: str = "default",
     seed: int = 0,
     checks: Sequence[str] = (),
@@ -51,10 +52,14 @@ def verify(
         Operator that it claims to be: a key of `linkern.testing.OPERATORS`.
     contract : Contract or mapping, optional
         Its declarations; undeclared means strictest.
-    framework, device : str
-        Array library and device of its inputs.
+    framework : str, optional
+        Array library of its inputs. Default: inferred from its type, its annotations
+        and its module, or else by a first call; the report says which, and why.
+    device : str
+        Device of its inputs.
     dtypes : sequence of str
-        Dtypes of its inputs.
+        Dtypes of its inputs. Default: float32 and float64, as far as it takes them; the
+        report says which one it refuses.
     profile : {"quick", "default", "deep"}
         Number of examples.
     seed : int
@@ -82,7 +87,8 @@ def verify(
     Raises
     ------
     UsageError
-        If the target, the contract or an option cannot be used.
+        If the target, the contract or an option cannot be used, or if the target raises
+        on its first call; the message says under which options it runs.
 
     Examples
     --------
@@ -157,7 +163,9 @@ def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
     events = run(plan)
     try:
         for event in events:
-            if isinstance(event, CheckFinished):
+            if isinstance(event, Opened):
+                report = replace(report_of(event.plan), notes=event.notes)
+            elif isinstance(event, CheckFinished):
                 report = replace(report, checks=(*report.checks, event.result))
             elif isinstance(event, Diagnosed):
                 report = replace(report, diagnosis=event.diagnosis)

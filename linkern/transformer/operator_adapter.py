@@ -93,7 +93,7 @@ def read(mixer: Mixer, query: Array, state: Any) -> Array:
         )
     nothing = zeros((*query.shape[:-2], 0, query.shape[-1]), like=query)
     values = zeros((*nothing.shape[:-1], state.memory.shape[-1]), like=query)
-    return operators.linear_attention(
+    read_out: Array = operators.linear_attention(
         query,
         nothing,
         values,
@@ -101,6 +101,7 @@ def read(mixer: Mixer, query: Array, state: Any) -> Array:
         feature_map=_map(mixer),
         initial_state=state,
     ).output
+    return read_out
 
 
 def _fits(mixer: Mixer, call: Call) -> None:

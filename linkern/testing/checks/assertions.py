@@ -225,8 +225,8 @@ class CheckedTarget:
         """
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         ratio = np.where(same, 0.0, np.inf)
-        exact = Bounded(other, np.zeros_like(other))
-        self._judge(same, ratio, one, exact, problem, message)
+        expected = Bounded(other, np.zeros_like(other))
+        self._judge(same, ratio, one, expected, problem, message)
 
     def require_finite(self, got: Real, problem: Problem, message: str) -> None:
         """Require finite numbers where the exact result can be stored as one."""
@@ -273,7 +273,7 @@ class CheckedTarget:
             problem,
             index=index,
             got=float(got[index]),
-            exact=float(np.broadcast_to(expected.output, got.shape)[index]),
+            expected=float(np.broadcast_to(expected.output, got.shape)[index]),
             bound=float(np.broadcast_to(expected.bound, got.shape)[index]),
             ratio=float(ratio[index]),
             errors=tuple(tuple(row) for row in shown.tolist()),

@@ -28,9 +28,9 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         The input.
     index : tuple of int, optional
         First wrong entry of the output, in ``(B, H, T, V)``.
-    got, exact, bound, ratio : float, optional
-        The entry, the exact entry, the error bound of a correct kernel, and the error
-        as a multiple of the bound.
+    got, expected, bound, ratio : float, optional
+        The entry, what it is compared with (the exact entry, or that of another call),
+        the error bound of a correct kernel, and the error as a multiple of it.
     errors : tuple of tuple of float, optional
         Error as a multiple of the bound, ``(T, V)``, in the head of that entry.
     allowed : tuple of float, optional
@@ -48,7 +48,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         *,
         index: tuple[int, ...] | None = None,
         got: float | None = None,
-        exact: float | None = None,
+        expected: float | None = None,
         bound: float | None = None,
         ratio: float | None = None,
         errors: tuple[tuple[float, ...], ...] | None = None,
@@ -60,7 +60,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         self.problem = problem
         self.index = index
         self.got = got
-        self.exact = exact
+        self.expected = expected
         self.bound = bound
         self.ratio = ratio
         self.errors = errors

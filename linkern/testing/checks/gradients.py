@@ -180,5 +180,5 @@ def finite_differences(target: CheckedTarget, problem: Problem) -> None:
         )
     bound = abs(quotients[0] - quotients[1]) + noise
     message = f"the gradient of the {name} is not the slope of the output"
-    exact = Bounded(np.asarray([quotients[1]]), np.asarray([bound]))
-    target.require_within(np.asarray([slope]), exact, problem, message, "float64")
+    quotient = Bounded(np.asarray([quotients[1]]), np.asarray([bound]))
+    target.require_within(np.asarray([slope]), quotient, problem, message, "float64")

@@ -213,7 +213,7 @@ def no_state(scope: Scope) -> Inapplicable | None:
     if scope.interface.takes_state:
         return None
     reason = f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
-    return skipped(reason, "take `initial_state` and return a state")
+    return skipped(reason, "take and return a state")
 
 
 def no_gradients(scope: Scope) -> Inapplicable | None:

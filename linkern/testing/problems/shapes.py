@@ -18,8 +18,10 @@ __all__ = [
     "EDGES",
     "FEW_LENGTHS",
     "TILE_DIMS",
+    "Sizes",
     "kept",
     "longest",
+    "nearest_shape",
     "one_of",
     "shapes",
     "short_lengths",
@@ -51,6 +53,8 @@ LARGE = 2**20
 # Keys of each query, where an operator takes several.
 MICRO = (2, 1, 3)
 MANY = 400
+# Batch, heads, length, key and value dimension.
+Sizes = tuple[int, int, int, int, int]
 # More than the runs of one process have of them at once.
 kept = lru_cache(maxsize=512, typed=True)
 
@@ -235,3 +239,32 @@ def short_lengths(scope: Scope) -> list[int]:
     least = max(contract.min_length, int(contract.interface == "step"))
     step = contract.length_multiple_of
     return [n for n in range(most, least - 1, -1) if n % step == 0]
+
+
+def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
+    """Return the shape nearest to `sizes` that operator and contract allow."""
+    batch, heads, length, key_dim, value_dim = sizes
+    contract, operator = scope.contract, scope.operator
+    axes = {letter for one in operator.inputs for letter in one.axes}
+    longest = operator.longest
+    length = fitted(scope)(length if longest is None else min(length, longest))
+    keys = length * (2 if operator.micro_steps else 1)
+    if not operator.causal and not contract.equal_lengths:
+        keys = fitted(scope)(length - length // 5)
+    key_dim = _nearest(key_dim, contract.key_dims)
+    value_dim = _nearest(value_dim, contract.value_dims)
+    return Shape(
+        batch if "b" in contract.layout else 1,
+        heads if "h" in contract.layout else 1,
+        length,
+        keys,
+        key_dim,
+        key_dim if contract.equal_dims else value_dim,
+        groups=2 if contract.value_groups else 1,
+        slots=3 if "m" in axes else 1,
+        levels=length.bit_length() + 1 if "l" in axes else 1,
+    )
+
+
+def _nearest(wanted: int, allowed: tuple[int, ...]) -> int:
+    return min(allowed, key=lambda n: abs(n - wanted)) if allowed else wanted

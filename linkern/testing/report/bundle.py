@@ -46,7 +46,7 @@ class Reproduction:
     said: str
 
 
-def write(report: Report, folder: Path) -> None:
+def write(report: Report, folder: Path) -> list[Path]:
     """Write the report, contract, waivers and reproducers of a verdict.
 
     Parameters
@@ -55,18 +55,26 @@ def write(report: Report, folder: Path) -> None:
         Verdicts and counterexamples.
     folder : Path
         Created if it does not exist.
+
+    Returns
+    -------
+    list of Path
+        The files.
     """
-    plan = report.plan
+    plan, written = report.plan, []
     folder.mkdir(parents=True, exist_ok=True)
     for result in report.checks:
         if result.counterexample is not None:
-            write_script(plan, result, result.counterexample, folder / SCRIPTS)
+            example = result.counterexample
+            script = write_script(plan, result, example, folder / SCRIPTS)
+            written += [script, script.with_suffix(".npz")]
     (folder / CONTRACT).write_text(_toml(plan.contract.declared()), encoding="utf-8")
     waivers = "[expect_failure]\n" + _toml(plan.expect_failure)
     (folder / WAIVERS).write_text(waivers, encoding="utf-8")
     report.to_html(folder / PAGE)
     # Last: a folder without it was not finished.
     report.to_json(folder / REPORT)
+    return [*written, *(folder / name for name in (CONTRACT, WAIVERS, PAGE, REPORT))]
 
 
 def check(folder: Path) -> list[Reproduction]:

@@ -22,7 +22,7 @@ __all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
 # Version of the JSON report: names are added within one, and never changed.
 SCHEMA = 3
 # Columns of the report as text, where no terminal says how many there are.
-TEXT_WIDTH = 100
+TEXT_WIDTH = 80
 
 # From best to worst; the verdict of a run is its worst, inapplicable checks aside.
 _SEVERITY = ("passed", "xfailed", "inconclusive", "error", "failed")
@@ -52,6 +52,8 @@ class Report:
         True if the run came to its end, or to the failure at which it was to stop.
     environment : dict
         Machine, libraries and options of the run.
+    notes : tuple of str
+        The array library that was inferred, and dtypes that the target refuses.
     """
 
     plan: Plan
@@ -60,6 +62,7 @@ class Report:
     fingerprint: Fingerprint | None = None
     complete: bool = True
     environment: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -107,7 +110,7 @@ class Report:
         console = Console(
             file=text, width=TEXT_WIDTH, color_system=None, force_terminal=False
         )
-        console.print(terminal.report(self))
+        terminal.show(console, self)
         return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
@@ -167,6 +170,7 @@ class Report:
             "op": self.plan.op,
             "contract": self.plan.contract.declared(),
             "environment": self.environment,
+            "notes": list(self.notes),
             "complete": self.complete,
             "not_run": self.not_run,
             "verdict": self.verdict,

@@ -1,36 +1,208 @@
-"""Reports for a terminal: a table of checks, then an explanation of each failure."""
+"""Reports for a terminal: verdict, cause and first failure, then the rest in short."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from linkern.testing.errors import INAPPLICABLE
+from linkern.testing.report.counting import (
+    conclusion,
+    declared,
+    in_words,
+    more,
+    not_judged,
+)
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult
-from linkern.testing.spec.declarations import as_text
 
 if TYPE_CHECKING:
     from linkern.testing.report.report import Report
 
-__all__ = ["explained", "report", "summary_row", "wide_enough"]
+__all__ = ["explained", "report", "show", "summary_row", "wide_enough"]
 
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
     "error": "bold red",
     "xfailed": "yellow",
-    "not_applicable": "dim",
-    "covered": "dim",
-    "skipped": "dim",
     "inconclusive": "yellow",
+    **dict.fromkeys(INAPPLICABLE, "dim"),
 }
+# Verdicts that need a reason, the worst first.
+_NOTABLE = ("failed", "error", "inconclusive", "xfailed")
+# Further failures that have a row of their own.
+MOST_ROWS = 5
 
 
-def report(result: "Report") -> RenderableType:
-    """Return a report as a table followed by its failures."""
+@dataclass(frozen=True)
+class Entry:
+    """A text that wraps beside its label.
+
+    Parameters
+    ----------
+    label : str
+        Stands on the first line alone, padded to its column.
+    text : str
+        Wraps between words within the width of the console.
+    style : str
+        Style of the label.
+    """
+
+    label: str
+    text: str
+    style: str = ""
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield the lines."""
+        indent = len(self.label)
+        width = max(options.max_width - indent, 20)
+        lines = Text(self.text).wrap(console, width) or [Text()]
+        for position, line in enumerate(lines):
+            label = (" " * indent, "") if position else (self.label, self.style)
+            line.rstrip()
+            yield Text.assemble(label, line)
+
+
+def report(result: "Report", *, verbose: bool = False) -> RenderableType:
+    """Return a report: verdict, cause, first failure, the rest in short, the count.
+
+    Parameters
+    ----------
+    result : Report
+        Verdicts and counterexamples.
+    verbose : bool
+        Explain every failure, and show every check.
+    """
+    notable = [c for verdict in _NOTABLE for c in result.checks if c.verdict == verdict]
+    in_full = notable if verbose else [c for c in notable[:1] if c.verdict != "xfailed"]
+    notes = [Entry("note: ", note) for note in result.notes]
+    parts = [_headline(result), *_cause(result), *notes]
+    parts += [part for c in in_full for part in ("", explained(result.plan, c))]
+    rest = notable[len(in_full) :]
+    if rest:
+        parts += ["", *_rows(rest)]
+    parts += ["", _table(result)] if verbose else [""]
+    parts += _why_not_judged(result) if verbose else _in_short(result)
+    examples = sum(check.examples for check in result.checks if check.applies)
+    tried = Entry("tried: ", f"{examples} examples; {declared(result)}", "dim")
+    return Group(*parts, tried, _count(result))
+
+
+def show(console: Console, result: "Report", *, verbose: bool = False) -> None:
+    """Print a report; commands are longer than lines, and left whole."""
+    console.print(report(result, verbose=verbose), crop=False)
+
+
+def summary_row(result: "Report") -> tuple[RenderableType, ...]:
+    """Return the verdict and the failed checks of a report, for a table of reports."""
+    notable = [c.name for c in result.failures]
+    known = [c.name for c in result.checks if c.verdict == "xfailed"]
+    words = ", ".join(notable) or (f"known: {', '.join(known)}" if known else "")
+    return Text(result.verdict, style=_STYLES[result.verdict]), escape(words)
+
+
+def explained(plan: Plan, check: CheckResult) -> RenderableType:
+    """Return the explanation of a verdict: law, input, entry, command."""
+    style = _STYLES[check.verdict]
+    first = Entry(
+        f"{in_words(check.verdict)} ", f"{check.name}: {check.message}", style
+    )
+    if check.verdict == "passed" or not check.applies:
+        return first
+    lines = [first, Entry("  law       ", check.statement)]
+    example = check.counterexample
+    if example is not None:
+        lines.append(
+            Entry("  input     " if example.died else "  smallest  ", example.input)
+        )
+        if example.got is not None:
+            lines += [
+                Entry("  entry     ", f"{example.index} of (B, H, T, V)"),
+                Entry("  got       ", repr(example.got)),
+                Entry("  expected  ", repr(example.expected)),
+                Entry(
+                    "  bound     ",
+                    f"{example.bound:.3g} (error / bound: {_ratio(example.ratio)})",
+                ),
+            ]
+    again = f"  again     {command(plan, check.name)}"
+    # A command is copied, so it is one line, whatever the width.
+    return Group(*lines, Text(again, no_wrap=True, overflow="ignore"))
+
+
+def _headline(result: "Report") -> RenderableType:
+    plan = result.plan
+    so_far = "" if result.complete else "interrupted, so far "
+    fed = f"{plan.framework}: {', '.join(plan.dtypes)}"
+    style = _STYLES[result.verdict]
+    words = f"{plan.target} as {plan.op} ({fed})"
+    return Entry(f"{so_far}{result.verdict}: ", words, style)
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3g}"
+
+
+def _cause(result: "Report") -> list[RenderableType]:
+    """Return the diagnosed cause, or that no known one fits."""
+    if result.diagnosis is not None:
+        return [Entry("cause: ", result.diagnosis.sentence, "bold")]
+    examples = [c.counterexample for c in result.failures if c.counterexample]
+    sought = result.plan.diagnose and result.complete and examples
+    if not sought or any(example.died for example in examples):
+        return []
+    none = "none of the known deviations reproduces what it returns"
+    return [Entry("cause: ", none, "bold")]
+
+
+def _rows(checks: Sequence[CheckResult]) -> Iterator[RenderableType]:
+    """Yield a row for each further failure, and a line with those that have none."""
+    shown, rest = checks[:MOST_ROWS], checks[MOST_ROWS:]
+    widest = max(len(check.name) for check in shown)
+    yield Text("further checks, worst error / bound:")
+    for check in shown:
+        verdict = "" if check.verdict == "failed" else f"{check.verdict}, "
+        label = f"  {check.name:{widest}} {_ratio(check.worst_ratio):>8}  "
+        yield Entry(label, verdict + check.message, _STYLES[check.verdict])
+    if rest:
+        yield Entry(f"  and {len(rest)} more: ", _names(rest))
+
+
+def _names(checks: Sequence[CheckResult]) -> str:
+    return ", ".join(check.name for check in checks)
+
+
+def _in_short(result: "Report") -> Iterator[RenderableType]:
+    """Yield the laws that were kept, and how many others could be judged."""
+    passed = [check for check in result.checks if check.verdict == "passed"]
+    if passed:
+        yield Entry("passed: ", _names(passed), _STYLES["passed"])
+    left_out = not_judged(result)
+    if left_out:
+        yield Entry("not judged: ", f"{left_out} (--verbose says why)", "dim")
+    if result.exit_code:
+        return
+    hint, dtypes = more(result), result.plan.dtypes
+    if hint:
+        yield Entry("to judge more: ", hint, "dim")
+    for dtype in dtypes:
+        alone = [check for check in passed if check.dtypes == (dtype,) != dtypes]
+        if alone:
+            yield Entry(f"in {dtype} only: ", _names(alone), "dim")
+    for check in passed:
+        if check.message:
+            yield Entry(f"{check.name}: ", check.message)
+
+
+def _table(result: "Report") -> Table:
     table = Table()
     table.add_column("check", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
@@ -39,94 +211,30 @@ def report(result: "Report") -> RenderableType:
     for check in result.checks:
         table.add_row(
             check.name,
-            Text(check.verdict, style=_STYLES[check.verdict]),
+            Text(in_words(check.verdict), style=_STYLES[check.verdict]),
             str(check.examples),
             _ratio(check.worst_ratio),
         )
-    parts: list[RenderableType] = [_title(result.plan), table]
-    reasons: dict[str, list[str]] = {}
+    return table
+
+
+def _why_not_judged(result: "Report") -> Iterator[RenderableType]:
+    """Yield the reasons, each with the checks that have it."""
+    reasons: dict[tuple[str, str], list[CheckResult]] = {}
     for check in result.checks:
-        if not check.applies:
-            reasons.setdefault(check.message, []).append(check.name)
-        elif check.verdict != "passed" or check.message:
-            parts.append(explained(result.plan, check))
-    parts += [_not_applicable(names, why) for why, names in reasons.items()]
-    if result.exit_code == 1:
-        parts.append(_cause(result))
-    parts.append(_footer(result))
-    return Group(*parts)
+        if check.message and (check.verdict == "passed" or not check.applies):
+            reasons.setdefault((check.verdict, check.message), []).append(check)
+    for (verdict, message), checks in reasons.items():
+        remedy = " and ".join(checks[0].remedies)
+        words = f"{_names(checks)}: {message}{f' ({remedy})' if remedy else ''}"
+        yield Entry(f"{in_words(verdict)} ", words, _STYLES[verdict])
 
 
-def summary_row(result: "Report") -> tuple[RenderableType, ...]:
-    """Return the verdict and the failed checks of a report, for a table of reports."""
-    notable = [c.name for c in result.checks if c.verdict in ("failed", "error")]
-    known = [c.name for c in result.checks if c.verdict == "xfailed"]
-    words = ", ".join(notable) or (f"known: {', '.join(known)}" if known else "")
-    return Text(result.verdict, style=_STYLES[result.verdict]), escape(words)
-
-
-def _title(plan: Plan) -> Text:
-    fed = f"{plan.framework}: {', '.join(plan.dtypes)}"
-    return Text(f"{plan.target} as {plan.op} ({fed})", style="bold")
-
-
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.3g}"
-
-
-def explained(plan: Plan, check: CheckResult) -> RenderableType:
-    """Return the explanation of a verdict: law, input, entry, command."""
-    style = _STYLES[check.verdict]
-    text = Text.assemble("\n", (check.verdict, style), f" {check.name}: ")
-    text.append(check.message)
-    if check.verdict == "passed" or not check.applies:
-        return Text.assemble(*text.split("\n", include_separator=False)[1:])
-    text.append(f"\n  law       {check.statement}")
-    example = check.counterexample
-    if example is not None:
-        text.append(
-            f"\n  {'input   ' if example.died else 'smallest'}  {example.input}"
-        )
-        if example.got is not None:
-            text.append(f"\n  entry     {example.index} of (B, H, T, V)")
-            text.append(f"\n  got       {example.got!r}")
-            text.append(f"\n  exact     {example.exact!r}")
-            text.append(f"\n  bound     {example.bound:.3g}")
-            text.append(f" (error / bound: {_ratio(example.ratio)})")
-    text.append(f"\n  again     {command(plan, check.name)}")
-    return text
-
-
-def _not_applicable(names: list[str], why: str) -> Text:
-    text = Text("not judged", style="dim")
-    return text.append(f" {', '.join(names)}: {why}", style="not dim")
-
-
-def _cause(result: "Report") -> Text:
-    """Return the diagnosed cause, or the checks that passed."""
-    if result.diagnosis is not None:
-        return Text.assemble("\n", ("cause", "bold"), f" {result.diagnosis.sentence}")
-    kept = [c.name for c in result.checks if c.verdict == "passed"]
-    known = f"; the laws kept: {', '.join(kept)}" if kept else ""
-    text = Text.assemble("\n", ("cause", "bold"), " none of the known deviations ")
-    return text.append(f"reproduces what it returns{known}")
-
-
-def _footer(result: "Report") -> RenderableType:
-    ran = [check for check in result.checks if check.applies]
-    examples = sum(check.examples for check in ran)
-    declared = result.plan.contract.declared().items()
-    relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
-    text = Text("\n")
-    if not result.complete:
-        text.append("interrupted, so far ")
-    text.append(result.verdict, style=_STYLES[result.verdict])
-    text.append(f": {len(ran)} of {len(result.checks)} checks, {examples} examples")
-    text.append(f"; declared: {relaxed}" if relaxed else "; nothing declared")
-    if result.stopped:
-        left = len(result.not_run)
-        text.append(f"; stopped at the first failure: {left} checks not run")
-    return text
+def _count(result: "Report") -> RenderableType:
+    so_far = "" if result.complete else "interrupted, so far "
+    verdict, colon, count = conclusion(result).partition(":")
+    stopped = " (--fail-fast)" if result.stopped else ""
+    return Text.assemble(so_far, (verdict, _STYLES[verdict]), colon, count, stopped)
 
 
 def wide_enough(console: Console) -> Console:

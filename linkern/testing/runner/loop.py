@@ -22,16 +22,14 @@ from linkern.testing.errors import (
     skipped,
 )
 from linkern.testing.problems.context import Scope
+from linkern.testing.runner.first_call import first_call
+from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.runner.search import search
-from linkern.testing.spec.declarations import nearest
-from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.target.command import CommandTarget
-from linkern.testing.target.frameworks import framework_named, numpy_dtype
-from linkern.testing.target.process import ChildProcess, InProcess, Target
-from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.runner.trials import Death
+from linkern.testing.target.process import Target
 
 __all__ = [
     "CheckFinished",
@@ -39,6 +37,7 @@ __all__ = [
     "Diagnosed",
     "Event",
     "Fingerprinted",
+    "Opened",
     "open_target",
     "run",
     "scope_of",
@@ -46,6 +45,17 @@ __all__ = [
 
 # A target that hangs on everything costs this many timeouts, not one for every check.
 MOST_HANGS = 2
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The target was called once; `plan` has the library and the dtypes judged.
+
+    `notes` say which library was inferred, and which dtypes the target refuses.
+    """
+
+    plan: Plan
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Fingerprinted:
     fingerprint: Fingerprint | None
 
 
-Event = CheckStarted | CheckFinished | Diagnosed | Fingerprinted
+Event = Opened | CheckStarted | CheckFinished | Diagnosed | Fingerprinted
 
 
 def run(plan: Plan) -> Generator[Event]:
@@ -91,7 +101,7 @@ def run(plan: Plan) -> Generator[Event]:
 
     Yields
     ------
-    CheckStarted, CheckFinished, Diagnosed, Fingerprinted
+    Opened, CheckStarted, CheckFinished, Diagnosed, Fingerprinted
         As they happen; `Diagnosed` only if a check failed, `Fingerprinted` only if that
         was asked for.
 
@@ -102,49 +112,14 @@ def run(plan: Plan) -> Generator[Event]:
     """
     target = open_target(plan)
     try:
-        yield from _run_checks(plan, target)
+        start = first_call(plan, target)
+        yield Opened(start.plan, start.notes)
+        if start.death is None:
+            yield from _run_checks(start.plan, target)
+        else:
+            yield from _not_run(start.plan, target, start.death)
     finally:
         target.close()
-
-
-def open_target(plan: Plan) -> Target:
-    """Load the target of a plan, in a child process unless told otherwise.
-
-    Raises
-    ------
-    UsageError
-        If the target, the contract or an option cannot be used.
-    """
-    supported = framework_named(plan.framework).dtypes
-    for dtype in plan.dtypes:
-        if dtype not in supported:
-            raise UsageError(nearest(f"dtype for {plan.framework}", dtype, supported))
-        numpy_dtype(dtype)
-    contract = plan.contract
-    where = TargetConfig(
-        plan.target,
-        plan.framework,
-        plan.device,
-        layout=contract.layout,
-        interface=contract.interface,
-        vjp=contract.vjp,
-        scale=contract.scale,
-        state_layout=contract.state_layout,
-        op=OPERATORS[plan.op].name,
-        options=plan.options,
-        memory_limit=plan.memory_limit,
-    )
-    if plan.command is not None:
-        return CommandTarget(
-            plan.command,
-            where,
-            plan.timeout,
-            takes_state=contract.takes_state,
-            differentiable=contract.gradients == "required",
-        )
-    if plan.in_process or plan.function is not None:
-        return InProcess(where, plan.function)
-    return ChildProcess(where, plan.timeout)
 
 
 def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
@@ -173,6 +148,23 @@ def _run_checks(plan: Plan, target: Target) -> Iterator[Event]:
     if plan.fingerprint and not hangs:
         scope = scope_of(plan, target, plan.dtypes[0])
         yield Fingerprinted(_fingerprinted(target, scope))
+
+
+def _not_run(plan: Plan, target: Target, death: Death) -> Iterator[Event]:
+    """Report a target that did not survive its first call, once."""
+    checks = plan.chosen()
+    problem, reason = death.problem, death.error.reason
+    tally = Tally(examples=1, asked=1, problem=problem, calls=[death.call])
+    last = Violation(f"the target {reason} on its first call", problem)
+    results = [_failed(checks[0], tally, last, target, died=True)]
+    message = f"not run: {checks[0].name} reports that the target {reason}"
+    results += [_result(check, "covered", Tally(), message) for check in checks[1:]]
+    for position, result in enumerate(results):
+        yield CheckStarted(result.name, position, len(results))
+        expectation = plan.expect_failure.get(result.name)
+        finished = _expected(result, expectation, covered=position > 0)
+        again = command(plan, result.name)
+        yield CheckFinished(replace(finished, again=again))
 
 
 def _fingerprinted(target: Target, scope: Scope) -> Fingerprint | None:
@@ -301,21 +293,6 @@ def _require_examined(total: Tally, before: Tally) -> None:
     if 2 * wrong > tried:
         reason = f"a plain call is already wrong on {wrong} of {tried} inputs"
         raise DoesNotApply(covered(f"{reason}: value_on_reals says so"))
-
-
-def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
-    """Return the context of all problems of a plan, in one dtype."""
-    framework = framework_named(plan.framework)
-    return Scope(
-        OPERATORS[plan.op],
-        plan.contract,
-        dtype,
-        interface=target.interface,
-        fixed=frozenset(plan.options),
-        few_shapes=framework.compiles,
-        styles=() if plan.command else framework.styles,
-        differentiates=framework.gradients is not None,
-    )
 
 
 def _violation_inside(error: BaseException) -> Violation | None:

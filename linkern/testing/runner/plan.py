@@ -11,7 +11,10 @@ from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.frameworks import FRAMEWORKS
 
-__all__ = ["PROFILES", "Plan"]
+__all__ = ["DEFAULT_DTYPES", "PROFILES", "Plan"]
+
+# Dtypes of a plan that names none, as far as the target takes them.
+DEFAULT_DTYPES = ("float32", "float64")
 
 # Examples per check and dtype.
 PROFILES = {"quick": 25, "default": 90, "deep": 1500}
@@ -29,10 +32,12 @@ class Plan:
         Operator the target claims to be.
     contract : Contract
         Its declarations.
-    framework, device : str
-        Array library and device of the inputs.
+    framework : str or None
+        Array library of the inputs; None to infer it from the target.
+    device : str
+        Device of the inputs.
     dtypes : tuple of str
-        Dtypes of the inputs.
+        Dtypes of the inputs; empty for those of `DEFAULT_DTYPES` that the target takes.
     profile, seed : str, int
         Number of examples, and their seed.
     checks : tuple of str
@@ -64,9 +69,9 @@ class Plan:
     target: str
     op: str
     contract: Contract = field(default_factory=Contract)
-    framework: str = "numpy"
+    framework: str | None = None
     device: str = "cpu"
-    dtypes: tuple[str, ...] = ("float32", "float64")
+    dtypes: tuple[str, ...] = ()
     profile: str = "default"
     seed: int = 0
     checks: tuple[str, ...] = ()
@@ -86,7 +91,7 @@ class Plan:
         """Refuse unknown names before anything is run."""
         for what, got, known in (
             ("operator", (self.op,), OPERATORS),
-            ("framework", (self.framework,), FRAMEWORKS),
+            ("framework", (self.framework or "numpy",), FRAMEWORKS),
             ("profile", (self.profile,), PROFILES),
             ("check", (*self.checks, *self.expect_failure), CHECKS),
         ):
@@ -94,15 +99,13 @@ class Plan:
                 if name not in known:
                     raise UsageError(nearest(what, name, known))
         self.contract.require_of(OPERATORS[self.op])
+        called = self.in_process or self.function is not None
         if self.command is not None and (
-            self.framework != "numpy" or self.in_process or self.function is not None
+            called or self.framework not in (None, "numpy")
         ):
             msg = (
                 "a command is a process that reads files: no framework, no in-process."
             )
-            raise UsageError(msg)
-        if not self.dtypes:
-            msg = "at least one dtype is needed."
             raise UsageError(msg)
         if not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.checks.registry import CHECKS
-from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import OPERATORS
@@ -60,11 +60,11 @@ def command(plan: Plan, *checks: str) -> str:
     """Return the shell command that runs a plan, or some of its checks, again."""
     target = [plan.target] if plan.command is None else ["--command", plan.command]
     words = ["linkern", "verify", *target, "--op", plan.op]
-    if plan.framework != "numpy":
+    if plan.framework not in (None, "numpy"):
         words += ["--framework", plan.framework]
     if plan.device != "cpu":
         words += ["--device", plan.device]
-    for dtype in plan.dtypes if plan.dtypes != ("float32", "float64") else ():
+    for dtype in plan.dtypes if plan.dtypes != DEFAULT_DTYPES else ():
         words += ["--dtype", dtype]
     for key, value in plan.contract.declared().items():
         words += ["--declare", f"{key}={as_text(value)}"]
@@ -113,8 +113,9 @@ def write(
         constants |= _of_function(plan, example, views)
         values = [call.inputs["value"] for call in example.calls]
         half = any(x.dtype.name == "bfloat16" for x in values)
-        native = _NATIVE[plan.framework].format(
-            half=_HALF[plan.framework] if half else "", device=plan.device
+        library = plan.framework or "numpy"
+        native = _NATIVE[library].format(
+            half=_HALF[library] if half else "", device=plan.device
         )
         text = _filled("function.py", heading, constants, native)
     script.write_text(text, encoding="utf-8")

@@ -44,16 +44,16 @@ class Counterexample:
         Signature of the target.
     died : bool
         True if the target crashed or hung: the input is then not shrunk.
-    got, exact, bound, ratio : float or None
-        The entry, the exact entry, the error bound of a correct kernel, and the error
-        as a multiple of the bound.
+    got, expected, bound, ratio : float or None
+        The entry, what it is compared with (the exact entry, or that of another call),
+        the error bound of a correct kernel, and the error as a multiple of it.
     """
 
     input: str
     calls: tuple[Call, ...]
     index: list[int] | None = None
     got: float | None = None
-    exact: float | None = None
+    expected: float | None = None
     bound: float | None = None
     ratio: float | None = None
     errors: tuple[tuple[float, ...], ...] | None = None
@@ -77,7 +77,7 @@ class Counterexample:
             tuple(tally.calls),
             None if violation.index is None else list(violation.index),
             violation.got,
-            violation.exact,
+            violation.expected,
             violation.bound,
             violation.ratio,
             violation.errors,

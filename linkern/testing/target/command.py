@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.frameworks import framework_named
+from linkern.testing.target.inference import Inferred
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import (
     Call,
@@ -46,6 +48,7 @@ from linkern.testing.target.subprocess import (
     tensor,
     useless,
 )
+from linkern.testing.target.worker import Opened
 
 __all__ = ["CommandTarget", "metadata_of"]
 
@@ -94,10 +97,17 @@ class CommandTarget:
         self.interface = Interface(
             takes_state=takes_state, differentiable=differentiable
         )
+        library = framework_named("numpy").library
+        self.opened = Opened(self.interface, library, Inferred(library.name))
         self._words = _words_of(command)
         self._config = config
         self._timeout = timeout
         self._operator = OPERATORS[config.op]
+        self._axis = config.layout.index("t")
+
+    def reopen(self, config: TargetConfig) -> None:
+        """Run the command in another layout from now on."""
+        self._config = config
         self._axis = config.layout.index("t")
 
     def call(self, call: Call) -> Reply:

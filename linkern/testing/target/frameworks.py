@@ -21,6 +21,7 @@ from linkern.testing.target.memory_layout import STYLES
 __all__ = [
     "FRAMEWORKS",
     "Framework",
+    "Library",
     "Undifferentiable",
     "as_numpy",
     "dtype_name",
@@ -37,6 +38,31 @@ Gradients = Callable[[Callable[..., Arrays], Arrays, Arrays], tuple[Arrays, Arra
 
 class Undifferentiable(Exception):  # noqa: N818 -- it says what the target is
     """The target has no gradients; the message says why."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Facts about an array library for the process of the referee, which may lack it.
+
+    Parameters
+    ----------
+    name : str
+        Import name of the library.
+    dtypes : tuple of str
+        Floating dtypes it can be fed.
+    compiles : bool
+        True if operations are compiled anew for each shape.
+    styles : tuple of str
+        Supported memory layouts, from `memory_layout.STYLES`.
+    differentiates : bool
+        True if it differentiates by itself.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    compiles: bool = False
+    styles: tuple[str, ...] = ()
+    differentiates: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +106,14 @@ class Framework:
     styles: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     gradients: Gradients | None = None
+
+    @property
+    def library(self) -> Library:
+        """What the process of the referee needs to know of it."""
+        differentiates = self.gradients is not None
+        return Library(
+            self.name, self.dtypes, self.compiles, self.styles, differentiates
+        )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from linkern.testing.errors import TargetDied, TargetRaised, UsageError
 from linkern.testing.target import side_effects
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import Call, Reply, TargetConfig
-from linkern.testing.target.worker import describe, open_target
+from linkern.testing.target.worker import Opened, describe, open_target
 
 __all__ = ["ChildProcess", "InProcess", "Target"]
 
@@ -35,12 +35,22 @@ PATIENCE = 0.5
 
 
 class Target(Protocol):
-    """Something that can be called and closed."""
+    """Something that can be called and closed; `opened` is what is known of it."""
 
+    opened: Opened
     interface: Interface
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
+
+    def reopen(self, config: TargetConfig) -> None:
+        """Load the target to be called in another way: layout, library, device.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be called in that way; it must be opened again before a call.
+        """
 
     def close(self) -> None:
         """Release the target."""
@@ -60,7 +70,8 @@ class InProcess:
     def __init__(
         self, config: TargetConfig, function: Callable[..., Any] | None = None
     ) -> None:
-        self.interface, self._caller = open_target(config, function)
+        self._function = function
+        self.reopen(config)
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -71,6 +82,11 @@ class InProcess:
                 return self._caller(call)
         except (Exception, GeneratorExit, SystemExit) as error:
             raise TargetRaised(describe(error)) from error
+
+    def reopen(self, config: TargetConfig) -> None:
+        """Load the target to be called in another way."""
+        self.opened, self._caller = open_target(config, self._function)
+        self.interface = self.opened.interface
 
     def close(self) -> None:
         """Do nothing: the target stays loaded."""
@@ -91,7 +107,7 @@ class ChildProcess:
         self._config = config
         self._timeout = timeout
         self._child: _Child | None = None
-        self.interface = self._start()
+        self.reopen(config)
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -110,25 +126,31 @@ class ChildProcess:
         assert isinstance(answer, Reply)
         return answer
 
+    def reopen(self, config: TargetConfig) -> None:
+        """Load the target to be called in another way, in the same process."""
+        self._config = config
+        self.opened = self._start()
+        self.interface = self.opened.interface
+
     def close(self) -> None:
         """End the child process."""
         if self._child is not None:
             self._child.end()
             self._child = None
 
-    def _start(self) -> Interface:
-        child = _Child()
+    def _start(self) -> Opened:
+        if self._child is None:
+            self._child = _Child()
         try:
-            answer = child.ask(self._config, LOAD_TIMEOUT)
+            answer = self._child.ask(self._config, LOAD_TIMEOUT)
         except TargetDied as death:
-            child.end()
+            self.close()
             msg = f'loading "{self._config.target}" failed: {death.reason}.'
             raise UsageError(msg) from None
         if isinstance(answer, UsageError):
-            child.end()
+            self.close()
             raise answer
-        self._child = child
-        assert isinstance(answer, Interface)
+        assert isinstance(answer, Opened)
         return answer
 
 

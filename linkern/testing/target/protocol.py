@@ -20,8 +20,10 @@ class TargetConfig:
         ``package.module:attribute`` or ``path/to/file.py:attribute``.
     op : str
         Operator that it claims to be.
-    framework, device, layout : str
-        Array library and device of the inputs; order of their axes.
+    framework : str or None
+        Array library of the inputs; None to infer it from the target.
+    device, layout : str
+        Device of the inputs; order of their axes.
     interface : {"sequence", "step"}
         All tokens in one call, or one token.
     vjp : str or None
@@ -38,7 +40,7 @@ class TargetConfig:
     """
 
     target: str
-    framework: str = "numpy"
+    framework: str | None = "numpy"
     device: str = "cpu"
     layout: str = "bhtd"
     interface: str = "sequence"

@@ -8,65 +8,81 @@ import mmap
 import os
 import pickle
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from linkern.testing.errors import UsageError
-from linkern.testing.target.frameworks import framework_named, require_device
+from linkern.testing.target.frameworks import Library, framework_named, require_device
+from linkern.testing.target.inference import Inferred, infer
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.loading import Interface, load, resolve
 from linkern.testing.target.protocol import Call, Reply, TargetConfig
 from linkern.testing.target.segments import SegmentRunner
 
-__all__ = ["describe", "main", "open_target"]
+__all__ = ["Opened", "describe", "main", "open_target"]
 
 GIBIBYTE = 2**30
 # Characters of an exception that are passed on.
 MESSAGE_LENGTH = 500
 
 
-def open_target(config: TargetConfig, function: Any = None) -> tuple[Interface, Caller]:
+@dataclass(frozen=True)
+class Opened:
+    """What is known of a target that was loaded.
+
+    Parameters
+    ----------
+    interface : Interface
+        Abilities of the target.
+    library : Library
+        The array library that it is called with.
+    inferred : Inferred
+        The library that it seems to take, which is that one unless another is named.
+    """
+
+    interface: Interface
+    library: Library
+    inferred: Inferred
+
+
+def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Caller]:
     """Return the interface of a target, and the function that calls it."""
-    framework = framework_named(config.framework)
+    if config.framework is not None:  # the cheapest refusal first
+        framework_named(config.framework)
+    target = resolve(config.target) if function is None else function
+    inferred = infer(target)
+    framework = framework_named(config.framework or inferred.name)
     require_device(framework, config.device)
     loaded = load(
-        resolve(config.target) if function is None else function,
+        target,
         config.target,
         vjp=config.vjp,
         interface=config.interface,
         options=config.options,
         op=config.op,
     )
-    return loaded.interface, Caller(SegmentRunner(loaded, config, framework))
+    opened = Opened(loaded.interface, framework.library, inferred)
+    return opened, Caller(SegmentRunner(loaded, config, framework))
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until they end: first an config, then calls."""
-    config: TargetConfig = pickle.load(requests)
-    try:
-        interface, caller = open_target(config)
-    except UsageError as error:
-        _send(replies, error)
-        return
-    if config.device == "cpu":
-        _limit_memory(config.memory_limit)
-    _send(replies, interface)
+    """Answer requests until they end: a config opens the target, then it is called."""
     process, forked = os.getpid(), mmap.mmap(-1, 1)
+    config, caller = TargetConfig(""), None
     while True:
         try:
-            call: Call = pickle.load(requests)
+            request: TargetConfig | Call = pickle.load(requests)
         except EOFError:
             return
         answer: Any
-        try:
-            answer = caller(call)
-        except Exception as error:
-            answer = describe(error)
-            if config.device == "cpu" and _is_refusal_of_memory(error):
-                limit = f"more than {config.memory_limit:g} GiB"
-                answer = f"MemoryError: it wanted {limit} ({_first_line(error)})"
+        if isinstance(request, TargetConfig):
+            config = request
+            answer, caller = _opened(config)
+        else:
+            assert caller is not None
+            answer = _called(caller, request, config)
         if os.getpid() != process:
             # The target forked and came back twice; only one of the two may answer.
             forked[0] = 1
@@ -74,6 +90,28 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         if forked[0] and isinstance(answer, Reply):
             answer = replace(answer, traces=(*answer.traces, "a copy of its process"))
         _send(replies, answer)
+
+
+def _opened(config: TargetConfig) -> tuple[Opened | UsageError, Caller | None]:
+    """Open a target in this process, and limit what it may allocate from now on."""
+    try:
+        opened, caller = open_target(config)
+    except UsageError as error:
+        return error, None
+    if config.device == "cpu":
+        _limit_memory(config.memory_limit)
+    return opened, caller
+
+
+def _called(caller: Caller, call: Call, config: TargetConfig) -> Reply | str:
+    """Call a target; return its reply, or what it raised in one line."""
+    try:
+        return caller(call)
+    except Exception as error:
+        if config.device == "cpu" and _is_refusal_of_memory(error):
+            limit = f"more than {config.memory_limit:g} GiB"
+            return f"MemoryError: it wanted {limit} ({_first_line(error)})"
+        return describe(error)
 
 
 def _limit_memory(gibibytes: float) -> None:

@@ -4,34 +4,19 @@ Every look is also taken at a page that is broken on purpose, and must see it.
 """
 
 import json
-import os
 import re
-import shutil
-import subprocess
-from dataclasses import dataclass, replace
-from html import unescape
+from dataclasses import replace
 
 import pytest
 
 from linkern.testing.report.html import page
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
+from tests.browsing import Browser
+from tests.site.links import LOOKS
 
 PHONE, DESK = 360, 1200
 DARK = "--blink-settings=preferredColorScheme=0"
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--enable-logging=stderr",
-    "--v=0",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--allow-file-access-from-files",  # the ruler looks into its frame
-)
 # A page with a frame for each page to measure, as wide as its screen, which measures
 # what is inside: a browser takes seconds to start, and none to lay out one page more.
 FRAME = '<iframe src="%s" style="border:0;width:%dpx;height:20000px"></iframe>'
@@ -71,53 +56,13 @@ onload = () => {
 """
 
 
-@dataclass(frozen=True)
-class Visit:
-    """What came of opening a page."""
-
-    dom: str
-    console: list
-    requests: list
-
-    @property
-    def title(self):
-        return unescape(re.search("<title>(.*?)</title>", self.dom, re.DOTALL)[1])
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    found = shutil.which("chromium")
-    if found is None:
-        if "chromium" in os.environ.get("LINKERN_REQUIRE", "").split():
-            pytest.fail("chromium is required here and not installed")
-        pytest.skip("chromium is not installed")
-    return found
-
-
 @pytest.fixture
 def visit(chromium, tmp_path):
     """Open a page, given as text."""
 
     def open_page(text, *flags, name="page.html"):
         (tmp_path / name).write_text(text, encoding="utf-8")
-        log = tmp_path / "net.json"
-        done = subprocess.run(
-            [
-                chromium,
-                *QUIET,
-                *flags,
-                f"--user-data-dir={tmp_path / 'profile'}",
-                f"--log-net-log={log}",
-                "--dump-dom",
-                (tmp_path / name).as_uri(),
-            ],
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-            timeout=120,
-        )
-        said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-        return Visit(done.stdout, said, requests_in(log))
+        return Browser(chromium, tmp_path).open(tmp_path / name, *flags)
 
     return open_page
 
@@ -137,17 +82,6 @@ def measure(visit, tmp_path):
         return json.loads(visit(ruler, window, *flags, name="ruler.html").title)
 
     return on_screens
-
-
-def requests_in(log):
-    """Return what a page asked for; the browser itself is "not an origin"."""
-    events = json.loads(log.read_text(encoding="utf-8"))["events"]
-    parameters = [event.get("params", {}) for event in events]
-    return [
-        found["url"]
-        for found in parameters
-        if "url" in found and found.get("initiator", "not an origin") != "not an origin"
-    ]
 
 
 def without_policy(text):
@@ -173,6 +107,11 @@ def test_it_renders_without_a_word_or_a_request(visit, plan, report):
     assert seen.title.startswith("✗ failed: kernels.py:")
     assert seen.dom.count("<figure>") == 8
     assert seen.dom.count("<script") == 1
+
+
+def test_no_link_is_dead_and_no_formula_is_raw(report, tmp_path):
+    (tmp_path / "page.html").write_text(page(report), encoding="utf-8")
+    assert [look(tmp_path) for look in LOOKS] == [[], [], []]
 
 
 def test_intruders_would_be_seen(visit, plan, report):

@@ -390,7 +390,7 @@ def test_a_poison_is_not_blamed_for_what_is_not_finite_without_it():
 
 def test_infinity_is_finite_enough_where_the_exact_output_is_that_large():
     def large(query, key, value):
-        return quadratic(query, key, value) * np.float32(1e38)
+        return quadratic(query, key, value) * np.float32(3e38) * np.float32(3e38)
 
     assert judged(large, "finite_output").verdict == "failed"
     scope = Scope(OPERATORS["linear_attention"], Contract(), "float16")

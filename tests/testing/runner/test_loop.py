@@ -20,7 +20,7 @@ def test_a_run_stops_at_its_first_failure_and_names_the_cause():
     assert report.not_run == NAMES[1:]
     assert report.diagnosis is not None
     assert report.diagnosis.name == "eps"
-    assert "stopped at the first failure: 3 checks not run" in str(report)
+    assert str(report).endswith("failed: the only check run, 3 not run (--fail-fast)")
     assert report.to_dict()["not_run"] == list(NAMES[1:])
     assert f"Stopped at the first failure.</strong> Not run: {NAMES[1]}" in page(report)
 

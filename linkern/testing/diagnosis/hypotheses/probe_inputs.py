@@ -20,7 +20,7 @@ from linkern.testing.problems.generators import (
     with_cotangent,
 )
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import fitted, short_lengths
+from linkern.testing.problems.shapes import Sizes, nearest_shape, short_lengths
 from linkern.testing.problems.strategies import no_integers
 from linkern.testing.target.frameworks import numpy_dtype
 
@@ -47,7 +47,6 @@ FAR = (1, 1, 2100, 4, 5)
 GATED_MIDDLE = (1, 2, 113, 6, 5)
 PACKED = (1, 2, 40, 4, 5)
 
-Sizes = tuple[int, int, int, int, int]
 Inputs = Callable[[Scope], Iterator[Problem]]
 
 
@@ -75,7 +74,7 @@ def _gates(scope: Scope) -> tuple[str, ...]:
 def whole(scope: Scope) -> Iterator[Problem]:
     """Yield problems; neighbours of one shape show what is kept between calls."""
     rng = np.random.default_rng(0)
-    small, kind = _shape(scope, SMALL), _gates(scope)[0]
+    small, kind = nearest_shape(scope, SMALL), _gates(scope)[0]
     normal = real_problem(scope, small, kind, "normal", rng)
     other = real_problem(scope, small, kind, "normal", rng)
     last = scope.operator.inputs[1 if scope.operator.feature_map else -1].name
@@ -90,17 +89,17 @@ def whole(scope: Scope) -> Iterator[Problem]:
 
 
 def _of_gates(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
-    small = _shape(scope, SMALL)
+    small = nearest_shape(scope, SMALL)
     for kind in ("typical", "long", "strong"):
         yield real_problem(scope, small, kind, "normal", rng)
-    yield real_problem(scope, _shape(scope, GATED_MIDDLE), "mild", "normal", rng)
+    yield real_problem(scope, nearest_shape(scope, GATED_MIDDLE), "mild", "normal", rng)
     if no_integers(scope) is None:
         yield integer_problem(scope, small, "dense", "dense", rng)
 
 
 def _of_features(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     small, middle, long, tiles = (
-        _shape(scope, sizes) for sizes in (SMALL, MIDDLE, LONG, TILES)
+        nearest_shape(scope, sizes) for sizes in (SMALL, MIDDLE, LONG, TILES)
     )
     yield real_problem(scope, small, "tiny", "constant", rng)
     for shape in (middle, long, tiles):
@@ -122,7 +121,7 @@ def _one_token(scope: Scope) -> Iterator[Problem]:
     """Yield one token, whose output is its value: from tiny to huge ones."""
     if 1 not in short_lengths(scope):
         return
-    shape = replace(_shape(scope, SMALL), length=1, keys=1)
+    shape = replace(nearest_shape(scope, SMALL), length=1, keys=1)
     rng = np.random.default_rng(1)
     drawn = real_problem(scope, shape, "uniform", "normal", rng)
     sizes = np.geomspace(2.0**-6, 2.0**14, drawn.value.size).reshape(shape.value)
@@ -135,7 +134,7 @@ def with_nan(scope: Scope) -> Iterator[Problem]:
     """Yield values of which one is NaN."""
     if scope.operator.feature_map and scope.contract.nan_policy != "any":
         rng = np.random.default_rng(6)
-        made = real_problem(scope, _shape(scope, SMALL), "normal", "normal", rng)
+        made = real_problem(scope, nearest_shape(scope, SMALL), "normal", "normal", rng)
         value = made.value.copy()
         value[..., made.length // 3, 0] = np.nan
         yield made.with_inputs(value=value)
@@ -147,7 +146,7 @@ def placed(scope: Scope) -> Iterator[Problem]:
     if scope.contract.strides == "contiguous" or no_integers(scope) is not None:
         return
     rng = np.random.default_rng(7)
-    made = integer_problem(scope, _shape(scope, SMALL), "dense", "dense", rng)
+    made = integer_problem(scope, nearest_shape(scope, SMALL), "dense", "dense", rng)
     for style in scope.styles:
         # Heads that share their memory are another problem.
         if style != "broadcast":
@@ -159,7 +158,7 @@ def far(scope: Scope) -> Iterator[Problem]:
     """Yield a sequence beyond the lengths that tests usually try."""
     if not scope.operator.feature_map:
         return  # its oracle takes minutes for as many tokens
-    shape = _shape(scope, FAR)
+    shape = nearest_shape(scope, FAR)
     if shape.length == FAR[2] and no_integers(scope) is None:
         yield integer_problem(scope, shape, "dense", "dense", np.random.default_rng(2))
 
@@ -168,7 +167,9 @@ def far(scope: Scope) -> Iterator[Problem]:
 def without_gates(scope: Scope) -> Iterator[Problem]:
     """Yield problems without one of the gates, then without another."""
     rng = np.random.default_rng(1)
-    made = real_problem(scope, _shape(scope, SMALL), _gates(scope)[0], "normal", rng)
+    made = real_problem(
+        scope, nearest_shape(scope, SMALL), _gates(scope)[0], "normal", rng
+    )
     taken = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
     for one in scope.operator.inputs:
         name = taken.get(one.name)
@@ -186,7 +187,7 @@ def in_spans(scope: Scope) -> Iterator[Problem]:
         (MIDDLE, (50,)),
     )
     for sizes, cuts in cut_at if scope.operator.feature_map else cut_at[:2]:
-        step, shape = scope.contract.length_multiple_of, _shape(scope, sizes)
+        step, shape = scope.contract.length_multiple_of, nearest_shape(scope, sizes)
         inner = {cut // step * step for cut in cuts}
         fitting = tuple(sorted(n for n in inner if 0 < n < shape.length))
         made = [real_problem(scope, shape, k, "normal", rng) for k in _gates(scope)]
@@ -201,7 +202,7 @@ def in_spans(scope: Scope) -> Iterator[Problem]:
 def packed(scope: Scope) -> Iterator[Problem]:
     """Yield packed sequences, an empty one among them."""
     rng = np.random.default_rng(4)
-    shape = replace(_shape(scope, PACKED), batch=1)
+    shape = replace(nearest_shape(scope, PACKED), batch=1)
     for edges in ((0, 7, 33), (0, 5, 5, 21), (0, 16)):
         made = real_problem(scope, shape, _gates(scope)[0], "normal", rng)
         ends = (*(n for n in edges if n < made.length), made.length)
@@ -213,7 +214,7 @@ def to_differentiate(scope: Scope) -> Iterator[Problem]:
     """Yield problems with a cotangent."""
     rng = np.random.default_rng(4)
     for sizes in (SMALL, SQUARE, MIDDLE)[: 3 if scope.operator.feature_map else 2]:
-        shape = _shape(scope, sizes)
+        shape = nearest_shape(scope, sizes)
         made = [real_problem(scope, shape, k, "normal", rng) for k in _gates(scope)]
         if scope.operator.feature_map and no_integers(scope) is None:
             made.append(integer_problem(scope, shape, "dense", "dense", rng))
@@ -227,35 +228,6 @@ def spans_to_differentiate(scope: Scope) -> Iterator[Problem]:
     for problem in in_spans(scope):
         if "wide" not in problem.kind:
             yield with_cotangent(problem, rng)
-
-
-def _shape(scope: Scope, sizes: Sizes) -> Shape:
-    """Return the shape nearest to `sizes` that operator and contract allow."""
-    batch, heads, length, key_dim, value_dim = sizes
-    contract, operator = scope.contract, scope.operator
-    axes = {letter for one in operator.inputs for letter in one.axes}
-    longest = operator.longest
-    length = fitted(scope)(length if longest is None else min(length, longest))
-    keys = length * (2 if operator.micro_steps else 1)
-    if not operator.causal and not contract.equal_lengths:
-        keys = fitted(scope)(length - length // 5)
-    key_dim = _nearest(key_dim, contract.key_dims)
-    value_dim = _nearest(value_dim, contract.value_dims)
-    return Shape(
-        batch if "b" in contract.layout else 1,
-        heads if "h" in contract.layout else 1,
-        length,
-        keys,
-        key_dim,
-        key_dim if contract.equal_dims else value_dim,
-        groups=2 if contract.value_groups else 1,
-        slots=3 if "m" in axes else 1,
-        levels=length.bit_length() + 1 if "l" in axes else 1,
-    )
-
-
-def _nearest(wanted: int, allowed: tuple[int, ...]) -> int:
-    return min(allowed, key=lambda n: abs(n - wanted)) if allowed else wanted
 
 
 def _after_first(first: Problem, rest: Problem, name: str) -> Any:

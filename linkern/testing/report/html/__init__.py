@@ -16,6 +16,7 @@ from markupsafe import Markup
 from linkern._version import __version__
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.report.counting import conclusion, in_words, more, not_judged
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
 from linkern.testing.report.html.marks import ratio_text
 from linkern.testing.runner.reproduce import command
@@ -83,17 +84,14 @@ def page(report: "Report") -> str:
         "verdict": "inconclusive" if unfinished else verdict,
         "word": "passed so far" if unfinished else verdict,
         "verdicts": verdicts,
-        "counts": _counts(seen, verdicts),
+        "conclusion": conclusion(report),
+        "not_judged": not_judged(report),
+        "more": more(report),
         "options": ", ".join(f"{key}={value!r}" for key, value in plan.options.items()),
         "edges": _edges(report),
     }
     template = environment().get_template("page.html")
     return template.render(values | _fingerprint(plan.contract, report.fingerprint))
-
-
-def _counts(seen: list[str], verdicts: list[str]) -> str:
-    words = (f"{seen.count(name)} {name.replace('_', ' ')}" for name in verdicts)
-    return ", ".join(words)
 
 
 def frame(report: "Report") -> str:
@@ -119,7 +117,11 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"ratio": ratio_text, "as_text": _described}
+    templates.filters |= {
+        "ratio": ratio_text,
+        "as_text": _described,
+        "in_words": in_words,
+    }
     templates.globals |= {
         "version": __version__,
         "rules": RULES,

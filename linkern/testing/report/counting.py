@@ -1,0 +1,85 @@
+"""Sentences that count the verdicts of a report, for the terminal and the page."""
+
+from typing import TYPE_CHECKING
+
+from linkern.testing.errors import INAPPLICABLE
+from linkern.testing.spec.declarations import as_text
+
+if TYPE_CHECKING:
+    from linkern.testing.report.report import Report
+
+__all__ = ["conclusion", "declared", "in_words", "more", "not_judged"]
+
+
+def in_words(verdict: str) -> str:
+    """Return a verdict as people write it."""
+    return verdict.replace("_", " ")
+
+
+def conclusion(report: "Report") -> str:
+    """Return how many of the checks that apply have the verdict of the run.
+
+    Examples
+    --------
+    >>> from linkern.testing.report.report import Report
+    >>> from linkern.testing.runner.plan import Plan
+    >>> from linkern.testing.runner.results import CheckResult
+    >>> plan = Plan("kernels.py:kernel", "linear_attention")
+    >>> verdicts = ("passed", "failed", "skipped")
+    >>> conclusion(Report(plan, tuple(CheckResult("x", "a law", v) for v in verdicts)))
+    'failed: 1 of 2 checks that apply'
+    """
+    seen = [check.verdict for check in report.checks if check.applies]
+    if not seen:
+        return "inconclusive: no check applies"
+    number = seen.count(report.verdict)
+    share = f"all {len(seen)}" if number == len(seen) else f"{number} of {len(seen)}"
+    checks = " checks that apply"
+    if len(seen) == 1:
+        share, checks = "the only check", " that applies"
+    if report.stopped or not report.complete:
+        checks = f" run, {len(report.not_run)} not run"
+    others = {v: seen.count(v) for v in seen if v not in ("passed", report.verdict)}
+    besides = "".join(f", {count} {verdict}" for verdict, count in others.items())
+    return f"{report.verdict}: {share}{checks}{besides}"
+
+
+def more(report: "Report") -> str:
+    """Return what would have skipped laws judged, and how many; empty for nothing.
+
+    Examples
+    --------
+    >>> from linkern.testing.report.report import Report
+    >>> from linkern.testing.runner.plan import Plan
+    >>> from linkern.testing.runner.results import CheckResult
+    >>> plan = Plan("kernels.py:kernel", "linear_attention")
+    >>> law = CheckResult("x", "a law", "skipped", remedies=("return a state",))
+    >>> more(Report(plan, (law, law)))
+    'return a state, and 2 more laws are judged'
+    """
+    laws: dict[tuple[str, ...], int] = {}
+    for check in report.checks:
+        if check.verdict == "skipped" and check.remedies:
+            laws[check.remedies] = laws.get(check.remedies, 0) + 1
+    largest_first = sorted(laws.items(), key=lambda item: -item[1])
+    sentences: list[str] = []
+    for remedies, number in largest_first:
+        judged = " law is judged" if number == 1 else " laws are judged"
+        first = judged if not sentences else ""
+        sentences.append(f"{' and '.join(remedies)}, and {number} more{first}")
+    return "; ".join(sentences)
+
+
+def not_judged(report: "Report") -> str:
+    """Return how many laws were not judged, by kind; empty for none."""
+    seen = [check.verdict for check in report.checks if not check.applies]
+    return ", ".join(
+        f"{seen.count(kind)} {in_words(kind)}" for kind in INAPPLICABLE if kind in seen
+    )
+
+
+def declared(report: "Report") -> str:
+    """Return what the contract of a report relaxes."""
+    relaxed = report.plan.contract.declared().items()
+    text = ", ".join(f"{key}={as_text(value)}" for key, value in relaxed)
+    return f"declared: {text}" if text else "nothing declared"

@@ -1,0 +1,134 @@
+"""First call of a target: what it refuses is one sentence, before any check.
+
+A target that raises on a small valid input in every dtype would fail every check alike;
+the sentence says what it raised, and what to type.
+"""
+
+from dataclasses import dataclass, replace
+
+from linkern.testing.errors import UsageError
+from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
+from linkern.testing.runner.remedies import frameworks, remedy
+from linkern.testing.runner.trials import Death, Trials, Tried, tried
+from linkern.testing.target.inference import Inferred
+from linkern.testing.target.process import Target
+
+__all__ = ["FirstCall", "first_call"]
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """Result of the first call in each dtype.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan with the array library and the dtypes that are judged.
+    notes : tuple of str
+        The library that was inferred, and each dtype that the target refuses.
+    death : Death or None
+        The crash or hang of its first call.
+    """
+
+    plan: Plan
+    notes: tuple[str, ...] = ()
+    death: Death | None = None
+
+
+def first_call(plan: Plan, target: Target) -> FirstCall:
+    """Call a target once in each dtype, and settle what its plan leaves open.
+
+    Parameters
+    ----------
+    plan : Plan
+        With or without a library and dtypes.
+    target : Target
+        Its target, loaded; it is opened again if another library suits it.
+
+    Returns
+    -------
+    FirstCall
+        The plan to judge, and what to tell the reader.
+
+    Raises
+    ------
+    UsageError
+        If the target raises in every dtype, or in one that the plan names; the sentence
+        has the likely fix. A plan that expects failures is judged all the same.
+    """
+    inferred = target.opened.inferred
+    settled = replace(plan, framework=target.opened.library.name)
+    notes: tuple[str, ...] = ()
+    if plan.framework is None and inferred.reason:
+        notes = (f"arrays of {settled.framework}, inferred: {inferred.reason}",)
+    outcome, trials = tried(settled, target), Trials(settled, target)
+    if _fails(outcome, plan) and not outcome.accepted:
+        others = _others(plan, outcome, trials, inferred)
+        if plan.framework is None and len(others) == 1:
+            notes = (_changed(settled, outcome, others[0]),)
+            settled, others = replace(settled, framework=others[0]), []
+            outcome = trials.of(settled)
+        if not outcome.accepted:
+            _refuse(settled, outcome, trials, others)
+            outcome = trials.of(settled)
+    if _fails(outcome, plan) and outcome.accepted:
+        notes += _left_out(plan, outcome)
+        return FirstCall(replace(settled, dtypes=outcome.accepted), notes)
+    dtypes = plan.dtypes or DEFAULT_DTYPES
+    return FirstCall(replace(settled, dtypes=dtypes), notes, outcome.death)
+
+
+def _fails(outcome: Tried, plan: Plan) -> bool:
+    """Return True for a refusal that the plan does not expect."""
+    return bool(outcome.refused) and outcome.death is None and not plan.expect_failure
+
+
+def _others(
+    plan: Plan, outcome: Tried, trials: Trials, inferred: Inferred
+) -> list[str]:
+    """Return the libraries on whose arrays a target runs, or the only likely one."""
+    likely = (inferred.name, *inferred.others)
+    possible = [*frameworks(plan, outcome.refusal, likely)]
+    run = [name for name in possible if trials.runs(replace(plan, framework=name))]
+    return run or (possible if plan.framework is None and len(possible) == 1 else [])
+
+
+def _refuse(plan: Plan, outcome: Tried, trials: Trials, others: list[str]) -> None:
+    """Raise with what would help, unless the plainest input is accepted."""
+    sentence = _choice(others) if others else remedy(plan, outcome.refusal, trials)
+    if sentence is None:
+        return
+    where, _, _ = repr(outcome.problem).partition(",")
+    msg = f'"{plan.target}" {outcome.refusal} on its first call ({where}).\n{sentence}'
+    raise UsageError(msg)
+
+
+def _left_out(plan: Plan, outcome: Tried) -> tuple[str, ...]:
+    """Return what is left out of a plan that names no dtypes; refuse any other."""
+    if plan.dtypes:
+        dtype, said = next(iter(outcome.refused.items()))
+        alone = " ".join(f"--dtype {one}" for one in outcome.accepted)
+        msg = (
+            f'"{plan.target}" {said} on its first call in {dtype}.\n'
+            f"It runs on {' and '.join(outcome.accepted)}: judge that with `{alone}`."
+        )
+        raise UsageError(msg)
+    return tuple(
+        f"{dtype} is not judged: the target {said}"
+        for dtype, said in outcome.refused.items()
+    )
+
+
+def _changed(plan: Plan, outcome: Tried, name: str) -> str:
+    """Return the note on a library that the first calls found."""
+    said = f"on those of {plan.framework} it {outcome.refusal}"
+    return f"arrays of {name}, inferred: {said}"
+
+
+def _choice(names: list[str]) -> str:
+    if len(names) == 1:
+        return (
+            f"It runs on arrays of {names[0]}: judge it with `--framework {names[0]}`."
+        )
+    listed = " or ".join(f"`--framework {name}`" for name in names)
+    return f"It runs on arrays of {' and of '.join(names)}: say which with {listed}."

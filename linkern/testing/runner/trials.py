@@ -1,0 +1,133 @@
+"""Trials of a target: one call of a small valid input in each dtype of a plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import Sizes, nearest_shape
+from linkern.testing.runner.opening import config_of, scope_of
+from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
+from linkern.testing.target.inference import library_of
+from linkern.testing.target.process import Target
+from linkern.testing.target.protocol import Call, TargetConfig
+
+__all__ = ["Death", "Trials", "Tried", "tried"]
+
+# Batch, heads, length, key and value dimension: no two alike.
+UNEQUAL = (2, 3, 5, 4, 6)
+
+
+@dataclass(frozen=True)
+class Death:
+    """Input on which the process of a target crashed or hung."""
+
+    problem: Problem
+    call: Call
+    error: TargetDied
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Outcome of the first call in each dtype.
+
+    Parameters
+    ----------
+    accepted : tuple of str
+        Dtypes in which the target returned.
+    refused : mapping of str to str
+        Dtypes in which it did not, with what it did instead.
+    problem : Problem or None
+        The last input; None if the contract allows no such input.
+    death : Death or None
+        The crash or hang that ended the trial.
+    """
+
+    accepted: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    problem: Problem | None = None
+    death: Death | None = None
+
+    @property
+    def refusal(self) -> str:
+        """What the target did in the first dtype that it refused; empty if none."""
+        return next(iter(self.refused.values()), "")
+
+
+class Trials:
+    """First calls of one target under several plans.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan of the run.
+    target : Target
+        Its target, loaded; after a trial it is as the last plan opened it.
+    """
+
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self._target = target
+        self._config: TargetConfig | None = config_of(plan)
+
+    def of(self, plan: Plan, sizes: Sizes = UNEQUAL) -> Tried:
+        """Call the target under a plan.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be called in that way at all.
+        """
+        config = config_of(plan)
+        if config != self._config:
+            self._config = None
+            self._target.reopen(config)
+            self._config = config
+        return tried(plan, self._target, sizes)
+
+    def runs(self, plan: Plan, sizes: Sizes = UNEQUAL) -> bool:
+        """Return True if the target returns under a plan in some dtype."""
+        try:
+            return bool(self.of(plan, sizes).accepted)
+        except UsageError:
+            return False
+
+
+def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
+    """Call a target once in each dtype of a plan."""
+    accepted: list[str] = []
+    refused: dict[str, str] = {}
+    problem: Problem | None = None
+    for dtype in plan.dtypes or DEFAULT_DTYPES:
+        if dtype not in target.opened.library.dtypes:
+            refused[dtype] = f"takes no {dtype}"
+            continue
+        scope = scope_of(plan, target, dtype)
+        try:
+            problem = _problem(scope, sizes)
+        except DoesNotApply:
+            return Tried()
+        call = Call(problem.inputs)
+        try:
+            reply = target.call(call)
+        except TargetRaised as raised:
+            refused[dtype] = f"raised {raised}"
+        except TargetDied as error:
+            death = Death(problem, call, error)
+            return Tried(tuple(accepted), refused, problem, death)
+        else:
+            other = library_of(reply.kind) if reply.output is None else None
+            if other in (None, target.opened.library.name):
+                accepted.append(dtype)
+            else:
+                refused[dtype] = f"returned a {reply.kind}"
+    return Tried(tuple(accepted), refused, problem)
+
+
+def _problem(scope: Scope, sizes: Sizes) -> Problem:
+    kind = "uniform" if scope.operator.feature_map else "mild"
+    shape = nearest_shape(scope, sizes)
+    return real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
