@@ -35,6 +35,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 600
 nitpicky = True
 nitpick_ignore = [
+    ("py:class", "hypothesis.strategies.SearchStrategy"),
     ("py:class", "_pytest.mark.structures.MarkDecorator"),
     ("py:class", "numpy.random._generator.Generator"),
 ]

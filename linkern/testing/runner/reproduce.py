@@ -24,7 +24,7 @@ from linkern.testing.target.memory_layout import place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
 
-__all__ = ["command", "write"]
+__all__ = ["command", "keywords", "write", "wrong_entry"]
 
 _HEADING = '''\
 """{target} breaks the law `{check}` of {op}.
@@ -102,7 +102,7 @@ def write(
         again=again,
     )
     constants: dict[str, Any] = {
-        "WRONG": _wrong(example, plan.contract.layout),
+        "WRONG": wrong_entry(example, plan.contract.layout),
         "IN_OUTPUTS": CHECKS[result.name].in_outputs,
         "AGAIN": again,
     }
@@ -179,12 +179,7 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
         "ATTRIBUTE": attribute,
         "CALLS": [
             {
-                "options": {
-                    **_scale(interface, plan, call),
-                    **_micro_steps(interface, plan, call),
-                    **plan.options,
-                    **call.options,
-                },
+                "options": keywords(plan, interface, call),
                 "cuts": call.cuts,
                 "segments": call.segments,
                 "views": seen,
@@ -201,6 +196,16 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
         "POSITION": interface.position,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
+    }
+
+
+def keywords(plan: Plan, interface: Interface, call: Call) -> dict[str, Any]:
+    """Return the keyword arguments of a call besides its inputs and states."""
+    return {
+        **_scale(interface, plan, call),
+        **_micro_steps(interface, plan, call),
+        **plan.options,
+        **call.options,
     }
 
 
@@ -245,8 +250,13 @@ def _of_command(plan: Plan, example: Counterexample) -> dict[str, Any]:
     }
 
 
-def _wrong(example: Counterexample, layout: str) -> Any:
-    """Return the wrong entry of the last output in the target's order of axes."""
+def wrong_entry(
+    example: Counterexample, layout: str
+) -> tuple[tuple[int, ...], float, float] | None:
+    """Return the wrong entry of the last output, and the least and greatest it may be.
+
+    The index is in the target's order of axes; None if no output is wrong.
+    """
     if example.allowed is None or example.index is None or len(example.index) != 4:
         return None
     named = dict(zip("bhtd", example.index, strict=True))
