@@ -50,6 +50,14 @@ def test_cells_display_what_their_text_says(results):
     assert verdict == "passed"
 
 
+def test_a_report_is_printed_as_text_in_a_notebook(results, monkeypatch):
+    report = results[5]
+    text = str(report)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert str(report) == text
+    assert text.startswith("failed: ")
+
+
 def test_a_cell_that_raises_is_seen():
     with pytest.raises(ZeroDivisionError):
         displayed("x = 1\nx / 0", {})
