@@ -1,5 +1,6 @@
 """The pytest face: one test for each check, and pytest's outcomes for its verdicts."""
 
+import json
 import os
 import re
 import subprocess
@@ -24,6 +25,9 @@ def good(query, key, value):
 
 def too_large(query, key, value):
     return good(query, key, value) * np.asarray(1.001, query.dtype)
+
+def multiplied(query, key, value, factor):
+    return good(query, key, value) * np.asarray(factor, query.dtype)
 """
 
 SUITE = """
@@ -200,6 +204,8 @@ def test_an_expected_failure_is_none_under_runxfail(judge):
         (("--linkern-timeout", "0"), "the timeout must be positive"),
         (("--linkern-target", "kernels:nope"), 'has no attribute "nope"'),
         (("--linkern-target", "nowhere:f"), "No module named"),
+        (("--linkern-html", "missing/x.html"), "there is no folder"),
+        (("--linkern-option", "1x=2"), "must name a parameter"),
     ],
 )
 def test_what_cannot_be_used_exits_with_4(judge, words, sentence):
@@ -249,6 +255,41 @@ def test_several_processes_come_to_the_same_verdicts(judge, tmp_path):
         verdicts.append({k: [c.tag for c in v] for k, v in cases(path).items()})
     assert len(verdicts[0]) == len(names)
     assert verdicts[0] == verdicts[1]
+
+
+@pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")])
+def test_reports_are_written_when_the_tests_have_ended(judge, tmp_path, processes):
+    names = ("shape_and_dtype", "value_on_integers", "scaling_of_keys")
+    result = judge(
+        *checks(*names),
+        *("--linkern-json", "report.json", "--linkern-html", "report.html"),
+        *("--linkern-bundle", "bundle", *processes),
+        target="kernels:too_large",
+    )
+    assert result.returncode == 1, result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [check["name"] for check in report["checks"]] == [*names]
+    assert report["complete"]
+    assert report["diagnosis"] is not None
+    assert f"cause: {report['diagnosis']['sentence']}" in result.stdout
+    assert "<title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("report.json", "report.html", "bundle/report.json"):
+        assert f"linkern: wrote {name}" in result.stdout
+
+
+def test_keyword_arguments_are_passed(judge):
+    result = judge(
+        *checks("value_on_integers"),
+        *("--linkern-option", "factor=3"),
+        target="kernels:multiplied",
+    )
+    assert result.returncode == 1, result.stdout
+    result = judge(
+        *checks("value_on_integers"),
+        *("--linkern-option", "factor=1"),
+        target="kernels:multiplied",
+    )
+    assert result.returncode == 0, result.stdout
 
 
 def test_laws_as_tests_of_ones_own_suite(run, tmp_path):
