@@ -30,7 +30,7 @@ MESSAGE_LENGTH = 500
 
 @dataclass(frozen=True)
 class Opened:
-    """What is known of a target that was loaded.
+    """Facts about a target that was loaded.
 
     Parameters
     ----------

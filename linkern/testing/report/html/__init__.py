@@ -27,6 +27,7 @@ from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
 from linkern.testing.report.html.marks import ratio_text
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import RULES
+from linkern.testing.runner.snippet import snippet
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
 
@@ -136,6 +137,7 @@ def environment() -> Environment:
         "explained": _EXPLAINED,
         "significand_bits": SIGNIFICAND_BITS,
         "command": command,
+        "snippet": snippet,
         "declaring": declaring,
         "curve": curve,
         "heat_map": heat_map,
