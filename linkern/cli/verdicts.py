@@ -54,6 +54,13 @@ EXIT_INTERRUPTED = 130
     is_flag=True,
     help="Stop at the first check that fails, and name its cause.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that run checks, each with a target of its own. Default: one for "
+    "each core; 1 on a device.",
+)
 @file_option("--json", "Write the report as JSON, and anew with every check that ends.")
 @file_option("--html", "Write the report as one HTML page.")
 @click.option(
@@ -122,6 +129,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "in_process": options["in_process"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
         "fail_fast": options["fail_fast"],
+        "jobs": options["jobs"],
     }
     command = options["command"]
     if target is not None and command is not None:
