@@ -54,7 +54,7 @@ class Tried:
 
     @property
     def refusal(self) -> str:
-        """What the target did in the first dtype that it refused; empty if none."""
+        """Exception or object of the first dtype that it refused; empty if none."""
         return next(iter(self.refused.values()), "")
 
 
