@@ -12,6 +12,7 @@ from linkern.testing.spec.declarations import pairs
 from linkern.testing.target.frameworks import FRAMEWORKS
 
 __all__ = [
+    "EXIT_INTERRUPTED",
     "EXIT_USAGE",
     "contract_of",
     "file_option",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 def in_existing_folder(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from linkern.adapters.catalogue import Entry, installed
 from linkern.cli.options import (
+    EXIT_INTERRUPTED,
     EXIT_USAGE,
     contract_of,
     file_option,
@@ -31,7 +32,6 @@ from linkern.testing.spec.declarations import pairs
 __all__ = ["verify"]
 
 EXIT_CANARIES = 4
-EXIT_INTERRUPTED = 130
 CRASH_FOLDER = Path("linkern-repro")
 
 
