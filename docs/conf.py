@@ -20,7 +20,7 @@ author = copyright = "The linkern developers"
 release = linkern.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # Markdown, and notebooks, which run when the site is built
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -30,8 +30,12 @@ extensions = [
     "references",
 ]
 exclude_patterns = ["_build"]
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
 nitpicky = True
 nitpick_ignore = [
+    ("py:class", "hypothesis.strategies.SearchStrategy"),
     ("py:class", "_pytest.mark.structures.MarkDecorator"),
     ("py:class", "numpy.random._generator.Generator"),
 ]

@@ -15,9 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("tests", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],  # that is the machine's, not ours
+)
 settings.load_profile("tests")
 
 # CI lists here what must not be skipped, so that a missing library is a failure.
@@ -28,6 +34,15 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
 OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
+
+
+def pytest_sessionstart(session):
+    """Make errors of warnings, but of those of other plugins: they have begun by now.
+
+    With pytest-xdist, tests run in workers; what the controller warns of is not ours.
+    """
+    if session.config.getoption("dist", "no") == "no":
+        session.config.addinivalue_line("filterwarnings", "error")
 
 
 @pytest.hookimpl(tryfirst=True)

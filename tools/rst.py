@@ -7,8 +7,12 @@ __all__ = ["bullets", "code", "hidden_toctree", "page", "section", "table"]
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a page from its title and its parts; empty parts are left out."""
-    return _titled(title, "=", parts) + "\n"
+    """Return a page from its title and its parts; empty parts are left out.
+
+    Its label is its title in lower case with hyphens, as in ``[text](#all-checks)``.
+    """
+    label = title.lower().replace(" ", "-")
+    return f".. _{label}:\n\n{_titled(title, '=', parts)}\n"
 
 
 def section(title: str, *parts: str) -> str:

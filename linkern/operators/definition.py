@@ -147,16 +147,15 @@ class Prepared:
 
     def initial_state(self, state: State | None) -> State:
         """Return the state that the first token meets, with all leading axes."""
-        shapes = self.state_shapes(self.sizes)
         if state is None:
             parts = {
-                name: zeros((*self.batch, *s), like=self.like)
-                for name, s in shapes.items()
+                name: zeros((*self.batch, *shape), like=self.like)
+                for name, shape in self.state_shapes(self.sizes).items()
             }
             if self.definition.empty and "normalizer" in parts:
                 parts["normalizer"] = parts["normalizer"] + self.definition.empty
             return State(parts["memory"], parts.get("normalizer"))
-        validate.initial_state(
+        shapes = validate.initial_state(
             state,
             self.state_shapes,
             self.sizes,

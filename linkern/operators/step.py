@@ -6,9 +6,9 @@ from typing import Any, overload
 from linkern import validate
 from linkern.array import is_array
 from linkern.feature_maps import elu_plus_one
-from linkern.operators.definition import run
+from linkern.operators.definition import Definition, Inputs, run
 from linkern.operators.forms import FORM_NAMES, ONE_TOKEN, Form
-from linkern.operators.linear import linear_attention
+from linkern.operators.linear import LINEAR_ATTENTION
 from linkern.operators.register import definition_of
 from linkern.state import AttentionResult, State
 from linkern.typing import ArrayT, FeatureMapFunction
@@ -89,6 +89,13 @@ def step(op: Any, state: Any, *inputs: Any, **options: Any) -> AttentionResult[A
             x = call.get(name)
             if x is not None and letters[:1] == "t" and is_array(x):
                 call[name] = x[..., None] if letters == "t" else x[..., None, :]
+    return _one_token(definition, call, form)
+
+
+def _one_token(
+    definition: Definition, call: Inputs, form: Form | None
+) -> AttentionResult[Any]:
+    """Run an operator on inputs of one token, and drop the axis of tokens."""
     output, after = run(definition, call, form)
     return AttentionResult(output[..., 0, :], after)
 
@@ -142,13 +149,14 @@ def linear_attention_step(
     >>> second.output
     array([4.5])
     """
-    return step(
-        linear_attention,
-        state,
-        query,
-        key,
-        value,
-        feature_map=feature_map,
-        normalize=normalize,
-        scale=scale,
-    )
+    call = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "causal": True,
+        "feature_map": feature_map,
+        "normalize": normalize,
+        "scale": scale,
+        "initial_state": state,
+    }
+    return _one_token(LINEAR_ATTENTION, call, ONE_TOKEN)

@@ -28,8 +28,8 @@ def initial_state(
     like: Array,
     *,
     normalize: bool | None = None,
-) -> None:
-    """Check an initial state against the last axes of the parts that it must have.
+) -> dict[str, tuple[int, ...]]:
+    """Check an initial state, and return the last axes of the parts that it has.
 
     `normalize` is the option of that name, None for operators that have none.
     """
@@ -53,6 +53,7 @@ def initial_state(
                 f"{_other_axes(got, core, lead, batch, sizes)}."
             )
             raise ValueError(msg)
+    return cores
 
 
 def _other_axes(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def test_a_correct_kernel_exits_with_0(tmp_path):
         "checks",
         "diagnosis",
         "fingerprint",
+        "notes",
     }
     assert report["complete"]
     keys = {
@@ -296,19 +298,30 @@ def test_a_too_generous_referee_exits_with_4(monkeypatch):
         ("hangs", "did not return within 0.5 s"),
         ("returns_none", "returned builtins.NoneType, not an array"),
         ("returns_scalar", "returned numpy.float32, not an array"),
-        ("raises", "RuntimeError: no such kernel image"),
     ],
 )
 def test_wild_targets_fail_and_end_nothing(name, sentence, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    here, crashes = tmp_path / "here", tmp_path / "crashes"
+    here.mkdir(), crashes.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(crashes))
     checks = ("--check", "shape_and_dtype", "--check", "value_on_reals")
-    result = run(*checks, "--timeout", "0.5" if name == "hangs" else "10", target=name)
+    result = run(*checks, "--timeout", "0.5" if name == "hangs" else "120", target=name)
     assert result.exit_code == 1
     assert sentence in result.output
     assert "Traceback" not in result.output
-    saved = list(tmp_path.glob("linkern-repro/*.npz"))
+    assert not [*here.iterdir()]
+    saved = list(crashes.glob("linkern-*/*.npz"))
+    assert all(f"wrote {path}" in result.output for path in saved)
     died = name in ("segfaults", "exits_hard", "hangs")
     assert bool(saved) == died
+
+
+def test_a_target_that_raises_at_once_exits_with_2_and_one_sentence():
+    result = run(target="raises")
+    assert result.exit_code == 2
+    assert result.output.count("no such kernel image") == 1
+    assert "on its first call" in result.output
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 import warnings
 from contextlib import contextmanager
 from unittest import mock
@@ -24,6 +23,7 @@ from linkern.decoding import Decoder, cells
 from linkern.decoding import numpy as decoder
 from linkern.decoding import threads as helpers
 from linkern.decoding.numpy import NumpyDecoder
+from tests.waiting import LONG
 
 # Both sides of a comparison are right to a few hundred units of rounding (a term meets
 # at most tokens + features + 3 of them); the sums have positive weights, so errors are
@@ -762,7 +762,7 @@ def own_threads():
     return {x for x in threading.enumerate() if x.name == helpers.NAME}
 
 
-def law_threads_end_with_the_decoder(make):
+def law_threads_end_with_the_decoder(make, patience=LONG):
     before, one = own_threads(), np.ones((2, 1))
     made = make()
     made.step(one, one, one)
@@ -773,7 +773,7 @@ def law_threads_end_with_the_decoder(make):
     del made
     gc.collect()
     for thread in begun:
-        thread.join(timeout=1)
+        thread.join(patience)
     assert not any(thread.is_alive() for thread in begun)
 
 
@@ -786,16 +786,16 @@ def test_threads_end_with_the_decoder():
         return kept[-1]
 
     with pytest.raises(AssertionError):
-        law_threads_end_with_the_decoder(keeping)
+        law_threads_end_with_the_decoder(keeping, patience=0.1)
 
 
-def law_a_fork_goes_on(make):
+def law_a_fork_goes_on(make, patience=LONG):
     """A child of this process steps as this one would."""
     made, one = make(), np.ones((2, 1))
     made.step(one, one, one)
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_REAL, 1)  # a thread that waits forever
+        signal.setitimer(signal.ITIMER_REAL, patience)  # a thread that waits forever
         try:
             os._exit(0 if np.array_equal(made.step(one, one, 3 * one), 2 * one) else 1)
         finally:
@@ -811,15 +811,15 @@ def test_a_fork_goes_on():
         mock.patch.object(helpers, "getpid", return_value=0),
         pytest.raises(AssertionError),
     ):
-        law_a_fork_goes_on(shared)
+        law_a_fork_goes_on(shared, patience=0.5)
 
 
-def law_an_interrupt_waits_for_all(run_jobs):
+def law_an_interrupt_waits_for_all(run_jobs, seconds=0.05):
     """Nothing is written any more when it is raised, and the next call is its own."""
-    done = []
+    done, judged = [], threading.Event()
 
     def slow():
-        time.sleep(0.05)
+        judged.wait(seconds)
         done.append("slow")
 
     def interrupted():
@@ -828,7 +828,9 @@ def law_an_interrupt_waits_for_all(run_jobs):
     own = helpers.Helpers()
     with pytest.raises(KeyboardInterrupt):
         run_jobs(own, [interrupted, slow])
-    assert done == ["slow"]
+    done_by_then = list(done)
+    judged.set()
+    assert done_by_then == ["slow"]
     run_jobs(own, [lambda: done.append("here"), lambda: done.append("there")])
     assert sorted(done) == ["here", "slow", "there"]
 
@@ -841,7 +843,7 @@ def test_an_interrupt_waits_for_all():
             own.run(jobs)
 
     with pytest.raises(AssertionError):
-        law_an_interrupt_waits_for_all(impatient)
+        law_an_interrupt_waits_for_all(impatient, LONG)
 
 
 class Interrupting:

@@ -110,7 +110,7 @@ def report(plan):
     return Report(
         plan,
         CHECKS,
-        Diagnosis("eps", f"agrees with `eps=1e-6` {HOSTILE}", 0.4),
+        Diagnosis("eps", f"agrees with `eps=1e-6` {HOSTILE}", 0.4, ("eps=1e-6",)),
         Fingerprint(
             "float32",
             {"value": 24, "key": 24, "score": 11, "state": 8, "odd": 3},

@@ -274,16 +274,6 @@ def holds_the_lock(query, key, value):
     ctypes.PyDLL(None).sleep(600)
 
 
-def holds_the_lock_later(query, key, value):
-    """Answer first; from then on nothing is read, and the pipe fills up."""
-    wait = threading.Timer(0.2, ctypes.PyDLL(None).sleep, [600])
-    wait.daemon = True
-    if not KEPT:
-        wait.start()
-    KEPT[:] = [True]
-    return good(query, key, value)
-
-
 def recurses(query, key, value):
     return recurses(query, key, value)
 

@@ -6,10 +6,11 @@ by more than rounding allows: so no correct target is ever diagnosed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
 from linkern.testing.diagnosis.hypotheses.hypothesis import (
     OPERATOR,
@@ -37,11 +38,14 @@ class Diagnosis:
     ratio : float
         Largest difference between the target and the deviation, as a multiple of what
         rounding allows.
+    declaration : tuple of str
+        ``KEY=VALUE`` of the contract under which it is right; empty if there is none.
     """
 
     name: str
     sentence: str
     ratio: float
+    declaration: tuple[str, ...] = ()
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
@@ -77,7 +81,8 @@ def _agreeing(evidence: Evidence, stage: str) -> Diagnosis | None:
         for deviation in hypothesis.propose(evidence):
             ratio = evidence.agreement(deviation)
             if ratio is not None:
-                return _named(deviation.name, deviation.phrase, ratio)
+                named = _named(deviation.name, deviation.phrase, ratio)
+                return replace(named, declaration=deviation.declaration)
     return None
 
 
@@ -115,18 +120,27 @@ def _side_effects(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagno
     expected, dtype = scope.output_dtype, replies[0].dtype
     if dtype != expected:
         phrase = f"outputs of {dtype} instead of {expected}"
-        yield _named("returns_other_dtype", phrase, ratio)
+        named = _named("returns_other_dtype", phrase, ratio)
+        known = dtype in SIGNIFICAND_BITS
+        yield replace(named, declaration=(f"output_dtype={dtype}",) * known)
     changed = {x for r in replies for x in r.changed} - {*scope.contract.mutates}
     traces = {x for r in replies for x in r.traces}
     failures = [x.fails_on_one_token for x in seen if x.fails_on_one_token]
+    inputs = {*scope.operator.names, "initial_state"}
+    overwritten = ",".join(sorted({*scope.contract.mutates, *(changed & inputs)}))
+    mutates = (f"mutates={overwritten}",) * (changed <= inputs)
     effects = [
-        *(("overwrites_input", f"overwrites {x}") for x in sorted(changed)),
-        *(("leaves_traces", f"changes {x}") for x in sorted(traces)),
-        *[("shares_memory", "returns the memory of an input")]
+        *(("overwrites_input", f"overwrites {x}", mutates) for x in sorted(changed)),
+        *(("leaves_traces", f"changes {x}", ()) for x in sorted(traces)),
+        *[("shares_memory", "returns the memory of an input", ())]
         * any(r.aliased for r in replies),
-        *[("overwrites_output", "overwrites the output of the call before")]
+        *[("overwrites_output", "overwrites the output of the call before", ())]
         * any(r.overwritten for r in replies),
-        *(("raises_on_one_token", f"raises on one token: {x}") for x in failures),
+        *(
+            ("raises_on_one_token", f"raises on one token: {x}", ("min_length=2",))
+            for x in failures
+        ),
     ]
-    for name, effect in effects:
-        yield _named(name, f"the operator, but {effect}", ratio)
+    for name, effect, declaration in effects:
+        named = _named(name, f"the operator, but {effect}", ratio)
+        yield replace(named, declaration=declaration)

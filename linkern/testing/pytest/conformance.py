@@ -14,7 +14,7 @@ import pytest
 from linkern.testing.errors import UsageError
 from linkern.testing.pytest.parametrize import judge
 from linkern.testing.runner.paused import PAUSED_RUN, why_no_verdict
-from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text, pairs
 from linkern.testing.spec.operators import OPERATORS
@@ -58,9 +58,11 @@ def header(config: pytest.Config) -> str:
     plan = config.stash[PLAN]
     declared = plan.contract.declared().items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
+    library = plan.framework or "library inferred"
+    dtypes = ", ".join(plan.dtypes or DEFAULT_DTYPES)
     return (
         f"linkern: {plan.target} as {plan.op} "
-        f"({plan.framework}: {', '.join(plan.dtypes)}), profile {plan.profile}, "
+        f"({library}: {dtypes}), profile {plan.profile}, "
         f"seed {plan.seed}; {f'declared: {relaxed}' if relaxed else 'nothing declared'}"
     )
 

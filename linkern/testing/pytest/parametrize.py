@@ -180,7 +180,13 @@ def explain(plan: Plan, result: CheckResult) -> str:
     """
     text = io.StringIO()
     # Lines are left whole: terminals and reports of tests break them on their own.
-    console = Console(file=text, width=10_000, color_system=None, force_terminal=False)
+    console = Console(
+        file=text,
+        width=10_000,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+    )
     console.print(terminal.explained(plan, result))
     return text.getvalue().strip()
 

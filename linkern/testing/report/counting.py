@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.spec.declarations import as_text
 
 if TYPE_CHECKING:
     from linkern.testing.report.report import Report
 
-__all__ = ["conclusion", "declared", "in_words", "more", "not_judged"]
+__all__ = ["conclusion", "declared", "declaring", "in_words", "more", "not_judged"]
 
 
 def in_words(verdict: str) -> str:
@@ -76,6 +77,17 @@ def not_judged(report: "Report") -> str:
     return ", ".join(
         f"{seen.count(kind)} {in_words(kind)}" for kind in INAPPLICABLE if kind in seen
     )
+
+
+def declaring(diagnosis: Diagnosis) -> str:
+    """Return the options that declare what a target was found to compute.
+
+    Examples
+    --------
+    >>> declaring(Diagnosis("layout_swapped", "...", 0.5, ("layout=bthd",)))
+    '--declare layout=bthd'
+    """
+    return " ".join(f"--declare {pair}" for pair in diagnosis.declaration)
 
 
 def declared(report: "Report") -> str:

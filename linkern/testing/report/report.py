@@ -108,7 +108,11 @@ class Report:
         """Return the text that `linkern verify` prints, without colours."""
         text = io.StringIO()
         console = Console(
-            file=text, width=TEXT_WIDTH, color_system=None, force_terminal=False
+            file=text,
+            width=TEXT_WIDTH,
+            color_system=None,
+            force_terminal=False,
+            force_jupyter=False,  # a notebook's console shows its text elsewhere
         )
         terminal.show(console, self)
         return text.getvalue().rstrip("\n")

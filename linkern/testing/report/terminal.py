@@ -1,5 +1,6 @@
 """Reports for a terminal: verdict, cause and first failure, then the rest in short."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.report.counting import (
     conclusion,
     declared,
+    declaring,
     in_words,
     more,
     not_judged,
@@ -20,6 +22,7 @@ from linkern.testing.report.counting import (
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.snippet import snippet
 
 if TYPE_CHECKING:
     from linkern.testing.report.report import Report
@@ -86,6 +89,7 @@ def report(result: "Report", *, verbose: bool = False) -> RenderableType:
     notes = [Entry("note: ", note) for note in result.notes]
     parts = [_headline(result), *_cause(result), *notes]
     parts += [part for c in in_full for part in ("", explained(result.plan, c))]
+    parts += [part for c in in_full[:1] for part in _program(result.plan, c)]
     rest = notable[len(in_full) :]
     if rest:
         parts += ["", *_rows(rest)]
@@ -133,9 +137,18 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
                     f"{example.bound:.3g} (error / bound: {_ratio(example.ratio)})",
                 ),
             ]
+    # Commands and programs are copied, so their lines are whole, whatever the width.
     again = f"  again     {command(plan, check.name)}"
-    # A command is copied, so it is one line, whatever the width.
     return Group(*lines, Text(again, no_wrap=True, overflow="ignore"))
+
+
+def _program(plan: Plan, check: CheckResult) -> Iterator[RenderableType]:
+    """Yield the failure as a program, if it is small enough."""
+    program = snippet(plan, check)
+    if program is not None:
+        yield Text("\nas a program, for an issue:\n")
+        shown = textwrap.indent(program, "  ")
+        yield Text(shown, no_wrap=True, overflow="ignore")
 
 
 def _headline(result: "Report") -> RenderableType:
@@ -154,7 +167,11 @@ def _ratio(ratio: float | None) -> str:
 def _cause(result: "Report") -> list[RenderableType]:
     """Return the diagnosed cause, or that no known one fits."""
     if result.diagnosis is not None:
-        return [Entry("cause: ", result.diagnosis.sentence, "bold")]
+        lines: list[RenderableType]
+        lines = [Entry("cause: ", result.diagnosis.sentence, "bold")]
+        if result.diagnosis.declaration:
+            lines.append(Entry("if that is meant: ", declaring(result.diagnosis)))
+        return lines
     examples = [c.counterexample for c in result.failures if c.counterexample]
     sought = result.plan.diagnose and result.complete and examples
     if not sought or any(example.died for example in examples):

@@ -59,7 +59,7 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
     inferred = target.opened.inferred
     settled = replace(plan, framework=target.opened.library.name)
     notes: tuple[str, ...] = ()
-    if plan.framework is None and inferred.reason:
+    if plan.framework is None and settled.framework != "numpy":
         notes = (f"arrays of {settled.framework}, inferred: {inferred.reason}",)
     outcome, trials = tried(settled, target), Trials(settled, target)
     if _fails(outcome, plan) and not outcome.accepted:

@@ -30,9 +30,9 @@ _LIBRARIES = {
 }
 # What cannot be tried: words of the exception, and what to do.
 _HINTS = {
+    r"no module named": "It needs a package that is not installed here: install it.",
     r"cuda|nvidia|triton|\bgpu\b|pointer argument": "It seems to need a GPU: judge it "
     "where there is one, with `--framework torch --device cuda`.",
-    r"no module named": "It needs a package that is not installed here: install it.",
     r"memoryerror": "Allow it more memory with `--memory GIB`.",
 }
 # The order of axes that kernels take, the most frequent first.

@@ -3,6 +3,7 @@
 The scripts are `scripts.function` and `scripts.command` with their constants filled in.
 """
 
+import os
 import re
 import shlex
 from importlib import resources
@@ -24,7 +25,7 @@ from linkern.testing.target.memory_layout import place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
 
-__all__ = ["command", "write"]
+__all__ = ["command", "keywords", "write", "wrong_entry"]
 
 _HEADING = '''\
 """{target} breaks the law `{check}` of {op}.
@@ -84,9 +85,16 @@ def _script_name(plan: Plan, check: str) -> str:
 
 
 def write(
-    plan: Plan, result: CheckResult, example: Counterexample, folder: Path
+    plan: Plan,
+    result: CheckResult,
+    example: Counterexample,
+    folder: Path,
+    root: Path = Path(),
 ) -> Path:
-    """Write the counterexample of a result, and return the path of its script."""
+    """Write the counterexample of a result, and return the path of its script.
+
+    The path of a target is as seen from `root`, by default the working directory.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / _script_name(plan, result.name)
     arrays, views = _arrays(plan, example)
@@ -102,7 +110,7 @@ def write(
         again=again,
     )
     constants: dict[str, Any] = {
-        "WRONG": _wrong(example, plan.contract.layout),
+        "WRONG": wrong_entry(example, plan.contract.layout),
         "IN_OUTPUTS": CHECKS[result.name].in_outputs,
         "AGAIN": again,
     }
@@ -110,7 +118,7 @@ def write(
         constants |= _of_command(plan, example)
         text = _filled("command.py", heading, constants, "")
     else:
-        constants |= _of_function(plan, example, views)
+        constants |= _of_function(plan, example, views, folder, root)
         values = [call.inputs["value"] for call in example.calls]
         half = any(x.dtype.name == "bfloat16" for x in values)
         library = plan.framework or "numpy"
@@ -169,22 +177,20 @@ def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
     return base.ravel(order="K"), (view.shape, start, view.strides)
 
 
-def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, Any]:
+def _of_function(
+    plan: Plan, example: Counterexample, views: Any, folder: Path, root: Path
+) -> dict[str, Any]:
     place_, _, attribute = plan.target.rpartition(":")
     if place_.endswith(".py"):
-        place_ = str(Path(place_).resolve())
+        # As seen from the script, so that both can be moved together.
+        place_ = os.path.relpath((root / place_).resolve(), folder.resolve())
     interface = example.interface
     return {
         "PLACE": place_,
         "ATTRIBUTE": attribute,
         "CALLS": [
             {
-                "options": {
-                    **_scale(interface, plan, call),
-                    **_micro_steps(interface, plan, call),
-                    **plan.options,
-                    **call.options,
-                },
+                "options": keywords(plan, interface, call),
                 "cuts": call.cuts,
                 "segments": call.segments,
                 "views": seen,
@@ -201,6 +207,16 @@ def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, A
         "POSITION": interface.position,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
+    }
+
+
+def keywords(plan: Plan, interface: Interface, call: Call) -> dict[str, Any]:
+    """Return the keyword arguments of a call besides its inputs and states."""
+    return {
+        **_scale(interface, plan, call),
+        **_micro_steps(interface, plan, call),
+        **plan.options,
+        **call.options,
     }
 
 
@@ -245,8 +261,13 @@ def _of_command(plan: Plan, example: Counterexample) -> dict[str, Any]:
     }
 
 
-def _wrong(example: Counterexample, layout: str) -> Any:
-    """Return the wrong entry of the last output in the target's order of axes."""
+def wrong_entry(
+    example: Counterexample, layout: str
+) -> tuple[tuple[int, ...], float, float] | None:
+    """Return the wrong entry of the last output, and the least and greatest it may be.
+
+    The index is in the target's order of axes; None if no output is wrong.
+    """
     if example.allowed is None or example.index is None or len(example.index) != 4:
         return None
     named = dict(zip("bhtd", example.index, strict=True))

@@ -42,7 +42,7 @@ class Tried:
     refused : mapping of str to str
         Dtypes in which it did not, with what it did instead.
     problem : Problem or None
-        The last input; None if the contract allows no such input.
+        The first input; None if the contract allows no such input.
     death : Death or None
         The crash or hang that ended the trial.
     """
@@ -54,7 +54,7 @@ class Tried:
 
     @property
     def refusal(self) -> str:
-        """What the target did in the first dtype that it refused; empty if none."""
+        """Exception or object of the first dtype that it refused; empty if none."""
         return next(iter(self.refused.values()), "")
 
 
@@ -100,7 +100,7 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
     """Call a target once in each dtype of a plan."""
     accepted: list[str] = []
     refused: dict[str, str] = {}
-    problem: Problem | None = None
+    first: Problem | None = None
     for dtype in plan.dtypes or DEFAULT_DTYPES:
         if dtype not in target.opened.library.dtypes:
             refused[dtype] = f"takes no {dtype}"
@@ -110,6 +110,7 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
             problem = _problem(scope, sizes)
         except DoesNotApply:
             return Tried()
+        first = first or problem
         call = Call(problem.inputs)
         try:
             reply = target.call(call)
@@ -124,7 +125,7 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
                 accepted.append(dtype)
             else:
                 refused[dtype] = f"returned a {reply.kind}"
-    return Tried(tuple(accepted), refused, problem)
+    return Tried(tuple(accepted), refused, first)
 
 
 def _problem(scope: Scope, sizes: Sizes) -> Problem:

@@ -109,7 +109,7 @@ class Framework:
 
     @property
     def library(self) -> Library:
-        """What the process of the referee needs to know of it."""
+        """Facts about it for the process of the referee."""
         differentiates = self.gradients is not None
         return Library(
             self.name, self.dtypes, self.compiles, self.styles, differentiates

@@ -144,6 +144,12 @@ def load(
     if inspect.isclass(target):
         msg = f'"{name}" is a class; name an instance, or a function that calls one.'
         raise UsageError(msg)
+    if inspect.iscoroutinefunction(inspect.unwrap(target)):
+        msg = (
+            f'"{name}" is an async function; name one that returns its output, such as '
+            "one that calls it with `asyncio.run`."
+        )
+        raise UsageError(msg)
     parameters = parameters_of(target)
     operator = OPERATORS[op]
     inputs = inputs_of(parameters, name, operator)

@@ -14,6 +14,7 @@ from linkern.kernels.numpy.threads import (
     single_threaded_blas,
     thread_count,
 )
+from tests.waiting import LONG
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
@@ -31,7 +32,7 @@ def test_each_item_is_worked_on_once(count, threads):
 
 
 def test_threads_work_side_by_side():
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=LONG)
 
     def work(_):
         both.wait()  # would never return if items came one after the other
@@ -64,7 +65,7 @@ def work_nothing(_):
 
 def test_an_exception_of_a_helper_is_raised_here():
     here = threading.get_ident()
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=LONG)
 
     def work(_):
         both.wait()
@@ -139,7 +140,7 @@ def test_several_threads_may_call_at_once(monkeypatch):
     for caller in callers:
         caller.start()
     for caller in callers:
-        caller.join(60)
+        caller.join()
     assert all(np.array_equal(results[i], expected[i]) for i in range(4))
 
 
@@ -158,7 +159,7 @@ def ran(body):
         [sys.executable, "-c", PROGRAM.format(body=body)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
         env=environment,
         check=False,
     )

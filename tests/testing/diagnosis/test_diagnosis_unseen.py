@@ -134,6 +134,14 @@ def rows(value, chunk):
     return finish
 
 
+def first_row(value):
+    def finish(output):
+        output[..., :1, :] = value
+        return output
+
+    return finish
+
+
 def padded(chunk):
     right = dense()
 
@@ -263,6 +271,11 @@ CAUSAL = {
         dense(finish=lambda o: np.concatenate([o[..., :1, :], o[..., :-1, :]], -2)),
         "rows_late",
         "one late",
+    ),
+    "first row NaN": (
+        part(finish=first_row(np.nan)),
+        "first_row_not_written",
+        "a first row that is not finite",
     ),
     "tail NaN": (part(finish=rows(np.nan, 32)), "tail_not_written", "chunk of 32"),
     "last row": (

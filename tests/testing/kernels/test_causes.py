@@ -15,7 +15,7 @@ from linkern.testing.target.protocol import TargetConfig
 LINEAR = "linear_attention"
 DTYPES = {LINEAR: ("float32", "float64", "bfloat16")}
 # Defects that do not show in a dtype, besides those that are none there.
-HIDDEN = {("all_in_float16", "bfloat16"), ("jitters", "bfloat16")}
+HIDDEN = {("all_in_float16", "bfloat16")}
 
 
 def cause(kernel, dtype="float32"):

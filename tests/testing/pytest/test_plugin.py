@@ -10,6 +10,7 @@ import pytest
 
 from linkern.testing import UsageError
 from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
+from tests.waiting import LONG
 
 KERNELS = """
 import numpy as np
@@ -92,7 +93,7 @@ def run(tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=LONG,
             check=False,
         )
 

@@ -129,6 +129,9 @@ def test_everything_found_is_said(plan, report):
     for words in (
         "✗ failed",
         "Likely cause: agrees with eps=1e-6",
+        "If that is meant: --declare eps=1e-6",
+        "1 not applicable, 1 covered, 1 skipped",
+        "return one, and 1 more law is judged",
         "eps=1e-06",
         "state_dtype=bfloat16",
         "smallest input",

@@ -180,3 +180,10 @@ def test_a_cause_is_only_denied_where_it_was_looked_for():
     assert denied not in shown(replace(unknown, checks=(died,)))
     assert "  input  " in shown(replace(unknown, checks=(died,)))
     assert denied not in shown(PASSED)
+
+
+def test_a_cause_that_can_be_declared_says_what_to_type():
+    declared = replace(CAUSE, declaration=("eps=1e-6", "eps_mode=clamp"))
+    lines = shown(replace(FAILED, diagnosis=declared)).splitlines()
+    assert lines[2] == "if that is meant: --declare eps=1e-6 --declare eps_mode=clamp"
+    assert "if that is meant" not in shown(FAILED)

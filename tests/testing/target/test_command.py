@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from linkern.testing import UsageError
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.target.command import CommandTarget
 from linkern.testing.target.protocol import Call, TargetConfig
+from tests.waiting import LONG, eventually
 
 HERE = Path(__file__).parents[1]
 EXAMPLE = HERE.parents[1] / "examples" / "command_kernel.py"
@@ -25,7 +25,7 @@ FILES = "{inputs} {outputs}"
 LAYOUTS = ("bhtd", "bthd", "htd", "td")
 
 
-def target(command, timeout=20.0, **options):
+def target(command, timeout=LONG, **options):
     of_target = {
         name: options.pop(name)
         for name in ("takes_state", "differentiable")
@@ -279,35 +279,43 @@ def test_a_crash_is_named(name):
 
 
 def ended(reader):
-    """Whether nobody can write to a pipe any more, after some time to die."""
-    for _ in range(500):
-        try:
-            return os.read(reader, 1) == b""
-        except BlockingIOError:
-            time.sleep(0.01)
-    return False
+    """Whether nobody can write to a pipe any more."""
+    try:
+        return os.read(reader, 1) == b""
+    except BlockingIOError:
+        return False
 
 
 @pytest.mark.parametrize(
-    ("end", "outcome"),
+    ("end", "timeout", "outcome"),
     [
-        ("wait", "did not return within 0.5 s; it last wrote: busy"),
-        ("exit 2", "exit code"),
+        ("wait", 0.5, "did not return within 0.5 s; it last wrote: busy"),
+        ("exit 2", LONG, "exit code"),
     ],
 )
-def test_whatever_a_command_starts_ends_with_it(tmp_path, end, outcome):
-    held, ready = (tmp_path / name for name in ("held", "ready"))
+def test_whatever_a_command_starts_ends_with_it(
+    tmp_path, end, timeout, outcome, monkeypatch
+):
+    held, ready, busy = (tmp_path / name for name in ("held", "ready", "busy"))
     os.mkfifo(held)
     os.mkfifo(ready)
     reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
     # The one in the background says that it holds the pipe, and then never lets go.
     background = '(echo held; echo > "$2"; exec sleep 600) > "$1"'
-    script = f'shift; {background} & read -r _ < "$2"; echo busy >&2; {end}'
+    begin = f'shift; {background} & read -r _ < "$2"; echo busy >&2; echo > "$3"'
+    command = shell(f"{begin}; {end}", *map(str, (held, ready, busy)), timeout=timeout)
+    waited = subprocess.Popen.wait
+
+    def wait_once_busy(process, timeout=None):
+        assert eventually(busy.exists)
+        return waited(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_once_busy)
     with pytest.raises((TargetDied, TargetRaised), match=outcome) as caught:
-        shell(script, str(held), str(ready), timeout=0.5).call(random_call())
+        command.call(random_call())
     assert getattr(caught.value, "hung", False) == (end == "wait")
     assert os.read(reader, 100) == b"held\n"
-    assert ended(reader)
+    assert eventually(lambda: ended(reader))
     os.close(reader)
 
 
@@ -332,6 +340,7 @@ def test_megabytes_of_chatter_are_not_kept():
     assert peak < printed / 10
 
 
+# A command is limited once it runs; these two wait for that.
 needs_limits = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
 
 
@@ -339,18 +348,20 @@ needs_limits = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit
 def test_memory_is_limited():
     python = shlex.quote(sys.executable)
     greedy = f"{python} -c 'bytearray(2**28)' {FILES}"
+    until = "from resource import *\nwhile getrlimit(RLIMIT_FSIZE)[0] < 0: pass\n"
+    limited = greedy.replace("bytearray", f"{until}bytearray")
     with pytest.raises(TargetRaised, match="it last wrote: MemoryError"):
-        target(greedy, memory_limit=0.1).call(random_call())
+        target(limited, memory_limit=0.1).call(random_call())
     with pytest.raises(TargetRaised, match="wrote no file"):
         target(greedy, memory_limit=0.1, device="cuda").call(random_call())
 
 
 @needs_limits
 def test_files_are_limited():
+    until = 'while [ "$(ulimit -f)" = unlimited ]; do :; done'
+    script = f'{until}; exec head -c 1G /dev/zero > "$1"'
     with pytest.raises(TargetDied, match="crashed with SIGXFSZ"):
-        shell('exec head -c 1G /dev/zero > "$1"', memory_limit=0.001).call(
-            random_call()
-        )
+        shell(script, memory_limit=0.001).call(random_call())
 
 
 # -- commands that cannot be used

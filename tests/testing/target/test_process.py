@@ -9,6 +9,7 @@ from linkern.testing import UsageError, verify
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.target.process import ChildProcess, InProcess
 from linkern.testing.target.worker import Call, TargetConfig
+from tests.waiting import LONG
 
 KERNELS = Path(__file__).parents[1] / "targets.py"
 
@@ -26,7 +27,7 @@ def call(length=2, dtype=np.float32):
 def child():
     opened = []
 
-    def open_child(name, timeout=20.0, **options):
+    def open_child(name, timeout=LONG, **options):
         opened.append(ChildProcess(TargetConfig(target(name), **options), timeout))
         return opened[-1]
 
@@ -57,11 +58,12 @@ def test_a_crash_is_named_and_survived(child):
     assert process.call(call(2)).output is not None
 
 
-def test_a_hang_is_ended(child):
+def test_a_hang_is_ended(child, monkeypatch):
     process = child("hangs_once_in_a_while", timeout=0.5)
     with pytest.raises(TargetDied, match=r"did not return within 0.5 s") as caught:
         process.call(call(50))
     assert caught.value.hung
+    monkeypatch.setattr(process, "_timeout", LONG)
     assert process.call(call(2)).output is not None
 
 

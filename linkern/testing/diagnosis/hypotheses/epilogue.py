@@ -81,8 +81,13 @@ def constants(evidence: Evidence) -> Iterator[Deviation]:
 
 @hypothesis("outputs", 80)
 def tails(evidence: Evidence) -> Iterator[Deviation]:
-    """Yield rows that are not written: after the last full chunk, or the very last."""
+    """Yield rows that are not written: the first, the last, or a tail of a chunk."""
     for fill, what in FILLS:
+        yield epilogue(
+            "first_row_not_written",
+            f"a first row that is {what}",
+            rows_filled(lambda rows, _: rows == 0, fill),
+        )
         yield epilogue(
             "last_row_not_written",
             f"a last row that is {what}",

@@ -13,7 +13,9 @@ from linkern.testing.diagnosis.hypotheses.hypothesis import (
     hypothesis,
     takes,
 )
+from linkern.testing.diagnosis.hypotheses.measuring import spelt
 from linkern.testing.diagnosis.hypotheses.pairs import Real
+from linkern.testing.diagnosis.hypotheses.roundings import relaxed
 from linkern.testing.diagnosis.hypotheses.rules import (
     Reading,
     Rule,
@@ -25,6 +27,8 @@ from linkern.testing.diagnosis.hypotheses.rules import (
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 
+# Epsilons under the square root of a norm in the field.
+NORM_EPSILONS = (1e-6, 1e-5, 1e-12, 0.0)
 # Bounds that gates are clamped to in the field.
 FLOORS = (-1.0, -2.5, -3.0, -5.0, -8.0, -10.0, -15.0, -20.0, -30.0, -50.0, -60.0)
 
@@ -56,7 +60,22 @@ def scales(evidence: Evidence) -> Iterator[Deviation]:
             scale = factor(reading.scale, reading.require("query").shape[-1])
             return Reading(reading.operator, reading.inputs, scale)
 
-        yield by_rule("other_scale", f"the operator with a scale of {phrase}", rule)
+        declaration = (f"scale={phrase}",) if phrase in ("1", "K^-0.5") else ()
+        words = f"the operator with a scale of {phrase}"
+        yield by_rule("other_scale", words, rule, declaration)
+
+
+@hypothesis("outputs", 109, gated, takes("query", "key"))
+def normalised(evidence: Evidence) -> Iterator[Deviation]:
+    """Yield queries and keys that are divided by their norms."""
+    if evidence.scope.contract.l2norm is None:
+        for eps in NORM_EPSILONS:
+            yield Deviation(
+                "l2norm",
+                f"queries and keys divided by their norms, `eps={spelt(eps)}`",
+                partial(relaxed, l2norm=eps),
+                declaration=(f"l2norm={spelt(eps)}",),
+            )
 
 
 def _on(name: str, change: Callable[[Real], Real]) -> Rule:
@@ -109,7 +128,8 @@ def _read_after(reading: Reading) -> Reading | None:
 @hypothesis("outputs", 112, takes("log_decay"))
 def decays(evidence: Evidence) -> Iterator[Deviation]:
     """Yield decays of another base, head, token or range, or in another place."""
-    del evidence
+    contract = evidence.scope.contract
+    base = {"gates_to_base_2": "2", "gates_from_base_2": "e"}
     changes: tuple[tuple[str, str, Callable[[Real], Real]], ...] = (
         ("no_decay", "no decay", np.zeros_like),
         ("gates_to_base_2", "gates taken as logarithms to base 2", _times(np.log(2))),
@@ -120,13 +140,16 @@ def decays(evidence: Evidence) -> Iterator[Deviation]:
             partial(first_only, axis=1),
         ),
         ("gates_of_token_before", "the gates of the token before", _token_before),
-        *(
-            ("gates_clamped", f"gates clamped at {floor:g}", _clamped(floor))
-            for floor in FLOORS
-        ),
     )
     for name, phrase, change in changes:
-        yield by_rule(name, phrase, _on("log_decay", change))
+        declaration: tuple[str, ...] = ()
+        if base.get(name, contract.decay_log_base) != contract.decay_log_base:
+            declaration = (f"decay_log_base={base[name]}",)
+        yield by_rule(name, phrase, _on("log_decay", change), declaration)
+    for floor in FLOORS:
+        phrase, rule = f"gates clamped at {floor:g}", _on("log_decay", _clamped(floor))
+        declaration = (f"decay_floor={floor:g}",)
+        yield by_rule("gates_clamped", phrase, rule, declaration)
     late = "a decay of what a token has just written"
     yield by_rule("decay_after_write", late, _on_low_rank(_written_first))
     often = "a decay at every micro-step"

@@ -48,6 +48,9 @@ class Deviation:
         Where its bound may be infinite although the target leaves the operator there.
     loosens : bool
         True for the operator itself with larger rounding errors.
+    declaration : tuple of str
+        ``KEY=VALUE`` of a contract under which it is no deviation; empty if no contract
+        allows it.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Deviation:
     predict: Predict
     allow_unknown: str = "never"
     loosens: bool = False
+    declaration: tuple[str, ...] = ()
 
 
 Propose = Callable[["Evidence"], Iterable[Deviation]]

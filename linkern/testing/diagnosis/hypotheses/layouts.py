@@ -1,6 +1,7 @@
 """Inputs read, and outputs written, in another order than they lie in."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -67,7 +68,10 @@ def arrangements(evidence: Evidence) -> Iterator[Deviation]:
         (" read in memory", _reread, _rewritten),
     ):
         phrase = f"inputs and output{how} with {axes}"
-        yield _rearranged("layout_swapped", phrase, _all(move), moved(back))
+        swapped = _rearranged("layout_swapped", phrase, _all(move), moved(back))
+        other = _OTHER_LAYOUT.get(evidence.scope.contract.layout)
+        declaration = (f"layout={other}",) if other and move is _across else ()
+        yield replace(swapped, declaration=declaration)
     for name, phrase, move in (
         ("output_transposed", "an output whose last two axes are swapped", _transposed),
         ("output_layout_swapped", f"an output with {axes}", _across),
@@ -87,6 +91,7 @@ def mixed_heads(evidence: Evidence) -> Iterator[Deviation]:
         yield _rearranged("keys_mixed", f"the keys and values of {phrase}", of_keys)
 
 
+_OTHER_LAYOUT = {"bhtd": "bthd", "bthd": "bhtd"}
 _MIXED: dict[str, Move] = {
     phrase + (" for all" if "first" in phrase else ""): order
     for phrase, order in ORDERS.items()
@@ -143,6 +148,7 @@ def strides(evidence: Evidence) -> Iterator[Deviation]:
             f"{' and '.join(group)} read as if contiguous",
             partial(_reading, names=group, layout=layout),
             allow_unknown="anywhere",
+            declaration=("strides=contiguous",),
         )
 
 

@@ -23,8 +23,10 @@ from linkern.testing.diagnosis.hypotheses.pairs import Real
 from linkern.testing.diagnosis.hypotheses.spans import after, from_state
 from linkern.testing.diagnosis.hypotheses.variant import Inputs, variant
 from linkern.testing.problems.problem import Problem
+from linkern.testing.spec.contract import Contract
 
 Change = Callable[[Real], Real]
+Declaration = tuple[str, ...]
 
 
 def _elu(x: Real) -> Real:
@@ -76,13 +78,24 @@ def feature_maps(evidence: Evidence) -> Iterator[Deviation]:
             if used == declared:
                 continue
             what = "no feature map" if other.name == "identity" else f"`{other.name}`"
-            yield variant(
+            mapped = variant(
                 "feature_map",
                 f"{what} on the {which}",
                 query_map=used[0],
                 key_map=used[1],
             )
+            yield replace(mapped, declaration=_declared(scope.contract, *used))
     yield from _shifted_features(evidence)
+
+
+def _declared(contract: Contract, query: FeatureMap, key: FeatureMap) -> Declaration:
+    """Return the declarations of two feature maps; none where a contract has none."""
+    maps = {"feature_map": query.name, "key_feature_map": key.name}
+    if not {*maps.values()} <= {*FEATURE_MAPS}:
+        return ()
+    if contract.key_feature_map is None and query == key:
+        del maps["key_feature_map"]
+    return tuple(f"{k}={v}" for k, v in maps.items() if v != getattr(contract, k))
 
 
 def _shifted_features(evidence: Evidence) -> Iterator[Deviation]:
@@ -186,7 +199,8 @@ def swallowed(evidence: Evidence) -> Iterator[Deviation]:
     """Yield values that are taken for another number if they are not one."""
     del evidence
     phrase = "NaN among the values taken for zero"
-    yield variant("swallows_nan", phrase, arrange=_on_values(np.nan_to_num))
+    swallowing = variant("swallows_nan", phrase, arrange=_on_values(np.nan_to_num))
+    yield replace(swallowing, declaration=("nan_policy=any",))
 
 
 def _clipped(threshold: float) -> Change:

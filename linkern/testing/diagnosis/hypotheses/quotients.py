@@ -26,6 +26,7 @@ from linkern.testing.diagnosis.hypotheses.measuring import (
 )
 from linkern.testing.diagnosis.hypotheses.pairs import Condition, Real
 from linkern.testing.diagnosis.hypotheses.variant import variant
+from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
 
@@ -52,13 +53,16 @@ def epsilons(evidence: Evidence) -> Iterator[Deviation]:
             ("normalizer", "eps_in_normalizer", "`eps={}` added to the normalizer"),
             ("clamp", "clamp", "a denominator of at least {}"),
         ):
-            deviation = _with_eps(mode, name, phrase + which, power)
+            declared: tuple[str, ...] = ("scale=K^-0.5",) if power else ()
+            if mode != evidence.scope.contract.eps_mode:
+                declared += (f"eps_mode={mode}",)
+            deviation = _with_eps(mode, name, phrase + which, power, declared)
             eps = fitted(evidence, deviation, geometric(-14, 1))
             yield from map(deviation, decimals(eps) if eps else ())
 
 
 def _with_eps(
-    mode: str, name: str, phrase: str, power: float
+    mode: str, name: str, phrase: str, power: float, declared: tuple[str, ...]
 ) -> Callable[[float], Deviation]:
     """Return what makes a deviation of an epsilon."""
 
@@ -67,7 +71,8 @@ def _with_eps(
             scale = declared.scale * key_dim**power
             return replace(declared, scale=scale, eps=eps, eps_mode=mode)
 
-        return variant(name, phrase.format(spelt(eps)), quotient=quotient)
+        plain = variant(name, phrase.format(spelt(eps)), quotient=quotient)
+        return replace(plain, declaration=(f"eps={spelt(eps)}", *declared))
 
     return deviation
 
@@ -79,19 +84,24 @@ def scales(evidence: Evidence) -> Iterator[Deviation]:
     The factor is a power of the key dimension, or one over the number of keys, or a
     number that is measured.
     """
-    if evidence.scope.contract.normalize:
+    contract = evidence.scope.contract
+    declared = ("normalize=false",) if contract.eps == 0 else ()
+    undivided = _divided(normalize=False)
+    if contract.normalize:
         yield from _with_factors(evidence, "output_scaled", _divided(normalize=True))
-        yield _divided(normalize=False)
-        yield from _with_factors(evidence, "not_normalised", _divided(normalize=False))
+        undivided = replace(undivided, declaration=declared)
+        yield undivided
+        yield from _with_factors(evidence, "not_normalised", undivided)
     else:
-        yield from _with_factors(evidence, "output_scaled", _divided(normalize=False))
-        yield _divided(normalize=True)
+        yield from _with_factors(evidence, "output_scaled", undivided, scales=True)
+        yield replace(_divided(normalize=True), declaration=("normalize=true",))
 
 
 @hypothesis("outputs", 118, gated)
 def scaled_outputs(evidence: Evidence) -> Iterator[Deviation]:
     """Yield outputs of an operator with gates that have a factor."""
-    yield from _with_factors(evidence, "output_scaled", OPERATOR)
+    scales = evidence.scope.operator.has_scale
+    yield from _with_factors(evidence, "output_scaled", OPERATOR, scales=scales)
 
 
 def _divided(*, normalize: bool) -> Deviation:
@@ -110,10 +120,21 @@ def _divided(*, normalize: bool) -> Deviation:
 
 
 def _with_factors(
-    evidence: Evidence, name: str, base: Deviation
+    evidence: Evidence, name: str, base: Deviation, *, scales: bool = False
 ) -> Iterator[Deviation]:
+    """Yield a deviation times factors; of some, `scales` says so, a scale is one."""
+
+    def declaring(
+        deviation: Deviation, power: float = 0.0, factor: float = 1.0
+    ) -> Deviation:
+        scale = _scale(evidence.scope, power, factor)
+        if not scale or not (scales or base.declaration):
+            return deviation
+        return replace(deviation, declaration=(*base.declaration, f"scale={scale}"))
+
     for spelling, power in _POWERS.items():
-        yield _multiplied(base, name, f"times {spelling}", _power(power))
+        times = _multiplied(base, name, f"times {spelling}", _power(power))
+        yield declaring(times, power=power)
     yield _multiplied(base, name, "divided by the number of keys", _one_over_keys)
     yield _multiplied(base, name, "divided by the length", _one_over_length)
     typical = typical_ratio(evidence, base)
@@ -121,7 +142,21 @@ def _with_factors(
         return
     for size in decimals(abs(typical)):
         factor = float(np.copysign(size, typical))
-        yield _multiplied(base, name, f"times {spelt(factor)}", _constant(factor))
+        times = _multiplied(base, name, f"times {spelt(factor)}", _constant(factor))
+        yield declaring(times, factor=factor)
+
+
+def _scale(scope: Scope, power: float, factor: float) -> str:
+    """Return the declared scale that has a further factor; empty if none has."""
+    default = 1.0 if scope.operator.feature_map else scope.operator.scale
+    declared = scope.contract.scale
+    scale = default if declared is None else declared
+    if isinstance(scale, str):
+        scale, power = 1.0, power - 0.5
+    if power == 0:
+        return spelt(scale * factor)
+    only_power = power == -0.5 and scale * factor == 1
+    return INVERSE_ROOT_KEY_DIM if only_power else ""
 
 
 def _multiplied(base: Deviation, name: str, phrase: str, factor: Factor) -> Deviation:

@@ -36,15 +36,27 @@ def relaxed(problem: Problem, **declared: Any) -> Bounded:
     return replace(problem, scope=scope).solve()
 
 
-def staged(name: str, phrase: str, stages: Stages, **declared: Any) -> Deviation:
-    """Return a deviation that is emulated on integers, and bounded on reals."""
+def staged(
+    name: str, phrase: str, stages: Stages, to: Format, **declared: Any
+) -> Deviation:
+    """Return a deviation that is emulated on integers, and bounded on reals.
+
+    What is declared is what it does if the format is a dtype and rounds to nearest.
+    """
 
     def predict(problem: Problem) -> Bounded:
         if problem.integers is None:
             return relaxed(problem, **declared)
         return emulate(problem, stages)
 
-    return Deviation(name, phrase, predict, allow_unknown="on reals")
+    declaration: tuple[str, ...] = ()
+    if to.name and not to.truncates and stages.share is None:
+        # Of two dtypes with as many bits, the bound takes either.
+        dtypes = {to.bound_dtype: to.name}
+        declaration = tuple(f"{k}={dtypes.get(v, v)}" for k, v in declared.items())
+    return Deviation(
+        name, phrase, predict, allow_unknown="on reals", declaration=declaration
+    )
 
 
 def formats(evidence: Evidence) -> list[Format]:
@@ -70,7 +82,7 @@ def inputs(evidence: Evidence) -> Iterator[Deviation]:
             ("features_rounded", "key features", {"key": to}, "feature"),
         ):
             declared = {f"{key}_dtype": to.bound_dtype}
-            yield staged(name, f"{what} {to.phrase}", Stages(**parts), **declared)
+            yield staged(name, f"{what} {to.phrase}", Stages(**parts), to, **declared)
 
 
 @hypothesis("outputs", 230, linear)
@@ -98,12 +110,13 @@ def scores(evidence: Evidence) -> Iterator[Deviation]:
                 if "value" in parts:
                     declared = {"operand_dtype": to.bound_dtype}
                 stages = Stages(chunk=chunk, **parts)
-                yield staged(name, f"{what} {to.phrase}{where}", stages, **declared)
+                yield staged(name, f"{what} {to.phrase}{where}", stages, to, **declared)
         if evidence.scope.contract.normalize:
             yield staged(
                 "weights_rounded",
                 f"normalised weights {to.phrase}",
                 Stages(share=to),
+                to,
                 score_dtype=to.bound_dtype,
             )
 
@@ -125,14 +138,15 @@ def states(evidence: Evidence) -> Iterator[Deviation]:
                 kept: dict[str, Any] = dict.fromkeys(parts, to)
                 read: dict[str, Any] = {f"read_{part}": to for part in parts}
                 after = f"{what} {to.phrase} after {every}"
-                yield staged(name, after, Stages(chunk=chunk, **kept), **declared)
+                yield staged(name, after, Stages(chunk=chunk, **kept), to, **declared)
                 if chunk == 1:
                     stages = Stages(chunk=1, through_state=True, **kept)
-                    yield staged(name, f"{after}, then read", stages, **declared)
+                    yield staged(name, f"{after}, then read", stages, to, **declared)
                 yield staged(
                     name,
                     f"{what} {to.phrase} when it is read, after {every}",
                     Stages(chunk=chunk, **read),
+                    to,
                     **declared,
                 )
 
@@ -207,6 +221,7 @@ def whole(evidence: Evidence) -> Iterator[Deviation]:
             predict,
             allow_unknown="anywhere",
             loosens=True,
+            declaration=(f"accumulator_dtype={to.name}", f"feature_dtype={to.name}"),
         )
 
 

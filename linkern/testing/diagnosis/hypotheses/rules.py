@@ -103,9 +103,16 @@ def predicted(problem: Problem, rule: Rule) -> Bounded | None:
     return Bounded(output.output[last], output.bound[last] + problem.solve().bound)
 
 
-def by_rule(name: str, phrase: str, rule: Rule) -> Deviation:
+def by_rule(
+    name: str, phrase: str, rule: Rule, declaration: tuple[str, ...] = ()
+) -> Deviation:
     """Return the deviation that follows a rule."""
-    return Deviation(name, phrase, lambda problem: predicted(problem, rule))
+    return Deviation(
+        name,
+        phrase,
+        lambda problem: predicted(problem, rule),
+        declaration=declaration,
+    )
 
 
 def first_only(x: Real, axis: int) -> Real:

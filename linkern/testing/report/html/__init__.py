@@ -16,11 +16,18 @@ from markupsafe import Markup
 from linkern._version import __version__
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.fingerprint import Fingerprint
-from linkern.testing.report.counting import conclusion, in_words, more, not_judged
+from linkern.testing.report.counting import (
+    conclusion,
+    declaring,
+    in_words,
+    more,
+    not_judged,
+)
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
 from linkern.testing.report.html.marks import ratio_text
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import RULES
+from linkern.testing.runner.snippet import snippet
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
 
@@ -130,6 +137,8 @@ def environment() -> Environment:
         "explained": _EXPLAINED,
         "significand_bits": SIGNIFICAND_BITS,
         "command": command,
+        "snippet": snippet,
+        "declaring": declaring,
         "curve": curve,
         "heat_map": heat_map,
         "histogram": histogram,

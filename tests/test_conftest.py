@@ -1,0 +1,11 @@
+"""What `conftest.py` does to every test."""
+
+import warnings
+
+import pytest
+
+
+@pytest.mark.parametrize("kind", [UserWarning, DeprecationWarning, ResourceWarning])
+def test_warnings_are_errors(kind):
+    with pytest.raises(kind, match="this one"):
+        warnings.warn("this one", kind, stacklevel=1)

@@ -1,0 +1,157 @@
+"""A cause that can be declared says how, and declared so the kernel is right."""
+
+import numpy as np
+import pytest
+
+from linkern.testing import Plan, run
+from linkern.testing.errors import INAPPLICABLE
+from linkern.testing.kernels.assembly import elu_plus_one
+from linkern.testing.kernels.mutants import MUTANTS
+from linkern.testing.report.counting import declaring
+from linkern.testing.runner.loop import CheckFinished, Diagnosed
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.declarations import pairs
+from tests.testing.diagnosis.test_diagnosis_unseen import CAUSAL, dense, gla
+
+BOTH = ("value_on_integers", "value_on_reals")
+REALS = BOTH[1:]
+
+
+def l2norm(query, key, value, log_decay):
+    def divided(x):
+        return x / np.sqrt((x * x).sum(-1, keepdims=True) + x.dtype.type(1e-6))
+
+    return divided(query), divided(key), value, log_decay
+
+
+def eps_in_normalizer(query, key, value):
+    q, k = elu_plus_one(query), elu_plus_one(key)
+    scores = np.tril(q @ np.swapaxes(k, -1, -2))
+    normalizer = np.cumsum(k, axis=-2) + k.dtype.type(1e-3)
+    return (scores @ value) / (q * normalizer).sum(-1, keepdims=True)
+
+
+def ran(kernel, op, contract, checks):
+    plan = Plan(
+        "test",
+        op,
+        contract,
+        dtypes=("float32",),
+        profile="quick",
+        checks=checks,
+        function=kernel,
+        shrink=False,
+    )
+    events = list(run(plan))
+    verdicts = {e.result.verdict for e in events if isinstance(e, CheckFinished)}
+    causes = [e.diagnosis for e in events if isinstance(e, Diagnosed)]
+    return verdicts, causes[0] if causes else None
+
+
+def mutant(name):
+    one = MUTANTS[name]
+    return one.kernel, one.op, Contract(**one.contract), one.checks[:1]
+
+
+def unseen(name):
+    return CAUSAL[name][0], "linear_attention", Contract(), BOTH
+
+
+def gated(**parts):
+    return gla(**parts), "simple_gla", Contract(), REALS
+
+
+def linear(contract=None, **parts):
+    return dense(**parts), "linear_attention", Contract(**(contract or {})), BOTH
+
+
+DECLARED = {
+    "eps": (unseen("eps 3.7e-5"), "eps=3.7e-5"),
+    "normalizer": (
+        (eps_in_normalizer, "linear_attention", Contract(), BOTH),
+        "eps=0.001 eps_mode=normalizer",
+    ),
+    "clamp": (unseen("clamp 0.5"), "eps=0.5 eps_mode=clamp"),
+    "no quotient": (unseen("not normalised"), "normalize=false"),
+    "no quotient, scaled": (
+        linear(divide=lambda n, d: n * n.dtype.type(0.25)),
+        "normalize=false scale=0.25",
+    ),
+    "quotient": (linear({"normalize": False}), "normalize=true"),
+    "other number": (
+        linear(
+            {"normalize": False, "scale": 2.0}, divide=lambda n, d: n * n.dtype.type(3)
+        ),
+        "scale=3",
+    ),
+    "K^-0.5": (mutant("not_normalised"), "normalize=false scale=K^-0.5"),
+    "feature map": (unseen("relu"), "feature_map=relu"),
+    "of queries": (
+        unseen("no map"),
+        "feature_map=identity key_feature_map=elu_plus_one",
+    ),
+    "of keys": (unseen("softmax"), "key_feature_map=softmax"),
+    "layout": (unseen("layout"), "layout=bthd"),
+    "strides": (mutant("assumes_contiguous"), "strides=contiguous"),
+    "NaN": (mutant("swallows_nan"), "nan_policy=any"),
+    "base": (mutant("gates_to_base_two"), "decay_log_base=2"),
+    "floor": (mutant("gates_clamped"), "decay_floor=-5"),
+    "scale": (mutant("scale_left_out"), "scale=1"),
+    "norm": (gated(arrange=l2norm), "l2norm=1e-6"),
+    "state": (
+        mutant("bfloat16_state"),
+        "chunk_size=16 state_dtype=bfloat16 normalizer_dtype=bfloat16",
+    ),
+    "float16": (
+        unseen("float16 state"),
+        "chunk_size=64 state_dtype=float16 normalizer_dtype=float16",
+    ),
+    "part": (
+        mutant("bfloat16_normalizer"),
+        "chunk_size=16 normalizer_dtype=bfloat16",
+    ),
+    "scores": (mutant("bfloat16_scores"), "score_dtype=bfloat16"),
+    "operands": (unseen("bfloat16 operands"), "operand_dtype=bfloat16"),
+    "sums": (
+        mutant("all_in_float16"),
+        "accumulator_dtype=float16 feature_dtype=float16",
+    ),
+    "output": (mutant("returns_float64"), "output_dtype=float64"),
+    "input": (mutant("overwrites_key"), "mutates=key"),
+    "initial state": (mutant("state_updated_in_place"), "mutates=initial_state"),
+    "one token": (mutant("crashes_on_one_token"), "min_length=2"),
+}
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_what_is_declared_as_proposed_is_right(case):
+    (kernel, op, contract, checks), declaration = DECLARED[case]
+    verdicts, cause = ran(kernel, op, contract, checks)
+    assert "failed" in verdicts
+    assert cause is not None
+    assert " ".join(cause.declaration) == declaration
+    assert declaring(cause).count("--declare ") == len(cause.declaration)
+    proposed = pairs("--declare", "KEY=VALUE", cause.declaration)
+    relaxed = Contract.from_mapping({**contract.declared(), **proposed})
+    verdicts, _ = ran(kernel, op, relaxed, checks)
+    assert verdicts <= {"passed", *INAPPLICABLE}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        unseen("elu"),
+        unseen("average"),
+        unseen("doubled"),
+        unseen("edge of 48"),
+        mutant("scale_twice"),
+        mutant("gates_scaled_for_base_two"),
+        mutant("writes_past_the_end"),
+        mutant("state_returned_in_bfloat16"),
+    ],
+    ids=lambda subject: subject[0].__name__,
+)
+def test_what_no_contract_knows_cannot_be_declared(subject):
+    _, cause = ran(*subject)
+    assert cause is not None
+    assert cause.declaration == ()
