@@ -11,6 +11,7 @@ from linkern.testing.spec.declarations import pairs
 from linkern.testing.target.frameworks import FRAMEWORKS
 
 __all__ = [
+    "EXIT_INTERRUPTED",
     "EXIT_USAGE",
     "contract_of",
     "file_option",
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 def in_existing_folder(

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from linkern.adapters.catalogue import Entry, installed
 from linkern.cli.options import (
+    EXIT_INTERRUPTED,
     EXIT_USAGE,
     contract_of,
     file_option,
@@ -32,7 +33,6 @@ from linkern.testing.spec.declarations import keywords, pairs
 __all__ = ["verify"]
 
 EXIT_CANARIES = 4
-EXIT_INTERRUPTED = 130
 
 
 @click.command()

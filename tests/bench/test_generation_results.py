@@ -1,6 +1,7 @@
 """Results of generating: tables, JSON, figures and the command."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -206,6 +207,22 @@ def test_the_command_measures_whole_models(tmp_path):
     names = ("model-linear", "model-lsh")
     rows = [(row["length"], row["contestant"]) for row in whole["measured"]]
     assert rows == [(length, name) for length in (8, 20) for name in names]
+
+
+def test_an_interrupted_run_keeps_what_was_measured(tmp_path, monkeypatch, result):
+    def parts(suite, *_):
+        task = suite.tasks[0].name
+        yield tuple(replace(row, task=task) for row in result.rows)
+        raise KeyboardInterrupt
+
+    module = sys.modules["linkern.cli.benches.generation"]  # its name is the command's
+    monkeypatch.setattr(module, "_parts", parts)
+    path = tmp_path / "result.json"
+    ended = run("--json", str(path))
+    assert ended.exit_code == 130
+    assert len(json.loads(path.read_text())["settings"]) == 1
+    assert "held: memory kept" in ended.output
+    assert "interrupted: all lengths" in ended.output
 
 
 @pytest.mark.parametrize(
