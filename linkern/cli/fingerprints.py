@@ -19,7 +19,7 @@ from linkern.testing.diagnosis.fingerprint import Fingerprint, sheet
 from linkern.testing.diagnosis.fingerprint import fingerprint as measure
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.report import terminal
-from linkern.testing.runner.loop import open_target, scope_of
+from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.plan import Plan
 
 __all__ = ["fingerprint"]

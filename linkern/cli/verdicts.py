@@ -1,6 +1,8 @@
 """``linkern verify``: judge one target, or the whole catalogue."""
 
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from linkern.cli.options import (
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
 from linkern.testing.api import report_of, reports
-from linkern.testing.report import bundle, terminal
+from linkern.testing.report import bundle, github, terminal
 from linkern.testing.report.report import write_json
 from linkern.testing.runner import canaries, reproduce
 from linkern.testing.runner.loop import CheckFinished, CheckStarted
@@ -32,7 +34,6 @@ __all__ = ["verify"]
 
 EXIT_CANARIES = 4
 EXIT_INTERRUPTED = 130
-CRASH_FOLDER = Path("linkern-repro")
 
 
 @click.command()
@@ -53,6 +54,13 @@ CRASH_FOLDER = Path("linkern-repro")
     is_flag=True,
     help="Stop at the first check that fails, and name its cause.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that run checks, each with a target of its own. Default: one for "
+    "each core; 1 on a device.",
+)
 @file_option("--json", "Write the report as JSON, and anew with every check that ends.")
 @file_option("--html", "Write the report as one HTML page.")
 @click.option(
@@ -68,6 +76,16 @@ CRASH_FOLDER = Path("linkern-repro")
     metavar="DIR",
     callback=in_existing_folder,
     help="Write all of that, contract and waivers to a folder that can be sent.",
+)
+@click.option(
+    "--no-source",
+    is_flag=True,
+    help="Leave the kernel's file out of the bundle.",
+)
+@click.option(
+    "--annotate",
+    type=click.Choice(["github"]),
+    help="Annotate the kernel's line in a pull request, and write a job summary.",
 )
 @click.option(
     "--verbose", is_flag=True, help="Explain every failure, and show every check."
@@ -111,6 +129,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "in_process": options["in_process"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
         "fail_fast": options["fail_fast"],
+        "jobs": options["jobs"],
     }
     command = options["command"]
     if target is not None and command is not None:
@@ -201,11 +220,13 @@ def _judge(
 
 
 def _write(console: Console, report: Report, options: dict[str, Any]) -> None:
+    crashes: Path | None = None
     for result in report.checks:
         example = result.counterexample
         folder = options["repro"]
         if folder is None and example is not None and example.died:
-            folder = CRASH_FOLDER  # so that the input of a crash is never lost
+            # The input of a crash is never lost, and never in anyone's way.
+            folder = crashes = crashes or Path(tempfile.mkdtemp(prefix="linkern-"))
         if folder is not None and example is not None:
             script = reproduce.write(report.plan, result, example, folder)
             for path in (script, script.with_suffix(".npz")):
@@ -214,8 +235,20 @@ def _write(console: Console, report: Report, options: dict[str, Any]) -> None:
         report.to_html(options["html_path"])
         _name_file(console, options["html_path"])
     if options["bundle_path"] is not None:
-        for path in bundle.write(report, options["bundle_path"]):
+        source = not options["no_source"]
+        for path in bundle.write(report, options["bundle_path"], source=source):
             _name_file(console, path)
+    if options["annotate"] == "github":
+        _annotate(report)
+
+
+def _annotate(report: Report) -> None:
+    """Print the workflow commands of GitHub, and add to the summary of the job."""
+    for line in github.annotations(report):
+        click.echo(line)
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(github.summary(report))
 
 
 def _name_file(console: Console, path: Path) -> None:

@@ -38,6 +38,7 @@ def verify(
     in_process: bool = False,
     fingerprint: bool = False,
     fail_fast: bool = False,
+    jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Judge a kernel.
@@ -60,8 +61,8 @@ def verify(
     dtypes : sequence of str
         Dtypes of its inputs. Default: float32 and float64, as far as it takes them; the
         report says which one it refuses.
-    profile : {"quick", "default", "deep"}
-        Number of examples.
+    profile : {"smoke", "quick", "default", "deep"}
+        Number of examples; "smoke" has few laws, too.
     seed : int
         Seed of the examples; the same seed gives the same verdict.
     checks : sequence of str
@@ -76,6 +77,10 @@ def verify(
         Measure the arithmetic of the target too.
     fail_fast : bool
         Leave out the checks after the first one that fails.
+    jobs : int, optional
+        Processes that run checks, each with a target of its own; the verdict is the
+        same for any number. Default: one for each core, up to eight; one for a callable
+        and for a target on a device.
     options : mapping, optional
         Keyword arguments of every call.
 
@@ -117,6 +122,7 @@ def verify(
         in_process=in_process,
         fingerprint=fingerprint,
         fail_fast=fail_fast,
+        jobs=jobs,
         options=options or {},
     )
     report = report_of(plan)

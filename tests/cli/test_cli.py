@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -300,13 +301,18 @@ def test_a_too_generous_referee_exits_with_4(monkeypatch):
     ],
 )
 def test_wild_targets_fail_and_end_nothing(name, sentence, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    here, crashes = tmp_path / "here", tmp_path / "crashes"
+    here.mkdir(), crashes.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(crashes))
     checks = ("--check", "shape_and_dtype", "--check", "value_on_reals")
     result = run(*checks, "--timeout", "0.5" if name == "hangs" else "120", target=name)
     assert result.exit_code == 1
     assert sentence in result.output
     assert "Traceback" not in result.output
-    saved = list(tmp_path.glob("linkern-repro/*.npz"))
+    assert not [*here.iterdir()]
+    saved = list(crashes.glob("linkern-*/*.npz"))
+    assert all(f"wrote {path}" in result.output for path in saved)
     died = name in ("segfaults", "exits_hard", "hangs")
     assert bool(saved) == died
 

@@ -18,7 +18,7 @@ from linkern.testing.checks import (
 )
 from linkern.testing.checks.registry import CHECKS, Check
 
-__all__ = ["CHECKS", "ORDER", "Check"]
+__all__ = ["CHECKS", "ORDER", "SMOKE", "Check"]
 
 # The laws that catch the most mutants in the least time come first, so that a faulty
 # kernel fails within seconds: the first twelve catch five of six mutants, says
@@ -80,6 +80,9 @@ ORDER = (
     "state_drift",
     "thread_safety",
 )
+
+# The laws of the profile "smoke": the deadliest of outputs, states and gradients.
+SMOKE = ORDER[: ORDER.index("short_sequences")]
 
 _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"

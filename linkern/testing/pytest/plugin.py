@@ -30,7 +30,7 @@ _OPTIONS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("framework", "NAME", "Array library of its inputs.", {}),
     ("device", "NAME", "Device of its inputs.", {}),
     ("dtype", "NAME", "Dtype of its inputs. Repeatable.", _REPEATABLE),
-    ("profile", "NAME", "How many examples: quick, default or deep.", {}),
+    ("profile", "NAME", "How many examples: smoke, quick, default or deep.", {}),
     ("seed", "N", "Which examples.", {"type": int}),
     ("check", "NAME", "Default all. Repeatable.", _REPEATABLE),
     (

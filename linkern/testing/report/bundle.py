@@ -1,25 +1,29 @@
-"""Bundle: a folder with the report, contract, waivers and reproducers of a verdict.
+"""Bundle: a folder with report, contract, waivers, reproducers and the kernel's file.
 
-`check` runs the reproducers again on a machine that has the target.
+All paths in it are relative to it, so it can be sent; `check` runs its reproducers.
 """
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.report.report import Report
+from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.reproduce import write as write_script
+from linkern.testing.target.sources import file_of, local_imports
 
 __all__ = ["Reproduction", "check", "write"]
 
 REPORT, PAGE, CONTRACT = "report.json", "report.html", "contract.toml"
-WAIVERS, SCRIPTS = "waivers.toml", "reproducers"
+WAIVERS, SCRIPTS, SOURCES = "waivers.toml", "reproducers", "kernel"
+README = "README.md"
 # A script makes a few calls; importing a library can take a minute.
 SCRIPT_TIMEOUT = 300.0
 # Meaning of the exit code of a script or of `linkern verify`.
@@ -46,8 +50,8 @@ class Reproduction:
     said: str
 
 
-def write(report: Report, folder: Path) -> list[Path]:
-    """Write the report, contract, waivers and reproducers of a verdict.
+def write(report: Report, folder: Path, *, source: bool = True) -> list[Path]:
+    """Write the report, contract, waivers, reproducers and sources of a verdict.
 
     Parameters
     ----------
@@ -55,26 +59,84 @@ def write(report: Report, folder: Path) -> list[Path]:
         Verdicts and counterexamples.
     folder : Path
         Created if it does not exist.
+    source : bool
+        True to copy the target's file, and the files beside it that it imports.
 
     Returns
     -------
     list of Path
         The files.
     """
-    plan, written = report.plan, []
     folder.mkdir(parents=True, exist_ok=True)
+    written, missing = _copied(report.plan.target, folder) if source else ([], [])
+    report = _relative(report)
+    plan = report.plan
     for result in report.checks:
         if result.counterexample is not None:
             example = result.counterexample
-            script = write_script(plan, result, example, folder / SCRIPTS)
+            scripts = folder / SCRIPTS
+            script = write_script(plan, result, example, scripts, root=folder)
             written += [script, script.with_suffix(".npz")]
-    (folder / CONTRACT).write_text(_toml(plan.contract.declared()), encoding="utf-8")
     waivers = "[expect_failure]\n" + _toml(plan.expect_failure)
-    (folder / WAIVERS).write_text(waivers, encoding="utf-8")
+    texts = {
+        README: _readme(report, missing),
+        CONTRACT: _toml(plan.contract.declared()),
+        WAIVERS: waivers,
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
     report.to_html(folder / PAGE)
     # Last: a folder without it was not finished.
     report.to_json(folder / REPORT)
-    return [*written, *(folder / name for name in (CONTRACT, WAIVERS, PAGE, REPORT))]
+    return [*written, *(folder / name for name in (*texts, PAGE, REPORT))]
+
+
+def _copied(target: str, folder: Path) -> tuple[list[Path], list[str]]:
+    """Copy the target's file and the files beside it that it imports.
+
+    Return the copies, and the names of packages beside it that were not copied.
+    """
+    path = file_of(target)
+    if path is None:
+        return [], []
+    beside, packages = local_imports(path) if ".py:" in target else ([], [])
+    (folder / SOURCES).mkdir(exist_ok=True)
+    copies = [folder / SOURCES / one.name for one in (path, *beside)]
+    for one, copy in zip((path, *beside), copies, strict=True):
+        shutil.copyfile(one, copy)
+    return copies, packages
+
+
+def _relative(report: Report) -> Report:
+    """Return the report of the file in the bundle, as named from there."""
+    place, _, attribute = report.plan.target.rpartition(":")
+    if not place.endswith(".py"):
+        return report
+    name = f"{SOURCES}/{Path(place).name}:{attribute}"
+    plan = replace(report.plan, target=name)
+    checks = (replace(c, again=command(plan, c.name)) for c in report.checks)
+    return replace(report, plan=plan, checks=tuple(checks))
+
+
+def _readme(report: Report, missing: Sequence[str]) -> str:
+    """Return the page that says what the folder is, and what to type."""
+    target = report.plan.target
+    absent = f" It imports {', '.join(missing)}, which is not here." if missing else ""
+    return f"""# {target}: {report.verdict}
+
+A verdict of linkern {report.to_dict()["linkern"]} on `{target}` as `{report.plan.op}`.
+
+    python -m pip install linkern
+    linkern check-bundle .       # run every counterexample again
+    {command(report.plan)}
+
+| file | what it is |
+|---|---|
+| `{PAGE}`, `{REPORT}` | the report, as a page and as data |
+| `{SCRIPTS}/` | each counterexample: a script, and its inputs as `.npz` |
+| `{SOURCES}/` | the kernel's file; if it is missing, put it there.{absent} |
+| `{CONTRACT}`, `{WAIVERS}` | what it declares, and the failures that were expected |
+"""
 
 
 def check(folder: Path) -> list[Reproduction]:
@@ -110,18 +172,20 @@ def _reproduced(folder: Path, failure: Mapping[str, Any]) -> Reproduction:
     if not scripts:
         msg = f"{folder} is not whole: there is no reproducer of {name}."
         raise UsageError(msg)
-    code, last_line = _run([sys.executable, str(scripts[0])])
+    code, last_line = _run([sys.executable, str(scripts[0].resolve())], folder)
     if code == NOT_IN_OUTPUTS:
         words = shlex.split(failure["again"])[1:]
         program = "from linkern.cli import main; main()"
-        code, last_line = _run([sys.executable, "-c", program, *words])
+        code, last_line = _run([sys.executable, "-c", program, *words], folder)
     return Reproduction(name, OUTCOMES.get(code, "error"), last_line)
 
 
-def _run(command: list[str]) -> tuple[int, str]:
+def _run(words: list[str], folder: Path) -> tuple[int, str]:
+    """Run a command in the bundle; return its exit code and its last line."""
     try:
         process = subprocess.run(
-            command,
+            words,
+            cwd=folder,
             capture_output=True,
             text=True,
             errors="replace",

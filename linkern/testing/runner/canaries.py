@@ -55,18 +55,20 @@ def failures(seed: int) -> list[str]:
                 f"{mutant.checks[0]} did not catch the planted defect {mutant.name}"
             )
     for op, check in sorted({(mutant.op, mutant.checks[0]) for mutant in mutants}):
-        if _verdict(CORRECT[PASSING[op]], check, seed) != "passed":
+        if _verdict(CORRECT[PASSING[op]], check, seed, "smoke") != "passed":
             wrong.append(f"{check} did not pass a correct kernel")
     return wrong
 
 
-def _verdict(kernel: CorrectKernel | Mutant, check: str, seed: int) -> str:
+def _verdict(
+    kernel: CorrectKernel | Mutant, check: str, seed: int, profile: str = "quick"
+) -> str:
     plan = Plan(
         target=f"canary:{kernel.name}",
         op=kernel.op,
         contract=Contract(**kernel.contract),
         dtypes=("float32",),
-        profile="quick",
+        profile=profile,
         seed=seed,
         checks=(check,),
         shrink=False,

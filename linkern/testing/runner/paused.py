@@ -76,6 +76,7 @@ class PausedRun:
             expect_failure=expected,
             diagnose=False,
             fail_fast=False,  # each check that pytest asks for has a verdict
+            jobs=1,  # and none runs before it is asked for
         )
         self._events = run(rest)
         try:

@@ -1,11 +1,12 @@
 """A plan: everything that a run depends on, checked before anything is run."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from linkern.testing.checks import CHECKS, Check
-from linkern.testing.errors import UsageError
+from linkern.testing.checks import CHECKS, SMOKE, Check
+from linkern.testing.errors import Inapplicable, UsageError, skipped
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
@@ -17,7 +18,9 @@ __all__ = ["DEFAULT_DTYPES", "PROFILES", "Plan"]
 DEFAULT_DTYPES = ("float32", "float64")
 
 # Examples per check and dtype.
-PROFILES = {"quick": 25, "default": 90, "deep": 1500}
+PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
+# Each has a target of its own, which may allocate memory up to its limit.
+MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Plan:
     dtypes : tuple of str
         Dtypes of the inputs; empty for those of `DEFAULT_DTYPES` that the target takes.
     profile, seed : str, int
-        Number of examples, and their seed.
+        Number of examples, and their seed; "smoke" has few laws, too.
     checks : tuple of str
         Names of the checks to run; empty for all.
     expect_failure : mapping of str to str
@@ -64,6 +67,9 @@ class Plan:
         Measure the arithmetic of the target too.
     fail_fast : bool
         Leave out the checks after the first one that fails.
+    jobs : int, optional
+        Processes that run checks, each with a target of its own. Default: one for each
+        core, up to eight; one for a target in this process or on a device.
     """
 
     target: str
@@ -86,6 +92,7 @@ class Plan:
     diagnose: bool = True
     fingerprint: bool = False
     fail_fast: bool = False
+    jobs: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -107,6 +114,15 @@ class Plan:
                 "a command is a process that reads files: no framework, no in-process."
             )
             raise UsageError(msg)
+        if self.jobs is not None and self.jobs < 1:
+            msg = f"`jobs` must be a positive number of processes, got {self.jobs}."
+            raise UsageError(msg)
+        if (self.jobs or 1) > 1 and (self.in_process or self.function is not None):
+            msg = (
+                f"`jobs` must be 1 for a target in this process, got {self.jobs}; "
+                'name the target, "package.module:function", to use more.'
+            )
+            raise UsageError(msg)
         if not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
             raise UsageError(msg)
@@ -114,3 +130,25 @@ class Plan:
     def chosen(self) -> list[Check]:
         """Return the checks to run, in their order."""
         return [c for c in CHECKS.values() if not self.checks or c.name in self.checks]
+
+    def leaves_out(self, check: Check) -> Inapplicable | None:
+        """Return the reason why the profile leaves out a check, or None."""
+        if self.profile != "smoke" or self.checks or check.name in SMOKE:
+            return None
+        return skipped("the profile smoke leaves it out", "take `--profile quick`")
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that run checks."""
+        if self.jobs is not None:
+            return self.jobs
+        if self.in_process or self.function is not None or self.device != "cpu":
+            return 1  # two targets at once would share one device, and its memory
+        return min(MOST_PROCESSES, _cores())
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -3,6 +3,7 @@
 The scripts are `scripts.function` and `scripts.command` with their constants filled in.
 """
 
+import os
 import re
 import shlex
 from importlib import resources
@@ -84,9 +85,16 @@ def _script_name(plan: Plan, check: str) -> str:
 
 
 def write(
-    plan: Plan, result: CheckResult, example: Counterexample, folder: Path
+    plan: Plan,
+    result: CheckResult,
+    example: Counterexample,
+    folder: Path,
+    root: Path = Path(),
 ) -> Path:
-    """Write the counterexample of a result, and return the path of its script."""
+    """Write the counterexample of a result, and return the path of its script.
+
+    The path of a target is as seen from `root`, by default the working directory.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / _script_name(plan, result.name)
     arrays, views = _arrays(plan, example)
@@ -110,7 +118,7 @@ def write(
         constants |= _of_command(plan, example)
         text = _filled("command.py", heading, constants, "")
     else:
-        constants |= _of_function(plan, example, views)
+        constants |= _of_function(plan, example, views, folder, root)
         values = [call.inputs["value"] for call in example.calls]
         half = any(x.dtype.name == "bfloat16" for x in values)
         library = plan.framework or "numpy"
@@ -169,10 +177,13 @@ def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
     return base.ravel(order="K"), (view.shape, start, view.strides)
 
 
-def _of_function(plan: Plan, example: Counterexample, views: Any) -> dict[str, Any]:
+def _of_function(
+    plan: Plan, example: Counterexample, views: Any, folder: Path, root: Path
+) -> dict[str, Any]:
     place_, _, attribute = plan.target.rpartition(":")
     if place_.endswith(".py"):
-        place_ = str(Path(place_).resolve())
+        # As seen from the script, so that both can be moved together.
+        place_ = os.path.relpath((root / place_).resolve(), folder.resolve())
     interface = example.interface
     return {
         "PLACE": place_,

@@ -18,7 +18,7 @@ from linkern.testing.target.protocol import Call
 __all__ = ["RULES", "CheckResult", "Counterexample", "environment"]
 
 # Version of the rules: a verdict can change with it, and with nothing else of ours.
-RULES = "2"
+RULES = "3"
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,12 @@ from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import Call, Reply, TargetConfig
 from linkern.testing.target.worker import Opened, describe, open_target
 
-__all__ = ["ChildProcess", "InProcess", "Target"]
+__all__ = ["LOAD_TIMEOUT", "Child", "ChildProcess", "InProcess", "Target"]
 
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
+# Most inputs are small: threads of BLAS would only wait for each other.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 # Blocks of the output of a target that are kept, of at most 64 KiB each.
 KEPT_BLOCKS = 4
 # Seconds to wait for something that is about to happen.
@@ -106,7 +108,7 @@ class ChildProcess:
     def __init__(self, config: TargetConfig, timeout: float) -> None:
         self._config = config
         self._timeout = timeout
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self.reopen(config)
 
     def call(self, call: Call) -> Reply:
@@ -140,7 +142,7 @@ class ChildProcess:
 
     def _start(self) -> Opened:
         if self._child is None:
-            self._child = _Child()
+            self._child = Child("linkern.testing.target.worker")
         try:
             answer = self._child.ask(self._config, LOAD_TIMEOUT)
         except TargetDied as death:
@@ -154,20 +156,22 @@ class ChildProcess:
         return answer
 
 
-class _Child:
+class Child:
     """One child process, and threads that write and read, so that waits can end.
 
     Processes that the target started may hold the pipes open for ever, so each thread
     closes its own pipe and nobody waits for them.
+
+    Parameters
+    ----------
+    module : str
+        Module whose `main` the process runs: it answers each request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "from linkern.testing.target import worker; worker.main()",
-            ],
+            [sys.executable, "-c", f"import {module} as child; child.main()"],
+            env=ONE_THREAD | os.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -243,8 +247,15 @@ class _Child:
         printed = b"".join(self._printed)[-2000:].decode(errors="replace").strip()
         return f"; it last wrote: {printed.splitlines()[-1][:200]}" if printed else ""
 
-    def end(self) -> None:
-        """Kill the process, and whatever it started in its group."""
+    def end(self, patience: float = 0.0) -> None:
+        """Kill the process, and whatever it started in its group.
+
+        With `patience` it is first told to end, and has so many seconds to do so.
+        """
+        if patience:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=patience)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         # A driver may keep it from dying; that need not keep us.

@@ -21,7 +21,7 @@ from linkern.testing.target.loading import Interface, load, resolve
 from linkern.testing.target.protocol import Call, Reply, TargetConfig
 from linkern.testing.target.segments import SegmentRunner
 
-__all__ = ["Opened", "describe", "main", "open_target"]
+__all__ = ["Opened", "describe", "main", "open_target", "send", "streams"]
 
 GIBIBYTE = 2**30
 # Characters of an exception that are passed on.
@@ -89,7 +89,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             os._exit(0)
         if forked[0] and isinstance(answer, Reply):
             answer = replace(answer, traces=(*answer.traces, "a copy of its process"))
-        _send(replies, answer)
+        send(replies, answer)
 
 
 def _opened(config: TargetConfig) -> tuple[Opened | UsageError, Caller | None]:
@@ -155,17 +155,23 @@ def describe(error: BaseException) -> str:
     return f"{what} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
 
 
-def _send(replies: BinaryIO, message: Any) -> None:
+def send(replies: BinaryIO, message: Any) -> None:
+    """Write one message."""
     pickle.dump(message, replies, protocol=pickle.HIGHEST_PROTOCOL)
     replies.flush()
 
 
 def main() -> None:
-    """Serve on copies of the standard streams, so that prints do not mix in."""
+    """Answer the requests on standard input."""
+    serve(*streams())
+
+
+def streams() -> tuple[BinaryIO, BinaryIO]:
+    """Return copies of the standard streams, so that prints do not mix in."""
     requests = os.fdopen(os.dup(0), "rb")
     replies = os.fdopen(os.dup(1), "wb")
     # Whatever the target reads is empty, and whatever it prints goes to standard error.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    serve(requests, replies)
+    return requests, replies

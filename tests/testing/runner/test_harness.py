@@ -17,7 +17,7 @@ from linkern.testing.problems import strategies
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.report.report import Report
-from linkern.testing.runner import canaries, loop
+from linkern.testing.runner import canaries, judging, loop
 from linkern.testing.runner.loop import CheckFinished
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.spec.contract import Contract
@@ -134,7 +134,7 @@ def nothing_is_judged(monkeypatch):
 
 
 def nothing_is_searched(monkeypatch):
-    monkeypatch.setattr(loop, "search", lambda *of: None)
+    monkeypatch.setattr(judging, "search", lambda *of: None)
 
 
 def nothing_is_compared_bitwise(monkeypatch):
@@ -171,7 +171,7 @@ def inputs_of_zeros(monkeypatch):
 
 
 def a_passing_example_is_shown(monkeypatch):
-    whole = loop.search
+    whole = judging.search
 
     def search(plan, check, scope, target, tally):
         try:
@@ -180,7 +180,7 @@ def a_passing_example_is_shown(monkeypatch):
             CheckedTarget(target, tally).run(tally.problem.prefix(2))
             raise
 
-    monkeypatch.setattr(loop, "search", search)
+    monkeypatch.setattr(judging, "search", search)
 
 
 MUTATIONS = [
@@ -221,13 +221,13 @@ def test_a_check_that_ran_no_example_is_not_passed(check, monkeypatch):
 
 
 def test_an_empty_search_in_one_of_two_dtypes_is_not_passed(monkeypatch):
-    whole = loop.search
+    whole = judging.search
 
     def search(plan, check, scope, target, tally):
         if scope.dtype == "float32":
             whole(plan, check, scope, target, tally)
 
-    monkeypatch.setattr(loop, "search", search)
+    monkeypatch.setattr(judging, "search", search)
     both = judged(quadratic, "value_on_reals", dtypes=("float32", "float64"))
     assert both.examples > 0
     assert both.verdict == "inconclusive"

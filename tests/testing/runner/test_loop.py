@@ -3,8 +3,10 @@
 import numpy as np
 
 from linkern.testing import CHECKS, Plan, verify
+from linkern.testing.checks import SMOKE
 from linkern.testing.report.html import page
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
+from linkern.testing.runner.plan import PROFILES
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
 # In the order in which they run.
@@ -62,3 +64,22 @@ def test_without_it_all_checks_run():
 def test_checks_run_in_the_order_of_the_registry():
     plan = Plan("test", "linear_attention", checks=tuple(reversed(CHECKS)))
     assert [check.name for check in plan.chosen()] == list(CHECKS)
+
+
+def test_the_smoke_profile_says_what_it_leaves_out():
+    kernel = CORRECT["chunk_32_with_state"]
+    report = verify(kernel, **{**OPTIONS, "profile": "smoke"})
+    verdicts = {check.name: check for check in report.checks}
+    judged = {name for name, check in verdicts.items() if check.verdict == "passed"}
+    assert {"value_on_integers", "causality", "state_split"} <= judged <= {*SMOKE}
+    assert 0 < max(check.examples for check in report.checks) < PROFILES["quick"]
+    left_out = verdicts["thread_safety"]
+    assert left_out.verdict == "skipped"
+    assert left_out.remedies == ("take `--profile quick`",)
+    # What says nothing of the operator is not said to be left out.
+    assert verdicts["decay_extremes"].verdict == "not_applicable"
+
+
+def test_a_check_that_is_named_is_in_every_profile():
+    plan = Plan("test", "linear_attention", profile="smoke", checks=("prefix",))
+    assert plan.leaves_out(CHECKS["prefix"]) is None

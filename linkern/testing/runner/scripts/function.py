@@ -36,10 +36,11 @@ def native(x: Any) -> Any:
 
 
 def load() -> Any:
-    """Import the target."""
-    sys.path.insert(0, str(Path(PLACE).parent) if PLACE.endswith(".py") else "")
+    """Import the target; the path of a file is relative to this script."""
+    path = Path(__file__).resolve().parent / PLACE
+    sys.path.insert(0, str(path.parent) if PLACE.endswith(".py") else "")
     if PLACE.endswith(".py"):
-        spec: Any = importlib.util.spec_from_file_location("target", PLACE)
+        spec: Any = importlib.util.spec_from_file_location("target", path)
         target = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(target)
     else:
@@ -133,8 +134,15 @@ def is_broken(outputs: list[Any], arrays: Any) -> bool:
 
 
 def main() -> int:
-    """Make the calls again; 1 if the law is still broken, 0 if not, 3 if unknown."""
-    target = load()
+    """Make the calls again; 1 if the law is still broken, 0 if not, 3 if unknown.
+
+    2 if there is no target to call.
+    """
+    try:
+        target = load()
+    except Exception as error:
+        print(f"the kernel cannot be loaded: {type(error).__name__}: {error}")
+        return 2
     arrays = np.load(Path(__file__).with_suffix(".npz"))
     outputs = []
     for i, call in enumerate(CALLS):

@@ -1,0 +1,108 @@
+"""A bundle runs elsewhere: the kernel's file is in it, and no path of this machine."""
+
+import getpass
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linkern.testing import verify
+from linkern.testing.report import bundle
+
+KERNEL = """import helper
+
+
+def doubled(query, key, value):
+    return helper.twice(value)
+"""
+HELPER = "def twice(x):\n    return 2 * x\n"
+# The second is not seen in outputs, so it is judged again by `linkern verify`.
+CHECKS = ["value_on_integers", "inputs_untouched"]
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """A bundle of a faulty kernel, moved away from the kernel."""
+    author = tmp_path / "author"
+    author.mkdir()
+    (author / "kernel.py").write_text(KERNEL)
+    (author / "helper.py").write_text(HELPER)
+    monkeypatch.chdir(author)
+
+    def write(attribute="kernel.py:doubled", **options):
+        report = verify(
+            attribute,
+            op="linear_attention",
+            profile="quick",
+            checks=CHECKS,
+            dtypes=("float32",),
+        )
+        files = bundle.write(report, Path("bundle"), **options)
+        assert all(path.is_file() for path in files)
+        elsewhere = tmp_path / "elsewhere"
+        shutil.move("bundle", elsewhere)
+        shutil.rmtree(author)
+        author.mkdir()
+        return elsewhere
+
+    return write
+
+
+def test_it_runs_elsewhere(written):
+    folder = written()
+    assert {x.outcome for x in bundle.check(folder)} == {"reproduced"}
+    assert (folder / "kernel" / "helper.py").read_text() == HELPER
+
+
+def test_a_mended_kernel_is_seen(written):
+    folder = written()
+    (folder / "kernel" / "helper.py").write_text(
+        "from linkern import linear_attention\n\ndef twice(x):\n    return x\n"
+    )
+    outcomes = {x.check: x.outcome for x in bundle.check(folder)}
+    assert outcomes["value_on_integers"] == "gone"
+
+
+def test_no_path_of_this_machine_is_in_it(written, tmp_path):
+    folder = written(str(tmp_path / "author" / "kernel.py:doubled"))
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".npz"
+    ]
+    for private in (str(tmp_path), str(Path.home()), f"/{getpass.getuser()}/"):
+        assert not [text for text in texts if private in text]
+
+
+def test_the_source_can_be_left_out(written):
+    folder = written(source=False)
+    assert not (folder / "kernel").exists()
+    assert {x.outcome for x in bundle.check(folder)} == {"error"}
+    (folder / "kernel").mkdir()
+    (folder / "kernel" / "kernel.py").write_text(KERNEL)
+    (folder / "kernel" / "helper.py").write_text(HELPER)
+    assert {x.outcome for x in bundle.check(folder)} == {"reproduced"}
+
+
+def test_its_readme_says_what_to_type(written):
+    text = (written() / "README.md").read_text(encoding="utf-8")
+    assert "# kernel/kernel.py:doubled: failed" in text
+    assert "linkern check-bundle ." in text
+    assert "linkern verify kernel/kernel.py:doubled --op linear_attention" in text
+
+
+def test_a_script_and_its_kernel_can_be_moved_together(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "kernel.py").write_text(KERNEL)
+    (tmp_path / "old" / "helper.py").write_text(HELPER)
+    program = "from linkern.cli import main; main()"
+    words = ["verify", "old/kernel.py:doubled", "--op", "linear_attention"]
+    words += ["--check", CHECKS[0], "--profile", "quick", "--repro", "old/repro"]
+    subprocess.run([sys.executable, "-c", program, *words], check=False)
+    shutil.move("old", "new")
+    (script,) = Path("new/repro").glob("*.py")
+    ran = subprocess.run([sys.executable, script], check=False, capture_output=True)
+    assert ran.returncode == 1, ran.stderr
