@@ -168,6 +168,7 @@ def run(*words):
     return CliRunner().invoke(cli.main, ["bench", "generation", *words])
 
 
+@pytest.mark.slow
 def test_the_command_measures(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "linkern.bench.generation.one_layer.find_spec", lambda name: None
@@ -192,6 +193,7 @@ def test_the_command_measures(tmp_path, monkeypatch):
     assert all(row["seconds"]["median"] > 0 for row in alone["measured"])
 
 
+@pytest.mark.slow
 def test_the_command_measures_whole_models(tmp_path):
     path = tmp_path / "result.json"
     words = ("--length", "8", "--length", "20", "--quick", "--depth", "1")

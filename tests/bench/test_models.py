@@ -71,6 +71,7 @@ def test_recomputing_runs_the_whole_model(monkeypatch):
     assert seen == [4, 5, 6] * 2
 
 
+@pytest.mark.slow
 def test_all_models_can_be_measured():
     schedule = Schedule(rounds=1, pause=0, window=0)
     task = Task("whole models", "", "generate", (5, LENGTH), samples=3)
