@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "asv_bench" / "benchmarks"
@@ -74,7 +75,9 @@ def test_each_benchmark_runs(suite, method):
         pytest.skip(str(reason))
     measured = getattr(instance, method)(*parameters)
     if method.startswith("track_"):
-        assert measured > 0
+        assert np.isfinite(measured)
+        # The exponent of a time may be anything on a busy machine.
+        assert measured > 0 or method == "track_exponent"
     if method.endswith("_over_bound"):
         assert measured <= 1
 

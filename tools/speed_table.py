@@ -15,6 +15,7 @@ from rich.table import Table
 from linkern.bench import tables
 from linkern.bench.cpu import CPU
 from linkern.bench.files import read_run
+from linkern.bench.legend import legend
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "measured.md"
@@ -48,7 +49,7 @@ def page() -> str:
         if goals is not None:
             parts.append(f"\n### Goals\n\n{markdown(goals)}")
         parts.append("\n")
-        parts += [f"- {line}\n" for line in tables.notes(run)]
+        parts += [f"- {line}\n" for line in (*legend(run.suite), *tables.notes(run))]
     return "".join(parts)
 
 

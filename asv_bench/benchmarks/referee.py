@@ -1,6 +1,10 @@
 """What importing costs, and what a verdict costs."""
 
+from pathlib import Path
+
 from .ground import needed, skip
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def timeraw_import_linkern():
@@ -45,6 +49,34 @@ class Verify:
     def time_verify(self, profile):
         some = {"checks": self.checks} if self.checks else {}
         self.verify(self.kernel, op="linear_attention", profile=profile, **some)
+
+
+class VerifyExample:
+    """Judge the examples as a newcomer does: by name, in processes of their own."""
+
+    params = [
+        ["chunked_attention:attention", "gated_delta_rule:gated_delta_rule"],
+        ["quick", "default"],
+    ]
+    param_names = ("kernel", "profile")
+    timeout = 600
+    number = 1
+    repeat = 2
+    rounds = 1
+    checks = ()  # all
+
+    def setup(self, kernel, profile):
+        self.verify = needed("verify", "linkern.testing")
+        module, name = kernel.split(":")
+        if not (EXAMPLES / f"{module}.py").exists():
+            skip(f"there is no example {module}")
+        operators = {"attention": "linear_attention"}
+        self.target = f"{EXAMPLES / module}.py:{name}"
+        self.op = operators.get(name, name)
+
+    def time_verify(self, kernel, profile):
+        some = {"checks": self.checks} if self.checks else {}
+        self.verify(self.target, op=self.op, profile=profile, **some)
 
 
 class Exact:

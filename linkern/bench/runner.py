@@ -50,7 +50,7 @@ def run(
     progress: Progress | None = None,
     start: Callable[[int], Worker] = Process,
 ) -> Iterator[tuple[Row, ...]]:
-    """Measure peers at all lengths of some tasks, and yield the rows of each task.
+    """Measure peers at all lengths of some tasks, and yield the rows of each length.
 
     On a CPU all peers take turns. On a GPU they follow one another: the arrays of two
     may not fit into its memory, and nobody else uses it meanwhile. The limits are timed
@@ -91,17 +91,16 @@ def run(
             count = task.threads or threads
             able = [candidate(x, count) for x in peers if takes_part(x, task)]
             bounds = [candidate(x, count) for x in limits if takes_part(x, task)]
-            rows: list[Row] = []
             for length in lengths:
                 judge = reference.Judge(task, length, seed)
                 if task.device == "cuda":
-                    rows += _one_by_one(able, bounds, judge, plan)
+                    rows = _one_by_one(able, bounds, judge, plan)
                 else:
                     group = [*able, *bounds]
                     judged = _judged(group, judge, plan)
                     del judge  # frees the inputs before anything is timed
-                    rows += _timed(group, judged, task, plan)
-            yield tuple(rows)
+                    rows = _timed(group, judged, task, plan)
+                yield tuple(rows)
 
 
 def _one_by_one(

@@ -86,8 +86,9 @@ class Suite:
     limits: tuple[Peer, ...] = ()
     goals: tuple[Goal, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
-    # Tasks and turns of a quick run.
+    # Tasks, peers (all if empty) and turns of a quick run.
     quick_tasks: tuple[str, ...] = ()
+    quick_peers: tuple[str, ...] = ()
     quick_schedule: Schedule = field(default_factory=Schedule)
     # Bytes that the limit `COPY` copies.
     copied: int = 0

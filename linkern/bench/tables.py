@@ -179,35 +179,11 @@ def _shares_of_copying(run: Run, results: tuple[Outcome, ...]) -> Table:
     return table
 
 
-_NOTES = MappingProxyType(
-    {
-        "cpu": (
-            "time: median (lowest-highest) of the rounds",
-            "of GEMM: operations of the chunk form at 64 / time / measured GEMM peak",
-            "floor: time to copy inputs and outputs once / time",
-            (
-                "extra: most memory beside both during one call, "
-                "~ by growth of the process"
-            ),
-            "error: largest / largest number of the float64 answer",
-        ),
-        "cuda": (
-            "time: of one call, median (lowest-highest); by its own clock",
-            "of copying: time of copying the bytes that have to pass once / time",
-            "error: largest / largest number of the float64 answer",
-            "by: graph, one launch of many calls; events, call by call, gaps included",
-        ),
-    }
-)
-
-
 def notes(run: Run) -> tuple[str, ...]:
-    """Return lines for below the tables: meanings of columns, and the scaling."""
-    lines = [*_NOTES[run.suite.name]]
+    """Return lines for below all tables: the scaling of a run on a CPU."""
+    lines: list[str] = []
     if run.suite.name == "cuda":
-        return tuple(lines)
-    if any(row.foreign > FOREIGN for row in run.rows):
-        lines.append("! others used more than 8 % of the processor meanwhile")
+        return ()
     limits = {limit.name for limit in run.suite.limits}
     names = [x for x in dict.fromkeys(row.peer for row in run.rows) if x not in limits]
     for task in run.tasks():

@@ -11,7 +11,6 @@ from linkern.cli.options import (
     EXIT_USAGE,
     contract_of,
     file_option,
-    keywords_of,
     target_options,
 )
 from linkern.testing import OPERATORS, UsageError
@@ -21,6 +20,7 @@ from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.report import terminal
 from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.plan import Plan
+from linkern.testing.spec.declarations import keywords
 
 __all__ = ["fingerprint"]
 
@@ -68,7 +68,7 @@ def _measured(target: str | None, options: dict[str, Any]) -> list[Fingerprint]:
         timeout=options["timeout"],
         memory_limit=options["memory"],
         in_process=options["in_process"],
-        options=keywords_of(options["option"]),
+        options=keywords("--option", options["option"]),
         command=options["command"],
     )
     opened = open_target(plan)

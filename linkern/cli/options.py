@@ -1,26 +1,26 @@
 """Options shared by several commands: the target and its declarations."""
 
-import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from linkern.testing import Contract, UsageError
+from linkern.testing import Contract
 from linkern.testing.spec.declarations import pairs
 from linkern.testing.target.frameworks import FRAMEWORKS
 
 __all__ = [
+    "EXIT_INTERRUPTED",
     "EXIT_USAGE",
     "contract_of",
     "file_option",
     "in_existing_folder",
-    "keywords_of",
     "target_options",
 ]
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 def in_existing_folder(
@@ -104,17 +104,3 @@ def contract_of(options: dict[str, Any]) -> Contract:
         declared.update(Contract.from_file(options["contract"]))
     declared.update(pairs("--declare", "KEY=VALUE", options["declare"]))
     return Contract.from_mapping(declared)
-
-
-def keywords_of(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the keyword arguments of every call: Python literals, or else text."""
-    keywords: dict[str, Any] = {}
-    for name, text in pairs("--option", "NAME=VALUE", texts).items():
-        if not name.isidentifier():
-            msg = f'--option must name a parameter, got "{name}".'
-            raise UsageError(msg)
-        try:
-            keywords[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            keywords[name] = text
-    return keywords

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from linkern.adapters.catalogue import Entry, installed
 from linkern.cli.options import (
+    EXIT_INTERRUPTED,
     EXIT_USAGE,
     contract_of,
     file_option,
     in_existing_folder,
-    keywords_of,
     target_options,
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
@@ -28,12 +28,11 @@ from linkern.testing.report.report import write_json
 from linkern.testing.runner import canaries, reproduce
 from linkern.testing.runner.loop import CheckFinished, CheckStarted
 from linkern.testing.runner.plan import PROFILES, Plan
-from linkern.testing.spec.declarations import pairs
+from linkern.testing.spec.declarations import keywords, pairs
 
 __all__ = ["verify"]
 
 EXIT_CANARIES = 4
-EXIT_INTERRUPTED = 130
 
 
 @click.command()
@@ -158,7 +157,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             device=options["device"],
             dtypes=options["dtype"],
             expect_failure=expected,
-            options=keywords_of(options["option"]),
+            options=keywords("--option", options["option"]),
             command=command,
             **shared,
         )

@@ -12,6 +12,7 @@ from linkern.testing import CHECKS, OPERATORS, UsageError
 from linkern.testing.api import plan_of, reports
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.loading import load, resolve
+from tests.marks import slow_unless
 
 OTHERS = {one.name for one in OPERATORS.values() if not one.feature_map}
 ENTRIES = (*catalogue.OWN, *catalogue.PUBLISHED)
@@ -81,7 +82,12 @@ def test_our_own_targets_can_be_called_as_the_entries_say():
             assert set(one.options) <= loaded.interface.keywords
 
 
-@pytest.mark.parametrize("op", ["hgrn", "gated_delta_product", "log_linear_attention"])
+@pytest.mark.parametrize(
+    "op",
+    slow_unless(
+        lambda x: x == "hgrn", ["hgrn", "gated_delta_product", "log_linear_attention"]
+    ),
+)
 def test_our_own_entries_hold(op):
     for one in catalogue.OWN:
         if one.package == "numpy" and one.op == op:

@@ -6,7 +6,9 @@ from click.testing import CliRunner
 from linkern import cli
 from linkern.bench.cpu import CPU
 from linkern.bench.files import read_run
+from linkern.bench.records import Row
 from linkern.bench.tasks import OURS
+from linkern.bench.timing import Spread
 
 
 def invoke(*words):
@@ -60,6 +62,47 @@ def test_without_matplotlib_the_extra_is_named_before_anything_runs(monkeypatch)
     result = invoke("--plot", "picture.png")
     assert result.exit_code == 2
     assert "pip install linkern[plot]" in result.output
+
+
+def interrupted_after(*parts):
+    yield from parts
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_shows_and_keeps_what_was_measured(tmp_path, monkeypatch):
+    seconds = Spread(1e-3, 1e-3, 1e-3, 1)
+    parts = [
+        (Row(task, length, OURS, "linkern", seconds=seconds),)
+        for task, length in (("causal", 512), ("causal", 1024), ("decode-1", 512))
+    ]
+    monkeypatch.setattr(
+        "linkern.cli.benches.measuring.run", lambda *_, **__: interrupted_after(*parts)
+    )
+    path = tmp_path / "run.json"
+    result = invoke("--quick", "--json", str(path))
+    assert result.exit_code == 130
+    assert read_run(path, CPU).rows == tuple(row for part in parts for row in part)
+    for word in ("causal: ", "1024", "decode-1: ", "interrupted: all lengths"):
+        assert word in result.output
+    assert str(path) in "".join(result.output.split())
+
+
+def test_a_quick_run_names_the_peers_that_it_leaves_out(monkeypatch):
+    seen = []
+
+    def told(tasks, peers, *_, **__):
+        seen.append({peer.name for peer in peers})
+        return iter(())
+
+    monkeypatch.setattr("linkern.cli.benches.measuring.run", told)
+    monkeypatch.setattr("linkern.bench.peers.find_spec", lambda name: name)
+    assert "left out by --quick: torch-loop-64, " in invoke("--quick").output
+    assert "left out" not in invoke("--quick", "--peer", "torch-compile").output
+    assert "left out" not in invoke().output
+    few, named, every = seen
+    assert {OURS, "torch-sdpa"} < {*CPU.quick_peers} < every
+    assert few - {*CPU.quick_peers} == {"linkern-one-thread"}
+    assert "torch-compile" in named - few
 
 
 def test_default_tasks(monkeypatch):

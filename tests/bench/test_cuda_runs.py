@@ -229,6 +229,7 @@ def law_wrong_and_dead_peers_are_not_timed(running):
     assert fakes.running == 0
 
 
+@pytest.mark.slow
 def test_wrong_and_dead_peers_are_not_timed(monkeypatch):
     law_wrong_and_dead_peers_are_not_timed(ran)
     monkeypatch.setitem(reference.ALLOWED, "float32", 1.0)

@@ -55,8 +55,8 @@ def costing(clock, name, cost, **options):
 def measure(generators, lengths, schedule, samples=12, **options):
     task = Task("t", "", "generate", (), samples=samples, baseline="state")
     options = {"start": LocalWorker, **options}
-    (rows,) = run([(task, lengths)], generators, schedule, **options)
-    return rows
+    parts = run([(task, lengths)], generators, schedule, **options)
+    return [row for part in parts for row in part]
 
 
 def schedule(clock, **options):

@@ -1,6 +1,7 @@
 """Results of generating: tables, JSON, figures and the command."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -167,6 +168,7 @@ def run(*words):
     return CliRunner().invoke(cli.main, ["bench", "generation", *words])
 
 
+@pytest.mark.slow
 def test_the_command_measures(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "linkern.bench.generation.one_layer.find_spec", lambda name: None
@@ -191,6 +193,7 @@ def test_the_command_measures(tmp_path, monkeypatch):
     assert all(row["seconds"]["median"] > 0 for row in alone["measured"])
 
 
+@pytest.mark.slow
 def test_the_command_measures_whole_models(tmp_path):
     path = tmp_path / "result.json"
     words = ("--length", "8", "--length", "20", "--quick", "--depth", "1")
@@ -204,6 +207,22 @@ def test_the_command_measures_whole_models(tmp_path):
     names = ("model-linear", "model-lsh")
     rows = [(row["length"], row["contestant"]) for row in whole["measured"]]
     assert rows == [(length, name) for length in (8, 20) for name in names]
+
+
+def test_an_interrupted_run_keeps_what_was_measured(tmp_path, monkeypatch, result):
+    def parts(suite, *_):
+        task = suite.tasks[0].name
+        yield tuple(replace(row, task=task) for row in result.rows)
+        raise KeyboardInterrupt
+
+    module = sys.modules["linkern.cli.benches.generation"]  # its name is the command's
+    monkeypatch.setattr(module, "_parts", parts)
+    path = tmp_path / "result.json"
+    ended = run("--json", str(path))
+    assert ended.exit_code == 130
+    assert len(json.loads(path.read_text())["settings"]) == 1
+    assert "held: memory kept" in ended.output
+    assert "interrupted: all lengths" in ended.output
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_processes_are_kept_between_lengths_and_tasks_and_ended():
     fakes = Fakes()
     tasks = [(TASK, (8, 9)), (replace(TASK, name="u"), (8,))]
     parts = list(run_of(tasks, [peer("a")], SCHEDULE, threads=2, start=fakes.start))
-    assert [len(rows) for rows in parts] == [6, 3]
+    assert [len(rows) for rows in parts] == [3, 3, 3]
     assert fakes.started == [2, 2, 2]  # a and the two limits
     assert sorted(fakes.closed) == ["a", COPY, GEMM]
     assert fakes.log.count(("a", "release")) == 3

@@ -283,7 +283,6 @@ def test_tables_show_all_numbers(run):
 def test_noise_is_marked():
     noisy = run_of(row("causal", 512, OURS, 1.0, foreign=0.5), *limits("causal", 512))
     assert " s !" in shown(tables.task_table(noisy, CPU.task("causal")))
-    assert any("more than 8 %" in line for line in tables.notes(noisy))
     assert tables.goals_table(run_of()) is None
 
 

@@ -104,6 +104,7 @@ def test_a_faulty_kernel_exits_with_1_and_can_be_reproduced(tmp_path):
     assert subprocess.run([sys.executable, str(fixed)], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_bundle_is_whole_and_shows_every_failure_again(tmp_path):
     folder = tmp_path / "bundle"
     checks = ("value_on_integers", "strides", "inputs_untouched")
@@ -362,6 +363,7 @@ def test_help_and_version():
     assert "Exit code" in CliRunner().invoke(cli.main, ["verify", "-h"]).output
 
 
+@pytest.mark.slow
 def test_without_a_target_our_own_forms_are_judged(monkeypatch):
     from linkern.adapters import catalogue
 

@@ -8,8 +8,9 @@ import click
 import pytest
 
 from linkern.cli import main
-from linkern.cli.options import contract_of, keywords_of
+from linkern.cli.options import contract_of
 from linkern.testing import CHECKS, OPERATORS, UsageError
+from linkern.testing.spec.declarations import keywords
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -34,7 +35,7 @@ def refused(line):
         options = command.make_context(name, words, resilient_parsing=False).params
         if "declare" in options:
             contract = contract_of({**options, "contract": None})
-            keywords_of(options["option"])
+            keywords("--option", options["option"])
             if options["op"] is not None:
                 contract.require_of(OPERATORS[options["op"]])
             unknown = {*options.get("check", ())} - {*CHECKS}

@@ -4,7 +4,8 @@ import numpy as np
 
 from tests.oracle import corpus
 
-LARGEST = 1.02
+# Between processors, since the last bits of a product are those of its BLAS kernel.
+LARGEST = 1.05
 # Of a logarithm in float32.
 STORED = 1e-4
 

@@ -159,6 +159,7 @@ def test_growth_is_linear(tool):
     law_growth_is_linear(tool, "linear_attention")
 
 
+@pytest.mark.slow
 def test_growth_of_a_quadratic_form_is_not(tool):
     with pytest.raises(AssertionError, match="multiply_adds"):
         law_growth_is_linear(tool, "linear_attention", form="parallel")

@@ -4,7 +4,7 @@ from linkern.bench.cpu.limits import COPIED
 from linkern.bench.cpu.peers import LIMITS, PEERS
 from linkern.bench.peers import SOFTMAX
 from linkern.bench.suites import Goal, Suite
-from linkern.bench.tasks import Task
+from linkern.bench.tasks import OURS, Task
 from linkern.bench.timing import Schedule
 
 __all__ = ["CPU"]
@@ -93,6 +93,11 @@ CPU = Suite(
     LIMITS,
     GOALS,
     quick_tasks=("causal", "decode-1"),
+    # One of each kind: each starts a process, and some compile for many seconds.
+    quick_peers=(
+        *(OURS, "torch-parallel-64", SOFTMAX, "torch-in-place"),
+        *("numpy-preallocated", "ft-kernel"),
+    ),
     schedule=Schedule(),
     quick_schedule=Schedule(rounds=3, budget=1.0, window=0.1),
     copied=COPIED,

@@ -8,9 +8,9 @@ from linkern.bench.suites import Suite
 from linkern.bench.tasks import Task
 from linkern.bench.timing import Schedule
 
-__all__ = ["LENGTHS", "QUICK_LENGTHS", "generation_suite"]
+__all__ = ["LENGTHS", "generation_suite"]
 
-LENGTHS, QUICK_LENGTHS = (784, 3072, 16384), (196, 784)
+LENGTHS = (784, 3072, 16384)
 
 _ALONE = Task(
     "attention alone",
@@ -19,7 +19,7 @@ _ALONE = Task(
     LENGTHS,
     dim=32,
     baseline="linear",
-    quick=QUICK_LENGTHS,
+    quick=(64, 256),
 )
 
 
@@ -30,6 +30,7 @@ def generation_suite(depth: int = 4, seed: int = 0) -> Suite:
         name="whole models",
         summary=f"whole models: NumPy, {depth} layers, 8 heads of 32, batch 1, float32",
         baseline="model-linear",
+        quick=(32, 128),
     )
     alone = attention_alone(heads=_ALONE.heads, dim=_ALONE.dim, seed=seed)
     return Suite(

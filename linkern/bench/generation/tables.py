@@ -12,14 +12,8 @@ __all__ = ["generation_notes", "published_table"]
 
 
 def generation_notes(run: Run, task: Task) -> tuple[str, ...]:
-    """Return lines for below the table: meanings of columns, exponents, crossovers."""
-    lines = [
-        (
-            "median (lowest-highest) of the rounds; held: kept between tokens; "
-            "peak: preparation and last token, ~ by the growth of the process; "
-            "exponents and crossings from the lowest time of each span"
-        )
-    ]
+    """Return lines for below the table: exponents and crossovers."""
+    lines = []
     rows = [row for row in run.rows if row.task == task.name]
     counts = sorted({len(row.spans) for row in rows if row.sampled})
     if counts:

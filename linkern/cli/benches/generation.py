@@ -1,6 +1,7 @@
 """``linkern bench generation``: the cost of generating, token by token."""
 
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from linkern.bench.figures import draw_generation, require_matplotlib
 from linkern.bench.generation import LENGTHS, generation_suite
 from linkern.bench.generation.results import write_json
 from linkern.bench.generation.tables import generation_notes, published_table
+from linkern.bench.legend import legend
 from linkern.bench.machine import this_machine
 from linkern.bench.peers import Peer
 from linkern.bench.records import Row, Run
@@ -18,6 +20,7 @@ from linkern.bench.runner import run
 from linkern.bench.suites import Suite
 from linkern.bench.tables import task_table
 from linkern.bench.worker import LocalWorker
+from linkern.cli.benches.keeping import Kept, end_interrupted
 from linkern.cli.benches.measuring import named
 from linkern.cli.benches.terminal import progress, say
 from linkern.cli.options import EXIT_USAGE, file_option
@@ -67,14 +70,23 @@ def generation(**options: Any) -> None:
         if options["plot_path"] is not None:
             require_matplotlib()
         suite = generation_suite(options["depth"], options["seed"])
-        result = _measured(suite, _chosen(suite, options["names"]), options)
-        say(console, *result.machine.lines())
-        for task in result.tasks():
-            console.print(task_table(result, task))
-            say(console, *generation_notes(result, task))
+        peers = _chosen(suite, options["names"])
+        # Load of others, before ours.
+        empty = Run(suite, this_machine(), "", options["seed"], ())
+        say(console, *empty.machine.lines())
+
+        def show(part: Run) -> None:
+            task = part.tasks()[0]
+            console.print(task_table(part, task))
+            say(console, *generation_notes(part, task))
+
+        with progress() as tell:
+            kept = Kept(empty, options["json_path"], write_json, show)
+            result, complete = kept.through(_parts(suite, peers, options, tell))
+        say(console, *legend(suite))
+        if not complete:
+            end_interrupted(options["json_path"])
         console.print(published_table())
-        if options["json_path"] is not None:
-            write_json(result, options["json_path"])
         if options["plot_path"] is not None:
             draw_generation(result, options["plot_path"])
     except (UsageError, ImportError, OSError, ValueError) as error:
@@ -96,26 +108,27 @@ def _chosen(suite: Suite, names: tuple[str, ...]) -> list[Peer]:
     return [peer for peer in suite.peers if not names or peer.name in chosen]
 
 
-def _measured(suite: Suite, peers: list[Peer], options: dict[str, Any]) -> Run:
-    """Measure in this process, under a line of progress."""
-    quick, load = options["quick"], this_machine().load  # of others, before ours
-    rows: list[Row] = []
-    with progress() as show:
-        for part in run(
-            [
-                (
-                    replace(task, samples=6) if quick else task,
-                    sorted({*options["lengths"]})
-                    or (task.quick if quick else task.lengths),
-                )
-                for task in suite.tasks
-            ],
-            peers,
-            suite.quick_schedule if quick else suite.schedule,
-            seed=options["seed"],
-            progress=show,
-            start=LocalWorker,
-        ):
-            rows += [row for row in part if row.seconds is not None]  # not too long
-    machine = replace(this_machine(), load=load)
-    return Run(suite, machine, "", options["seed"], tuple(rows))
+def _parts(
+    suite: Suite,
+    peers: list[Peer],
+    options: dict[str, Any],
+    tell: Callable[[str], object],
+) -> Iterator[tuple[Row, ...]]:
+    """Measure in this process, and yield the rows of each length."""
+    quick = options["quick"]
+    for part in run(
+        [
+            (
+                replace(task, samples=4) if quick else task,
+                sorted({*options["lengths"]})
+                or (task.quick if quick else task.lengths),
+            )
+            for task in suite.tasks
+        ],
+        peers,
+        suite.quick_schedule if quick else suite.schedule,
+        seed=options["seed"],
+        progress=tell,
+        start=LocalWorker,
+    ):
+        yield tuple(row for row in part if row.seconds is not None)  # not too long

@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,14 @@ from linkern.bench.comparison import changes, differences
 from linkern.bench.cuda.machine import this_device
 from linkern.bench.figures import draw_run, require_matplotlib
 from linkern.bench.files import read_run, write_run
+from linkern.bench.legend import legend
 from linkern.bench.machine import this_machine
 from linkern.bench.peers import Peer, takes_part
 from linkern.bench.records import Run
 from linkern.bench.runner import run
 from linkern.bench.suites import Suite
 from linkern.bench.tasks import OURS, Task
+from linkern.cli.benches.keeping import Kept, end_interrupted
 from linkern.cli.benches.terminal import progress, say
 from linkern.kernels.numpy.threads import cores
 from linkern.testing import UsageError
@@ -53,15 +54,19 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
         require_matplotlib()
     quick = options["quick"]
     tasks = _tasks(suite, options["tasks"], quick=quick)
-    peers = _peers(suite, options["peers"], tasks)
+    peers = _peers(suite, options["peers"], tasks, quick=quick)
     compared = options["compared"]
     old = None if compared is None else read_run(compared, suite)
     console = terminal.wide_enough(Console())
     empty = _conditions(suite, options)
-    say(console, *_header(empty, peers, tasks))
-    whole = empty
-    with progress() as show:
-        for rows in run(
+    say(console, *_header(empty, peers, tasks), *_spared(suite, peers, tasks, options))
+
+    def show(part: Run) -> None:
+        console.print(tables.task_table(part, part.tasks()[0]))
+        say(console, *tables.remarks(part))
+
+    with progress() as tell:
+        parts = run(
             [(task, _lengths(task, options["lengths"], quick=quick)) for task in tasks],
             peers,
             suite.quick_schedule if quick else suite.schedule,
@@ -69,14 +74,13 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
             threads=empty.threads,
             seed=options["seed"],
             attempts=1 if quick else 3,
-            progress=show,
-        ):
-            part = replace(empty, rows=rows)
-            whole = replace(empty, rows=(*whole.rows, *rows))
-            console.print(tables.task_table(part, part.tasks()[0]))
-            say(console, *tables.remarks(part))
-            if options["json_path"] is not None:  # also if the run is cut short
-                write_run(whole, options["json_path"])
+            progress=tell,
+        )
+        kept = Kept(empty, options["json_path"], write_run, show)
+        whole, complete = kept.through(parts)
+    say(console, *legend(suite))
+    if not complete:
+        end_interrupted(options["json_path"])
     _show(console, whole, old)
     if options["plot_path"] is not None:
         draw_run(whole, options["plot_path"])
@@ -106,7 +110,7 @@ def _lengths(task: Task, asked: Sequence[int], *, quick: bool) -> Sequence[int]:
 
 
 def _peers(
-    suite: Suite, names: Sequence[str], tasks: Sequence[Task]
+    suite: Suite, names: Sequence[str], tasks: Sequence[Task], *, quick: bool
 ) -> tuple[Peer, ...]:
     known = {peer.name: peer for peer in suite.peers}
     named("--peer", names, [*known])
@@ -118,11 +122,24 @@ def _peers(
                 f"it needs {needs} installed, and does {', '.join(known[name].kinds)}."
             )
             raise UsageError(msg)
+    chosen = names or (suite.quick_peers if quick else ())
     return tuple(
         peer
         for peer in suite.peers
-        if not names or peer.name in names or peer.name.startswith(OURS)
+        if not chosen or peer.name in chosen or peer.name.startswith(OURS)
     )
+
+
+def _spared(
+    suite: Suite, peers: Sequence[Peer], tasks: Sequence[Task], options: dict[str, Any]
+) -> tuple[str, ...]:
+    """Return a line about the installed peers that a quick run leaves out."""
+    if not options["quick"] or options["peers"] or not suite.quick_peers:
+        return ()
+    others = [x.name for x in suite.peers if x not in peers and _takes_part(x, tasks)]
+    if not others:
+        return ()
+    return (f"left out by --quick: {', '.join(others)}; --peer NAME takes one",)
 
 
 def _takes_part(peer: Peer, tasks: Sequence[Task]) -> bool:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from linkern.testing.errors import UsageError
-from linkern.testing.pytest.parametrize import judge
-from linkern.testing.runner.paused import PAUSED_RUN, why_no_verdict
+from linkern.testing.pytest.parametrize import conclude, examine
+from linkern.testing.pytest.reports import Results
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
+from linkern.testing.runner.shared import SHARED_SESSION, why_no_verdict
 from linkern.testing.spec.contract import Contract
-from linkern.testing.spec.declarations import as_text, pairs
+from linkern.testing.spec.declarations import as_text, keywords, pairs
 from linkern.testing.spec.operators import OPERATORS
 
 __all__ = ["CheckItem", "Conformance", "TargetCollector", "header", "prepare"]
@@ -43,14 +44,15 @@ def prepare(config: pytest.Config) -> None:
     """
     try:
         plan = config.stash[PLAN] = _plan_of(config.option)
+        _require_folders(config.option)
         if hasattr(config, "workerinput"):
             return  # of pytest-xdist; the process that started it has loaded the target
-        PAUSED_RUN.start(plan)
+        SHARED_SESSION.open(plan)
     except UsageError as error:
         msg = f"linkern: {error}"
         raise pytest.UsageError(msg) from None
     if config.getoption("dist", "no") != "no":
-        PAUSED_RUN.close()  # the tests will run in other processes
+        SHARED_SESSION.close()  # the tests will run in other processes
 
 
 def header(config: pytest.Config) -> str:
@@ -111,7 +113,9 @@ class CheckItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the check."""
-        judge(self._plan, self.name)
+        result = examine(self._plan, self.name)
+        Results.of(self.config).add(self._plan, result)
+        conclude(self._plan, result)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """Return the file of the test, and the headline of its failure."""
@@ -126,6 +130,17 @@ def _title(plan: Plan) -> str:
         if field.name in ("framework", "device", "dtypes") and value != field.default:
             words.append(as_text(value))
     return "-".join(words)
+
+
+def _require_folders(option: Any) -> None:
+    """Refuse a file in a missing folder before the tests, not after them."""
+    for name in ("html", "json", "bundle"):
+        path = getattr(option, f"linkern_{name}")
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            msg = (
+                f"--linkern-{name}: there is no folder {Path(path).absolute().parent}."
+            )
+            raise UsageError(msg)
 
 
 def _plan_of(option: Any) -> Plan:
@@ -145,6 +160,7 @@ def _plan_of(option: Any) -> Plan:
         "seed": option.linkern_seed,
         "checks": option.linkern_check and tuple(option.linkern_check),
         "timeout": option.linkern_timeout,
+        "options": keywords("--linkern-option", option.linkern_option),
     }
     return Plan(
         target=option.linkern_target,

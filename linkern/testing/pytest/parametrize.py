@@ -16,12 +16,20 @@ from rich.console import Console
 from linkern.testing.api import plan_of
 from linkern.testing.errors import UsageError
 from linkern.testing.report import terminal
-from linkern.testing.runner.paused import PAUSED_RUN, why_no_verdict
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.shared import SHARED_SESSION, why_no_verdict
 from linkern.testing.spec.contract import Contract
 
-__all__ = ["Subject", "explain", "judge", "parametrize_with_checks", "subject"]
+__all__ = [
+    "Subject",
+    "conclude",
+    "examine",
+    "explain",
+    "judge",
+    "parametrize_with_checks",
+    "subject",
+]
 
 
 @dataclass(frozen=True)
@@ -142,7 +150,12 @@ def parametrize_with_checks(subjects: Sequence[Subject]) -> pytest.MarkDecorator
 
 
 def judge(plan: Plan, name: str) -> None:
-    """Run one check, and return, fail, skip or xfail.
+    """Run one check, and return, fail, skip or xfail."""
+    conclude(plan, examine(plan, name))
+
+
+def examine(plan: Plan, name: str) -> CheckResult:
+    """Return the verdict of one check; fail if there can be none.
 
     Parameters
     ----------
@@ -155,9 +168,13 @@ def judge(plan: Plan, name: str) -> None:
     if doubt is not None:
         pytest.fail(doubt, pytrace=False)
     try:
-        result = PAUSED_RUN.result(plan, name)
+        return SHARED_SESSION.result(plan, name)
     except UsageError as error:
         pytest.fail(f"no verdict, {error}", pytrace=False)
+
+
+def conclude(plan: Plan, result: CheckResult) -> None:
+    """Return, fail, skip or xfail, as a verdict says; a failure has its cause."""
     if result.verdict == "passed":
         return
     if not result.applies:
@@ -165,7 +182,9 @@ def judge(plan: Plan, name: str) -> None:
     if result.verdict == "xfailed":
         pytest.xfail(result.message)
     # An inconclusive check is no pass; and under --runxfail an xfailed one comes here.
-    pytest.fail(explain(plan, result), pytrace=False)
+    cause = SHARED_SESSION.cause(plan) if result.verdict == "failed" else None
+    words = f"\ncause: {cause.sentence}" if cause is not None else ""
+    pytest.fail(explain(plan, result) + words, pytrace=False)
 
 
 def explain(plan: Plan, result: CheckResult) -> str:

@@ -40,6 +40,15 @@ _OPTIONS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         _REPEATABLE,
     ),
     ("timeout", "SECONDS", "Seconds that one call may take.", {"type": float}),
+    (
+        "option",
+        "NAME=VALUE",
+        "A keyword argument of every call, as Python writes it. Repeatable.",
+        _REPEATABLE,
+    ),
+    ("html", "FILE", "Write the report as one HTML page.", {}),
+    ("json", "FILE", "Write the report as JSON.", {}),
+    ("bundle", "DIR", "Write report, contract and reproducers to a folder.", {}),
 )
 
 
@@ -57,6 +66,48 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
 
         conformance.prepare(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist where to leave its results."""
+    if node.config.option.linkern_target is None:
+        return
+    from linkern.testing.pytest import reports  # noqa: PLC0415 -- see above
+
+    folder = reports.folder_of_workers(node.config)
+    if folder is not None:
+        node.workerinput[reports.FOLDER] = folder
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Write the reports when all tests have ended, and name the files."""
+    plan = _judged(config)
+    if plan is None or hasattr(config, "workerinput"):
+        return
+    from linkern.testing.pytest import reports  # noqa: PLC0415 -- see above
+
+    for path in reports.write_reports(config, plan):
+        terminalreporter.write_line(f"linkern: wrote {path}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the results of a worker of pytest-xdist."""
+    plan = _judged(session.config)
+    if plan is None or not hasattr(session.config, "workerinput"):
+        return
+    from linkern.testing.pytest import reports  # noqa: PLC0415 -- see above
+
+    reports.write_reports(session.config, plan)
+
+
+def _judged(config: pytest.Config) -> Any:
+    """Return the plan of the target, if one is judged."""
+    if config.option.linkern_target is None:
+        return None
+    from linkern.testing.pytest import conformance  # noqa: PLC0415 -- see above
+
+    return config.stash.get(conformance.PLAN, None)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -1,5 +1,6 @@
 """Declarations: the values of each, when a kernel needs it, and an example."""
 
+import ast
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +23,15 @@ from linkern.testing.spec.values import (
     one_of,
 )
 
-__all__ = ["DECLARATIONS", "TOPICS", "Declaration", "as_text", "nearest", "pairs"]
+__all__ = [
+    "DECLARATIONS",
+    "TOPICS",
+    "Declaration",
+    "as_text",
+    "keywords",
+    "nearest",
+    "pairs",
+]
 
 
 @dataclass(frozen=True)
@@ -201,6 +210,20 @@ def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]
             raise UsageError(msg)
         declared[key.strip()] = value.strip()
     return declared
+
+
+def keywords(option: str, texts: Iterable[str] | None) -> dict[str, Any]:
+    """Read ``NAME=VALUE`` texts as keyword arguments: Python literals, or else text."""
+    arguments: dict[str, Any] = {}
+    for name, text in pairs(option, "NAME=VALUE", texts).items():
+        if not name.isidentifier():
+            msg = f'{option} must name a parameter, got "{name}".'
+            raise UsageError(msg)
+        try:
+            arguments[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            arguments[name] = text
+    return arguments
 
 
 def as_text(value: Any) -> str:

@@ -28,8 +28,9 @@ __all__ = ["LOAD_TIMEOUT", "Child", "ChildProcess", "InProcess", "Target"]
 
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
-# Most inputs are small: threads of BLAS would only wait for each other.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+# Most inputs are small: threads of BLAS and OpenMP would only wait for each other, and
+# keep all cores busy with it. OpenMP keeps its threads, whose races a check may show.
+CALM_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 # Blocks of the output of a target that are kept, of at most 64 KiB each.
 KEPT_BLOCKS = 4
 # Seconds to wait for something that is about to happen.
@@ -171,7 +172,7 @@ class Child:
     def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"import {module} as child; child.main()"],
-            env=ONE_THREAD | os.environ,
+            env=CALM_THREADS | os.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

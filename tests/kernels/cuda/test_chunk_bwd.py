@@ -12,6 +12,7 @@ from tests.kernels.cuda.emulator.device import Emulator
 from tests.kernels.cuda.problems import DTYPES, WAYS
 from tests.kernels.cuda.test_chunk_bwd_simt import on_device, rounded
 from tests.kernels.numpy.backward_problems import Problem, problem
+from tests.marks import slow_unless
 
 NAMES = ("bfloat16", "float16", "float32")
 # Relative to the norm: for rows, which are rounded to their dtype, and for states and
@@ -68,7 +69,7 @@ def whole_numbers(length, dtype, decays, seed=0):
 
 @pytest.mark.parametrize("length", [1, 15, 64, 200])
 @pytest.mark.parametrize("decays", [False, True])
-@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "bfloat16", NAMES))
 def test_whole_numbers_are_exact(dtype, decays, length):
     case, wide = whole_numbers(length, dtype, decays)
     results, expected = gradients_of(case), on_numpy(*wide.arrays(), **wide.options())
@@ -118,7 +119,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("length", [63, 130])
 @pytest.mark.parametrize("decays", [False, True])
-@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "bfloat16", NAMES))
 def test_weights(dtype, decays, length):
     check(length, dtype=dtype, decays=decays, **WEIGHTS)
 
@@ -139,12 +140,15 @@ def test_few_heads_are_split_into_groups(length, decays):
 
 @pytest.mark.parametrize(
     ("dtype", "map"),
-    [
-        ("bfloat16", "relu"),
-        ("float16", "relu"),
-        ("bfloat16", "exp"),
-        ("float32", "exp"),
-    ],
+    slow_unless(
+        lambda dtype, map: dtype == "bfloat16",
+        [
+            ("bfloat16", "relu"),
+            ("float16", "relu"),
+            ("bfloat16", "exp"),
+            ("float32", "exp"),
+        ],
+    ),
 )
 def test_maps_and_scales(dtype, map):
     options = {**SCALED, "map": map, "scale": 0.25, "decays": True}
@@ -162,6 +166,7 @@ def test_maps_and_scales(dtype, map):
         ("float32", (64, 64), 99 << 10, 16),
     ],
 )
+@pytest.mark.slow
 def test_tiles_fit_shared_memory(dtype, dims, shared, tokens):
     device = Emulator(shared=shared)
     check(70, device, dtype=dtype, dims=dims, decays=True, batch=(1,))

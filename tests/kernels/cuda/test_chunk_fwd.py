@@ -239,6 +239,7 @@ def test_values(name):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.slow
 def test_values_with_other_tile_shapes(name):
     PROBLEMS[name](Emulator())
 

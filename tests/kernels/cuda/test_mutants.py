@@ -21,6 +21,7 @@ from tests.kernels.cuda import (
 from tests.kernels.cuda.emulator.device import Change, Emulator, Way
 from tests.kernels.cuda.emulator.watched import Run, reports
 from tests.kernels.cuda.faults import RACES, WRONG
+from tests.marks import slow_unless
 
 
 def some(problems, *names):
@@ -49,6 +50,8 @@ WATCHED = {
     "chunk_bwd_simt": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
     "chunk_bwd": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
 }
+# The file whose faults are compiled and run in the least time.
+SMALL = "recurrent_global"
 # Short segments, so that few tokens make two of them.
 CHANGED = {
     "chunk_bwd_simt": (Change("kSegmentChunks = 16;", "kSegmentChunks = 2;"),),
@@ -96,13 +99,13 @@ def law_each_is_found(mode, file, faults):
     assert not missed, missed
 
 
-@pytest.mark.parametrize("file", RACES)
+@pytest.mark.parametrize("file", slow_unless(lambda x: x == SMALL, RACES))
 def test_races(file):
     races = [Change(*fault) for fault in RACES[file].items()]
     law_each_is_found("thread", file, [*barriers(file), *races])
 
 
-@pytest.mark.parametrize("file", WATCHED)
+@pytest.mark.parametrize("file", slow_unless(lambda x: x == SMALL, WATCHED))
 def test_results_and_bounds(file):
     wrong = [Change(*fault) for fault in WRONG[file].items()]
     law_each_is_found("address", file, [*waits(file), *wrong])

@@ -27,6 +27,7 @@ def compiler():
     require_compiler()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "dtype", "contract", "checks"),
     [

@@ -66,6 +66,7 @@ def output_of(problem, name, normalise):
     return output
 
 
+@pytest.mark.slow
 def test_an_epsilon_under_the_root_is_within_the_bound():
     for found in ratios(inside, reciprocal, count=PROBLEMS):
         assert max(found) < 1

@@ -8,6 +8,7 @@ from linkern.testing.api import plan_of
 from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.kernels.correct import featured
 from linkern.testing.runner.loop import CheckFinished
+from tests.marks import slow_unless
 
 SHARP = [
     "determinism",
@@ -81,7 +82,9 @@ def wider(query, key, value):
     return ((scores @ v) / scores.sum(axis=-1, keepdims=True)).astype(query.dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", slow_unless(lambda x: x == "float32", ["float32", "float64", "bfloat16"])
+)
 @pytest.mark.parametrize(
     "kernel",
     [two_level_scan, compensated, means_by_feature, normalised_queries, wider],

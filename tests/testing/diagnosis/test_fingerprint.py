@@ -15,6 +15,7 @@ from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
+from tests.marks import slow_unless
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -133,7 +134,7 @@ def all_in_bfloat16(query, key, value):
     return output.astype(query.dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize("name", CORRECT)
 def test_nothing_is_lost_or_contradicted_in_a_correct_kernel(name, dtype):
     found = take(CORRECT[name], dtype)
@@ -144,7 +145,7 @@ def test_nothing_is_lost_or_contradicted_in_a_correct_kernel(name, dtype):
     assert found.chunk_size == CHUNKS.get(name)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize("name", NARROWED)
 def test_a_narrow_stage_is_measured_and_contradicts_the_declaration(name, dtype):
     found = take(FAULTY[name], dtype)
@@ -176,7 +177,7 @@ ALL_NARROW = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize("key_dims", ["4", "3,8"])
 @pytest.mark.parametrize("chunk", [1, 2, 128])
 def test_what_is_declared_is_not_contradicted(chunk, key_dims, dtype):
@@ -194,7 +195,7 @@ def test_what_is_declared_is_not_contradicted(chunk, key_dims, dtype):
     assert found.bits["normalizer"] == 8
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 def test_to_declare_less_than_is_there_is_no_contradiction(dtype):
     assert take(CORRECT["chunk_16"], dtype, **ALL_NARROW).contradicted == ()
 
@@ -217,7 +218,7 @@ def test_a_wider_accumulator_shows_if_it_is_declared():
     assert "value" in found.capped
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize(
     ("name", "eps", "mode"),
     [
@@ -236,7 +237,7 @@ def test_an_epsilon_is_measured(name, eps, mode, dtype):
     assert "`eps`" in take(FAULTY[name], dtype, eps=2 * eps).contradicted[0]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize("scale", ["1", "0.125"])
 def test_an_epsilon_in_the_normalizer_is_told_from_one_in_the_denominator(scale, dtype):
     def kernel(query, key, value):
@@ -296,7 +297,7 @@ def test_a_declared_epsilon_that_is_not_there_is_a_contradiction():
     assert sentence.endswith("omit it")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 def test_what_does_not_divide_has_no_epsilon(dtype):
     found = take(FAULTY["not_normalised"], dtype)
     assert (found.eps, found.eps_resolution) == (None, np.inf)
@@ -310,7 +311,7 @@ def test_a_coarse_quotient_has_no_epsilon_and_is_no_narrow_normalizer():
         assert found.contradicted == ()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize("chunk", [2, 7, 64, 256])
 def test_a_chunk_size_is_measured(chunk, dtype):
     assert take(assemble(Parts(chunk=chunk)), dtype).chunk_size == chunk
@@ -323,7 +324,7 @@ def test_a_chunk_size_that_is_not_the_declared_one_is_a_contradiction():
     assert not take(CORRECT["quadratic"], chunk_size=64).contradicted
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 def test_without_a_normalizer_there_is_no_epsilon(dtype):
     declared = {"feature_map": "identity", "normalize": "false", "scale": "K^-0.5"}
     found = take(not_normalised, dtype, **declared)
@@ -343,7 +344,7 @@ def test_without_a_normalizer_there_is_no_epsilon(dtype):
     assert len(narrow.contradicted) == 1
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 def test_the_state_of_a_kernel_that_is_not_causal(dtype):
     op = "linear_attention_noncausal"
     assert not take(not_causal, dtype, op).contradicted
@@ -391,7 +392,7 @@ def test_the_limits_of_the_contract_are_kept(declared):
 
 
 @pytest.mark.parametrize("feature_map", ["elu_plus_one", "relu", "exp"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
 @pytest.mark.parametrize("length", [0, 1, 8, 20, 50])
 def test_short_sequences_show_less_and_nothing_wrong(length, dtype, feature_map):
     features = {

@@ -66,6 +66,12 @@ def together():
                     yield names, dtype
 
 
+def by_default(check, names, dtype):
+    """Return True for what runs without `-m slow`: one kernel, and one law for all."""
+    chosen = names[0] == "chunk_32_with_state" or check == "value_on_reals"
+    return dtype == "float32" and chosen
+
+
 # Kernels of one interface are judged together.
 PANELS = [*together(), *(((name,), "float16") for name in IN_FLOAT16)]
 
@@ -73,7 +79,13 @@ PANELS = [*together(), *(((name,), "float16") for name in IN_FLOAT16)]
 @pytest.mark.parametrize(
     ("check", "names", "dtype"),
     [
-        pytest.param(check, names, dtype, id=f"{check}-{names[0]}-{dtype}")
+        pytest.param(
+            check,
+            names,
+            dtype,
+            id=f"{check}-{names[0]}-{dtype}",
+            marks=() if by_default(check, names, dtype) else pytest.mark.slow,
+        )
         for names, dtype in PANELS
         for check in checks_of(CORRECT[names[0]].op, dtype)
     ],

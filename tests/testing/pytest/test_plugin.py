@@ -1,5 +1,6 @@
 """The pytest face: one test for each check, and pytest's outcomes for its verdicts."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from linkern.testing import UsageError
 from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
+from tests.marks import slow_unless
 from tests.waiting import LONG
 
 KERNELS = """
@@ -24,6 +26,9 @@ def good(query, key, value):
 
 def too_large(query, key, value):
     return good(query, key, value) * np.asarray(1.001, query.dtype)
+
+def multiplied(query, key, value, factor):
+    return good(query, key, value) * np.asarray(factor, query.dtype)
 """
 
 SUITE = """
@@ -187,20 +192,25 @@ def test_an_expected_failure_is_none_under_runxfail(judge):
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [
-        (("--linkern-check", "causalty"), 'did you mean "causality"'),
-        (("--linkern-op", "linear_atention"), 'did you mean "linear_attention"'),
-        (("--linkern-declare", "epz=1"), 'did you mean "eps"'),
-        (("--linkern-declare", "eps"), "must have the form KEY=VALUE"),
-        (("--linkern-expect-failure", "x"), "must have the form CHECK=REASON"),
-        (("--linkern-contract", "nowhere.toml"), "cannot be read as TOML"),
-        (("--linkern-framework", "tensorflow"), 'unknown framework "tensorflow"'),
-        (("--linkern-profile", "slow"), 'unknown profile "slow"'),
-        (("--linkern-dtype", "int8"), 'unknown dtype for numpy "int8"'),
-        (("--linkern-timeout", "0"), "the timeout must be positive"),
-        (("--linkern-target", "kernels:nope"), 'has no attribute "nope"'),
-        (("--linkern-target", "nowhere:f"), "No module named"),
-    ],
+    slow_unless(
+        lambda words, _: words[0] in ("--linkern-target", "--linkern-check"),
+        [
+            (("--linkern-check", "causalty"), 'did you mean "causality"'),
+            (("--linkern-op", "linear_atention"), 'did you mean "linear_attention"'),
+            (("--linkern-declare", "epz=1"), 'did you mean "eps"'),
+            (("--linkern-declare", "eps"), "must have the form KEY=VALUE"),
+            (("--linkern-expect-failure", "x"), "must have the form CHECK=REASON"),
+            (("--linkern-contract", "nowhere.toml"), "cannot be read as TOML"),
+            (("--linkern-framework", "tensorflow"), 'unknown framework "tensorflow"'),
+            (("--linkern-profile", "slow"), 'unknown profile "slow"'),
+            (("--linkern-dtype", "int8"), 'unknown dtype for numpy "int8"'),
+            (("--linkern-timeout", "0"), "the timeout must be positive"),
+            (("--linkern-target", "kernels:nope"), 'has no attribute "nope"'),
+            (("--linkern-target", "nowhere:f"), "No module named"),
+            (("--linkern-html", "missing/x.html"), "there is no folder"),
+            (("--linkern-option", "1x=2"), "must name a parameter"),
+        ],
+    ),
 )
 def test_what_cannot_be_used_exits_with_4(judge, words, sentence):
     result = judge(*words)
@@ -221,6 +231,7 @@ def test_without_a_target_nothing_is_judged(run):
     assert "pass --linkern-target package.module:attribute" in result.stdout
 
 
+@pytest.mark.slow
 def test_nothing_else_is_taken_for_a_test(judge):
     words = ("-o", "python_files=*.py", "--doctest-modules")
     result = judge(*checks("shape_and_dtype"), *words)
@@ -237,6 +248,7 @@ def test_a_contract_file_and_a_declaration_add_up(judge, tmp_path):
     assert set(declared.split(", ")) == {"chunk_size=16", "min_length=1", "eps=1e-06"}
 
 
+@pytest.mark.slow
 def test_several_processes_come_to_the_same_verdicts(judge, tmp_path):
     pytest.importorskip("xdist")
     names = ("value_on_integers", "causality", "scaling_of_keys", "determinism")
@@ -249,6 +261,41 @@ def test_several_processes_come_to_the_same_verdicts(judge, tmp_path):
         verdicts.append({k: [c.tag for c in v] for k, v in cases(path).items()})
     assert len(verdicts[0]) == len(names)
     assert verdicts[0] == verdicts[1]
+
+
+@pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")])
+def test_reports_are_written_when_the_tests_have_ended(judge, tmp_path, processes):
+    names = ("shape_and_dtype", "value_on_integers", "scaling_of_keys")
+    result = judge(
+        *checks(*names),
+        *("--linkern-json", "report.json", "--linkern-html", "report.html"),
+        *("--linkern-bundle", "bundle", *processes),
+        target="kernels:too_large",
+    )
+    assert result.returncode == 1, result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [check["name"] for check in report["checks"]] == [*names]
+    assert report["complete"]
+    assert report["diagnosis"] is not None
+    assert f"cause: {report['diagnosis']['sentence']}" in result.stdout
+    assert "<title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("report.json", "report.html", "bundle/report.json"):
+        assert f"linkern: wrote {name}" in result.stdout
+
+
+def test_keyword_arguments_are_passed(judge):
+    result = judge(
+        *checks("value_on_integers"),
+        *("--linkern-option", "factor=3"),
+        target="kernels:multiplied",
+    )
+    assert result.returncode == 1, result.stdout
+    result = judge(
+        *checks("value_on_integers"),
+        *("--linkern-option", "factor=1"),
+        target="kernels:multiplied",
+    )
+    assert result.returncode == 0, result.stdout
 
 
 def test_laws_as_tests_of_ones_own_suite(run, tmp_path):

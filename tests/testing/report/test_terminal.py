@@ -15,7 +15,12 @@ from linkern.testing.report.terminal import MOST_ROWS
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 
-PLAN = Plan("kernels.py:kernel", "linear_attention")
+PLAN = Plan(
+    "kernels.py:kernel",
+    "linear_attention",
+    framework="numpy",
+    dtypes=("float32", "float64"),
+)
 EXAMPLE = Counterexample(
     "B=1 H=1 T=2 K=1 V=1 float32, normal features",
     (),

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 # Flags of the kernels, and of the scheduler, which is never instrumented.
 MODES = {
-    "plain": (["-O2"], ["-O2"]),
+    "plain": (["-O1"], ["-O2"]),
     "thread": (["-O1", "-g1", "-fsanitize=thread"], ["-O2", "-DEMULATOR_TSAN"]),
     "address": (
         ["-O1", "-g1", "-fsanitize=address,undefined", "-fsanitize-recover=all"],

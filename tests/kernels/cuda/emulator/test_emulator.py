@@ -10,6 +10,7 @@ from linkern.kernels.cuda.layouts import record
 from tests.kernels.cuda.emulator.device import Change, Emulator, LaunchFailed, Way
 from tests.kernels.cuda.emulator.watched import Run, reports
 from tests.kernels.cuda.emulator.wrappers import LAWS, WRAPPERS, Bench, truncates
+from tests.marks import slow_unless
 
 FAULTS = str(Path(__file__).parent / "kernels" / "faults")
 
@@ -154,7 +155,10 @@ WATCHED = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "kernels"), [("thread", RACES), ("address", OVERRUNS)]
+    ("mode", "kernels"),
+    slow_unless(
+        lambda mode, _: mode == "thread", [("thread", RACES), ("address", OVERRUNS)]
+    ),
 )
 def test_sanitizers_report_wrong_kernels_only(mode, kernels):
     names = [f"{kernel} {state}" for kernel in kernels for state in ("right", "wrong")]

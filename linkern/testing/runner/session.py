@@ -1,0 +1,157 @@
+"""A loaded target whose checks are judged one at a time, in any order."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from linkern.testing.checks import Check
+from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.diagnosis.diagnose import Diagnosis, diagnose
+from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint
+from linkern.testing.errors import TargetDied, TargetRaised, UsageError
+from linkern.testing.runner.first_call import first_call
+from linkern.testing.runner.jobs import MOST_HANGS
+from linkern.testing.runner.judging import Judgement, failed, judge, result_of
+from linkern.testing.runner.opening import open_target, scope_of
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.reproduce import command
+from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.trials import Death
+
+__all__ = ["Ask", "Session"]
+
+Ask = Callable[[Check], Judgement]
+
+
+class Session:
+    """A target after its first call, and what its checks have shown so far.
+
+    Parameters
+    ----------
+    plan : Plan
+        Target and contract.
+
+    Attributes
+    ----------
+    plan : Plan
+        The plan with the array library and the dtypes that are judged.
+    notes : tuple of str
+        The library that was inferred, and each dtype that the target refuses.
+
+    Raises
+    ------
+    UsageError
+        If the target, the contract or an option cannot be used.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._target = open_target(plan)
+        try:
+            start = first_call(plan, self._target)
+        except BaseException:
+            self._target.close()
+            raise
+        self.plan, self.notes = start.plan, start.notes
+        self._death = start.death
+        self._killed = ""  # the check that reports the death
+        self._hangs = 0
+        self._broken: list[str] = []  # dtypes in which there is something to explain
+        self._reported: Mapping[str, str] = {}
+
+    @property
+    def alive(self) -> bool:
+        """True if the target survived its first call."""
+        return self._death is None
+
+    def judge(self, check: Check, reported: Mapping[str, str]) -> Judgement:
+        """Judge a check that knows what others have `reported`."""
+        return judge(self.plan, self._target, check, reported)
+
+    def result(self, check: Check, ask: Ask | None = None) -> CheckResult:
+        """Return the verdict of a check.
+
+        Parameters
+        ----------
+        check : Check
+            One check of the plan.
+        ask : callable, optional
+            Gives its judgement. Default: it is judged now.
+        """
+        if self._death is not None:
+            judgement = self._died(check, self._death)
+        elif self._hangs >= MOST_HANGS:
+            message = f"not run: the target did not return {MOST_HANGS} times before"
+            judgement = Judgement(result_of(check, "error", Tally(), message))
+        else:
+            judgement = ask(check) if ask else self.judge(check, self._reported)
+            self._reported = judgement.reported
+        self._hangs += judgement.hung
+        self._broken += judgement.broken
+        result = _expected(judgement, self.plan.expect_failure.get(check.name))
+        return replace(result, again=command(self.plan, check.name))
+
+    def _died(self, check: Check, death: Death) -> Judgement:
+        """Report a target that did not survive its first call, once."""
+        problem, reason = death.problem, death.error.reason
+        if self._killed:
+            message = f"not run: {self._killed} reports that the target {reason}"
+            return Judgement(
+                result_of(check, "covered", Tally(), message), covered=True
+            )
+        self._killed = check.name
+        tally = Tally(examples=1, asked=1, problem=problem, calls=[death.call])
+        last = Violation(f"the target {reason} on its first call", problem)
+        return Judgement(failed(check, tally, last, self._target, died=True))
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The dtypes in which there is something to explain."""
+        return () if self._hangs else tuple(dict.fromkeys(self._broken))
+
+    def diagnosis(self) -> Diagnosis | None:
+        """Look for the cause in the dtypes that failed, until one shows it."""
+        for dtype in self.broken:
+            try:
+                scope = scope_of(self.plan, self._target, dtype)
+                diagnosis = diagnose(self._target, scope)
+            except (TargetDied, TargetRaised):
+                continue
+            except Exception as error:  # the verdicts stand without their cause
+                sentence = f"could not be looked for: the referee failed with {error!r}"
+                return Diagnosis("unknown", sentence, float("nan"))
+            if diagnosis is not None:
+                return diagnosis
+        return None
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Measure the arithmetic of the target, as far as that is possible."""
+        if self._hangs or not self.alive:
+            return None
+        scope = scope_of(self.plan, self._target, self.plan.dtypes[0])
+        try:
+            return fingerprint(self._target, scope)
+        except UsageError as error:
+            return Fingerprint.of_nothing(scope.dtype, str(error))
+        except (TargetDied, TargetRaised):
+            return None  # the checks say what it does instead
+
+    def close(self) -> None:
+        """End the process of the target."""
+        self._target.close()
+
+
+def _expected(judgement: Judgement, reason: str | None) -> CheckResult:
+    """Turn an expected failure into xfailed, and its absence into a failure.
+
+    A check that is covered by an earlier one may fail for another reason, too.
+    """
+    result = judgement.result
+    if reason is None:
+        return result
+    if result.verdict == "failed" or judgement.covered:
+        message = f"{result.message} (expected: {reason})"
+        return replace(result, verdict="xfailed", message=message)
+    message = (
+        f"expected to fail ({reason}), but it is {result.verdict}; "
+        "remove the expectation"
+    )
+    return replace(result, verdict="failed", message=message)
