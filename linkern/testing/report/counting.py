@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.errors import INAPPLICABLE
+from linkern.testing.runner.plan import SMOKE_LEAVES_IT_OUT
 from linkern.testing.spec.declarations import as_text
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def conclusion(report: "Report") -> str:
     checks = " checks that apply"
     if len(seen) == 1:
         share, checks = "the only check", " that applies"
+    left_out = [c for c in report.checks if c.message == SMOKE_LEAVES_IT_OUT.reason]
+    if left_out:
+        checks = f" of smoke, of {len(seen) + len(left_out)} checks that apply"
     if report.stopped or not report.complete:
         checks = f" run, {len(report.not_run)} not run"
     others = {v: seen.count(v) for v in seen if v not in ("passed", report.verdict)}

@@ -12,13 +12,16 @@ from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.frameworks import FRAMEWORKS
 
-__all__ = ["DEFAULT_DTYPES", "PROFILES", "Plan"]
+__all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan"]
 
 # Dtypes of a plan that names none, as far as the target takes them.
 DEFAULT_DTYPES = ("float32", "float64")
 
 # Examples per check and dtype.
 PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
+SMOKE_LEAVES_IT_OUT = skipped(
+    "the profile smoke leaves it out", "take `--profile quick`"
+)
 # Each has a target of its own, which may allocate memory up to its limit.
 MOST_PROCESSES = 8
 
@@ -135,7 +138,7 @@ class Plan:
         """Return the reason why the profile leaves out a check, or None."""
         if self.profile != "smoke" or self.checks or check.name in SMOKE:
             return None
-        return skipped("the profile smoke leaves it out", "take `--profile quick`")
+        return SMOKE_LEAVES_IT_OUT
 
     @property
     def processes(self) -> int:

@@ -76,6 +76,11 @@ def test_the_smoke_profile_says_what_it_leaves_out():
     left_out = verdicts["thread_safety"]
     assert left_out.verdict == "skipped"
     assert left_out.remedies == ("take `--profile quick`",)
+    applying = len(judged) + sum(
+        check.remedies == left_out.remedies for check in report.checks
+    )
+    count = f"passed: all {len(judged)} of smoke, of {applying} checks that apply"
+    assert str(report).endswith(count)
     # What says nothing of the operator is not said to be left out.
     assert verdicts["decay_extremes"].verdict == "not_applicable"
 
