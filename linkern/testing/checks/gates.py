@@ -244,7 +244,7 @@ def _irreversible(scope: Scope) -> Inapplicable | None:
     "the gradient of the values is the operator itself, run backwards on the cotangent",
     problems=draws.gradient_problems,
     unless=any_of(_irreversible, no_gradients),
-    share=0.3,
+    share=0.5,
     in_outputs=False,
 )
 def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:

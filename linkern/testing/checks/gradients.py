@@ -148,7 +148,7 @@ def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
         inputs=scope.operator.names,
     ),
     unless=any_of(not_float64, no_gradients),
-    share=0.3,
+    share=0.5,
     in_outputs=False,
 )
 def finite_differences(target: CheckedTarget, problem: Problem) -> None:
