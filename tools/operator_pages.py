@@ -177,7 +177,7 @@ def rules(record: Operator) -> Iterator[str]:
     ]
     yield f"**State**: {' and '.join(parts)}, in float32 or wider."
     if record.erases:
-        yield f"**Erase**: along the {record.erase_along}, before each write."
+        yield f"**Erase**: on the {record.erase_along} side of the memory."
     if record.normalised:
         yield "**Rows** are averages: equal values come back unchanged."
 

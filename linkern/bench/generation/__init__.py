@@ -30,7 +30,7 @@ def generation_suite(depth: int = 4, seed: int = 0) -> Suite:
         name="whole models",
         summary=f"whole models: NumPy, {depth} layers, 8 heads of 32, batch 1, float32",
         baseline="model-linear",
-        quick=(32, 128),
+        quick=(16, 64),
     )
     alone = attention_alone(heads=_ALONE.heads, dim=_ALONE.dim, seed=seed)
     return Suite(

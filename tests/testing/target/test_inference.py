@@ -66,8 +66,7 @@ def made(source, **names):
     return held["kernel"]
 
 
-def test_two_libraries_in_one_kernel_are_left_to_the_first_call():
-    torch = pytest.importorskip("torch")
+def test_two_libraries_in_one_kernel_are_left_to_the_first_call(torch):
     body = "def kernel(q, k, v):\n    return torch.tensor(np.asarray(q)) @ k @ v\n"
     assert infer(made(body, np=np, torch=torch)) == Inferred("numpy", "", ("torch",))
     unused = "def kernel(q, k, v):\n    return np.asarray(q) @ k @ v\n"
@@ -85,8 +84,7 @@ def test_two_libraries_in_one_kernel_are_left_to_the_first_call():
         ("def kernel(q, k, v):\n    return [relu(x) for x in q]", ("relu",)),
     ],
 )
-def test_names_of_a_library_tell_it_too(source, names):
-    torch = pytest.importorskip("torch")
+def test_names_of_a_library_tell_it_too(source, names, torch):
     held = {"Tensor": torch.Tensor, "relu": torch.nn.functional.relu}
     known = {name: held[name] for name in names}
     assert infer(made(source, **known)).name == "torch"
