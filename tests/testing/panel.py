@@ -10,7 +10,7 @@ from itertools import groupby
 from linkern.testing import CHECKS, Plan, run
 from linkern.testing.checks.findings import Violation
 from linkern.testing.errors import DoesNotApply
-from linkern.testing.runner import loop
+from linkern.testing.runner import opening, session
 from linkern.testing.runner.loop import CheckFinished
 
 __all__ = ["panels", "verdict_on_all"]
@@ -23,6 +23,7 @@ class Panel:
         self.targets = targets
         self.called = next(iter(targets.values()))
         self.interface = self.called.interface
+        self.opened = self.called.opened
 
     def call(self, call):
         return self.called.call(call)
@@ -53,7 +54,7 @@ class Panel:
 
 
 def opened(name, kernel, **of_plan):
-    return loop.open_target(Plan(name, function=kernel, **of_plan))
+    return opening.open_target(Plan(name, function=kernel, **of_plan))
 
 
 def panels(kernels, **of_plan):
@@ -71,7 +72,7 @@ def verdict_on_all(monkeypatch, kernels, check: str, **of_plan):
     targets = {n: opened(n, kernel, **of_plan) for n, kernel in kernels.items()}
     assert len({str(target.interface) for target in targets.values()}) == 1
     panel = Panel(targets)
-    monkeypatch.setattr(loop, "open_target", lambda plan: panel)
+    monkeypatch.setattr(session, "open_target", lambda plan: panel)
     law = panel.each(CHECKS[check].law)
     monkeypatch.setitem(CHECKS, check, replace(CHECKS[check], law=law))
     plan = Plan("panel", checks=(check,), diagnose=False, **of_plan)
