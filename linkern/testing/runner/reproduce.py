@@ -58,7 +58,13 @@ _HALF = {
 
 
 def command(plan: Plan, *checks: str) -> str:
-    """Return the shell command that runs a plan, or some of its checks, again."""
+    """Return the shell command that runs a plan, or some of its checks, again.
+
+    A function that no module holds, as in a notebook, is judged again by a call.
+    """
+    place, _, attribute = plan.target.rpartition(":")
+    if plan.function is not None and (place == "__main__" or "<" in attribute):
+        return _verify_call(plan, attribute, checks)
     target = [plan.target] if plan.command is None else ["--command", plan.command]
     words = ["linkern", "verify", *target, "--op", plan.op]
     if plan.framework not in (None, "numpy"):
@@ -75,6 +81,20 @@ def command(plan: Plan, *checks: str) -> str:
     for check in checks:
         words += ["--check", check]
     return shlex.join(words)
+
+
+def _verify_call(plan: Plan, attribute: str, checks: tuple[str, ...]) -> str:
+    """Return the call of `linkern.testing.verify` that judges a function again."""
+    name = attribute.rpartition(".")[2]
+    options: dict[str, Any] = {"op": plan.op, "profile": plan.profile}
+    if plan.contract.declared():
+        options["contract"] = plan.contract.declared()
+    if plan.seed:
+        options["seed"] = plan.seed
+    if checks:
+        options["checks"] = [*checks]
+    words = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return f"verify({name.strip('<>')}, {words})"
 
 
 def _script_name(plan: Plan, check: str) -> str:
