@@ -14,7 +14,7 @@ from linkern.cli import verdicts
 from linkern.testing import CHECKS
 from linkern.testing.checks import assertions
 from linkern.testing.report.report import Report
-from linkern.testing.runner import loop
+from linkern.testing.runner import session
 
 KERNELS = Path(__file__).parents[1] / "testing" / "targets.py"
 
@@ -30,7 +30,7 @@ def trusted(request, monkeypatch):
 def unexplained(request, monkeypatch):
     """Spare most tests the search for a cause, longest where there is none to name."""
     if "cause" not in request.node.name:
-        monkeypatch.setattr(loop, "diagnose", lambda target, scope: None)
+        monkeypatch.setattr(session, "diagnose", lambda target, scope: None)
 
 
 def run(*words, target="good", op="linear_attention", profile="quick"):

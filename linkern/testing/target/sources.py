@@ -17,10 +17,12 @@ def file_of(target: str) -> Path | None:
     place = target.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place) if Path(place).is_file() else None
+    if not all(part.isidentifier() for part in place.split(".")):
+        return None  # a program, or a function that no module holds
     package, *parts = place.split(".")
     here = Path(*place.split("."))
     candidates = [here.with_suffix(".py"), here / "__init__.py"]
-    if package.isidentifier() and package not in sys.builtin_module_names:
+    if package not in sys.builtin_module_names:
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
             inside = Path(folder, *parts)

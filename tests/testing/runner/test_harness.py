@@ -299,7 +299,7 @@ def test_a_defect_that_starts_where_proof_ends_does_not_pass():
 
 
 def raises_on_odd_lengths(query, key, value):
-    if query.shape[-2] % 2:
+    if query.shape[-2] % 2 and query.shape[-2] > 8:  # the first call has fewer
         message = f"the length {query.shape[-2]} is odd"
         raise ValueError(message)
     return quadratic(query, key, value)
@@ -393,7 +393,8 @@ def test_infinity_is_finite_enough_where_the_exact_output_is_that_large():
         return quadratic(query, key, value) * np.float32(3e38) * np.float32(3e38)
 
     assert judged(large, "finite_output").verdict == "failed"
-    scope = Scope(OPERATORS["linear_attention"], Contract(), "float16")
+    large_sums = Contract(normalize=False, scale=4.0)  # averages are never that large
+    scope = Scope(OPERATORS["linear_attention"], large_sums, "float16")
     shape = Shape(1, 1, 3, 3, 2, 2)
     rng = np.random.default_rng(0)
     problem = real_problem(scope, shape, "uniform", "normal", rng)
