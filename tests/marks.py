@@ -2,7 +2,16 @@
 
 import pytest
 
-__all__ = ["slow_unless"]
+__all__ = ["every", "slow_unless"]
+
+
+def every(step, cases):
+    """Return the cases of a test; one of `step` runs by default, the rest is slow."""
+    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [
+        pytest.param(*case, marks=pytest.mark.slow if i % step else ())
+        for i, case in enumerate(tuples)
+    ]
 
 
 def slow_unless(kept, cases):

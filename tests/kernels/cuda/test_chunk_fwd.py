@@ -15,6 +15,7 @@ import linkern
 from linkern.kernels.cuda.plan import chunk_fwd
 from linkern.kernels.cuda.plan.call import Call
 from tests.kernels.cuda.emulator.device import LANDINGS, SCHEDULES, Emulator, Way
+from tests.marks import every
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 MAPS = {
@@ -233,7 +234,7 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("name", problems())
+@pytest.mark.parametrize("name", every(3, problems()))
 def test_values(name):
     law_the_values(Emulator(), problems()[name])
 

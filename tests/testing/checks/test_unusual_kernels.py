@@ -8,7 +8,7 @@ from linkern.testing.api import plan_of
 from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.kernels.correct import featured
 from linkern.testing.runner.loop import CheckFinished
-from tests.marks import slow_unless
+from tests.marks import every, slow_unless
 
 SHARP = [
     "determinism",
@@ -87,7 +87,9 @@ def wider(query, key, value):
 )
 @pytest.mark.parametrize(
     "kernel",
-    [two_level_scan, compensated, means_by_feature, normalised_queries, wider],
+    every(
+        3, [two_level_scan, compensated, means_by_feature, normalised_queries, wider]
+    ),
 )
 def test_no_false_alarm(kernel, dtype):
     plan = plan_of(

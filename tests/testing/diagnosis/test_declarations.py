@@ -11,6 +11,7 @@ from linkern.testing.report.counting import declaring
 from linkern.testing.runner.loop import CheckFinished, Diagnosed
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import pairs
+from tests.marks import every
 from tests.testing.diagnosis.test_diagnosis_unseen import CAUSAL, dense, gla
 
 BOTH = ("value_on_integers", "value_on_reals")
@@ -123,7 +124,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("case", DECLARED)
+@pytest.mark.parametrize("case", every(4, DECLARED))
 def test_what_is_declared_as_proposed_is_right(case):
     (kernel, op, contract, checks), declaration = DECLARED[case]
     verdicts, cause = ran(kernel, op, contract, checks)

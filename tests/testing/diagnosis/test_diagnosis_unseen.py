@@ -18,6 +18,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
+from tests.marks import every
 
 
 def part(**replaced):
@@ -358,7 +359,7 @@ def named(kernel, operator="linear_attention", **declared):
     return diagnose(target, scope)
 
 
-@pytest.mark.parametrize("case", CAUSAL)
+@pytest.mark.parametrize("case", every(4, CAUSAL))
 def test_parameters_of_unseen_kernels_are_measured(case):
     kernel, name, says = CAUSAL[case]
     found = named(kernel)

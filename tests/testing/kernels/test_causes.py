@@ -19,10 +19,12 @@ DTYPES = {LINEAR: ("float32", "float64", "bfloat16")}
 HIDDEN = {("all_in_float16", "bfloat16")}
 
 
-# By default, a mutant of linear attention for each cause and one of each operator.
-CHOSEN = {
-    m.cause if m.op == LINEAR else m.op: name for name, m in MUTANTS.items() if m.cause
-}.values()
+# By default, one of three causes of linear attention, and a mutant of each operator.
+LINEAR_CAUSES = {m.cause: n for n, m in MUTANTS.items() if m.cause and m.op == LINEAR}
+CHOSEN = (
+    *[*LINEAR_CAUSES.values()][::3],
+    *{m.op: n for n, m in MUTANTS.items() if m.cause and m.op != LINEAR}.values(),
+)
 
 
 def in_float32(_, dtype):

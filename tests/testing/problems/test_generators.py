@@ -21,6 +21,7 @@ from linkern.testing.problems.generators import (
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.frameworks import numpy_dtype
+from tests.marks import every
 from tests.oracle.feature_sums import evaluate_integers, largest_sum
 
 quickly = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
@@ -283,7 +284,7 @@ STRATEGIES = {
 
 
 @BOTH
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", every(3, STRATEGIES))
 @pytest.mark.parametrize("few_shapes", [False, True])
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(contract=contracts(), data=st.data())

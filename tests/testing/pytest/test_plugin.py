@@ -263,7 +263,9 @@ def test_several_processes_come_to_the_same_verdicts(judge, tmp_path):
     assert verdicts[0] == verdicts[1]
 
 
-@pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")])
+@pytest.mark.parametrize(
+    "processes", [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)]
+)
 def test_reports_are_written_when_the_tests_have_ended(judge, tmp_path, processes):
     names = ("shape_and_dtype", "value_on_integers", "scaling_of_keys")
     result = judge(

@@ -157,7 +157,7 @@ WATCHED = {
 @pytest.mark.parametrize(
     ("mode", "kernels"),
     slow_unless(
-        lambda mode, _: mode == "thread", [("thread", RACES), ("address", OVERRUNS)]
+        lambda mode, _: mode == "address", [("thread", RACES), ("address", OVERRUNS)]
     ),
 )
 def test_sanitizers_report_wrong_kernels_only(mode, kernels):
