@@ -6,10 +6,10 @@
 
 A block ``text`` that begins with ``$ linkern`` is a command and what it prints. If a
 line is, or ends in, ``...``, it is an excerpt: it is compared and never written.
-Numbers with a point may differ in the last digits from machine to machine, so their
-digits are not compared. Commands run with a copy of the package under `site-packages`:
-Hypothesis draws constants of modules that it takes for the user's own, and an installed
-package is none.
+Numbers with a point may differ in the last digits from machine to machine, and what is
+drawn differs from one version of Hypothesis to the next: sizes, entries and literals of
+the smallest input, the count of examples. Their digits are not compared. Commands run
+with a copy of the package under `site-packages`, as if it were installed.
 """
 
 import argparse
@@ -34,6 +34,9 @@ _BLOCK = re.compile(
     re.MULTILINE,
 )
 _REAL = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)")
+# Lines and literals whose numbers are drawn.
+_DRAWN = re.compile(r"^(tried: |  (smallest|input|entry|got|expected|bound) )")
+_LITERAL = re.compile(r"\[[^\]]*\]|reshape\([^)]*\)")
 _ELLIPSIS = "..."
 Run = Callable[[list[str]], str]
 
@@ -103,7 +106,10 @@ def _first_difference(block: Block, printed: str) -> str:
 
 
 def _masked(line: str) -> str:
-    return _REAL.sub("#", line).rstrip()
+    masked = _REAL.sub("#", _LITERAL.sub("[#]", line))
+    if _DRAWN.match(masked):
+        masked = re.sub(r"\b\d+\b", "#", masked)
+    return re.sub(r"(?<=\S) +", " ", masked).rstrip()
 
 
 def printed_by(words: list[str], folder: Path) -> str:

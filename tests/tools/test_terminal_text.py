@@ -79,3 +79,26 @@ def test_commands_run_with_a_copy_of_the_package(tmp_path):
         'linkern: unknown list "check"; did you mean "checks"?\n'
     )
     assert (tmp_path / "site-packages" / "linkern").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (
+            "tried: 438 examples; declared: eps=1",
+            "tried: 4 examples; declared: eps=1",
+            1,
+        ),
+        ("tried: 4 examples; nothing declared", "tried: 4 inputs; nothing declared", 0),
+        ("  smallest  B=1 T=97 K=4 float32", "  smallest  B=2 T=17 K=1 float32", 1),
+        ("  smallest  B=1 T=97 float32", "  smallest  B=1 T=97 float64", 0),
+        ("  entry     [0, 1, 96, 0] of", "  entry     [0, 0, 1, 0] of", 1),
+        ("  x = np.array([1, -2]).reshape(2, 1)", "  x = np.array([3]).reshape(1)", 1),
+        ("  name        4.22  words", "  name     2.8e+05  words", 1),
+        ("failed: 8 of 25 checks", "failed: 9 of 25 checks", 0),
+        ("cause: chunk of 16", "cause: chunk of 64", 0),
+    ],
+)
+def test_what_is_drawn_is_not_compared(one, other, alike):
+    page = f"```text\n$ linkern verify\n{one}\n```\n"
+    assert bool(tool.differences(page, lambda words: other + "\n")) != alike
