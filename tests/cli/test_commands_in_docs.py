@@ -71,3 +71,21 @@ def test_there_are_many():
 )
 def test_each_kind_of_mistake_is_seen(line):
     assert refused(line)
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "more"),
+    [
+        (".pre-commit-hooks.yaml", r"entry: linkern (.+)", "kernels.py:f --op gla"),
+        (
+            "examples/github/verify-kernel.yml",
+            r"linkern (verify(?:.|\n)+?)\n +- if",
+            "",
+        ),
+    ],
+)
+def test_what_others_run_for_us_can_be_typed(path, pattern, more):
+    (line,) = re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"))
+    words = f"{' '.join(line.split())} {more}"
+    assert refused(words) is None
+    assert refused(f"{words} --no-such-option") is not None
