@@ -1,7 +1,8 @@
 """Remedies of a target that raises on its first call, found by trying them.
 
 A remedy is another plan under which the target runs: arrays of another library, another
-dtype, or the least declaration. What cannot be tried here is told from the exception.
+dtype, one declaration less, or the least that is needed. What cannot be tried here is
+told from the exception.
 """
 
 import re
@@ -74,6 +75,10 @@ def remedy(plan: Plan, refusal: str, trials: Trials) -> str | None:
     for dtype in _NARROW if not plan.dtypes else ():
         if trials.runs(replace(plan, dtypes=(dtype,))):
             return f"It runs on {dtype}: judge it with `--dtype {dtype}`."
+    for key in plan.contract.declared():
+        # Another order of axes may fit by chance; it is tried with the others below.
+        if key != "layout" and _runs(plan, {key: getattr(Contract(), key)}, trials):
+            return f"It runs without `--declare {key}=`: leave that out."
     least = _least(plan, trials)
     if least is not None:
         words = " ".join(f"--declare {k}={as_text(v)}" for k, v in least.items())
@@ -95,6 +100,15 @@ def _axes(layout: str) -> str:
     return f"({', '.join(names[axis] for axis in layout)})"
 
 
+def _runs(plan: Plan, declared: Mapping[str, Any], trials: Trials) -> bool:
+    """Return True if a target runs with these declarations instead."""
+    try:
+        contract = replace(plan.contract, **declared)
+        return trials.runs(replace(plan, contract=contract))
+    except UsageError:
+        return False
+
+
 def _least(plan: Plan, trials: Trials) -> Mapping[str, Any] | None:
     """Return the least declarations under which a target runs, if there are any.
 
@@ -102,11 +116,7 @@ def _least(plan: Plan, trials: Trials) -> Mapping[str, Any] | None:
     """
 
     def runs(declared: Mapping[str, Any]) -> bool:
-        try:
-            contract = replace(plan.contract, **declared)
-            return trials.runs(replace(plan, contract=contract))
-        except UsageError:
-            return False
+        return _runs(plan, declared, trials)
 
     own = plan.contract.layout
     for layout in dict.fromkeys((own, *_LAYOUTS)):

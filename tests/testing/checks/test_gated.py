@@ -328,7 +328,7 @@ def test_declarations_are_taken_at_their_word(kernel, declared, checks):
     # More heads of values are only asked for where they are declared.
     assert ("failed" in undeclared) != (kernel in (grouped, transposing))
     if kernel is grouped:
-        with pytest.raises(UsageError, match="on its first call"):
+        with pytest.raises(UsageError, match="without `--declare value_groups=`"):
             judge(kda, "kda", "value_on_reals", contract=declared)
 
 
