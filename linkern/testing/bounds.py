@@ -17,7 +17,7 @@ from linkern.testing.spec.declarations import DECLARATIONS, nearest
 from linkern.testing.spec.operators import OPERATORS, Operator
 from linkern.testing.target.frameworks import as_numpy, numpy_dtype
 from linkern.testing.target.protocol import from_layout, to_layout
-from linkern.testing.target.segments import leaves, state_axes
+from linkern.testing.target.segments import leaves, state_axes, state_parts
 
 __all__ = ["OutOfBoundError", "assert_within_bound"]
 
@@ -232,24 +232,18 @@ def _state(
     name: str,
 ) -> tuple[NDArray[np.float64], ...]:
     """Return the parts of a state with the axes of the operator, in float64."""
-    parts = [as_numpy(x)[0] for x in leaves(state) if x is not None]
-    shapes = [list(shape) for shape in operator.state_shapes(sizes)]
-    if contract.state_layout == "vk":
-        shapes[0][-2:] = reversed(shapes[0][-2:])
-    lead = state_axes(sizes, contract.layout)
-    expected_shapes = [(*lead, *shape) for shape in shapes]
-    got = [x.shape for x in parts]
-    if not got or got != expected_shapes[: len(got)]:
+    arrays = [as_numpy(x)[0] for x in leaves(state) if x is not None]
+    layout, state_layout = contract.layout, contract.state_layout
+    parts = state_parts(arrays, operator, sizes, layout, state_layout)
+    if parts is None:
+        lead = state_axes(sizes, layout)
+        shapes = " and ".join(str((*lead, *x)) for x in operator.state_shapes(sizes))
         msg = (
-            f"`{name}` of {operator.name} must have the shapes "
-            f"{' and '.join(map(str, expected_shapes))} (memory, then normalizer), got "
-            f"{' and '.join(map(str, got)) or type(state).__name__}."
+            f"`{name}` of {operator.name} must have the shapes {shapes} (memory, then "
+            f"normalizer), got {' and '.join(str(x.shape) for x in arrays) or 'none'}."
         )
         raise UsageError(msg)
-    if contract.state_layout == "vk":
-        parts[0] = np.swapaxes(parts[0], -1, -2)
-    missing = (None,) * (2 - len(lead))
-    return tuple(x[missing].astype(np.float64) for x in parts)
+    return tuple(x.astype(np.float64) for x in parts)
 
 
 def _require_output(actual: Any, call: expected.OracleCall, bounded: Bounded) -> None:

@@ -25,7 +25,7 @@ from linkern.testing.target.segments import (
     Natives,
     SegmentRunner,
     output_shape,
-    state_axes,
+    state_parts,
 )
 
 __all__ = ["Caller"]
@@ -250,23 +250,13 @@ class Caller:
         """Return memory and normalizer in the axes of the operator, if they fit."""
         if state is ABSENT:
             return None
-        sizes = self._operator.sizes(call.inputs)
-        lead = state_axes(sizes, self._config.layout)
-        memory, *others = self._operator.state_shapes(sizes)
-        transposed = self._config.state_layout == "vk"
-        expected = (*lead, *(memory[:-2] + memory[:-3:-1] if transposed else memory))
-        arrays = [self._framework.to_numpy(x) for x in self._segments.arrays_in(state)]
-        arrays.sort(key=lambda x: x.shape != expected)  # the memory comes first
-        if not arrays or arrays[0].shape != expected:
-            return None
-        states = [np.swapaxes(arrays[0], -1, -2) if transposed else arrays[0]]
-        for normalizer, x in zip(others, arrays[1:], strict=False):
-            # Kernels keep the normalizer with an axis of one, here or there.
-            if x.size != int(np.prod((*lead, *normalizer))):
-                return None
-            states.append(x.reshape((*lead, *normalizer)))
-        missing = 2 - len(lead)
-        return tuple(x[(None,) * missing] for x in states)
+        return state_parts(
+            [self._framework.to_numpy(x) for x in self._segments.arrays_in(state)],
+            self._operator,
+            self._operator.sizes(call.inputs),
+            self._config.layout,
+            self._config.state_layout,
+        )
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:

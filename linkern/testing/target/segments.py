@@ -4,7 +4,7 @@ The state is handed over as the target returned it, whatever it is made of. It i
 only to see whether a call has changed it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.spec.operators import OPERATORS, Operator
 from linkern.testing.target.frameworks import Framework, Undifferentiable
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import Call, TargetConfig
@@ -26,6 +26,7 @@ __all__ = [
     "per_query",
     "scale_of",
     "state_axes",
+    "state_parts",
 ]
 
 # No state: not even None was returned.
@@ -262,6 +263,32 @@ def state_axes(sizes: dict[str, int], layout: str) -> tuple[int, ...]:
     """Return batch and heads of a state, in the layout of a target."""
     lengths = {"b": sizes["b"], "h": sizes["g"]}
     return tuple(lengths[axis] for axis in layout if axis in lengths)
+
+
+def state_parts(
+    arrays: Sequence[NDArray[Any]],
+    operator: Operator,
+    sizes: dict[str, int],
+    layout: str,
+    state_layout: str,
+) -> tuple[NDArray[Any], ...] | None:
+    """Return memory and normalizer in the axes of the operator; None if none fits."""
+    lead = state_axes(sizes, layout)
+    memory, *others = operator.state_shapes(sizes)
+    transposed = state_layout == "vk"
+    expected = (*lead, *(memory[:-2] + memory[:-3:-1] if transposed else memory))
+    # The memory comes first.
+    arrays = sorted(arrays, key=lambda x: x.shape != expected)
+    if not arrays or arrays[0].shape != expected:
+        return None
+    states = [np.swapaxes(arrays[0], -1, -2) if transposed else arrays[0]]
+    for normalizer, x in zip(others, arrays[1:], strict=False):
+        # Kernels keep the normalizer with an axis of one, here or there.
+        if x.size != int(np.prod((*lead, *normalizer))):
+            return None
+        states.append(x.reshape((*lead, *normalizer)))
+    missing = (None,) * (2 - len(lead))
+    return tuple(x[missing] for x in states)
 
 
 def per_query(sizes: dict[str, int]) -> int:
