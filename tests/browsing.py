@@ -24,7 +24,7 @@ QUIET = (
 
 @dataclass(frozen=True)
 class Visit:
-    """What came of opening a page."""
+    """Document, console and requests of an opened page."""
 
     dom: str
     console: list

@@ -1,4 +1,4 @@
-"""What `conftest.py` does to every test."""
+"""Settings that `conftest.py` makes for every test."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""What is said of a release in several files is the same in all."""
+"""Facts of a release that stand in several files agree."""
 
 import re
 import tomllib

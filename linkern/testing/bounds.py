@@ -209,6 +209,12 @@ def _call(
     state = None
     if initial_state is not None:
         state = _state(initial_state, operator, contract, sizes, "initial_state")
+        if len(state) < len(operator.state):
+            msg = (
+                f"`initial_state` of {operator.name} must be (memory, normalizer), got "
+                "the memory alone; pass both."
+            )
+            raise UsageError(msg)
     return expected.OracleCall(operator, contract, dtype, inputs, initial_state=state)
 
 
@@ -292,6 +298,13 @@ def _require_gradients(
         raise UsageError(msg)
     operator, layout = call.operator, call.contract.layout
     pulled = from_layout(as_numpy(cotangent)[0].astype(np.float64), layout)
+    shape = tuple(call.sizes[axis] for axis in "bgtv")
+    if pulled.shape != shape:
+        msg = (
+            f"`cotangent` must have the shape of the output, "
+            f"{to_layout(np.empty(shape), layout).shape}, got {cotangent.shape}."
+        )
+        raise UsageError(msg)
     bounds = expected.gradients(call, pulled, confidence)
     names = {a: one.name for one in operator.inputs for a in (one.name, *one.aliases)}
     for alias, gradient in gradients.items():

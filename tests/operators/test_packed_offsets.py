@@ -56,7 +56,7 @@ def test_gradients_leave_offsets_alone(lib):
 
 @given(st.lists(st.integers(-1, 10), max_size=5))
 def test_offsets_are_taken_or_refused(offsets):
-    """Those are taken that begin with 0, do not decrease and stay within the length."""
+    """Offsets begin with 0, do not decrease and stay within the length."""
     fits = offsets[:1] == [0] and offsets == sorted(offsets) and offsets[-1] <= 9
     for listed in (offsets, np.asarray(offsets, int)):
         try:

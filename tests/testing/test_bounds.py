@@ -169,6 +169,16 @@ GOOD = inputs_of("gla", np.random.default_rng(8))
         (("gla",), {**GOOD, "eps": 1e-6}, "`eps` means nothing for gla"),
         (("gla",), {**GOOD, "initial_state": np.zeros(3)}, "must have the shapes"),
         (("gla",), {**GOOD, "gradients": {}}, "need the `cotangent`"),
+        (
+            ("gla",),
+            {**GOOD, "gradients": {}, "cotangent": np.ones((2, 2), np.float32)},
+            "`cotangent` must have the shape of the output",
+        ),
+        (
+            ("linear_attention", *list(GOOD.values())[:3]),
+            {"initial_state": np.zeros((1, 2, 4, 3), np.float32)},
+            "got the memory alone",
+        ),
     ],
 )
 def test_what_is_typed_wrong_gets_a_sentence(arguments, named, sentence):

@@ -1,4 +1,4 @@
-"""What pages say that commands print: written, and compared."""
+"""Printed text of commands in pages: written, and compared."""
 
 import pytest
 import terminal_text as tool

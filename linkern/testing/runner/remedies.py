@@ -118,9 +118,9 @@ def _least(plan: Plan, trials: Trials) -> Mapping[str, Any] | None:
     def runs(declared: Mapping[str, Any]) -> bool:
         return _runs(plan, declared, trials)
 
-    own = plan.contract.layout
-    for layout in dict.fromkeys((own, *_LAYOUTS)):
-        placed = {} if layout == own else {"layout": layout}
+    declared_layout = plan.contract.layout
+    for layout in dict.fromkeys((declared_layout, *_LAYOUTS)):
+        placed = {} if layout == declared_layout else {"layout": layout}
         if placed and runs(placed):
             return placed
         for dim in _DIMS:

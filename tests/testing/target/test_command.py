@@ -279,7 +279,7 @@ def test_a_crash_is_named(name):
 
 
 def ended(reader):
-    """Whether nobody can write to a pipe any more."""
+    """Return True if nobody can write to a pipe any more."""
     try:
         return os.read(reader, 1) == b""
     except BlockingIOError:
