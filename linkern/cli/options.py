@@ -16,6 +16,7 @@ __all__ = [
     "contract_of",
     "file_option",
     "in_existing_folder",
+    "sandbox_option",
     "target_options",
 ]
 
@@ -43,6 +44,13 @@ def file_option(flag: str, text: str) -> Callable[..., Any]:
         callback=in_existing_folder,
         help=text,
     )
+
+
+sandbox_option = click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Run it by bubblewrap: no network, and no file that it could write to.",
+)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +99,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="GiB that it may allocate on the CPU.",
         ),
         click.option("--in-process", is_flag=True, help="Do not use a child process."),
+        sandbox_option,
     )
     for option in reversed(options):
         command = option(command)

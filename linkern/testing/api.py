@@ -40,6 +40,7 @@ def verify(
     fail_fast: bool = False,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
+    sandbox: bool = False,
 ) -> Report:
     """Judge a kernel.
 
@@ -84,6 +85,9 @@ def verify(
         and for a target on a device.
     options : mapping, optional
         Keyword arguments of every call.
+    sandbox : bool
+        Run the process of a named target by bubblewrap: without network, other
+        processes, and files that it could write to.
 
     Returns
     -------
@@ -125,6 +129,7 @@ def verify(
         fail_fast=fail_fast,
         jobs=jobs,
         options=options or {},
+        sandbox=sandbox,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):

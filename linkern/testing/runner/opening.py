@@ -1,5 +1,7 @@
 """Opening of the target of a plan, and the context of its problems."""
 
+import shlex
+
 from linkern.testing.errors import UsageError
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import Plan
@@ -9,6 +11,7 @@ from linkern.testing.target.command import CommandTarget
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import ChildProcess, InProcess, Target
 from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.sandbox import Sandbox, paths_in
 
 __all__ = ["config_of", "open_target", "scope_of"]
 
@@ -55,6 +58,10 @@ def open_target(plan: Plan) -> Target:
 
 def _loaded(plan: Plan) -> Target:
     config, contract = config_of(plan), plan.contract
+    sandbox = None
+    if plan.sandbox:
+        words = shlex.split(plan.command or "") or [plan.target.rpartition(":")[0]]
+        sandbox = Sandbox(paths_in(words), device=plan.device)
     if plan.command is not None:
         return CommandTarget(
             plan.command,
@@ -62,10 +69,11 @@ def _loaded(plan: Plan) -> Target:
             plan.timeout,
             takes_state=contract.takes_state,
             differentiable=contract.gradients == "required",
+            sandbox=sandbox,
         )
     if plan.in_process or plan.function is not None:
         return InProcess(config, plan.function)
-    return ChildProcess(config, plan.timeout)
+    return ChildProcess(config, plan.timeout, sandbox)
 
 
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from linkern.testing.errors import TargetDied
+from linkern.testing.target.sandbox import Sandbox, code_inside
 from linkern.testing.target.wire import (
     Limits,
     WireError,
@@ -80,13 +81,25 @@ class Child:
         Module whose `main` the process runs: it answers each request.
     environment : mapping, optional
         Environment of the process. Default: that of this one, with calm threads.
+    sandbox : Sandbox, optional
+        What the process runs in.
+
+    Raises
+    ------
+    UsageError
+        If there is no program to run a sandbox.
     """
 
     def __init__(
-        self, module: str, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        environment: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
+        self._sandbox = sandbox
+        words = [sys.executable, "-c", f"import {module} as child; child.main()"]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"import {module} as child; child.main()"],
+            words if sandbox is None else sandbox.words(words),
             env=environment or CALM_THREADS | os.environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -198,6 +211,7 @@ class Child:
         except subprocess.TimeoutExpired:
             return "closed its pipe to the referee"
         self._threads[-1].join(timeout=PATIENCE)
+        code = code if self._sandbox is None else code_inside(code)
         if code < 0:
             names = {known.value: known.name for known in signal.Signals}
             name = names.get(-code, f"signal {-code}")

@@ -20,11 +20,13 @@ from linkern.testing.target.protocol import (
     Reply,
     TargetConfig,
 )
+from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.wire import WireError
 from linkern.testing.target.worker import Opened, describe, open_target
 
 __all__ = ["LOAD_TIMEOUT", "ChildProcess", "InProcess", "Target"]
 
+WORKER = "linkern.testing.target.worker"
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
 
@@ -96,10 +98,15 @@ class ChildProcess:
         Name, layout and options of the target.
     timeout : float
         Seconds that one call may take.
+    sandbox : Sandbox, optional
+        What the process runs in.
     """
 
-    def __init__(self, config: TargetConfig, timeout: float) -> None:
+    def __init__(
+        self, config: TargetConfig, timeout: float, sandbox: Sandbox | None = None
+    ) -> None:
         self._config = config
+        self._sandbox = sandbox
         self._timeout = timeout
         self._child: Child | None = None
         self.reopen(config)
@@ -136,7 +143,7 @@ class ChildProcess:
 
     def _start(self) -> Opened:
         if self._child is None:
-            self._child = Child("linkern.testing.target.worker")
+            self._child = Child(WORKER, sandbox=self._sandbox)
         try:
             answer = self._child.ask(self._config, LOAD_TIMEOUT, (Opened, Refused))
             if isinstance(answer, Opened):
