@@ -5,9 +5,10 @@ import signal
 from typing import BinaryIO
 
 from linkern.testing.checks import CHECKS
-from linkern.testing.errors import UsageError
+from linkern.testing.errors import OutOfTime, UsageError
 from linkern.testing.runner.judging import judge
 from linkern.testing.runner.opening import open_target
+from linkern.testing.target.clock import Clock
 from linkern.testing.target.worker import send, streams
 
 __all__ = ["main"]
@@ -25,17 +26,25 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer a plan with None or the reason why it is refused, then each check."""
-    plan = pickle.load(requests)
+    """Answer a plan with None or the reason why it is refused, then each check.
+
+    The answer to a check that the clock ends is None.
+    """
+    plan, clock = pickle.load(requests), Clock()
     try:
-        target = open_target(plan)
+        target = open_target(plan, clock)
     except UsageError as error:
         send(replies, error)
         return
     try:
         send(replies, None)
         while True:
-            name, reported = pickle.load(requests)
-            send(replies, judge(plan, target, CHECKS[name], reported))
+            plan, name, reported, left = pickle.load(requests)
+            clock.reset(left)
+            try:
+                judgement = judge(plan, target, CHECKS[name], reported)
+            except OutOfTime:
+                judgement = None
+            send(replies, judgement)
     finally:
         target.close()

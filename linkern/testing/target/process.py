@@ -5,6 +5,7 @@ raised and `TargetDied` if it ended its process or did not return in time.
 """
 
 import contextlib
+import math
 import os
 import pickle
 import queue
@@ -38,10 +39,21 @@ PATIENCE = 0.5
 
 
 class Target(Protocol):
-    """Something that can be called and closed; `opened` is what is known of it."""
+    """Something that can be called and closed; `opened` is what is known of it.
 
-    opened: Opened
-    interface: Interface
+    `timeout` is the number of seconds that one call may take, of a target in a process
+    of its own.
+    """
+
+    timeout: float
+
+    @property
+    def opened(self) -> Opened:
+        """Facts about it."""
+
+    @property
+    def interface(self) -> Interface:
+        """Its abilities."""
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -74,6 +86,7 @@ class InProcess:
         self, config: TargetConfig, function: Callable[..., Any] | None = None
     ) -> None:
         self._function = function
+        self.timeout = math.inf
         self.reopen(config)
 
     def call(self, call: Call) -> Reply:
@@ -102,13 +115,15 @@ class ChildProcess:
     ----------
     config : TargetConfig
         Name, layout and options of the target.
-    timeout : float
-        Seconds that one call may take.
+    timeout, load_timeout : float
+        Seconds that one call may take, and loading.
     """
 
-    def __init__(self, config: TargetConfig, timeout: float) -> None:
+    def __init__(
+        self, config: TargetConfig, timeout: float, load_timeout: float = LOAD_TIMEOUT
+    ) -> None:
         self._config = config
-        self._timeout = timeout
+        self.timeout, self._load_timeout = timeout, load_timeout
         self._child: Child | None = None
         self.reopen(config)
 
@@ -118,7 +133,7 @@ class ChildProcess:
             self._start()
         assert self._child is not None
         try:
-            answer = self._child.ask(call, self._timeout)
+            answer = self._child.ask(call, self.timeout)
         except TargetDied:
             self.close()
             raise
@@ -145,7 +160,7 @@ class ChildProcess:
         if self._child is None:
             self._child = Child("linkern.testing.target.worker")
         try:
-            answer = self._child.ask(self._config, LOAD_TIMEOUT)
+            answer = self._child.ask(self._config, self._load_timeout)
         except TargetDied as death:
             self.close()
             msg = f'loading "{self._config.target}" failed: {death.reason}.'
