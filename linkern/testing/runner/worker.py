@@ -1,20 +1,23 @@
 """Worker process of a run: open the target of a plan, judge checks on request."""
 
+import contextlib
+import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from linkern.testing.checks import CHECKS
-from linkern.testing.errors import UsageError
-from linkern.testing.runner.judging import judge
+from linkern.testing.errors import OutOfTime, UsageError
+from linkern.testing.runner.judging import Judgement, judge
 from linkern.testing.runner.opening import open_target
 from linkern.testing.runner.plan import Plan
+from linkern.testing.target.clock import Clock
 from linkern.testing.target.protocol import Refused
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 from linkern.testing.target.worker import streams
 
-__all__ = ["Ready", "Task", "main"]
+__all__ = ["Ready", "Task", "Unfinished", "main"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,25 @@ class Task:
 
     Parameters
     ----------
+    plan : Plan
+        The plan of the round.
     check : str
         Its name.
     reported : mapping of str to str
         By deviation, the earlier check that reported it.
+    seconds : float
+        The time that is left.
     """
 
+    plan: Plan
     check: str
     reported: Mapping[str, str]
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Answer to a task that the clock has ended."""
 
 
 def main() -> None:
@@ -50,11 +64,14 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer a plan with `Ready` or `Refused`, then each task with its judgement."""
-    prefix = read_prefix(requests)
+    """Answer a plan with `Ready` or `Refused`, then each task with its judgement.
+
+    The answer to a task that the clock ends is `Unfinished`.
+    """
+    prefix, clock = read_prefix(requests), Clock()
     plan = read_message(requests, prefix, (Plan,), OWN)
     try:
-        target = open_target(plan)
+        target = open_target(plan, clock)
     except UsageError as error:
         write(replies, Refused(str(error)), prefix.ticket)
         return
@@ -63,7 +80,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         while True:
             prefix = read_prefix(requests)
             task = read_message(requests, prefix, (Task,), OWN)
-            judgement = judge(plan, target, CHECKS[task.check], task.reported)
-            write(replies, judgement, prefix.ticket)
+            clock.reset(task.seconds)
+            answer: Judgement | Unfinished = Unfinished()
+            with contextlib.suppress(OutOfTime):
+                answer = judge(task.plan, target, CHECKS[task.check], task.reported)
+            write(replies, answer, prefix.ticket)
     finally:
         target.close()
