@@ -121,14 +121,9 @@ class Operator:
         return self.causal and not self.feature_map and "s" in self._letters
 
     @property
-    def longest(self) -> int | None:
-        """Beyond how many tokens the proof takes too long, or proves nothing."""
-        if self.erases:
-            # Several keys of a query are so many rows of the proof.
-            return 40 if self.micro_steps else 130
-        if "ridge" in self.names:
-            return 130
-        return 300 if "m" in self._letters else None
+    def rows_per_token(self) -> int:
+        """The rows of the recurrence that a token takes, or a micro-step."""
+        return 2 if {"a", "removal_key"} & {*self.names} else 1
 
     @property
     def _letters(self) -> set[str]:
