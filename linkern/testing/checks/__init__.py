@@ -12,6 +12,7 @@ from linkern.testing.checks import (
     gradients,
     memory,
     order,
+    packed,
     scaling,
     states,
     values,
@@ -41,6 +42,8 @@ ORDER = (
     "gradient_value",
     "gradient_of_state",
     "packed_equals_separate",
+    "packed_states",
+    "packed_gradients",
     # Other views of the same sums, for defects that few inputs reach.
     "short_sequences",
     "prefix",
@@ -88,4 +91,4 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, memory, order, scaling, states, values
+del calls, extremes, gates, gradients, memory, order, packed, scaling, states, values

@@ -116,9 +116,11 @@ class Problem:
         """Return the problem of the first batch entry."""
         inputs = self.scope.operator.inputs
         one = {x.name for x in inputs if "b" in x.axes}
-        return self.with_inputs(
+        first = self.with_inputs(
             **{name: x[:1] for name, x in self.inputs.items() if name in one}
         )
+        cotangent = None if self.cotangent is None else self.cotangent[:1]
+        return replace(first, cotangent=cotangent)
 
     def of_tokens(self, name: str, first: int | None, last: int | None) -> Any:
         """Return the part of an input of the tokens from `first` to before `last`."""

@@ -80,8 +80,10 @@ class Call:
         Memory layout of the inputs, one of `memory_layout.STYLES`.
     threads : int
         Number of threads that call at once, all but one with other inputs.
-    segments : tuple of int
-        Edges of packed sequences (`cu_seqlens`); empty for one sequence.
+    segments : tuple of tuple of int
+        Edges of packed sequences (`cu_seqlens`) in each span between cuts, from the
+        first token of the span; empty for one sequence. Each span has a part of every
+        sequence, which may be empty.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -91,7 +93,7 @@ class Call:
     cotangent: NDArray[Any] | None = None
     memory: str = "contiguous"
     threads: int = 1
-    segments: tuple[int, ...] = ()
+    segments: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,9 @@ class Interface:
     differentiable : bool
         True if it comes with a gradient function (``target.vjp``, or the declared
         one); array libraries with automatic differentiation need none.
-    vjp_takes_state : bool
-        True if that function accepts a state and its cotangent.
+    vjp_takes_state, vjp_takes_packed : bool
+        True if that function accepts a state and its cotangent; if it accepts the
+        offsets of packed sequences.
     inputs : tuple of str
         Names of its inputs in the order of the operator; empty if they are passed by
         position.
@@ -73,6 +74,7 @@ class Interface:
     takes_state: bool = False
     differentiable: bool = False
     vjp_takes_state: bool = False
+    vjp_takes_packed: bool = False
     inputs: tuple[str, ...] = ()
     state: str | None = None
     final_state: str | None = None

@@ -20,6 +20,6 @@ for _module in (
     "delta",
     "gradients",
     "states",
-    "varlen",
+    "packed",
 ):
     import_module(f"{__name__}.{_module}")
