@@ -17,6 +17,8 @@ from linkern.testing.problems.context import Scope, Shape
 __all__ = [
     "EDGES",
     "FEW_LENGTHS",
+    "LARGE",
+    "LONGEST",
     "TILE_DIMS",
     "Sizes",
     "kept",

@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Reply", "TargetConfig", "from_layout", "to_layout"]
+__all__ = ["SCALES", "Call", "Reply", "TargetConfig", "from_layout", "to_layout"]
+
+# A scale can be passed as it is declared, left to the default of the target, or be half
+# of what is declared.
+SCALES = ("declared", "omitted", "halved")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Call:
         Number of threads that call at once, all but one with other inputs.
     segments : tuple of int
         Edges of packed sequences (`cu_seqlens`); empty for one sequence.
+    scale : str
+        The scale that a target with such a parameter is passed, one of `SCALES`.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -84,6 +90,7 @@ class Call:
     memory: str = "contiguous"
     threads: int = 1
     segments: tuple[int, ...] = ()
+    scale: str = "declared"
 
 
 @dataclass(frozen=True)

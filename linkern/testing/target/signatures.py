@@ -58,6 +58,8 @@ class Interface:
         one); array libraries with automatic differentiation need none.
     vjp_takes_state : bool
         True if that function accepts a state and its cotangent.
+    vjp_takes_scale : bool
+        True if there is no such function, or it takes the scale of the target.
     inputs : tuple of str
         Names of its inputs in the order of the operator; empty if they are passed by
         position.
@@ -73,6 +75,7 @@ class Interface:
     takes_state: bool = False
     differentiable: bool = False
     vjp_takes_state: bool = False
+    vjp_takes_scale: bool = True
     inputs: tuple[str, ...] = ()
     state: str | None = None
     final_state: str | None = None
