@@ -15,7 +15,11 @@ from linkern.testing.checks import Check
 from linkern.testing.errors import TargetDied
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.plan import Plan
-from linkern.testing.target.process import LOAD_TIMEOUT, Child
+from linkern.testing.runner.worker import Ready, Task
+from linkern.testing.target.child import Child
+from linkern.testing.target.process import LOAD_TIMEOUT
+from linkern.testing.target.protocol import Refused
+from linkern.testing.target.wire import OWN
 
 __all__ = ["MOST_HANGS", "Spread"]
 
@@ -122,14 +126,14 @@ class Spread:
         check: Check | None = None
         # What dies here is the worker; the death of a target is a judgement.
         with contextlib.suppress(TargetDied):
-            refused = child.ask(self._plan, LOAD_TIMEOUT)
-            while refused is None:
+            opened = child.ask(self._plan, LOAD_TIMEOUT, (Ready, Refused))
+            while isinstance(opened, Ready):
                 with self._changed:
                     check, reported = self._next(), self._reported
                 if check is None:
                     break
-                judgement: Judgement = child.ask((check.name, reported), math.inf)
-                self._keep(check, judgement)
+                task = Task(check.name, reported)
+                self._keep(check, child.ask(task, math.inf, (Judgement,), OWN))
                 check = None
         if check is not None:
             with self._changed:

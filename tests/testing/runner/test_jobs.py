@@ -12,6 +12,7 @@ from linkern.testing.runner.jobs import MOST_HANGS, Spread
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.worker import Ready
 
 EXAMPLE = "examples/chunked_attention.py"
 RAISES = """
@@ -93,9 +94,12 @@ class Worker:
         assert module == jobs.WORKER
         self.ended = False
 
-    def ask(self, message, timeout):
-        del timeout
-        return None if isinstance(message, Plan) else self.answer(*message)
+    def ask(self, message, timeout, answers, limits=None):
+        del timeout, limits
+        if isinstance(message, Plan):
+            return Ready()
+        assert answers == (Judgement,)
+        return self.answer(message.check, message.reported)
 
     def end(self, patience=0.0):
         del patience
