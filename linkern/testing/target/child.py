@@ -28,7 +28,7 @@ from linkern.testing.target.wire import (
     read_prefix,
 )
 
-__all__ = ["Child", "crafted", "printable"]
+__all__ = ["SMALL", "Child", "crafted", "printable"]
 
 # Most inputs are small: threads of BLAS and OpenMP would only wait for each other, and
 # keep all cores busy with it. OpenMP keeps its threads, whose races a check may show.
