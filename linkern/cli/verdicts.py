@@ -27,7 +27,7 @@ from linkern.testing.report import bundle, github, terminal
 from linkern.testing.report.report import write_json
 from linkern.testing.runner import canaries, reproduce
 from linkern.testing.runner.loop import CheckFinished, CheckStarted, RoundStarted
-from linkern.testing.runner.plan import PROFILES, Plan
+from linkern.testing.runner.plan import PROFILES, Plan, fresh_seed
 from linkern.testing.spec.declarations import keywords, pairs
 from linkern.testing.target.clock import Clock
 
@@ -41,7 +41,12 @@ EXIT_CANARIES = 4
 @click.option(
     "--profile", default="default", show_default=True, help="/".join(PROFILES)
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Which examples; the report names it. Default: 64 bits drawn anew.",
+)
 @click.option("--check", multiple=True, metavar="NAME", help="Default all. Repeatable.")
 @click.option(
     "--expect-failure",
@@ -107,6 +112,8 @@ def verify(target: str | None, **options: Any) -> None:
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
     console, clock = Console(), Clock(options["seconds"])
+    if options["seed"] is None:
+        options["seed"] = fresh_seed()
     try:
         plans = _plans(target, options)
         _run_canaries(options["seed"])

@@ -33,6 +33,8 @@ class Scope:
         The ways in which its arrays can lie in memory.
     differentiates : bool
         Whether its library differentiates.
+    seed : int
+        Seed of the run: no array can be known without it.
     """
 
     operator: Operator
@@ -43,6 +45,7 @@ class Scope:
     few_shapes: bool = False
     styles: tuple[str, ...] = ()
     differentiates: bool = False
+    seed: int = 0
 
     @property
     def exposes(self) -> frozenset[str]:

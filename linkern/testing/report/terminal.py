@@ -97,7 +97,8 @@ def report(result: "Report", *, verbose: bool = False) -> RenderableType:
     parts += ["", _table(result)] if verbose else [""]
     parts += _why_not_judged(result) if verbose else _in_short(result)
     examples = sum(check.examples for check in result.checks if check.applies)
-    tried = Entry("tried: ", f"{examples} examples; {declared(result)}", "dim")
+    words = f"{examples} examples; {declared(result)}; seed {result.plan.seed}"
+    tried = Entry("tried: ", words, "dim")
     return Group(*parts, tried, _count(result))
 
 

@@ -93,4 +93,5 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
         few_shapes=library.compiles,
         styles=() if plan.command else library.styles,
         differentiates=library.differentiates,
+        seed=plan.seed,
     )

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from secrets import randbits
 from typing import Any
 
 from linkern.testing.checks import CHECKS, SMOKE, Check
@@ -13,7 +14,7 @@ from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.frameworks import FRAMEWORKS
 
-__all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan"]
+__all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan", "fresh_seed"]
 
 # Dtypes of a plan that names none, as far as the target takes them.
 DEFAULT_DTYPES = ("float32", "float64")
@@ -25,6 +26,11 @@ SMOKE_LEAVES_IT_OUT = skipped(
 )
 # Each has a target of its own, which may allocate memory up to its limit.
 MOST_PROCESSES = 8
+
+
+def fresh_seed() -> int:
+    """Return 64 bits of the operating system, which no kernel can know in advance."""
+    return randbits(64)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ class Plan:
     dtypes : tuple of str
         Dtypes of the inputs; empty for those of `DEFAULT_DTYPES` that the target takes.
     profile, seed : str, int
-        Number of examples, and their seed; "smoke" has few laws, too.
+        Number of examples, and their seed: by default a fresh one; "smoke" has few
+        laws, too.
     checks : tuple of str
         Names of the checks to run; empty for all.
     expect_failure : mapping of str to str
@@ -86,7 +93,7 @@ class Plan:
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
     profile: str = "default"
-    seed: int = 0
+    seed: int = field(default_factory=fresh_seed)
     checks: tuple[str, ...] = ()
     expect_failure: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 20.0

@@ -87,10 +87,9 @@ def _verify_call(plan: Plan, attribute: str, checks: tuple[str, ...]) -> str:
     """Return the call of `linkern.testing.verify` that judges a function again."""
     name = attribute.rpartition(".")[2]
     options: dict[str, Any] = {"op": plan.op, "profile": plan.profile}
+    options["seed"] = plan.seed
     if plan.contract.declared():
         options["contract"] = plan.contract.declared()
-    if plan.seed:
-        options["seed"] = plan.seed
     if checks:
         options["checks"] = [*checks]
     words = ", ".join(f"{key}={value!r}" for key, value in options.items())
