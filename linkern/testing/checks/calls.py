@@ -192,6 +192,8 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
     alone = well_formed(reply, problem)
     message = "a call from another thread at the same time changed the output"
     for output in reply.other_outputs:
+        if output.shape != alone.shape:
+            raise Violation(message, problem)
         target.require_same(output.astype(np.float64), alone, problem, message)
 
 

@@ -16,8 +16,12 @@ from linkern.testing.errors import TargetDied
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.rounds import Question
+from linkern.testing.runner.worker import Late, Ready, Task
+from linkern.testing.target.child import Child
 from linkern.testing.target.clock import Clock
-from linkern.testing.target.process import LOAD_TIMEOUT, Child
+from linkern.testing.target.process import LOAD_TIMEOUT
+from linkern.testing.target.protocol import Refused
+from linkern.testing.target.wire import OWN
 
 __all__ = ["MOST_HANGS", "Spread"]
 
@@ -135,20 +139,17 @@ class Spread:
         question: Question | None = None
         # What dies here is the worker; the death of a target is a judgement.
         with contextlib.suppress(TargetDied):
-            refused = child.ask(self._plan, LOAD_TIMEOUT)
-            while refused is None:
+            opened = child.ask(self._plan, LOAD_TIMEOUT, (Ready, Refused))
+            while isinstance(opened, Ready):
                 with self._changed:
                     question, reported = self._next(), self._reported
                 if question is None:
                     break
-                request = (
-                    question.plan,
-                    question.check.name,
-                    reported,
-                    self._clock.left,
+                task = Task(
+                    question.plan, question.check.name, reported, self._clock.left
                 )
-                judgement: Judgement | None = child.ask(request, math.inf)
-                if judgement is None:
+                judgement = child.ask(task, math.inf, (Judgement, Late), OWN)
+                if isinstance(judgement, Late):
                     break
                 self._keep(question, judgement)
                 question = None

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Reply", "TargetConfig", "from_layout", "to_layout"]
+__all__ = [
+    "Call",
+    "Raised",
+    "Refused",
+    "Reply",
+    "TargetConfig",
+    "from_layout",
+    "to_layout",
+]
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,32 @@ class Reply:
     gradient_dtypes: tuple[str, ...] = ()
     not_differentiable: str = ""
     other_outputs: tuple[NDArray[Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """Reply of a call that raised.
+
+    Parameters
+    ----------
+    message : str
+        The exception in one line.
+    """
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Reply to a request that cannot be met: the text of a `UsageError`.
+
+    Parameters
+    ----------
+    message : str
+        The text.
+    """
+
+    message: str
 
 
 def to_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:

@@ -13,6 +13,7 @@ from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import Question
+from linkern.testing.runner.worker import Late, Ready
 from linkern.testing.target.clock import Clock
 
 EXAMPLE = "examples/chunked_attention.py"
@@ -95,12 +96,12 @@ class Worker:
         assert module == jobs.WORKER
         self.ended = False
 
-    def ask(self, message, timeout):
-        del timeout
+    def ask(self, message, timeout, answers, limits=None):
+        del timeout, limits
         if isinstance(message, Plan):
-            return None
-        _, name, reported, _ = message
-        return self.answer(name, reported)
+            return Ready()
+        assert answers == (Judgement, Late)
+        return self.answer(message.check, message.reported)
 
     def end(self, patience=0.0):
         del patience
