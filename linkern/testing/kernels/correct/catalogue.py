@@ -14,7 +14,16 @@ from linkern.testing.kernels.assembly import (
     stateful,
     unit_rows,
 )
-from linkern.testing.kernels.correct import linear
+from linkern.testing.kernels.correct import (
+    decays,
+    erasing,
+    features,
+    levels,
+    linear,
+    softmax,
+    solves,
+)
+from linkern.testing.kernels.correct.spans import in_spans
 
 __all__ = ["CORRECT", "CorrectKernel"]
 
@@ -64,6 +73,8 @@ for _kernel in (
     linear.textbook_features,
 ):
     _enter(_kernel.__name__, "linear_attention", _kernel)
+for _kernel in (linear.every_key, linear.every_key_online):
+    _enter(_kernel.__name__, "linear_attention_noncausal", _kernel)
 _enter("chunk_16", "linear_attention", assemble(Parts()))
 _enter("chunk_100", "linear_attention", assemble(Parts(chunk=100)))
 _enter("chunk_32_with_state", "linear_attention", stateful(Parts(chunk=32)))
@@ -95,3 +106,33 @@ _enter(
     recurrence("simple_gla", **_FULL, default_scale=0.5),
     scale=0.5,
 )
+_ORDERS: tuple[tuple[str, str, Kernel], ...] = (
+    ("retention by tokens", "retention", decays.retention_by_tokens),
+    ("lightning by tokens", "lightning_attention", decays.lightning_by_tokens),
+    ("lightning by chunks", "lightning_attention", decays.lightning_by_chunks),
+    ("ssd by segment sums", "ssd", decays.ssd_by_segment_sums),
+    ("hgrn by tokens", "hgrn", decays.hgrn_by_tokens),
+    ("hgrn by doubling", "hgrn", decays.hgrn_by_doubling),
+    ("gdn2 by tokens", "gdn2", erasing.gdn2_by_tokens),
+    ("oja by tokens", "oja", erasing.oja_by_tokens),
+    ("oja transposed", "oja", erasing.oja_transposed),
+    ("rwkv4 by tokens", "rwkv4", softmax.rwkv4_by_tokens),
+    ("abc by tokens", "abc", softmax.abc_by_tokens),
+    ("mesa by solving", "mesa", solves.mesa_by_solving),
+    ("mesa by cholesky", "mesa", solves.mesa_by_cholesky),
+    ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
+)
+_SPANS: tuple[tuple[str, Kernel, int], ...] = (
+    ("retention", decays.retention_as_toeplitz, 256),
+    ("rwkv4", softmax.rwkv4_by_pairs, 100),
+    ("abc", softmax.abc_by_pairs, 100),
+    ("log_linear_attention", levels.levels_by_pairs, 100),
+)
+for _name, _op, _order in _ORDERS:
+    _enter(_name, _op, _order)
+for _op, _order, _length in _SPANS:
+    _name = f"{_op} by pairs in spans of {_length}"
+    _enter(_name, _op, in_spans(_op, _order, _length))
+for _op, _features in (("based", features.taylor), ("rebased", features.squares)):
+    _enter(f"{_op} by chunks of 7", _op, features.by_chunks(_features, 7))
+    _enter(f"{_op} by chunks of 256", _op, features.by_chunks(_features, 256))
