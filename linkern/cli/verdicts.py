@@ -31,7 +31,7 @@ from linkern.testing.runner.plan import PROFILES, Plan, fresh_seed
 from linkern.testing.spec.declarations import keywords, pairs
 from linkern.testing.target.clock import Clock
 
-__all__ = ["verify"]
+__all__ = ["run_canaries", "verify"]
 
 EXIT_CANARIES = 4
 
@@ -116,7 +116,7 @@ def verify(target: str | None, **options: Any) -> None:
         options["seed"] = fresh_seed()
     try:
         plans = _plans(target, options)
-        _run_canaries(options["seed"])
+        run_canaries(options["seed"])
         several = len(plans) > 1
         verdicts = [_judge(console, plan, clock, options, several) for plan in plans]
         if options["json_path"] is not None:
@@ -196,7 +196,7 @@ def _plan_of(entry: Entry, shared: dict[str, Any]) -> Plan:
     )
 
 
-def _run_canaries(seed: int) -> None:
+def run_canaries(seed: int) -> None:
     """Exit without a verdict if a planted defect goes unnoticed."""
     wrong = canaries.failures(seed)
     if wrong:

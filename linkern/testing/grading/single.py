@@ -24,7 +24,7 @@ def grade(
     device: str = "cpu",
     dtypes: Sequence[str] = (),
     profile: str = "default",
-    seed: int = 0,
+    seed: int | None = None,
     checks: Sequence[str] = (),
     timeout: float = 20.0,
     memory_limit: float = 4.0,

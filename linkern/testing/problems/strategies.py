@@ -50,6 +50,8 @@ __all__ = [
     "with_scale",
 ]
 
+# Tokens of a call that is made many times.
+REPEATED_LENGTH = 70
 # Independent draws: what the probabilistic tier may be used on.
 RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
@@ -242,14 +244,14 @@ def batch_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     if not scope.few_shapes:
         shape = replace(shape, batch=draw(st.integers(2, most)))
     kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
-    return real_problem(scope, shape, kind, "normal", draw(generators()))
+    return real_problem(scope, shape, kind, "normal", draw(generators(scope)))
 
 
 @st.composite
 def repeated_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Take calls that are made many times: reaches what is kept from call to call."""
-    shape = draw(shapes(scope, least=2, most=SHORTER))
-    rng = draw(generators())
+    shape = draw(shapes(scope, least=2, most=REPEATED_LENGTH))
+    rng = draw(generators(scope))
     if exact_integers(scope, shape) and draw(st.booleans()):
         return integer_problem(scope, shape, "dense", "dense", rng)
     kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
