@@ -108,7 +108,7 @@ class CommandTarget:
         self.opened = Opened(self.interface, library, Inferred(library.name))
         self._words = _words_of(command)
         self._config = config
-        self._timeout = timeout
+        self.timeout = timeout
         self._sandbox = sandbox
         self._operator = OPERATORS[config.op]
         self._axis = config.layout.index("t")
@@ -253,7 +253,7 @@ class CommandTarget:
             self._words,
             tensors,
             metadata_of(call, config, position),
-            timeout=self._timeout,
+            timeout=self.timeout,
             # The driver of an accelerator may reserve far more than is used.
             memory_limit=config.memory_limit if on_cpu else None,
             most_bytes=_FORMAT + limits_of(call, config).arrays,

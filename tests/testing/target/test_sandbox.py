@@ -112,7 +112,8 @@ def child(tmp_path, place):
     def open_child(name, **options):
         target = f"{tmp_path}/kernels.py:{name}"
         sandbox = Sandbox(paths_in([f"{tmp_path}/kernels.py"]))
-        opened.append(ChildProcess(TargetConfig(target, **options), LONG, sandbox))
+        config = TargetConfig(target, **options)
+        opened.append(ChildProcess(config, LONG, sandbox=sandbox))
         return opened[-1]
 
     place(0)
