@@ -10,6 +10,7 @@ from linkern.testing.checks import (
     extremes,
     gates,
     gradients,
+    lengths,
     memory,
     order,
     scaling,
@@ -78,6 +79,8 @@ ORDER = (
     # Long sequences and threads take the longest for each example.
     "long_sequences",
     "state_drift",
+    "long_prefill",
+    "very_long_sequences",
     "thread_safety",
 )
 
@@ -88,4 +91,4 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, memory, order, scaling, states, values
+del calls, extremes, gates, gradients, lengths, memory, order, scaling, states, values

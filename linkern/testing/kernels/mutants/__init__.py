@@ -21,5 +21,6 @@ for _module in (
     "gradients",
     "states",
     "varlen",
+    "lengths",
 ):
     import_module(f"{__name__}.{_module}")
