@@ -58,6 +58,9 @@ class Operator:
         Whether it takes back earlier writes, so that an error can grow over time.
     erase_along : str
         The input along which it erases, ``key`` or ``value``.
+    early_erase : bool
+        Whether an erase reads the memory before its decay, so that a rate above one
+        lets a memory grow that decays.
     state_is_sum : bool
         Whether states add up: what a token adds does not depend on other tokens.
     reversal : int or None
@@ -93,6 +96,7 @@ class Operator:
     linear: tuple[str, ...] = ("query", "value")
     erases: bool = False
     erase_along: str = "key"
+    early_erase: bool = False
     state_is_sum: bool = False
     reversal: int | None = None
     unit_writes: Mapping[str, float] | None = field(default=None, hash=False)

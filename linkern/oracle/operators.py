@@ -40,6 +40,8 @@ def _linear_attention(name: str, *, causal: bool) -> Operator:
 
 
 QUERY = Input("query", "bhtk", ("q", "r", "receptance"))
+# Its products with keys enter a softmax.
+SCORES = replace(QUERY, draw="score")
 KEY = Input("key", "bhtk", ("k",))
 VALUE = Input("value", "bgtv", ("v",))
 TRIPLE = (QUERY, KEY, VALUE)
@@ -120,10 +122,10 @@ _CAUSAL = (
     Operator(
         "rwkv4",
         (
-            Input("key", "bgtv", ("k",)),
+            Input("key", "bgtv", ("k",), draw="logit"),
             VALUE,
             Input("log_decay", "gv", (*_DECAYS, "w")),
-            Input("bonus", "gv", ("u",), optional=True),
+            Input("bonus", "gv", ("u",), optional=True, draw="logit"),
         ),
         "o = (N + e^{u+k} v) / (D + e^{u+k}); then N = e^w N + e^k v, D = e^w D + e^k",
         additive.rwkv4,
@@ -158,6 +160,7 @@ _CAUSAL = (
         neutral={"removal_rate": 0.0} | _SILENT,
         scale=1.0,
         erases=True,
+        early_erase=True,
         **_ADDITIVE,
         unit_writes={"removal_rate": 0.0},
         reductions=(Reduction("gla", {"removal_rate": 0.0}),),
@@ -169,6 +172,7 @@ _CAUSAL = (
         delta.dplr,
         neutral={"b": 0.0} | _SILENT,
         erases=True,
+        early_erase=True,
         **_ADDITIVE,
         unit_writes={"a": 0.0, "b": 0.0},
         reductions=(Reduction("iplr", _OPEN), Reduction("gla", {"b": 0.0})),
@@ -252,6 +256,7 @@ _CAUSAL = (
         delta.comba,
         neutral=_UNRATED,
         **_ERASING,
+        early_erase=True,
         unit_writes={"auxiliary_key": 0.0, "beta": 1.0},
         reductions=(Reduction("delta_rule", _OPEN, copies={"auxiliary_key": "key"}),),
     ),
@@ -281,7 +286,13 @@ _CAUSAL = (
     ),
     Operator(
         "gsa",
-        (*TRIPLE, SLOTS, Input("log_decay", "bgtm", _DECAYS, optional=True)),
+        (
+            SCORES,
+            KEY,
+            VALUE,
+            SLOTS,
+            Input("log_decay", "bgtm", _DECAYS, optional=True),
+        ),
         "A = diag(e^{g_t}) A + s k^T, p = softmax(scale A q); "
         "B = diag(e^{g_t}) B + s v^T; o = B^T p",
         composed.gsa,
@@ -292,7 +303,7 @@ _CAUSAL = (
     ),
     Operator(
         "abc",
-        (*TRIPLE, replace(SLOTS, draw="normal")),
+        (SCORES, KEY, VALUE, replace(SLOTS, draw="logit")),
         "gsa with log_decay z_{t-1} - z_t, slots e^{s_t - z_t}, z_t = log sum e^{s_j}",
         composed.abc,
         neutral={"slots": _NO_WEIGHT},

@@ -10,9 +10,11 @@ from linkern.testing.checks import (
     extremes,
     gates,
     gradients,
+    invariance,
     lengths,
     memory,
     order,
+    packed,
     scaling,
     states,
     values,
@@ -42,6 +44,8 @@ ORDER = (
     "gradient_value",
     "gradient_of_state",
     "packed_equals_separate",
+    "packed_states",
+    "packed_gradients",
     # Other views of the same sums, for defects that few inputs reach.
     "short_sequences",
     "prefix",
@@ -74,6 +78,8 @@ ORDER = (
     "inputs_untouched",
     "freshness",
     "determinism",
+    "batch_invariance",
+    "split_invariance",
     "leaves_no_trace",
     "bad_input",
     # Long sequences and threads take the longest for each example.
@@ -91,4 +97,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, lengths, memory, order, scaling, states, values
+del calls, extremes, gates, gradients, invariance, lengths
+del memory, order, packed, scaling, states, values

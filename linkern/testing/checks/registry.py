@@ -320,6 +320,25 @@ def no_nan_policy(scope: Scope) -> Inapplicable | None:
     return skipped(reason, "leave out nan_policy=any")
 
 
+def not_batch_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a batch, and a promise of equal bits (`batch_invariant=rows` or true)."""
+    if "b" not in scope.contract.layout:
+        reason = f"the layout {scope.contract.layout} has no batch"
+        return skipped(reason, "take arrays with a batch")
+    if scope.contract.batch_invariant != "false":
+        return None
+    reason = "it does not promise the same bits in every batch"
+    return skipped(reason, "declare batch_invariant=true")
+
+
+def not_split_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a promise of equal bits of the parts (`batch_invariant=true`)."""
+    if scope.contract.batch_invariant == "true":
+        return None
+    reason = "it does not promise the same bits if sequences are cut"
+    return skipped(reason, "declare batch_invariant=true")
+
+
 def not_validating(scope: Scope) -> Inapplicable | None:
     """Require a promise to refuse bad input (`validates=true`)."""
     if scope.contract.validates:

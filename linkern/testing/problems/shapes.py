@@ -19,6 +19,8 @@ from linkern.testing.problems.reach import Reach
 __all__ = [
     "EDGES",
     "FEW_LENGTHS",
+    "LARGE",
+    "LONGEST",
     "TILE_DIMS",
     "Sizes",
     "kept",
