@@ -95,6 +95,11 @@ class Call:
     threads: int = 1
     segments: tuple[tuple[int, ...], ...] = ()
 
+    @property
+    def sequences(self) -> int:
+        """The number of packed sequences; 0 for one that is not packed."""
+        return len(self.segments[-1]) - 1 if self.segments else 0
+
 
 @dataclass(frozen=True)
 class Reply:
