@@ -41,6 +41,8 @@ class TargetConfig:
         the operator.
     state_layout : {"kv", "vk"}
         Order of the last two axes of its memory.
+    cu_seqlens_dtype : {"int64", "int32"}
+        Dtype of the offsets of packed sequences.
     options : mapping
         Keyword arguments of every call.
     memory_limit : float
@@ -55,6 +57,7 @@ class TargetConfig:
     vjp: str | None = None
     scale: float | str | None = None
     state_layout: str = "kv"
+    cu_seqlens_dtype: str = "int64"
     op: str = "linear_attention"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
