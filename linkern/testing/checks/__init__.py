@@ -10,6 +10,7 @@ from linkern.testing.checks import (
     extremes,
     gates,
     gradients,
+    invariance,
     memory,
     order,
     packed,
@@ -76,6 +77,8 @@ ORDER = (
     "inputs_untouched",
     "freshness",
     "determinism",
+    "batch_invariance",
+    "split_invariance",
     "leaves_no_trace",
     "bad_input",
     # Long sequences and threads take the longest for each example.
@@ -91,4 +94,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, memory, order, packed, scaling, states, values
+del calls, extremes, gates, gradients, invariance
+del memory, order, packed, scaling, states, values

@@ -79,7 +79,7 @@ class CheckedTarget:
 
         `options` are fields of `Call` other than the inputs.
         """
-        call = Call(problem.inputs, **options)
+        call = Call(problem.inputs, scale=problem.scale, **options)
         self._tally.problem = problem
         self._tally.asked += 1
         self._tally.calls.append(call)

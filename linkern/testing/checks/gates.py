@@ -28,6 +28,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reductions import inputs_of_other, restricted
+from linkern.testing.problems.shapes import longest
 from linkern.testing.spec.operators import OPERATORS
 
 __all__ = [
@@ -301,12 +302,10 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
     Fix: Treat a state that was handed over as one that the span wrote itself: decay it
     and erase from it alike. Look at the first chunk, where `initial_state` enters.
     """
-    sizes, longest = problem.sizes, problem.scope.operator.longest
-    cut = problem.knobs["cut"]
-    most = problem.scope.contract.max_length or np.inf
+    sizes, cut = problem.sizes, problem.knobs["cut"]
     if -(-sizes["k"] // max(sizes["v"], 1)) > PROBES or sizes["k"] == 0:
         return
-    if problem.length - cut + sizes["k"] > min(most, longest or np.inf):
+    if problem.length - cut + sizes["k"] > longest(problem.scope):
         return
     first, second = problem.span(0, cut), problem.span(cut, problem.length)
     whole = final_memory(target, problem)

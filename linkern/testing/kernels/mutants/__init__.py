@@ -21,5 +21,7 @@ for _module in (
     "gradients",
     "states",
     "packed",
+    "defaults",
+    "repetition",
 ):
     import_module(f"{__name__}.{_module}")
