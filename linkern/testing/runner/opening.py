@@ -30,6 +30,7 @@ def config_of(plan: Plan) -> TargetConfig:
         vjp=contract.vjp,
         scale=contract.scale,
         state_layout=contract.state_layout,
+        cu_seqlens_dtype=contract.cu_seqlens_dtype,
         op=OPERATORS[plan.op].name,
         options=plan.options,
         memory_limit=plan.memory_limit,

@@ -224,6 +224,7 @@ def _of_function(
         "NEEDS_STATE": interface.state in interface.needed,
         "FINAL_STATE": interface.final_state,
         "PACKED": interface.cu_seqlens,
+        "OFFSETS": plan.contract.cu_seqlens_dtype,
         "POSITION": interface.position,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
