@@ -118,6 +118,16 @@ def not_installed(name):
     pytest.skip(f"{name} is not installed")
 
 
+def need_for_module(*names):
+    """Skip a test module for want of a package, or fail if CI requires it."""
+    for name in names:
+        if find_spec(name) is None:
+            if name in REQUIRED:
+                msg = f"{name} is required here and not installed"
+                raise ModuleNotFoundError(msg)
+            pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
 def library(name):
     if find_spec(name) is None:
         not_installed(name)
