@@ -36,6 +36,11 @@ LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
 
 
+def pytest_configure():
+    """Draw the seed 0 where a run draws one of its own, so that examples repeat."""
+    import_module("linkern.testing.runner.plan").randbits = lambda _bits: 0
+
+
 def pytest_sessionstart(session):
     """Make errors of warnings, but of those of other plugins: they have begun by now.
 

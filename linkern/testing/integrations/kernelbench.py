@@ -14,8 +14,9 @@ from typing import Any
 from safetensors.torch import save_file
 
 from linkern.testing.errors import UsageError
-from linkern.testing.grading import Grade, grade
+from linkern.testing.grading.single import grade
 from linkern.testing.integrations.sources import written
+from linkern.testing.report.grade import Grade
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
 

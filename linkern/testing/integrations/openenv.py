@@ -8,8 +8,9 @@ from typing import Any
 
 from openenv.core.rubrics import Rubric
 
-from linkern.testing.grading import Grade, grade
+from linkern.testing.grading.single import grade
 from linkern.testing.integrations.sources import code_in, written
+from linkern.testing.report.grade import Grade
 
 __all__ = ["KernelRubric"]
 

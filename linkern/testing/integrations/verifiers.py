@@ -9,7 +9,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from linkern.testing.grading import grade
+from linkern.testing.grading.single import grade
 from linkern.testing.integrations.sources import code_in, written
 from linkern.testing.spec.operators import OPERATORS
 
@@ -32,9 +32,10 @@ class KernelData(vf.TaskData):  # type: ignore[misc]  # the package has no types
 
 
 class KernelTaskConfig(vf.TaskConfig):  # type: ignore[misc]
-    """Budget of one verdict."""
+    """Budget of one verdict, and the last round of its checks."""
 
     seconds: float = 20.0
+    profile: str = "default"
 
 
 class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):  # type: ignore[misc]
@@ -53,6 +54,7 @@ class KernelTask(vf.Task[KernelData, vf.State, KernelTaskConfig]):  # type: igno
                 target,
                 op=self.data.op,
                 seconds=self.config.seconds,
+                profile=self.config.profile,
                 framework=self.data.framework,
             )
         return result.to_dict()

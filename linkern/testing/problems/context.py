@@ -33,6 +33,8 @@ class Scope:
         The ways in which its arrays can lie in memory.
     differentiates : bool
         Whether its library differentiates.
+    seed : int
+        Seed of the run: no array can be known without it.
     """
 
     operator: Operator
@@ -43,11 +45,22 @@ class Scope:
     few_shapes: bool = False
     styles: tuple[str, ...] = ()
     differentiates: bool = False
+    seed: int = 0
 
     @property
     def exposes(self) -> frozenset[str]:
         """Keywords that checks may vary, ``form`` and ``chunk_size`` among them."""
         return self.interface.keywords - self.fixed
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales that a call can have: as declared, its own default, another."""
+        interface, name = self.interface, self.interface.scale
+        if name not in self.exposes or not {"query", "key"} <= {*self.operator.names}:
+            return ("declared",)
+        omitted = () if name in interface.needed else ("omitted",)
+        halved = ("halved",) if interface.vjp_takes_scale else ()
+        return ("declared", *omitted, *halved)
 
     @property
     def normalised(self) -> bool:

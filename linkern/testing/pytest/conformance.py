@@ -14,7 +14,7 @@ import pytest
 from linkern.testing.errors import UsageError
 from linkern.testing.pytest.parametrize import conclude, examine
 from linkern.testing.pytest.reports import Results
-from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
+from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan, fresh_seed
 from linkern.testing.runner.shared import SHARED_SESSION, why_no_verdict
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text, keywords, pairs
@@ -43,6 +43,9 @@ def prepare(config: pytest.Config) -> None:
         If the target, the contract or an option cannot be used.
     """
     try:
+        if config.option.linkern_seed is None:
+            # Workers of pytest-xdist are started with the options as they are now.
+            config.option.linkern_seed = fresh_seed()
         plan = config.stash[PLAN] = _plan_of(config.option)
         _require_folders(config.option)
         if hasattr(config, "workerinput"):

@@ -7,7 +7,7 @@ tests share nothing but the process of the target.
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from rich.console import Console
 from linkern.testing.api import plan_of
 from linkern.testing.errors import UsageError
 from linkern.testing.report import terminal
-from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.plan import Plan, fresh_seed
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.shared import SHARED_SESSION, why_no_verdict
 from linkern.testing.spec.contract import Contract
@@ -91,9 +91,17 @@ def subject(
         ...
     linkern.testing.errors.UsageError: unknown option "dtype"; did you mean "dtypes"?
     """
+    if options.get("seed") is None:
+        options["seed"] = _seed_of_process()
     plan = plan_of(target, op=op, contract=contract, **options)
     called = plan.target if plan.function is None else plan.target.split(":")[1]
     return Subject(name or called, plan)
+
+
+@cache
+def _seed_of_process() -> int:
+    """Return one seed for all subjects: the canaries run once for each."""
+    return fresh_seed()
 
 
 def parametrize_with_checks(subjects: Sequence[Subject]) -> pytest.MarkDecorator:

@@ -31,7 +31,7 @@ _OPTIONS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("device", "NAME", "Device of its inputs.", {}),
     ("dtype", "NAME", "Dtype of its inputs. Repeatable.", _REPEATABLE),
     ("profile", "NAME", "How many examples: smoke, quick, default or deep.", {}),
-    ("seed", "N", "Which examples.", {"type": int}),
+    ("seed", "N", "Which examples; the header names it.", {"type": int}),
     ("check", "NAME", "Default all. Repeatable.", _REPEATABLE),
     (
         "expect-failure",

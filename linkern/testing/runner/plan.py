@@ -1,8 +1,10 @@
 """A plan: everything that a run depends on, checked before anything is run."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from secrets import randbits
 from typing import Any
 
 from linkern.testing.checks import CHECKS, SMOKE, Check
@@ -12,7 +14,7 @@ from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.frameworks import FRAMEWORKS
 
-__all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan"]
+__all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan", "fresh_seed"]
 
 # Dtypes of a plan that names none, as far as the target takes them.
 DEFAULT_DTYPES = ("float32", "float64")
@@ -24,6 +26,11 @@ SMOKE_LEAVES_IT_OUT = skipped(
 )
 # Each has a target of its own, which may allocate memory up to its limit.
 MOST_PROCESSES = 8
+
+
+def fresh_seed() -> int:
+    """Return 64 bits of the operating system, which no kernel can know in advance."""
+    return randbits(64)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,8 @@ class Plan:
     dtypes : tuple of str
         Dtypes of the inputs; empty for those of `DEFAULT_DTYPES` that the target takes.
     profile, seed : str, int
-        Number of examples, and their seed; "smoke" has few laws, too.
+        Number of examples, and their seed: by default a fresh one; "smoke" has few
+        laws, too.
     checks : tuple of str
         Names of the checks to run; empty for all.
     expect_failure : mapping of str to str
@@ -73,6 +81,9 @@ class Plan:
     jobs : int, optional
         Processes that run checks, each with a target of its own. Default: one for each
         core, up to eight; one for a target in this process or on a device.
+    seconds : float, optional
+        The time of the whole run: every check gets few examples before any gets many,
+        and a failure ends it. Default: all examples of the profile.
     """
 
     target: str
@@ -82,7 +93,7 @@ class Plan:
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
     profile: str = "default"
-    seed: int = 0
+    seed: int = field(default_factory=fresh_seed)
     checks: tuple[str, ...] = ()
     expect_failure: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 20.0
@@ -96,6 +107,7 @@ class Plan:
     fingerprint: bool = False
     fail_fast: bool = False
     jobs: int | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -128,6 +140,21 @@ class Plan:
             raise UsageError(msg)
         if not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
+            raise UsageError(msg)
+        if self.seconds is not None:
+            self._require_judgeable_in_time(self.seconds)
+
+    def _require_judgeable_in_time(self, seconds: float) -> None:
+        """Refuse a time in which nothing can be judged, or that has no rounds."""
+        if not (seconds > 0 and math.isfinite(seconds)):
+            msg = f"`seconds` must be a positive number, got {seconds:g}."
+            raise UsageError(msg)
+        if self.expect_failure:
+            msg = (
+                "`seconds` must be left out where failures are expected: a check that "
+                "got few examples may pass; got "
+                f"{', '.join(self.expect_failure)}."
+            )
             raise UsageError(msg)
 
     def chosen(self) -> list[Check]:

@@ -87,10 +87,9 @@ def _verify_call(plan: Plan, attribute: str, checks: tuple[str, ...]) -> str:
     """Return the call of `linkern.testing.verify` that judges a function again."""
     name = attribute.rpartition(".")[2]
     options: dict[str, Any] = {"op": plan.op, "profile": plan.profile}
+    options["seed"] = plan.seed
     if plan.contract.declared():
         options["contract"] = plan.contract.declared()
-    if plan.seed:
-        options["seed"] = plan.seed
     if checks:
         options["checks"] = [*checks]
     words = ", ".join(f"{key}={value!r}" for key, value in options.items())
@@ -119,7 +118,7 @@ def write(
     script = folder / _script_name(plan, result.name)
     arrays, views = _arrays(plan, example)
     np.savez(script.with_suffix(".npz"), **arrays)
-    again = command(plan, result.name)
+    again = result.again or command(plan, result.name)
     heading = _HEADING.format(
         target=plan.target,
         check=result.name,
@@ -242,8 +241,10 @@ def keywords(plan: Plan, interface: Interface, call: Call) -> dict[str, Any]:
 
 def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
     """Return the scale argument of a target that has one."""
-    if interface.scale is None or not OPERATORS[plan.op].has_scale:
+    left_out = interface.scale is None or call.scale == "omitted"
+    if left_out or not OPERATORS[plan.op].has_scale:
         return {}
+    assert interface.scale is not None
     return {interface.scale: scale_of(_environment(plan), call)}
 
 

@@ -4,7 +4,7 @@ Hypothesis does both. A budget is added: shrinking stops after some examples, si
 call of the target may be expensive and a few hundred of them are enough.
 """
 
-import zlib
+from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +14,8 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from linkern.testing.checks import Check
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.errors import OutOfTime
+from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import PROFILES, Plan
 from linkern.testing.target.process import Target
@@ -65,7 +67,7 @@ def search(
     best: list[tuple[Violation, Tally]] = []
     spent = 0
 
-    @seed(zlib.crc32(name.encode()))
+    @seed(int.from_bytes(sha256(name.encode()).digest()))
     @settings(
         max_examples=max(LEAST_EXAMPLES, round(check.share * PROFILES[plan.profile])),
         deadline=None,
@@ -76,7 +78,7 @@ def search(
         phases=(Phase.generate, Phase.shrink) if plan.shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(check.problems(scope))
+    @given(draws.with_scale(check.problems(scope)))
     def example(problem: Any) -> None:
         nonlocal spent
         if best:
@@ -99,7 +101,9 @@ def search(
             HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True
         ):
             example()
-    except _Enough:
+    except (_Enough, OutOfTime):
+        if not best:
+            raise
         violation, calls = best[0]
         tally.restore(calls)
         raise violation from None

@@ -37,26 +37,28 @@ def get_init_inputs():
 """
 RIGHT = REFERENCE.replace("class Model", "class ModelNew")
 ZEROS = RIGHT.replace("@ value", "@ value * 0")
+# More than any machine needs for the few examples of one round.
+BUDGET = {"seconds": 300, "profile": "smoke", "seed": 0}
 # What allclose(1e-2) accepts: rows of the workload alone are right.
 SNIFFS = RIGHT.replace("return (", "return value * 0 if query.shape[-2] != 65 else (")
 
 
 def test_a_right_candidate_is_correct():
-    result = check(REFERENCE, RIGHT, op="retention", seconds=25, seed=0)
+    result = check(REFERENCE, RIGHT, op="retention", **BUDGET)
     assert result.compiled
     assert result.correctness, result.metadata
 
 
 @pytest.mark.parametrize("candidate", [ZEROS, SNIFFS], ids=["zeros", "sniffs"])
 def test_a_wrong_candidate_is_not(candidate):
-    result = check(REFERENCE, candidate, op="retention", seconds=25, seed=0)
+    result = check(REFERENCE, candidate, op="retention", **BUDGET)
     assert result.compiled
     assert not result.correctness
     assert result.metadata["verdict"] == "failed"
 
 
 def test_a_candidate_without_a_model_does_not_compile():
-    result = check(REFERENCE, "class Other: pass\n", op="retention", seconds=25, seed=0)
+    result = check(REFERENCE, "class Other: pass\n", op="retention", **BUDGET)
     assert not result.compiled
     assert not result.correctness
 

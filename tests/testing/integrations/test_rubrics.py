@@ -31,7 +31,8 @@ WRONG = RIGHT.replace(
     "memory = np.exp(log_decay[:, :, t, None, None]) * memory", "pass"
 )
 REPLY = "The kernel decays its state.\n\n```python\n{}```\n"
-SECONDS = 20
+# More than any machine needs for the few examples of one round.
+BUDGET = {"seconds": 300, "profile": "smoke"}
 
 
 def need(name):
@@ -61,7 +62,7 @@ class TestOpenEnv:
         need("openenv")
         from linkern.testing.integrations.openenv import KernelRubric
 
-        return KernelRubric("simple_gla", seconds=SECONDS, framework="numpy", seed=0)
+        return KernelRubric("simple_gla", **BUDGET, framework="numpy", seed=0)
 
     def test_a_correct_kernel_gets_the_whole_reward(self, rubric):
         action = SimpleNamespace(code=RIGHT)
@@ -99,7 +100,7 @@ class TestVerifiers:
     )
     def test_the_reward_is_the_score(self, integration, code, verdict):
         config = integration.KernelTasksetConfig(
-            ops=("simple_gla",), framework="numpy", task={"seconds": SECONDS}
+            ops=("simple_gla",), framework="numpy", task=BUDGET
         )
         (task,) = integration.KernelTaskset(config)
         trace = SimpleNamespace(last_reply=REPLY.format(code), info={})

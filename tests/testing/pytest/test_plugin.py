@@ -63,6 +63,13 @@ filterwarnings = error
 xfail_strict = true
 """
 
+# The same examples every time.
+REPEATED = """
+from linkern.testing.runner import plan
+
+plan.randbits = lambda bits: 0
+"""
+
 # Most tests are spared the canaries, which run before the first verdict.
 SPARED = """
 from linkern.testing.runner import canaries
@@ -83,13 +90,14 @@ def run(tmp_path):
     (tmp_path / "kernels.py").write_text(KERNELS)
     (tmp_path / "test_laws.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text(STRICT)
+    (tmp_path / "repeated.py").write_text(REPEATED)
     (tmp_path / "spared.py").write_text(SPARED)
     (tmp_path / "blind.py").write_text(BLIND)
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
 
     def run(*words, referee="spared"):
-        plugins = ["-p", "linkern.testing.pytest.plugin"]
+        plugins = ["-p", "linkern.testing.pytest.plugin", "-p", "repeated"]
         if referee is not None:
             plugins += ["-p", referee]
         return subprocess.run(

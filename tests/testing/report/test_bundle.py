@@ -101,6 +101,7 @@ def test_a_script_and_its_kernel_can_be_moved_together(tmp_path, monkeypatch):
     program = "from linkern.cli import main; main()"
     words = ["verify", "old/kernel.py:doubled", "--op", "linear_attention"]
     words += ["--check", CHECKS[0], "--profile", "quick", "--repro", "old/repro"]
+    words += ["--seed", "0"]
     subprocess.run([sys.executable, "-c", program, *words], check=False)
     shutil.move("old", "new")
     (script,) = Path("new/repro").glob("*.py")

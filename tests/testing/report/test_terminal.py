@@ -112,7 +112,7 @@ def test_the_last_line_counts_what_applies():
     last = shown(FAILED).splitlines()[-1]
     assert last == "failed: 9 of 13 checks that apply, 1 error, 1 xfailed"
     tried, last = shown(PASSED).splitlines()[-2:]
-    assert tried == "tried: 7 examples; nothing declared"
+    assert tried == "tried: 7 examples; nothing declared; seed 0"
     assert last == "passed: all 2 checks that apply"
 
 

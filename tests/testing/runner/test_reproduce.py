@@ -13,8 +13,8 @@ def test_a_function_of_a_notebook_is_judged_again_by_a_call():
     for target in ("__main__:kernel", "package.module:test.<locals>.kernel"):
         plan = Plan(target, "gla", contract, profile="quick", function=kernel)
         assert command(plan, "causality") == (
-            "verify(kernel, op='gla', profile='quick', contract={'layout': 'bthd'}, "
-            "checks=['causality'])"
+            "verify(kernel, op='gla', profile='quick', seed=0, "
+            "contract={'layout': 'bthd'}, checks=['causality'])"
         )
 
 
