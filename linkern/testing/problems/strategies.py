@@ -216,14 +216,14 @@ def batch_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     if not scope.few_shapes:
         shape = replace(shape, batch=draw(st.integers(2, most)))
     kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
-    return real_problem(scope, shape, kind, "normal", draw(generators()))
+    return real_problem(scope, shape, kind, "normal", draw(generators(scope)))
 
 
 @st.composite
 def repeated_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Take calls that are made many times: reaches what is kept from call to call."""
     shape = draw(shapes(scope, least=2, most=SHORTER))
-    rng = draw(generators())
+    rng = draw(generators(scope))
     if exact_integers(scope, shape) and draw(st.booleans()):
         return integer_problem(scope, shape, "dense", "dense", rng)
     kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
