@@ -13,6 +13,7 @@ from linkern.testing.checks import (
     invariance,
     memory,
     order,
+    packed,
     scaling,
     states,
     values,
@@ -42,6 +43,8 @@ ORDER = (
     "gradient_value",
     "gradient_of_state",
     "packed_equals_separate",
+    "packed_states",
+    "packed_gradients",
     # Other views of the same sums, for defects that few inputs reach.
     "short_sequences",
     "prefix",
@@ -92,4 +95,4 @@ assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
 del calls, extremes, gates, gradients, invariance
-del memory, order, scaling, states, values
+del memory, order, packed, scaling, states, values

@@ -267,14 +267,6 @@ def not_mergeable(scope: Scope) -> Inapplicable | None:
     return not_applicable(reason)
 
 
-def no_long_sequences(scope: Scope) -> Inapplicable | None:
-    """Require an operator with error bounds for long sequences."""
-    if scope.operator.longest is None:
-        return None
-    reason = "no error bound is proved for the operator on sequences that long"
-    return not_applicable(reason)
-
-
 def not_float64(scope: Scope) -> Inapplicable | None:
     """Require inputs of float64, which finite differences need."""
     if scope.dtype == "float64":

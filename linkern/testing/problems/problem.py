@@ -125,9 +125,12 @@ class Problem:
         """Return the problem of some batch entries, in this order."""
         inputs = self.scope.operator.inputs
         many = {x.name for x in inputs if "b" in x.axes}
-        return self.with_inputs(
-            **{n: x[[*entries]] for n, x in self.inputs.items() if n in many}
+        entries = [*entries]
+        chosen = self.with_inputs(
+            **{n: x[entries] for n, x in self.inputs.items() if n in many}
         )
+        cotangent = None if self.cotangent is None else self.cotangent[entries]
+        return replace(chosen, cotangent=cotangent)
 
     def of_tokens(self, name: str, first: int | None, last: int | None) -> Any:
         """Return the part of an input of the tokens from `first` to before `last`."""

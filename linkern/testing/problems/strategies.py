@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.problems import gates
+from linkern.testing.problems import gates, reach
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import (
     extreme_problem,
@@ -50,14 +50,21 @@ __all__ = [
     "with_scale",
 ]
 
-# Backwards need more memory than forwards, and the referee the scores themselves.
-GRADIENT_LENGTH = 200
-SHORTER = 70
+# Tokens of a call that is made many times.
+REPEATED_LENGTH = 70
 # Independent draws: what the probabilistic tier may be used on.
 RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
 REAL_KINDS = ("normal", "uniform", "wide", "constant", "bigfirst", "needle")
-VALUE_KINDS = ("normal", "uniform", "alternating")
+VALUE_KINDS = (
+    "normal",
+    "uniform",
+    "alternating",
+    "outlier",
+    "gaps",
+    "sorted",
+    "alike",
+)
 
 
 @st.composite
@@ -92,17 +99,29 @@ def real_problems(
     Kinds are those of features; an operator without any has gates of several kinds.
     """
     shape = draw(shapes(scope, least=least, least_heads=least_heads))
-    kind = draw(one_of(*_kinds(scope, kinds)))
-    value_kind = draw(one_of(*values))
+    kind = draw(one_of(*_kinds(scope, kinds, shape)))
+    value_kind = draw(one_of(*_value_kinds(scope, values)))
     return real_problem(scope, shape, kind, value_kind, draw(generators(scope)))
 
 
-def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
+def _value_kinds(scope: Scope, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds of values whose sums every stage can hold."""
+    narrow = "float16" in scope.stages | {scope.output_dtype}
+    return tuple(kind for kind in values if not (narrow and kind == "outlier"))
+
+
+def _kinds(
+    scope: Scope, kinds: tuple[str, ...], shape: Shape | None = None
+) -> tuple[str, ...]:
     """Return the kinds to draw from: what features are, or else what gates are."""
     if scope.operator.feature_map:
         return kinds
     independent = set(kinds) <= {*RANDOM_KINDS, "constant"}
-    return gates.CALM if independent else gates.KINDS
+    gated = gates.CALM if independent else gates.KINDS
+    most = reach.of_strong_gates(scope)
+    if shape is None or most is None or shape.keys <= most:
+        return gated
+    return tuple(kind for kind in gated if kind != "strong")
 
 
 def no_integers(scope: Scope) -> str | None:
@@ -146,8 +165,7 @@ def gradient_problems(
 
     Gates that are `smooth` are not at the ends of what they may be.
     """
-    most = GRADIENT_LENGTH if scope.operator.feature_map else SHORTER
-    shape = draw(shapes(scope, least=least, most=most))
+    shape = draw(shapes(scope, least=least, reach=reach.of_gradients(scope)))
     rng = draw(generators(scope))
     integers = not random and exact_integers(scope, shape) and draw(st.booleans())
     if integers:
@@ -159,7 +177,7 @@ def gradient_problems(
             problem = replace(opened, exact=True)
     else:
         kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
-        kind = draw(one_of(*_kinds(scope, kinds)))
+        kind = draw(one_of(*_kinds(scope, kinds, shape)))
         if smooth and not scope.operator.feature_map:
             kind = "smooth"
         problem = real_problem(scope, shape, kind, "normal", rng)
@@ -176,8 +194,18 @@ def random_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 @st.composite
 def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Thousands of tokens, few dimensions: reaches drift, narrow indices and sums."""
+    lengths: tuple[int, ...] = (2049, 3000)
+    far = reach.of_long_outputs(scope)
+    if far.most is not None:
+        lengths = (641, 600, 1025)
     shape = draw(
-        shapes(scope, lengths=(2049, 3000), key_dims=(4,), pairs=((4, 2), (3, 5)))
+        shapes(
+            scope,
+            lengths=lengths,
+            key_dims=(4,),
+            pairs=((4, 2), (3, 5)),
+            reach=far,
+        )
     )
     kind = draw(one_of("random", "onehot"))
     rng = draw(generators(scope))
@@ -222,7 +250,7 @@ def batch_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 @st.composite
 def repeated_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Take calls that are made many times: reaches what is kept from call to call."""
-    shape = draw(shapes(scope, least=2, most=SHORTER))
+    shape = draw(shapes(scope, least=2, most=REPEATED_LENGTH))
     rng = draw(generators(scope))
     if exact_integers(scope, shape) and draw(st.booleans()):
         return integer_problem(scope, shape, "dense", "dense", rng)

@@ -118,7 +118,7 @@ def write(
     script = folder / _script_name(plan, result.name)
     arrays, views = _arrays(plan, example)
     np.savez(script.with_suffix(".npz"), **arrays)
-    again = command(plan, result.name)
+    again = result.again or command(plan, result.name)
     heading = _HEADING.format(
         target=plan.target,
         check=result.name,

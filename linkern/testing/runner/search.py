@@ -14,6 +14,7 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from linkern.testing.checks import Check
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.errors import OutOfTime
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import PROFILES, Plan
@@ -100,7 +101,9 @@ def search(
             HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True
         ):
             example()
-    except _Enough:
+    except (_Enough, OutOfTime):
+        if not best:
+            raise
         violation, calls = best[0]
         tally.restore(calls)
         raise violation from None

@@ -63,9 +63,9 @@ class GradientFunction:
         """True if gradients can go through a state."""
         return self.state is not None and self.state_cotangent is not None
 
-    def takes(self, option: str) -> bool:
-        """Return True if an argument of the target is one of the function as well."""
-        return self.any_keyword or option in self.keywords
+    def takes(self, keyword: str | None) -> bool:
+        """Return True if a keyword of the target is one of it, too."""
+        return keyword is not None and (self.any_keyword or keyword in self.keywords)
 
     def __call__(
         self,

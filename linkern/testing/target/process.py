@@ -4,6 +4,7 @@ Both kinds of target answer `call` with a `Reply`, or raise `TargetRaised` if th
 raised and `TargetDied` if it ended its process or did not return in time.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -30,10 +31,21 @@ LOAD_TIMEOUT = 120.0
 
 
 class Target(Protocol):
-    """Something that can be called and closed; `opened` is what is known of it."""
+    """Something that can be called and closed; `opened` is what is known of it.
 
-    opened: Opened
-    interface: Interface
+    `timeout` is the number of seconds that one call may take, of a target in a process
+    of its own.
+    """
+
+    timeout: float
+
+    @property
+    def opened(self) -> Opened:
+        """Facts about it."""
+
+    @property
+    def interface(self) -> Interface:
+        """Its abilities."""
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -66,6 +78,7 @@ class InProcess:
         self, config: TargetConfig, function: Callable[..., Any] | None = None
     ) -> None:
         self._function = function
+        self.timeout = math.inf
         self.reopen(config)
 
     def call(self, call: Call) -> Reply:
@@ -94,13 +107,15 @@ class ChildProcess:
     ----------
     config : TargetConfig
         Name, layout and options of the target.
-    timeout : float
-        Seconds that one call may take.
+    timeout, load_timeout : float
+        Seconds that one call may take, and loading.
     """
 
-    def __init__(self, config: TargetConfig, timeout: float) -> None:
+    def __init__(
+        self, config: TargetConfig, timeout: float, load_timeout: float = LOAD_TIMEOUT
+    ) -> None:
         self._config = config
-        self._timeout = timeout
+        self.timeout, self._load_timeout = timeout, load_timeout
         self._child: Child | None = None
         self.reopen(config)
 
@@ -111,7 +126,7 @@ class ChildProcess:
         assert self._child is not None
         limits = limits_of(call, self._config)
         try:
-            answer = self._child.ask(call, self._timeout, (Reply, Raised), limits)
+            answer = self._child.ask(call, self.timeout, (Reply, Raised), limits)
             if isinstance(answer, Reply):
                 return usable_reply(answer, call, self._config)
         except TargetDied:
@@ -138,7 +153,9 @@ class ChildProcess:
         if self._child is None:
             self._child = Child("linkern.testing.target.worker")
         try:
-            answer = self._child.ask(self._config, LOAD_TIMEOUT, (Opened, Refused))
+            answer = self._child.ask(
+                self._config, self._load_timeout, (Opened, Refused)
+            )
             if isinstance(answer, Opened):
                 return usable_opened(answer)
             refusal = printable(answer.message)

@@ -85,8 +85,10 @@ class Call:
         Memory layout of the inputs, one of `memory_layout.STYLES`.
     threads : int
         Number of threads that call at once, all but one with other inputs.
-    segments : tuple of int
-        Edges of packed sequences (`cu_seqlens`); empty for one sequence.
+    segments : tuple of tuple of int
+        Edges of packed sequences (`cu_seqlens`) in each span between cuts, from the
+        first token of the span; empty for one sequence. Each span has a part of every
+        sequence, which may be empty.
     scale : str
         The scale that a target with such a parameter is passed, one of `SCALES`.
     """
@@ -98,7 +100,7 @@ class Call:
     cotangent: NDArray[Any] | None = None
     memory: str = "contiguous"
     threads: int = 1
-    segments: tuple[int, ...] = ()
+    segments: tuple[tuple[int, ...], ...] = ()
     scale: str = "declared"
 
 

@@ -20,7 +20,7 @@ for _module in (
     "delta",
     "gradients",
     "states",
-    "varlen",
+    "packed",
     "defaults",
     "repetition",
 ):
