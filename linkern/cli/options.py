@@ -34,12 +34,15 @@ def in_existing_folder(
     return path
 
 
-def file_option(flag: str, text: str) -> Callable[..., Any]:
-    """Return an option that names a file to write, as ``flag_path``."""
+def file_option(flag: str, text: str, *, dash: bool = False) -> Callable[..., Any]:
+    """Return an option that names a file to write, as ``flag_path``.
+
+    With `dash` the name may be ``-``, the standard output.
+    """
     return click.option(
         flag,
         f"{flag.removeprefix('--')}_path",
-        type=click.Path(path_type=Path, dir_okay=False, writable=True),
+        type=click.Path(path_type=Path, dir_okay=False, writable=True, allow_dash=dash),
         metavar="FILE",
         callback=in_existing_folder,
         help=text,
