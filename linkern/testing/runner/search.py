@@ -15,6 +15,7 @@ from linkern.testing.checks import Check
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.errors import OutOfTime
+from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import PROFILES, Plan
 from linkern.testing.target.process import Target
@@ -77,7 +78,7 @@ def search(
         phases=(Phase.generate, Phase.shrink) if plan.shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(check.problems(scope))
+    @given(draws.with_scale(check.problems(scope)))
     def example(problem: Any) -> None:
         nonlocal spent
         if best:

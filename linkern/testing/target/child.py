@@ -29,7 +29,15 @@ from linkern.testing.target.wire import (
     read_prefix,
 )
 
-__all__ = ["CALM_THREADS", "Child", "Process", "crafted", "launched_by", "printable"]
+__all__ = [
+    "CALM_THREADS",
+    "SMALL",
+    "Child",
+    "Process",
+    "crafted",
+    "launched_by",
+    "printable",
+]
 
 # Most inputs are small: threads of BLAS and OpenMP would only wait for each other, and
 # keep all cores busy with it. OpenMP keeps its threads, whose races a check may show.
