@@ -17,6 +17,7 @@ __all__ = [
     "contract_of",
     "file_option",
     "in_existing_folder",
+    "inputs_option",
     "target_options",
 ]
 
@@ -96,6 +97,13 @@ _CLAIMS = (
         show_default=True,
         help="GiB that it may allocate on the CPU.",
     ),
+)
+
+
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Judge laws on these inputs first: safetensors, named as the operator's.",
 )
 
 

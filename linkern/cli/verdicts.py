@@ -19,6 +19,7 @@ from linkern.cli.options import (
     contract_of,
     file_option,
     in_existing_folder,
+    inputs_option,
     target_options,
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
@@ -38,6 +39,7 @@ EXIT_CANARIES = 4
 
 @click.command()
 @target_options
+@inputs_option
 @click.option(
     "--profile", default="default", show_default=True, help="/".join(PROFILES)
 )
@@ -162,7 +164,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         msg = "TARGET and --command exclude each other; give one of them."
         raise UsageError(msg)
     if target is None and command is None:
-        for single in ("html_path", "bundle_path", "seconds"):
+        for single in ("html_path", "bundle_path", "seconds", "inputs"):
             if options[single] is not None:
                 msg = f"--{single.removesuffix('_path')} is for one target; name it."
                 raise UsageError(msg)
@@ -186,6 +188,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             expect_failure=expected,
             options=keywords("--option", options["option"]),
             command=command,
+            inputs=options["inputs"],
             **shared,
         )
     ]

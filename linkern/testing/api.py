@@ -45,6 +45,7 @@ def verify(
     fail_fast: bool = False,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
+    inputs: str | None = None,
 ) -> Report:
     """Judge a kernel.
 
@@ -89,6 +90,8 @@ def verify(
         and for a target on a device.
     options : mapping, optional
         Keyword arguments of every call.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
 
     Returns
     -------
@@ -130,6 +133,7 @@ def verify(
         fail_fast=fail_fast,
         jobs=jobs,
         options=options or {},
+        inputs=inputs,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):
@@ -182,7 +186,9 @@ def reports(plan: Plan, clock: Clock | None = None) -> Iterator[tuple[Event, Rep
             elif isinstance(event, CheckFinished):
                 report = _with_result(report, event.result)
             elif isinstance(event, RoundStarted):
-                new = Round(event.plan.profile, event.plan.seed, 0, event.laws)
+                on_inputs = event.plan.inputs is not None
+                profile = "inputs" if on_inputs else event.plan.profile
+                new = Round(profile, event.plan.seed, 0, event.laws)
                 report = replace(report, rounds=(*report.rounds, new))
             elif isinstance(event, Shrunk):
                 report = _with_smallest(report, event.result)
