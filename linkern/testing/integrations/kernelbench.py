@@ -117,7 +117,7 @@ def check(
     ):
         inputs = Path(folder, "inputs.safetensors")
         _save_inputs(reference, names, inputs)
-        options = {"framework": "torch", "inputs": inputs, **options}
+        options = {"framework": "torch", "inputs": str(inputs), **options}
         result: Grade = grade(target, op=op, seconds=seconds, **options)
     refused = result.verdict == "refused"
     return KernelResult(not refused, result.verdict == "passed", result.to_dict())
