@@ -13,6 +13,7 @@ from linkern.testing.checks.registry import (
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import altered
+from linkern.testing.problems.mixture import any_problem, of_sort
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 
 @check(
     "the output has the shape (B, H, T, V), the dtype and the library of the inputs",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.5,
 )
 def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
@@ -46,7 +47,7 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "finite inputs whose exact output is finite give a finite output",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.5,
 )
 def finite_output(target: CheckedTarget, problem: Problem) -> None:
@@ -63,7 +64,7 @@ def finite_output(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "the same inputs give the same bits, whatever was computed in between",
-    problems=draws.real_problems,
+    problems=any_problem,
     in_outputs=False,
     share=0.7,
 )
@@ -90,9 +91,10 @@ def determinism(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "an output belongs to its caller: the next call neither changes it nor returns it",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope, least=2, kinds=("uniform",)),
+        any_problem(scope, "random"),
         inputs=tuple(x.name for x in scope.operator.inputs if x.per_token),
     ),
+    judges=of_sort("random"),
     share=0.3,
     in_outputs=False,
 )
@@ -128,7 +130,7 @@ def freshness(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "the inputs are left as they were, and the output does not share their memory",
-    problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cuts(any_problem(scope)),
     share=0.5,
     in_outputs=False,
 )
@@ -156,7 +158,7 @@ def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "a call leaves no trace in its process: random states, floating-point mode, "
     "working directory",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.1,
     in_outputs=False,
 )
@@ -176,7 +178,8 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "calls from several threads at once give what each would give alone, bitwise",
-    problems=draws.busy_problems,
+    problems=lambda scope: any_problem(scope, "busy"),
+    judges=of_sort("busy"),
     unless=not_thread_safe,
     share=0.16,
     in_outputs=False,
@@ -197,9 +200,10 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "no token gives an empty output, one token gives its own value",
-    problems=draws.short_problems,
+    problems=lambda scope: any_problem(scope, "short"),
+    judges=lambda problem: problem.length < 2,
     unless=no_short_lengths,
-    share=0.5,
+    share=0.15,
 )
 def short_sequences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: empty grids, reshapes of nothing, a first row that misses itself.
@@ -223,9 +227,9 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
 @check(
     "inputs whose shapes do not fit are refused with an exception",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope, least=3),
-        misfit=_misfits(scope),
+        any_problem(scope), misfit=_misfits(scope)
     ),
+    judges=lambda problem: problem.length > 2 and problem.sort == "reals",
     unless=not_validating,
     share=0.3,
     in_outputs=False,

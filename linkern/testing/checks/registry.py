@@ -32,6 +32,11 @@ def _always(scope: Scope) -> None:
     del scope
 
 
+def _any(problem: Problem) -> bool:
+    del problem
+    return True
+
+
 @dataclass(frozen=True)
 class Check:
     """A law, its inputs and the condition under which it applies.
@@ -48,6 +53,9 @@ class Check:
         ``problems(scope)``: a Hypothesis strategy.
     unless : callable
         ``unless(scope)``: the reason why the law is not judged, or None.
+    judges : callable
+        ``judges(problem)``: True if the law can be judged on a problem of its strategy.
+        All others are calls like any other, whose outputs nobody looks at.
     share : float
         Its share of the examples of a profile: 1 for all.
     in_outputs : bool
@@ -65,6 +73,7 @@ class Check:
     law: Law
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
     unless: Condition
+    judges: Callable[[Problem], bool]
     share: float = 1.0
     in_outputs: bool = True
     reaches: str = ""
@@ -80,6 +89,7 @@ def check(
     *,
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
     unless: Condition = _always,
+    judges: Callable[[Problem], bool] = _any,
     share: float = 1.0,
     in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
@@ -94,6 +104,7 @@ def check(
             law,
             problems,
             unless,
+            judges,
             share,
             in_outputs,
             reaches=_paragraph(law, "Reaches:"),
