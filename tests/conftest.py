@@ -37,7 +37,7 @@ OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
 
 
 def pytest_configure():
-    """Draw the seed 0 where a run draws one of its own: the same examples each time."""
+    """Draw the seed 0 where a run draws one of its own, so that examples repeat."""
     import_module("linkern.testing.runner.plan").randbits = lambda _bits: 0
 
 

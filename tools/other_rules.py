@@ -36,16 +36,23 @@ class Comparison:
         Returned by a kernel; an array, if the kernel is well-behaved.
     exact : array
         The exact answer, rounded to the dtype that the kernel should return.
-    plain : array
-        Result of an ordinary implementation in the precision of the inputs.
+    plain : array or None
+        Result of an ordinary implementation in the precision of the inputs; None where
+        there is none, so that the rule that needs it accepts everything.
     multiple : float
         The error that the rule of FlashAttention allows, in errors of `plain`.
+    tolerance : float
+        The error that a calibration on correct kernels allows.
+    kind : str
+        ``output``, ``state`` or ``gradient``.
     """
 
     result: Any
     exact: Array
-    plain: Array
+    plain: Array | None
     multiple: float = 2.0
+    tolerance: float = 0.0
+    kind: str = "output"
 
 
 Rule = Callable[[Comparison], bool]
@@ -77,8 +84,44 @@ def fla(pair: Comparison, *, in_ci: bool = False) -> bool:
     return bool(only_warns or ratio < 0.005)
 
 
+def kernelbench(pair: Comparison) -> bool:
+    """Judge as KernelBench's `get_tolerance_for_precision` has it: 1e-4, half 1e-2."""
+    result, exact = _tensor(pair.result), pair.exact
+    tolerance = 1e-4 if exact.dtype.name in ("float32", "float64") else 1e-2
+    return result.shape == exact.shape and _close(result, exact, tolerance, tolerance)
+
+
+def kernelbench_hard(pair: Comparison) -> bool:
+    """Judge as KernelBench-Hard judges KDA: shape, then 5e-2 for both tolerances."""
+    result, exact = _tensor(pair.result), pair.exact
+    return result.shape == exact.shape and _close(result, exact, 5e-2, 5e-2)
+
+
+def flashinfer_bench(pair: Comparison) -> bool:
+    """Reject what is not finite, and entries off by 1e-2 absolutely and relatively."""
+    result, exact = _tensor(pair.result), _wide(pair.exact)
+    if result.shape != exact.shape or result.dtype != pair.exact.dtype:
+        return False
+    if not np.isfinite(_wide(result)).all():
+        return False
+    error = abs(_wide(result) - exact)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = error / (abs(exact) + 1e-8)
+    return not bool(((error > 1e-2) & (relative > 1e-2)).any())
+
+
+def gpuemu(pair: Comparison) -> bool:
+    """Allow each entry the calibrated error; shape and dtype must be right."""
+    result, exact = _tensor(pair.result), pair.exact
+    if result.shape != exact.shape or result.dtype != exact.dtype:
+        return False
+    return bool((abs(_wide(result) - _wide(exact)) <= pair.tolerance).all())
+
+
 def flash_attention(pair: Comparison) -> bool:
     """Allow twice the error of an ordinary implementation, at the worst entry."""
+    if pair.plain is None:
+        return True
     result, exact = _wide(_tensor(pair.result)), _wide(pair.exact)
     plain = _wide(pair.plain)
     return bool(abs(result - exact).max() <= pair.multiple * abs(plain - exact).max())
@@ -118,9 +161,11 @@ def _tensor(x: Any) -> Array:
 
 
 RULES: dict[str, Rule] = {
-    "allclose 1e-2": allclose(1e-2),
+    "KernelBench": kernelbench,
+    "KernelBench-Hard": kernelbench_hard,
+    "FlashInfer-Bench": flashinfer_bench,
+    "gpuemu": gpuemu,
     "allclose 1e-3": allclose(1e-3),
-    "allclose 1e-4": allclose(1e-4),
     "torch": torch_defaults,
     "FLA": fla,
     "FLA in CI": lambda pair: fla(pair, in_ci=True),

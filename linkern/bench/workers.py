@@ -2,17 +2,21 @@
 
 import contextlib
 import os
-import pickle
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from linkern.bench.worker import ORDERS, Prepare, Rows
+from linkern.testing.errors import TargetDied
+from linkern.testing.target.child import SMALL, Child, printable
+from linkern.testing.target.protocol import Raised
+from linkern.testing.target.wire import Limits, WireError
 
 __all__ = ["Failed", "Lazy", "Process", "Worker", "environment"]
 
 # Seconds for one order: compiling, or a call that takes minutes.
 _PATIENCE = 900.0
+# How many times the bytes of an answer are read before it is refused.
+_SLACK = 16
 _VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -46,46 +50,35 @@ class Process:
     """A worker in a process of its own, whose libraries use so many threads."""
 
     def __init__(self, threads: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from linkern.bench.worker import main; main()"],
-            env=environment(threads),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C ends the run, which ends its workers.
-            start_new_session=True,
-        )
+        self._child = Child("linkern.bench.worker", environment(threads))
 
     def ask(self, order: str, *arguments: Any) -> Any:
         """Return the reply to an order; raise `Failed` if there is none."""
-        orders, replies = self._process.stdin, self._process.stdout
-        assert orders is not None
-        assert replies is not None
-        timer = threading.Timer(_PATIENCE, self._process.kill)
-        timer.daemon = True
-        timer.start()
+        kinds = ORDERS[order]
+        request = kinds.request(*arguments)
+        limits = _limits_of(request) if isinstance(request, Prepare) else SMALL
         try:
-            pickle.dump((order, arguments), orders)
-            orders.flush()
-            succeeded, reply = pickle.load(replies)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            code = self._process.wait()
-            msg = f"its process ended with {code}"
+            reply = self._child.ask(request, _PATIENCE, (kinds.reply, Raised), limits)
+        except TargetDied as death:
+            msg = f"its process {death.reason}"
             raise Failed(msg) from None
-        finally:
-            timer.cancel()
-        if not succeeded:
-            raise Failed(str(reply))
-        return reply
+        except WireError as error:
+            msg = f"its options do not cross to another process: {error}"
+            raise Failed(msg) from None
+        if isinstance(reply, Raised):
+            raise Failed(printable(reply.message))
+        return reply.arrays if isinstance(reply, Rows) else reply
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # an order that it never read
-                pipe.close()
+        self._child.end()
+
+
+def _limits_of(request: Prepare) -> Limits:
+    """Return the most bytes of the answer of a peer: at most four outputs."""
+    task = request.task
+    numbers = 4 * task.batch * task.heads * max(len(request.rows), 1) * task.dim
+    return Limits(header=SMALL.header, arrays=_SLACK * 8 * numbers)
 
 
 class Lazy:

@@ -26,11 +26,12 @@ from linkern.testing.api import report_of, reports
 from linkern.testing.report import bundle, github, terminal
 from linkern.testing.report.report import write_json
 from linkern.testing.runner import canaries, reproduce
-from linkern.testing.runner.loop import CheckFinished, CheckStarted
+from linkern.testing.runner.loop import CheckFinished, CheckStarted, RoundStarted
 from linkern.testing.runner.plan import PROFILES, Plan, fresh_seed
 from linkern.testing.spec.declarations import keywords, pairs
+from linkern.testing.target.clock import Clock
 
-__all__ = ["verify"]
+__all__ = ["run_canaries", "verify"]
 
 EXIT_CANARIES = 4
 
@@ -64,6 +65,12 @@ EXIT_CANARIES = 4
     metavar="N",
     help="Processes that run checks, each with a target of its own. Default: one for "
     "each core; 1 on a device.",
+)
+@click.option(
+    "--seconds",
+    type=float,
+    metavar="S",
+    help="End after so many seconds: every law gets few examples before any gets many.",
 )
 @file_option("--json", "Write the report as JSON, and anew with every check that ends.")
 @file_option("--html", "Write the report as one HTML page.")
@@ -104,13 +111,14 @@ def verify(target: str | None, **options: Any) -> None:
     Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
-    console = Console()
+    console, clock = Console(), Clock(options["seconds"])
     if options["seed"] is None:
         options["seed"] = fresh_seed()
     try:
         plans = _plans(target, options)
-        _run_canaries(options["seed"])
-        verdicts = [_judge(console, plan, options, len(plans) > 1) for plan in plans]
+        run_canaries(options["seed"])
+        several = len(plans) > 1
+        verdicts = [_judge(console, plan, clock, options, several) for plan in plans]
         if options["json_path"] is not None:
             write_json(verdicts, options["json_path"])
             _name_file(console, options["json_path"])
@@ -136,15 +144,16 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
         "fail_fast": options["fail_fast"],
         "jobs": options["jobs"],
+        "seconds": options["seconds"],
     }
     command = options["command"]
     if target is not None and command is not None:
         msg = "TARGET and --command exclude each other; give one of them."
         raise UsageError(msg)
     if target is None and command is None:
-        for single in ("html", "bundle"):
-            if options[f"{single}_path"] is not None:
-                msg = f"--{single} is for one target; name it."
+        for single in ("html_path", "bundle_path", "seconds"):
+            if options[single] is not None:
+                msg = f"--{single.removesuffix('_path')} is for one target; name it."
                 raise UsageError(msg)
         return [_plan_of(entry, shared) for entry in installed(options["op"])]
     if options["op"] is None:
@@ -187,7 +196,7 @@ def _plan_of(entry: Entry, shared: dict[str, Any]) -> Plan:
     )
 
 
-def _run_canaries(seed: int) -> None:
+def run_canaries(seed: int) -> None:
     """Exit without a verdict if a planted defect goes unnoticed."""
     wrong = canaries.failures(seed)
     if wrong:
@@ -196,7 +205,11 @@ def _run_canaries(seed: int) -> None:
 
 
 def _judge(
-    console: Console, plan: Plan, options: dict[str, Any], one_of_many: bool
+    console: Console,
+    plan: Plan,
+    clock: Clock,
+    options: dict[str, Any],
+    one_of_many: bool,
 ) -> Report:
     """Run one plan under a progress bar, print its report and write its files."""
     report = report_of(plan)
@@ -206,9 +219,11 @@ def _judge(
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(plan.target, total=len(plan.chosen()))
         try:
-            for event, report in reports(plan):
+            for event, report in reports(plan, clock):
                 if isinstance(event, CheckStarted):
                     progress.update(bar, description=f"{plan.target}  {event.name}")
+                elif isinstance(event, RoundStarted):
+                    progress.reset(bar, total=event.laws)
                 elif isinstance(event, CheckFinished):
                     progress.advance(bar)
                     if json_path is not None:

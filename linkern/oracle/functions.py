@@ -31,6 +31,9 @@ def softmax(tape: Tape, x: Node) -> Node:
         exponent = 2 * (moved + unit * (spread + moved)) + unit * _ULPS
         exponent = exponent + tape.rounding.grown(x.shape[-1] + 4)
         error = p * np.expm1(exponent) + tape.rounding.tiny * (1 + x.shape[-1])
+        # However wrong the scores are, a weight lies between 0 and 1; 0 times infinity
+        # says nothing.
+        error = np.fmin(error, 1 + tape.rounding.grown(x.shape[-1] + 4))
     result = Ball(p, error)
 
     def pullback(cotangents: list[Ball | None]) -> list[Ball]:
@@ -91,6 +94,11 @@ def log_sums(
     With ``d_t = l_t - (z_{t-1} + g_t)``, a mean weighted by ``exp(l)`` keeps ``1 -
     sigmoid(d_t)`` of itself and takes ``sigmoid(d_t)`` of what is new.
 
+    The weight of token s at token t is the product of its share and of what later
+    tokens keep, ``exp(l_s - z_t)``: the errors of the sums between them cancel. So what
+    a token keeps is admitted the error that the token adds to ``z``, and a share the
+    error of ``z`` itself; neither says how far a single factor can be off.
+
     Parameters
     ----------
     tape : Tape
@@ -124,25 +132,25 @@ def log_sums(
             size = abs(kept) + abs(logits[..., t, :])
             ed = ez + errors[0][..., t, :] + errors[1][..., t, :] + unit * (1 + size)
             e_following = ed + unit * (1 + abs(following))
-        rows.append((log_keep, share, z, ed))
+        rows.append((log_keep, share, z, ed, e_following - ez))
         z, ez = following, e_following
     stacked = [np.stack(x, axis=-2) for x in zip(*rows, strict=True)]
     if not rows:
-        stacked = [np.empty(lead)] * 4
+        stacked = [np.empty(lead)] * 5
     return _recorded_sums(tape, (log_decay, logit, start), stacked, Ball(z, ez))
 
 
 def _recorded_sums(
     tape: Tape, parents: tuple[Node, Node, Node], rows: list[Real], end: Ball
 ) -> tuple[Node, Node, Node, Node]:
-    log_keep, share, before, ed = rows
+    log_keep, share, before, ed, added_error = rows
     rounding = tape.rounding
     if rounding is None:
         balls = [Ball(log_keep), Ball(share), Ball(before), Ball(end.value)]
     else:
         unit = _ULPS * rounding.unit
         certain = np.isneginf(log_keep)
-        near = np.where(certain, 0.0, ed + unit * (1 + abs(log_keep)))
+        near = np.where(certain, 0.0, added_error + unit * (1 + abs(log_keep)))
         of_share = share * np.expm1(ed + unit) + rounding.tiny
         balls = [
             Ball(log_keep, near),

@@ -30,8 +30,9 @@ class Input:
         Whether it may be None, which means its neutral value.
     unless : str
         A parameter beside which the aliases mean something else.
-    draw : {"", "normal", "positive", "unit"}
-        Distribution of its random entries in problems; empty for that of its name.
+    draw : {"", "logit", "normal", "positive", "score", "unit"}
+        Distribution of its random entries in problems; empty for that of its name. A
+        ``logit`` enters an exponential, and a product with a ``score`` does.
     """
 
     name: str

@@ -58,6 +58,9 @@ class Operator:
         Whether it takes back earlier writes, so that an error can grow over time.
     erase_along : str
         The input along which it erases, ``key`` or ``value``.
+    early_erase : bool
+        Whether an erase reads the memory before its decay, so that a rate above one
+        lets a memory grow that decays.
     state_is_sum : bool
         Whether states add up: what a token adds does not depend on other tokens.
     reversal : int or None
@@ -90,6 +93,7 @@ class Operator:
     linear: tuple[str, ...] = ("query", "value")
     erases: bool = False
     erase_along: str = "key"
+    early_erase: bool = False
     state_is_sum: bool = False
     reversal: int | None = None
     unit_writes: Mapping[str, float] | None = field(default=None, hash=False)
@@ -121,14 +125,9 @@ class Operator:
         return self.causal and not self.feature_map and "s" in self._letters
 
     @property
-    def longest(self) -> int | None:
-        """Beyond how many tokens the proof takes too long, or proves nothing."""
-        if self.erases:
-            # Several keys of a query are so many rows of the proof.
-            return 40 if self.micro_steps else 130
-        if "ridge" in self.names:
-            return 130
-        return 300 if "m" in self._letters else None
+    def rows_per_token(self) -> int:
+        """The rows of the recurrence that a token takes, or a micro-step."""
+        return 2 if {"a", "removal_key"} & {*self.names} else 1
 
     @property
     def _letters(self) -> set[str]:

@@ -39,6 +39,8 @@ def _linear_attention(name: str, *, causal: bool) -> Operator:
 
 
 QUERY = Input("query", "bhtk", ("q", "r", "receptance"))
+# Its products with keys enter a softmax.
+SCORES = replace(QUERY, draw="score")
 KEY = Input("key", "bhtk", ("k",))
 VALUE = Input("value", "bgtv", ("v",))
 TRIPLE = (QUERY, KEY, VALUE)
@@ -113,10 +115,10 @@ _CAUSAL = (
     Operator(
         "rwkv4",
         (
-            Input("key", "bgtv", ("k",)),
+            Input("key", "bgtv", ("k",), draw="logit"),
             VALUE,
             Input("log_decay", "gv", (*_DECAYS, "w")),
-            Input("bonus", "gv", ("u",), optional=True),
+            Input("bonus", "gv", ("u",), optional=True, draw="logit"),
         ),
         "o = (N + e^{u+k} v) / (D + e^{u+k}); then N = e^w N + e^k v, D = e^w D + e^k",
         additive.rwkv4,
@@ -148,6 +150,7 @@ _CAUSAL = (
         delta.rwkv7,
         scale=1.0,
         erases=True,
+        early_erase=True,
         **_ADDITIVE,
         unit_writes={"removal_rate": 0.0},
         reductions=(Reduction("gla", {"removal_rate": 0.0}),),
@@ -158,6 +161,7 @@ _CAUSAL = (
         "S = diag(e^{g_t}) S + b (a^T S) + k v^T; o = scale q^T S",
         delta.dplr,
         erases=True,
+        early_erase=True,
         **_ADDITIVE,
         unit_writes={"a": 0.0, "b": 0.0},
         reductions=(Reduction("iplr", _OPEN), Reduction("gla", {"b": 0.0})),
@@ -235,6 +239,7 @@ _CAUSAL = (
         "S = e^{g_t} S + beta k (v - S^T p)^T, S read undecayed; o = scale q^T S",
         delta.comba,
         **_ERASING,
+        early_erase=True,
         unit_writes={"auxiliary_key": 0.0, "beta": 1.0},
         reductions=(Reduction("delta_rule", _OPEN, copies={"auxiliary_key": "key"}),),
     ),
@@ -262,7 +267,13 @@ _CAUSAL = (
     ),
     Operator(
         "gsa",
-        (*TRIPLE, SLOTS, Input("log_decay", "bgtm", _DECAYS, optional=True)),
+        (
+            SCORES,
+            KEY,
+            VALUE,
+            SLOTS,
+            Input("log_decay", "bgtm", _DECAYS, optional=True),
+        ),
         "A = diag(e^{g_t}) A + s k^T, p = softmax(scale A q); "
         "B = diag(e^{g_t}) B + s v^T; o = B^T p",
         composed.gsa,
@@ -272,7 +283,7 @@ _CAUSAL = (
     ),
     Operator(
         "abc",
-        (*TRIPLE, replace(SLOTS, draw="normal")),
+        (SCORES, KEY, VALUE, replace(SLOTS, draw="logit")),
         "gsa with log_decay z_{t-1} - z_t, slots e^{s_t - z_t}, z_t = log sum e^{s_j}",
         composed.abc,
         state=(_MEMORY_OF_SLOTS, ("m",)),

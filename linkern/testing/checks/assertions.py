@@ -1,6 +1,7 @@
 """Compare the replies of a target with the results of a correct kernel."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +124,8 @@ class CheckedTarget:
         problem, output = self._earlier[order.integers(len(self._earlier))]
         elsewhere = "offset" in problem.scope.styles and order.random() < HALF
         memory = "offset" if elsewhere else "contiguous"
-        reply = self._call(problem, Call(problem.inputs, memory=memory))
+        call = Call(problem.inputs, scale=problem.scale, memory=memory)
+        reply = self._call(problem, call)
         if np.array_equal(well_formed(reply, problem), output):
             return
         expected, got = problem.solve(), well_formed(reply, problem)
@@ -138,7 +140,8 @@ class CheckedTarget:
         """
         self._repeat()
         self._tally.asked += 1
-        reply = self._call(problem, Call(problem.inputs, **options))
+        call = Call(problem.inputs, scale=problem.scale, **options)
+        reply = self._call(problem, call)
         plain = not any(options.values())
         if plain and provable(problem) and reply.output is not None:
             output = reply.output.astype(np.float64)
@@ -182,9 +185,17 @@ class CheckedTarget:
             raise DoesNotApply(skipped(reason, f"return as its state {state}"))
         return [x.astype(np.float64) for x in reply.states]
 
-    def gradients(self, problem: Problem, cuts: Any = ()) -> dict[str, Real]:
+    def gradients(
+        self,
+        problem: Problem,
+        expected: Mapping[str, Bounded] | None = None,
+        cuts: Any = (),
+        segments: Any = (),
+    ) -> dict[str, Real]:
         """Return the target's gradients for the cotangent of the problem."""
-        reply = self.observe(problem, cotangent=problem.cotangent, cuts=tuple(cuts))
+        reply = self.observe(
+            problem, cotangent=problem.cotangent, cuts=tuple(cuts), segments=segments
+        )
         well_formed(reply, problem)
         if reply.gradients is None:
             reason = reply.not_differentiable
@@ -197,7 +208,7 @@ class CheckedTarget:
         for i, (name, gradient, dtype) in enumerate(replies):
             x = problem.inputs[name]
             if not dtype:
-                if problem.solve_gradients()[name].output.any():
+                if (expected or problem.solve_gradients())[name].output.any():
                     message = f"no gradient reaches the {name}"
                     raise Violation(message, problem)
                 gradients[i] = np.zeros(x.shape)  # none is right where it is zero
@@ -260,9 +271,12 @@ class CheckedTarget:
         If a plain call already fails, checks of memory and states are not judged: they
         would only repeat that failure.
         """
-        got = self.run(problem)
-        expected, dtype = problem.solve(), problem.scope.output_dtype
-        low, high = _interval(expected.output, expected.bound, dtype)
+        return self.is_within(self.run(problem), problem.solve(), problem)
+
+    def is_within(self, got: Real, expected: Bounded, problem: Problem) -> bool:
+        """Return True if an output is within the bound; count the rest."""
+        stored = problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, stored)
         fine = (low <= got) & (got <= high) | self._repeated(got)
         right = bool(fine.all())
         self._tally.covered += not right

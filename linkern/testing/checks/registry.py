@@ -278,14 +278,6 @@ def not_mergeable(scope: Scope) -> Inapplicable | None:
     return not_applicable(reason)
 
 
-def no_long_sequences(scope: Scope) -> Inapplicable | None:
-    """Require an operator with error bounds for long sequences."""
-    if scope.operator.longest is None:
-        return None
-    reason = "no error bound is proved for the operator on sequences that long"
-    return not_applicable(reason)
-
-
 def not_float64(scope: Scope) -> Inapplicable | None:
     """Require inputs of float64, which finite differences need."""
     if scope.dtype == "float64":
@@ -330,6 +322,25 @@ def no_nan_policy(scope: Scope) -> Inapplicable | None:
         return None
     reason = "the contract says nan_policy=any"
     return skipped(reason, "leave out nan_policy=any")
+
+
+def not_batch_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a batch, and a promise of equal bits (`batch_invariant=rows` or true)."""
+    if "b" not in scope.contract.layout:
+        reason = f"the layout {scope.contract.layout} has no batch"
+        return skipped(reason, "take arrays with a batch")
+    if scope.contract.batch_invariant != "false":
+        return None
+    reason = "it does not promise the same bits in every batch"
+    return skipped(reason, "declare batch_invariant=true")
+
+
+def not_split_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a promise of equal bits of the parts (`batch_invariant=true`)."""
+    if scope.contract.batch_invariant == "true":
+        return None
+    reason = "it does not promise the same bits if sequences are cut"
+    return skipped(reason, "declare batch_invariant=true")
 
 
 def not_validating(scope: Scope) -> Inapplicable | None:

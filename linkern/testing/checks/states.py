@@ -8,7 +8,6 @@ from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     any_of,
     check,
-    no_long_sequences,
     no_state,
     not_causal,
     not_mergeable,
@@ -154,7 +153,7 @@ def state_merge(target: CheckedTarget, problem: Problem) -> None:
         any_problem(scope, "long"), span=(250, 64, 500)
     ),
     judges=of_sort("long"),
-    unless=any_of(_stateful, no_long_sequences),
+    unless=_stateful,
     share=0.05,
 )
 def state_drift(target: CheckedTarget, problem: Problem) -> None:

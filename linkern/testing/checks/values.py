@@ -6,7 +6,6 @@ from linkern.oracle import Bounded
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.registry import (
     check,
-    no_long_sequences,
     not_normalised,
     not_random,
 )
@@ -181,7 +180,6 @@ def dimensions(target: CheckedTarget, problem: Problem) -> None:
     "thousands of tokens are no different: the error grows no faster than the bound",
     problems=lambda scope: any_problem(scope, "long"),
     judges=of_sort("long"),
-    unless=no_long_sequences,
     share=0.1,
 )
 def long_sequences(target: CheckedTarget, problem: Problem) -> None:

@@ -1,23 +1,29 @@
 """Making problems of operators with gates: decays, erases, slots, bonuses.
 
-Each input is drawn for what it means: keys that erase have a length of one most of the
-time, rates lie between 0 and 1, log-decays are never positive. How strong the gates are
-is the kind of a problem: ``mild`` and ``typical`` decays; ``strong`` mixes of none and
-of almost all; ``open`` gates, that forget nothing; ``long`` keys, that are not of
-length one and erase more than there is.
+Each input is drawn for its role, as the kind of the problem says
+(`linkern.testing.problems.kinds`).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.testing.problems import kinds
 from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.draws import (
+    DRAWS,
+    POSITIVE,
+    RATES,
+    erasing_vectors,
+    normal,
+    unit,
+)
 from linkern.testing.problems.integers import integer_inputs, no_integers
+from linkern.testing.problems.kinds import CALM, Kind
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.tokens import per_token, real_values, uniform
+from linkern.testing.problems.tokens import per_token, real_values
 from linkern.testing.spec.operators import Input
 from linkern.testing.target.frameworks import numpy_dtype
 
@@ -33,14 +39,9 @@ __all__ = [
 ]
 
 # Strong gates and long keys show the most, so they come twice.
-KINDS = ("mild", "typical", "strong", "strong", "open", "long", "long")
-# Gates under which the sums of all tokens stay as large as they are.
-CALM = ("mild", "open")
-# From nothing at all to less than float32 holds.
-STRONG = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0)
+KINDS = (*(name for name in kinds.KINDS if name != "smooth"), "strong", "long")
 
 Real = NDArray[np.float64]
-Draw = Callable[[np.random.Generator, tuple[int, ...], str], Real]
 
 
 def real_problem(
@@ -48,9 +49,12 @@ def real_problem(
 ) -> Problem:
     """Make inputs that round, under gates of a kind."""
     drawn: dict[str, Real] = {}
+    record = kinds.KINDS[kind]
     for one in scope.operator.inputs:
-        drawn[one.name] = _drawn(scope, one, shape, kind, values, rng)
-    _related(scope, drawn)
+        drawn[one.name] = _drawn(scope, one, shape, record, values, rng)
+    _related(scope, drawn, record, rng)
+    if record.scaled:
+        _scale(scope, drawn, rng)
     if "log_decay" in drawn:
         drawn["log_decay"] = as_declared(scope, drawn["log_decay"])
     dtype = numpy_dtype(scope.dtype)
@@ -116,9 +120,9 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
     elif name == "log_decay":
         floor = as_declared(problem.scope, np.full(1, -np.inf))
         other = np.maximum(x * half - half, floor.astype(x.dtype))
-    elif name in _RATES:
+    elif name in RATES:
         other = one - half * x
-    elif name in _POSITIVE:
+    elif name in POSITIVE:
         other = half * x + half
     else:
         other = -x[..., ::-1]
@@ -129,7 +133,7 @@ def _drawn(
     scope: Scope,
     one: Input,
     shape: Shape,
-    kind: str,
+    kind: Kind,
     values: str,
     rng: np.random.Generator,
 ) -> Real:
@@ -139,12 +143,12 @@ def _drawn(
     rows = size if len(one.axes) == 4 else (*size, 1)
     if not one.per_token:
         rows = (1, *size)
-    if one.name == "value":
+    draw = DRAWS.get(one.draw or one.name, normal)
+    if scope.operator.erases and one.name == scope.operator.erase_along:
+        draw = erasing_vectors
+    elif one.name == "value":
         return real_values(size, values, rng)
-    draw = _DRAWS.get(one.draw or one.name, _normal)
-    if one.name == "key" and scope.operator.erases:
-        draw = _key
-    drawn = draw(rng, rows, kind)
+    drawn = draw(scope, rng, rows, kind)
     if one.name in ("query", "key") and scope.contract.l2norm is not None:
         drawn = drawn * _lengths(rng, (*rows[:-1], 1), scope.contract.l2norm)
     return drawn.reshape(size)
@@ -159,68 +163,43 @@ def _lengths(rng: np.random.Generator, rows: tuple[int, ...], epsilon: float) ->
     return per_token(rng, rows, lambda r, s: r.choice((1.0, 1.0, 4.0, short), s))
 
 
-def _related(scope: Scope, drawn: dict[str, Real]) -> None:
+def _related(
+    scope: Scope, drawn: dict[str, Real], kind: Kind, rng: np.random.Generator
+) -> None:
     """Make inputs that belong together fit each other, so that nothing explodes."""
     names = drawn.keys()
     if "auxiliary_key" in names:
-        drawn["auxiliary_key"] = _unit(drawn["key"] + 0.3 * drawn["auxiliary_key"])
+        length = np.sqrt((drawn["key"] ** 2).sum(axis=-1, keepdims=True))
+        other = unit(drawn["key"]) + 0.3 * drawn["auxiliary_key"]
+        drawn["auxiliary_key"] = length * unit(other)
     if {"a", "b"} <= names:
-        direction = _unit(drawn["a"])
-        rate = 0.5 + 0.5 * np.tanh(drawn["b"][..., :1])
+        direction, free = drawn["a"], drawn["b"]
+        rate = DRAWS["beta"](scope, rng, (*free.shape[:-1], 1), kind)
+        # A reflection is one along its own direction only.
+        apart = 0.0 if kind.rates == "ends" else 0.1
         drawn["a"] = -rate * direction
-        drawn["b"] = _unit(direction + 0.1 * drawn["b"])
-    if scope.operator.erase_along == "value":
-        # Here values erase.
-        drawn["value"] = _unit(drawn["value"])
+        drawn["b"] = unit(direction + apart * free)
+    if kind.keys == "short" and scope.contract.l2norm is None:
+        _make_up(scope, drawn)
 
 
-def _unit(x: Real) -> Real:
-    norm = np.sqrt((x * x).sum(axis=-1, keepdims=True))
-    return np.asarray(x / np.where(norm == 0, 1.0, norm))
+def _make_up(scope: Scope, drawn: dict[str, Real]) -> None:
+    """Raise the rates of erases along short vectors by their squared lengths."""
+    for rate, key in (
+        ("beta", scope.operator.erase_along),
+        ("erase_gate", "key"),
+        ("removal_rate", "removal_key"),
+    ):
+        if rate in drawn and key in drawn:
+            squares = (drawn[key] ** 2).sum(axis=-1)
+            wide = drawn[rate].ndim > squares.ndim
+            drawn[rate] = drawn[rate] / (squares[..., None] if wide else squares)
 
 
-def _normal(rng: np.random.Generator, rows: tuple[int, ...], kind: str) -> Real:
-    del kind
-    return per_token(rng, rows, lambda r, s: r.normal(size=s))
-
-
-def _key(rng: np.random.Generator, rows: tuple[int, ...], kind: str) -> Real:
-    key = _unit(_normal(rng, rows, kind))
-    if kind == "long":
-        key = key * uniform(rng, (*rows[:-1], 1), 0.2, 1.1)
-    return key
-
-
-def _log_decay(rng: np.random.Generator, rows: tuple[int, ...], kind: str) -> Real:
-    if kind == "open":
-        return np.zeros(rows)
-    if kind == "typical":
-        drawn = per_token(rng, rows, lambda r, s: r.normal(2, 1, s))
-        return np.asarray(-np.logaddexp(0.0, -drawn))
-    if kind == "strong":
-        return per_token(rng, rows, lambda r, s: r.choice(STRONG, s))
-    if kind == "smooth":
-        return -uniform(rng, rows, 0.01, 1.0)
-    return np.asarray(-abs(_normal(rng, rows, kind)) / 10)
-
-
-def _rate(rng: np.random.Generator, rows: tuple[int, ...], kind: str) -> Real:
-    low, high = (0.1, 0.9) if kind == "smooth" else (0.0, 1.0)
-    return uniform(rng, rows, low, 1.6 if kind == "long" else high)
-
-
-def _weight(rng: np.random.Generator, rows: tuple[int, ...], kind: str) -> Real:
-    del kind
-    return uniform(rng, rows, 0.25, 1.25)
-
-
-_RATES = ("beta", "removal_rate", "erase_gate", "write_gate")
-_POSITIVE = ("slots", "level_scales", "ridge")
-_DRAWS: dict[str, Draw] = {
-    "log_decay": _log_decay,
-    "removal_key": _key,
-    "unit": _key,
-    "positive": _weight,
-    **dict.fromkeys(_RATES, _rate),
-    **dict.fromkeys(_POSITIVE, _weight),
-}
+def _scale(scope: Scope, drawn: dict[str, Real], rng: np.random.Generator) -> None:
+    """Scale what the output is linear in, but for what erases, by powers of two."""
+    most = 3 if "float16" in scope.stages | {scope.output_dtype} else 20
+    fixed = scope.operator.erase_along if scope.operator.erases else ""
+    for name in scope.linear:
+        if name in drawn and name != fixed:
+            drawn[name] = np.ldexp(drawn[name], rng.integers(-most, most + 1))

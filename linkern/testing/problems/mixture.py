@@ -66,6 +66,8 @@ _SORTS: dict[str, Draw] = {
     "long": draws.long_problems,
     "busy": draws.busy_problems,
     "short": draws.short_problems,
+    "repeated": draws.repeated_problems,
+    "batches": draws.batch_problems,
     # Averages of both signs come out subnormal where a format has little range.
     "positive": lambda scope: draws.real_problems(
         scope, kinds=("normal", "uniform", "constant"), values=("positive",)
@@ -110,8 +112,6 @@ def _drawable(scope: Scope, sort: str) -> str:
         return "reals"
     if sort == "averages" and not scope.operator.feature_map:
         return "random"
-    if sort == "long" and scope.operator.longest is not None:
-        return "busy"
     return sort
 
 

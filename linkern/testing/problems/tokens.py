@@ -12,7 +12,13 @@ __all__ = ["per_token", "real_values", "uniform"]
 def real_values(
     shape: tuple[int, ...], values: str, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draw values ``(..., T, V)`` of a kind."""
+    """Draw values ``(..., H, T, V)`` of a kind.
+
+    Kinds: ``uniform``; ``positive`` and far from zero; ``constant`` per channel;
+    ``normal``; ``alternating`` in sign; ``outlier``, one channel a thousand times as
+    large; ``gaps``, tokens of zeros; ``sorted``, the least first; ``alike``, all heads
+    but the last equal.
+    """
     if values == "uniform":
         return uniform(rng, shape, 0, 1)
     if values == "positive":
@@ -24,6 +30,15 @@ def real_values(
     v = per_token(rng, shape, lambda r, s: r.normal(size=s))
     if values == "alternating":
         v = abs(v) * np.where(np.arange(shape[-2]) % 2, -1.0, 1.0)[:, None]
+    elif values == "outlier":
+        v[..., rng.integers(shape[-1])] *= 1000
+    elif values == "gaps":
+        v *= per_token(rng, (*shape[:-1], 1), lambda r, s: r.random(s) < 0.6)
+    elif values == "sorted":
+        # Running sums: a longer sequence begins like a shorter one.
+        v = np.cumsum(abs(v), axis=-2) / 8
+    elif values == "alike":
+        v[..., :-1, :, :] = v[..., :1, :, :]
     return v
 
 

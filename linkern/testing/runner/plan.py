@@ -1,5 +1,6 @@
 """A plan: everything that a run depends on, checked before anything is run."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,6 +81,9 @@ class Plan:
     jobs : int, optional
         Processes that run checks, each with a target of its own. Default: one for each
         core, up to eight; one for a target in this process or on a device.
+    seconds : float, optional
+        The time of the whole run: every check gets few examples before any gets many,
+        and a failure ends it. Default: all examples of the profile.
     """
 
     target: str
@@ -103,6 +107,7 @@ class Plan:
     fingerprint: bool = False
     fail_fast: bool = False
     jobs: int | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -135,6 +140,21 @@ class Plan:
             raise UsageError(msg)
         if not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
+            raise UsageError(msg)
+        if self.seconds is not None:
+            self._require_judgeable_in_time(self.seconds)
+
+    def _require_judgeable_in_time(self, seconds: float) -> None:
+        """Refuse a time in which nothing can be judged, or that has no rounds."""
+        if not (seconds > 0 and math.isfinite(seconds)):
+            msg = f"`seconds` must be a positive number, got {seconds:g}."
+            raise UsageError(msg)
+        if self.expect_failure:
+            msg = (
+                "`seconds` must be left out where failures are expected: a check that "
+                "got few examples may pass; got "
+                f"{', '.join(self.expect_failure)}."
+            )
             raise UsageError(msg)
 
     def chosen(self) -> list[Check]:

@@ -118,7 +118,7 @@ def write(
     script = folder / _script_name(plan, result.name)
     arrays, views = _arrays(plan, example)
     np.savez(script.with_suffix(".npz"), **arrays)
-    again = command(plan, result.name)
+    again = result.again or command(plan, result.name)
     heading = _HEADING.format(
         target=plan.target,
         check=result.name,
@@ -241,8 +241,10 @@ def keywords(plan: Plan, interface: Interface, call: Call) -> dict[str, Any]:
 
 def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
     """Return the scale argument of a target that has one."""
-    if interface.scale is None or not OPERATORS[plan.op].has_scale:
+    left_out = interface.scale is None or call.scale == "omitted"
+    if left_out or not OPERATORS[plan.op].has_scale:
         return {}
+    assert interface.scale is not None
     return {interface.scale: scale_of(_environment(plan), call)}
 
 

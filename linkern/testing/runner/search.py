@@ -16,6 +16,8 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from linkern.testing.checks import Check
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.errors import OutOfTime
+from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.runner.plan import PROFILES, Plan
@@ -117,6 +119,13 @@ class _Hunt:
             self.best = violation, self.tally.snapshot()
             raise
 
+    def conclude(self) -> None:
+        """Raise the smallest `Violation` that was found, if any was."""
+        if self.best:
+            violation, calls = self.best
+            self.tally.restore(calls)
+            raise violation from None
+
 
 def _examples(
     hunt: _Hunt,
@@ -139,7 +148,7 @@ def _examples(
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(problems, _ORDERS)
+    @given(draws.with_scale(problems), _ORDERS)
     def example(problem: Problem, order: int) -> None:
         hunt.judge(problem, order)
 
@@ -149,7 +158,7 @@ def _examples(
         ):
             example()
     except _Enough:
-        if hunt.best:
-            violation, calls = hunt.best
-            hunt.tally.restore(calls)
-            raise violation from None
+        hunt.conclude()
+    except OutOfTime:
+        hunt.conclude()
+        raise

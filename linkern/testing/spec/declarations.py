@@ -179,6 +179,11 @@ TOPICS = {
         "thread_safe": Declaration(
             BOOLEAN, "it may not be called from several threads at once", "false"
         ),
+        "batch_invariant": Declaration(
+            one_of("false", "rows", "true"),
+            "it promises the same bits for a sequence in any batch, and in parts",
+            "true",
+        ),
         "validates": Declaration(
             BOOLEAN, "it promises to refuse shapes that do not fit", "true"
         ),

@@ -101,7 +101,7 @@ class CommandTarget:
         self.opened = Opened(self.interface, library, Inferred(library.name))
         self._words = _words_of(command)
         self._config = config
-        self._timeout = timeout
+        self.timeout = timeout
         self._operator = OPERATORS[config.op]
         self._axis = config.layout.index("t")
 
@@ -245,7 +245,7 @@ class CommandTarget:
             self._words,
             tensors,
             metadata_of(call, config, position),
-            timeout=self._timeout,
+            timeout=self.timeout,
             # The driver of an accelerator may reserve far more than is used.
             memory_limit=config.memory_limit if on_cpu else None,
         )

@@ -7,7 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Reply", "TargetConfig", "from_layout", "to_layout"]
+__all__ = [
+    "SCALES",
+    "Call",
+    "Raised",
+    "Refused",
+    "Reply",
+    "TargetConfig",
+    "from_layout",
+    "to_layout",
+]
+
+# A scale can be passed as it is declared, left to the default of the target, or be half
+# of what is declared.
+SCALES = ("declared", "omitted", "halved")
 
 
 @dataclass(frozen=True)
@@ -72,8 +85,12 @@ class Call:
         Memory layout of the inputs, one of `memory_layout.STYLES`.
     threads : int
         Number of threads that call at once, all but one with other inputs.
-    segments : tuple of int
-        Edges of packed sequences (`cu_seqlens`); empty for one sequence.
+    segments : tuple of tuple of int
+        Edges of packed sequences (`cu_seqlens`) in each span between cuts, from the
+        first token of the span; empty for one sequence. Each span has a part of every
+        sequence, which may be empty.
+    scale : str
+        The scale that a target with such a parameter is passed, one of `SCALES`.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -83,7 +100,8 @@ class Call:
     cotangent: NDArray[Any] | None = None
     memory: str = "contiguous"
     threads: int = 1
-    segments: tuple[int, ...] = ()
+    segments: tuple[tuple[int, ...], ...] = ()
+    scale: str = "declared"
 
 
 @dataclass(frozen=True)
@@ -136,6 +154,32 @@ class Reply:
     gradient_dtypes: tuple[str, ...] = ()
     not_differentiable: str = ""
     other_outputs: tuple[NDArray[Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised:
+    """Reply of a call that raised.
+
+    Parameters
+    ----------
+    message : str
+        The exception in one line.
+    """
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Reply to a request that cannot be met: the text of a `UsageError`.
+
+    Parameters
+    ----------
+    message : str
+        The text.
+    """
+
+    message: str
 
 
 def to_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:

@@ -6,7 +6,6 @@ target does to its process harms no other process.
 
 import mmap
 import os
-import pickle
 import traceback
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -18,10 +17,17 @@ from linkern.testing.target.frameworks import Library, framework_named, require_
 from linkern.testing.target.inference import Inferred, infer
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.loading import Interface, load, resolve
-from linkern.testing.target.protocol import Call, Reply, TargetConfig
+from linkern.testing.target.protocol import (
+    Call,
+    Raised,
+    Refused,
+    Reply,
+    TargetConfig,
+)
 from linkern.testing.target.segments import SegmentRunner
+from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 
-__all__ = ["Opened", "describe", "main", "open_target", "send", "streams"]
+__all__ = ["Opened", "describe", "main", "open_target", "streams"]
 
 GIBIBYTE = 2**30
 # Characters of an exception that are passed on.
@@ -73,10 +79,11 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     config, caller = TargetConfig(""), None
     while True:
         try:
-            request: TargetConfig | Call = pickle.load(requests)
+            prefix = read_prefix(requests)
+            request = read_message(requests, prefix, (TargetConfig, Call), OWN)
         except EOFError:
             return
-        answer: Any
+        answer: Opened | Refused | Reply | Raised
         if isinstance(request, TargetConfig):
             config = request
             answer, caller = _opened(config)
@@ -89,29 +96,29 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             os._exit(0)
         if forked[0] and isinstance(answer, Reply):
             answer = replace(answer, traces=(*answer.traces, "a copy of its process"))
-        send(replies, answer)
+        write(replies, answer, prefix.ticket)
 
 
-def _opened(config: TargetConfig) -> tuple[Opened | UsageError, Caller | None]:
+def _opened(config: TargetConfig) -> tuple[Opened | Refused, Caller | None]:
     """Open a target in this process, and limit what it may allocate from now on."""
     try:
         opened, caller = open_target(config)
     except UsageError as error:
-        return error, None
+        return Refused(str(error)), None
     if config.device == "cpu":
         _limit_memory(config.memory_limit)
     return opened, caller
 
 
-def _called(caller: Caller, call: Call, config: TargetConfig) -> Reply | str:
+def _called(caller: Caller, call: Call, config: TargetConfig) -> Reply | Raised:
     """Call a target; return its reply, or what it raised in one line."""
     try:
         return caller(call)
     except Exception as error:
         if config.device == "cpu" and _is_refusal_of_memory(error):
             limit = f"more than {config.memory_limit:g} GiB"
-            return f"MemoryError: it wanted {limit} ({_first_line(error)})"
-        return describe(error)
+            return Raised(f"MemoryError: it wanted {limit} ({_first_line(error)})")
+        return Raised(describe(error))
 
 
 def _limit_memory(gibibytes: float) -> None:
@@ -153,12 +160,6 @@ def describe(error: BaseException) -> str:
     if not frames:
         return what
     return f"{what} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-
-
-def send(replies: BinaryIO, message: Any) -> None:
-    """Write one message."""
-    pickle.dump(message, replies, protocol=pickle.HIGHEST_PROTOCOL)
-    replies.flush()
 
 
 def main() -> None:

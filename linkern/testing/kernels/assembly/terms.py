@@ -94,7 +94,7 @@ def _with_erase(op: str, call: Inputs, terms: Terms) -> Terms:
         return replace(terms, erase=call["a"], rate=call["b"])
     if op == "rwkv6":
         bonus = call.get("bonus")
-        bonus = np.zeros_like(key[..., 0, :]) if bonus is None else bonus
+        bonus = np.zeros(key.shape[-1], key.dtype) if bonus is None else bonus
         return replace(terms, bonus=bonus[..., None, :])
     return terms
 

@@ -1,7 +1,7 @@
 """Correct kernels of linear attention in many orders of summation.
 
-All are causal with ``elu(x) + 1``, called as ``f(query, key, value)`` on NumPy arrays
-``(..., T, K)``.
+All have ``elu(x) + 1`` and, but for two, are causal. They are called as
+``f(query, key, value)`` on NumPy arrays ``(..., T, K)``.
 """
 
 import numpy as np
@@ -18,6 +18,8 @@ from linkern.testing.kernels.assembly import (
 __all__ = [
     "backwards",
     "divides_first",
+    "every_key",
+    "every_key_online",
     "featured",
     "features_outside",
     "multiplies_by_reciprocal",
@@ -151,3 +153,23 @@ def textbook_features(query: Array, key: Array, value: Array) -> Array:
         return elu + 1
 
     return assemble(Parts(chunk=32, features=elu_and_one))(query, key, value)
+
+
+def every_key(query: Array, key: Array, value: Array) -> Array:
+    """Sum all keys into one state, which every query reads."""
+    q, k, v = featured(query, key, value)
+    numerator = q @ (k.swapaxes(-1, -2) @ v)
+    return (numerator / (q @ k.sum(-2)[..., None])).astype(query.dtype)
+
+
+def every_key_online(query: Array, key: Array, value: Array) -> Array:
+    """Average over the keys of one tile after the other, from the last to the first."""
+    q, k, v = featured(query, key, value)
+    output = np.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
+    total = np.zeros((*q.shape[:-1], 1), v.dtype)
+    for first in reversed(range(0, k.shape[-2], 10)):
+        weights = q @ k[..., first : first + 10, :].swapaxes(-1, -2)
+        later = total + weights.sum(-1, keepdims=True)
+        new = (weights / later) @ v[..., first : first + 10, :]
+        output, total = (total / later) * output + new, later
+    return output.astype(query.dtype)

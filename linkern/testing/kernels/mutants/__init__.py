@@ -20,6 +20,8 @@ for _module in (
     "delta",
     "gradients",
     "states",
-    "varlen",
+    "packed",
+    "defaults",
+    "repetition",
 ):
     import_module(f"{__name__}.{_module}")

@@ -35,6 +35,8 @@ class Mutant:
         first catch it by chance.
     harmless_in : tuple of str
         Dtypes in which its defect is none.
+    hack : bool
+        True if it is after a program that was written to pass a test, not to be right.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Mutant:
     contract: Mapping[str, Any] = field(default_factory=dict)
     by_chance: bool = False
     harmless_in: tuple[str, ...] = ()
+    hack: bool = False
 
 
 MUTANTS: dict[str, Mutant] = {}

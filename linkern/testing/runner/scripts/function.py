@@ -90,7 +90,7 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
         if POSITION and first:
             options[POSITION] = first
         if PACKED and call["segments"]:
-            options[PACKED] = native(np.asarray(call["segments"], dtype=np.int64))
+            options[PACKED] = native(np.asarray(call["segments"][i], dtype=np.int64))
         whole = len(spans) == 1 and not STEPS
         parts = inputs if whole else [cut(n, x, span, length) for n, x in named.items()]
         if INPUTS:
