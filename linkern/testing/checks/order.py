@@ -27,6 +27,7 @@ __all__ = [
     "parallel_equals_recurrent",
     "permutations",
     "prefix",
+    "with_other_future",
 ]
 
 
@@ -45,6 +46,13 @@ def causality(target: CheckedTarget, problem: Problem) -> None:
     before they meet the values. Take maxima and normalizers over the past alone.
     """
     cut = min(problem.knobs["cut"], problem.length - 1)
+    past, after = target.runs(problem, with_other_future(problem, cut))
+    message = f"changing tokens from {cut} on changed an earlier output"
+    target.require_same(after[..., :cut, :], past[..., :cut, :], problem, message)
+
+
+def with_other_future(problem: Problem, cut: int) -> Problem:
+    """Return the problem with other numbers in all tokens from `cut` on."""
     changed = {}
     for name in problem.inputs:
         axis = problem.scope.operator.input(name).token_axis
@@ -55,9 +63,7 @@ def causality(target: CheckedTarget, problem: Problem) -> None:
             # Other finite numbers: reversed along the channels, doubled and shifted.
             future = altered(problem, name, later)
             changed[name] = np.concatenate([before, future], axis=axis)
-    past, after = target.runs(problem, problem.with_inputs(**changed))
-    message = f"changing tokens from {cut} on changed an earlier output"
-    target.require_same(after[..., :cut, :], past[..., :cut, :], problem, message)
+    return problem.with_inputs(**changed)
 
 
 @check(

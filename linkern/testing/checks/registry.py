@@ -25,6 +25,8 @@ from linkern.testing.target.signatures import STATE_NAMES
 __all__ = ["CHECKS", "Check", "Condition", "check"]
 
 Law = Callable[[CheckedTarget, Problem], None]
+# A check with a small share of the examples still gets this many.
+LEAST_EXAMPLES = 3
 Condition = Callable[[Scope], Inapplicable | None]
 
 
@@ -58,6 +60,8 @@ class Check:
         All others are calls like any other, whose outputs nobody looks at.
     share : float
         Its share of the examples of a profile: 1 for all.
+    least : int
+        The number of examples that it gets however small its share is.
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
@@ -75,6 +79,7 @@ class Check:
     unless: Condition
     judges: Callable[[Problem], bool]
     share: float = 1.0
+    least: int = LEAST_EXAMPLES
     in_outputs: bool = True
     reaches: str = ""
     advice: str = ""
@@ -91,6 +96,7 @@ def check(
     unless: Condition = _always,
     judges: Callable[[Problem], bool] = _any,
     share: float = 1.0,
+    least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
     """Register a law under the name of its function."""
@@ -106,6 +112,7 @@ def check(
             unless,
             judges,
             share,
+            least,
             in_outputs,
             reaches=_paragraph(law, "Reaches:"),
             advice=_paragraph(law, "Fix:"),

@@ -27,8 +27,6 @@ __all__ = ["search"]
 
 # Examples that may be drawn for each on which the law is judged.
 DRAWN = 8
-# A check with a small share of the examples still gets this many.
-LEAST_EXAMPLES = 3
 # Examples that may be spent on making a counterexample smaller.
 SHRINKING = 200
 LEAST_SHRINKING = 25
@@ -69,7 +67,7 @@ def search(
     tally : Tally
         Counts examples; afterwards it holds the calls of the violation.
     """
-    wanted = max(LEAST_EXAMPLES, round(check.share * PROFILES[plan.profile]))
+    wanted = max(check.least, round(check.share * PROFILES[plan.profile]))
     budget = max(LEAST_SHRINKING, round(check.share * SHRINKING))
     hunt = _Hunt(check, CheckedTarget(target, tally), tally, wanted, budget)
     # Hypothesis begins with small examples, a tenth of all, so it is told how many the
