@@ -78,6 +78,8 @@ def command(plan: Plan, *checks: str) -> str:
     for key, value in plan.options.items():
         words += ["--option", f"{key}={value!r}"]
     words += ["--sandbox"] if plan.sandbox else []
+    if plan.inputs is not None:
+        words += ["--inputs", plan.inputs]
     words += ["--profile", plan.profile, "--seed", str(plan.seed)]
     for check in checks:
         words += ["--check", check]
