@@ -17,6 +17,7 @@ __all__ = [
     "contract_of",
     "file_option",
     "in_existing_folder",
+    "inputs_option",
     "sandbox_option",
     "target_options",
 ]
@@ -35,12 +36,15 @@ def in_existing_folder(
     return path
 
 
-def file_option(flag: str, text: str) -> Callable[..., Any]:
-    """Return an option that names a file to write, as ``flag_path``."""
+def file_option(flag: str, text: str, *, dash: bool = False) -> Callable[..., Any]:
+    """Return an option that names a file to write, as ``flag_path``.
+
+    With `dash` the name may be ``-``, the standard output.
+    """
     return click.option(
         flag,
         f"{flag.removeprefix('--')}_path",
-        type=click.Path(path_type=Path, dir_okay=False, writable=True),
+        type=click.Path(path_type=Path, dir_okay=False, writable=True, allow_dash=dash),
         metavar="FILE",
         callback=in_existing_folder,
         help=text,
@@ -99,6 +103,13 @@ _CLAIMS = (
         show_default=True,
         help="GiB that it may allocate on the CPU.",
     ),
+)
+
+
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Judge laws on these inputs first: safetensors, named as the operator's.",
 )
 
 

@@ -46,6 +46,7 @@ def verify(
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
     sandbox: bool = False,
+    inputs: str | None = None,
 ) -> Report:
     """Judge a kernel.
 
@@ -93,6 +94,8 @@ def verify(
     sandbox : bool
         Run the process of a named target by bubblewrap: without network, other
         processes, and files that it could write to.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
 
     Returns
     -------
@@ -135,6 +138,7 @@ def verify(
         jobs=jobs,
         options=options or {},
         sandbox=sandbox,
+        inputs=inputs,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):
@@ -187,7 +191,9 @@ def reports(plan: Plan, clock: Clock | None = None) -> Iterator[tuple[Event, Rep
             elif isinstance(event, CheckFinished):
                 report = _with_result(report, event.result)
             elif isinstance(event, RoundStarted):
-                new = Round(event.plan.profile, event.plan.seed, 0, event.laws)
+                on_inputs = event.plan.inputs is not None
+                profile = "inputs" if on_inputs else event.plan.profile
+                new = Round(profile, event.plan.seed, 0, event.laws)
                 report = replace(report, rounds=(*report.rounds, new))
             elif isinstance(event, Shrunk):
                 report = _with_smallest(report, event.result)

@@ -5,6 +5,7 @@ import shlex
 
 from linkern.testing.errors import UsageError
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
@@ -30,6 +31,7 @@ def config_of(plan: Plan) -> TargetConfig:
         vjp=contract.vjp,
         scale=contract.scale,
         state_layout=contract.state_layout,
+        cu_seqlens_dtype=contract.cu_seqlens_dtype,
         op=OPERATORS[plan.op].name,
         options=plan.options,
         memory_limit=plan.memory_limit,
@@ -51,11 +53,15 @@ def open_target(plan: Plan, clock: Clock | None = None) -> Target:
     UsageError
         If the target, the contract or an option cannot be used.
     """
+    workload = None
+    if plan.inputs is not None:  # refused before anything of the target runs
+        workload = read_workload(plan.inputs, plan.op, plan.contract)
     clock = clock or Clock()
     target = Timed(_loaded(plan, clock), clock)
     library = target.opened.library
     try:
-        for dtype in plan.dtypes:
+        of_inputs = () if workload is None else (workload.dtype,)
+        for dtype in (*plan.dtypes, *of_inputs):
             if dtype not in library.dtypes:
                 what = f"dtype for {library.name}"
                 raise UsageError(nearest(what, dtype, library.dtypes))

@@ -87,6 +87,8 @@ class Plan:
     seconds : float, optional
         The time of the whole run: every check gets few examples before any gets many,
         and a failure ends it. Default: all examples of the profile.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
     """
 
     target: str
@@ -112,6 +114,7 @@ class Plan:
     jobs: int | None = None
     seconds: float | None = None
     sandbox: bool = False
+    inputs: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""

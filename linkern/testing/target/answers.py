@@ -119,9 +119,7 @@ def _misfit(reply: Reply, call: Call, config: TargetConfig) -> str:
 
 def _sequences(sizes: Mapping[str, int], call: Call, config: TargetConfig) -> int:
     """Return the number of sequences with a state: packed ones, or the batch."""
-    if call.segments and "b" in config.layout:
-        return len(call.segments[-1]) - 1
-    return sizes["b"]
+    return call.sequences if call.segments and "b" in config.layout else sizes["b"]
 
 
 def _printable(record: Record) -> Record:
