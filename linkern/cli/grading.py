@@ -7,7 +7,12 @@ from typing import Any
 
 import click
 
-from linkern.cli.options import EXIT_USAGE, candidate_options, contract_of
+from linkern.cli.options import (
+    EXIT_USAGE,
+    candidate_options,
+    contract_of,
+    inputs_option,
+)
 from linkern.cli.verdicts import run_canaries
 from linkern.testing import UsageError, grade_many
 from linkern.testing.report.grade import Grade
@@ -20,6 +25,7 @@ __all__ = ["grade"]
 @click.command("grade")
 @click.argument("candidates", nargs=-1, required=True, metavar="TARGET...")
 @candidate_options
+@inputs_option
 @click.option(
     "--seconds",
     default=20.0,
@@ -81,6 +87,7 @@ def grade(candidates: tuple[str, ...], **options: Any) -> None:
             checks=options["check"],
             timeout=options["timeout"],
             memory_limit=options["memory"],
+            inputs=options["inputs"],
             options=keywords("--option", options["option"]),
         )
         run_canaries(seed)
@@ -89,8 +96,8 @@ def grade(candidates: tuple[str, ...], **options: Any) -> None:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
     codes = {"failed": 1, "refused": 1, "inconclusive": 3, "passed": 0}
-    found = {codes[verdict] for verdict in verdicts}
-    sys.exit(next((code for code in (1, 3) if code in found), 0))
+    seen = {codes[verdict] for verdict in verdicts}
+    sys.exit(next((code for code in (1, 3) if code in seen), 0))
 
 
 def _written(one: Grade, path: str | None) -> Grade:

@@ -17,6 +17,8 @@ __all__ = [
     "contract_of",
     "file_option",
     "in_existing_folder",
+    "inputs_option",
+    "sandbox_option",
     "target_options",
 ]
 
@@ -34,18 +36,26 @@ def in_existing_folder(
     return path
 
 
-def file_option(flag: str, text: str) -> Callable[..., Any]:
-    """Return an option that names a file to write, as ``flag_path``."""
+def file_option(flag: str, text: str, *, dash: bool = False) -> Callable[..., Any]:
+    """Return an option that names a file to write, as ``flag_path``.
+
+    With `dash` the name may be ``-``, the standard output.
+    """
     return click.option(
         flag,
         f"{flag.removeprefix('--')}_path",
-        type=click.Path(path_type=Path, dir_okay=False, writable=True),
+        type=click.Path(path_type=Path, dir_okay=False, writable=True, allow_dash=dash),
         metavar="FILE",
         callback=in_existing_folder,
         help=text,
     )
 
 
+sandbox_option = click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Run it by bubblewrap: no network, and no file that it could write to.",
+)
 _NAME = click.argument("target", required=False)
 _OP = click.option("--op", help="Operator that it claims to be (`linkern list`).")
 _COMMAND = click.option(
@@ -96,9 +106,18 @@ _CLAIMS = (
 )
 
 
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Judge laws on these inputs first: safetensors, named as the operator's.",
+)
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a target: name, operator, contract, arrays and limits."""
-    for option in reversed((_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS)):
+    for option in reversed(
+        (_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS, sandbox_option)
+    ):
         command = option(command)
     return command
 

@@ -12,6 +12,7 @@ from linkern.testing.errors import TargetDied, UsageError
 from linkern.testing.grading.judge import Assignment, Warm, environment_of
 from linkern.testing.report.grade import Grade
 from linkern.testing.runner.plan import Plan, fresh_seed
+from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.runner.worker import Ready
 from linkern.testing.target.child import Child
 from linkern.testing.target.process import LOAD_TIMEOUT
@@ -81,6 +82,7 @@ def grade_many(
     seed = fresh_seed() if seed is None else seed
     options = {key: value for key, value in options.items() if value is not None}
     plan = plan_of("", op=op, seconds=seconds, seed=seed, jobs=1, **options)
+    rounds_of(plan)  # inputs that cannot be used are no fault of a candidate
     if isinstance(candidates, Sequence):
         candidates = tuple(candidates)
         assignments = iter([_assignment(plan, name) for name in candidates])

@@ -56,7 +56,7 @@ class Spread:
         self._clock = clock
         self._left = deque(questions)
         self._reported: Mapping[str, str] = {}
-        self._judgements: dict[tuple[int, str], Judgement] = {}
+        self._judgements: dict[tuple[str, int, str], Judgement] = {}
         self._hangs = 0
         self._changed = threading.Condition()
         helpers = min(plan.processes, len(questions)) - 1

@@ -43,6 +43,14 @@ def test_what_cannot_be_called_is_refused(target, said):
     assert said in one.message
 
 
+def test_a_candidate_that_is_not_loaded_in_time_is_refused(tmp_path):
+    place = tmp_path / "hangs.py"
+    place.write_text("import time\ntime.sleep(10**6)\n")
+    one = grade(f"{place}:kernel", **(QUICK | {"seconds": 0.5}))
+    assert (one.verdict, one.score) == ("refused", 0.0)
+    assert "did not return within" in one.message
+
+
 def test_a_wrong_option_is_an_error_of_the_grader():
     for wrong in ({"op": "nothing"}, {"seconds": -1.0}, {"contract": {"x": 1}}):
         with pytest.raises(UsageError):
