@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 
 # Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
 # beside them would only wait for each other.
@@ -33,7 +34,7 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
 LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
-OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
+OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
 
 
 def pytest_configure():
@@ -184,6 +185,14 @@ def nvrtc():
 def chromium():
     """The browser."""
     return shutil.which("chromium") or not_installed("chromium")
+
+
+@pytest.fixture(scope="session")
+def bwrap():
+    """Bubblewrap, where it may start a process: a container can forbid that."""
+    words = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    if shutil.which("bwrap") is None or subprocess.run(words, check=False).returncode:
+        not_installed("bwrap")
 
 
 @pytest.fixture(scope="session")

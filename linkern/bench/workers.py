@@ -9,6 +9,7 @@ from linkern.bench.worker import ORDERS, Prepare, Rows
 from linkern.testing.errors import TargetDied
 from linkern.testing.target.child import SMALL, Child, printable
 from linkern.testing.target.protocol import Raised
+from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.wire import Limits, WireError
 
 __all__ = ["Failed", "Lazy", "Process", "Worker", "environment"]
@@ -47,10 +48,18 @@ class Worker(Protocol):
 
 
 class Process:
-    """A worker in a process of its own, whose libraries use so many threads."""
+    """A worker in a process of its own, whose libraries use so many threads.
 
-    def __init__(self, threads: int) -> None:
-        self._child = Child("linkern.bench.worker", environment(threads))
+    Parameters
+    ----------
+    threads : int
+        Their number.
+    sandbox : Sandbox, optional
+        What the process runs in.
+    """
+
+    def __init__(self, threads: int, sandbox: Sandbox | None = None) -> None:
+        self._child = Child("linkern.bench.worker", environment(threads), sandbox)
 
     def ask(self, order: str, *arguments: Any) -> Any:
         """Return the reply to an order; raise `Failed` if there is none."""

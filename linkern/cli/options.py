@@ -18,6 +18,7 @@ __all__ = [
     "file_option",
     "in_existing_folder",
     "inputs_option",
+    "sandbox_option",
     "target_options",
 ]
 
@@ -50,6 +51,11 @@ def file_option(flag: str, text: str, *, dash: bool = False) -> Callable[..., An
     )
 
 
+sandbox_option = click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Run it by bubblewrap: no network, and no file that it could write to.",
+)
 _NAME = click.argument("target", required=False)
 _OP = click.option("--op", help="Operator that it claims to be (`linkern list`).")
 _COMMAND = click.option(
@@ -109,14 +115,16 @@ inputs_option = click.option(
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a target: name, operator, contract, arrays and limits."""
-    for option in reversed((_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS)):
+    for option in reversed(
+        (_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS, sandbox_option)
+    ):
         command = option(command)
     return command
 
 
 def candidate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of several targets, each in processes of its own."""
-    for option in reversed((_OP, *_CLAIMS)):
+    for option in reversed((_OP, *_CLAIMS, sandbox_option)):
         command = option(command)
     return command
 

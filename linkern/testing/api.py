@@ -46,6 +46,7 @@ def verify(
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
     inputs: str | None = None,
+    sandbox: bool = False,
 ) -> Report:
     """Judge a kernel.
 
@@ -92,6 +93,9 @@ def verify(
         Keyword arguments of every call.
     inputs : str, optional
         A safetensors file with the inputs of one call, on which laws are judged first.
+    sandbox : bool
+        Run the process of a named target by bubblewrap: without network, other
+        processes, and files that it could write to.
 
     Returns
     -------
@@ -134,6 +138,7 @@ def verify(
         jobs=jobs,
         options=options or {},
         inputs=inputs,
+        sandbox=sandbox,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):

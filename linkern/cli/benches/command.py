@@ -9,7 +9,7 @@ import click
 from linkern.bench.cpu import CPU
 from linkern.bench.cuda import CUDA
 from linkern.cli.benches.measuring import measure
-from linkern.cli.options import EXIT_USAGE, file_option
+from linkern.cli.options import EXIT_USAGE, file_option, sandbox_option
 from linkern.testing import UsageError
 
 __all__ = ["bench"]
@@ -54,6 +54,7 @@ __all__ = ["bench"]
 )
 @click.option("--quick", is_flag=True, help="Two tasks, short lengths, few rounds.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@sandbox_option
 @file_option("--json", "Write what was measured as JSON.")
 @file_option("--plot", "Draw roofline, times and crossover (.png, .svg, .pdf).")
 @click.option(

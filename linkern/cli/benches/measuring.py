@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from linkern.bench.records import Run
 from linkern.bench.runner import run
 from linkern.bench.suites import Suite
 from linkern.bench.tasks import OURS, Task
+from linkern.bench.workers import Process
 from linkern.cli.benches.keeping import Kept, end_interrupted
 from linkern.cli.benches.terminal import progress, say
 from linkern.kernels.numpy.threads import cores
 from linkern.testing import UsageError
 from linkern.testing.report import terminal
+from linkern.testing.target.sandbox import Sandbox
 
 __all__ = ["measure", "named"]
 
@@ -57,6 +60,9 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
     peers = _peers(suite, options["peers"], tasks, quick=quick)
     compared = options["compared"]
     old = None if compared is None else read_run(compared, suite)
+    sandbox = Sandbox(device=suite.name) if options["sandbox"] else None
+    if sandbox is not None:
+        sandbox.words([])  # refused before anything is measured
     console = terminal.wide_enough(Console())
     empty = _conditions(suite, options)
     say(console, *_header(empty, peers, tasks), *_spared(suite, peers, tasks, options))
@@ -75,6 +81,7 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
             seed=options["seed"],
             attempts=1 if quick else 3,
             progress=tell,
+            start=partial(Process, sandbox=sandbox),
         )
         kept = Kept(empty, options["json_path"], write_run, show)
         whole, complete = kept.through(parts)

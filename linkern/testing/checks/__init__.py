@@ -11,6 +11,7 @@ from linkern.testing.checks import (
     gates,
     gradients,
     invariance,
+    lengths,
     memory,
     order,
     packed,
@@ -84,6 +85,8 @@ ORDER = (
     # Long sequences and threads take the longest for each example.
     "long_sequences",
     "state_drift",
+    "long_prefill",
+    "very_long_sequences",
     "thread_safety",
 )
 
@@ -94,5 +97,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, invariance
+del calls, extremes, gates, gradients, invariance, lengths
 del memory, order, packed, scaling, states, values

@@ -25,6 +25,8 @@ from linkern.testing.target.signatures import STATE_NAMES
 __all__ = ["CHECKS", "Check", "Condition", "check"]
 
 Law = Callable[[CheckedTarget, Problem], None]
+# A check with a small share of the examples still gets this many.
+LEAST_EXAMPLES = 3
 Condition = Callable[[Scope], Inapplicable | None]
 
 
@@ -50,6 +52,8 @@ class Check:
         ``unless(scope)``: the reason why the law is not judged, or None.
     share : float
         Its share of the examples of a profile: 1 for all.
+    least : int
+        The number of examples that it gets however small its share is.
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
@@ -66,6 +70,7 @@ class Check:
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
     unless: Condition
     share: float = 1.0
+    least: int = LEAST_EXAMPLES
     in_outputs: bool = True
     reaches: str = ""
     advice: str = ""
@@ -81,6 +86,7 @@ def check(
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
     unless: Condition = _always,
     share: float = 1.0,
+    least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
     """Register a law under the name of its function."""
@@ -95,6 +101,7 @@ def check(
             problems,
             unless,
             share,
+            least,
             in_outputs,
             reaches=_paragraph(law, "Reaches:"),
             advice=_paragraph(law, "Fix:"),

@@ -35,6 +35,7 @@ __all__ = [
     "broadcast_heads",
     "busy_problems",
     "extreme_problems",
+    "generators",
     "gradient_problems",
     "integer_problems",
     "long_problems",

@@ -64,6 +64,9 @@ class Plan:
         GiB that the target may allocate; in a child process only.
     in_process : bool
         Call the target in this process.
+    sandbox : bool
+        Run the process of the target by bubblewrap: without network, other processes
+        and files that it could write to.
     shrink : bool
         Look for the smallest counterexample, not just for one.
     function : callable, optional
@@ -111,6 +114,7 @@ class Plan:
     jobs: int | None = None
     seconds: float | None = None
     inputs: str | None = None
+    sandbox: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -139,6 +143,12 @@ class Plan:
             msg = (
                 f"`jobs` must be 1 for a target in this process, got {self.jobs}; "
                 'name the target, "package.module:function", to use more.'
+            )
+            raise UsageError(msg)
+        if self.sandbox and called:
+            msg = (
+                "`sandbox` is for a process of the target's own; name the target, "
+                '"package.module:function", and leave `in_process` out.'
             )
             raise UsageError(msg)
         if not self.timeout > 0:

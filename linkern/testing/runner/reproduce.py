@@ -79,6 +79,7 @@ def command(plan: Plan, *checks: str) -> str:
         words += ["--option", f"{key}={value!r}"]
     if plan.inputs is not None:
         words += ["--inputs", plan.inputs]
+    words += ["--sandbox"] if plan.sandbox else []
     words += ["--profile", plan.profile, "--seed", str(plan.seed)]
     for check in checks:
         words += ["--check", check]
@@ -225,6 +226,7 @@ def _of_function(
         "NEEDS_STATE": interface.state in interface.needed,
         "FINAL_STATE": interface.final_state,
         "PACKED": interface.cu_seqlens,
+        "OFFSETS": plan.contract.cu_seqlens_dtype,
         "POSITION": interface.position,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",

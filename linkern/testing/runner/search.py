@@ -22,8 +22,6 @@ from linkern.testing.target.process import Target
 
 __all__ = ["search"]
 
-# A check with a small share of the examples still gets this many.
-LEAST_EXAMPLES = 3
 # Examples that may be spent on making a counterexample smaller.
 SHRINKING = 200
 LEAST_SHRINKING = 25
@@ -69,7 +67,7 @@ def search(
 
     @seed(int.from_bytes(sha256(name.encode()).digest()))
     @settings(
-        max_examples=max(LEAST_EXAMPLES, round(check.share * PROFILES[plan.profile])),
+        max_examples=max(check.least, round(check.share * PROFILES[plan.profile])),
         deadline=None,
         database=None,
         print_blob=False,

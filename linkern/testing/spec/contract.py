@@ -115,6 +115,8 @@ class Contract:
         square root.
     value_groups : bool
         Whether it accepts more heads of values than of queries.
+    cu_seqlens_dtype : str
+        Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
     """
 
     feature_map: str = "elu_plus_one"
@@ -157,6 +159,7 @@ class Contract:
     state_layout: str = "kv"
     l2norm: float | None = None
     value_groups: bool = False
+    cu_seqlens_dtype: str = "int64"
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""

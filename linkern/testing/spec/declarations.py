@@ -102,6 +102,9 @@ TOPICS = {
         "strides": Declaration(
             one_of("any", "contiguous"), "inputs must be contiguous", "contiguous"
         ),
+        "cu_seqlens_dtype": Declaration(
+            one_of("int64", "int32"), "offsets of packed sequences are int32", "int32"
+        ),
         "mutates": Declaration(INPUTS, "it overwrites inputs on purpose", "query"),
     },
     "Decays": {

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from linkern.testing.errors import TargetDied
+from linkern.testing.target.sandbox import Sandbox, code_inside
 from linkern.testing.target.wire import (
     Limits,
     WireError,
@@ -118,9 +119,12 @@ def launched_by(launcher: Launcher) -> Iterator[None]:
         _LAUNCHER.reset(token)
 
 
-def _started(module: str, environment: Mapping[str, str] | None) -> Process:
+def _started(
+    module: str, environment: Mapping[str, str] | None, sandbox: Sandbox | None
+) -> Process:
+    words = [sys.executable, "-c", f"import {module} as child; child.main()"]
     return subprocess.Popen(
-        [sys.executable, "-c", f"import {module} as child; child.main()"],
+        words if sandbox is None else sandbox.words(words),
         env=environment or CALM_THREADS | os.environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -142,14 +146,28 @@ class Child:
         Module whose `main` the process runs: it answers each request.
     environment : mapping, optional
         Environment of the process. Default: that of this one, with calm threads.
+    sandbox : Sandbox, optional
+        What the process runs in.
+
+    Raises
+    ------
+    UsageError
+        If there is no program to run a sandbox.
     """
 
     def __init__(
-        self, module: str, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        environment: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
+        self._sandbox = sandbox
         launcher = _LAUNCHER.get()
+        # A process in a sandbox is forked from none outside of it.
         self._process: Process = (
-            _started(module, environment) if launcher is None else launcher(module)
+            _started(module, environment, sandbox)
+            if launcher is None or sandbox is not None
+            else launcher(module)
         )
         self._question: _Question | None = None
         self._requests: queue.Queue[list[Any] | None] = queue.Queue()
@@ -255,6 +273,7 @@ class Child:
         except subprocess.TimeoutExpired:
             return "closed its pipe to the referee"
         self._threads[-1].join(timeout=PATIENCE)
+        code = code if self._sandbox is None else code_inside(code)
         if code < 0:
             names = {known.value: known.name for known in signal.Signals}
             name = names.get(-code, f"signal {-code}")

@@ -46,6 +46,8 @@ class TargetConfig:
         the operator.
     state_layout : {"kv", "vk"}
         Order of the last two axes of its memory.
+    cu_seqlens_dtype : {"int64", "int32"}
+        Dtype of the offsets of packed sequences.
     options : mapping
         Keyword arguments of every call.
     memory_limit : float
@@ -60,6 +62,7 @@ class TargetConfig:
     vjp: str | None = None
     scale: float | str | None = None
     state_layout: str = "kv"
+    cu_seqlens_dtype: str = "int64"
     op: str = "linear_attention"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
@@ -102,6 +105,11 @@ class Call:
     threads: int = 1
     segments: tuple[tuple[int, ...], ...] = ()
     scale: str = "declared"
+
+    @property
+    def sequences(self) -> int:
+        """The number of packed sequences; 0 for one that is not packed."""
+        return len(self.segments[-1]) - 1 if self.segments else 0
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class SegmentRunner:
         if interface.micro_steps:
             options[interface.micro_steps] = per_query(sizes) or 1
         if interface.cu_seqlens and call.segments:
-            edges = np.asarray(call.segments[index], dtype=np.int64)
+            edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
             device = self.config.device
             options[interface.cu_seqlens] = self.framework.to_native(edges, device)
         return options

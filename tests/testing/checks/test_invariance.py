@@ -2,13 +2,13 @@
 
 import pytest
 
-from linkern.testing.kernels.assembly import Parts, recurrence, stateful
+from linkern.testing.kernels.assembly import Parts, packed, recurrence, stateful
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.testing.checks.test_checks import judge
 
 CHUNKS = {"batch_invariant": "true", "chunk_size": 16}
-PACKED = recurrence("kda", takes_packed=True)
+PACKED = packed(recurrence("kda"), "kda")
 
 
 @pytest.mark.parametrize("check", ["batch_invariance", "split_invariance"])

@@ -23,5 +23,6 @@ for _module in (
     "packed",
     "defaults",
     "repetition",
+    "lengths",
 ):
     import_module(f"{__name__}.{_module}")

@@ -11,6 +11,7 @@ from linkern.testing.kernels.assembly import (
     Kernel,
     Parts,
     State,
+    packed,
     recurrence,
     stateful,
 )
@@ -189,7 +190,7 @@ def _rows_at_the_end(query: Array, key: Array, value: Array) -> Array:
     return output
 
 
-_CHUNKS, _TOKENS = recurrence("gla", takes_packed=True), recurrence("gla", chunk=1)
+_CHUNKS, _TOKENS = packed(recurrence("gla"), "gla"), recurrence("gla", chunk=1)
 
 
 def _packed_in_chunks(
