@@ -21,5 +21,6 @@ for _module in (
     "gradients",
     "states",
     "packed",
+    "hacks",
 ):
     import_module(f"{__name__}.{_module}")
