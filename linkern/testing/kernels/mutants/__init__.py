@@ -21,6 +21,7 @@ for _module in (
     "gradients",
     "states",
     "packed",
+    "operators",
     "hacks",
 ):
     import_module(f"{__name__}.{_module}")
