@@ -192,6 +192,9 @@ def _make_up(scope: Scope, drawn: dict[str, Real]) -> None:
     ):
         if rate in drawn and key in drawn:
             squares = (drawn[key] ** 2).sum(axis=-1)
+            # Heads of values may be several for each head of keys.
+            groups = drawn[rate].shape[1] // max(squares.shape[1], 1)
+            squares = np.repeat(squares, groups, axis=1)
             wide = drawn[rate].ndim > squares.ndim
             drawn[rate] = drawn[rate] / (squares[..., None] if wide else squares)
 

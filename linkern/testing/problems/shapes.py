@@ -181,12 +181,21 @@ def shapes(
     elif not pairs or contract.value_dims:
         value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
     tokens = max(length, keys)
+    if not contract.key_dims:
+        key_dim = _affordable(scope, tokens * value_dim, key_dim)
     large = tokens * key_dim * value_dim > LARGE or tokens > MANY
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
     of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
     if scope.operator.feature_map:
         return of_tokens
     return draw(_completed(scope, of_tokens))
+
+
+def _affordable(scope: Scope, columns: int, key_dim: int) -> int:
+    """Return a key dimension whose monomials do not take too long in the oracle."""
+    if not {"features", "squares"} & {*scope.operator.state[0]}:
+        return key_dim
+    return min(key_dim, max(8, int((LARGE / max(columns, 1)) ** 0.5)))
 
 
 @st.composite

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from linkern.testing import OPERATORS
 from linkern.testing.problems import draws, kinds
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.gates import real_problem
+from linkern.testing.problems.shapes import shapes
 from linkern.testing.spec.contract import Contract
 
 GATED = [op for op in OPERATORS.values() if not op.feature_map]
@@ -127,3 +129,29 @@ def test_values_have_outliers_gaps_an_order_and_equal_heads():
     assert (np.diff(made["sorted"], axis=-2) >= 0).all()
     assert (made["alike"][:, 0] == made["alike"][:, :-1].swapaxes(0, 1)).all()
     assert (made["alike"][:, 0] != made["alike"][:, -1]).any()
+
+
+def test_value_heads_in_groups_get_the_rates_of_their_keys():
+    shape = replace(SHAPE, groups=2)
+    problem = drawn("gated_delta_rule", "scaled", shape=shape, value_groups=True)
+    size = np.repeat(norms(problem.inputs["key"]) ** 2, 2, axis=1)
+    assert (problem.inputs["beta"] * size <= 1.001).all()
+
+
+def key_dims(scope, length):
+    sizes = []
+
+    @settings(max_examples=60, database=None, derandomize=True)
+    @given(shapes(scope, lengths=(length,)))
+    def examine(shape):
+        sizes.append(shape.key_dim)
+
+    examine()
+    return sizes
+
+
+@pytest.mark.parametrize("op", ["based", "rebased", "mesa"])
+def test_key_dimensions_are_as_large_as_those_of_layers(op):
+    scope = Scope(OPERATORS[op], Contract(), "float32")
+    assert max(key_dims(scope, 17)) >= 48
+    assert max(key_dims(scope, 100)) >= 32
