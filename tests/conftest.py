@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 
 # Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
 # beside them would only wait for each other.
@@ -33,11 +34,11 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
 LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
-OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
+OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
 
 
 def pytest_configure():
-    """Draw the seed 0 where a run draws one of its own: the same examples every time."""
+    """Draw the seed 0 where a run draws one of its own, so that examples repeat."""
     import_module("linkern.testing.runner.plan").randbits = lambda _bits: 0
 
 
@@ -123,6 +124,16 @@ def not_installed(name):
     pytest.skip(f"{name} is not installed")
 
 
+def need_for_module(*names):
+    """Skip a test module for want of a package, or fail if CI requires it."""
+    for name in names:
+        if find_spec(name) is None:
+            if name in REQUIRED:
+                msg = f"{name} is required here and not installed"
+                raise ModuleNotFoundError(msg)
+            pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
 def library(name):
     if find_spec(name) is None:
         not_installed(name)
@@ -184,6 +195,14 @@ def nvrtc():
 def chromium():
     """The browser."""
     return shutil.which("chromium") or not_installed("chromium")
+
+
+@pytest.fixture(scope="session")
+def bwrap():
+    """Bubblewrap, where it may start a process: a container can forbid that."""
+    words = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    if shutil.which("bwrap") is None or subprocess.run(words, check=False).returncode:
+        not_installed("bwrap")
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ __all__ = [
     "CheckResult",
     "Contract",
     "Counterexample",
+    "Grade",
     "Operator",
     "OutOfBoundError",
     "Plan",
@@ -23,6 +24,8 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "assert_within_bound",
+    "grade",
+    "grade_many",
     "parametrize_with_checks",
     "run",
     "strategies",
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
     from linkern.testing.bounds import OutOfBoundError, assert_within_bound
     from linkern.testing.checks import CHECKS, Check
     from linkern.testing.errors import UsageError
+    from linkern.testing.grading.pool import grade_many
+    from linkern.testing.grading.single import grade
     from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
+    from linkern.testing.report.grade import Grade
     from linkern.testing.report.report import Report, VerificationError
     from linkern.testing.runner.loop import run
     from linkern.testing.runner.plan import Plan
@@ -51,12 +57,15 @@ else:
         "CheckResult": "runner.results",
         "Contract": "spec.contract",
         "Counterexample": "runner.results",
+        "Grade": "report.grade",
         "Operator": "spec.operators",
         "OutOfBoundError": "bounds",
         "Plan": "runner.plan",
         "Report": "report.report",
         "UsageError": "errors",
         "assert_within_bound": "bounds",
+        "grade": "grading.single",
+        "grade_many": "grading.pool",
         "parametrize_with_checks": "pytest.parametrize",
         "run": "runner.loop",
         "strategies": "strategies",

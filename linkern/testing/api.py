@@ -12,12 +12,17 @@ from linkern.testing.runner.loop import (
     Event,
     Fingerprinted,
     Opened,
+    RoundStarted,
+    Shrunk,
+    TimeOver,
     run,
 )
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.results import environment
+from linkern.testing.runner.results import CheckResult, environment
+from linkern.testing.runner.rounds import Round, merged
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
+from linkern.testing.target.clock import Clock
 
 __all__ = ["plan_of", "report_of", "reports", "verify"]
 
@@ -40,6 +45,8 @@ def verify(
     fail_fast: bool = False,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
+    sandbox: bool = False,
+    inputs: str | None = None,
 ) -> Report:
     """Judge a kernel.
 
@@ -84,6 +91,11 @@ def verify(
         and for a target on a device.
     options : mapping, optional
         Keyword arguments of every call.
+    sandbox : bool
+        Run the process of a named target by bubblewrap: without network, other
+        processes, and files that it could write to.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
 
     Returns
     -------
@@ -125,6 +137,8 @@ def verify(
         fail_fast=fail_fast,
         jobs=jobs,
         options=options or {},
+        sandbox=sandbox,
+        inputs=inputs,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):
@@ -162,28 +176,63 @@ def plan_of(
     return Plan(target=called, op=op, contract=contract, function=function, **options)
 
 
-def reports(plan: Plan) -> Iterator[tuple[Event, Report]]:
+def reports(plan: Plan, clock: Clock | None = None) -> Iterator[tuple[Event, Report]]:
     """Run a plan, and yield each event with the report up to it.
 
     The report of the last event is complete; nothing found before an interruption is
     lost.
     """
     report = replace(report_of(plan), complete=False)
-    events = run(plan)
+    events = run(plan, clock)
     try:
         for event in events:
             if isinstance(event, Opened):
                 report = replace(report_of(event.plan), notes=event.notes)
             elif isinstance(event, CheckFinished):
-                report = replace(report, checks=(*report.checks, event.result))
+                report = _with_result(report, event.result)
+            elif isinstance(event, RoundStarted):
+                on_inputs = event.plan.inputs is not None
+                profile = "inputs" if on_inputs else event.plan.profile
+                new = Round(profile, event.plan.seed, 0, event.laws)
+                report = replace(report, rounds=(*report.rounds, new))
+            elif isinstance(event, Shrunk):
+                report = _with_smallest(report, event.result)
             elif isinstance(event, Diagnosed):
                 report = replace(report, diagnosis=event.diagnosis)
             elif isinstance(event, Fingerprinted):
                 report = replace(report, fingerprint=event.fingerprint)
-            report = replace(report, complete=report.stopped or not report.not_run)
+            elif isinstance(event, TimeOver):
+                report = replace(report, time_over=True)
+            ended = report.stopped or report.time_over or not report.not_run
+            report = replace(report, complete=ended)
             yield event, report
     finally:
         events.close()
+
+
+def _with_result(report: Report, result: CheckResult) -> Report:
+    """Return a report with what one more check, or a check once more, has shown."""
+    checks = {check.name: check for check in report.checks}
+    checks[result.name] = merged(checks, result)
+    *before, last = report.rounds
+    last = replace(last, judged=last.judged + 1)
+    return replace(report, checks=tuple(checks.values()), rounds=(*before, last))
+
+
+def _with_smallest(report: Report, result: CheckResult) -> Report:
+    """Return a report with a smaller counterexample of a check."""
+    checks = (
+        replace(
+            check,
+            counterexample=result.counterexample,
+            message=result.message,
+            again=result.again,
+        )
+        if check.name == result.name
+        else check
+        for check in report.checks
+    )
+    return replace(report, checks=tuple(checks))
 
 
 def report_of(plan: Plan) -> Report:

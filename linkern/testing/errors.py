@@ -6,6 +6,7 @@ __all__ = [
     "INAPPLICABLE",
     "DoesNotApply",
     "Inapplicable",
+    "OutOfTime",
     "TargetDied",
     "TargetRaised",
     "UsageError",
@@ -72,6 +73,13 @@ class DoesNotApply(BaseException):
     def __init__(self, why: Inapplicable) -> None:
         super().__init__(why.reason)
         self.why = why
+
+
+class OutOfTime(BaseException):
+    """The time of a run is over: it says nothing of the target.
+
+    Like `TargetDied`, it passes through Hypothesis, which must not repeat it.
+    """
 
 
 class TargetDied(BaseException):

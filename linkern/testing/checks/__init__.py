@@ -10,8 +10,11 @@ from linkern.testing.checks import (
     extremes,
     gates,
     gradients,
+    invariance,
+    lengths,
     memory,
     order,
+    packed,
     scaling,
     states,
     values,
@@ -41,6 +44,8 @@ ORDER = (
     "gradient_value",
     "gradient_of_state",
     "packed_equals_separate",
+    "packed_states",
+    "packed_gradients",
     # Other views of the same sums, for defects that few inputs reach.
     "short_sequences",
     "prefix",
@@ -73,11 +78,15 @@ ORDER = (
     "inputs_untouched",
     "freshness",
     "determinism",
+    "batch_invariance",
+    "split_invariance",
     "leaves_no_trace",
     "bad_input",
     # Long sequences and threads take the longest for each example.
     "long_sequences",
     "state_drift",
+    "long_prefill",
+    "very_long_sequences",
     "thread_safety",
 )
 
@@ -88,4 +97,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, memory, order, scaling, states, values
+del calls, extremes, gates, gradients, invariance, lengths
+del memory, order, packed, scaling, states, values

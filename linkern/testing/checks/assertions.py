@@ -1,6 +1,7 @@
 """Compare the replies of a target with the results of a correct kernel."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,7 @@ class CheckedTarget:
 
         `options` are fields of `Call` other than the inputs.
         """
-        call = Call(problem.inputs, **options)
+        call = Call(problem.inputs, scale=problem.scale, **options)
         self._tally.problem = problem
         self._tally.asked += 1
         self._tally.calls.append(call)
@@ -115,9 +116,17 @@ class CheckedTarget:
             raise DoesNotApply(skipped(reason, f"return as its state {state}"))
         return [x.astype(np.float64) for x in reply.states]
 
-    def gradients(self, problem: Problem, cuts: Any = ()) -> dict[str, Real]:
+    def gradients(
+        self,
+        problem: Problem,
+        expected: Mapping[str, Bounded] | None = None,
+        cuts: Any = (),
+        segments: Any = (),
+    ) -> dict[str, Real]:
         """Return the target's gradients for the cotangent of the problem."""
-        reply = self.observe(problem, cotangent=problem.cotangent, cuts=tuple(cuts))
+        reply = self.observe(
+            problem, cotangent=problem.cotangent, cuts=tuple(cuts), segments=segments
+        )
         well_formed(reply, problem)
         if reply.gradients is None:
             reason = reply.not_differentiable
@@ -130,7 +139,7 @@ class CheckedTarget:
         for i, (name, gradient, dtype) in enumerate(replies):
             x = problem.inputs[name]
             if not dtype:
-                if problem.solve_gradients()[name].output.any():
+                if (expected or problem.solve_gradients())[name].output.any():
                     message = f"no gradient reaches the {name}"
                     raise Violation(message, problem)
                 gradients[i] = np.zeros(x.shape)  # none is right where it is zero
@@ -193,9 +202,12 @@ class CheckedTarget:
         If a plain call already fails, checks of memory and states are not judged: they
         would only repeat that failure.
         """
-        got = self.run(problem)
-        expected, dtype = problem.solve(), problem.scope.output_dtype
-        low, high = _interval(expected.output, expected.bound, dtype)
+        return self.is_within(self.run(problem), problem.solve(), problem)
+
+    def is_within(self, got: Real, expected: Bounded, problem: Problem) -> bool:
+        """Return True if an output is within the bound; count the rest."""
+        stored = problem.scope.output_dtype
+        low, high = _interval(expected.output, expected.bound, stored)
         fine = (low <= got) & (got <= high) | self._repeated(got)
         right = bool(fine.all())
         self._tally.covered += not right

@@ -1,15 +1,13 @@
-"""Laws of gated operators: neutral and extreme gates, reductions, packed sequences."""
+"""Laws of gated operators: neutral and extreme gates, reductions, shards."""
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded, Reduction
-from linkern.testing.checks.assertions import CheckedTarget, well_formed
+from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import NOT_FINITE, Violation
 from linkern.testing.checks.registry import (
     Condition,
@@ -17,7 +15,6 @@ from linkern.testing.checks.registry import (
     check,
     no_gradients,
     no_state,
-    not_causal,
     not_linear_in_values,
 )
 from linkern.testing.checks.span_map import (
@@ -31,13 +28,13 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reductions import inputs_of_other, restricted
+from linkern.testing.problems.shapes import longest
 from linkern.testing.spec.operators import OPERATORS
 
 __all__ = [
     "decay_extremes",
     "gradient_causality",
     "option_neutrality",
-    "packed_equals_separate",
     "reduction",
     "shard_law",
     "state_linearity",
@@ -305,12 +302,10 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
     Fix: Treat a state that was handed over as one that the span wrote itself: decay it
     and erase from it alike. Look at the first chunk, where `initial_state` enters.
     """
-    sizes, longest = problem.sizes, problem.scope.operator.longest
-    cut = problem.knobs["cut"]
-    most = problem.scope.contract.max_length or np.inf
+    sizes, cut = problem.sizes, problem.knobs["cut"]
     if -(-sizes["k"] // max(sizes["v"], 1)) > PROBES or sizes["k"] == 0:
         return
-    if problem.length - cut + sizes["k"] > min(most, longest or np.inf):
+    if problem.length - cut + sizes["k"] > longest(problem.scope):
         return
     first, second = problem.span(0, cut), problem.span(cut, problem.length)
     whole = final_memory(target, problem)
@@ -354,58 +349,3 @@ def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
         late_bounded = Bounded(bounded.output[late], bounded.bound[late])
         got, stored = gradients[one.name][late], problem.scope.dtype
         target.require_within(got, late_bounded, early, message, stored)
-
-
-# -- sequences that are packed
-
-
-def _not_packed(scope: Scope) -> Inapplicable | None:
-    """Require a batch and a parameter `cu_seqlens`."""
-    if "b" not in scope.contract.layout:
-        reason = f"the layout {scope.contract.layout} has no batch"
-        return skipped(reason, "take arrays with a batch")
-    if scope.interface.cu_seqlens is None:
-        reason = "the target takes no packed sequences: no parameter cu_seqlens"
-        return skipped(reason, "take `cu_seqlens`")
-    return None
-
-
-def _packed(scope: Scope) -> st.SearchStrategy[Problem]:
-    cut = draws.with_cuts(draws.real_problems(scope, least=3))
-    return draws.with_choice(cut, empty=(False, True), slack=(0, 0, 1))
-
-
-@check(
-    "sequences that are packed one after the other give what each gives alone, empty "
-    "ones among them",
-    problems=_packed,
-    unless=any_of(not_causal, _not_packed),
-)
-def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: chunks that reach into the next sequence, states that are not reset.
-
-    Fix: Reset the state at every offset of `cu_seqlens`, and number chunks from the
-    start of each sequence, not on one grid for the whole array. Allow for empty
-    sequences, and write zeros behind the last offset.
-
-    Rows that belong to no sequence may hold any number, but a NaN that was never
-    written there reaches the gradients of whatever is multiplied with it.
-    """
-    alone = problem.first_of_batch()
-    last = alone.length - problem.knobs["slack"]
-    inner = [n for n in problem.knobs["cuts"] if n < last]
-    edges = [0, *inner, *inner[:1] * problem.knobs["empty"], last]
-    edges.sort()
-    reply = target.observe(alone, segments=tuple(edges))
-    whole = well_formed(reply, alone)
-    if not np.isfinite(whole[..., last:, :]).all():
-        message = f"rows after the last packed sequence, from {last} on, are not finite"
-        raise Violation(message, alone)
-    output = whole[..., :last, :]
-    parts = [alone.span(*ends).solve() for ends in pairwise(edges) if ends[0] < ends[1]]
-    expected = Bounded(
-        np.concatenate([part.output for part in parts], axis=-2),
-        np.concatenate([part.bound for part in parts], axis=-2),
-    )
-    message = f"sequences packed at {', '.join(map(str, edges))} are not what each is"
-    target.require_within(output, expected, alone, message)

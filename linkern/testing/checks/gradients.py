@@ -35,7 +35,7 @@ def _require_gradients(
     cuts: tuple[int, ...] = (),
     confidence: float | None = None,
 ) -> None:
-    gradients = target.gradients(problem, cuts)
+    gradients = target.gradients(problem, cuts=cuts)
     expected = problem.solve_gradients(confidence=confidence)
     for name, got in gradients.items():
         bounded = expected[name]

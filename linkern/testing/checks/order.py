@@ -29,6 +29,7 @@ __all__ = [
     "parallel_equals_recurrent",
     "permutations",
     "prefix",
+    "with_other_future",
 ]
 
 
@@ -56,6 +57,14 @@ def causality(target: CheckedTarget, problem: Problem) -> None:
     """
     cut = min(problem.knobs["cut"], problem.length - 1)
     past = target.run(problem)[..., :cut, :]
+    other = with_other_future(problem, cut)
+    after = target.run(other)[..., :cut, :]
+    message = f"changing tokens from {cut} on changed an earlier output"
+    target.require_same(after, past, problem, message)
+
+
+def with_other_future(problem: Problem, cut: int) -> Problem:
+    """Return the problem with other numbers in all tokens from `cut` on."""
     changed = {}
     for name in problem.inputs:
         axis = problem.scope.operator.input(name).token_axis
@@ -66,9 +75,7 @@ def causality(target: CheckedTarget, problem: Problem) -> None:
             # Other finite numbers: reversed along the channels, doubled and shifted.
             future = altered(problem, name, later)
             changed[name] = np.concatenate([before, future], axis=axis)
-    after = target.run(problem.with_inputs(**changed))[..., :cut, :]
-    message = f"changing tokens from {cut} on changed an earlier output"
-    target.require_same(after, past, problem, message)
+    return problem.with_inputs(**changed)
 
 
 @check(

@@ -25,6 +25,8 @@ from linkern.testing.target.signatures import STATE_NAMES
 __all__ = ["CHECKS", "Check", "Condition", "check"]
 
 Law = Callable[[CheckedTarget, Problem], None]
+# A check with a small share of the examples still gets this many.
+LEAST_EXAMPLES = 3
 Condition = Callable[[Scope], Inapplicable | None]
 
 
@@ -50,6 +52,8 @@ class Check:
         ``unless(scope)``: the reason why the law is not judged, or None.
     share : float
         Its share of the examples of a profile: 1 for all.
+    least : int
+        The number of examples that it gets however small its share is.
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
@@ -66,6 +70,7 @@ class Check:
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
     unless: Condition
     share: float = 1.0
+    least: int = LEAST_EXAMPLES
     in_outputs: bool = True
     reaches: str = ""
     advice: str = ""
@@ -81,6 +86,7 @@ def check(
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
     unless: Condition = _always,
     share: float = 1.0,
+    least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
     """Register a law under the name of its function."""
@@ -95,6 +101,7 @@ def check(
             problems,
             unless,
             share,
+            least,
             in_outputs,
             reaches=_paragraph(law, "Reaches:"),
             advice=_paragraph(law, "Fix:"),
@@ -267,14 +274,6 @@ def not_mergeable(scope: Scope) -> Inapplicable | None:
     return not_applicable(reason)
 
 
-def no_long_sequences(scope: Scope) -> Inapplicable | None:
-    """Require an operator with error bounds for long sequences."""
-    if scope.operator.longest is None:
-        return None
-    reason = "no error bound is proved for the operator on sequences that long"
-    return not_applicable(reason)
-
-
 def not_float64(scope: Scope) -> Inapplicable | None:
     """Require inputs of float64, which finite differences need."""
     if scope.dtype == "float64":
@@ -319,6 +318,25 @@ def no_nan_policy(scope: Scope) -> Inapplicable | None:
         return None
     reason = "the contract says nan_policy=any"
     return skipped(reason, "leave out nan_policy=any")
+
+
+def not_batch_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a batch, and a promise of equal bits (`batch_invariant=rows` or true)."""
+    if "b" not in scope.contract.layout:
+        reason = f"the layout {scope.contract.layout} has no batch"
+        return skipped(reason, "take arrays with a batch")
+    if scope.contract.batch_invariant != "false":
+        return None
+    reason = "it does not promise the same bits in every batch"
+    return skipped(reason, "declare batch_invariant=true")
+
+
+def not_split_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a promise of equal bits of the parts (`batch_invariant=true`)."""
+    if scope.contract.batch_invariant == "true":
+        return None
+    reason = "it does not promise the same bits if sequences are cut"
+    return skipped(reason, "declare batch_invariant=true")
 
 
 def not_validating(scope: Scope) -> Inapplicable | None:

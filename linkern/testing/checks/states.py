@@ -9,7 +9,6 @@ from linkern.testing.checks.order import integers_or_reals
 from linkern.testing.checks.registry import (
     any_of,
     check,
-    no_long_sequences,
     no_state,
     not_causal,
     not_mergeable,
@@ -149,7 +148,7 @@ def state_merge(target: CheckedTarget, problem: Problem) -> None:
     problems=lambda scope: draws.with_choice(
         draws.long_problems(scope), span=(250, 64, 500)
     ),
-    unless=any_of(_stateful, no_long_sequences),
+    unless=_stateful,
     share=0.05,
 )
 def state_drift(target: CheckedTarget, problem: Problem) -> None:

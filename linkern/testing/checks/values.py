@@ -6,7 +6,6 @@ from linkern.oracle import Bounded
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.registry import (
     check,
-    no_long_sequences,
     not_normalised,
     not_random,
 )
@@ -177,7 +176,6 @@ def dimensions(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "thousands of tokens are no different: the error grows no faster than the bound",
     problems=draws.long_problems,
-    unless=no_long_sequences,
     share=0.1,
 )
 def long_sequences(target: CheckedTarget, problem: Problem) -> None:

@@ -1,6 +1,6 @@
 """A problem: the inputs of one call, with their exact results and bounds."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -84,6 +84,11 @@ class Problem:
         return self.inputs["value"]
 
     @property
+    def scale(self) -> str:
+        """The scale that a target with such a parameter is passed."""
+        return str(self.knobs.get("scale", "declared"))
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of each axis by its letter."""
         return self.scope.operator.sizes(self.inputs)
@@ -114,11 +119,18 @@ class Problem:
 
     def first_of_batch(self) -> "Problem":
         """Return the problem of the first batch entry."""
+        return self.of_batch([0])
+
+    def of_batch(self, entries: Sequence[int]) -> "Problem":
+        """Return the problem of some batch entries, in this order."""
         inputs = self.scope.operator.inputs
-        one = {x.name for x in inputs if "b" in x.axes}
-        return self.with_inputs(
-            **{name: x[:1] for name, x in self.inputs.items() if name in one}
+        many = {x.name for x in inputs if "b" in x.axes}
+        entries = [*entries]
+        chosen = self.with_inputs(
+            **{n: x[entries] for n, x in self.inputs.items() if n in many}
         )
+        cotangent = None if self.cotangent is None else self.cotangent[entries]
+        return replace(chosen, cotangent=cotangent)
 
     def of_tokens(self, name: str, first: int | None, last: int | None) -> Any:
         """Return the part of an input of the tokens from `first` to before `last`."""
@@ -136,6 +148,15 @@ class Problem:
         same = replace(self, knobs={**self.knobs, **knobs})
         vars(same)["_known"] = self._known
         return same
+
+    def scaled(self, scale: str) -> "Problem":
+        """Return the same problem, called with one of the scales of `Call`."""
+        if scale != "halved":
+            return self.told(scale=scale)
+        scope = self.scope
+        half = scope.contract.factor(scope.operator.scale, self.sizes["k"]) / 2
+        scope = replace(scope, contract=replace(scope.contract, scale=half))
+        return replace(self, scope=scope, knobs={**self.knobs, "scale": scale})
 
     def prefix(self, length: int) -> "Problem":
         """Return the problem of the first tokens; their sums are no less exact."""

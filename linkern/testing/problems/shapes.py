@@ -12,11 +12,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from linkern.testing.errors import DoesNotApply, skipped
+from linkern.testing.problems import reach as reaches
 from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.reach import Reach
 
 __all__ = [
     "EDGES",
     "FEW_LENGTHS",
+    "LARGE",
+    "LONGEST",
     "TILE_DIMS",
     "Sizes",
     "kept",
@@ -66,13 +70,17 @@ def one_of(*values: Any) -> st.SearchStrategy[Any]:
 
 
 def fitted(
-    scope: Scope, *, least: int = 1, most: int | None = None
+    scope: Scope,
+    *,
+    least: int = 1,
+    most: int | None = None,
+    reach: Reach | None = None,
 ) -> Callable[[int], int]:
     """Return what moves a length to the nearest one that the contract allows."""
     contract = scope.contract
     step = contract.length_multiple_of
     least = max(least, contract.min_length)
-    limit = longest(scope, most)
+    limit = longest(scope, most, reach)
     shortest = -(-least // step) * step
     if contract.max_length is not None and shortest > contract.max_length:
         reason = f"the contract allows no sequence of {least} tokens or more"
@@ -85,9 +93,10 @@ def fitted(
     return allowed
 
 
-def longest(scope: Scope, most: int | None = None) -> int:
-    """Return the largest length to try."""
-    limits = [most, scope.contract.max_length, scope.operator.longest, 10**9]
+def longest(scope: Scope, most: int | None = None, reach: Reach | None = None) -> int:
+    """Return the largest length to try, of outputs if no reach is given."""
+    reach = reach or reaches.of_outputs(scope)
+    limits = [most, scope.contract.max_length, reach.most, 10**9]
     if scope.contract.interface == "step":
         limits.append(STEPS)  # one call of the target for each token
     return min(x for x in limits if x is not None)
@@ -95,31 +104,48 @@ def longest(scope: Scope, most: int | None = None) -> int:
 
 @kept
 def drawn_lengths(
-    scope: Scope, *, least: int = 1, most: int | None = None
+    scope: Scope,
+    *,
+    least: int = 1,
+    most: int | None = None,
+    reach: Reach | None = None,
 ) -> st.SearchStrategy[int]:
     """Lengths that the contract allows, around every edge of a tile or chunk.
 
     Reaches: lost and doubled keys at chunk edges, tails not written, masks off by one
     in the last tile.
     """
-    allowed, limit = fitted(scope, least=least, most=most), longest(scope, most)
+    reach = reach or reaches.of_outputs(scope)
+    allowed = fitted(scope, least=least, most=most, reach=reach)
+    limit = longest(scope, most, reach)
+    usual = min(limit, reach.usual or LONGEST)
     least = max(least, scope.contract.min_length)
     if scope.few_shapes:
         return st.sampled_from(FEW_LENGTHS).map(allowed)
-    unbounded = st.one_of(
-        st.integers(least, max(least, min(LONGEST, limit))),
-        st.sampled_from(EDGES + LONG),
-    )
-    return unbounded.map(allowed)
+    edges: tuple[int, ...] = EDGES + LONG
+    if reach.usual is not None:
+        edges = tuple(min(n, usual) for n in edges)
+    lengths = st.one_of(st.integers(least, max(least, usual)), st.sampled_from(edges))
+    far = tuple(n for n in reach.far if usual < n <= limit)
+    if reach.usual is not None and far:
+        last = round(1 / reach.share) - 1
+        turns, near, rest = st.integers(0, last), lengths, st.sampled_from(far)
+        lengths = turns.flatmap(lambda turn: rest if turn == last else near)
+    return lengths.map(allowed)
 
 
 @kept
 def _fitted_lengths(
-    scope: Scope, lengths: tuple[int, ...], *, least: int, most: int | None
+    scope: Scope,
+    lengths: tuple[int, ...],
+    *,
+    least: int,
+    most: int | None,
+    reach: Reach | None,
 ) -> st.SearchStrategy[int]:
     """Given lengths, as far as the contract allows them."""
     fitting = st.sampled_from(lengths[:1] if scope.few_shapes else lengths)
-    return fitting.map(fitted(scope, least=least, most=most))
+    return fitting.map(fitted(scope, least=least, most=most, reach=reach))
 
 
 @kept
@@ -148,20 +174,23 @@ def shapes(
     lengths: tuple[int, ...] = (),
     key_dims: tuple[int, ...] = (),
     pairs: tuple[tuple[int, int], ...] = (),
+    reach: Reach | None = None,
 ) -> Shape:
     """Shapes that the contract allows, K != V and several heads among them.
 
     `lengths` and `pairs` of dimensions restrict the choice, as far as the contract
-    leaves it; `key_dims` only weighs it.
+    leaves it; `key_dims` only weighs it. The lengths are within `reach`, by default
+    that of outputs.
     """
-    contract = scope.contract
+    contract, reach = scope.contract, reach or reaches.of_outputs(scope)
+    within: dict[str, Any] = {"least": least, "most": most, "reach": reach}
     if lengths:
-        length = draw(_fitted_lengths(scope, lengths, least=least, most=most))
+        length = draw(_fitted_lengths(scope, lengths, **within))
     else:
-        length = draw(drawn_lengths(scope, least=least, most=most))
+        length = draw(drawn_lengths(scope, **within))
     keys = length
     if not scope.operator.causal and not contract.equal_lengths and draw(st.booleans()):
-        keys = draw(drawn_lengths(scope, least=max(least, 1), most=most))
+        keys = draw(drawn_lengths(scope, **{**within, "least": max(least, 1)}))
     few = FEW_DIMS if scope.few_shapes else ()
     wanted = contract.key_dims
     if contract.equal_dims and contract.value_dims:
@@ -180,15 +209,38 @@ def shapes(
         value_dim = key_dim
     elif not pairs or contract.value_dims:
         value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
+    far = reach.usual is not None and length > reach.usual
+    if far:
+        key_dim, value_dim = _provable(scope, reach, length, (key_dim, value_dim))
     tokens = max(length, keys)
     if not contract.key_dims:
         key_dim = _affordable(scope, tokens * value_dim, key_dim)
-    large = tokens * key_dim * value_dim > LARGE or tokens > MANY
+    large = far or tokens * key_dim * value_dim > LARGE or tokens > MANY
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
     of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
     if scope.operator.feature_map:
         return of_tokens
-    return draw(_completed(scope, of_tokens))
+    return draw(_completed(scope, of_tokens, reach.keys))
+
+
+def _provable(
+    scope: Scope, reach: Reach, length: int, sizes: tuple[int, int]
+) -> tuple[int, int]:
+    """Return dimensions of which the proof for that length does not take too long."""
+    contract, by_value = scope.contract, scope.operator.erase_along == "value"
+    rows = length * max(MICRO) if scope.operator.micro_steps else length
+    most = reach.largest_dim(rows)
+    if most is None:
+        return sizes
+    smaller = []
+    for size, declared in zip(
+        sizes, (contract.key_dims, contract.value_dims), strict=True
+    ):
+        fitting = [n for n in declared if n <= most] or [*declared[:1], most][:1]
+        smaller.append(min(size, max(fitting)))
+    if contract.equal_dims:
+        return min(smaller), min(smaller)
+    return (sizes[0], smaller[1]) if by_value else (smaller[0], sizes[1])
 
 
 def _affordable(scope: Scope, columns: int, key_dim: int) -> int:
@@ -199,7 +251,7 @@ def _affordable(scope: Scope, columns: int, key_dim: int) -> int:
 
 
 @st.composite
-def _completed(draw: st.DrawFn, scope: Scope, shape: Shape) -> Shape:
+def _completed(draw: st.DrawFn, scope: Scope, shape: Shape, most: int | None) -> Shape:
     """Add the sizes that only some operators have.
 
     Reaches: value heads that meet the wrong key head, slots taken for channels, levels
@@ -214,7 +266,9 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape) -> Shape:
     if "l" in letters:
         levels = shape.length.bit_length() + 1  # of the next token, too
     if scope.operator.micro_steps:
-        keys = shape.length * draw(one_of(*((2,) if scope.few_shapes else MICRO)))
+        tokens = shape.length
+        steps = tuple(n for n in MICRO if most is None or n * tokens <= most) or (1,)
+        keys = shape.length * draw(one_of(*((2,) if scope.few_shapes else steps)))
     more = {"groups": groups, "slots": slots, "levels": levels, "keys": keys}
     return replace(shape, **more)
 
@@ -255,8 +309,7 @@ def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
     batch, heads, length, key_dim, value_dim = sizes
     contract, operator = scope.contract, scope.operator
     axes = {letter for one in operator.inputs for letter in one.axes}
-    longest = operator.longest
-    length = fitted(scope)(length if longest is None else min(length, longest))
+    length = fitted(scope)(length)
     keys = length * (2 if operator.micro_steps else 1)
     if not operator.causal and not contract.equal_lengths:
         keys = fitted(scope)(length - length // 5)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.problems import gates
+from linkern.testing.problems import gates, reach
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import (
     extreme_problem,
@@ -18,6 +18,8 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import (
     EDGES,
     FEW_LENGTHS,
+    LARGE,
+    LONGEST,
     TILE_DIMS,
     kept,
     one_of,
@@ -29,25 +31,28 @@ __all__ = [
     "INTEGER_KINDS",
     "REAL_KINDS",
     "VALUE_KINDS",
+    "batch_problems",
     "broadcast_heads",
     "busy_problems",
     "extreme_problems",
+    "generators",
     "gradient_problems",
     "integer_problems",
     "long_problems",
     "no_integers",
     "random_problems",
     "real_problems",
+    "repeated_problems",
     "short_problems",
     "tile_problems",
     "with_choice",
     "with_cut",
     "with_cuts",
+    "with_scale",
 ]
 
-# Backwards need more memory than forwards, and the referee the scores themselves.
-GRADIENT_LENGTH = 200
-SHORTER = 70
+# Tokens of a call that is made many times.
+REPEATED_LENGTH = 70
 # Independent draws: what the probabilistic tier may be used on.
 RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
@@ -95,7 +100,7 @@ def real_problems(
     Kinds are those of features; an operator without any has gates of several kinds.
     """
     shape = draw(shapes(scope, least=least, least_heads=least_heads))
-    kind = draw(one_of(*_kinds(scope, kinds)))
+    kind = draw(one_of(*_kinds(scope, kinds, shape)))
     value_kind = draw(one_of(*_value_kinds(scope, values)))
     return real_problem(scope, shape, kind, value_kind, draw(generators(scope)))
 
@@ -106,12 +111,18 @@ def _value_kinds(scope: Scope, values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(kind for kind in values if not (narrow and kind == "outlier"))
 
 
-def _kinds(scope: Scope, kinds: tuple[str, ...]) -> tuple[str, ...]:
+def _kinds(
+    scope: Scope, kinds: tuple[str, ...], shape: Shape | None = None
+) -> tuple[str, ...]:
     """Return the kinds to draw from: what features are, or else what gates are."""
     if scope.operator.feature_map:
         return kinds
     independent = set(kinds) <= {*RANDOM_KINDS, "constant"}
-    return gates.CALM if independent else gates.KINDS
+    gated = gates.CALM if independent else gates.KINDS
+    most = reach.of_strong_gates(scope)
+    if shape is None or most is None or shape.keys <= most:
+        return gated
+    return tuple(kind for kind in gated if not gates.RECORDS[kind].short)
 
 
 def no_integers(scope: Scope) -> str | None:
@@ -155,8 +166,7 @@ def gradient_problems(
 
     Gates that are `smooth` are not at the ends of what they may be.
     """
-    most = GRADIENT_LENGTH if scope.operator.feature_map else SHORTER
-    shape = draw(shapes(scope, least=least, most=most))
+    shape = draw(shapes(scope, least=least, reach=reach.of_gradients(scope)))
     rng = draw(generators(scope))
     integers = not random and exact_integers(scope, shape) and draw(st.booleans())
     if integers:
@@ -168,7 +178,7 @@ def gradient_problems(
             problem = replace(opened, exact=True)
     else:
         kinds = RANDOM_KINDS if random else ("uniform", "normal", "needle")
-        kind = draw(one_of(*_kinds(scope, kinds)))
+        kind = draw(one_of(*_kinds(scope, kinds, shape)))
         if smooth and not scope.operator.feature_map:
             kind = "smooth"
         problem = real_problem(scope, shape, kind, "normal", rng)
@@ -185,8 +195,18 @@ def random_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 @st.composite
 def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Thousands of tokens, few dimensions: reaches drift, narrow indices and sums."""
+    lengths: tuple[int, ...] = (2049, 3000)
+    far = reach.of_long_outputs(scope)
+    if far.most is not None:
+        lengths = (641, 600, 1025)
     shape = draw(
-        shapes(scope, lengths=(2049, 3000), key_dims=(4,), pairs=((4, 2), (3, 5)))
+        shapes(
+            scope,
+            lengths=lengths,
+            key_dims=(4,),
+            pairs=((4, 2), (3, 5)),
+            reach=far,
+        )
     )
     kind = draw(one_of("random", "onehot"))
     rng = draw(generators(scope))
@@ -215,6 +235,28 @@ def busy_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     shape = draw(shapes(scope, lengths=(513, 600), least_heads=2, pairs=pairs))
     calm = _kinds(scope, ("uniform",))[0]
     return real_problem(scope, shape, calm, "normal", draw(generators(scope)))
+
+
+@st.composite
+def batch_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Batches of two to nine: reaches tiles and splits that are chosen by the batch."""
+    shape = draw(shapes(scope, least=2, most=LONGEST))
+    most = max(2, min(9, LARGE // max(1, shape.length * shape.value_dim)))
+    if not scope.few_shapes:
+        shape = replace(shape, batch=draw(st.integers(2, most)))
+    kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
+    return real_problem(scope, shape, kind, "normal", draw(generators(scope)))
+
+
+@st.composite
+def repeated_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Take calls that are made many times: reaches what is kept from call to call."""
+    shape = draw(shapes(scope, least=2, most=REPEATED_LENGTH))
+    rng = draw(generators(scope))
+    if exact_integers(scope, shape) and draw(st.booleans()):
+        return integer_problem(scope, shape, "dense", "dense", rng)
+    kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
+    return real_problem(scope, shape, kind, "normal", rng)
 
 
 @st.composite
@@ -274,6 +316,20 @@ def with_choice(
     problem = draw(problems)
     drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
     return problem.told(**drawn)
+
+
+@st.composite
+def with_scale(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
+    """Leave the scale to the default of the target, or pass half of it, now and then.
+
+    Reaches: defaults of the wrong value, scales that are ignored or applied twice.
+    """
+    problem = draw(problems)
+    scales = problem.scope.scales
+    if len(scales) == 1:
+        return problem
+    scale = draw(one_of("declared", *scales))
+    return problem if scale == "declared" else problem.scaled(scale)
 
 
 @kept

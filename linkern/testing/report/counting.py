@@ -1,16 +1,26 @@
 """Sentences that count the verdicts of a report, for the terminal and the page."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.runner.plan import SMOKE_LEAVES_IT_OUT
+from linkern.testing.runner.rounds import Round
 from linkern.testing.spec.declarations import as_text
 
 if TYPE_CHECKING:
     from linkern.testing.report.report import Report
 
-__all__ = ["conclusion", "declared", "declaring", "in_words", "more", "not_judged"]
+__all__ = [
+    "conclusion",
+    "declared",
+    "declaring",
+    "in_words",
+    "more",
+    "not_judged",
+    "of_rounds",
+]
 
 
 def in_words(verdict: str) -> str:
@@ -34,6 +44,10 @@ def conclusion(report: "Report") -> str:
     seen = [check.verdict for check in report.checks if check.applies]
     if not seen:
         return "inconclusive: no check applies"
+    if report.time_over and report.not_run and set(seen) <= {"passed"}:
+        total = len(seen) + len(report.not_run)
+        within = f"of {total} checks run within {report.plan.seconds:g} s"
+        return f"inconclusive: {len(seen)} {within}, and passed"
     number = seen.count(report.verdict)
     share = f"all {len(seen)}" if number == len(seen) else f"{number} of {len(seen)}"
     checks = " checks that apply"
@@ -42,11 +56,27 @@ def conclusion(report: "Report") -> str:
     left_out = [c for c in report.checks if c.message == SMOKE_LEAVES_IT_OUT.reason]
     if left_out:
         checks = f" of smoke, of {len(seen) + len(left_out)} checks that apply"
-    if report.stopped or not report.complete:
+    if report.stopped or not report.complete or (report.time_over and report.not_run):
         checks = f" run, {len(report.not_run)} not run"
     others = {v: seen.count(v) for v in seen if v not in ("passed", report.verdict)}
     besides = "".join(f", {count} {verdict}" for verdict, count in others.items())
     return f"{report.verdict}: {share}{checks}{besides}"
+
+
+def of_rounds(rounds: Sequence[Round]) -> str:
+    """Return how many laws were judged with the examples of each profile.
+
+    Examples
+    --------
+    >>> of_rounds([Round("smoke", 7, 40, 40), Round("quick", 8, 12, 40)])
+    'smoke (seed 7), 12 of 40 checks of quick (seed 8)'
+    """
+    return ", ".join(
+        f"{'' if one.complete else f'{one.judged} of {one.laws} checks of '}"
+        f"{one.profile} (seed {one.seed})"
+        for one in rounds
+        if one.judged
+    )
 
 
 def more(report: "Report") -> str:

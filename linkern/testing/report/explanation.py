@@ -168,6 +168,7 @@ def _scopes(operator: Operator) -> Iterator[Scope]:
         takes_state=True,
         differentiable=True,
         vjp_takes_state=True,
+        vjp_takes_packed=True,
         inputs=operator.names,
         cu_seqlens="cu_seqlens",
     )

@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,18 +13,17 @@ from linkern._version import __version__
 from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.report import terminal
+from linkern.testing.report.grade import grade_of, json_values
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.results import RULES, CheckResult
+from linkern.testing.runner.results import RULES, SEVERITY, CheckResult
+from linkern.testing.runner.rounds import Round
 
-__all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
+__all__ = ["SCHEMA", "Report", "VerificationError", "json_text", "write_json"]
 
 # Version of the JSON report: names are added within one, and never changed.
 SCHEMA = 3
 # Columns of the report as text, where no terminal says how many there are.
 TEXT_WIDTH = 80
-
-# From best to worst; the verdict of a run is its worst, inapplicable checks aside.
-_SEVERITY = ("passed", "xfailed", "inconclusive", "error", "failed")
 
 
 class VerificationError(AssertionError):
@@ -49,11 +47,17 @@ class Report:
     fingerprint : Fingerprint or None
         Measured arithmetic of the target, if requested.
     complete : bool
-        True if the run came to its end, or to the failure at which it was to stop.
+        True if the run came to its end, or to the failure or the time at which it was
+        to stop.
     environment : dict
         Machine, libraries and options of the run.
     notes : tuple of str
         The array library that was inferred, and dtypes that the target refuses.
+    rounds : tuple of Round
+        The numbers of examples and the seeds with which the checks were run; of a run
+        with `seconds`, the last may be incomplete.
+    time_over : bool
+        True if the time ended the run.
     """
 
     plan: Plan
@@ -63,12 +67,20 @@ class Report:
     complete: bool = True
     environment: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    time_over: bool = False
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of all checks that apply; inconclusive if none does."""
+        """The worst verdict of all checks that apply; inconclusive if none does.
+
+        Inconclusive, too, if nothing failed, but the time was over before every check
+        had run.
+        """
         ran = [c.verdict for c in self.checks if c.applies]
-        return max(ran, key=_SEVERITY.index, default="inconclusive")
+        if self.not_run and self.plan.seconds is not None:
+            ran.append("inconclusive")
+        return max(ran, key=SEVERITY.index, default="inconclusive")
 
     @property
     def exit_code(self) -> int:
@@ -83,7 +95,7 @@ class Report:
 
     @property
     def not_run(self) -> tuple[str, ...]:
-        """The checks that an interruption or `fail_fast` left out."""
+        """The checks that an interruption, `fail_fast` or the time left out."""
         ran = {check.name for check in self.checks}
         return tuple(c.name for c in self.plan.chosen() if c.name not in ran)
 
@@ -177,12 +189,16 @@ class Report:
             "notes": list(self.notes),
             "complete": self.complete,
             "not_run": self.not_run,
+            "seconds": self.plan.seconds,
+            "time_over": self.time_over,
+            "rounds": [_fields(each) for each in self.rounds],
             "verdict": self.verdict,
+            "grade": grade_of(self).to_dict(),
             "checks": checks,
             "diagnosis": self.diagnosis and _fields(self.diagnosis),
             "fingerprint": self.fingerprint and self.fingerprint.to_dict(),
         }
-        finite: dict[str, Any] = _finite(values)
+        finite: dict[str, Any] = json_values(values)
         return finite
 
 
@@ -191,6 +207,13 @@ def write_json(reports: Sequence[Report], path: Path) -> None:
 
     The file appears whole or not at all.
     """
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json_text(reports), encoding="utf-8")
+    draft.replace(path)
+
+
+def json_text(reports: Sequence[Report]) -> str:
+    """Return one report as JSON, several as a list under `reports`."""
     values: dict[str, Any]
     if len(reports) == 1:
         values = reports[0].to_dict()
@@ -202,22 +225,9 @@ def write_json(reports: Sequence[Report], path: Path) -> None:
             "rules": RULES,
             "reports": listed,
         }
-    draft = path.with_name(path.name + ".part")
-    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def _fields(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, without copying the arrays inside them."""
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | frozenset):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -18,6 +18,7 @@ from linkern.testing.report.counting import (
     in_words,
     more,
     not_judged,
+    of_rounds,
 )
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
@@ -139,7 +140,7 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
                 ),
             ]
     # Commands and programs are copied, so their lines are whole, whatever the width.
-    again = f"  again     {command(plan, check.name)}"
+    again = f"  again     {check.again or command(plan, check.name)}"
     return Group(*lines, Text(again, no_wrap=True, overflow="ignore"))
 
 
@@ -174,8 +175,8 @@ def _cause(result: "Report") -> list[RenderableType]:
             lines.append(Entry("if that is meant: ", declaring(result.diagnosis)))
         return lines
     examples = [c.counterexample for c in result.failures if c.counterexample]
-    sought = result.plan.diagnose and result.complete and examples
-    if not sought or any(example.died for example in examples):
+    sought = result.plan.diagnose and result.complete and not result.time_over
+    if not sought or not examples or any(example.died for example in examples):
         return []
     none = "none of the known deviations reproduces what it returns"
     return [Entry("cause: ", none, "bold")]
@@ -203,6 +204,8 @@ def _in_short(result: "Report") -> Iterator[RenderableType]:
     passed = [check for check in result.checks if check.verdict == "passed"]
     if passed:
         yield Entry("passed: ", _names(passed), _STYLES["passed"])
+    if result.plan.seconds is not None:
+        yield Entry("examples: ", of_rounds(result.rounds), "dim")
     left_out = not_judged(result)
     if left_out:
         yield Entry("not judged: ", f"{left_out} (--verbose says why)", "dim")

@@ -1,8 +1,9 @@
 """Spread the checks of a run over this process and further ones.
 
 Inputs follow from seed, check and dtype, so a check has the same result wherever it
-runs. It depends on others in one way: a deviation that an earlier check reported is not
-reported again. A check that ran without that knowledge is run once more.
+runs. A question is a check in one round. Its answer depends on others in one way: a
+deviation that an earlier check reported is not reported again. A check that ran without
+that knowledge is run once more.
 """
 
 import contextlib
@@ -11,12 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from linkern.testing.checks import Check
 from linkern.testing.errors import TargetDied
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.worker import Ready, Task
+from linkern.testing.runner.rounds import Question
+from linkern.testing.runner.worker import Late, Ready, Task
 from linkern.testing.target.child import Child
+from linkern.testing.target.clock import Clock
 from linkern.testing.target.process import LOAD_TIMEOUT
 from linkern.testing.target.protocol import Refused
 from linkern.testing.target.wire import OWN
@@ -29,7 +31,7 @@ WORKER = "linkern.testing.runner.worker"
 # Seconds that a worker has to end its target.
 PATIENCE = 2.0
 
-Judge = Callable[[Check, Mapping[str, str]], Judgement]
+Judge = Callable[[Question, Mapping[str, str]], Judgement]
 
 
 class Spread:
@@ -39,20 +41,25 @@ class Spread:
     ----------
     plan : Plan
         Target, contract and number of processes.
-    checks : sequence of Check
-        The checks, in their order.
+    questions : sequence of Question
+        The checks of all rounds, in their order.
     judge : callable
-        ``judge(check, reported)``: the judgement in this process.
+        ``judge(question, reported)``: the judgement in this process.
+    clock : Clock
+        The time of the run.
     """
 
-    def __init__(self, plan: Plan, checks: Sequence[Check], judge: Judge) -> None:
-        self._plan, self._checks, self._judge = plan, checks, judge
-        self._left = deque(checks)
+    def __init__(
+        self, plan: Plan, questions: Sequence[Question], judge: Judge, clock: Clock
+    ) -> None:
+        self._plan, self._questions, self._judge = plan, questions, judge
+        self._clock = clock
+        self._left = deque(questions)
         self._reported: Mapping[str, str] = {}
-        self._judgements: dict[str, Judgement] = {}
+        self._judgements: dict[tuple[str, int, str], Judgement] = {}
         self._hangs = 0
         self._changed = threading.Condition()
-        helpers = min(plan.processes, len(checks)) - 1
+        helpers = min(plan.processes, len(questions)) - 1
         self._children = [Child(WORKER) for _ in range(helpers)]
         self._threads = [
             threading.Thread(target=self._help, args=(child,), daemon=True)
@@ -74,35 +81,41 @@ class Spread:
         for thread in self._threads:
             thread.join()
 
-    def judgement(self, check: Check) -> Judgement:
-        """Return the judgement of a check; ask for one after the other, in their order.
+    def judgement(self, question: Question) -> Judgement:
+        """Return a judgement; ask for one after the other, in their order.
 
         This process judges checks while it waits.
+
+        Raises
+        ------
+        OutOfTime
+            If the time of the run is over before.
         """
         while True:
             with self._changed:
-                judgement = self._judgements.get(check.name)
+                judgement = self._judgements.get(question.key)
                 if judgement is not None:
-                    self._report(check, judgement.reported)
+                    self._report(question, judgement.reported)
                     return judgement
-                mine = self._next(check)
+                mine = self._next(question)
                 if mine is None:
-                    self._changed.wait()
+                    self._clock.require()
+                    self._changed.wait(self._clock.wait)
                     continue
                 reported = self._reported
             self._keep(mine, self._judge(mine, reported))
 
-    def _report(self, check: Check, reported: Mapping[str, str]) -> None:
+    def _report(self, question: Question, reported: Mapping[str, str]) -> None:
         """Let all checks after this one know; forget those that did not."""
         if reported == self._reported:
             return
         self._reported = reported
         self._judgements.clear()
-        position = self._checks.index(check)
-        self._left = deque(self._checks[position + 1 :])
+        position = self._questions.index(question)
+        self._left = deque(self._questions[position + 1 :])
         self._changed.notify_all()
 
-    def _next(self, wanted: Check | None = None) -> Check | None:
+    def _next(self, wanted: Question | None = None) -> Question | None:
         """Return a check that nobody has taken up.
 
         Of a target that hangs again and again, only the one that is `wanted`.
@@ -113,30 +126,35 @@ class Spread:
             return None
         return self._left.popleft()
 
-    def _keep(self, check: Check, judgement: Judgement) -> None:
+    def _keep(self, question: Question, judgement: Judgement) -> None:
         """Keep a judgement, unless there is something that it did not know."""
         with self._changed:
             if judgement.before == self._reported:
-                self._judgements[check.name] = judgement
+                self._judgements[question.key] = judgement
                 self._hangs += judgement.hung
             self._changed.notify_all()
 
     def _help(self, child: Child) -> None:
         """Have a worker judge checks for as long as there are any."""
-        check: Check | None = None
+        question: Question | None = None
         # What dies here is the worker; the death of a target is a judgement.
         with contextlib.suppress(TargetDied):
             opened = child.ask(self._plan, LOAD_TIMEOUT, (Ready, Refused))
             while isinstance(opened, Ready):
                 with self._changed:
-                    check, reported = self._next(), self._reported
-                if check is None:
+                    question, reported = self._next(), self._reported
+                if question is None:
                     break
-                task = Task(check.name, reported)
-                self._keep(check, child.ask(task, math.inf, (Judgement,), OWN))
-                check = None
-        if check is not None:
+                task = Task(
+                    question.plan, question.check.name, reported, self._clock.left
+                )
+                judgement = child.ask(task, math.inf, (Judgement, Late), OWN)
+                if isinstance(judgement, Late):
+                    break
+                self._keep(question, judgement)
+                question = None
+        if question is not None:
             with self._changed:
-                self._left.appendleft(check)
+                self._left.appendleft(question)
                 self._changed.notify_all()
         child.end(patience=PATIENCE)

@@ -1,16 +1,22 @@
-"""Run the checks: one loop that yields events, and prints nothing."""
+"""Run the checks, round by round: one loop that yields events, and prints nothing."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from linkern.testing.checks import Check
+from linkern.testing.checks.workload import judged_part
 from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.errors import OutOfTime
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.jobs import Spread
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.rounds import Question, rounds_of
 from linkern.testing.runner.session import Ask, Session
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.clock import Clock
 
 __all__ = [
     "CheckFinished",
@@ -19,6 +25,9 @@ __all__ = [
     "Event",
     "Fingerprinted",
     "Opened",
+    "RoundStarted",
+    "Shrunk",
+    "TimeOver",
     "run",
 ]
 
@@ -35,6 +44,14 @@ class Opened:
 
 
 @dataclass(frozen=True)
+class RoundStarted:
+    """So many checks are about to run, with the examples and the seed of `plan`."""
+
+    plan: Plan
+    laws: int
+
+
+@dataclass(frozen=True)
 class CheckStarted:
     """A check is about to run."""
 
@@ -45,7 +62,14 @@ class CheckStarted:
 
 @dataclass(frozen=True)
 class CheckFinished:
-    """A check has its verdict."""
+    """A check has its verdict in this round."""
+
+    result: CheckResult
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The first check that failed has the smallest counterexample that was found."""
 
     result: CheckResult
 
@@ -64,32 +88,60 @@ class Fingerprinted:
     fingerprint: Fingerprint | None
 
 
-Event = Opened | CheckStarted | CheckFinished | Diagnosed | Fingerprinted
+@dataclass(frozen=True)
+class TimeOver:
+    """The time of the run is over; what it was about to do is left out."""
 
 
-def run(plan: Plan) -> Generator[Event]:
+Event = (
+    Opened
+    | RoundStarted
+    | CheckStarted
+    | CheckFinished
+    | Shrunk
+    | Diagnosed
+    | Fingerprinted
+    | TimeOver
+)
+
+
+def run(plan: Plan, clock: Clock | None = None) -> Generator[Event]:
     """Run the checks of a plan one after the other, all or up to the first failure.
+
+    A plan with `seconds` has several rounds; the one in which a check fails is the
+    last. The run ends wherever it is when the time is over.
 
     Parameters
     ----------
     plan : Plan
         Target, contract and checks.
+    clock : Clock, optional
+        The time of the run. Default: that of the plan, from now on.
 
     Yields
     ------
-    Opened, CheckStarted, CheckFinished, Diagnosed, Fingerprinted
+    Event
         As they happen; `Diagnosed` only if a check failed, `Fingerprinted` only if that
-        was asked for.
+        was asked for, `TimeOver` last if the time ended the run.
 
     Raises
     ------
     UsageError
         If the target, the contract or an option cannot be used.
     """
-    session = Session(plan)
     try:
-        yield Opened(session.plan, session.notes)
-        yield from _run_checks(session)
+        yield from _run(plan, clock or Clock(plan.seconds))
+    except OutOfTime:
+        yield TimeOver()
+
+
+def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
+    session = Session(plan, clock)
+    try:
+        yield Opened(session.plan, (*session.notes, *_of_inputs(session.plan)))
+        broken = yield from _run_rounds(session, clock)
+        if broken and plan.seconds is not None and plan.shrink:
+            yield from _shrunk(session, broken[0])
         if session.broken and plan.diagnose:
             yield Diagnosed(session.diagnosis())
         if plan.fingerprint and session.alive:
@@ -98,22 +150,53 @@ def run(plan: Plan) -> Generator[Event]:
         session.close()
 
 
-def _run_checks(session: Session) -> Iterator[Event]:
-    plan, checks = session.plan, session.plan.chosen()
-    with _spread(session, checks) as ask:
-        for position, check in enumerate(checks):
-            yield CheckStarted(check.name, position, len(checks))
-            result = session.result(check, ask)
-            yield CheckFinished(result)
-            if plan.fail_fast and result.verdict in ("failed", "error"):
+def _of_inputs(plan: Plan) -> Iterator[str]:
+    """Yield the note on a file of inputs, if there is one."""
+    if plan.inputs is not None:
+        workload = read_workload(plan.inputs, plan.op, plan.contract)
+        scope = Scope(OPERATORS[plan.op], plan.contract, workload.dtype)
+        yield judged_part(workload, scope)
+
+
+def _run_rounds(
+    session: Session, clock: Clock
+) -> Generator[Event, None, list[Question]]:
+    """Run rounds up to the first that breaks a law; return what is broken there."""
+    rounds = [
+        [Question(plan, check) for check in plan.chosen()]
+        for plan in rounds_of(session.plan)
+    ]
+    broken: list[Question] = []
+    with _spread(session, [one for each in rounds for one in each], clock) as ask:
+        for questions in rounds:
+            yield RoundStarted(questions[0].plan, len(questions))
+            for position, question in enumerate(questions):
+                yield CheckStarted(question.check.name, position, len(questions))
+                result = session.result(question, ask)
+                yield CheckFinished(result)
+                if result.verdict in ("failed", "error"):
+                    broken.append(question)
+                    if session.plan.fail_fast:
+                        return broken
+            if broken and session.plan.seconds is not None:
                 break
+    return broken
+
+
+def _shrunk(session: Session, question: Question) -> Iterator[Event]:
+    """Ask once more for a violation, this time for the smallest."""
+    result = session.smallest(question)
+    if result is not None:
+        yield Shrunk(result)
 
 
 @contextmanager
-def _spread(session: Session, checks: Sequence[Check]) -> Iterator[Ask | None]:
+def _spread(
+    session: Session, questions: Sequence[Question], clock: Clock
+) -> Iterator[Ask | None]:
     """Spread the checks over processes, if there is a target to call."""
     if not session.alive:
         yield None
         return
-    with Spread(session.plan, checks, session.judge) as spread:
+    with Spread(session.plan, questions, session.judge, clock) as spread:
         yield spread.judgement

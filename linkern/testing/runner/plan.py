@@ -1,5 +1,6 @@
 """A plan: everything that a run depends on, checked before anything is run."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,9 @@ class Plan:
         GiB that the target may allocate; in a child process only.
     in_process : bool
         Call the target in this process.
+    sandbox : bool
+        Run the process of the target by bubblewrap: without network, other processes
+        and files that it could write to.
     shrink : bool
         Look for the smallest counterexample, not just for one.
     function : callable, optional
@@ -80,6 +84,11 @@ class Plan:
     jobs : int, optional
         Processes that run checks, each with a target of its own. Default: one for each
         core, up to eight; one for a target in this process or on a device.
+    seconds : float, optional
+        The time of the whole run: every check gets few examples before any gets many,
+        and a failure ends it. Default: all examples of the profile.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
     """
 
     target: str
@@ -103,6 +112,9 @@ class Plan:
     fingerprint: bool = False
     fail_fast: bool = False
     jobs: int | None = None
+    seconds: float | None = None
+    sandbox: bool = False
+    inputs: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -133,8 +145,29 @@ class Plan:
                 'name the target, "package.module:function", to use more.'
             )
             raise UsageError(msg)
+        if self.sandbox and called:
+            msg = (
+                "`sandbox` is for a process of the target's own; name the target, "
+                '"package.module:function", and leave `in_process` out.'
+            )
+            raise UsageError(msg)
         if not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
+            raise UsageError(msg)
+        if self.seconds is not None:
+            self._require_judgeable_in_time(self.seconds)
+
+    def _require_judgeable_in_time(self, seconds: float) -> None:
+        """Refuse a time in which nothing can be judged, or that has no rounds."""
+        if not (seconds > 0 and math.isfinite(seconds)):
+            msg = f"`seconds` must be a positive number, got {seconds:g}."
+            raise UsageError(msg)
+        if self.expect_failure:
+            msg = (
+                "`seconds` must be left out where failures are expected: a check that "
+                "got few examples may pass; got "
+                f"{', '.join(self.expect_failure)}."
+            )
             raise UsageError(msg)
 
     def chosen(self) -> list[Check]:

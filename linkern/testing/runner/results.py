@@ -15,10 +15,14 @@ from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import Call
 
-__all__ = ["RULES", "CheckResult", "Counterexample", "environment"]
+__all__ = ["RULES", "SEVERITY", "CheckResult", "Counterexample", "environment"]
 
 # Version of the rules: a verdict can change with it, and with nothing else of ours.
 RULES = "3"
+
+# Verdicts of one check from best to worst; that of a run is its worst, and those of
+# checks that were not judged do not count.
+SEVERITY = (*INAPPLICABLE, "passed", "xfailed", "inconclusive", "error", "failed")
 
 
 @dataclass(frozen=True)

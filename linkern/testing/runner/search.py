@@ -14,14 +14,14 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from linkern.testing.checks import Check
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.errors import OutOfTime
+from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import PROFILES, Plan
 from linkern.testing.target.process import Target
 
 __all__ = ["search"]
 
-# A check with a small share of the examples still gets this many.
-LEAST_EXAMPLES = 3
 # Examples that may be spent on making a counterexample smaller.
 SHRINKING = 200
 LEAST_SHRINKING = 25
@@ -67,7 +67,7 @@ def search(
 
     @seed(int.from_bytes(sha256(name.encode()).digest()))
     @settings(
-        max_examples=max(LEAST_EXAMPLES, round(check.share * PROFILES[plan.profile])),
+        max_examples=max(check.least, round(check.share * PROFILES[plan.profile])),
         deadline=None,
         database=None,
         print_blob=False,
@@ -76,7 +76,7 @@ def search(
         phases=(Phase.generate, Phase.shrink) if plan.shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(check.problems(scope))
+    @given(draws.with_scale(check.problems(scope)))
     def example(problem: Any) -> None:
         nonlocal spent
         if best:
@@ -99,7 +99,9 @@ def search(
             HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True
         ):
             example()
-    except _Enough:
+    except (_Enough, OutOfTime):
+        if not best:
+            raise
         violation, calls = best[0]
         tally.restore(calls)
         raise violation from None

@@ -15,11 +15,13 @@ from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.rounds import Question
 from linkern.testing.runner.trials import Death
+from linkern.testing.target.clock import Clock
 
 __all__ = ["Ask", "Session"]
 
-Ask = Callable[[Check], Judgement]
+Ask = Callable[[Question], Judgement]
 
 
 class Session:
@@ -29,6 +31,8 @@ class Session:
     ----------
     plan : Plan
         Target and contract.
+    clock : Clock, optional
+        The time of the run. Default: that of the plan, from now on.
 
     Attributes
     ----------
@@ -43,8 +47,8 @@ class Session:
         If the target, the contract or an option cannot be used.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._target = open_target(plan)
+    def __init__(self, plan: Plan, clock: Clock | None = None) -> None:
+        self._target = open_target(plan, clock or Clock(plan.seconds))
         try:
             start = first_call(plan, self._target)
         except BaseException:
@@ -53,6 +57,7 @@ class Session:
         self.plan, self.notes = start.plan, start.notes
         self._death = start.death
         self._killed = ""  # the check that reports the death
+        self._died_in = set[str]()  # checks on which no further call is spent
         self._hangs = 0
         self._broken: list[str] = []  # dtypes in which there is something to explain
         self._reported: Mapping[str, str] = {}
@@ -62,32 +67,54 @@ class Session:
         """True if the target survived its first call."""
         return self._death is None
 
-    def judge(self, check: Check, reported: Mapping[str, str]) -> Judgement:
+    def judge(self, question: Question, reported: Mapping[str, str]) -> Judgement:
         """Judge a check that knows what others have `reported`."""
-        return judge(self.plan, self._target, check, reported)
+        return judge(question.plan, self._target, question.check, reported)
 
-    def result(self, check: Check, ask: Ask | None = None) -> CheckResult:
+    def result(self, question: Question, ask: Ask | None = None) -> CheckResult:
         """Return the verdict of a check.
 
         Parameters
         ----------
-        check : Check
-            One check of the plan.
+        question : Question
+            One check of the plan, in one of its rounds.
         ask : callable, optional
             Gives its judgement. Default: it is judged now.
+
+        Raises
+        ------
+        OutOfTime
+            If the time of the run ends before.
         """
+        check = question.check
         if self._death is not None:
             judgement = self._died(check, self._death)
         elif self._hangs >= MOST_HANGS:
             message = f"not run: the target did not return {MOST_HANGS} times before"
             judgement = Judgement(result_of(check, "error", Tally(), message))
         else:
-            judgement = ask(check) if ask else self.judge(check, self._reported)
+            judgement = ask(question) if ask else self.judge(question, self._reported)
             self._reported = judgement.reported
+        example = judgement.result.counterexample
+        if example is not None and example.died:
+            self._died_in.add(check.name)
         self._hangs += judgement.hung
         self._broken += judgement.broken
         result = _expected(judgement, self.plan.expect_failure.get(check.name))
-        return replace(result, again=command(self.plan, check.name))
+        return replace(result, again=command(question.plan, check.name))
+
+    def smallest(self, question: Question) -> CheckResult | None:
+        """Judge the first check that failed again, for its smallest counterexample.
+
+        None if it ended the process of the target, or does not fail a second time.
+        """
+        if question.check.name in self._died_in or not self.alive:
+            return None
+        plan = replace(question.plan, shrink=True)
+        result = self.judge(Question(plan, question.check), {}).result
+        if result.verdict != "failed":
+            return None
+        return replace(result, again=command(question.plan, question.check.name))
 
     def _died(self, check: Check, death: Death) -> Judgement:
         """Report a target that did not survive its first call, once."""

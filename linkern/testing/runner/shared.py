@@ -12,6 +12,7 @@ from linkern.testing.errors import UsageError
 from linkern.testing.runner import canaries
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.rounds import Question
 from linkern.testing.runner.session import Session
 
 __all__ = ["SHARED_SESSION", "SharedSession", "why_no_verdict"]
@@ -61,7 +62,7 @@ class SharedSession:
         """
         session = self.open(plan)
         with _no_warnings():
-            return session.result(CHECKS[name])
+            return session.result(Question(session.plan, CHECKS[name]))
 
     def cause(self, plan: Plan) -> Diagnosis | None:
         """Return the cause of what has failed so far; it is looked for once."""

@@ -41,7 +41,7 @@ def limits_of(call: Call, config: TargetConfig) -> Limits:
     sizes = operator.sizes(call.inputs)
     outputs = _THREADED if call.threads > 1 else 1
     output = math.prod(sizes[axis] for axis in "bgtv")
-    heads = sizes["b"] * sizes["g"] * max(len(call.segments), 1)
+    heads = sizes["b"] * sizes["g"] * max(call.sequences, 1)
     state = sum(heads * math.prod(shape) for shape in operator.state_shapes(sizes))
     gradients = sum(x.size for x in call.inputs.values())
     numbers = outputs * output + state + gradients
@@ -109,10 +109,10 @@ def _misfit(reply: Reply, call: Call, config: TargetConfig) -> str:
     } != {len(call.inputs)}:
         return f"{len(gradients)} gradients of {len(call.inputs)} inputs"
     # One state of each sequence of the batch, or of each packed one.
-    sequences = {sizes["b"], len(call.segments) - 1}
+    sequences = call.sequences or sizes["b"]
     shapes = operator.state_shapes(sizes)
     for state, shape in zip(states, shapes[: len(states)], strict=False):
-        if state.shape[1:] != (sizes["g"], *shape) or state.shape[0] not in sequences:
+        if state.shape[1:] != (sizes["g"], *shape) or state.shape[0] != sequences:
             return f"a state of shape {state.shape}"
     return ""
 

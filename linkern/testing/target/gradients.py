@@ -63,6 +63,10 @@ class GradientFunction:
         """True if gradients can go through a state."""
         return self.state is not None and self.state_cotangent is not None
 
+    def takes(self, keyword: str | None) -> bool:
+        """Return True if a keyword of the target is one of it, too."""
+        return keyword is not None and (self.any_keyword or keyword in self.keywords)
+
     def __call__(
         self,
         inputs: Mapping[str, Any],
@@ -83,9 +87,7 @@ class GradientFunction:
         states : tuple, optional
             The initial state and the cotangent of the final one.
         """
-        named = {
-            n: x for n, x in options.items() if self.any_keyword or n in self.keywords
-        }
+        named = {n: x for n, x in options.items() if self.takes(n)}
         if states is not None and self.state and self.state_cotangent:
             named |= {self.state: states[0], self.state_cotangent: states[1]}
         if self.inputs:

@@ -250,13 +250,15 @@ class Caller:
         """Return memory and normalizer in the axes of the operator, if they fit."""
         if state is ABSENT:
             return None
-        return state_parts(
-            [self._framework.to_numpy(x) for x in self._segments.arrays_in(state)],
-            self._operator,
-            self._operator.sizes(call.inputs),
-            self._config.layout,
-            self._config.state_layout,
-        )
+        sizes = self._operator.sizes(call.inputs)
+        arrays = [self._framework.to_numpy(x) for x in self._segments.arrays_in(state)]
+        forms = [arrays]
+        if call.segments:  # the sequences are the batch, or an axis before that of one
+            sizes |= {"b": call.sequences}
+            forms.append([x[:, 0] for x in arrays if x.shape[1:2] == (1,)])
+        layouts = self._config.layout, self._config.state_layout
+        parts = (state_parts(x, self._operator, sizes, *layouts) for x in forms)
+        return next((states for states in parts if states is not None), None)
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:

@@ -4,6 +4,7 @@ Both kinds of target answer `call` with a `Reply`, or raise `TargetRaised` if th
 raised and `TargetDied` if it ended its process or did not return in time.
 """
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -20,20 +21,33 @@ from linkern.testing.target.protocol import (
     Reply,
     TargetConfig,
 )
+from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.wire import WireError
 from linkern.testing.target.worker import Opened, describe, open_target
 
 __all__ = ["LOAD_TIMEOUT", "ChildProcess", "InProcess", "Target"]
 
+WORKER = "linkern.testing.target.worker"
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
 
 
 class Target(Protocol):
-    """Something that can be called and closed; `opened` is what is known of it."""
+    """Something that can be called and closed; `opened` is what is known of it.
 
-    opened: Opened
-    interface: Interface
+    `timeout` is the number of seconds that one call may take, of a target in a process
+    of its own.
+    """
+
+    timeout: float
+
+    @property
+    def opened(self) -> Opened:
+        """Facts about it."""
+
+    @property
+    def interface(self) -> Interface:
+        """Its abilities."""
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -66,6 +80,7 @@ class InProcess:
         self, config: TargetConfig, function: Callable[..., Any] | None = None
     ) -> None:
         self._function = function
+        self.timeout = math.inf
         self.reopen(config)
 
     def call(self, call: Call) -> Reply:
@@ -94,13 +109,22 @@ class ChildProcess:
     ----------
     config : TargetConfig
         Name, layout and options of the target.
-    timeout : float
-        Seconds that one call may take.
+    timeout, load_timeout : float
+        Seconds that one call may take, and loading.
+    sandbox : Sandbox, optional
+        What the process runs in.
     """
 
-    def __init__(self, config: TargetConfig, timeout: float) -> None:
+    def __init__(
+        self,
+        config: TargetConfig,
+        timeout: float,
+        load_timeout: float = LOAD_TIMEOUT,
+        sandbox: Sandbox | None = None,
+    ) -> None:
         self._config = config
-        self._timeout = timeout
+        self._sandbox = sandbox
+        self.timeout, self._load_timeout = timeout, load_timeout
         self._child: Child | None = None
         self.reopen(config)
 
@@ -111,7 +135,7 @@ class ChildProcess:
         assert self._child is not None
         limits = limits_of(call, self._config)
         try:
-            answer = self._child.ask(call, self._timeout, (Reply, Raised), limits)
+            answer = self._child.ask(call, self.timeout, (Reply, Raised), limits)
             if isinstance(answer, Reply):
                 return usable_reply(answer, call, self._config)
         except TargetDied:
@@ -136,9 +160,11 @@ class ChildProcess:
 
     def _start(self) -> Opened:
         if self._child is None:
-            self._child = Child("linkern.testing.target.worker")
+            self._child = Child(WORKER, sandbox=self._sandbox)
         try:
-            answer = self._child.ask(self._config, LOAD_TIMEOUT, (Opened, Refused))
+            answer = self._child.ask(
+                self._config, self._load_timeout, (Opened, Refused)
+            )
             if isinstance(answer, Opened):
                 return usable_opened(answer)
             refusal = printable(answer.message)

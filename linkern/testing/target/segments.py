@@ -68,13 +68,13 @@ class SegmentRunner:
         self.changed_state = False
 
     def _once(
-        self, inputs: Natives, state: Any, call: Call, first: int = 0
+        self, inputs: Natives, state: Any, call: Call, first: int = 0, index: int = 0
     ) -> tuple[Any, Any]:
         """Call the target on one segment; return its output and state."""
         interface = self._loaded.interface
         states = {interface.state, interface.final_state}
         options: dict[str, Any] = dict.fromkeys(interface.needed & states)
-        options |= self._other_arguments(call, first)
+        options |= self._other_arguments(call, first, index)
         if (call.wants_state or call.cuts) and interface.final_state:
             options[interface.final_state] = True
         if interface.state is not None and state is not ABSENT:
@@ -93,18 +93,19 @@ class SegmentRunner:
             return returned[0], rest[0] if len(rest) == 1 else tuple(rest) or ABSENT
         return returned, ABSENT
 
-    def _other_arguments(self, call: Call, first: int) -> dict[str, Any]:
+    def _other_arguments(self, call: Call, first: int, index: int) -> dict[str, Any]:
         """Return scale, position, micro steps, `cu_seqlens`: those that it takes."""
         interface, options = self._loaded.interface, dict[str, Any]()
         sizes = self.operator.sizes(call.inputs)
-        if interface.scale and self.operator.has_scale:
+        scaled = self.operator.has_scale and call.scale != "omitted"
+        if interface.scale and scaled:
             options[interface.scale] = scale_of(self.config, call)
         if interface.position and first:
             options[interface.position] = first
         if interface.micro_steps:
             options[interface.micro_steps] = per_query(sizes) or 1
         if interface.cu_seqlens and call.segments:
-            edges = np.asarray(call.segments, dtype=np.int64)
+            edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
             device = self.config.device
             options[interface.cu_seqlens] = self.framework.to_native(edges, device)
         return options
@@ -146,11 +147,12 @@ class SegmentRunner:
     def _walk(self, natives: Natives, call: Call) -> Iterator[_Segment]:
         """Call the target on each segment in turn; yield inputs and results."""
         state: Any = ABSENT
-        for span in self._pieces(self.length(call), call.cuts):
+        spans = self._pieces(self.length(call), call.cuts)
+        for index, span in enumerate(spans):
             held = self._leaves(state)
             part = self._part(natives, span, call)
             first = span.start if isinstance(span, slice) else span
-            output, after = self._once(part, state, call, first)
+            output, after = self._once(part, state, call, first, index)
             self._note_changes(held)
             yield _Segment(span, state, output, after)
             state = after
@@ -208,7 +210,7 @@ class SegmentRunner:
         fixed = {**self.config.options, **call.options}
         if not call.cuts and self.config.interface == "sequence":
             pieces, _ = self.run(natives, call)
-            options = {**self._other_arguments(call, 0), **fixed}
+            options = {**self._other_arguments(call, 0, 0), **fixed}
             return pieces, backwards(natives, cotangent, options)[0]
         if not backwards.takes_state:
             msg = "its `vjp` takes no state and no cotangent of one"
@@ -216,12 +218,12 @@ class SegmentRunner:
         segments = list(self._walk(natives, call))
         pieces_of_inputs: list[list[Any]] = [[] for _ in natives]
         state_gradient = None
-        for segment in reversed(segments):
+        for index, segment in reversed([*enumerate(segments)]):
             before = None if segment.before is ABSENT else segment.before
             first = (
                 segment.span.start if isinstance(segment.span, slice) else segment.span
             )
-            options = {**self._other_arguments(call, first), **fixed}
+            options = {**self._other_arguments(call, first, index), **fixed}
             gradients, state_gradient = backwards(
                 self._part(natives, segment.span, call),
                 cotangent[self._select(segment.span)],
@@ -302,8 +304,8 @@ def scale_of(config: TargetConfig, call: Call) -> float:
     declared = config.scale
     scale = operator.scale if declared is None else declared
     if isinstance(scale, str):
-        return float(operator.sizes(call.inputs)["k"] ** -0.5)
-    return scale
+        scale = float(operator.sizes(call.inputs)["k"] ** -0.5)
+    return scale / 2 if call.scale == "halved" else scale
 
 
 def _widened(span: Any, each: int) -> Any:

@@ -2,7 +2,6 @@
 
 import re
 from functools import wraps
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -335,34 +334,6 @@ def test_declarations_are_taken_at_their_word(kernel, declared, checks):
 def test_a_state_that_is_transposed_is_not_compared():
     result = judge(transposing, "kda", "state_value")["state_value"]
     assert result.verdict in ("failed", "skipped")
-
-
-# -- packed sequences
-
-
-def packing(kernel, reset=True):
-    def packed(query, key, value, log_decay=None, *, scale=None, cu_seqlens=None):
-        if cu_seqlens is None:
-            return kernel(query, key, value, log_decay, scale=scale)[0]
-        output = np.zeros_like(value)
-        edges = [int(n) for n in cu_seqlens]
-        if not reset:
-            edges = [edges[0], edges[-1]]
-        for first, last in pairwise(edges):
-            span = (..., slice(first, last), slice(None))
-            gate = None if log_decay is None else log_decay[..., first:last]
-            parts = query[span], key[span], value[span], gate
-            output[span] = kernel(*parts, scale=scale)[0]
-        return output
-
-    return packed
-
-
-def test_packed_sequences():
-    law = "packed_equals_separate"
-    assert judge(packing(simple_gla), "simple_gla", law)[law].verdict == "passed"
-    assert fails(packing(simple_gla, reset=False), "ssd", law, "packed at")
-    assert judge(simple_gla, "simple_gla", law)[law].verdict == "skipped"
 
 
 # -- gradients

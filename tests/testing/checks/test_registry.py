@@ -49,7 +49,7 @@ def test_every_condition_says_what_it_requires():
     conditional = {n for n, c in CHECKS.items() if c.unless is not registry._always}
     assert {name for name, texts in needs.items() if texts} == conditional
     assert needs["bad_input"] == ("a promise to refuse bad input (`validates=true`)",)
-    assert len(needs["state_drift"]) == 3  # of nested conditions, each
+    assert len(needs["state_drift"]) == 2  # of nested conditions, each
 
 
 def test_a_condition_without_a_docstring_is_seen():

@@ -31,14 +31,14 @@ def norms(x):
 
 @pytest.mark.parametrize("operator", GATED, ids=lambda op: op.name)
 def test_a_bound_is_proved_for_every_kind(operator):
-    for seed, kind in enumerate(kinds.KINDS):
+    for seed, kind in enumerate(kinds.RECORDS):
         if operator.largest_key_dim is None or operator.largest_key_dim >= 8:
             expected = drawn(operator.name, kind, seed=seed).solve()
             assert np.isfinite(expected.bound).all(), kind
             assert np.isfinite(expected.output).all(), kind
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("kind", kinds.RECORDS)
 @pytest.mark.parametrize("op", ["kda", "gsa", "rwkv4", "comba", "oja", "gdn2"])
 def test_a_shorter_sequence_holds_the_first_tokens_of_a_longer_one(op, kind):
     whole = drawn(op, kind, seed=3)
@@ -107,15 +107,6 @@ def test_short_keys_are_made_up_for_by_their_rates():
         assert size.min() < 2.0**-8
         assert rates.max() > 16
         assert (rates * size <= 1.001).all()
-
-
-@pytest.mark.parametrize("op", ["rwkv7", "dplr"])
-def test_strong_gates_stay_provable_where_erases_come_early(op):
-    shape = Shape(1, 1, 130, 130, 4, 4)
-    for kind in ("strong", "floor", "steady", "repeated"):
-        problem = drawn(op, kind, shape=shape)
-        assert np.isfinite(problem.solve().bound).all(), kind
-        assert problem.inputs["log_decay"].min() < -0.09, kind
 
 
 def test_values_have_outliers_gaps_an_order_and_equal_heads():

@@ -12,7 +12,9 @@ from linkern.testing.runner.jobs import MOST_HANGS, Spread
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.results import CheckResult
-from linkern.testing.runner.worker import Ready
+from linkern.testing.runner.rounds import Question
+from linkern.testing.runner.worker import Late, Ready
+from linkern.testing.target.clock import Clock
 
 EXAMPLE = "examples/chunked_attention.py"
 RAISES = """
@@ -98,7 +100,7 @@ class Worker:
         del timeout, limits
         if isinstance(message, Plan):
             return Ready()
-        assert answers == (Judgement,)
+        assert answers == (Judgement, Late)
         return self.answer(message.check, message.reported)
 
     def end(self, patience=0.0):
@@ -114,8 +116,12 @@ def judgement(name, before=None, **known):
 
 def spread(monkeypatch, answer, judge, number=2, names=NAMES):
     monkeypatch.setattr(jobs, "Child", type("Of", (Worker,), {"answer": answer}))
-    checks = [CHECKS[name] for name in names]
-    return Spread(plan("kernels:good", jobs=number), checks, judge), checks
+    judged = plan("kernels:good", jobs=number)
+    questions = [Question(judged, CHECKS[name]) for name in names]
+    held = Spread(
+        judged, questions, lambda q, reported: judge(q.check, reported), Clock()
+    )
+    return held, questions
 
 
 def test_a_worker_that_dies_leaves_its_check_to_others(monkeypatch):

@@ -17,15 +17,15 @@ def log(monkeypatch):
     class Session:
         def __init__(self, plan):
             log.append(f"open {plan.target}")
-            self.broken = ()
+            self.plan, self.broken = plan, ()
             if plan.target == "missing:f":
                 msg = "no such target."
                 raise UsageError(msg)
 
-        def result(self, check):
+        def result(self, question):
             self.broken = ("float32",)
-            log.append(check.name)
-            return check.name
+            log.append(question.check.name)
+            return question.check.name
 
         def diagnosis(self):
             log.append("diagnose")

@@ -161,7 +161,7 @@ CALL = Call(
     cuts=(1, 2),
     wants_state=True,
     cotangent=X,
-    segments=(0, 4),
+    segments=((0, 4), (0, 2)),
 )
 REPLY = Reply(
     output=X,

@@ -147,7 +147,7 @@ def _ask_gradients(
 
 def _call(target: Target, problem: Problem) -> Reply:
     params = problem.knobs
-    cuts = params.get("cuts", ())
+    cuts, edges = params.get("cuts", ()), params.get("segments")
     return target.call(
         Call(
             problem.inputs,
@@ -155,7 +155,7 @@ def _call(target: Target, problem: Problem) -> Reply:
             wants_state=bool(cuts),
             cotangent=problem.cotangent,
             memory=params.get("memory", "contiguous"),
-            segments=params.get("segments", ()),
+            segments=(edges,) if edges else (),
         )
     )
 

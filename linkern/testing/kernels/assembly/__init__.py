@@ -14,6 +14,13 @@ from linkern.testing.kernels.assembly.linear import (
     slope_of_elu,
     stateful,
 )
+from linkern.testing.kernels.assembly.packed import (
+    Span,
+    mapped,
+    one_state,
+    packed,
+    stacked,
+)
 from linkern.testing.kernels.assembly.parts import (
     CHUNK,
     Array,
@@ -47,6 +54,7 @@ __all__ = [
     "Kernel",
     "Parts",
     "RecurrenceBackward",
+    "Span",
     "State",
     "Terms",
     "all_tokens",
@@ -55,10 +63,14 @@ __all__ = [
     "elu_plus_one",
     "forward_substitution",
     "lower_triangle",
+    "mapped",
+    "one_state",
+    "packed",
     "recurrence",
     "rounded_to",
     "slope_of_elu",
     "slot_attention",
+    "stacked",
     "stateful",
     "unchanged",
     "unit_rows",

@@ -7,7 +7,6 @@ comes out of one triangular system.
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,9 +40,6 @@ __all__ = [
     "recurrence",
 ]
 
-# First token, end, and whether the span starts from a state of zeros.
-Spans = list[tuple[int, int, bool]]
-
 
 def decays_between(g: Array) -> tuple[Array, Array]:
     """Return the decays from each token of a chunk to each later one, and from before.
@@ -72,11 +68,6 @@ def forward_substitution(system: Array, known: Array) -> Array:
     return solution
 
 
-def own_sequences(edges: list[int]) -> Spans:
-    """Return each packed sequence, started from zeros."""
-    return [(first, last, True) for first, last in pairwise(edges)]
-
-
 @dataclass(frozen=True)
 class RecurrenceParts:
     """The parts of a chunkwise kernel of a recurrence; each default is right.
@@ -103,14 +94,8 @@ class RecurrenceParts:
         Applied to the state between chunks.
     received, returned : callable
         Applied to the initial and to the final state.
-    packed : callable
-        Edges of packed sequences, to spans that may start from zeros.
-    empty : callable
-        Makes the output of packed sequences, like the values.
     default_scale : float or None
         A fixed scale, in place of the parameter.
-    takes_packed : bool
-        True if the kernel has a parameter ``cu_seqlens``.
     backward : RecurrenceBackward or None
         The parts of the gradients, for the operators that `input_gradients` knows;
         None if the kernel has none.
@@ -127,10 +112,7 @@ class RecurrenceParts:
     carried: Change = unchanged
     received: Change = unchanged
     returned: Change = unchanged
-    packed: Callable[[list[int]], Spans] = own_sequences
-    empty: Change = np.zeros_like
     default_scale: float | None = None
-    takes_packed: bool = False
     backward: RecurrenceBackward | None = None
 
 
@@ -208,37 +190,23 @@ def _initial(parts: RecurrenceParts, terms: Terms, state: Array) -> Array:
 def recurrence(op: str, **parts: Any) -> Kernel:
     """Return the kernel of an operator, called with its inputs by name or in order.
 
-    It takes a ``scale`` unless that is fixed, an ``initial_state`` and, if its parts
-    say so, ``cu_seqlens``; it returns output and state, and has an attribute ``vjp``
-    if it has gradients. Parameters are those of `RecurrenceParts`.
+    It takes a ``scale`` unless that is fixed, and an ``initial_state``; it returns
+    output and state, and has an attribute ``vjp`` if it has gradients. Parameters are
+    those of `RecurrenceParts`.
     """
     return _assembled(OPERATORS[op], RecurrenceParts(**parts))
 
 
 def _assembled(operator: Operator, parts: RecurrenceParts) -> Kernel:
-    def one_sequence(call: Inputs, scale: Any, state: Any) -> tuple[Array, Array]:
-        _, terms = _prepared(operator, parts, call, scale)
-        output, final = _chunks(parts, terms, _initial(parts, terms, state))
-        return output.astype(call["query"].dtype), final
-
     def kernel(*positional: Array, **named: Any) -> Any:
         call, options = _bound(operator, positional, named)
-        scale, state = options.get("scale"), options.get("initial_state")
-        edges = options.get("cu_seqlens")
-        if edges is None:
-            output, state = one_sequence(call, scale, state)
-            return output, parts.returned(state)
-        output, states = parts.empty(call["value"]), []
-        for first, last, fresh in parts.packed([int(n) for n in edges]):
-            tokens = _tokens(operator, call, first, last)
-            read, state = one_sequence(tokens, scale, None if fresh else state)
-            output[..., first:last, :] = read
-            states.append(state)
-        return output, np.concatenate(states, axis=0)
+        _, terms = _prepared(operator, parts, call, options.get("scale"))
+        initial = _initial(parts, terms, options.get("initial_state"))
+        output, final = _chunks(parts, terms, initial)
+        return output.astype(call["query"].dtype), parts.returned(final)
 
     options = ["initial_state"]
     options += ["scale"] * (operator.has_scale and parts.default_scale is None)
-    options += ["cu_seqlens"] * parts.takes_packed
     kernel.__signature__ = _signature(  # type: ignore[attr-defined]
         [one.name for one in operator.inputs if not one.optional],
         [one.name for one in operator.inputs if one.optional],
@@ -280,16 +248,6 @@ def _bound(
     call |= {name: x for name, x in named.items() if name in operator.names}
     options = {name: x for name, x in named.items() if name not in operator.names}
     return {name: x for name, x in call.items() if x is not None}, options
-
-
-def _tokens(operator: Operator, call: Inputs, first: int, last: int) -> Inputs:
-    """Return the inputs of one packed sequence."""
-    tokens = {}
-    for name, x in call.items():
-        axis = operator.input(name).token_axis
-        span = (*(slice(None),) * (axis or 0), slice(first, last))
-        tokens[name] = x if axis is None else x[span]
-    return tokens
 
 
 def _signature(

@@ -9,6 +9,7 @@ from linkern.testing.kernels.assembly import (
     Parts,
     RecurrenceBackward,
     assemble,
+    packed,
     recurrence,
     slot_attention,
     stateful,
@@ -80,30 +81,37 @@ _enter("chunk_100", "linear_attention", assemble(Parts(chunk=100)))
 _enter("chunk_32_with_state", "linear_attention", stateful(Parts(chunk=32)))
 _enter("recurrent_with_state", "linear_attention", stateful(Parts(chunk=1)))
 
-_FULL = {"takes_packed": True, "backward": RecurrenceBackward()}
+
+def _full(op: str, **parts: Any) -> Kernel:
+    """Return a kernel with gradients that takes packed sequences."""
+    return packed(recurrence(op, backward=RecurrenceBackward(), **parts), op)
+
+
 for _op in ("simple_gla", "gla", "rwkv6", "delta_rule", "gated_delta_rule", "kda"):
-    _enter(f"{_op} by chunks", _op, recurrence(_op, **_FULL))
-    _enter(f"{_op} by tokens", _op, recurrence(_op, **_FULL, chunk=1))
+    _enter(f"{_op} by chunks", _op, _full(_op))
+    _enter(f"{_op} by tokens", _op, _full(_op, chunk=1))
 for _op in ("rwkv7", "dplr", "iplr", "comba", "gated_delta_product"):
     _enter(f"{_op} by chunks", _op, recurrence(_op))
 _enter("gsa", "gsa", slot_attention())
-_enter("kda by chunks of 10", "kda", recurrence("kda", **_FULL, chunk=10))
+_enter("gsa of packed sequences", "gsa", packed(slot_attention(), "gsa"))
+_enter("packed", "linear_attention", packed(stateful(Parts(chunk=64))))
+_enter("kda by chunks of 10", "kda", _full("kda", chunk=10))
 _enter(
     "gated_delta_rule with groups",
     "gated_delta_rule",
-    recurrence("gated_delta_rule", takes_packed=True),
+    packed(recurrence("gated_delta_rule"), "gated_delta_rule"),
     value_groups=True,
 )
 _enter(
     "gated_delta_rule that normalises",
     "gated_delta_rule",
-    recurrence("gated_delta_rule", takes_packed=True, inputs=unit_rows(1e-2)),
+    packed(recurrence("gated_delta_rule", inputs=unit_rows(1e-2)), "gated_delta_rule"),
     l2norm=1e-2,
 )
 _enter(
     "simple_gla with a scale of its own",
     "simple_gla",
-    recurrence("simple_gla", **_FULL, default_scale=0.5),
+    _full("simple_gla", default_scale=0.5),
     scale=0.5,
 )
 _ORDERS: tuple[tuple[str, str, Kernel], ...] = (

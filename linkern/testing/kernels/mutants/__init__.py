@@ -20,6 +20,9 @@ for _module in (
     "delta",
     "gradients",
     "states",
-    "varlen",
+    "packed",
+    "defaults",
+    "repetition",
+    "lengths",
 ):
     import_module(f"{__name__}.{_module}")

@@ -182,9 +182,7 @@ enter(
 )
 enter(
     "norm_with_epsilon_outside",
-    recurrence(
-        "gated_delta_rule", takes_packed=True, inputs=unit_rows(1e-2, outside=True)
-    ),
+    recurrence("gated_delta_rule", inputs=unit_rows(1e-2, outside=True)),
     "#90: fla cde25dfd; #136: maxtext #5295",
     op="gated_delta_rule",
     contract={"l2norm": 1e-2},

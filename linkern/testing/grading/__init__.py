@@ -1,0 +1,1 @@
+"""Grading: verdicts on candidates for programs that write kernels, within a time."""

@@ -1,0 +1,204 @@
+"""Packed sequences: how Hypothesis draws their lengths, and their exact results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from linkern.oracle import Bounded
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import EDGES, one_of
+
+__all__ = [
+    "Packing",
+    "exact_gradients",
+    "exact_outputs",
+    "exact_states",
+    "packed_sequences",
+    "with_packing",
+]
+
+# Tokens of a short part of a sequence; None for a part that shares the other tokens.
+PARTS = (None, 0, None, 1, 2, 3)
+SLACK = (0, 0, 0, 1, 3, 17)
+
+
+@dataclass(frozen=True, repr=False)
+class Packing:
+    """Packed sequences that go on from call to call.
+
+    The tokens of a problem are those of the first call, then those of the second. In
+    each call they are those of the first sequence, then those of the second. Tokens
+    behind the last sequence of the last call belong to none.
+
+    Parameters
+    ----------
+    lengths : tuple of tuple of int
+        For each call, the tokens of each sequence.
+
+    Examples
+    --------
+    >>> packing = Packing(((2, 0, 3), (1, 1, 0)))
+    >>> packing.cuts, packing.segments
+    ((5,), ((0, 2, 2, 5), (0, 1, 2, 2)))
+    >>> [tokens.tolist() for tokens in packing.tokens()]
+    [[0, 1, 5], [6], [2, 3, 4]]
+    """
+
+    lengths: tuple[tuple[int, ...], ...]
+
+    def __repr__(self) -> str:
+        """Show the lengths of the sequences, call by call."""
+        return "/".join("+".join(map(str, row)) for row in self.lengths)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The number of tokens up to the end of each call."""
+        return tuple(accumulate(map(sum, self.lengths)))
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The first token of each call but the first."""
+        return self.ends[:-1]
+
+    @property
+    def segments(self) -> tuple[tuple[int, ...], ...]:
+        """The offsets of the sequences in each call."""
+        return tuple(tuple(accumulate((0, *row))) for row in self.lengths)
+
+    def tokens(self) -> list[NDArray[np.intp]]:
+        """Return the tokens of each sequence."""
+        starts = (0, *self.ends)
+        spans = [
+            [np.arange(start + a, start + b) for a, b in pairwise(edges)]
+            for start, edges in zip(starts, self.segments, strict=False)
+        ]
+        return [np.concatenate(parts) for parts in zip(*spans, strict=True)]
+
+
+@st.composite
+def with_packing(
+    draw: st.DrawFn,
+    problems: st.SearchStrategy[Problem],
+    *,
+    calls: tuple[int, ...] = (1,),
+) -> Problem:
+    """Pack the tokens of one batch entry into sequences, empty and short ones too.
+
+    Reaches: chunks on one grid for all sequences, sequences of no token and of one to
+    three, states that go to another sequence, rows that belong to none.
+    """
+    problem = draw(problems).first_of_batch()
+    contract, few = problem.scope.contract, problem.scope.few_shapes
+    unit = contract.length_multiple_of
+    count, rows = (
+        draw(one_of(*((2,) if few else (3, 2, 4, 5, 1)))),
+        draw(one_of(*calls)),
+    )
+    left = problem.length // unit
+    most_slack = left - max(1, -(-contract.min_length // unit))
+    left -= min(draw(one_of(*((0, 1) if few else SLACK))), most_slack)
+    kinds = [n for n in PARTS if n is None or n * unit >= contract.min_length]
+    cells = draw(st.lists(one_of(*kinds), min_size=rows * count, max_size=rows * count))
+    sizes = []
+    for cell in cells:
+        sizes.append(min(cell or 0, left))
+        left -= sizes[-1]
+    shared = [i for i, cell in enumerate(cells) if cell is None] or [0]
+    near = [n for n in EDGES if n < left] or [0]
+    inner = st.integers(0, left) | one_of(*near)
+    cuts = draw(st.lists(inner, min_size=len(shared) - 1, max_size=len(shared) - 1))
+    for i, (a, b) in zip(shared, pairwise((0, *sorted(cuts), left)), strict=True):
+        sizes[i] += b - a
+    table = np.reshape(sizes, (rows, count)) * unit
+    table = table[table.any(axis=1)]
+    if (table < contract.min_length).any():
+        table = table.sum(keepdims=True)
+    return problem.told(packing=Packing(tuple(map(tuple, table.tolist()))))
+
+
+def packed_sequences(problem: Problem) -> list[Problem]:
+    """Return the problem of each packed sequence, alone."""
+    packing: Packing = problem.knobs["packing"]
+    alone = partial(_of_tokens, problem)
+    return problem.recalled("sequences", lambda: [*map(alone, packing.tokens())])
+
+
+def _of_tokens(problem: Problem, tokens: NDArray[np.intp]) -> Problem:
+    """Return the problem of some tokens."""
+    inputs = {
+        name: x if axis is None else np.take(x, index, axis)
+        for name, x in problem.inputs.items()
+        for axis, index in [_index(problem, name, tokens)]
+    }
+    cotangent = problem.cotangent
+    if cotangent is not None:
+        cotangent = cotangent[..., tokens, :]
+    return replace(problem.with_inputs(**inputs), cotangent=cotangent)
+
+
+def _index(
+    problem: Problem, name: str, tokens: NDArray[np.intp]
+) -> tuple[int | None, NDArray[np.intp]]:
+    """Return the token axis of an input, and the entries of tokens along it."""
+    axis = problem.scope.operator.input(name).token_axis
+    if axis is None:
+        return None, tokens
+    each = problem.inputs[name].shape[axis] // problem.length  # keys of one query
+    return axis, (tokens[:, None] * each + np.arange(each)).ravel()
+
+
+def exact_outputs(problem: Problem) -> Bounded:
+    """Return the outputs of packed sequences, without rows behind the last one."""
+    packing: Packing = problem.knobs["packing"]
+    shape = replace(problem.shape, length=packing.ends[-1]).of("bgtv")
+    output, bound = np.zeros(shape), np.zeros(shape)
+    pairs = zip(packing.tokens(), packed_sequences(problem), strict=True)
+    for tokens, sequence in pairs:
+        solved = sequence.solve()
+        output[..., tokens, :] = solved.output
+        bound[..., tokens, :] = solved.bound
+    return Bounded(output, bound)
+
+
+def exact_states(problem: Problem) -> list[Bounded]:
+    """Return the final states of all packed sequences: memory, normalizer if any."""
+    states = zip(*(one.solve_state() for one in packed_sequences(problem)), strict=True)
+    return [_stacked(parts) for parts in states]
+
+
+def _stacked(parts: Sequence[Bounded]) -> Bounded:
+    return Bounded(
+        np.concatenate([part.output for part in parts]),
+        np.concatenate([part.bound for part in parts]),
+    )
+
+
+def exact_gradients(problem: Problem) -> dict[str, Bounded]:
+    """Return the gradients of the inputs; they are zero behind the last sequence.
+
+    The gradient of an input without tokens is the sum over the sequences, to which
+    their number is added in roundings.
+    """
+    packing: Packing = problem.knobs["packing"]
+    gradients = [one.solve_gradients() for one in packed_sequences(problem)]
+    unit = problem.scope.contract.precisions(problem.scope.dtype).unit
+    results = {}
+    for name, x in problem.inputs.items():
+        output, bound = np.zeros(x.shape), np.zeros(x.shape)
+        for tokens, of_sequence in zip(packing.tokens(), gradients, strict=True):
+            axis, index = _index(problem, name, tokens)
+            entries: tuple[Any, ...] = (*(slice(None),) * (axis or 0), index)
+            solved = of_sequence[name]
+            if axis is None:
+                output, bound = output + solved.output, bound + solved.bound
+                bound += len(gradients) * unit * (abs(solved.output) + solved.bound)
+            else:
+                output[entries], bound[entries] = solved.output, solved.bound
+        results[name] = Bounded(output, bound)
+    return results

@@ -1,0 +1,161 @@
+"""Runs with a time: few examples of every law before many of any."""
+
+from dataclasses import replace
+
+import pytest
+
+from linkern.testing import Plan, UsageError
+from linkern.testing.api import report_of, reports
+from linkern.testing.runner.loop import Diagnosed, Shrunk, TimeOver, run
+from linkern.testing.runner.results import CheckResult
+from linkern.testing.runner.rounds import merged
+from linkern.testing.target.clock import Clock
+from tests.testing.linear_kernels import CORRECT, FAULTY
+from tests.testing.targets import good
+
+NAMES = ("value_on_integers", "causality", "row_normalisation", "value_on_reals")
+RIGHT = CORRECT["chunk_32_with_state"]
+
+
+class Countdown(Clock):
+    """A clock that counts calls of the target, not seconds."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.calls = calls
+
+    @property
+    def left(self):
+        return self.calls
+
+    def require(self):
+        self.calls -= 1
+        super().require()
+
+
+def plan(function, **options):
+    given = {"checks": NAMES, "dtypes": ("float32",), "seconds": 1000.0, "seed": 0}
+    return Plan("test", "linear_attention", function=function, **(given | options))
+
+
+def last(plan, clock=None):
+    report = report_of(plan)
+    for _, so_far in reports(plan, clock):
+        report = so_far
+    return report
+
+
+def test_every_law_gets_few_examples_before_any_gets_many():
+    report = last(plan(RIGHT, profile="quick", seed=5))
+    rounds = [(one.profile, one.seed, one.judged) for one in report.rounds]
+    assert rounds == [("smoke", 5, 4), ("quick", 6, 4)]
+    assert report.verdict == "passed"
+    assert report.complete
+    assert not report.time_over
+    assert "examples: smoke (seed 5), quick (seed 6)" in str(report)
+
+
+def test_a_round_is_judged_again_without_a_clock():
+    timed = last(plan(RIGHT, profile="quick"))
+    alone = [
+        last(plan(RIGHT, seconds=None, profile=one.profile, seed=one.seed))
+        for one in timed.rounds
+    ]
+    for check in timed.checks:
+        parts = [x for report in alone for x in report.checks if x.name == check.name]
+        assert check.examples == sum(part.examples for part in parts)
+        assert check.worst_ratio == max(part.worst_ratio for part in parts)
+        assert check.ratios == tuple(x for part in parts for x in part.ratios)
+
+
+def test_the_round_in_which_a_law_breaks_is_the_last():
+    judged = plan(FAULTY["eps_1e-6"])
+    report = last(judged)
+    assert [one.profile for one in report.rounds] == ["smoke"]
+    assert report.rounds[0].complete
+    assert report.verdict == "failed"
+    assert report.diagnosis.name == "eps"
+    first = report.failures[0]
+    assert "--profile smoke --seed 0" in first.again or "'smoke'" in first.again
+    # Only the first is made small, and what it says is what a run without a clock says.
+    alone = last(plan(FAULTY["eps_1e-6"], seconds=None, profile="smoke"))
+    assert first.counterexample.input == alone.failures[0].counterexample.input
+    names = [type(event) for event in run(judged)]
+    assert names.count(Shrunk) == 1
+    assert names[-1] is Diagnosed
+
+
+def test_a_violation_that_few_examples_miss_is_found_in_a_later_round():
+    calls = []
+
+    def wears_out(query, key, value):
+        calls.append(1)
+        return good(query, key, value) * (1 if len(calls) < 60 else 2)
+
+    report = last(plan(wears_out, checks=("value_on_integers",)))
+    assert report.verdict == "failed"
+    assert [one.profile for one in report.rounds] == ["smoke", "quick", "default"]
+    assert "--profile default --seed 2" in report.failures[0].again
+
+
+def test_before_every_law_is_judged_nothing_passes():
+    report = last(plan(RIGHT), Countdown(12))
+    assert report.time_over
+    assert report.complete
+    assert report.verdict == "inconclusive"
+    assert report.exit_code == 3
+    assert report.not_run
+    assert not report.rounds[0].complete
+    assert str(report).endswith("checks run within 1000 s, and passed")
+
+
+def test_after_the_first_round_the_time_changes_no_verdict():
+    whole = last(plan(RIGHT, profile="smoke"))
+    report = last(plan(RIGHT), Countdown(100))
+    assert report.time_over
+    assert report.verdict == "passed"
+    assert [one.complete for one in report.rounds] == [True, False]
+    assert {x.name for x in report.checks} == {x.name for x in whole.checks}
+
+
+def test_a_violation_stands_when_the_time_ends_the_search_for_a_smaller_one():
+    calls, events = Countdown(10**9), []
+    for event in run(plan(FAULTY["eps_1e-6"]), calls):
+        events.append(event)
+        if type(event).__name__ == "CheckFinished" and event.result.name == NAMES[-1]:
+            calls.calls = 12
+    assert isinstance(events[-1], TimeOver)
+    failed = [e.result for e in events if type(e).__name__ == "CheckFinished"]
+    assert "failed" in {result.verdict for result in failed}
+
+
+def test_several_processes_find_what_one_finds():
+    target = "examples/chunked_attention.py:with_epsilon"
+    judged = replace(plan(None), target=target)
+    one, two = (last(replace(judged, jobs=jobs)) for jobs in (1, 2))
+    assert [(x.name, x.verdict, x.examples) for x in one.checks] == [
+        (x.name, x.verdict, x.examples) for x in two.checks
+    ]
+    assert one.diagnosis == two.diagnosis
+
+
+def test_the_worse_verdict_of_two_rounds_counts():
+    old = CheckResult("x", "a law", "passed", examples=3, worst_ratio=0.5)
+    new = CheckResult("x", "a law", "failed", examples=2, worst_ratio=4.0, message="m")
+    result = merged({"x": old}, new)
+    assert (result.verdict, result.message) == ("failed", "m")
+    assert (result.examples, result.worst_ratio) == (5, 4.0)
+    assert merged({"x": new}, old).verdict == "failed"
+    skipped = CheckResult("x", "a law", "skipped")
+    assert merged({"x": skipped}, old).verdict == "passed"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_in_which_nothing_can_be_judged_is_refused(seconds):
+    with pytest.raises(UsageError, match="`seconds` must be a positive number"):
+        plan(RIGHT, seconds=seconds)
+
+
+def test_expected_failures_need_all_examples():
+    with pytest.raises(UsageError, match="got causality"):
+        plan(RIGHT, expect_failure={"causality": "known"})
