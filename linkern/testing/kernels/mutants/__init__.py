@@ -24,5 +24,6 @@ for _module in (
     "defaults",
     "repetition",
     "lengths",
+    "values",
 ):
     import_module(f"{__name__}.{_module}")
