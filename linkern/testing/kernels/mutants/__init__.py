@@ -25,5 +25,7 @@ for _module in (
     "repetition",
     "lengths",
     "values",
+    "operators",
+    "hacks",
 ):
     import_module(f"{__name__}.{_module}")
