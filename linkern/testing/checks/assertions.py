@@ -142,7 +142,7 @@ class CheckedTarget:
         self._tally.asked += 1
         call = Call(problem.inputs, scale=problem.scale, **options)
         reply = self._call(problem, call)
-        plain = not any(options.values())
+        plain = not any(isinstance(x, np.ndarray) or x for x in options.values())
         if plain and provable(problem) and reply.output is not None:
             output = reply.output.astype(np.float64)
             if np.isfinite(output).all():
