@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.bench.candidates import Candidate, Kept
 from linkern.bench.clocks import Peak, Prepared, Turn
 from linkern.bench.peers import Peer
 from linkern.bench.tasks import Task
@@ -50,6 +51,18 @@ class MeasurePeak:
 
 
 @dataclass(frozen=True)
+class HandOver:
+    """Order of `LocalWorker.kept`."""
+
+
+@dataclass(frozen=True)
+class CallAgain:
+    """Order of `LocalWorker.again`."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
 class Release:
     """Order of `LocalWorker.release`."""
 
@@ -59,6 +72,13 @@ class Rows:
     """Reply of a peer that is prepared: some tokens of all outputs."""
 
     arrays: list[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Reply of a candidate: parts of outputs that were kept."""
+
+    kept: list[Kept]
 
 
 @dataclass(frozen=True)
@@ -80,6 +100,8 @@ ORDERS = {
     "prepare": Order(Prepare, Rows),
     "turn": Order(TakeTurn, Turn),
     "peak": Order(MeasurePeak, Peak),
+    "kept": Order(HandOver, Evidence),
+    "again": Order(CallAgain, Evidence),
     "release": Order(Release, Released),
 }
 
@@ -117,6 +139,16 @@ class LocalWorker:
         """Return the memory of one more call."""
         assert self.prepared is not None
         return self.prepared.peak(traced=self.traced)
+
+    def kept(self) -> Evidence:
+        """Return what was kept of the last turn of a candidate."""
+        assert isinstance(self.prepared, Candidate)
+        return Evidence(self.prepared.kept())
+
+    def again(self, seed: int) -> Evidence:
+        """Return what a candidate makes of new inputs, twice."""
+        assert isinstance(self.prepared, Candidate)
+        return Evidence(self.prepared.again(seed))
 
     def release(self) -> None:
         """Free inputs and call, and the pools of a GPU."""

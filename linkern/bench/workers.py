@@ -5,7 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from linkern.bench.worker import ORDERS, Prepare, Rows
+from linkern.bench.candidates import kept_rows
+from linkern.bench.worker import ORDERS, Evidence, Prepare, Rows
 from linkern.testing.errors import TargetDied
 from linkern.testing.target.child import SMALL, Child, printable
 from linkern.testing.target.protocol import Raised
@@ -60,12 +61,18 @@ class Process:
 
     def __init__(self, threads: int, sandbox: Sandbox | None = None) -> None:
         self._child = Child("linkern.bench.worker", environment(threads), sandbox)
+        self._kept = SMALL
 
     def ask(self, order: str, *arguments: Any) -> Any:
         """Return the reply to an order; raise `Failed` if there is none."""
         kinds = ORDERS[order]
         request = kinds.request(*arguments)
-        limits = _limits_of(request) if isinstance(request, Prepare) else SMALL
+        limits = SMALL
+        if isinstance(request, Prepare):
+            self._kept = _limits_of(request, kept_rows(request.length))
+            limits = _limits_of(request, request.rows)
+        elif kinds.reply is Evidence:
+            limits = self._kept
         try:
             reply = self._child.ask(request, _PATIENCE, (kinds.reply, Raised), limits)
         except TargetDied as death:
@@ -83,10 +90,10 @@ class Process:
         self._child.end()
 
 
-def _limits_of(request: Prepare) -> Limits:
-    """Return the most bytes of the answer of a peer: at most four outputs."""
+def _limits_of(request: Prepare, rows: list[int]) -> Limits:
+    """Return the most bytes of some tokens of a peer: at most four outputs."""
     task = request.task
-    numbers = 4 * task.batch * task.heads * max(len(request.rows), 1) * task.dim
+    numbers = 4 * task.batch * task.heads * max(len(rows), 1) * task.dim
     return Limits(header=SMALL.header, arrays=_SLACK * 8 * numbers)
 
 

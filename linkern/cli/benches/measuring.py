@@ -1,7 +1,9 @@
 """One run of a suite at a terminal: options to tasks and peers, rows to tables."""
 
+import secrets
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from linkern.bench import tables
+from linkern.bench.candidates import candidate_peer
 from linkern.bench.comparison import changes, differences
 from linkern.bench.cuda.machine import this_device
 from linkern.bench.figures import draw_run, require_matplotlib
@@ -33,8 +36,8 @@ __all__ = ["measure", "named"]
 _CPU_ONLY = {"threads": "--threads", "plot_path": "--plot", "compared": "--compare"}
 
 
-def measure(suite: Suite, options: dict[str, Any]) -> None:
-    """Measure and show, task by task.
+def measure(suite: Suite, options: dict[str, Any]) -> bool:
+    """Measure and show, task by task; return False if a candidate is not right.
 
     Parameters
     ----------
@@ -57,7 +60,8 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
         require_matplotlib()
     quick = options["quick"]
     tasks = _tasks(suite, options["tasks"], quick=quick)
-    peers = _peers(suite, options["peers"], tasks, quick=quick)
+    suite, names = _with_candidates(suite, options)
+    peers = _peers(suite, names, tasks, quick=quick)
     compared = options["compared"]
     old = None if compared is None else read_run(compared, suite)
     sandbox = Sandbox(device=suite.name) if options["sandbox"] else None
@@ -91,6 +95,8 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
     _show(console, whole, old)
     if options["plot_path"] is not None:
         draw_run(whole, options["plot_path"])
+    judged = {peer.name for peer in suite.peers if peer.judged}
+    return not any(row.remark for row in whole.rows if row.peer in judged)
 
 
 def named(option: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -121,7 +127,8 @@ def _peers(
 ) -> tuple[Peer, ...]:
     known = {peer.name: peer for peer in suite.peers}
     named("--peer", names, [*known])
-    for name in names:
+    functions = [peer.name for peer in suite.peers if peer.judged]
+    for name in (*names, *functions):
         if suite.name == "cpu" and not _takes_part(known[name], tasks):
             needs = " and ".join(known[name].needs) or "nothing"
             msg = (
@@ -135,6 +142,31 @@ def _peers(
         for peer in suite.peers
         if not chosen or peer.name in chosen or peer.name.startswith(OURS)
     )
+
+
+def _with_candidates(
+    suite: Suite, options: dict[str, Any]
+) -> tuple[Suite, Sequence[str]]:
+    """Return the suite with the functions that `--peer` names, and the other names.
+
+    Functions alone are measured beside all peers that a run has without them.
+    """
+    names = options["peers"]
+    functions = [name for name in dict.fromkeys(names) if ":" in name]
+    if not functions and options["framework"] is not None:
+        msg = "--framework is for a function: --peer FILE.py:NAME."
+        raise UsageError(msg)
+    if functions and suite.name == "cuda":
+        msg = f'--peer "{functions[0]}" cannot be used with --device cuda.'
+        raise UsageError(msg)
+    seed = secrets.randbits(31)
+    new = [candidate_peer(name, options["framework"], seed) for name in functions]
+    suite = replace(suite, peers=(*suite.peers, *new))
+    if len(functions) == len({*names}):
+        names = ()
+    if suite.quick_peers:
+        suite = replace(suite, quick_peers=(*suite.quick_peers, *functions))
+    return suite, names
 
 
 def _spared(
