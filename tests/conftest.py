@@ -1,7 +1,9 @@
 """Fixtures: the array libraries that everything is tested on."""
 
 import os
+import pkgutil
 import shutil
+import subprocess
 
 # Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
 # beside them would only wait for each other.
@@ -33,7 +35,7 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
 LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
-OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site"}
+OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
 
 
 def pytest_configure():
@@ -80,6 +82,19 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+# What a module for the harness of others imports besides.
+NEEDED = {
+    f"linkern.testing.integrations.{module}": package
+    for module, package in (
+        ("flashinfer_bench", "flashinfer_bench"),
+        ("flashinfer_workloads", "flashinfer_bench"),
+        ("kernelbench", "torch"),
+        ("openenv", "openenv"),
+        ("verifiers", "verifiers"),
+    )
+}
+
+
 @cache
 def without_gpu():
     """Return why nothing can run on a GPU here; None if it can."""
@@ -121,6 +136,26 @@ def not_installed(name):
     if name in REQUIRED:
         pytest.fail(f"{name} is required here and not installed")
     pytest.skip(f"{name} is not installed")
+
+
+def need_for_module(*names):
+    """Skip a test module for want of a package, or fail if CI requires it."""
+    for name in names:
+        if find_spec(name) is None:
+            if name in REQUIRED:
+                msg = f"{name} is required here and not installed"
+                raise ModuleNotFoundError(msg)
+            pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+def modules():
+    """Return the names of all modules of the package that can be imported here."""
+    walked = pkgutil.walk_packages(import_module("linkern").__path__, "linkern.")
+    return [
+        module.name
+        for module in walked
+        if find_spec(NEEDED.get(module.name, "linkern")) is not None
+    ]
 
 
 def library(name):
@@ -184,6 +219,14 @@ def nvrtc():
 def chromium():
     """The browser."""
     return shutil.which("chromium") or not_installed("chromium")
+
+
+@pytest.fixture(scope="session")
+def bwrap():
+    """Bubblewrap, where it may start a process: a container can forbid that."""
+    words = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    if shutil.which("bwrap") is None or subprocess.run(words, check=False).returncode:
+        not_installed("bwrap")
 
 
 @pytest.fixture(scope="session")

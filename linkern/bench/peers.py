@@ -48,6 +48,8 @@ class Peer:
     threads: int | None = None
     # True if `tracemalloc` sees its memory.
     traced: bool = False
+    # True if `linkern.bench.trial` judges what was timed.
+    judged: bool = False
 
     def function(self) -> Any:
         """Import and return the function that prepares."""

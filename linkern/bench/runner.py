@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
-from linkern.bench import reference
+from linkern.bench import reference, trial
+from linkern.bench.candidates import Kept
 from linkern.bench.clocks import Peak, Turn
 from linkern.bench.peers import Peer, left_out, takes_part
 from linkern.bench.records import FOREIGN, Row
@@ -27,6 +28,7 @@ class _Candidate:
     threads: int
     worker: Lazy
     turns: list[Turn] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class _Plan:
     schedule: Schedule
     attempts: int
     tell: Progress
+    seed: int = 0
 
 
 def run(
@@ -74,7 +77,7 @@ def run(
     start : callable
         From a number of threads to a worker.
     """
-    plan = _Plan(schedule or Schedule(), attempts, progress or str)
+    plan = _Plan(schedule or Schedule(), attempts, progress or str, seed)
     # A worker is kept from one task to the next: some take seconds to start.
     known: dict[tuple[str, int], _Candidate] = {}
     with ExitStack() as stack:
@@ -138,7 +141,7 @@ def _judged(
 def _verdict(row: Row, candidate: _Candidate, judge: reference.Judge) -> Row:
     """Add the error, or why the peer is not timed."""
     peer, task = candidate.peer, judge.task
-    candidate.turns = []
+    candidate.turns, candidate.kept = [], []
     reason = left_out(peer, judge.length)
     if reason is not None:
         return replace(row, remark=reason)
@@ -181,6 +184,9 @@ def _timed(
             continue
         tell("memory", name)
         rows[name] = _measured(rows[name], candidate, task)
+        if candidate.peer.judged:
+            tell("judged on what was timed", name)
+            rows[name] = _tried(rows[name], candidate, task, plan.seed)
         candidate.worker.release()
     return list(rows.values())
 
@@ -193,6 +199,8 @@ def _turn(candidate: _Candidate, plan: _Plan, failures: dict[str, str]) -> None:
     try:
         while len(tries) < plan.attempts and (not tries or tries[-1].foreign > FOREIGN):
             tries.append(candidate.worker.ask("turn", plan.schedule.window))
+            if candidate.peer.judged:
+                candidate.kept += candidate.worker.ask("kept").kept
     except Failed as failure:
         failures[candidate.peer.name] = f"failed: {failure}"
         return
@@ -220,6 +228,18 @@ def _measured(row: Row, candidate: _Candidate, task: Task) -> Row:
     except Failed:
         return row
     return replace(row, extra_bytes=peak.extra, held_bytes=peak.held)
+
+
+def _tried(row: Row, candidate: _Candidate, task: Task, seed: int) -> Row:
+    """Take the times off a candidate that was wrong while it was timed."""
+    try:
+        wrong = trial.fault(
+            *(candidate.peer, task, row.length, seed, candidate.kept),
+            lambda fresh: candidate.worker.ask("again", fresh).kept,
+        )
+    except Failed as failure:
+        wrong = f"failed: {failure}"
+    return replace(row, seconds=None, remark=wrong) if wrong else row
 
 
 @contextmanager

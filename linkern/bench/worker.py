@@ -1,25 +1,109 @@
 """Worker of one peer: it prepares the call, answers, repeats and times it.
 
 Each peer has a process of its own, because the threads of one library go on spinning
-after a call and would take a core from the next. Orders come as pickles through
-standard input; replies go back through standard output.
+after a call and would take a core from the next. Orders and replies are messages of
+`linkern.testing.target.wire`: data alone, since a peer can be anybody's code.
 """
 
 import gc
-import os
-import pickle
 import sys
 import traceback
 import warnings
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.bench.candidates import Candidate, Kept
 from linkern.bench.clocks import Peak, Prepared, Turn
+from linkern.bench.peers import Peer
+from linkern.bench.tasks import Task
+from linkern.testing.target.protocol import Raised
+from linkern.testing.target.wire import OWN, read_message, read_prefix, write
+from linkern.testing.target.worker import streams
 
-__all__ = ["LocalWorker", "main"]
+__all__ = ["ORDERS", "LocalWorker", "Order", "main"]
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Order of `LocalWorker.prepare`."""
+
+    peer: Peer
+    task: Task
+    length: int
+    seed: int
+    rows: list[int]
+
+
+@dataclass(frozen=True)
+class TakeTurn:
+    """Order of `LocalWorker.turn`."""
+
+    window: float
+
+
+@dataclass(frozen=True)
+class MeasurePeak:
+    """Order of `LocalWorker.peak`."""
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Order of `LocalWorker.kept`."""
+
+
+@dataclass(frozen=True)
+class CallAgain:
+    """Order of `LocalWorker.again`."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """Order of `LocalWorker.release`."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Reply of a peer that is prepared: some tokens of all outputs."""
+
+    arrays: list[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Reply of a candidate: parts of outputs that were kept."""
+
+    kept: list[Kept]
+
+
+@dataclass(frozen=True)
+class Released:
+    """Reply of a worker that holds nothing."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order: the messages of its arguments and of its reply."""
+
+    request: type
+    reply: type
+
+
+# Characters of an exception that are passed on.
+_LONGEST = 500
+ORDERS = {
+    "prepare": Order(Prepare, Rows),
+    "turn": Order(TakeTurn, Turn),
+    "peak": Order(MeasurePeak, Peak),
+    "kept": Order(HandOver, Evidence),
+    "again": Order(CallAgain, Evidence),
+    "release": Order(Release, Released),
+}
 
 
 class LocalWorker:
@@ -56,6 +140,16 @@ class LocalWorker:
         assert self.prepared is not None
         return self.prepared.peak(traced=self.traced)
 
+    def kept(self) -> Evidence:
+        """Return what was kept of the last turn of a candidate."""
+        assert isinstance(self.prepared, Candidate)
+        return Evidence(self.prepared.kept())
+
+    def again(self, seed: int) -> Evidence:
+        """Return what a candidate makes of new inputs, twice."""
+        assert isinstance(self.prepared, Candidate)
+        return Evidence(self.prepared.again(seed))
+
     def release(self) -> None:
         """Free inputs and call, and the pools of a GPU."""
         self.prepared = None
@@ -67,21 +161,29 @@ class LocalWorker:
 
 
 def main() -> None:
-    """Answer orders, each the name of a method and its arguments, until they end."""
+    """Answer orders until they end."""
     worker = LocalWorker()
-    orders, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever libraries print is no reply
+    orders, replies = streams()
+    names = {order.request: name for name, order in ORDERS.items()}
     warnings.simplefilter("ignore")
     while True:
         try:
-            order, arguments = pickle.load(orders)
+            prefix = read_prefix(orders)
         except EOFError:
             return
+        request = read_message(orders, prefix, names, OWN)
+        arguments = [getattr(request, field.name) for field in fields(request)]
         try:
-            reply: tuple[bool, Any] = (True, worker.ask(order, *arguments))
+            reply = worker.ask(names[type(request)], *arguments)
         except Exception as error:  # whatever a peer raises
             traceback.print_exc()
             first, _, _ = str(error).partition("\n")
-            reply = (False, f"{type(error).__name__}: {first}")
-        pickle.dump(reply, replies)
-        replies.flush()
+            reply = Raised(f"{type(error).__name__}: {first}"[:_LONGEST])
+        write(replies, _message(reply), prefix.ticket)
+
+
+def _message(reply: Any) -> Any:
+    """Return a reply as a message."""
+    if isinstance(reply, list):
+        return Rows(reply)
+    return Released() if reply is None else reply

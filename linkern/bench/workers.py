@@ -2,17 +2,23 @@
 
 import contextlib
 import os
-import pickle
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from linkern.bench.candidates import kept_rows
+from linkern.bench.worker import ORDERS, Evidence, Prepare, Rows
+from linkern.testing.errors import TargetDied
+from linkern.testing.target.child import SMALL, Child, printable
+from linkern.testing.target.protocol import Raised
+from linkern.testing.target.sandbox import Sandbox
+from linkern.testing.target.wire import Limits, WireError
 
 __all__ = ["Failed", "Lazy", "Process", "Worker", "environment"]
 
 # Seconds for one order: compiling, or a call that takes minutes.
 _PATIENCE = 900.0
+# How many times the bytes of an answer are read before it is refused.
+_SLACK = 16
 _VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -43,49 +49,52 @@ class Worker(Protocol):
 
 
 class Process:
-    """A worker in a process of its own, whose libraries use so many threads."""
+    """A worker in a process of its own, whose libraries use so many threads.
 
-    def __init__(self, threads: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from linkern.bench.worker import main; main()"],
-            env=environment(threads),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C ends the run, which ends its workers.
-            start_new_session=True,
-        )
+    Parameters
+    ----------
+    threads : int
+        Their number.
+    sandbox : Sandbox, optional
+        What the process runs in.
+    """
+
+    def __init__(self, threads: int, sandbox: Sandbox | None = None) -> None:
+        self._child = Child("linkern.bench.worker", environment(threads), sandbox)
+        self._kept = SMALL
 
     def ask(self, order: str, *arguments: Any) -> Any:
         """Return the reply to an order; raise `Failed` if there is none."""
-        orders, replies = self._process.stdin, self._process.stdout
-        assert orders is not None
-        assert replies is not None
-        timer = threading.Timer(_PATIENCE, self._process.kill)
-        timer.daemon = True
-        timer.start()
+        kinds = ORDERS[order]
+        request = kinds.request(*arguments)
+        limits = SMALL
+        if isinstance(request, Prepare):
+            self._kept = _limits_of(request, kept_rows(request.length))
+            limits = _limits_of(request, request.rows)
+        elif kinds.reply is Evidence:
+            limits = self._kept
         try:
-            pickle.dump((order, arguments), orders)
-            orders.flush()
-            succeeded, reply = pickle.load(replies)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            code = self._process.wait()
-            msg = f"its process ended with {code}"
+            reply = self._child.ask(request, _PATIENCE, (kinds.reply, Raised), limits)
+        except TargetDied as death:
+            msg = f"its process {death.reason}"
             raise Failed(msg) from None
-        finally:
-            timer.cancel()
-        if not succeeded:
-            raise Failed(str(reply))
-        return reply
+        except WireError as error:
+            msg = f"its options do not cross to another process: {error}"
+            raise Failed(msg) from None
+        if isinstance(reply, Raised):
+            raise Failed(printable(reply.message))
+        return reply.arrays if isinstance(reply, Rows) else reply
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # an order that it never read
-                pipe.close()
+        self._child.end()
+
+
+def _limits_of(request: Prepare, rows: list[int]) -> Limits:
+    """Return the most bytes of some tokens of a peer: at most four outputs."""
+    task = request.task
+    numbers = 4 * task.batch * task.heads * max(len(rows), 1) * task.dim
+    return Limits(header=SMALL.header, arrays=_SLACK * 8 * numbers)
 
 
 class Lazy:

@@ -13,6 +13,10 @@ __all__ = ["COMMANDS", "main"]
 # of its help, so that `linkern --help` imports none of them.
 COMMANDS = {
     "verify": ("verdicts:verify", "Judge a kernel by the laws of its operator."),
+    "grade": (
+        "grading:grade",
+        "Grade candidates: verdict, score and cause, each within a time.",
+    ),
     "demo": (
         "demonstration:demo",
         "Judge a faulty kernel that is shipped with linkern.",

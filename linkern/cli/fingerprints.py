@@ -68,6 +68,7 @@ def _measured(target: str | None, options: dict[str, Any]) -> list[Fingerprint]:
         timeout=options["timeout"],
         memory_limit=options["memory"],
         in_process=options["in_process"],
+        sandbox=options["sandbox"],
         options=keywords("--option", options["option"]),
         command=options["command"],
     )

@@ -13,9 +13,12 @@ from linkern.testing.target.frameworks import FRAMEWORKS
 __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_USAGE",
+    "candidate_options",
     "contract_of",
     "file_option",
     "in_existing_folder",
+    "inputs_option",
+    "sandbox_option",
     "target_options",
 ]
 
@@ -33,66 +36,95 @@ def in_existing_folder(
     return path
 
 
-def file_option(flag: str, text: str) -> Callable[..., Any]:
-    """Return an option that names a file to write, as ``flag_path``."""
+def file_option(flag: str, text: str, *, dash: bool = False) -> Callable[..., Any]:
+    """Return an option that names a file to write, as ``flag_path``.
+
+    With `dash` the name may be ``-``, the standard output.
+    """
     return click.option(
         flag,
         f"{flag.removeprefix('--')}_path",
-        type=click.Path(path_type=Path, dir_okay=False, writable=True),
+        type=click.Path(path_type=Path, dir_okay=False, writable=True, allow_dash=dash),
         metavar="FILE",
         callback=in_existing_folder,
         help=text,
     )
 
 
+sandbox_option = click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Run it by bubblewrap: no network, and no file that it could write to.",
+)
+_NAME = click.argument("target", required=False)
+_OP = click.option("--op", help="Operator that it claims to be (`linkern list`).")
+_COMMAND = click.option(
+    "--command",
+    metavar="WORDS",
+    help="A program instead of TARGET: './kernel {inputs} {outputs}', "
+    "safetensors files.",
+)
+_IN_PROCESS = click.option(
+    "--in-process", is_flag=True, help="Do not use a child process."
+)
+# How a target is called, whatever it is.
+_CLAIMS = (
+    click.option(
+        "--declare",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="What it declares; undeclared means strictest. Repeatable.",
+    ),
+    click.option(
+        "--contract", type=click.Path(path_type=Path), help="The same, as TOML."
+    ),
+    click.option(
+        "--option",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A keyword argument of every call, as Python writes it. Repeatable.",
+    ),
+    click.option(
+        "--framework",
+        help=f"{'/'.join(FRAMEWORKS)}. Default: inferred from the target.",
+    ),
+    click.option("--device", default="cpu", show_default=True),
+    click.option(
+        "--dtype",
+        multiple=True,
+        help="Default float32 and float64, as far as it takes them. Repeatable.",
+    ),
+    click.option(
+        "--timeout", default=20.0, show_default=True, help="Seconds for one call."
+    ),
+    click.option(
+        "--memory",
+        default=4.0,
+        show_default=True,
+        help="GiB that it may allocate on the CPU.",
+    ),
+)
+
+
+inputs_option = click.option(
+    "--inputs",
+    metavar="FILE",
+    help="Judge laws on these inputs first: safetensors, named as the operator's.",
+)
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a target: name, operator, contract, arrays and limits."""
-    options = (
-        click.argument("target", required=False),
-        click.option("--op", help="Operator that it claims to be (`linkern list`)."),
-        click.option(
-            "--command",
-            metavar="WORDS",
-            help="A program instead of TARGET: './kernel {inputs} {outputs}', "
-            "safetensors files.",
-        ),
-        click.option(
-            "--declare",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="What it declares; undeclared means strictest. Repeatable.",
-        ),
-        click.option(
-            "--contract", type=click.Path(path_type=Path), help="The same, as TOML."
-        ),
-        click.option(
-            "--option",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A keyword argument of every call, as Python writes it. Repeatable.",
-        ),
-        click.option(
-            "--framework",
-            help=f"{'/'.join(FRAMEWORKS)}. Default: inferred from the target.",
-        ),
-        click.option("--device", default="cpu", show_default=True),
-        click.option(
-            "--dtype",
-            multiple=True,
-            help="Default float32 and float64, as far as it takes them. Repeatable.",
-        ),
-        click.option(
-            "--timeout", default=20.0, show_default=True, help="Seconds for one call."
-        ),
-        click.option(
-            "--memory",
-            default=4.0,
-            show_default=True,
-            help="GiB that it may allocate on the CPU.",
-        ),
-        click.option("--in-process", is_flag=True, help="Do not use a child process."),
-    )
-    for option in reversed(options):
+    for option in reversed(
+        (_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS, sandbox_option)
+    ):
+        command = option(command)
+    return command
+
+
+def candidate_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of several targets, each in processes of its own."""
+    for option in reversed((_OP, *_CLAIMS)):
         command = option(command)
     return command
 

@@ -19,25 +19,27 @@ from linkern.cli.options import (
     contract_of,
     file_option,
     in_existing_folder,
+    inputs_option,
     target_options,
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
 from linkern.testing.api import report_of, reports
 from linkern.testing.report import bundle, github, terminal
-from linkern.testing.report.report import write_json
+from linkern.testing.report.report import json_text, write_json
 from linkern.testing.runner import canaries, reproduce
 from linkern.testing.runner.loop import CheckFinished, CheckStarted, RoundStarted
 from linkern.testing.runner.plan import PROFILES, Plan, fresh_seed
 from linkern.testing.spec.declarations import keywords, pairs
 from linkern.testing.target.clock import Clock
 
-__all__ = ["verify"]
+__all__ = ["run_canaries", "verify"]
 
 EXIT_CANARIES = 4
 
 
 @click.command()
 @target_options
+@inputs_option
 @click.option(
     "--profile", default="default", show_default=True, help="/".join(PROFILES)
 )
@@ -72,7 +74,12 @@ EXIT_CANARIES = 4
     metavar="S",
     help="End after so many seconds: every law gets few examples before any gets many.",
 )
-@file_option("--json", "Write the report as JSON, and anew with every check that ends.")
+@file_option(
+    "--json",
+    "Write the report as JSON, and anew with every check that ends; - is standard "
+    "output, which then gets nothing else.",
+    dash=True,
+)
 @file_option("--html", "Write the report as one HTML page.")
 @click.option(
     "--repro",
@@ -111,17 +118,23 @@ def verify(target: str | None, **options: Any) -> None:
     Exit code: 0 all checks passed; 1 a check failed; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
-    console, clock = Console(), Clock(options["seconds"])
+    clock = Clock(options["seconds"])
+    to_stdout = options["json_path"] == Path("-")
+    console = Console(stderr=to_stdout)
+    if to_stdout:
+        options["json_path"] = None
     if options["seed"] is None:
         options["seed"] = fresh_seed()
     try:
         plans = _plans(target, options)
-        _run_canaries(options["seed"])
+        run_canaries(options["seed"])
         several = len(plans) > 1
         verdicts = [_judge(console, plan, clock, options, several) for plan in plans]
         if options["json_path"] is not None:
             write_json(verdicts, options["json_path"])
             _name_file(console, options["json_path"])
+        if to_stdout:
+            click.echo(json_text(verdicts), nl=False)
     except (UsageError, OSError) as error:
         # OSError: a report or reproducer that cannot be written; verdicts are printed.
         click.echo(f"linkern: {error}", err=True)
@@ -141,6 +154,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "timeout": options["timeout"],
         "memory_limit": options["memory"],
         "in_process": options["in_process"],
+        "sandbox": options["sandbox"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
         "fail_fast": options["fail_fast"],
         "jobs": options["jobs"],
@@ -151,7 +165,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         msg = "TARGET and --command exclude each other; give one of them."
         raise UsageError(msg)
     if target is None and command is None:
-        for single in ("html_path", "bundle_path", "seconds"):
+        for single in ("html_path", "bundle_path", "seconds", "inputs"):
             if options[single] is not None:
                 msg = f"--{single.removesuffix('_path')} is for one target; name it."
                 raise UsageError(msg)
@@ -175,6 +189,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             expect_failure=expected,
             options=keywords("--option", options["option"]),
             command=command,
+            inputs=options["inputs"],
             **shared,
         )
     ]
@@ -196,7 +211,7 @@ def _plan_of(entry: Entry, shared: dict[str, Any]) -> Plan:
     )
 
 
-def _run_canaries(seed: int) -> None:
+def run_canaries(seed: int) -> None:
     """Exit without a verdict if a planted defect goes unnoticed."""
     wrong = canaries.failures(seed)
     if wrong:

@@ -69,6 +69,9 @@ class Operator:
     unit_writes : mapping from str to float, or None
         Inputs under which unit keys write their values and neither erase nor forget;
         None where no such tokens are known.
+    neutral : mapping from str to float, or None
+        Inputs under which a token leaves the memory as it is; besides, keys without
+        features where there is a feature map. None where no such tokens are known.
     inexact : str
         Reason why no inputs make all sums exact; empty if integers do.
     reductions : tuple of Reduction
@@ -97,6 +100,7 @@ class Operator:
     state_is_sum: bool = False
     reversal: int | None = None
     unit_writes: Mapping[str, float] | None = field(default=None, hash=False)
+    neutral: Mapping[str, float] | None = field(default=None, hash=False)
     inexact: str = ""
     reductions: tuple[Reduction, ...] = field(default=(), hash=False)
     largest_key_dim: int | None = None

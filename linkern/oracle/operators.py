@@ -35,6 +35,7 @@ def _linear_attention(name: str, *, causal: bool) -> Operator:
         normalised=True,
         linear=("value",),
         state_is_sum=True,
+        neutral={},
     )
 
 
@@ -61,6 +62,9 @@ _ERASING: dict[str, Any] = {"erases": True}
 _OPEN = {"log_decay": 0.0}
 _NO_RATE, _FULL_RATE = {"beta": 0.0}, {"beta": 1.0}
 _SAME_DECAY = {"log_decay": "log_decay"}
+# Inputs of tokens that leave the memory as it is: beside one, e^-200 is nothing.
+_SILENT, _NO_WEIGHT = {"value": 0.0} | _OPEN, -200.0
+_UNRATED = _NO_RATE | _OPEN
 _CAUSAL = (
     Operator(
         "retention",
@@ -87,6 +91,7 @@ _CAUSAL = (
         (*TRIPLE, DECAY),
         "S = e^{g_t} S + k v^T; o = scale q^T S",
         additive.simple_gla,
+        neutral=_SILENT,
         **_ADDITIVE,
         reversal=1,
         unit_writes={},
@@ -96,6 +101,7 @@ _CAUSAL = (
         (*TRIPLE, KEY_DECAY),
         "S = diag(e^{g_t}) S + k v^T; o = scale q^T S",
         additive.gla,
+        neutral=_SILENT,
         **_ADDITIVE,
         reversal=1,
         unit_writes={},
@@ -108,6 +114,7 @@ _CAUSAL = (
         (Input("value", "bgtv", ("v", "x")), VALUE_DECAY),
         "h = e^{g_t} h + x; o = h",
         additive.hgrn,
+        neutral=_SILENT,
         scale=1.0,
         state=(("1", "v"),),
         linear=("value",),
@@ -122,6 +129,7 @@ _CAUSAL = (
         ),
         "o = (N + e^{u+k} v) / (D + e^{u+k}); then N = e^w N + e^k v, D = e^w D + e^k",
         additive.rwkv4,
+        neutral={"key": _NO_WEIGHT} | _OPEN,
         scale=1.0,
         normalised=True,
         state=(("1", "v"), ("v",)),
@@ -134,6 +142,7 @@ _CAUSAL = (
         (*TRIPLE, KEY_DECAY, BONUS),
         "o = scale q^T (S + (u k) v^T); then S = diag(e^{w_t}) S + k v^T",
         additive.rwkv6,
+        neutral=_SILENT,
         **_ADDITIVE,
         reversal=0,
         unit_writes={},
@@ -148,6 +157,7 @@ _CAUSAL = (
         ),
         "S = diag(e^{w_t}) S - (a kappa) (kappa^T S) + k v^T; o = scale q^T S",
         delta.rwkv7,
+        neutral={"removal_rate": 0.0} | _SILENT,
         scale=1.0,
         erases=True,
         early_erase=True,
@@ -160,6 +170,7 @@ _CAUSAL = (
         (*TRIPLE, *UNTIED, KEY_DECAY),
         "S = diag(e^{g_t}) S + b (a^T S) + k v^T; o = scale q^T S",
         delta.dplr,
+        neutral={"b": 0.0} | _SILENT,
         erases=True,
         early_erase=True,
         **_ADDITIVE,
@@ -171,6 +182,7 @@ _CAUSAL = (
         (*TRIPLE, *UNTIED),
         "S = S + b (a^T S) + k v^T; o = scale q^T S",
         delta.dplr,
+        neutral={"b": 0.0, "value": 0.0},
         erases=True,
         **_ADDITIVE,
         unit_writes={"a": 0.0, "b": 0.0},
@@ -181,6 +193,7 @@ _CAUSAL = (
         (*TRIPLE, BETA),
         "S = S + beta k (v - S^T k)^T; o = scale q^T S",
         delta.delta_rule,
+        neutral=_NO_RATE,
         **_ERASING,
         unit_writes=_FULL_RATE,
         reductions=(Reduction("simple_gla", _NO_RATE, without_values=True),),
@@ -190,6 +203,7 @@ _CAUSAL = (
         (*TRIPLE, DECAY, BETA),
         "S = e^{g_t} S, S = S + beta k (v - S^T k)^T; o = scale q^T S",
         delta.delta_rule,
+        neutral=_UNRATED,
         **_ERASING,
         unit_writes=_FULL_RATE,
         reductions=(
@@ -202,6 +216,7 @@ _CAUSAL = (
         (*TRIPLE, KEY_DECAY, BETA),
         "S = diag(e^{g_t}) S, S = S + beta k (v - S^T k)^T; o = scale q^T S",
         delta.delta_rule,
+        neutral=_UNRATED,
         **_ERASING,
         unit_writes=_FULL_RATE,
         reductions=(
@@ -222,6 +237,7 @@ _CAUSAL = (
         ),
         "S = diag(e^{g_t}) S, S = S + k (w v - S^T (b k))^T; o = scale q^T S",
         delta.gdn2,
+        neutral={"erase_gate": 0.0} | _SILENT,
         **_ERASING,
         unit_writes={"erase_gate": 1.0, "write_gate": 1.0},
         reductions=(
@@ -238,6 +254,7 @@ _CAUSAL = (
         (*TRIPLE, Input("auxiliary_key", "bhtk", ("p",)), DECAY, BETA),
         "S = e^{g_t} S + beta k (v - S^T p)^T, S read undecayed; o = scale q^T S",
         delta.comba,
+        neutral=_UNRATED,
         **_ERASING,
         early_erase=True,
         unit_writes={"auxiliary_key": 0.0, "beta": 1.0},
@@ -254,6 +271,7 @@ _CAUSAL = (
         ),
         "S = e^{g_t} S, n times S = S + beta k (v - S^T k)^T; o = scale q^T S",
         delta.gated_delta_product,
+        neutral=_UNRATED,
         **_ERASING,
     ),
     Operator(
@@ -261,6 +279,7 @@ _CAUSAL = (
         (*TRIPLE, VALUE_DECAY, BETA),
         "S = S diag(e^{g_t}), S = S + beta (k - S v) v^T; o = scale q^T S",
         delta.oja,
+        neutral=_UNRATED,
         erases=True,
         linear=("query", "key"),
         erase_along="value",
@@ -277,6 +296,7 @@ _CAUSAL = (
         "A = diag(e^{g_t}) A + s k^T, p = softmax(scale A q); "
         "B = diag(e^{g_t}) B + s v^T; o = B^T p",
         composed.gsa,
+        neutral={"slots": 0.0} | _OPEN,
         state=(_MEMORY_OF_SLOTS,),
         linear=("value",),
         inexact="its softmax rounds",
@@ -286,6 +306,7 @@ _CAUSAL = (
         (SCORES, KEY, VALUE, replace(SLOTS, draw="logit")),
         "gsa with log_decay z_{t-1} - z_t, slots e^{s_t - z_t}, z_t = log sum e^{s_j}",
         composed.abc,
+        neutral={"slots": _NO_WEIGHT},
         state=(_MEMORY_OF_SLOTS, ("m",)),
         linear=("value",),
         log_normalizer=True,
@@ -310,6 +331,7 @@ _CAUSAL = (
         (replace(QUERY, draw="positive"), replace(KEY, draw="positive"), VALUE),
         "o_i = sum_{j<=i} w_ij v_j / sum_{j<=i} w_ij, w = (scale q_i.k_j)^2",
         composed.rebased,
+        neutral={"key": 0.0},
         normalised=True,
         state=(("squares", "v"), ("squares",)),
         linear=("value",),
@@ -330,6 +352,7 @@ _CAUSAL = (
         "A = e^{g_t} A + beta k k^T, B = e^{g_t} B + beta k v^T; "
         "o = scale B^T (A + diag(ridge))^{-1} q",
         composed.mesa,
+        neutral=_UNRATED,
         scale=1.0,
         state=(("k", "k+v"),),
         largest_key_dim=8,

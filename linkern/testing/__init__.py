@@ -25,6 +25,7 @@ __all__ = [
     "VerificationError",
     "assert_within_bound",
     "grade",
+    "grade_many",
     "parametrize_with_checks",
     "run",
     "strategies",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from linkern.testing.bounds import OutOfBoundError, assert_within_bound
     from linkern.testing.checks import CHECKS, Check
     from linkern.testing.errors import UsageError
+    from linkern.testing.grading.pool import grade_many
     from linkern.testing.grading.single import grade
     from linkern.testing.pytest.parametrize import parametrize_with_checks, subject
     from linkern.testing.report.grade import Grade
@@ -63,6 +65,7 @@ else:
         "UsageError": "errors",
         "assert_within_bound": "bounds",
         "grade": "grading.single",
+        "grade_many": "grading.pool",
         "parametrize_with_checks": "pytest.parametrize",
         "run": "runner.loop",
         "strategies": "strategies",

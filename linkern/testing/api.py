@@ -45,6 +45,8 @@ def verify(
     fail_fast: bool = False,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
+    sandbox: bool = False,
+    inputs: str | None = None,
 ) -> Report:
     """Judge a kernel.
 
@@ -89,6 +91,11 @@ def verify(
         and for a target on a device.
     options : mapping, optional
         Keyword arguments of every call.
+    sandbox : bool
+        Run the process of a named target by bubblewrap: without network, other
+        processes, and files that it could write to.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
 
     Returns
     -------
@@ -130,6 +137,8 @@ def verify(
         fail_fast=fail_fast,
         jobs=jobs,
         options=options or {},
+        sandbox=sandbox,
+        inputs=inputs,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):
@@ -182,7 +191,9 @@ def reports(plan: Plan, clock: Clock | None = None) -> Iterator[tuple[Event, Rep
             elif isinstance(event, CheckFinished):
                 report = _with_result(report, event.result)
             elif isinstance(event, RoundStarted):
-                new = Round(event.plan.profile, event.plan.seed, 0, event.laws)
+                on_inputs = event.plan.inputs is not None
+                profile = "inputs" if on_inputs else event.plan.profile
+                new = Round(profile, event.plan.seed, 0, event.laws)
                 report = replace(report, rounds=(*report.rounds, new))
             elif isinstance(event, Shrunk):
                 report = _with_smallest(report, event.result)

@@ -289,8 +289,8 @@ def test_a_process_prepares_times_and_reports_exceptions():
         broken = peer("a", prepare="cpu.numpy_peers:nothing")
         with pytest.raises(Failed, match="has no attribute"):
             worker.ask("prepare", broken, TASK, 8, 0, [7])
-        worker._process.kill()
-        with pytest.raises(Failed, match="its process ended with -9"):
+        worker._child._process.kill()
+        with pytest.raises(Failed, match="its process crashed with SIGKILL"):
             worker.ask("turn", 0.0)
     finally:
         worker.close()

@@ -23,7 +23,7 @@ KERNELS = Path(__file__).parents[1] / "testing" / "targets.py"
 def trusted(request, monkeypatch):
     """Spare most tests the canaries, which run at the start of every command."""
     if "exits_with_4" not in request.node.name:
-        monkeypatch.setattr(verdicts, "_run_canaries", lambda seed: None)
+        monkeypatch.setattr(verdicts, "run_canaries", lambda seed: None)
 
 
 @pytest.fixture(autouse=True)

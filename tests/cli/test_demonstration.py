@@ -13,7 +13,7 @@ GOOD = f"{Path(__file__).parents[1] / 'testing' / 'targets.py'}:good"
 
 @pytest.fixture(autouse=True)
 def trusted(monkeypatch):
-    monkeypatch.setattr(verdicts, "_run_canaries", lambda seed: None)
+    monkeypatch.setattr(verdicts, "run_canaries", lambda seed: None)
 
 
 def test_the_demo_shows_the_kernel_its_fault_and_what_comes_next():

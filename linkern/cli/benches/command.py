@@ -9,8 +9,9 @@ import click
 from linkern.bench.cpu import CPU
 from linkern.bench.cuda import CUDA
 from linkern.cli.benches.measuring import measure
-from linkern.cli.options import EXIT_USAGE, file_option
+from linkern.cli.options import EXIT_USAGE, file_option, sandbox_option
 from linkern.testing import UsageError
+from linkern.testing.target.frameworks import FRAMEWORKS
 
 __all__ = ["bench"]
 
@@ -37,7 +38,14 @@ __all__ = ["bench"]
     "peers",
     multiple=True,
     metavar="NAME",
-    help="Who is measured beside linkern. Default: all that are installed. Repeatable.",
+    help="Who is measured beside linkern. Default: all that are installed. A function "
+    "FILE.py:NAME, causal linear attention on (B, H, T, dim), is judged on what was "
+    "timed. Repeatable.",
+)
+@click.option(
+    "--framework",
+    type=click.Choice([*FRAMEWORKS]),
+    help="Array library of such functions. Default: inferred.",
 )
 @click.option(
     "--threads",
@@ -54,6 +62,7 @@ __all__ = ["bench"]
 )
 @click.option("--quick", is_flag=True, help="Two tasks, short lengths, few rounds.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@sandbox_option
 @file_option("--json", "Write what was measured as JSON.")
 @file_option("--plot", "Draw roofline, times and crossover (.png, .svg, .pdf).")
 @click.option(
@@ -70,12 +79,14 @@ def bench(context: click.Context, /, **options: Any) -> None:
     Every contestant is judged against a float64 answer, then all take turns, each in a
     process of its own. `linkern bench generation` measures generating token by token.
 
-    Exit code: 0 measured, whatever goals were missed; 2 the options cannot be used.
+    Exit code: 0 measured, whatever goals were missed; 1 a function of yours is wrong or
+    failed; 2 the options cannot be used.
     """
     if context.invoked_subcommand is not None:
         return
     try:
-        measure(CUDA if options["device"] == "cuda" else CPU, options)
+        right = measure(CUDA if options["device"] == "cuda" else CPU, options)
     except (UsageError, ImportError, OSError, ValueError) as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
+    sys.exit(int(not right))

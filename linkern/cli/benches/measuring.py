@@ -1,13 +1,17 @@
 """One run of a suite at a terminal: options to tasks and peers, rows to tables."""
 
+import secrets
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from linkern.bench import tables
+from linkern.bench.candidates import candidate_peer
 from linkern.bench.comparison import changes, differences
 from linkern.bench.cuda.machine import this_device
 from linkern.bench.figures import draw_run, require_matplotlib
@@ -19,19 +23,21 @@ from linkern.bench.records import Run
 from linkern.bench.runner import run
 from linkern.bench.suites import Suite
 from linkern.bench.tasks import OURS, Task
+from linkern.bench.workers import Process
 from linkern.cli.benches.keeping import Kept, end_interrupted
 from linkern.cli.benches.terminal import progress, say
 from linkern.kernels.numpy.threads import cores
 from linkern.testing import UsageError
 from linkern.testing.report import terminal
+from linkern.testing.target.sandbox import Sandbox
 
 __all__ = ["measure", "named"]
 
 _CPU_ONLY = {"threads": "--threads", "plot_path": "--plot", "compared": "--compare"}
 
 
-def measure(suite: Suite, options: dict[str, Any]) -> None:
-    """Measure and show, task by task.
+def measure(suite: Suite, options: dict[str, Any]) -> bool:
+    """Measure and show, task by task; return False if a candidate is not right.
 
     Parameters
     ----------
@@ -54,9 +60,13 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
         require_matplotlib()
     quick = options["quick"]
     tasks = _tasks(suite, options["tasks"], quick=quick)
-    peers = _peers(suite, options["peers"], tasks, quick=quick)
+    suite, names = _with_candidates(suite, options)
+    peers = _peers(suite, names, tasks, quick=quick)
     compared = options["compared"]
     old = None if compared is None else read_run(compared, suite)
+    sandbox = Sandbox(device=suite.name) if options["sandbox"] else None
+    if sandbox is not None:
+        sandbox.words([])  # refused before anything is measured
     console = terminal.wide_enough(Console())
     empty = _conditions(suite, options)
     say(console, *_header(empty, peers, tasks), *_spared(suite, peers, tasks, options))
@@ -75,6 +85,7 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
             seed=options["seed"],
             attempts=1 if quick else 3,
             progress=tell,
+            start=partial(Process, sandbox=sandbox),
         )
         kept = Kept(empty, options["json_path"], write_run, show)
         whole, complete = kept.through(parts)
@@ -84,6 +95,8 @@ def measure(suite: Suite, options: dict[str, Any]) -> None:
     _show(console, whole, old)
     if options["plot_path"] is not None:
         draw_run(whole, options["plot_path"])
+    judged = {peer.name for peer in suite.peers if peer.judged}
+    return not any(row.remark for row in whole.rows if row.peer in judged)
 
 
 def named(option: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -114,7 +127,8 @@ def _peers(
 ) -> tuple[Peer, ...]:
     known = {peer.name: peer for peer in suite.peers}
     named("--peer", names, [*known])
-    for name in names:
+    functions = [peer.name for peer in suite.peers if peer.judged]
+    for name in (*names, *functions):
         if suite.name == "cpu" and not _takes_part(known[name], tasks):
             needs = " and ".join(known[name].needs) or "nothing"
             msg = (
@@ -128,6 +142,31 @@ def _peers(
         for peer in suite.peers
         if not chosen or peer.name in chosen or peer.name.startswith(OURS)
     )
+
+
+def _with_candidates(
+    suite: Suite, options: dict[str, Any]
+) -> tuple[Suite, Sequence[str]]:
+    """Return the suite with the functions that `--peer` names, and the other names.
+
+    Functions alone are measured beside all peers that a run has without them.
+    """
+    names = options["peers"]
+    functions = [name for name in dict.fromkeys(names) if ":" in name]
+    if not functions and options["framework"] is not None:
+        msg = "--framework is for a function: --peer FILE.py:NAME."
+        raise UsageError(msg)
+    if functions and suite.name == "cuda":
+        msg = f'--peer "{functions[0]}" cannot be used with --device cuda.'
+        raise UsageError(msg)
+    seed = secrets.randbits(31)
+    new = [candidate_peer(name, options["framework"], seed) for name in functions]
+    suite = replace(suite, peers=(*suite.peers, *new))
+    if len(functions) == len({*names}):
+        names = ()
+    if suite.quick_peers:
+        suite = replace(suite, quick_peers=(*suite.quick_peers, *functions))
+    return suite, names
 
 
 def _spared(

@@ -10,6 +10,8 @@ from linkern.testing.checks import (
     extremes,
     gates,
     gradients,
+    invariance,
+    lengths,
     memory,
     order,
     packed,
@@ -76,11 +78,15 @@ ORDER = (
     "inputs_untouched",
     "freshness",
     "determinism",
+    "batch_invariance",
+    "split_invariance",
     "leaves_no_trace",
     "bad_input",
     # Long sequences and threads take the longest for each example.
     "long_sequences",
     "state_drift",
+    "long_prefill",
+    "very_long_sequences",
     "thread_safety",
 )
 
@@ -91,4 +97,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, memory, order, packed, scaling, states, values
+del calls, extremes, gates, gradients, invariance, lengths
+del memory, order, packed, scaling, states, values

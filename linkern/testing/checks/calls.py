@@ -7,13 +7,16 @@ from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     check,
     no_short_lengths,
+    no_state,
     not_thread_safe,
     not_validating,
 )
 from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.changes import CHANGES, shown_change
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.gates import altered
+from linkern.testing.problems.mixture import any_problem, of_sort
 from linkern.testing.problems.problem import Problem
+from linkern.testing.target.protocol import Reply
 
 __all__ = [
     "bad_input",
@@ -30,7 +33,7 @@ __all__ = [
 
 @check(
     "the output has the shape (B, H, T, V), the dtype and the library of the inputs",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.5,
 )
 def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
@@ -46,7 +49,7 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "finite inputs whose exact output is finite give a finite output",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.5,
 )
 def finite_output(target: CheckedTarget, problem: Problem) -> None:
@@ -63,7 +66,7 @@ def finite_output(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "the same inputs give the same bits, whatever was computed in between",
-    problems=draws.real_problems,
+    problems=any_problem,
     in_outputs=False,
     share=0.7,
 )
@@ -88,47 +91,64 @@ def determinism(target: CheckedTarget, problem: Problem) -> None:
 
 
 @check(
-    "an output belongs to its caller: the next call neither changes it nor returns it",
+    "an output is of the inputs of its own call, however many calls went before, and "
+    "no later call changes it",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope, least=2, kinds=("uniform",)),
-        inputs=tuple(x.name for x in scope.operator.inputs if x.per_token),
+        draws.with_cuts(any_problem(scope, "repeated"), most=1),
+        inputs=scope.operator.names,
+        change=CHANGES,
+        calls=(1, 2, 12),
+        split=(False, True, True),
     ),
-    share=0.3,
+    judges=of_sort("repeated", "random"),
+    share=0.4,
     in_outputs=False,
 )
 def freshness(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: one output buffer for all calls, results kept by pointer or shape.
+    """Reaches: results and states kept by pointer, shape, sum or sample; stale graphs.
 
-    Fix: Return newly allocated memory at every call, and copy out of a static buffer.
-    Key no cache by address or shape: neither says what the memory holds now.
+    Fix: Compute every call from its own inputs. Key no cache by address, shape or a
+    sample of the numbers: none says what the memory holds now. A captured graph reads
+    the arrays that it was captured with: copy the inputs there at every call, and copy
+    the output out of its static buffer.
     """
-    target.run(problem)
-    name = problem.knobs["inputs"]
-    # The last token alone is another: a kernel that compares the first few will not do.
-    x = problem.inputs[name].copy()
-    axis = problem.scope.operator.input(name).token_axis
-    assert axis is not None
-    last = (*(slice(None),) * axis, slice(-1, None))
-    if not problem.scope.operator.feature_map:
-        x[last] = altered(problem, name, x[last])
-    else:
-        x[last] = x[last] * 3 - 1
-    changed = problem.with_inputs(**{name: x})
-    reply = target.observe(changed)
+    name, knobs = problem.knobs["inputs"], problem.knobs
+    handed = knobs["split"] and not no_state(problem.scope)
+    cuts = knobs["cuts"] if handed and problem.scope.operator.causal else ()
+    # What only the state of the first span tells the second one, if there are two.
+    before = cuts[0] if cuts else None
+    rng = np.random.default_rng(problem.length)
+    changed = shown_change(problem, name, knobs["change"], rng, before=before)
+    if changed is None or not target.is_right(problem):
+        return
+    for _ in range(knobs["calls"]):
+        target.observe(problem, cuts=cuts)
+    what = f"{knobs['change']} of the {name}"
+    # At the addresses of the call before, where arrays can change in place.
+    reply = target.observe(changed, cuts=cuts)
     if reply.overwritten:
         message = "the call changed the output that the call before it had returned"
         raise Violation(message, problem)
-    if not problem.scope.styles:
-        return  # arrays cannot change in place
-    message = f"the output does not follow a change of the {name} in place"
-    output = well_formed(reply, changed)
-    elsewhere = well_formed(target.observe(changed, memory="offset"), changed)
-    target.require_agreement(output, elsewhere, changed.solve(), changed, message)
+    _require_fresh(target, reply, changed, f"the output does not follow {what}")
+    back = target.observe(problem, cuts=cuts)
+    message = f"the output does not follow {what}, changed back"
+    _require_fresh(target, back, problem, message)
+    if problem.scope.styles:
+        elsewhere = target.observe(changed, cuts=cuts, memory="offset")
+        message = f"the output does not follow {what} at another address"
+        _require_fresh(target, elsewhere, changed, message)
+
+
+def _require_fresh(
+    target: CheckedTarget, reply: Reply, problem: Problem, message: str
+) -> None:
+    output = well_formed(reply, problem)
+    target.require_within(output, problem.solve(), problem, message)
 
 
 @check(
     "the inputs are left as they were, and the output does not share their memory",
-    problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cuts(any_problem(scope)),
     share=0.5,
     in_outputs=False,
 )
@@ -156,7 +176,7 @@ def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "a call leaves no trace in its process: random states, floating-point mode, "
     "working directory",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.1,
     in_outputs=False,
 )
@@ -176,7 +196,8 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "calls from several threads at once give what each would give alone, bitwise",
-    problems=draws.busy_problems,
+    problems=lambda scope: any_problem(scope, "busy"),
+    judges=of_sort("busy"),
     unless=not_thread_safe,
     share=0.16,
     in_outputs=False,
@@ -199,9 +220,10 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "no token gives an empty output, one token gives its own value",
-    problems=draws.short_problems,
+    problems=lambda scope: any_problem(scope, "short"),
+    judges=lambda problem: problem.length < 2,
     unless=no_short_lengths,
-    share=0.5,
+    share=0.15,
 )
 def short_sequences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: empty grids, reshapes of nothing, a first row that misses itself.
@@ -225,9 +247,9 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
 @check(
     "inputs whose shapes do not fit are refused with an exception",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope, least=3),
-        misfit=_misfits(scope),
+        any_problem(scope), misfit=_misfits(scope)
     ),
+    judges=lambda problem: problem.length > 2 and problem.sort == "reals",
     unless=not_validating,
     share=0.3,
     in_outputs=False,

@@ -25,11 +25,18 @@ from linkern.testing.target.signatures import STATE_NAMES
 __all__ = ["CHECKS", "Check", "Condition", "check"]
 
 Law = Callable[[CheckedTarget, Problem], None]
+# A check with a small share of the examples still gets this many.
+LEAST_EXAMPLES = 3
 Condition = Callable[[Scope], Inapplicable | None]
 
 
 def _always(scope: Scope) -> None:
     del scope
+
+
+def _any(problem: Problem) -> bool:
+    del problem
+    return True
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,13 @@ class Check:
         ``problems(scope)``: a Hypothesis strategy.
     unless : callable
         ``unless(scope)``: the reason why the law is not judged, or None.
+    judges : callable
+        ``judges(problem)``: True if the law can be judged on a problem of its strategy.
+        All others are calls like any other, whose outputs nobody looks at.
     share : float
         Its share of the examples of a profile: 1 for all.
+    least : int
+        The number of examples that it gets however small its share is.
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
@@ -65,7 +77,9 @@ class Check:
     law: Law
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
     unless: Condition
+    judges: Callable[[Problem], bool]
     share: float = 1.0
+    least: int = LEAST_EXAMPLES
     in_outputs: bool = True
     reaches: str = ""
     advice: str = ""
@@ -80,7 +94,9 @@ def check(
     *,
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
     unless: Condition = _always,
+    judges: Callable[[Problem], bool] = _any,
     share: float = 1.0,
+    least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
 ) -> Callable[[Law], Law]:
     """Register a law under the name of its function."""
@@ -94,7 +110,9 @@ def check(
             law,
             problems,
             unless,
+            judges,
             share,
+            least,
             in_outputs,
             reaches=_paragraph(law, "Reaches:"),
             advice=_paragraph(law, "Fix:"),
@@ -311,6 +329,25 @@ def no_nan_policy(scope: Scope) -> Inapplicable | None:
         return None
     reason = "the contract says nan_policy=any"
     return skipped(reason, "leave out nan_policy=any")
+
+
+def not_batch_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a batch, and a promise of equal bits (`batch_invariant=rows` or true)."""
+    if "b" not in scope.contract.layout:
+        reason = f"the layout {scope.contract.layout} has no batch"
+        return skipped(reason, "take arrays with a batch")
+    if scope.contract.batch_invariant != "false":
+        return None
+    reason = "it does not promise the same bits in every batch"
+    return skipped(reason, "declare batch_invariant=true")
+
+
+def not_split_invariant(scope: Scope) -> Inapplicable | None:
+    """Require a promise of equal bits of the parts (`batch_invariant=true`)."""
+    if scope.contract.batch_invariant == "true":
+        return None
+    reason = "it does not promise the same bits if sequences are cut"
+    return skipped(reason, "declare batch_invariant=true")
 
 
 def not_validating(scope: Scope) -> Inapplicable | None:

@@ -8,6 +8,7 @@ from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.errors import UsageError
 from linkern.testing.report.grade import Grade, grade_of
 from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.clock import Clock
 
@@ -24,12 +25,13 @@ def grade(
     device: str = "cpu",
     dtypes: Sequence[str] = (),
     profile: str = "default",
-    seed: int = 0,
+    seed: int | None = None,
     checks: Sequence[str] = (),
     timeout: float = 20.0,
     memory_limit: float = 4.0,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
+    inputs: str | None = None,
 ) -> Grade:
     """Grade a kernel within a time.
 
@@ -49,7 +51,7 @@ def grade(
     seconds : float
         Time of everything: loading, calls, checks, and the search for the cause. A
         single call may take half of it at most.
-    contract, framework, device, dtypes, seed, checks, timeout, jobs, options
+    contract, framework, device, dtypes, seed, checks, timeout, jobs, options, inputs
         As in `linkern.testing.verify`.
     profile : {"smoke", "quick", "default", "deep"}
         The last round.
@@ -65,7 +67,7 @@ def grade(
     Raises
     ------
     UsageError
-        If the operator, the contract or an option cannot be used.
+        If the operator, the contract, the inputs or an option cannot be used.
 
     Examples
     --------
@@ -92,7 +94,9 @@ def grade(
         jobs=jobs,
         options=options or {},
         seconds=seconds,
+        inputs=inputs,
     )
+    rounds_of(plan)  # inputs that cannot be used are no fault of the candidate
     return grade_of_plan(plan, clock)
 
 

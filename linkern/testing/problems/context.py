@@ -53,6 +53,16 @@ class Scope:
         return self.interface.keywords - self.fixed
 
     @property
+    def scales(self) -> tuple[str, ...]:
+        """The scales that a call can have: as declared, its own default, another."""
+        interface, name = self.interface, self.interface.scale
+        if name not in self.exposes or not {"query", "key"} <= {*self.operator.names}:
+            return ("declared",)
+        omitted = () if name in interface.needed else ("omitted",)
+        halved = ("halved",) if interface.vjp_takes_scale else ()
+        return ("declared", *omitted, *halved)
+
+    @property
     def normalised(self) -> bool:
         """True if rows are averages of the values."""
         if self.operator.feature_map:

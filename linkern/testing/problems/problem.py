@@ -1,6 +1,6 @@
 """A problem: the inputs of one call, with their exact results and bounds."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -31,6 +31,8 @@ class Problem:
         The inputs by name, in the order of the operator and the dtype of the scope.
     integers : tuple of arrays, optional
         The integer features and values behind them, if sums are exact.
+    sort : str
+        Name of the strategy that drew it, a part of the mixture of all laws.
     exact : bool
         The same of an operator without features: whether every sum is exact.
     knobs : dict
@@ -46,6 +48,7 @@ class Problem:
     knobs: dict[str, Any] = field(default_factory=dict)
     cotangent: NDArray[Any] | None = None
     exact: bool = False
+    sort: str = ""
 
     def __repr__(self) -> str:
         """Name the shape, kind and knobs; the arrays are saved, not printed."""
@@ -84,6 +87,11 @@ class Problem:
         return self.inputs["value"]
 
     @property
+    def scale(self) -> str:
+        """The scale that a target with such a parameter is passed."""
+        return str(self.knobs.get("scale", "declared"))
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of each axis by its letter."""
         return self.scope.operator.sizes(self.inputs)
@@ -114,13 +122,18 @@ class Problem:
 
     def first_of_batch(self) -> "Problem":
         """Return the problem of the first batch entry."""
+        return self.of_batch([0])
+
+    def of_batch(self, entries: Sequence[int]) -> "Problem":
+        """Return the problem of some batch entries, in this order."""
         inputs = self.scope.operator.inputs
-        one = {x.name for x in inputs if "b" in x.axes}
-        first = self.with_inputs(
-            **{name: x[:1] for name, x in self.inputs.items() if name in one}
+        many = {x.name for x in inputs if "b" in x.axes}
+        entries = [*entries]
+        chosen = self.with_inputs(
+            **{n: x[entries] for n, x in self.inputs.items() if n in many}
         )
-        cotangent = None if self.cotangent is None else self.cotangent[:1]
-        return replace(first, cotangent=cotangent)
+        cotangent = None if self.cotangent is None else self.cotangent[entries]
+        return replace(chosen, cotangent=cotangent)
 
     def of_tokens(self, name: str, first: int | None, last: int | None) -> Any:
         """Return the part of an input of the tokens from `first` to before `last`."""
@@ -138,6 +151,15 @@ class Problem:
         same = replace(self, knobs={**self.knobs, **knobs})
         vars(same)["_known"] = self._known
         return same
+
+    def scaled(self, scale: str) -> "Problem":
+        """Return the same problem, called with one of the scales of `Call`."""
+        if scale != "halved":
+            return self.told(scale=scale)
+        scope = self.scope
+        half = scope.contract.factor(scope.operator.scale, self.sizes["k"]) / 2
+        scope = replace(scope, contract=replace(scope.contract, scale=half))
+        return replace(self, scope=scope, knobs={**self.knobs, "scale": scale})
 
     def prefix(self, length: int) -> "Problem":
         """Return the problem of the first tokens; their sums are no less exact."""

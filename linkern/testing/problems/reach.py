@@ -12,6 +12,14 @@ from linkern.testing.problems.context import Scope
 
 __all__ = ["Reach", "of_gradients", "of_long_outputs", "of_outputs", "of_strong_gates"]
 
+# Lengths of the problems that are longer than most, around edges of chunks up to 512,
+# with tails of a few tokens and of almost a chunk; and the share of such problems.
+_FAR = (
+    *(193, 200, 255, 256, 257, 300, 319, 385, 448, 500, 511, 512, 513, 520),
+    *(577, 600, 641, 700, 769, 831, 960, 1023, 1024, 1025, 1100),
+)
+_FAR_GRADIENTS = (200, 129, 193, 160, 257, 320, 448, 513, 600)
+_SHARE, _SHARE_OF_GRADIENTS = 1 / 10, 1 / 6
 # Significand bits of float64 and of float32.
 _DOUBLE, _SINGLE = 53, 24
 # Rows of a dense proof, and how many numbers it holds for all pairs of them.
@@ -32,12 +40,18 @@ class Reach:
         Limit of the keys, of which a token may have several; None for no limit.
     rows : int
         Rows of the proof for each key; 0 if it is not dense.
+    far : tuple of int
+        Lengths of the problems that have more tokens than `usual`.
+    share : float
+        Their share.
     """
 
     usual: int | None = None
     most: int | None = None
     keys: int | None = None
     rows: int = 0
+    far: tuple[int, ...] = _FAR
+    share: float = _SHARE
 
     def largest_dim(self, keys: int) -> int | None:
         """Return the largest dimension along which so many keys may erase."""
@@ -71,8 +85,10 @@ def of_gradients(scope: Scope) -> Reach:
     most = usual
     if bits >= _SINGLE:
         most = 600 if bits >= _DOUBLE else 200 if _grows(scope) else 300
+    far, share = _FAR_GRADIENTS, _SHARE_OF_GRADIENTS
     # The adjoint of a row that erases is two rows.
-    return _dense(scope, Reach(usual, most), 2 * operator.rows_per_token)
+    rows = 2 * operator.rows_per_token
+    return _dense(scope, Reach(usual, most, far=far, share=share), rows)
 
 
 def of_strong_gates(scope: Scope) -> int | None:
@@ -93,7 +109,8 @@ def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
     keys = min(_ROWS, int(square**0.5)) // rows
     assert reach.usual is not None
     assert reach.most is not None
-    return Reach(min(reach.usual, keys), min(reach.most, keys), keys, rows)
+    usual, most = min(reach.usual, keys), min(reach.most, keys)
+    return replace(reach, usual=usual, most=most, keys=keys, rows=rows)
 
 
 def _grows(scope: Scope) -> bool:

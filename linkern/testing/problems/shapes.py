@@ -19,6 +19,8 @@ from linkern.testing.problems.reach import Reach
 __all__ = [
     "EDGES",
     "FEW_LENGTHS",
+    "LARGE",
+    "LONGEST",
     "TILE_DIMS",
     "Sizes",
     "kept",
@@ -33,13 +35,6 @@ __all__ = [
 # and a tail of one, up to a chunk of 512.
 EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256)
 LONG = (200, 257, 300, 511, 513, 640, 1025)
-# Lengths of one problem in `RARE`, where most are shorter: around the same edges, with
-# tails of a few tokens and of almost a chunk.
-FAR = (
-    *(193, 200, 255, 256, 257, 300, 319, 385, 448, 500, 511, 512, 513, 520),
-    *(577, 600, 641, 700, 769, 831, 960, 1023, 1024, 1025, 1100),
-)
-RARE = 12
 LONGEST = 320
 STEPS = 200
 # Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
@@ -131,11 +126,11 @@ def drawn_lengths(
     if reach.usual is not None:
         edges = tuple(min(n, usual) for n in edges)
     lengths = st.one_of(st.integers(least, max(least, usual)), st.sampled_from(edges))
-    far = tuple(n for n in FAR if usual < n <= limit)
+    far = tuple(n for n in reach.far if usual < n <= limit)
     if reach.usual is not None and far:
-        turns = st.sampled_from(range(RARE))
-        near, rest = lengths, st.sampled_from(far)
-        lengths = turns.flatmap(lambda turn: rest if turn == RARE - 1 else near)
+        last = round(1 / reach.share) - 1
+        turns, near, rest = st.integers(0, last), lengths, st.sampled_from(far)
+        lengths = turns.flatmap(lambda turn: rest if turn == last else near)
     return lengths.map(allowed)
 
 

@@ -18,6 +18,8 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import (
     EDGES,
     FEW_LENGTHS,
+    LARGE,
+    LONGEST,
     TILE_DIMS,
     kept,
     one_of,
@@ -29,22 +31,28 @@ __all__ = [
     "INTEGER_KINDS",
     "REAL_KINDS",
     "VALUE_KINDS",
+    "batch_problems",
     "broadcast_heads",
     "busy_problems",
     "extreme_problems",
+    "generators",
     "gradient_problems",
     "integer_problems",
     "long_problems",
     "no_integers",
     "random_problems",
     "real_problems",
+    "repeated_problems",
     "short_problems",
     "tile_problems",
     "with_choice",
     "with_cut",
     "with_cuts",
+    "with_scale",
 ]
 
+# Tokens of a call that is made many times.
+REPEATED_LENGTH = 70
 # Independent draws: what the probabilistic tier may be used on.
 RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
@@ -230,6 +238,28 @@ def busy_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 
 
 @st.composite
+def batch_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Batches of two to nine: reaches tiles and splits that are chosen by the batch."""
+    shape = draw(shapes(scope, least=2, most=LONGEST))
+    most = max(2, min(9, LARGE // max(1, shape.length * shape.value_dim)))
+    if not scope.few_shapes:
+        shape = replace(shape, batch=draw(st.integers(2, most)))
+    kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
+    return real_problem(scope, shape, kind, "normal", draw(generators(scope)))
+
+
+@st.composite
+def repeated_problems(draw: st.DrawFn, scope: Scope) -> Problem:
+    """Take calls that are made many times: reaches what is kept from call to call."""
+    shape = draw(shapes(scope, least=2, most=REPEATED_LENGTH))
+    rng = draw(generators(scope))
+    if exact_integers(scope, shape) and draw(st.booleans()):
+        return integer_problem(scope, shape, "dense", "dense", rng)
+    kind = draw(one_of(*_kinds(scope, RANDOM_KINDS)))
+    return real_problem(scope, shape, kind, "normal", rng)
+
+
+@st.composite
 def extreme_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Features and values at the ends of their range: reaches silent overflow."""
     kind = draw(st.sampled_from(("huge", "large", "tiny")))
@@ -286,6 +316,20 @@ def with_choice(
     problem = draw(problems)
     drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}
     return problem.told(**drawn)
+
+
+@st.composite
+def with_scale(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem:
+    """Leave the scale to the default of the target, or pass half of it, now and then.
+
+    Reaches: defaults of the wrong value, scales that are ignored or applied twice.
+    """
+    problem = draw(problems)
+    scales = problem.scope.scales
+    if len(scales) == 1:
+        return problem
+    scale = draw(one_of("declared", *scales))
+    return problem if scale == "declared" else problem.scaled(scale)
 
 
 @kept

@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from linkern.testing.checks import CHECKS
 from linkern.testing.errors import UsageError
 from linkern.testing.report.report import Report
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.reproduce import write as write_script
+from linkern.testing.spec.declarations import nearest
+from linkern.testing.target.child import printable
+from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.sources import file_of, local_imports
 
 __all__ = ["Reproduction", "check", "write"]
@@ -139,13 +143,18 @@ A verdict of linkern {report.to_dict()["linkern"]} on `{target}` as `{report.pla
 """
 
 
-def check(folder: Path) -> list[Reproduction]:
+def check(folder: Path, *, sandbox: bool = False) -> list[Reproduction]:
     """Run the reproducers of a folder again.
+
+    They are programs, and so is the kernel: of a folder from somebody else, take the
+    sandbox.
 
     Parameters
     ----------
     folder : Path
         A folder written by `write`.
+    sandbox : bool
+        Run them by bubblewrap.
 
     Returns
     -------
@@ -155,33 +164,51 @@ def check(folder: Path) -> list[Reproduction]:
     Raises
     ------
     UsageError
-        If a file is missing.
+        If a file is missing, or the report is not one.
     """
+    failures = _failures(folder)
+    box = Sandbox((folder,)) if sandbox else None
+    return [_reproduced(folder, name, again, box) for name, again in failures]
+
+
+def _failures(folder: Path) -> list[tuple[str, list[str]]]:
+    """Return the checks that failed, and the words that judge each again."""
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        failures = [c for c in report["checks"] if c["counterexample"] is not None]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        failures = [
+            (c["name"], shlex.split(c["again"])[1:])
+            for c in report["checks"]
+            if c["counterexample"] is not None
+        ]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         msg = f"{folder} is not a bundle: {REPORT} cannot be read ({error!r})."
         raise UsageError(msg) from None
-    return [_reproduced(folder, failure) for failure in failures]
+    for name, _ in failures:
+        if name not in CHECKS:
+            raise UsageError(nearest("check", str(name), CHECKS))
+    return failures
 
 
-def _reproduced(folder: Path, failure: Mapping[str, Any]) -> Reproduction:
-    name = failure["name"]
-    scripts = sorted((folder / SCRIPTS).glob(f"*-{name}.py"))
-    if not scripts:
+def _reproduced(
+    folder: Path, name: str, again: list[str], sandbox: Sandbox | None
+) -> Reproduction:
+    inside = (folder / SCRIPTS).resolve()
+    scripts = [path.resolve() for path in sorted(inside.glob(f"*-{name}.py"))]
+    if not scripts or scripts[0].parent != inside:
         msg = f"{folder} is not whole: there is no reproducer of {name}."
         raise UsageError(msg)
-    code, last_line = _run([sys.executable, str(scripts[0].resolve())], folder)
+    code, last_line = _run([sys.executable, str(scripts[0])], folder, sandbox)
     if code == NOT_IN_OUTPUTS:
-        words = shlex.split(failure["again"])[1:]
         program = "from linkern.cli import main; main()"
-        code, last_line = _run([sys.executable, "-c", program, *words], folder)
-    return Reproduction(name, OUTCOMES.get(code, "error"), last_line)
+        words = [sys.executable, "-c", program, *again]
+        code, last_line = _run(words, folder, sandbox)
+    return Reproduction(name, OUTCOMES.get(code, "error"), printable(last_line))
 
 
-def _run(words: list[str], folder: Path) -> tuple[int, str]:
+def _run(words: list[str], folder: Path, sandbox: Sandbox | None) -> tuple[int, str]:
     """Run a command in the bundle; return its exit code and its last line."""
+    if sandbox is not None:
+        words = sandbox.words(words)
     try:
         process = subprocess.run(
             words,

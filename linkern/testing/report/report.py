@@ -18,7 +18,7 @@ from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import RULES, SEVERITY, CheckResult
 from linkern.testing.runner.rounds import Round
 
-__all__ = ["SCHEMA", "Report", "VerificationError", "write_json"]
+__all__ = ["SCHEMA", "Report", "VerificationError", "json_text", "write_json"]
 
 # Version of the JSON report: names are added within one, and never changed.
 SCHEMA = 3
@@ -207,6 +207,13 @@ def write_json(reports: Sequence[Report], path: Path) -> None:
 
     The file appears whole or not at all.
     """
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json_text(reports), encoding="utf-8")
+    draft.replace(path)
+
+
+def json_text(reports: Sequence[Report]) -> str:
+    """Return one report as JSON, several as a list under `reports`."""
     values: dict[str, Any]
     if len(reports) == 1:
         values = reports[0].to_dict()
@@ -218,10 +225,7 @@ def write_json(reports: Sequence[Report], path: Path) -> None:
             "rules": RULES,
             "reports": listed,
         }
-    draft = path.with_name(path.name + ".part")
-    text = json.dumps(values, indent=2, allow_nan=False) + "\n"
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from linkern.testing.errors import TargetDied
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.rounds import Question
-from linkern.testing.runner.worker import Ready, Task, Unfinished
+from linkern.testing.runner.worker import Late, Ready, Task
 from linkern.testing.target.child import Child
 from linkern.testing.target.clock import Clock
 from linkern.testing.target.process import LOAD_TIMEOUT
@@ -56,7 +56,7 @@ class Spread:
         self._clock = clock
         self._left = deque(questions)
         self._reported: Mapping[str, str] = {}
-        self._judgements: dict[tuple[int, str], Judgement] = {}
+        self._judgements: dict[tuple[str, int, str], Judgement] = {}
         self._hangs = 0
         self._changed = threading.Condition()
         helpers = min(plan.processes, len(questions)) - 1
@@ -145,12 +145,13 @@ class Spread:
                     question, reported = self._next(), self._reported
                 if question is None:
                     break
-                left = self._clock.left
-                task = Task(question.plan, question.check.name, reported, left)
-                answer = child.ask(task, math.inf, (Judgement, Unfinished), OWN)
-                if not isinstance(answer, Judgement):
+                task = Task(
+                    question.plan, question.check.name, reported, self._clock.left
+                )
+                judgement = child.ask(task, math.inf, (Judgement, Late), OWN)
+                if isinstance(judgement, Late):
                     break
-                self._keep(question, answer)
+                self._keep(question, judgement)
                 question = None
         if question is not None:
             with self._changed:

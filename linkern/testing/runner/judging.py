@@ -9,6 +9,7 @@ from hypothesis.errors import Flaky, Unsatisfiable
 
 from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
+from linkern.testing.checks.workload import on_workload
 from linkern.testing.errors import (
     INAPPLICABLE,
     DoesNotApply,
@@ -18,6 +19,7 @@ from linkern.testing.errors import (
     skipped,
 )
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.opening import scope_of
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
@@ -91,6 +93,9 @@ def _run_check(
     reasons: dict[str, Inapplicable] = {}  # why it is not judged, by dtype
     for dtype in plan.dtypes:
         scope = scope_of(plan, target, dtype)
+        if plan.inputs is not None:
+            workload = read_workload(plan.inputs, plan.op, plan.contract)
+            check = on_workload(check, workload, scope)
         reason = check.unless(scope) or plan.leaves_out(check)
         if reason is not None:
             reasons[dtype] = reason

@@ -4,14 +4,18 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from linkern.testing.checks.workload import judged_part
 from linkern.testing.diagnosis.diagnose import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.errors import OutOfTime
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.jobs import Spread
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import Question, rounds_of
 from linkern.testing.runner.session import Ask, Session
+from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.clock import Clock
 
 __all__ = [
@@ -134,7 +138,7 @@ def run(plan: Plan, clock: Clock | None = None) -> Generator[Event]:
 def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
     session = Session(plan, clock)
     try:
-        yield Opened(session.plan, session.notes)
+        yield Opened(session.plan, (*session.notes, *_of_inputs(session.plan)))
         broken = yield from _run_rounds(session, clock)
         if broken and plan.seconds is not None and plan.shrink:
             yield from _shrunk(session, broken[0])
@@ -144,6 +148,14 @@ def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
             yield Fingerprinted(session.fingerprint())
     finally:
         session.close()
+
+
+def _of_inputs(plan: Plan) -> Iterator[str]:
+    """Yield the note on a file of inputs, if there is one."""
+    if plan.inputs is not None:
+        workload = read_workload(plan.inputs, plan.op, plan.contract)
+        scope = Scope(OPERATORS[plan.op], plan.contract, workload.dtype)
+        yield judged_part(workload, scope)
 
 
 def _run_rounds(
@@ -166,7 +178,7 @@ def _run_rounds(
                     broken.append(question)
                     if session.plan.fail_fast:
                         return broken
-            if broken:
+            if broken and session.plan.seconds is not None:
                 break
     return broken
 

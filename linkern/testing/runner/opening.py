@@ -1,9 +1,11 @@
 """Opening of the target of a plan, and the context of its problems."""
 
 import math
+import shlex
 
 from linkern.testing.errors import UsageError
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
@@ -12,6 +14,7 @@ from linkern.testing.target.command import CommandTarget
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import LOAD_TIMEOUT, ChildProcess, InProcess, Target
 from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.sandbox import Sandbox, paths_in
 
 __all__ = ["config_of", "open_target", "scope_of"]
 
@@ -28,6 +31,7 @@ def config_of(plan: Plan) -> TargetConfig:
         vjp=contract.vjp,
         scale=contract.scale,
         state_layout=contract.state_layout,
+        cu_seqlens_dtype=contract.cu_seqlens_dtype,
         op=OPERATORS[plan.op].name,
         options=plan.options,
         memory_limit=plan.memory_limit,
@@ -49,11 +53,15 @@ def open_target(plan: Plan, clock: Clock | None = None) -> Target:
     UsageError
         If the target, the contract or an option cannot be used.
     """
+    workload = None
+    if plan.inputs is not None:  # refused before anything of the target runs
+        workload = read_workload(plan.inputs, plan.op, plan.contract)
     clock = clock or Clock()
     target = Timed(_loaded(plan, clock), clock)
     library = target.opened.library
     try:
-        for dtype in plan.dtypes:
+        of_inputs = () if workload is None else (workload.dtype,)
+        for dtype in (*plan.dtypes, *of_inputs):
             if dtype not in library.dtypes:
                 what = f"dtype for {library.name}"
                 raise UsageError(nearest(what, dtype, library.dtypes))
@@ -66,6 +74,10 @@ def open_target(plan: Plan, clock: Clock | None = None) -> Target:
 
 def _loaded(plan: Plan, clock: Clock) -> Target:
     config, contract = config_of(plan), plan.contract
+    sandbox = None
+    if plan.sandbox:
+        words = shlex.split(plan.command or "") or [plan.target.rpartition(":")[0]]
+        sandbox = Sandbox(paths_in(words), device=plan.device)
     # A target that hangs is seen to do so within the time of a run.
     timeout = min(plan.timeout, (plan.seconds or math.inf) / 2)
     if plan.command is not None:
@@ -75,10 +87,12 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
             timeout,
             takes_state=contract.takes_state,
             differentiable=contract.gradients == "required",
+            sandbox=sandbox,
         )
     if plan.in_process or plan.function is not None:
         return InProcess(config, plan.function)
-    return ChildProcess(config, timeout, min(LOAD_TIMEOUT, clock.left))
+    load_timeout = min(LOAD_TIMEOUT, clock.left)
+    return ChildProcess(config, timeout, load_timeout, sandbox)
 
 
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:

@@ -64,6 +64,9 @@ class Plan:
         GiB that the target may allocate; in a child process only.
     in_process : bool
         Call the target in this process.
+    sandbox : bool
+        Run the process of the target by bubblewrap: without network, other processes
+        and files that it could write to.
     shrink : bool
         Look for the smallest counterexample, not just for one.
     function : callable, optional
@@ -84,6 +87,8 @@ class Plan:
     seconds : float, optional
         The time of the whole run: every check gets few examples before any gets many,
         and a failure ends it. Default: all examples of the profile.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
     """
 
     target: str
@@ -108,6 +113,8 @@ class Plan:
     fail_fast: bool = False
     jobs: int | None = None
     seconds: float | None = None
+    sandbox: bool = False
+    inputs: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -136,6 +143,12 @@ class Plan:
             msg = (
                 f"`jobs` must be 1 for a target in this process, got {self.jobs}; "
                 'name the target, "package.module:function", to use more.'
+            )
+            raise UsageError(msg)
+        if self.sandbox and called:
+            msg = (
+                "`sandbox` is for a process of the target's own; name the target, "
+                '"package.module:function", and leave `in_process` out.'
             )
             raise UsageError(msg)
         if not self.timeout > 0:

@@ -77,6 +77,9 @@ def command(plan: Plan, *checks: str) -> str:
         words += ["--declare", f"{key}={as_text(value)}"]
     for key, value in plan.options.items():
         words += ["--option", f"{key}={value!r}"]
+    words += ["--sandbox"] if plan.sandbox else []
+    if plan.inputs is not None:
+        words += ["--inputs", plan.inputs]
     words += ["--profile", plan.profile, "--seed", str(plan.seed)]
     for check in checks:
         words += ["--check", check]
@@ -223,6 +226,7 @@ def _of_function(
         "NEEDS_STATE": interface.state in interface.needed,
         "FINAL_STATE": interface.final_state,
         "PACKED": interface.cu_seqlens,
+        "OFFSETS": plan.contract.cu_seqlens_dtype,
         "POSITION": interface.position,
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
@@ -241,8 +245,10 @@ def keywords(plan: Plan, interface: Interface, call: Call) -> dict[str, Any]:
 
 def _scale(interface: Interface, plan: Plan, call: Call) -> dict[str, float]:
     """Return the scale argument of a target that has one."""
-    if interface.scale is None or not OPERATORS[plan.op].has_scale:
+    left_out = interface.scale is None or call.scale == "omitted"
+    if left_out or not OPERATORS[plan.op].has_scale:
         return {}
+    assert interface.scale is not None
     return {interface.scale: scale_of(_environment(plan), call)}
 
 

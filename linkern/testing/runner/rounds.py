@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from linkern.testing.checks import Check
+from linkern.testing.checks.workload import laws_of
+from linkern.testing.errors import UsageError
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.plan import PROFILES, Plan
 from linkern.testing.runner.results import SEVERITY, CheckResult
+from linkern.testing.spec.operators import OPERATORS
 
 __all__ = ["Question", "Round", "merged", "rounds_of"]
 
@@ -22,9 +27,9 @@ class Question:
     check: Check
 
     @property
-    def key(self) -> tuple[int, str]:
-        """Seed of the round and name of the check, which no other question has."""
-        return self.plan.seed, self.check.name
+    def key(self) -> tuple[str, int, str]:
+        """Inputs and seed of the round, and the check: no other question has these."""
+        return self.plan.inputs or "", self.plan.seed, self.check.name
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class Round:
     Parameters
     ----------
     profile, seed : str, int
-        The options of `linkern verify` that judge it again.
+        The options of `linkern verify` that judge it again; "inputs" for the file of
+        inputs.
     judged, laws : int
         The checks that came to their end, of how many.
     """
@@ -54,7 +60,8 @@ def rounds_of(plan: Plan) -> list[Plan]:
     """Return the plans of a run, one after the other.
 
     With `seconds` these are the profiles up to that of the plan, each with the seed
-    after that of the round before; a counterexample is made small later, once.
+    after that of the round before; a counterexample is made small later, once. The
+    round on `inputs` comes first.
 
     Examples
     --------
@@ -62,6 +69,8 @@ def rounds_of(plan: Plan) -> list[Plan]:
     >>> [(each.profile, each.seed) for each in rounds_of(plan)]
     [('smoke', 7), ('quick', 8), ('default', 9)]
     """
+    if plan.inputs is not None:
+        return [_on_inputs(plan, plan.inputs), *rounds_of(replace(plan, inputs=None))]
     if plan.seconds is None:
         return [plan]
     names = tuple(check.name for check in plan.chosen())
@@ -71,6 +80,18 @@ def rounds_of(plan: Plan) -> list[Plan]:
         replace(plan, profile=name, seed=plan.seed + i, checks=names, shrink=False)
         for i, name in enumerate(profiles)
     ]
+
+
+def _on_inputs(plan: Plan, name: str) -> Plan:
+    """Return the round on a file of inputs: in its dtype, the laws that take it."""
+    workload = read_workload(name, plan.op, plan.contract)
+    scope = Scope(OPERATORS[plan.op], plan.contract, workload.dtype)
+    laws = laws_of(workload, scope)
+    names = tuple(check.name for check in plan.chosen() if check.name in laws)
+    if not names:
+        msg = f"`inputs` are judged by {', '.join(laws)}; name one of these checks."
+        raise UsageError(msg)
+    return replace(plan, checks=names, dtypes=(workload.dtype,), shrink=False)
 
 
 def merged(results: Mapping[str, CheckResult], new: CheckResult) -> CheckResult:

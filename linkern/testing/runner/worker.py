@@ -1,7 +1,5 @@
 """Worker process of a run: open the target of a plan, judge checks on request."""
 
-import contextlib
-import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +11,12 @@ from linkern.testing.runner.judging import Judgement, judge
 from linkern.testing.runner.opening import open_target
 from linkern.testing.runner.plan import Plan
 from linkern.testing.target.clock import Clock
+from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Refused
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 from linkern.testing.target.worker import streams
 
-__all__ = ["Ready", "Task", "Unfinished", "main"]
+__all__ = ["Late", "Ready", "Task", "main"]
 
 
 @dataclass(frozen=True)
@@ -32,24 +31,24 @@ class Task:
     Parameters
     ----------
     plan : Plan
-        The plan of the round.
+        The plan of its round.
     check : str
         Its name.
     reported : mapping of str to str
         By deviation, the earlier check that reported it.
-    seconds : float
-        The time that is left.
+    left : float
+        Seconds that are left of the run.
     """
 
     plan: Plan
     check: str
     reported: Mapping[str, str]
-    seconds: float = math.inf
+    left: float
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """Answer to a task that the clock has ended."""
+class Late:
+    """Answer to a task that the time of the run has ended."""
 
 
 def main() -> None:
@@ -64,10 +63,7 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer a plan with `Ready` or `Refused`, then each task with its judgement.
-
-    The answer to a task that the clock ends is `Unfinished`.
-    """
+    """Answer a plan with `Ready` or `Refused`, then each task with its judgement."""
     prefix, clock = read_prefix(requests), Clock()
     plan = read_message(requests, prefix, (Plan,), OWN)
     try:
@@ -80,10 +76,15 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         while True:
             prefix = read_prefix(requests)
             task = read_message(requests, prefix, (Task,), OWN)
-            clock.reset(task.seconds)
-            answer: Judgement | Unfinished = Unfinished()
-            with contextlib.suppress(OutOfTime):
-                answer = judge(task.plan, target, CHECKS[task.check], task.reported)
-            write(replies, answer, prefix.ticket)
+            write(replies, _answer(task, target, clock), prefix.ticket)
     finally:
         target.close()
+
+
+def _answer(task: Task, target: Target, clock: Clock) -> Judgement | Late:
+    """Judge one check while there is time."""
+    clock.reset(task.left)
+    try:
+        return judge(task.plan, target, CHECKS[task.check], task.reported)
+    except OutOfTime:
+        return Late()

@@ -48,7 +48,7 @@ class Contract:
     normalize : bool
         Whether rows are divided by the sum of their weights.
     scale : float or "K^-0.5", optional
-        Factor on the scores. Default: that of the operator.
+        Factor on the scores if none is passed. Default: that of the operator.
     eps, eps_mode : float, str
         Epsilon in the quotient: added to the ``denominator``, added to every entry of
         the ``normalizer``, or the lower ``clamp`` of the denominator.
@@ -96,6 +96,10 @@ class Contract:
         Whether it promises to refuse shapes that do not fit.
     thread_safe : bool
         Whether it may be called from several threads at once.
+    batch_invariant : str
+        Whether a sequence gives the same bits in any batch: ``false``; ``rows``: alone,
+        at any place in a batch of any size, and packed; ``true``: and in parts as well,
+        cut anywhere, or at multiples of a declared `chunk_size`.
     takes_state : bool
         Whether a command reads and writes states: it has no signature that would tell.
     decay_log_base : str
@@ -111,6 +115,8 @@ class Contract:
         square root.
     value_groups : bool
         Whether it accepts more heads of values than of queries.
+    cu_seqlens_dtype : str
+        Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
     """
 
     feature_map: str = "elu_plus_one"
@@ -145,6 +151,7 @@ class Contract:
     output_dtype: str | None = None
     validates: bool = False
     thread_safe: bool = True
+    batch_invariant: str = "false"
     takes_state: bool = False
     decay_log_base: str = "e"
     decay_form: str = "log"
@@ -152,6 +159,7 @@ class Contract:
     state_layout: str = "kv"
     l2norm: float | None = None
     value_groups: bool = False
+    cu_seqlens_dtype: str = "int64"
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""

@@ -102,6 +102,9 @@ TOPICS = {
         "strides": Declaration(
             one_of("any", "contiguous"), "inputs must be contiguous", "contiguous"
         ),
+        "cu_seqlens_dtype": Declaration(
+            one_of("int64", "int32"), "offsets of packed sequences are int32", "int32"
+        ),
         "mutates": Declaration(INPUTS, "it overwrites inputs on purpose", "query"),
     },
     "Decays": {
@@ -178,6 +181,11 @@ TOPICS = {
         ),
         "thread_safe": Declaration(
             BOOLEAN, "it may not be called from several threads at once", "false"
+        ),
+        "batch_invariant": Declaration(
+            one_of("false", "rows", "true"),
+            "it promises the same bits for a sequence in any batch, and in parts",
+            "true",
         ),
         "validates": Declaration(
             BOOLEAN, "it promises to refuse shapes that do not fit", "true"

@@ -14,11 +14,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from linkern.testing.errors import TargetDied
+from linkern.testing.target.sandbox import Sandbox, code_inside
 from linkern.testing.target.wire import (
     Limits,
     WireError,
@@ -28,7 +30,15 @@ from linkern.testing.target.wire import (
     read_prefix,
 )
 
-__all__ = ["Child", "crafted", "printable"]
+__all__ = [
+    "CALM_THREADS",
+    "SMALL",
+    "Child",
+    "Process",
+    "crafted",
+    "launched_by",
+    "printable",
+]
 
 # Most inputs are small: threads of BLAS and OpenMP would only wait for each other, and
 # keep all cores busy with it. OpenMP keeps its threads, whose races a check may show.
@@ -68,6 +78,62 @@ def printable(text: str) -> str:
     return "".join(x if x.isprintable() or x == "\n" else "?" for x in text)
 
 
+class Process(Protocol):
+    """The methods of `subprocess.Popen` that a child needs."""
+
+    pid: int
+
+    @property
+    def stdin(self) -> Any:
+        """The pipe to it."""
+
+    @property
+    def stdout(self) -> Any:
+        """The pipe from it."""
+
+    @property
+    def stderr(self) -> Any:
+        """The pipe of what it prints."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+
+    def terminate(self) -> None:
+        """Tell it to end."""
+
+
+Launcher = Callable[[str], Process]
+_LAUNCHER: ContextVar[Launcher | None] = ContextVar("launcher", default=None)
+
+
+@contextlib.contextmanager
+def launched_by(launcher: Launcher) -> Iterator[None]:
+    """Start all children of a block by a function of the module that they run."""
+    token = _LAUNCHER.set(launcher)
+    try:
+        yield
+    finally:
+        _LAUNCHER.reset(token)
+
+
+def _started(
+    module: str, environment: Mapping[str, str] | None, sandbox: Sandbox | None
+) -> Process:
+    words = [sys.executable, "-c", f"import {module} as child; child.main()"]
+    return subprocess.Popen(
+        words if sandbox is None else sandbox.words(words),
+        env=environment or CALM_THREADS | os.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A group of its own, to take along whatever it forks when it ends.
+        start_new_session=True,
+    )
+
+
 class Child:
     """One child process, and threads that write and read, so that waits can end.
 
@@ -80,19 +146,28 @@ class Child:
         Module whose `main` the process runs: it answers each request.
     environment : mapping, optional
         Environment of the process. Default: that of this one, with calm threads.
+    sandbox : Sandbox, optional
+        What the process runs in.
+
+    Raises
+    ------
+    UsageError
+        If there is no program to run a sandbox.
     """
 
     def __init__(
-        self, module: str, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        environment: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"import {module} as child; child.main()"],
-            env=environment or CALM_THREADS | os.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # A group of its own, to take along whatever it forks when it ends.
-            start_new_session=True,
+        self._sandbox = sandbox
+        launcher = _LAUNCHER.get()
+        # A process in a sandbox is forked from none outside of it.
+        self._process: Process = (
+            _started(module, environment, sandbox)
+            if launcher is None or sandbox is not None
+            else launcher(module)
         )
         self._question: _Question | None = None
         self._requests: queue.Queue[list[Any] | None] = queue.Queue()
@@ -198,6 +273,7 @@ class Child:
         except subprocess.TimeoutExpired:
             return "closed its pipe to the referee"
         self._threads[-1].join(timeout=PATIENCE)
+        code = code if self._sandbox is None else code_inside(code)
         if code < 0:
             names = {known.value: known.name for known in signal.Signals}
             name = names.get(-code, f"signal {-code}")

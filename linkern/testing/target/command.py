@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.answers import limits_of
 from linkern.testing.target.frameworks import framework_named
 from linkern.testing.target.inference import Inferred
 from linkern.testing.target.loading import Interface
@@ -33,6 +34,7 @@ from linkern.testing.target.protocol import (
     from_layout,
     to_layout,
 )
+from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.segments import (
     output_shape,
     per_query,
@@ -53,6 +55,8 @@ from linkern.testing.target.worker import Opened
 __all__ = ["CommandTarget", "metadata_of"]
 
 STATE_NAMES = ("memory", "normalizer")
+# Bytes of the header of a file of tensors, at most.
+_FORMAT = 2**20
 
 
 class CommandTarget:
@@ -69,6 +73,8 @@ class CommandTarget:
         Seconds that one run may take.
     takes_state, differentiable : bool
         Declared abilities: a command has no signature that would tell.
+    sandbox : Sandbox, optional
+        What each of its processes runs in.
 
     Examples
     --------
@@ -90,6 +96,7 @@ class CommandTarget:
         *,
         takes_state: bool = False,
         differentiable: bool = False,
+        sandbox: Sandbox | None = None,
     ) -> None:
         if config.interface == "step":
             msg = "`interface=step` is for functions; a command gets whole sequences."
@@ -102,6 +109,7 @@ class CommandTarget:
         self._words = _words_of(command)
         self._config = config
         self.timeout = timeout
+        self._sandbox = sandbox
         self._operator = OPERATORS[config.op]
         self._axis = config.layout.index("t")
 
@@ -248,6 +256,8 @@ class CommandTarget:
             timeout=self.timeout,
             # The driver of an accelerator may reserve far more than is used.
             memory_limit=config.memory_limit if on_cpu else None,
+            most_bytes=_FORMAT + limits_of(call, config).arrays,
+            sandbox=self._sandbox,
         )
 
 

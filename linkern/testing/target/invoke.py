@@ -254,7 +254,7 @@ class Caller:
         arrays = [self._framework.to_numpy(x) for x in self._segments.arrays_in(state)]
         forms = [arrays]
         if call.segments:  # the sequences are the batch, or an axis before that of one
-            sizes |= {"b": len(call.segments[-1]) - 1}
+            sizes |= {"b": call.sequences}
             forms.append([x[:, 0] for x in arrays if x.shape[1:2] == (1,)])
         layouts = self._config.layout, self._config.state_layout
         parts = (state_parts(x, self._operator, sizes, *layouts) for x in forms)

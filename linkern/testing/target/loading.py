@@ -156,6 +156,7 @@ def load(
     function = _vjp_of(target, name, vjp)
     gradients = function and gradient_function(function, name, operator, inputs)
     state = named_in(STATE_NAMES, parameters)
+    scale = "scale" if "scale" in parameters else None
     if interface == "step" and state is None:
         state = state_of_step(parameters, inputs, name, operator)
     packed = named_in(PACKED_NAMES, parameters)
@@ -166,10 +167,11 @@ def load(
         differentiable=gradients is not None,
         vjp_takes_state=gradients is not None and gradients.takes_state,
         vjp_takes_packed=gradients is not None and gradients.takes(packed),
+        vjp_takes_scale=gradients is None or gradients.takes(scale),
         inputs=inputs,
         state=state,
         final_state=named_in(FINAL_STATE_NAMES, parameters),
-        scale="scale" if "scale" in parameters else None,
+        scale=scale,
         cu_seqlens=packed,
         position=named_in(POSITION_NAMES, parameters),
         micro_steps=named_in(MICRO_STEP_NAMES, parameters),

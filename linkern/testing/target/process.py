@@ -21,11 +21,13 @@ from linkern.testing.target.protocol import (
     Reply,
     TargetConfig,
 )
+from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.wire import WireError
 from linkern.testing.target.worker import Opened, describe, open_target
 
 __all__ = ["LOAD_TIMEOUT", "ChildProcess", "InProcess", "Target"]
 
+WORKER = "linkern.testing.target.worker"
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
 
@@ -109,12 +111,19 @@ class ChildProcess:
         Name, layout and options of the target.
     timeout, load_timeout : float
         Seconds that one call may take, and loading.
+    sandbox : Sandbox, optional
+        What the process runs in.
     """
 
     def __init__(
-        self, config: TargetConfig, timeout: float, load_timeout: float = LOAD_TIMEOUT
+        self,
+        config: TargetConfig,
+        timeout: float,
+        load_timeout: float = LOAD_TIMEOUT,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._config = config
+        self._sandbox = sandbox
         self.timeout, self._load_timeout = timeout, load_timeout
         self._child: Child | None = None
         self.reopen(config)
@@ -151,7 +160,7 @@ class ChildProcess:
 
     def _start(self) -> Opened:
         if self._child is None:
-            self._child = Child("linkern.testing.target.worker")
+            self._child = Child(WORKER, sandbox=self._sandbox)
         try:
             answer = self._child.ask(
                 self._config, self._load_timeout, (Opened, Refused)

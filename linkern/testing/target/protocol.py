@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "SCALES",
     "Call",
     "Raised",
     "Refused",
@@ -16,6 +17,10 @@ __all__ = [
     "from_layout",
     "to_layout",
 ]
+
+# A scale can be passed as it is declared, left to the default of the target, or be half
+# of what is declared.
+SCALES = ("declared", "omitted", "halved")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class TargetConfig:
         the operator.
     state_layout : {"kv", "vk"}
         Order of the last two axes of its memory.
+    cu_seqlens_dtype : {"int64", "int32"}
+        Dtype of the offsets of packed sequences.
     options : mapping
         Keyword arguments of every call.
     memory_limit : float
@@ -55,6 +62,7 @@ class TargetConfig:
     vjp: str | None = None
     scale: float | str | None = None
     state_layout: str = "kv"
+    cu_seqlens_dtype: str = "int64"
     op: str = "linear_attention"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
@@ -84,6 +92,8 @@ class Call:
         Edges of packed sequences (`cu_seqlens`) in each span between cuts, from the
         first token of the span; empty for one sequence. Each span has a part of every
         sequence, which may be empty.
+    scale : str
+        The scale that a target with such a parameter is passed, one of `SCALES`.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -94,6 +104,12 @@ class Call:
     memory: str = "contiguous"
     threads: int = 1
     segments: tuple[tuple[int, ...], ...] = ()
+    scale: str = "declared"
+
+    @property
+    def sequences(self) -> int:
+        """The number of packed sequences; 0 for one that is not packed."""
+        return len(self.segments[-1]) - 1 if self.segments else 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,8 @@ def _codec(hint: Any) -> Codec:
         return _scalar(hint)
     if origin in (Union, types.UnionType):
         return _union([codec(x) for x in arguments if x is not types.NoneType])
+    if origin is Literal:
+        return codec(type(arguments[0]))
     if origin is np.ndarray:
         return Codec(_encode_array, lambda described, take: take(described))
     if origin is tuple and arguments[1:] != (Ellipsis,):
@@ -153,6 +155,8 @@ def _fixed(members: list[Codec]) -> Codec:
 
 def _several(kind: type, member: Codec) -> Codec:
     def encode(value: Any, arrays: Arrays) -> Any:
+        if not isinstance(value, tuple | list | frozenset):
+            _refuse(f"a {kind.__name__}", value)
         values = sorted(value) if kind is frozenset else value
         return [member.encode(x, arrays) for x in values]
 

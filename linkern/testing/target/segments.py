@@ -97,14 +97,15 @@ class SegmentRunner:
         """Return scale, position, micro steps, `cu_seqlens`: those that it takes."""
         interface, options = self._loaded.interface, dict[str, Any]()
         sizes = self.operator.sizes(call.inputs)
-        if interface.scale and self.operator.has_scale:
+        scaled = self.operator.has_scale and call.scale != "omitted"
+        if interface.scale and scaled:
             options[interface.scale] = scale_of(self.config, call)
         if interface.position and first:
             options[interface.position] = first
         if interface.micro_steps:
             options[interface.micro_steps] = per_query(sizes) or 1
         if interface.cu_seqlens and call.segments:
-            edges = np.asarray(call.segments[index], dtype=np.int64)
+            edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
             device = self.config.device
             options[interface.cu_seqlens] = self.framework.to_native(edges, device)
         return options
@@ -303,8 +304,8 @@ def scale_of(config: TargetConfig, call: Call) -> float:
     declared = config.scale
     scale = operator.scale if declared is None else declared
     if isinstance(scale, str):
-        return float(operator.sizes(call.inputs)["k"] ** -0.5)
-    return scale
+        scale = float(operator.sizes(call.inputs)["k"] ** -0.5)
+    return scale / 2 if call.scale == "halved" else scale
 
 
 def _widened(span: Any, each: int) -> Any:

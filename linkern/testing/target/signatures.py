@@ -59,6 +59,8 @@ class Interface:
     vjp_takes_state, vjp_takes_packed : bool
         True if that function accepts a state and its cotangent; if it accepts the
         offsets of packed sequences.
+    vjp_takes_scale : bool
+        True if there is no such function, or it takes the scale of the target.
     inputs : tuple of str
         Names of its inputs in the order of the operator; empty if they are passed by
         position.
@@ -75,6 +77,7 @@ class Interface:
     differentiable: bool = False
     vjp_takes_state: bool = False
     vjp_takes_packed: bool = False
+    vjp_takes_scale: bool = True
     inputs: tuple[str, ...] = ()
     state: str | None = None
     final_state: str | None = None

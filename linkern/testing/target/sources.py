@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-__all__ = ["file_of", "line_of", "local_imports"]
+__all__ = ["file_of", "imported", "line_of", "local_imports"]
 
 
 def file_of(target: str) -> Path | None:
@@ -57,7 +57,7 @@ def local_imports(path: Path) -> tuple[list[Path], list[str]]:
     pending = [path]
     while pending:
         current = pending.pop()
-        for name in _imported(current):
+        for name in imported(current):
             file, package = path.parent / f"{name}.py", path.parent / name
             if file.is_file() and file not in (*files, path):
                 files.append(file)
@@ -74,7 +74,7 @@ def _parsed(path: Path) -> ast.Module | None:
         return None
 
 
-def _imported(path: Path) -> set[str]:
+def imported(path: Path) -> set[str]:
     """Return the first names of the modules that a file imports."""
     tree, names = _parsed(path), set[str]()
     for node in ast.walk(tree) if tree is not None else ():

@@ -8,10 +8,12 @@ import contextlib
 import os
 import re
 import signal
+import stat
 import subprocess
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +25,9 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save_file
 
 from linkern.testing.errors import TargetDied, TargetRaised
+from linkern.testing.target.child import printable
 from linkern.testing.target.frameworks import numpy_dtype
+from linkern.testing.target.sandbox import Sandbox, code_inside
 
 __all__ = ["INPUTS", "OUTPUTS", "Tensors", "Written", "execute", "tensor", "useless"]
 
@@ -49,6 +53,10 @@ DTYPES = {
     "BOOL": "bool",
 }
 
+# Flags that Windows does not have.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
 Tensors = Mapping[str, NDArray[Any]]
 # The tensors of a file by name, each with its dtype, shape and bytes.
 Written = Mapping[str, Mapping[str, Any]]
@@ -61,6 +69,8 @@ def execute(
     *,
     timeout: float,
     memory_limit: float | None = None,
+    most_bytes: int = 2**32,
+    sandbox: Sandbox | None = None,
 ) -> Written:
     """Run a command on a file of tensors, and return the tensors that it wrote.
 
@@ -77,6 +87,10 @@ def execute(
         Seconds that it may take.
     memory_limit : float, optional
         GiB that it may allocate, and that its file may have.
+    most_bytes : int
+        Size of its file above which nothing of it is read.
+    sandbox : Sandbox, optional
+        What it runs in.
 
     Returns
     -------
@@ -103,8 +117,14 @@ def execute(
         )
         pattern = "|".join(re.escape(placeholder) for placeholder in paths)
         filled = [re.sub(pattern, lambda match: paths[match[0]], w) for w in words]
-        _run(filled, timeout, memory_limit)
-        return _read(Path(paths[OUTPUTS]))
+        if sandbox is not None:
+            filled = replace(sandbox, writable=(Path(folder),)).words(filled)
+            filled = _limited(filled, memory_limit)
+        code, printed = _run(filled, timeout, memory_limit)
+        if code is not None and sandbox is not None:
+            code = code_inside(code)
+        _require_success(code, timeout, printed)
+        return _read(Path(paths[OUTPUTS]), most_bytes)
 
 
 def tensor(written: Written, name: str) -> NDArray[Any]:
@@ -128,8 +148,25 @@ def useless(what: str) -> NoReturn:
     raise TargetRaised(msg)
 
 
-def _run(words: list[str], timeout: float, memory_limit: float | None) -> None:
-    """Run a program, and kill it at the timeout."""
+def _limited(words: list[str], memory_limit: float | None) -> list[str]:
+    """Return the command that runs another under limits, which all below it inherit.
+
+    What a sandbox starts is not the process whose limits `prlimit` changes.
+    """
+    if memory_limit is None:
+        return words
+    kibibytes = int(memory_limit * 2**20)
+    limits = f"ulimit -d {kibibytes}; ulimit -f {2 * kibibytes}"
+    return ["sh", "-c", f'{limits}; exec "$@"', "sh", *words]
+
+
+def _run(
+    words: list[str], timeout: float, memory_limit: float | None
+) -> tuple[int | None, bytes]:
+    """Run a program, and kill it at the timeout.
+
+    Return its exit code, None if it did not end in time, and the end of its output.
+    """
     try:
         process = subprocess.Popen(
             words,
@@ -158,7 +195,7 @@ def _run(words: list[str], timeout: float, memory_limit: float | None) -> None:
         process.wait()
     # What has left the group may still hold the pipe, and need not end.
     listener.join(timeout=1)
-    _require_success(code, timeout, b"".join(printed))
+    return code, b"".join(printed)
 
 
 def _listen(stderr: IO[bytes], printed: deque[bytes]) -> None:
@@ -185,7 +222,7 @@ def _limit_memory(process_id: int, gibibytes: float) -> None:
 def _require_success(code: int | None, timeout: float, printed: bytes) -> None:
     """Raise with the last line of the program, unless it ended with exit code 0."""
     lines = printed[-2000:].decode(errors="replace").strip().splitlines()
-    last = f"; it last wrote: {lines[-1].strip()[:200]}" if lines else ""
+    last = f"; it last wrote: {printable(lines[-1].strip()[:200])}" if lines else ""
     if code is None:
         msg = f"did not return within {timeout:g} s{last}"
         raise TargetDied(msg, hung=True)
@@ -198,12 +235,24 @@ def _require_success(code: int | None, timeout: float, printed: bytes) -> None:
         raise TargetRaised(msg)
 
 
-def _read(path: Path) -> Written:
+def _read(path: Path, most_bytes: int) -> Written:
+    """Return the tensors of a file, if it is one and no larger than it can be."""
     try:
-        data = path.read_bytes()
-        return dict(deserialize(data))  # type: ignore[no-untyped-call]
+        # Neither through a link to another file, nor waiting for a pipe to be written.
+        descriptor = os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                what = "something else than a file"
+            elif status.st_size > most_bytes:
+                what = (
+                    f"a file of {status.st_size} bytes, where {most_bytes} are enough,"
+                )
+            else:
+                data = file.read(most_bytes)
+                return dict(deserialize(data))  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         what = "no file"
     except (OSError, SafetensorError) as error:
-        what = f"no safetensors file ({error})"
+        what = f"no safetensors file ({printable(str(error))})"
     useless(f"{what} to {OUTPUTS}")

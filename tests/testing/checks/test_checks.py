@@ -32,7 +32,8 @@ def validates(query, key, value):
 
 BREAKS = {MUTANTS[name].checks[0]: kernel for name, kernel in FAULTY.items()}
 BREAKS |= {m.checks[0]: m.kernel for m in PLANTED.values() if m.op != "kda"}
-CONTRACTS = {m.checks[0]: m.contract for m in PLANTED.values()}
+CONTRACTS = {MUTANTS[name].checks[0]: MUTANTS[name].contract for name in FAULTY}
+CONTRACTS |= {m.checks[0]: m.contract for m in PLANTED.values()}
 DTYPES = {"finite_differences": ("float64",)}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import linkern
+from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.kernels.assembly import (
     Parts,
     RecurrenceBackward,
@@ -54,11 +55,11 @@ RIGHT = {
     "linear_attention": packed(stateful(Parts(chunk=64))),
     "simple_gla": with_states_apart(packed(recurrence("simple_gla"), "simple_gla")),
     "gsa": linkern.gsa,
-    "kda": linkern.kda,
+    "gla": linkern.gla,
 }
 
 
-@pytest.mark.parametrize("op", slow_unless(lambda op: op in ("kda",), RIGHT))
+@pytest.mark.parametrize("op", slow_unless(lambda op: op == "gla", RIGHT))
 def test_right_kernels_pass(op):
     assert not complaints(RIGHT[op], op, *LAWS, profile="quick")
 
@@ -129,8 +130,6 @@ def test_what_goes_wrong_without_a_state_is_reported_once():
 
 
 def test_a_counterexample_with_states_can_be_run_again(tmp_path):
-    from linkern.testing.api import plan_of, report_of, reports
-
     path = tmp_path / "first.py"
     path.write_text(
         "from linkern.testing.kernels.assembly import one_state, packed, recurrence\n"
@@ -152,6 +151,17 @@ def test_a_counterexample_with_states_can_be_run_again(tmp_path):
     bundle.write(report, tmp_path / "bundle")
     (again,) = bundle.check(tmp_path / "bundle")
     assert again.outcome == "reproduced", again.said
+
+
+def of_int32(query, key, value, g=None, *, cu_seqlens=None):
+    assert cu_seqlens is None or cu_seqlens.dtype == np.int32
+    return without_state(query, key, value, g, cu_seqlens=cu_seqlens)
+
+
+def test_offsets_have_the_declared_dtype():
+    assert fails(of_int32, "gla", OUTPUTS, "raised AssertionError")
+    declared = {"contract": {"cu_seqlens_dtype": "int32"}}
+    assert verdicts(of_int32, "gla", OUTPUTS, **declared) == ["passed"]
 
 
 # -- targets that are not judged

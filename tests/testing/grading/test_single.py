@@ -6,7 +6,7 @@ import pytest
 from linkern.testing import UsageError, grade
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
-QUICK = {"op": "linear_attention", "seconds": 600.0, "dtypes": ["float32"]}
+QUICK = {"op": "linear_attention", "seconds": 600.0, "dtypes": ["float32"], "seed": 3}
 
 
 def test_a_correct_kernel_has_a_score_of_one():
@@ -19,7 +19,7 @@ def test_a_correct_kernel_has_a_score_of_one():
 
 
 def test_a_faulty_kernel_has_a_cause_and_a_small_counterexample():
-    one = grade(FAULTY["eps_1e-6"], seed=3, **QUICK)
+    one = grade(FAULTY["eps_1e-6"], **QUICK)
     assert one.verdict == "failed"
     assert 0 < one.score < 1
     assert one.cause.name == "eps"
@@ -41,6 +41,14 @@ def test_what_cannot_be_called_is_refused(target, said):
     one = grade(target, **QUICK)
     assert (one.verdict, one.score, one.laws) == ("refused", 0.0, 0)
     assert said in one.message
+
+
+def test_a_candidate_that_is_not_loaded_in_time_is_refused(tmp_path):
+    place = tmp_path / "hangs.py"
+    place.write_text("import time\ntime.sleep(10**6)\n")
+    one = grade(f"{place}:kernel", **(QUICK | {"seconds": 0.5}))
+    assert (one.verdict, one.score) == ("refused", 0.0)
+    assert "did not return within" in one.message
 
 
 def test_a_wrong_option_is_an_error_of_the_grader():

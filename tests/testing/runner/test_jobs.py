@@ -13,7 +13,7 @@ from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import Question
-from linkern.testing.runner.worker import Ready
+from linkern.testing.runner.worker import Late, Ready
 from linkern.testing.target.clock import Clock
 
 EXAMPLE = "examples/chunked_attention.py"
@@ -100,7 +100,7 @@ class Worker:
         del timeout, limits
         if isinstance(message, Plan):
             return Ready()
-        assert answers[0] is Judgement
+        assert answers == (Judgement, Late)
         return self.answer(message.check, message.reported)
 
     def end(self, patience=0.0):

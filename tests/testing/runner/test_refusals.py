@@ -23,7 +23,7 @@ KERNELS = Path(__file__).parents[1] / "targets.py"
     ],
 )
 def test_unknown_names(target, words, sentence, in_process, monkeypatch):
-    monkeypatch.setattr(verdicts, "_run_canaries", lambda seed: None)
+    monkeypatch.setattr(verdicts, "run_canaries", lambda seed: None)
     command = ["verify", f"{KERNELS}:{target}", "--op", "linear_attention", *words]
     where = ["--in-process"] if in_process else []
     result = CliRunner().invoke(cli.main, [*command, *where])

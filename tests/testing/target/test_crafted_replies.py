@@ -105,7 +105,7 @@ def test_a_pipe_that_is_closed_ends_the_process(child):
 
 def test_half_a_message_is_waited_for_no_longer_than_a_whole_one(child, monkeypatch):
     process = child("writes_half_a_message_and_hangs")
-    monkeypatch.setattr(process, "_timeout", 0.5)
+    monkeypatch.setattr(process, "timeout", 0.5)
     with pytest.raises(TargetDied, match=r"did not return within 0\.5 s"):
         process.call(call())
 

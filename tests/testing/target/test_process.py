@@ -63,7 +63,7 @@ def test_a_hang_is_ended(child, monkeypatch):
     with pytest.raises(TargetDied, match=r"did not return within 0.5 s") as caught:
         process.call(call(50))
     assert caught.value.hung
-    monkeypatch.setattr(process, "_timeout", LONG)
+    monkeypatch.setattr(process, "timeout", LONG)
     assert process.call(call(2)).output is not None
 
 

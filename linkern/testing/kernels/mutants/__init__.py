@@ -23,5 +23,8 @@ for _module in (
     "packed",
     "operators",
     "hacks",
+    "defaults",
+    "repetition",
+    "lengths",
 ):
     import_module(f"{__name__}.{_module}")

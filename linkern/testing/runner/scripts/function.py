@@ -20,6 +20,7 @@ STATE: str | None = None
 NEEDS_STATE = False
 FINAL_STATE: str | None = None
 PACKED: str | None = None
+OFFSETS = "int64"
 POSITION: str | None = None
 TIME, STEPS = 0, False
 WRONG: tuple[tuple[int, ...], float, float] | None = None
@@ -90,7 +91,7 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
         if POSITION and first:
             options[POSITION] = first
         if PACKED and call["segments"]:
-            options[PACKED] = native(np.asarray(call["segments"][i], dtype=np.int64))
+            options[PACKED] = native(np.asarray(call["segments"][i], OFFSETS))
         whole = len(spans) == 1 and not STEPS
         parts = inputs if whole else [cut(n, x, span, length) for n, x in named.items()]
         if INPUTS:
