@@ -1,0 +1,1 @@
+"""The judge inside the harnesses of others: benchmarks and training environments."""
