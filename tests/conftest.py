@@ -1,6 +1,7 @@
 """Fixtures: the array libraries that everything is tested on."""
 
 import os
+import pkgutil
 import shutil
 import subprocess
 
@@ -81,6 +82,19 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+# What a module for the harness of others imports besides.
+NEEDED = {
+    f"linkern.testing.integrations.{module}": package
+    for module, package in (
+        ("flashinfer_bench", "flashinfer_bench"),
+        ("flashinfer_workloads", "flashinfer_bench"),
+        ("kernelbench", "torch"),
+        ("openenv", "openenv"),
+        ("verifiers", "verifiers"),
+    )
+}
+
+
 @cache
 def without_gpu():
     """Return why nothing can run on a GPU here; None if it can."""
@@ -132,6 +146,16 @@ def need_for_module(*names):
                 msg = f"{name} is required here and not installed"
                 raise ModuleNotFoundError(msg)
             pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+def modules():
+    """Return the names of all modules of the package that can be imported here."""
+    walked = pkgutil.walk_packages(import_module("linkern").__path__, "linkern.")
+    return [
+        module.name
+        for module in walked
+        if find_spec(NEEDED.get(module.name, "linkern")) is not None
+    ]
 
 
 def library(name):

@@ -12,12 +12,11 @@ from click.testing import CliRunner
 
 import linkern
 from linkern.cli import main
+from tests.conftest import modules
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-MODULES = [
-    module.name for module in pkgutil.walk_packages(linkern.__path__, "linkern.")
-]
+MODULES = modules()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -2,20 +2,16 @@
 
 import importlib
 import inspect
-import pkgutil
 from pathlib import Path
 
 import pytest
 
 import linkern
+from tests.conftest import modules
 
 MODULES = [
     "linkern",
-    *(
-        module.name
-        for module in pkgutil.walk_packages(linkern.__path__, "linkern.")
-        if not module.name.startswith("linkern._")
-    ),
+    *(name for name in modules() if not name.startswith("linkern._")),
 ]
 
 OPERATORS = {

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded
 from linkern.testing.checks.findings import NOT_FINITE, Tally, Violation
 from linkern.testing.errors import DoesNotApply, TargetRaised, skipped
+from linkern.testing.problems.mixture import provable
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
@@ -19,6 +20,9 @@ from linkern.testing.target.protocol import Call, Reply
 __all__ = ["CheckedTarget", "Comparison", "compared", "well_formed"]
 
 Real = NDArray[np.float64]
+# Calls that may be repeated, the share of calls before which one is, and of those that
+# are repeated at another address.
+EARLIER, REPEATED, HALF = 8, 0.06, 0.5
 
 
 @dataclass(frozen=True)
@@ -73,15 +77,80 @@ class CheckedTarget:
     def __init__(self, target: Target, tally: Tally) -> None:
         self._target = target
         self._tally = tally
+        self._order: np.random.Generator | None = None
+        self._earlier: list[tuple[Problem, NDArray[Any]]] = []
+        self._kept: list[tuple[Problem, NDArray[Any]]] = []
+
+    def begin(self, order: int = 0, *, keeping: bool = True) -> None:
+        """Begin an example.
+
+        Parameters
+        ----------
+        order : int
+            Says in which order related calls are made, and which earlier ones are
+            repeated in between; 0 for none, and the order in which a law is written.
+        keeping : bool
+            Remember calls of the example before, to repeat them.
+        """
+        self._tally.start()
+        self._order = np.random.default_rng(order) if order else None
+        if keeping:
+            self._earlier = [*self._earlier, *self._kept][-EARLIER:]
+        self._kept = []
+
+    def cover(self, problem: Problem) -> None:
+        """Make a call like any other, whose output is not compared."""
+        asked = self._tally.asked
+        self.observe(problem, cotangent=problem.cotangent)
+        self._tally.asked = asked
+
+    def runs(self, *problems: Problem) -> list[Real]:
+        """Call the target on related problems, in any order; return their outputs."""
+        order = np.arange(len(problems))
+        if self._order is not None:
+            order = self._order.permutation(order)
+        outputs = {i: self.run(problems[i]) for i in order.tolist()}
+        return [outputs[i] for i in range(len(problems))]
+
+    def _repeat(self) -> None:
+        """Repeat an earlier call now and then, at another address or at the same.
+
+        The output must have the same bits, or at least be right: how many bits may
+        differ is what `determinism` says.
+        """
+        order = self._order
+        if order is None or not self._earlier or order.random() > REPEATED:
+            return
+        problem, output = self._earlier[order.integers(len(self._earlier))]
+        elsewhere = "offset" in problem.scope.styles and order.random() < HALF
+        memory = "offset" if elsewhere else "contiguous"
+        call = Call(problem.inputs, scale=problem.scale, memory=memory)
+        reply = self._call(problem, call)
+        if np.array_equal(well_formed(reply, problem), output):
+            return
+        expected, got = problem.solve(), well_formed(reply, problem)
+        seen = compared(got, expected, problem.scope.output_dtype)
+        message = "a call with the inputs of an earlier one gave another output"
+        self._judge(seen.fine, seen.ratio, got, expected, problem, message)
 
     def observe(self, problem: Problem, **options: Any) -> Reply:
         """Call the target and return its reply, well-formed or not.
 
         `options` are fields of `Call` other than the inputs.
         """
-        call = Call(problem.inputs, scale=problem.scale, **options)
-        self._tally.problem = problem
+        self._repeat()
         self._tally.asked += 1
+        call = Call(problem.inputs, scale=problem.scale, **options)
+        reply = self._call(problem, call)
+        plain = not any(options.values())
+        if plain and provable(problem) and reply.output is not None:
+            output = reply.output.astype(np.float64)
+            if np.isfinite(output).all():
+                self._kept.append((problem, output))
+        return reply
+
+    def _call(self, problem: Problem, call: Call) -> Reply:
+        self._tally.problem = problem
         self._tally.calls.append(call)
         try:
             reply = self._target.call(call)

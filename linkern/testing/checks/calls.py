@@ -14,6 +14,7 @@ from linkern.testing.checks.registry import (
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.changes import CHANGES, shown_change
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.mixture import any_problem, of_sort
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import Reply
 
@@ -32,7 +33,7 @@ __all__ = [
 
 @check(
     "the output has the shape (B, H, T, V), the dtype and the library of the inputs",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.5,
 )
 def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
@@ -48,7 +49,7 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "finite inputs whose exact output is finite give a finite output",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.5,
 )
 def finite_output(target: CheckedTarget, problem: Problem) -> None:
@@ -65,7 +66,7 @@ def finite_output(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "the same inputs give the same bits, whatever was computed in between",
-    problems=draws.real_problems,
+    problems=any_problem,
     in_outputs=False,
     share=0.7,
 )
@@ -93,12 +94,13 @@ def determinism(target: CheckedTarget, problem: Problem) -> None:
     "an output is of the inputs of its own call, however many calls went before, and "
     "no later call changes it",
     problems=lambda scope: draws.with_choice(
-        draws.with_cuts(draws.repeated_problems(scope), most=1),
+        draws.with_cuts(any_problem(scope, "repeated"), most=1),
         inputs=scope.operator.names,
         change=CHANGES,
         calls=(1, 2, 12),
         split=(False, True, True),
     ),
+    judges=of_sort("repeated", "random"),
     share=0.4,
     in_outputs=False,
 )
@@ -146,7 +148,7 @@ def _require_fresh(
 
 @check(
     "the inputs are left as they were, and the output does not share their memory",
-    problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cuts(any_problem(scope)),
     share=0.5,
     in_outputs=False,
 )
@@ -174,7 +176,7 @@ def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "a call leaves no trace in its process: random states, floating-point mode, "
     "working directory",
-    problems=draws.real_problems,
+    problems=any_problem,
     share=0.1,
     in_outputs=False,
 )
@@ -194,7 +196,8 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "calls from several threads at once give what each would give alone, bitwise",
-    problems=draws.busy_problems,
+    problems=lambda scope: any_problem(scope, "busy"),
+    judges=of_sort("busy"),
     unless=not_thread_safe,
     share=0.16,
     in_outputs=False,
@@ -217,9 +220,10 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "no token gives an empty output, one token gives its own value",
-    problems=draws.short_problems,
+    problems=lambda scope: any_problem(scope, "short"),
+    judges=lambda problem: problem.length < 2,
     unless=no_short_lengths,
-    share=0.5,
+    share=0.15,
 )
 def short_sequences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: empty grids, reshapes of nothing, a first row that misses itself.
@@ -243,9 +247,9 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
 @check(
     "inputs whose shapes do not fit are refused with an exception",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope, least=3),
-        misfit=_misfits(scope),
+        any_problem(scope), misfit=_misfits(scope)
     ),
+    judges=lambda problem: problem.length > 2 and problem.sort == "reals",
     unless=not_validating,
     share=0.3,
     in_outputs=False,

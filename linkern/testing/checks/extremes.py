@@ -12,6 +12,7 @@ from linkern.testing.checks.registry import (
 )
 from linkern.testing.checks.values import require_in_range
 from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.mixture import any_problem, of_sort
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["nan_policy", "ranges"]
@@ -20,8 +21,9 @@ __all__ = ["nan_policy", "ranges"]
 @check(
     "within the range of the declared accumulator, features and values may be as large "
     "or small as they like: the output is finite and right",
-    problems=draws.extreme_problems,
-    share=0.3,
+    problems=lambda scope: any_problem(scope, "extremes"),
+    judges=of_sort("extremes"),
+    share=0.2,
 )
 def ranges(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: overflow to silent zeros or NaN, underflow, epsilons, thresholds.
@@ -47,9 +49,9 @@ def ranges(target: CheckedTarget, problem: Problem) -> None:
     "a NaN or an infinity in a value reaches every later output of its channel, and no "
     "other channel; nothing turns it into a number",
     problems=lambda scope: draws.with_choice(
-        draws.with_cut(draws.real_problems(scope, least=2, kinds=("uniform",))),
-        poison=(np.nan, np.inf, -np.inf),
+        draws.with_cut(any_problem(scope, "random")), poison=(np.nan, np.inf, -np.inf)
     ),
+    judges=of_sort("random"),
     unless=any_of(no_nan_policy, not_linear_in_values),
     share=0.3,
 )

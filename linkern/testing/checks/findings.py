@@ -115,7 +115,6 @@ class Tally:
 
     def start(self) -> None:
         """Begin an example."""
-        self.examples += 1
         self.calls.clear()
         self.outputs.clear()
 

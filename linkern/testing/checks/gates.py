@@ -26,6 +26,7 @@ from linkern.testing.errors import Inapplicable, covered, not_applicable, skippe
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
+from linkern.testing.problems.mixture import any_gradient, any_problem, of_sort
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reductions import inputs_of_other, restricted
 from linkern.testing.problems.shapes import longest
@@ -43,6 +44,9 @@ __all__ = [
 
 # From no decay at all to one that leaves nothing, in every format.
 EXTREMES = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0, -1e4, -np.inf)
+
+# Beside integers, whose gates are none or all.
+_real = of_sort("reals", "random")
 
 
 # -- optional gates
@@ -74,8 +78,9 @@ def _no_omissible(scope: Scope) -> Inapplicable | None:
     "a gate that is not given is neutral: it forgets nothing, and erases as much as it "
     "would with a rate of one",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope), omitted=_omissible(scope)
+        any_problem(scope), omitted=_omissible(scope)
     ),
+    judges=_real,
     unless=_no_omissible,
     share=0.4,
 )
@@ -104,7 +109,8 @@ def _no_decays(scope: Scope) -> Inapplicable | None:
 @check(
     "decays may be anything between none and all: the output is finite, and right as "
     "far as a bound can be proved",
-    problems=draws.real_problems,
+    problems=any_problem,
+    judges=_real,
     unless=_no_decays,
     share=0.5,
 )
@@ -146,8 +152,9 @@ def _irreducible(scope: Scope) -> Inapplicable | None:
     "with gates that are open, equal or zero, an operator is the simpler one that it "
     "contains",
     problems=lambda scope: draws.with_choice(
-        draws.real_problems(scope), reduced=scope.operator.reductions
+        any_problem(scope), reduced=scope.operator.reductions
     ),
+    judges=_real,
     unless=_irreducible,
     share=0.4,
 )
@@ -195,7 +202,8 @@ def _pairwise(check: str) -> Condition:
 @check(
     "what a state carries is linear in the values: two parts of them, each cut, add up "
     "to the whole, cut",
-    problems=lambda scope: draws.with_cuts(draws.real_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cuts(any_problem(scope)),
+    judges=_real,
     unless=any_of(
         _pairwise("additivity_of_values"),
         no_state,
@@ -239,7 +247,7 @@ def _irreversible(scope: Scope) -> Inapplicable | None:
 
 @check(
     "the gradient of the values is the operator itself, run backwards on the cotangent",
-    problems=draws.gradient_problems,
+    problems=any_gradient,
     unless=any_of(_irreversible, no_gradients),
     share=0.5,
     in_outputs=False,
@@ -291,7 +299,8 @@ def _not_affine(scope: Scope) -> Inapplicable | None:
 @check(
     "what a span does to a state is affine: measured on unit states, it says what the "
     "span makes of the state that an earlier one leaves, as shards of a sequence do",
-    problems=lambda scope: draws.with_cut(draws.real_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cut(any_problem(scope)),
+    judges=lambda problem: _real(problem) and problem.length > 1,
     unless=any_of(_not_affine, no_state),
     share=0.2,
     in_outputs=False,
@@ -320,7 +329,7 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "gradients look back only: where no later output counts, the gradient is zero, and "
     "not what is left when a sum is taken from another",
-    problems=lambda scope: draws.with_cut(draws.gradient_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cut(any_gradient(scope)),
     unless=any_of(_pairwise("causality"), no_gradients),
     share=0.3,
     in_outputs=False,

@@ -16,6 +16,7 @@ from linkern.testing.checks.registry import (
 )
 from linkern.testing.checks.values import CONFIDENCE
 from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.mixture import any_gradient, of_sort
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
@@ -46,7 +47,7 @@ def _require_gradients(
 @check(
     "the gradients are the closed form's, within the proved bound of any order of "
     "summation; on integers with denominators that are powers of two they are dyadic",
-    problems=draws.gradient_problems,
+    problems=any_gradient,
     unless=no_gradients,
     in_outputs=False,
     share=0.8,
@@ -64,7 +65,8 @@ def gradient_value(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "on independent random draws the errors of gradients are independent too",
-    problems=lambda scope: draws.gradient_problems(scope, random=True),
+    problems=lambda scope: any_gradient(scope, "random gradients"),
+    judges=of_sort("random gradients"),
     unless=any_of(no_gradients, not_random),
     share=0.4,
     in_outputs=False,
@@ -82,7 +84,7 @@ def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "the output ignores the scale of a query, and that of all keys together: so the "
     "gradients are orthogonal to those directions",
-    problems=draws.gradient_problems,
+    problems=any_gradient,
     unless=any_of(no_gradients, no_tangent),
     share=0.3,
     in_outputs=False,
@@ -118,7 +120,7 @@ def gradient_identities(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "gradients pass through the state: a sequence that was cut has those of the whole",
-    problems=lambda scope: draws.with_cuts(draws.gradient_problems(scope, least=2)),
+    problems=lambda scope: draws.with_cuts(any_gradient(scope)),
     unless=any_of(not_causal, no_gradients_of_state),
     share=0.4,
     in_outputs=False,
@@ -140,10 +142,18 @@ def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
     _require_gradients(target, problem, message, cuts=cuts)
 
 
+def _smooth(problem: Problem) -> bool:
+    """Return True if the output has a slope, and gates are not at their ends."""
+    if problem.scope.operator.feature_map:
+        return problem.sort in ("random gradients", "smooth gradients")
+    return problem.sort == "smooth gradients"
+
+
 @check(
     "gradients say how the output changes: they agree with differences of the target's "
     "own outputs",
-    problems=lambda scope: draws.gradient_problems(scope, random=True, smooth=True),
+    problems=lambda scope: any_gradient(scope, "smooth gradients"),
+    judges=_smooth,
     unless=any_of(not_float64, no_gradients),
     share=0.15,
     in_outputs=False,

@@ -13,15 +13,23 @@ from linkern.testing.checks.registry import (
 )
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.mixture import any_problem
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["batch_invariance", "split_invariance"]
 
 
+def _batched(problem: Problem) -> bool:
+    """Return True if independent draws have several rows."""
+    calm = problem.sort in ("batches", "random")
+    return calm and problem.sizes["b"] > 1 and problem.length > 1
+
+
 @check(
     "a sequence gives the same bits alone, at any place in a batch of any size, and "
     "packed with others",
-    problems=lambda scope: draws.with_cuts(draws.batch_problems(scope), most=1),
+    problems=lambda scope: draws.with_cuts(any_problem(scope, "batches"), most=1),
+    judges=_batched,
     unless=not_batch_invariant,
     share=0.5,
 )
@@ -50,7 +58,7 @@ def batch_invariance(target: CheckedTarget, problem: Problem) -> None:
 def _require_packed(target: CheckedTarget, row: Problem) -> None:
     """Require two sequences to have the bits packed that each has alone."""
     (cut,) = row.knobs["cuts"]
-    packed = well_formed(target.observe(row, segments=(0, cut, row.length)), row)
+    packed = well_formed(target.observe(row, segments=((0, cut, row.length),)), row)
     for first, last in ((0, cut), (cut, row.length)):
         alone = target.run(row.span(first, last))
         message = f"packed at {cut}, tokens {first} to {last} have other bits"
@@ -60,7 +68,8 @@ def _require_packed(target: CheckedTarget, row: Problem) -> None:
 @check(
     "a sequence gives the same bits at once and in parts: a prompt and then the rest, "
     "cut anywhere or at multiples of the declared chunk size",
-    problems=lambda scope: draws.with_cuts(draws.batch_problems(scope), most=2),
+    problems=lambda scope: draws.with_cuts(any_problem(scope, "batches"), most=2),
+    judges=_batched,
     unless=any_of(not_causal, no_state, not_batch_invariant, not_split_invariant),
     share=0.3,
 )

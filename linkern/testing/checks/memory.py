@@ -2,17 +2,14 @@
 
 from linkern.testing.checks.assertions import CheckedTarget, well_formed
 from linkern.testing.checks.findings import Violation
-from linkern.testing.checks.order import integers_or_reals
 from linkern.testing.checks.registry import check, no_styles, not_any_strides
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.mixture import any_problem, of_sort, provable
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["broadcast_inputs", "nothing_leaks_from_padding", "strides"]
 
-# The layout does not depend on the numbers: take those with the sharpest bounds, under
-# gates for which every bound is proved.
-_KINDS = draws.RANDOM_KINDS
 # Contiguous as they are; their surroundings are not.
 _GUARDED = ("offset",)
 
@@ -38,8 +35,9 @@ def _require_right(target: CheckedTarget, problem: Problem, style: str) -> None:
     "strides do not matter: Fortran order, slices, swapped axes and reversed arrays "
     "give what contiguous ones give, to rounding",
     problems=lambda scope: draws.with_choice(
-        integers_or_reals(scope, kinds=_KINDS), memory=_strided(scope)
+        any_problem(scope), memory=_strided(scope)
     ),
+    judges=provable,
     unless=not_any_strides,
     share=0.4,
 )
@@ -55,9 +53,8 @@ def strides(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "one head may stand for all of them, with a stride of zero",
-    problems=lambda scope: draws.broadcast_heads(
-        draws.real_problems(scope, kinds=_KINDS)
-    ),
+    problems=lambda scope: any_problem(scope, "equal heads"),
+    judges=of_sort("equal heads"),
     unless=not_any_strides,
     share=0.1,
 )
@@ -73,7 +70,8 @@ def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "what lies around the inputs in memory is neither read nor written: it is NaN here",
-    problems=integers_or_reals,
+    problems=any_problem,
+    judges=provable,
     unless=no_styles,
     share=0.3,
 )

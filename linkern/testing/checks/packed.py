@@ -21,8 +21,8 @@ from linkern.testing.errors import (
     not_applicable,
     skipped,
 )
-from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.mixture import any_gradient, any_problem
 from linkern.testing.problems.packing import (
     Packing,
     exact_gradients,
@@ -73,8 +73,13 @@ def _calls_to_differentiate(scope: Scope) -> tuple[int, ...]:
     return (1,) if through(scope) else CALLS
 
 
+def _long_enough(problem: Problem) -> bool:
+    """Return True if there are tokens for several sequences, and bounds of sums."""
+    return problem.length > 2 and problem.sort in ("reals", "random")
+
+
 def _packed_gradient_problems(scope: Scope) -> st.SearchStrategy[Problem]:
-    problems = draws.gradient_problems(scope, least=3)
+    problems = any_gradient(scope)
     return with_packing(problems, calls=_calls_to_differentiate(scope))
 
 
@@ -95,7 +100,8 @@ def _observed(target: CheckedTarget, problem: Problem, **options: Any) -> Reply:
 @check(
     "sequences that are packed one after the other give what each gives alone, empty "
     "ones among them",
-    problems=lambda scope: with_packing(draws.real_problems(scope, least=3)),
+    problems=lambda scope: with_packing(any_problem(scope)),
+    judges=_long_enough,
     unless=any_of(not_causal, _not_packed),
 )
 def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
@@ -123,9 +129,8 @@ def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "each packed sequence has a state of its own: it starts from the one that it is "
     "handed and leaves its own, an empty sequence the one that it was handed",
-    problems=lambda scope: with_packing(
-        draws.real_problems(scope, least=3), calls=CALLS
-    ),
+    problems=lambda scope: with_packing(any_problem(scope), calls=CALLS),
+    judges=_long_enough,
     unless=any_of(not_causal, _not_packed, no_state, _one_position),
     share=0.5,
 )
@@ -176,6 +181,7 @@ def _goes_on(target: CheckedTarget, problem: Problem) -> bool:
     "the gradients of packed sequences are those of each alone, through their states, "
     "and zero where no sequence is",
     problems=_packed_gradient_problems,
+    judges=lambda problem: problem.length > 2,
     unless=any_of(not_causal, _not_packed, _no_packed_gradients),
     share=0.4,
     in_outputs=False,

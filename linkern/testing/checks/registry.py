@@ -34,6 +34,11 @@ def _always(scope: Scope) -> None:
     del scope
 
 
+def _any(problem: Problem) -> bool:
+    del problem
+    return True
+
+
 @dataclass(frozen=True)
 class Check:
     """A law, its inputs and the condition under which it applies.
@@ -50,6 +55,9 @@ class Check:
         ``problems(scope)``: a Hypothesis strategy.
     unless : callable
         ``unless(scope)``: the reason why the law is not judged, or None.
+    judges : callable
+        ``judges(problem)``: True if the law can be judged on a problem of its strategy.
+        All others are calls like any other, whose outputs nobody looks at.
     share : float
         Its share of the examples of a profile: 1 for all.
     least : int
@@ -69,6 +77,7 @@ class Check:
     law: Law
     problems: Callable[[Scope], st.SearchStrategy[Problem]]
     unless: Condition
+    judges: Callable[[Problem], bool]
     share: float = 1.0
     least: int = LEAST_EXAMPLES
     in_outputs: bool = True
@@ -85,6 +94,7 @@ def check(
     *,
     problems: Callable[[Scope], st.SearchStrategy[Problem]],
     unless: Condition = _always,
+    judges: Callable[[Problem], bool] = _any,
     share: float = 1.0,
     least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
@@ -100,6 +110,7 @@ def check(
             law,
             problems,
             unless,
+            judges,
             share,
             least,
             in_outputs,

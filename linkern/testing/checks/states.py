@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation
-from linkern.testing.checks.order import integers_or_reals
 from linkern.testing.checks.registry import (
     any_of,
     check,
@@ -17,6 +16,7 @@ from linkern.testing.checks.registry import (
 from linkern.testing.checks.values import CONFIDENCE
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.mixture import any_problem, of_sort, provable
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value"]
@@ -28,7 +28,7 @@ _stateful = any_of(not_causal, no_state)
 
 
 def _cut_problems(scope: Scope) -> st.SearchStrategy[Problem]:
-    return draws.with_cuts(integers_or_reals(scope, least=2))
+    return draws.with_cuts(any_problem(scope))
 
 
 def _require_split(
@@ -49,6 +49,7 @@ def _require_split(
     "a sequence can be cut anywhere: the second part, started from the state of the "
     "first, gives what the whole gives",
     problems=_cut_problems,
+    judges=provable,
     unless=_stateful,
 )
 def state_split(target: CheckedTarget, problem: Problem) -> None:
@@ -67,6 +68,7 @@ def state_split(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "a prompt can be read at once and the rest token by token",
     problems=_cut_problems,
+    judges=provable,
     unless=_stateful,
     share=0.3,
 )
@@ -87,7 +89,8 @@ def decoding(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "the state is the sum over the tokens: memory of k v^T, normalizer of k",
-    problems=integers_or_reals,
+    problems=any_problem,
+    judges=provable,
     unless=_stateful,
     in_outputs=False,
     share=0.5,
@@ -116,6 +119,7 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "states add up: that of two spans is the sum of those of each alone",
     problems=_cut_problems,
+    judges=provable,
     unless=any_of(_stateful, not_mergeable),
     share=0.2,
     in_outputs=False,
@@ -146,8 +150,9 @@ def state_merge(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "a state that is carried through thousands of tokens does not drift",
     problems=lambda scope: draws.with_choice(
-        draws.long_problems(scope), span=(250, 64, 500)
+        any_problem(scope, "long"), span=(250, 64, 500)
     ),
+    judges=of_sort("long"),
     unless=_stateful,
     share=0.05,
 )

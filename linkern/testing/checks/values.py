@@ -12,6 +12,7 @@ from linkern.testing.checks.registry import (
 from linkern.testing.errors import Inapplicable, not_applicable
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.mixture import any_problem, exact, of_sort, provable
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
@@ -38,7 +39,8 @@ def _no_integers(scope: Scope) -> Inapplicable | None:
 
 @check(
     "on integers every order of summation is exact, so no key can get lost in rounding",
-    problems=draws.integer_problems,
+    problems=lambda scope: any_problem(scope, "integers"),
+    judges=exact,
     unless=_no_integers,
 )
 def value_on_integers(target: CheckedTarget, problem: Problem) -> None:
@@ -56,7 +58,8 @@ def value_on_integers(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "on reals the output is within the proved bound of any order of summation",
-    problems=draws.real_problems,
+    problems=any_problem,
+    judges=provable,
 )
 def value_on_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: undeclared precision, approximate division, truncation, instability.
@@ -74,8 +77,10 @@ def value_on_reals(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "on independent random draws rounding errors are independent too: the error stays "
     "within 3 sqrt(h) units, not h",
-    problems=draws.random_problems,
+    problems=lambda scope: any_problem(scope, "random"),
+    judges=of_sort("random"),
     unless=not_random,
+    share=0.5,
 )
 def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: undeclared precision that the proved bound is too wide to see.
@@ -93,13 +98,10 @@ def value_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
 @check(
     "the weights of a row sum to one: equal values come back unchanged, and no output "
     "leaves the range of the values it averages",
-    problems=lambda scope: draws.real_problems(
-        scope,
-        # Equal values over tiny denominators are what shows an epsilon or a clamp.
-        kinds=(*draws.REAL_KINDS, "tiny", "tiny", "tiny"),
-        values=("constant", "normal", "constant", "uniform"),
-    ),
+    problems=lambda scope: any_problem(scope, "averages"),
+    judges=of_sort("averages", "reals", "random"),
     unless=not_normalised,
+    share=1.2,
 )
 def row_normalisation(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: epsilons, clamps, wrong or stale normalizers, padding that counts.
@@ -156,8 +158,9 @@ def _relative_rounding(problem: Problem) -> np.ndarray:
 @check(
     "the dimensions of keys and values are free: above one tile, not powers of two, "
     "K != V",
-    problems=draws.tile_problems,
-    share=0.25,
+    problems=lambda scope: any_problem(scope, "tiles"),
+    judges=of_sort("tiles"),
+    share=0.2,
 )
 def dimensions(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: channels past a tile, strides by the other dimension, masks of lanes.
@@ -175,7 +178,8 @@ def dimensions(target: CheckedTarget, problem: Problem) -> None:
 
 @check(
     "thousands of tokens are no different: the error grows no faster than the bound",
-    problems=draws.long_problems,
+    problems=lambda scope: any_problem(scope, "long"),
+    judges=of_sort("long"),
     share=0.1,
 )
 def long_sequences(target: CheckedTarget, problem: Problem) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import EDGES, one_of
+from linkern.testing.problems.strategies import generators
 
 __all__ = [
     "Packing",
@@ -23,8 +24,10 @@ __all__ = [
     "with_packing",
 ]
 
-# Tokens of a short part of a sequence; None for a part that shares the other tokens.
-PARTS = (None, 0, None, 1, 2, 3)
+# Tokens of a short part of a sequence; long ones share those that are left.
+SHARED = -1
+PARTS = (SHARED, SHARED, SHARED, SHARED, 0, 0, 1, 2, 3)
+COUNTS = (3, 2, 4, 5, 1)
 SLACK = (0, 0, 0, 1, 3, 17)
 
 
@@ -94,32 +97,37 @@ def with_packing(
     three, states that go to another sequence, rows that belong to none.
     """
     problem = draw(problems).first_of_batch()
-    contract, few = problem.scope.contract, problem.scope.few_shapes
-    unit = contract.length_multiple_of
-    count, rows = (
-        draw(one_of(*((2,) if few else (3, 2, 4, 5, 1)))),
-        draw(one_of(*calls)),
-    )
-    left = problem.length // unit
-    most_slack = left - max(1, -(-contract.min_length // unit))
-    left -= min(draw(one_of(*((0, 1) if few else SLACK))), most_slack)
-    kinds = [n for n in PARTS if n is None or n * unit >= contract.min_length]
-    cells = draw(st.lists(one_of(*kinds), min_size=rows * count, max_size=rows * count))
-    sizes = []
-    for cell in cells:
-        sizes.append(min(cell or 0, left))
-        left -= sizes[-1]
-    shared = [i for i, cell in enumerate(cells) if cell is None] or [0]
-    near = [n for n in EDGES if n < left] or [0]
-    inner = st.integers(0, left) | one_of(*near)
-    cuts = draw(st.lists(inner, min_size=len(shared) - 1, max_size=len(shared) - 1))
-    for i, (a, b) in zip(shared, pairwise((0, *sorted(cuts), left)), strict=True):
-        sizes[i] += b - a
-    table = np.reshape(sizes, (rows, count)) * unit
-    table = table[table.any(axis=1)]
-    if (table < contract.min_length).any():
-        table = table.sum(keepdims=True)
+    few = problem.scope.few_shapes
+    count = draw(one_of(*((2,) if few else COUNTS)))
+    slack = draw(one_of(*((0, 1) if few else SLACK)))
+    rng = draw(generators(problem.scope))
+    table = _lengths(problem, (draw(one_of(*calls)), count), slack, rng)
     return problem.told(packing=Packing(tuple(map(tuple, table.tolist()))))
+
+
+def _lengths(
+    problem: Problem, size: tuple[int, int], slack: int, rng: np.random.Generator
+) -> NDArray[np.int_]:
+    """Return the tokens of each sequence in each call, as the contract allows them."""
+    contract = problem.scope.contract
+    unit, least = contract.length_multiple_of, contract.min_length
+    left = problem.length // unit
+    left -= min(slack, left // 2, left - -(-least // unit))
+    kinds = [n for n in PARTS if n == SHARED or n * unit >= least]
+    parts = rng.choice(kinds, size[0] * size[1])
+    parts[rng.permutation(parts.size)[:2]] = SHARED
+    for i, tokens in enumerate(parts):
+        parts[i] = min(tokens, left) if tokens != SHARED else SHARED
+        left -= max(parts[i], 0)
+    shared = parts == SHARED
+    near = [n for n in EDGES if n < left] or [left]
+    cuts = rng.integers(1, max(left, 2), shared.sum() - 1)
+    cuts = np.minimum(cuts, left)
+    cuts = np.where(rng.random(cuts.shape) < 0.5, cuts, rng.choice(near, cuts.shape))
+    parts[shared] = np.diff(np.sort(cuts), prepend=0, append=left)
+    table = parts.reshape(size) * unit
+    table = table[table.any(axis=1)]
+    return table if (table >= least).all() else table.sum(keepdims=True)
 
 
 def packed_sequences(problem: Problem) -> list[Problem]:

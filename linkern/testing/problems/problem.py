@@ -31,6 +31,8 @@ class Problem:
         The inputs by name, in the order of the operator and the dtype of the scope.
     integers : tuple of arrays, optional
         The integer features and values behind them, if sums are exact.
+    sort : str
+        Name of the strategy that drew it, a part of the mixture of all laws.
     exact : bool
         The same of an operator without features: whether every sum is exact.
     knobs : dict
@@ -46,6 +48,7 @@ class Problem:
     knobs: dict[str, Any] = field(default_factory=dict)
     cotangent: NDArray[Any] | None = None
     exact: bool = False
+    sort: str = ""
 
     def __repr__(self) -> str:
         """Name the shape, kind and knobs; the arrays are saved, not printed."""

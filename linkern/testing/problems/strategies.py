@@ -122,7 +122,7 @@ def _kinds(
     most = reach.of_strong_gates(scope)
     if shape is None or most is None or shape.keys <= most:
         return gated
-    return tuple(kind for kind in gated if kind != "strong")
+    return tuple(kind for kind in gated if not gates.RECORDS[kind].short)
 
 
 def no_integers(scope: Scope) -> str | None:

@@ -4,11 +4,13 @@ Hypothesis does both. A budget is added: shrinking stops after some examples, si
 call of the target may be expensive and a few hundred of them are enough.
 """
 
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
@@ -18,11 +20,14 @@ from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.errors import OutOfTime
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
 from linkern.testing.runner.plan import PROFILES, Plan
 from linkern.testing.target.process import Target
 
 __all__ = ["search"]
 
+# Examples that may be drawn for each on which the law is judged.
+DRAWN = 8
 # Examples that may be spent on making a counterexample smaller.
 SHRINKING = 200
 LEAST_SHRINKING = 25
@@ -46,7 +51,11 @@ def _no_copies(*runner: Any) -> None:
 
 
 class _Enough(BaseException):
-    """The budget for shrinking is spent."""
+    """The law was judged often enough, or the budget for shrinking is spent."""
+
+
+# Orders of calls: 0, to which others shrink, is the one that is written.
+_ORDERS = st.integers(0, 2**16 - 1)
 
 
 def search(
@@ -67,41 +76,88 @@ def search(
     tally : Tally
         Counts examples; afterwards it holds the calls of the violation.
     """
-    checked = CheckedTarget(target, tally)
-    # Each check and dtype draws its own inputs; all of them follow from one seed.
-    name = f"{check.name}/{scope.dtype}/{plan.seed}"
+    wanted = max(check.least, round(check.share * PROFILES[plan.profile]))
     budget = max(LEAST_SHRINKING, round(check.share * SHRINKING))
-    best: list[tuple[Violation, Tally]] = []
-    spent = 0
+    hunt = _Hunt(check, CheckedTarget(target, tally), tally, wanted, budget)
+    # Hypothesis begins with small examples, a tenth of all, so it is told how many the
+    # law needs, and asked again for those that it cannot judge.
+    for part in range(DRAWN):
+        if hunt.wanted:
+            # Each check and dtype draws its own inputs; all follow from one seed.
+            name = f"{check.name}/{scope.dtype}/{plan.seed}/{part}"
+            start = int.from_bytes(sha256(name.encode()).digest())
+            _examples(hunt, check.problems(scope), start, wanted, shrink=plan.shrink)
 
-    @seed(int.from_bytes(sha256(name.encode()).digest()))
+
+@dataclass
+class _Hunt:
+    """The examples of a law: those that are wanted, and the smallest that breaks it.
+
+    `wanted` counts the examples that are left, `budget` those that may be spent on
+    making a counterexample smaller.
+    """
+
+    check: Check
+    checked: CheckedTarget
+    tally: Tally
+    wanted: int
+    budget: int
+    best: tuple[Violation, Tally] | None = None
+
+    def judge(self, problem: Problem, order: int) -> None:
+        """Judge an example; raise the `Violation` that it shows."""
+        if self.best:
+            self.budget -= 1
+        if self.budget < 0 or not (self.best or self.wanted):
+            raise _Enough
+        self.checked.begin(order, keeping=not self.best)
+        try:
+            if not self.check.judges(problem):
+                self.checked.cover(problem)
+                return
+            self.wanted -= not self.best
+            self.tally.examples += 1
+            self.check.law(self.checked, problem)
+        except Violation as violation:
+            if self.tally.repeats(violation.deviation):
+                self.tally.lost += 1
+                return
+            # Hypothesis tries nothing that is not smaller, so the last is the smallest.
+            self.best = violation, self.tally.snapshot()
+            raise
+
+    def conclude(self) -> None:
+        """Raise the smallest `Violation` that was found, if any was."""
+        if self.best:
+            violation, calls = self.best
+            self.tally.restore(calls)
+            raise violation from None
+
+
+def _examples(
+    hunt: _Hunt,
+    problems: st.SearchStrategy[Problem],
+    start: int,
+    count: int,
+    *,
+    shrink: bool,
+) -> None:
+    """Draw some examples from a seed; raise the smallest `Violation`."""
+
+    @seed(start)
     @settings(
-        max_examples=max(check.least, round(check.share * PROFILES[plan.profile])),
+        max_examples=count,
         deadline=None,
         database=None,
         print_blob=False,
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
-        phases=(Phase.generate, Phase.shrink) if plan.shrink else (Phase.generate,),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(draws.with_scale(check.problems(scope)))
-    def example(problem: Any) -> None:
-        nonlocal spent
-        if best:
-            spent += 1
-            if spent > budget:
-                raise _Enough
-        tally.start()
-        try:
-            check.law(checked, problem)
-        except Violation as violation:
-            if tally.repeats(violation.deviation):
-                tally.lost += 1
-                return
-            # Hypothesis tries nothing that is not smaller, so the last is the smallest.
-            best[:] = [(violation, tally.snapshot())]
-            raise
+    @given(draws.with_scale(problems), _ORDERS)
+    def example(problem: Problem, order: int) -> None:
+        hunt.judge(problem, order)
 
     try:
         with (
@@ -113,9 +169,8 @@ def search(
             ),
         ):
             example()
-    except (_Enough, OutOfTime):
-        if not best:
-            raise
-        violation, calls = best[0]
-        tally.restore(calls)
-        raise violation from None
+    except _Enough:
+        hunt.conclude()
+    except OutOfTime:
+        hunt.conclude()
+        raise

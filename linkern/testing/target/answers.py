@@ -6,6 +6,7 @@ a name that it does not expect.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ def limits_of(call: Call, config: TargetConfig) -> Limits:
     sizes = operator.sizes(call.inputs)
     outputs = _THREADED if call.threads > 1 else 1
     output = math.prod(sizes[axis] for axis in "bgtv")
-    heads = sizes["b"] * sizes["g"] * max(call.sequences, 1)
+    heads = _sequences(sizes, call, config) * sizes["g"]
     state = sum(heads * math.prod(shape) for shape in operator.state_shapes(sizes))
     gradients = sum(x.size for x in call.inputs.values())
     numbers = outputs * output + state + gradients
@@ -108,13 +109,17 @@ def _misfit(reply: Reply, call: Call, config: TargetConfig) -> str:
         len(reply.gradient_dtypes),
     } != {len(call.inputs)}:
         return f"{len(gradients)} gradients of {len(call.inputs)} inputs"
-    # One state of each sequence of the batch, or of each packed one.
-    sequences = call.sequences or sizes["b"]
-    shapes = operator.state_shapes(sizes)
-    for state, shape in zip(states, shapes[: len(states)], strict=False):
-        if state.shape[1:] != (sizes["g"], *shape) or state.shape[0] != sequences:
+    lead = (_sequences(sizes, call, config), sizes["g"])
+    shapes = [(*lead, *shape) for shape in operator.state_shapes(sizes)]
+    for state, shape in zip(states, shapes, strict=False):
+        if state.shape != shape:
             return f"a state of shape {state.shape}"
     return ""
+
+
+def _sequences(sizes: Mapping[str, int], call: Call, config: TargetConfig) -> int:
+    """Return the number of sequences with a state: packed ones, or the batch."""
+    return call.sequences if call.segments and "b" in config.layout else sizes["b"]
 
 
 def _printable(record: Record) -> Record:

@@ -155,6 +155,8 @@ def _fixed(members: list[Codec]) -> Codec:
 
 def _several(kind: type, member: Codec) -> Codec:
     def encode(value: Any, arrays: Arrays) -> Any:
+        if not isinstance(value, tuple | list | frozenset):
+            _refuse(f"a {kind.__name__}", value)
         values = sorted(value) if kind is frozenset else value
         return [member.encode(x, arrays) for x in values]
 

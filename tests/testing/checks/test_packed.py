@@ -55,11 +55,11 @@ RIGHT = {
     "linear_attention": packed(stateful(Parts(chunk=64))),
     "simple_gla": with_states_apart(packed(recurrence("simple_gla"), "simple_gla")),
     "gsa": linkern.gsa,
-    "kda": linkern.kda,
+    "gla": linkern.gla,
 }
 
 
-@pytest.mark.parametrize("op", slow_unless(lambda op: op in ("kda",), RIGHT))
+@pytest.mark.parametrize("op", slow_unless(lambda op: op == "gla", RIGHT))
 def test_right_kernels_pass(op):
     assert not complaints(RIGHT[op], op, *LAWS, profile="quick")
 

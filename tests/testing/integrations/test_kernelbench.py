@@ -21,10 +21,11 @@ class Model(torch.nn.Module):
 
     def forward(self, query, key, value):
         scores = torch.tril(query @ key.mT) * query.shape[-1] ** -0.5
-        gap = torch.arange(query.shape[-2])
-        decay = torch.log1p(-torch.exp2(-5.0 - torch.arange(query.shape[1])))
-        weights = torch.exp(decay[:, None, None] * (gap[:, None] - gap).clamp(min=0))
-        return (scores * weights.to(scores)) @ value
+        position = torch.arange(query.shape[-2]).to(query)
+        head = torch.arange(query.shape[1]).to(query)
+        decay = torch.log1p(-torch.exp2(-5.0 - head))[:, None, None]
+        gap = (position[:, None] - position).clamp(min=0)
+        return (scores * torch.exp(decay * gap)) @ value
 
 
 def get_inputs():

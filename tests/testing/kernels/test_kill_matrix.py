@@ -31,12 +31,12 @@ def declared(kernel):
     return {"op": kernel.op, "contract": Contract(**kernel.contract)}
 
 
-def verdict(kernel, check, dtype="float32"):
+def verdict(kernel, check, dtype="float32", profile="quick"):
     plan = Plan(
         "test",
         **declared(kernel),
         dtypes=(dtype,),
-        profile="quick",
+        profile=profile,
         function=kernel.kernel,
         diagnose=False,
         shrink=False,
@@ -144,7 +144,9 @@ def test_a_mutant_among_correct_kernels_is_named(name, monkeypatch):
 )
 def test_mutants_fail_their_check(name, dtype):
     mutant = MUTANTS[name]
-    result = verdict(mutant, mutant.checks[0], dtype)
+    # What was written to pass a test passes a few examples.
+    profile = "default" if mutant.hack else "quick"
+    result = verdict(mutant, mutant.checks[0], dtype, profile)
     assert (result.verdict == "failed") != (dtype in mutant.harmless_in), result
 
 
@@ -177,6 +179,7 @@ def test_every_mutant_has_a_precedent_and_checks_that_exist():
     assert {check for mutant in MUTANTS.values() for check in mutant.checks} <= {
         *CHECKS
     }
-    # Those of other operators are each on our list of defects found in the field.
+    # Those of other operators name a defect by its number, or a published audit.
     others = (mutant for mutant in MUTANTS.values() if mutant.op != LINEAR)
-    assert all(mutant.precedent.startswith("#") for mutant in others)
+    audits = ("#", "KernelBench", "METR", "deep-reinforce")
+    assert all(any(x in mutant.precedent for x in audits) for mutant in others)

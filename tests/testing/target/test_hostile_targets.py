@@ -176,7 +176,7 @@ def test_a_target_that_never_reads_again_is_ended(dim, monkeypatch):
     child = open_child("good")
     child.call(call())
     os.kill(child._child._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(child, "_timeout", 0.5)
+    monkeypatch.setattr(child, "timeout", 0.5)
     with pytest.raises(TargetDied, match=r"did not return within 0\.5 s"):
         child.call(call(dim=dim))
     child.close()

@@ -24,5 +24,7 @@ for _module in (
     "defaults",
     "repetition",
     "lengths",
+    "operators",
+    "hacks",
 ):
     import_module(f"{__name__}.{_module}")
