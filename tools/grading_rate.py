@@ -48,10 +48,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--times", type=int, default=3, help="rounds of all candidates")
     options = parser.parse_args()
-    click.echo(
-        "| candidates | passed | median seconds | verdicts a minute | CPU seconds |"
-    )
-    click.echo("|---|---|---|---|---|")
+    click.echo(HEADING)
     for name, candidates in (("NumPy", NUMPY), ("PyTorch", TORCH)):
         used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         several = candidates * options.times

@@ -39,7 +39,7 @@ SEEDS = (0, 1, 2)
 INCONCLUSIVE = 0.02
 
 HEAD = (
-    "| operator | mutants | caught always | correct | failed | inconclusive | seconds |",
+    "| operator | mutants | caught | correct | failed | inconclusive | seconds |",
     "|---|---|---|---|---|---|---|",
 )
 

@@ -76,8 +76,8 @@ def grade(
     >>> import numpy as np
     >>> def zeros(query, key, value):
     ...     return np.zeros_like(value)
-    >>> grade = grade(zeros, op="linear_attention", checks=["value_on_integers"])
-    >>> grade.verdict, grade.score
+    >>> one = grade(zeros, op="linear_attention", checks=["value_on_integers"])
+    >>> one.verdict, one.score
     ('failed', 0.0)
     """
     clock = Clock(seconds)

@@ -24,6 +24,7 @@ for _module in (
     "defaults",
     "repetition",
     "lengths",
+    "values",
     "operators",
     "hacks",
 ):
