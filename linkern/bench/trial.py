@@ -23,6 +23,8 @@ from linkern.testing.spec.operators import OPERATORS
 
 __all__ = ["fault"]
 
+# Calls of a run: more than any has.
+MOST_EDITS = 10**6
 # Outputs that are judged of all that were kept, the last one among them.
 MOST = 8
 
@@ -46,13 +48,19 @@ def fault(
     again : callable
         From a seed to what two more calls return on new inputs.
     """
+    counts = [0, *(part.edits for part in kept), MOST_EDITS]
+    if not kept or counts != sorted(counts):
+        return "wrong: its process reported an impossible number of calls"
     inputs = _Changed(task, length, seed, peer.options["seed"])
     for i in np.unique(np.linspace(0, len(kept) - 1, MOST).astype(int)):
         what = _deviation(inputs.after(kept[i].edits), task, length, kept[i])
         if what:
             return f"wrong: timed call on inputs changed {kept[i].edits} times {what}"
     fresh = secrets.randbits(31)
-    one, other = again(fresh)
+    pair = again(fresh)
+    if len(pair) != 2:
+        return f"wrong: its process reported {len(pair)} calls instead of two"
+    one, other = pair
     if not np.array_equal(one.output, other.output, equal_nan=True):
         return "wrong: two calls with the same inputs gave different outputs"
     what = _deviation(drawn(task, length, fresh), task, length, other)
@@ -82,8 +90,9 @@ class _Changed:
 def _deviation(inputs: Inputs, task: Task, length: int, kept: Kept) -> str:
     """Return how a part of an output is wrong; empty if it is not."""
     rows, near = kept_rows(length), min(length, REACH)
-    if kept.output.shape != (len(rows), task.dim):
-        return f"returned a part of shape {kept.output.shape}"
+    heads = [*np.ndindex(task.batch, task.heads)]
+    if kept.output.shape != (len(rows), task.dim) or tuple(kept.head) not in heads:
+        return f"returned a part of shape {kept.output.shape} of head {kept.head}"
     at = tuple(slice(i, i + 1) for i in kept.head)
     one = Inputs(inputs.query[at], inputs.key[at], inputs.value[at], _NOTHING)
     first = {name: getattr(one, name)[:, :, :near] for name in NAMES}

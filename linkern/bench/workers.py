@@ -3,9 +3,11 @@
 import contextlib
 import os
 from collections.abc import Callable
+from math import inf
 from typing import Any, Protocol
 
 from linkern.bench.candidates import kept_rows
+from linkern.bench.clocks import Turn
 from linkern.bench.worker import ORDERS, Evidence, Prepare, Rows
 from linkern.testing.errors import TargetDied
 from linkern.testing.target.child import SMALL, Child, printable
@@ -83,6 +85,9 @@ class Process:
             raise Failed(msg) from None
         if isinstance(reply, Raised):
             raise Failed(printable(reply.message))
+        if isinstance(reply, Turn) and not 0 <= reply.seconds < inf:
+            msg = f"its process reported a time of {reply.seconds} s"
+            raise Failed(msg)
         return reply.arrays if isinstance(reply, Rows) else reply
 
     def close(self) -> None:

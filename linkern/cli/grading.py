@@ -88,6 +88,7 @@ def grade(candidates: tuple[str, ...], **options: Any) -> None:
             timeout=options["timeout"],
             memory_limit=options["memory"],
             inputs=options["inputs"],
+            sandbox=options["sandbox"],
             options=keywords("--option", options["option"]),
         )
         run_canaries(seed)

@@ -124,7 +124,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def candidate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of several targets, each in processes of its own."""
-    for option in reversed((_OP, *_CLAIMS)):
+    for option in reversed((_OP, *_CLAIMS, sandbox_option)):
         command = option(command)
     return command
 

@@ -111,12 +111,16 @@ class Bounded:
 def smallest(dtype: str) -> float:
     """Return half the smallest subnormal of a dtype name: what underflow costs at most.
 
+    That of float64 is no float64; its double is returned.
+
     Examples
     --------
     >>> smallest("float16") == 2.0**-25
     True
+    >>> smallest("float64") == 2.0**-1074
+    True
     """
-    return float(2.0 ** (_SMALLEST_EXPONENT[dtype] - 1))
+    return float(2.0 ** max(_SMALLEST_EXPONENT[dtype] - 1, -1074))
 
 
 def unit_roundoff(dtype: str | None) -> float:

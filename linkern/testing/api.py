@@ -45,8 +45,8 @@ def verify(
     fail_fast: bool = False,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
-    sandbox: bool = False,
     inputs: str | None = None,
+    sandbox: bool = False,
 ) -> Report:
     """Judge a kernel.
 
@@ -91,11 +91,11 @@ def verify(
         and for a target on a device.
     options : mapping, optional
         Keyword arguments of every call.
+    inputs : str, optional
+        A safetensors file with the inputs of one call, on which laws are judged first.
     sandbox : bool
         Run the process of a named target by bubblewrap: without network, other
         processes, and files that it could write to.
-    inputs : str, optional
-        A safetensors file with the inputs of one call, on which laws are judged first.
 
     Returns
     -------
@@ -137,8 +137,8 @@ def verify(
         fail_fast=fail_fast,
         jobs=jobs,
         options=options or {},
-        sandbox=sandbox,
         inputs=inputs,
+        sandbox=sandbox,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):

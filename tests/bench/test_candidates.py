@@ -1,5 +1,7 @@
 """Candidates: changed between timed calls, and judged on what was timed."""
 
+import json
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -24,6 +26,9 @@ def right(query, key, value):
 
 class Memory:
     """Calls of the hack of one test, and what it keeps between them."""
+
+
+Memory.calls, Memory.kept = 0, {}
 
 
 @pytest.fixture(autouse=True)
@@ -180,15 +185,16 @@ def bench(*words):
     return CliRunner().invoke(cli.main, ["bench", *words])
 
 
-def test_the_command_times_a_function_beside_its_peers():
+def test_the_command_times_functions_beside_its_peers(tmp_path):
     words = ("--quick", "--task", "causal", "--length", "16", "--threads", "1")
-    words = (*words, "--peer", "linkern")
-    result = bench(*words, "--peer", f"{HERE}:right")
-    assert result.exit_code == 0, result.output
-    assert ":right" in result.output
-    result = bench(*words, "--peer", f"{HERE}:zeros_when_warm")
+    peers = ("linkern", f"{HERE}:right", f"{HERE}:zeros_when_warm")
+    named = [word for peer in peers for word in ("--peer", peer)]
+    result = bench(*words, *named, "--json", str(tmp_path / "run.json"))
     assert result.exit_code == 1, result.output
-    assert "wrong" in result.output
+    rows = json.loads((tmp_path / "run.json").read_text())["rows"]
+    remarks = {row["peer"]: row["remark"] for row in rows}
+    assert remarks["linkern"] == remarks[f"{HERE}:right"] == ""
+    assert remarks[f"{HERE}:zeros_when_warm"].startswith("wrong: ")
 
 
 @pytest.mark.parametrize(

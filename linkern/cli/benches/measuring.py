@@ -29,7 +29,7 @@ from linkern.cli.benches.terminal import progress, say
 from linkern.kernels.numpy.threads import cores
 from linkern.testing import UsageError
 from linkern.testing.report import terminal
-from linkern.testing.target.sandbox import Sandbox
+from linkern.testing.target.sandbox import Sandbox, paths_in
 
 __all__ = ["measure", "named"]
 
@@ -64,8 +64,10 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
     peers = _peers(suite, names, tasks, quick=quick)
     compared = options["compared"]
     old = None if compared is None else read_run(compared, suite)
-    sandbox = Sandbox(device=suite.name) if options["sandbox"] else None
-    if sandbox is not None:
+    sandbox = None
+    if options["sandbox"]:
+        files = paths_in(name.rpartition(":")[0] for name in options["peers"])
+        sandbox = Sandbox(files, device=suite.name)
         sandbox.words([])  # refused before anything is measured
     console = terminal.wide_enough(Console())
     empty = _conditions(suite, options)

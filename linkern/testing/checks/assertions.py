@@ -141,13 +141,7 @@ class CheckedTarget:
         self._repeat()
         self._tally.asked += 1
         call = Call(problem.inputs, scale=problem.scale, **options)
-        reply = self._call(problem, call)
-        plain = not any(options.values())
-        if plain and provable(problem) and reply.output is not None:
-            output = reply.output.astype(np.float64)
-            if np.isfinite(output).all():
-                self._kept.append((problem, output))
-        return reply
+        return self._call(problem, call)
 
     def _call(self, problem: Problem, call: Call) -> Reply:
         self._tally.problem = problem
@@ -165,7 +159,11 @@ class CheckedTarget:
     def run(self, problem: Problem, *, cuts: Any = (), **options: Any) -> Real:
         """Call the target and return a well-formed output, in float64."""
         reply = self.observe(problem, cuts=tuple(cuts), options=options)
-        return well_formed(reply, problem)
+        output = well_formed(reply, problem)
+        plain = not cuts and not options
+        if plain and provable(problem) and np.isfinite(output).all():
+            self._kept.append((problem, output))
+        return output
 
     def split(self, problem: Problem, cuts: Any) -> Reply:
         """Call the target segment by segment, handing over its state."""

@@ -118,6 +118,10 @@ class Tally:
         self.calls.clear()
         self.outputs.clear()
 
+    def count(self) -> None:
+        """Count an example on which the law is judged."""
+        self.examples += 1
+
     def repeats(self, deviation: str) -> bool:
         """Return True for a deviation that an earlier check reported, and note it."""
         if deviation not in self.reported:

@@ -58,8 +58,7 @@ def batch_invariance(target: CheckedTarget, problem: Problem) -> None:
 def _require_packed(target: CheckedTarget, row: Problem) -> None:
     """Require two sequences to have the bits packed that each has alone."""
     (cut,) = row.knobs["cuts"]
-    segments = ((0, cut, row.length),)
-    packed = well_formed(target.observe(row, segments=segments), row)
+    packed = well_formed(target.observe(row, segments=((0, cut, row.length),)), row)
     for first, last in ((0, cut), (cut, row.length)):
         alone = target.run(row.span(first, last))
         message = f"packed at {cut}, tokens {first} to {last} have other bits"

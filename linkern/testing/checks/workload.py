@@ -81,8 +81,8 @@ def on_workload(check: Check, workload: Workload, scope: Scope) -> Check:
     problems = st.builds(lambda: workload.problem(scope))
     drawn = laws_of(workload, scope)[check.name](problems, scope)
     law = _value if check.name == "value_on_reals" else check.law
-    judged = {"problems": lambda _: drawn, "judges": lambda _: True}
-    return replace(check, law=law, share=0.0, **judged)
+    judged = replace(check, judges=lambda _: True, problems=lambda _: drawn)
+    return replace(judged, law=law, share=0.0)
 
 
 def judged_part(workload: Workload, scope: Scope) -> str:

@@ -4,6 +4,7 @@ The judge runs nothing of a candidate. Its template is started again when a cand
 has ended it, or needs a library that is not imported there.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -19,9 +20,9 @@ from linkern.testing.grading.single import grade_of_plan
 from linkern.testing.report.grade import Grade
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.worker import Ready
-from linkern.testing.target.child import CALM_THREADS, Process, launched_by
+from linkern.testing.target.child import Process, launched_by
 from linkern.testing.target.clock import Clock
-from linkern.testing.target.template import Template, can_fork, scrubbed
+from linkern.testing.target.template import Template, can_fork
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 from linkern.testing.target.worker import streams
 
@@ -33,7 +34,6 @@ class Warm:
     """Request to get ready for candidates that import these libraries."""
 
     libraries: tuple[str, ...]
-    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def main() -> None:
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer `Warm` with `Ready`, and each assignment with its grade."""
-    warm, template = Warm((), {}), None
+    warm, template = Warm(()), None
     try:
         while True:
             prefix = read_prefix(requests)
@@ -82,19 +82,17 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             clock = Clock(message.plan.seconds)
             if template is not None and not template.alive:
                 template = _template(warm)
-            write(replies, _graded(message, template, warm, clock), prefix.ticket)
+            write(replies, _graded(message, template, clock), prefix.ticket)
     finally:
         if template is not None:
             template.end()
 
 
 def _template(warm: Warm) -> Template | None:
-    return Template(warm.libraries, warm.environment) if can_fork() else None
+    return Template(warm.libraries, os.environ) if can_fork() else None
 
 
-def _graded(
-    message: Assignment, template: Template | None, warm: Warm, clock: Clock
-) -> Grade:
+def _graded(message: Assignment, template: Template | None, clock: Clock) -> Grade:
     """Grade a candidate whose processes see a folder of their own."""
     with _folder() as folder:
         for name, text in message.files.items():
@@ -107,7 +105,7 @@ def _graded(
         def launch(module: str) -> Process:
             if template is not None:
                 return template.fork(module, folder, message.path)
-            return _started(module, folder, message.path, warm.environment)
+            return _started(module, folder, message.path)
 
         with launched_by(launch) if plan.command is None else nullcontext():
             grade = grade_of_plan(replace(plan, target=place), clock)
@@ -116,9 +114,7 @@ def _graded(
     return _renamed(grade, place.rpartition(":")[0], plan.target)
 
 
-def _started(
-    module: str, folder: Path, path: tuple[str, ...], environment: Mapping[str, str]
-) -> Process:
+def _started(module: str, folder: Path, path: tuple[str, ...]) -> Process:
     """Start a process from nothing, where none can be forked."""
     start = (
         f"import sys; sys.path += {[*path]!r}; import {module} as child; child.main()"
@@ -126,7 +122,7 @@ def _started(
     return subprocess.Popen(
         [sys.executable, "-c", start],
         cwd=folder,
-        env={**environment, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -162,8 +158,3 @@ def _renamed(grade: Grade, copy: str, target: str) -> Grade:
         ),
         cause=cause and replace(cause, sentence=named(cause.sentence)),
     )
-
-
-def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of candidates: calm threads, and no secrets."""
-    return CALM_THREADS | scrubbed(environment)

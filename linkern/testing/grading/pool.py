@@ -9,15 +9,15 @@ from typing import Any
 
 from linkern.testing.api import plan_of
 from linkern.testing.errors import TargetDied, UsageError
-from linkern.testing.grading.judge import Assignment, Warm, environment_of
+from linkern.testing.grading.judge import Assignment, Warm
 from linkern.testing.report.grade import Grade
 from linkern.testing.runner.plan import Plan, fresh_seed
 from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.runner.worker import Ready
-from linkern.testing.target.child import Child
+from linkern.testing.target.child import CALM_THREADS, Child
 from linkern.testing.target.process import LOAD_TIMEOUT
 from linkern.testing.target.sources import file_of, imported, local_imports
-from linkern.testing.target.template import PRELOADABLE
+from linkern.testing.target.template import PRELOADABLE, scrubbed
 from linkern.testing.target.wire import OWN
 
 __all__ = ["grade_many"]
@@ -138,12 +138,12 @@ class _Desk:
     def _ready(self, libraries: tuple[str, ...]) -> Child:
         missing = set(libraries) - set(self.libraries)
         if self.judge is None:
-            self.judge = Child(JUDGE)
+            # A candidate sees the variables of its judge, and those are no secrets.
+            self.judge = Child(JUDGE, CALM_THREADS | scrubbed(os.environ))
         elif not missing:
             return self.judge
         self.libraries = tuple(dict.fromkeys((*self.libraries, *libraries)))
-        warm = Warm(self.libraries, environment_of(os.environ))
-        self.judge.ask(warm, LOAD_TIMEOUT, (Ready,))
+        self.judge.ask(Warm(self.libraries), LOAD_TIMEOUT, (Ready,))
         return self.judge
 
     def close(self) -> None:

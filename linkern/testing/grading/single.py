@@ -32,6 +32,7 @@ def grade(
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
     inputs: str | None = None,
+    sandbox: bool = False,
 ) -> Grade:
     """Grade a kernel within a time.
 
@@ -51,7 +52,8 @@ def grade(
     seconds : float
         Time of everything: loading, calls, checks, and the search for the cause. A
         single call may take half of it at most.
-    contract, framework, device, dtypes, seed, checks, timeout, jobs, options, inputs
+    contract, framework, device, dtypes, seed, checks, timeout, jobs, options, \
+    inputs, sandbox
         As in `linkern.testing.verify`.
     profile : {"smoke", "quick", "default", "deep"}
         The last round.
@@ -74,8 +76,8 @@ def grade(
     >>> import numpy as np
     >>> def zeros(query, key, value):
     ...     return np.zeros_like(value)
-    >>> grade = grade(zeros, op="linear_attention", checks=["value_on_integers"])
-    >>> grade.verdict, grade.score
+    >>> one = grade(zeros, op="linear_attention", checks=["value_on_integers"])
+    >>> one.verdict, one.score
     ('failed', 0.0)
     """
     clock = Clock(seconds)
@@ -95,6 +97,7 @@ def grade(
         options=options or {},
         seconds=seconds,
         inputs=inputs,
+        sandbox=sandbox,
     )
     rounds_of(plan)  # inputs that cannot be used are no fault of the candidate
     return grade_of_plan(plan, clock)

@@ -63,6 +63,10 @@ def shown_change(
 
 
 def _apart(one: Bounded, other: Bounded, stored: str) -> bool:
-    """Return True if no number is right as an entry of both outputs."""
+    """Return True if no number is right as an entry of both outputs.
+
+    Of every other entry a bound has to be known, too.
+    """
     both = one.once_stored(stored) + other.once_stored(stored)
-    return bool((abs(one.output - other.output) > both).any())
+    apart = abs(one.output - other.output) > both
+    return bool(apart.any() and np.isfinite(both).all())

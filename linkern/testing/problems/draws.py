@@ -32,12 +32,6 @@ COSINES = (0.9, 0.99, 0.999, 0.9999)
 ENDS = (1.0, 2.0, 1 - 2.0**-7, 1 + 2.0**-7, 2 - 2.0**-6)
 # An exponential of the first overflows in float32, one of the second in float64.
 SHIFT, SPREAD = 95.0, 750.0
-# Vectors that erase and are not the key, which is written in a row of its own.
-_UNTIED = {"a", "removal_key"}
-# Under how large an error of the product of all decays a bound on them is proved; the
-# weakest gates that tokens beyond it have.
-_PROVABLE = 2.0**-8
-_MILD = -0.125
 
 
 def normal(
@@ -82,21 +76,6 @@ def _log_decay(
     scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
 ) -> Real:
     """Draw natural log-decays; those below the floor are raised to it later."""
-    drawn = _any_log_decay(scope, rng, rows, kind)
-    if not _UNTIED & {*scope.operator.names}:
-        return drawn
-    # What such erases leave is proved as far as the sum of all decays is known: in long
-    # sequences some are mild.
-    length = rows[-2]
-    error = (4 * length + 6) * scope.contract.precisions(scope.dtype).unit
-    known = abs(drawn).sum(axis=-2).max(initial=0.0) * error
-    kept = uniform(rng, (*rows[:-1], 1), 0.0, 1.0) * known < _PROVABLE
-    return np.where(kept, drawn, np.maximum(drawn, _MILD))
-
-
-def _any_log_decay(
-    scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
-) -> Real:
     free = normal(scope, rng, rows, kind)
     if kind.decays == "open":
         return np.zeros(rows)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.problems import kinds
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.draws import (
     DRAWS,
@@ -21,7 +20,7 @@ from linkern.testing.problems.draws import (
     unit,
 )
 from linkern.testing.problems.integers import integer_inputs, no_integers
-from linkern.testing.problems.kinds import CALM, Kind
+from linkern.testing.problems.kinds import CALM, RECORDS, Kind
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.tokens import per_token, real_values
 from linkern.testing.spec.operators import Input
@@ -30,6 +29,7 @@ from linkern.testing.target.frameworks import numpy_dtype
 __all__ = [
     "CALM",
     "KINDS",
+    "RECORDS",
     "altered",
     "extreme_problem",
     "integer_problem",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # Strong gates and long keys show the most, so they come twice.
-KINDS = (*(name for name in kinds.KINDS if name != "smooth"), "strong", "long")
+KINDS = (*(name for name in RECORDS if name != "smooth"), "strong", "long")
 
 Real = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def real_problem(
 ) -> Problem:
     """Make inputs that round, under gates of a kind."""
     drawn: dict[str, Real] = {}
-    record = kinds.KINDS[kind]
+    record = RECORDS[kind]
     for one in scope.operator.inputs:
         drawn[one.name] = _drawn(scope, one, shape, record, values, rng)
     _related(scope, drawn, record, rng)
@@ -192,6 +192,9 @@ def _make_up(scope: Scope, drawn: dict[str, Real]) -> None:
     ):
         if rate in drawn and key in drawn:
             squares = (drawn[key] ** 2).sum(axis=-1)
+            # Heads of values may be several for each head of keys.
+            groups = drawn[rate].shape[1] // max(squares.shape[1], 1)
+            squares = np.repeat(squares, groups, axis=1)
             wide = drawn[rate].ndim > squares.ndim
             drawn[rate] = drawn[rate] / (squares[..., None] if wide else squares)
 

@@ -6,7 +6,7 @@ draws. Every kind is one that production has or that shows a shortcut.
 
 from dataclasses import dataclass
 
-__all__ = ["CALM", "KINDS", "Kind"]
+__all__ = ["CALM", "RECORDS", "Kind"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,14 @@ class Kind:
     logits: str = "normal"
     scaled: bool = False
 
+    @property
+    def short(self) -> bool:
+        """True if a bound on erases is proved of short sequences alone."""
+        strong = self.decays in ("strong", "steady", "floor", "sharp", "trained")
+        return strong or self.rates == "ends"
 
-KINDS = {
+
+RECORDS = {
     "mild": Kind(),
     "typical": Kind("typical", logits="shifted"),
     # Mixes of no decay and of almost all, each token for itself.

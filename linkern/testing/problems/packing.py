@@ -28,7 +28,8 @@ __all__ = [
 SHARED = -1
 PARTS = (SHARED, SHARED, SHARED, SHARED, 0, 0, 1, 2, 3)
 COUNTS = (3, 2, 4, 5, 1)
-SLACK = (0, 0, 0, 1, 3, 17)
+# Rows behind the last sequence; without end, where all sequences are empty.
+SLACK = (0, 0, 0, 1, 3, 17, np.inf)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,13 +107,15 @@ def with_packing(
 
 
 def _lengths(
-    problem: Problem, size: tuple[int, int], slack: int, rng: np.random.Generator
+    problem: Problem, size: tuple[int, int], slack: float, rng: np.random.Generator
 ) -> NDArray[np.int_]:
     """Return the tokens of each sequence in each call, as the contract allows them."""
     contract = problem.scope.contract
     unit, least = contract.length_multiple_of, contract.min_length
+    if slack == np.inf and size[0] == 1 and not least:
+        return np.zeros(size, int)
     left = problem.length // unit
-    left -= min(slack, left // 2, left - -(-least // unit))
+    left -= int(min(slack, left // 2, left - -(-least // unit)))
     kinds = [n for n in PARTS if n == SHARED or n * unit >= least]
     parts = rng.choice(kinds, size[0] * size[1])
     parts[rng.permutation(parts.size)[:2]] = SHARED

@@ -213,6 +213,8 @@ def shapes(
     if far:
         key_dim, value_dim = _provable(scope, reach, length, (key_dim, value_dim))
     tokens = max(length, keys)
+    if not contract.key_dims:
+        key_dim = _affordable(scope, tokens * value_dim, key_dim)
     large = far or tokens * key_dim * value_dim > LARGE or tokens > MANY
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
     of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
@@ -239,6 +241,13 @@ def _provable(
     if contract.equal_dims:
         return min(smaller), min(smaller)
     return (sizes[0], smaller[1]) if by_value else (smaller[0], sizes[1])
+
+
+def _affordable(scope: Scope, columns: int, key_dim: int) -> int:
+    """Return a key dimension whose monomials do not take too long in the oracle."""
+    if not {"features", "squares"} & {*scope.operator.state[0]}:
+        return key_dim
+    return min(key_dim, max(8, int((LARGE / max(columns, 1)) ** 0.5)))
 
 
 @st.composite

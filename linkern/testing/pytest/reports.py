@@ -1,8 +1,7 @@
 """Report files of a run of pytest, from one process or from those of pytest-xdist."""
 
-import pickle
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.shared import SHARED_SESSION
+from linkern.testing.target.wire import OWN, packed, read_message, read_prefix
 
 __all__ = ["Results", "folder_of_workers", "write_reports"]
 
@@ -25,14 +25,14 @@ _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 _OPTIONS = ("linkern_html", "linkern_json", "linkern_bundle")
 
 
+@dataclass
 class Results:
     """Results of the checks of one plan, as far as they ran in this process."""
 
-    def __init__(self) -> None:
-        self.plan: Plan | None = None
-        self.notes: tuple[str, ...] = ()
-        self.checks: list[CheckResult] = []
-        self.diagnosis: Diagnosis | None = None
+    plan: Plan | None = None
+    notes: tuple[str, ...] = ()
+    checks: list[CheckResult] = field(default_factory=list)
+    diagnosis: Diagnosis | None = None
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Results":
@@ -73,8 +73,8 @@ def write_reports(config: pytest.Config, plan: Plan) -> list[Path]:
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     if worker:
         if FOLDER in worker:
-            path = Path(worker[FOLDER], f"{worker['workerid']}.pickle")
-            path.write_bytes(pickle.dumps(vars(Results.of(config))))
+            path = Path(worker[FOLDER], f"{worker['workerid']}.results")
+            path.write_bytes(_bytes_of(Results.of(config)))
         return []
     report = _report(config, plan)
     option, written = config.option, list[Path]()
@@ -91,19 +91,31 @@ def write_reports(config: pytest.Config, plan: Plan) -> list[Path]:
 
 def _report(config: pytest.Config, plan: Plan) -> Report:
     """Return the report of all processes, checks in their order."""
-    parts = [vars(Results.of(config))]
+    parts = [Results.of(config)]
     if _FOLDER in config.stash:
-        paths = sorted(Path(config.stash[_FOLDER].name).glob("*.pickle"))
-        parts += [pickle.loads(path.read_bytes()) for path in paths]
-    parts = [part for part in parts if part["plan"] is not None]
-    results = {check.name: check for part in parts for check in part["checks"]}
-    settled = parts[0]["plan"] if parts else plan
+        paths = sorted(Path(config.stash[_FOLDER].name).glob("*.results"))
+        parts += [_read(path) for path in paths]
+    parts = [part for part in parts if part.plan is not None]
+    results = {check.name: check for part in parts for check in part.checks}
+    settled = parts[0].plan if parts else None
     order = [check.name for check in plan.chosen() if check.name in results]
-    causes = (part["diagnosis"] for part in parts)
+    causes = (part.diagnosis for part in parts)
     report = replace(
-        report_of(settled),
+        report_of(replace(settled or plan, function=plan.function)),
         checks=tuple(results[name] for name in order),
         diagnosis=next((cause for cause in causes if cause is not None), None),
-        notes=parts[0]["notes"] if parts else (),
+        notes=parts[0].notes if parts else (),
     )
     return replace(report, complete=not report.not_run)
+
+
+def _bytes_of(results: Results) -> bytes:
+    """Return results as a message; a function stays in the process that has it."""
+    plan = results.plan and replace(results.plan, function=None)
+    return b"".join(packed(replace(results, plan=plan), bytes(16)))
+
+
+def _read(path: Path) -> Results:
+    with path.open("rb") as file:
+        results: Results = read_message(file, read_prefix(file), (Results,), OWN)
+    return results

@@ -176,7 +176,7 @@ def _failures(folder: Path) -> list[tuple[str, list[str]]]:
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         failures = [
-            (c["name"], shlex.split(c["again"])[1:])
+            (str(c["name"]), shlex.split(c["again"])[1:])
             for c in report["checks"]
             if c["counterexample"] is not None
         ]
@@ -185,7 +185,7 @@ def _failures(folder: Path) -> list[tuple[str, list[str]]]:
         raise UsageError(msg) from None
     for name, _ in failures:
         if name not in CHECKS:
-            raise UsageError(nearest("check", str(name), CHECKS))
+            raise UsageError(nearest("check", name, CHECKS))
     return failures
 
 

@@ -32,6 +32,11 @@ __all__ = [
 ]
 
 
+# Share of the time of a run that is kept for what follows a violation: a smaller
+# counterexample, and the cause.
+AFTER = 0.1
+
+
 @dataclass(frozen=True)
 class Opened:
     """The target was called once; `plan` has the library and the dtypes judged.
@@ -139,13 +144,21 @@ def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
     session = Session(plan, clock)
     try:
         yield Opened(session.plan, (*session.notes, *_of_inputs(session.plan)))
-        broken = yield from _run_rounds(session, clock)
+        broken: list[Question] = []
+        over = False
+        try:
+            with clock.without((plan.seconds or 0.0) * AFTER):
+                yield from _run_rounds(session, clock, broken)
+        except OutOfTime:
+            over = True
         if broken and plan.seconds is not None and plan.shrink:
             yield from _shrunk(session, broken[0])
         if session.broken and plan.diagnose:
             yield Diagnosed(session.diagnosis())
         if plan.fingerprint and session.alive:
             yield Fingerprinted(session.fingerprint())
+        if over:
+            yield TimeOver()
     finally:
         session.close()
 
@@ -159,14 +172,13 @@ def _of_inputs(plan: Plan) -> Iterator[str]:
 
 
 def _run_rounds(
-    session: Session, clock: Clock
-) -> Generator[Event, None, list[Question]]:
-    """Run rounds up to the first that breaks a law; return what is broken there."""
+    session: Session, clock: Clock, broken: list[Question]
+) -> Iterator[Event]:
+    """Run rounds up to the first that breaks a law; add to `broken` what is so."""
     rounds = [
         [Question(plan, check) for check in plan.chosen()]
         for plan in rounds_of(session.plan)
     ]
-    broken: list[Question] = []
     with _spread(session, [one for each in rounds for one in each], clock) as ask:
         for questions in rounds:
             yield RoundStarted(questions[0].plan, len(questions))
@@ -177,10 +189,9 @@ def _run_rounds(
                 if result.verdict in ("failed", "error"):
                     broken.append(question)
                     if session.plan.fail_fast:
-                        return broken
+                        return
             if broken and session.plan.seconds is not None:
                 break
-    return broken
 
 
 def _shrunk(session: Session, question: Question) -> Iterator[Event]:

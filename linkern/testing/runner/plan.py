@@ -113,8 +113,8 @@ class Plan:
     fail_fast: bool = False
     jobs: int | None = None
     seconds: float | None = None
-    sandbox: bool = False
     inputs: str | None = None
+    sandbox: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""

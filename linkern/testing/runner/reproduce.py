@@ -77,9 +77,9 @@ def command(plan: Plan, *checks: str) -> str:
         words += ["--declare", f"{key}={as_text(value)}"]
     for key, value in plan.options.items():
         words += ["--option", f"{key}={value!r}"]
-    words += ["--sandbox"] if plan.sandbox else []
     if plan.inputs is not None:
         words += ["--inputs", plan.inputs]
+    words += ["--sandbox"] if plan.sandbox else []
     words += ["--profile", plan.profile, "--seed", str(plan.seed)]
     for check in checks:
         words += ["--check", check]

@@ -77,6 +77,7 @@ def search(
             # Each check and dtype draws its own inputs; all follow from one seed.
             name = f"{check.name}/{scope.dtype}/{plan.seed}/{part}"
             start = int.from_bytes(sha256(name.encode()).digest())
+            hunt.part = part
             _examples(hunt, check.problems(scope), start, wanted, shrink=plan.shrink)
 
 
@@ -85,7 +86,7 @@ class _Hunt:
     """The examples of a law: those that are wanted, and the smallest that breaks it.
 
     `wanted` counts the examples that are left, `budget` those that may be spent on
-    making a counterexample smaller.
+    making a counterexample smaller, and `part` the runs of Hypothesis.
     """
 
     check: Check
@@ -94,6 +95,7 @@ class _Hunt:
     wanted: int
     budget: int
     best: tuple[Violation, Tally] | None = None
+    part: int = 0
 
     def judge(self, problem: Problem, order: int) -> None:
         """Judge an example; raise the `Violation` that it shows."""
@@ -101,13 +103,15 @@ class _Hunt:
             self.budget -= 1
         if self.budget < 0 or not (self.best or self.wanted):
             raise _Enough
+        if self.part and not order and not self.best:
+            return  # the simplest example of all, with which every part begins
         self.checked.begin(order, keeping=not self.best)
         try:
             if not self.check.judges(problem):
                 self.checked.cover(problem)
                 return
             self.wanted -= not self.best
-            self.tally.examples += 1
+            self.tally.count()
             self.check.law(self.checked, problem)
         except Violation as violation:
             if self.tally.repeats(violation.deviation):

@@ -2,6 +2,8 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from linkern.testing.errors import OutOfTime, TargetDied
 from linkern.testing.target.loading import Interface
@@ -44,6 +46,16 @@ class Clock:
     def wait(self) -> float | None:
         """The seconds that a lock may be waited for; None without an end."""
         return None if math.isinf(self._end) else max(self.left, 0.0)
+
+    @contextmanager
+    def without(self, seconds: float) -> Iterator[None]:
+        """End earlier in a block, by some seconds that are kept for later."""
+        end = self._end
+        self._end -= seconds
+        try:
+            yield
+        finally:
+            self._end = end
 
     def require(self) -> None:
         """Require time to be left.

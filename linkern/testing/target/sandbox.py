@@ -23,6 +23,8 @@ _OPTIONS = (
     *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
 )
+# Bytes of each folder of its own, which take memory.
+_ROOM = str(2**30)
 # Where libraries compile to, which is below a home folder otherwise.
 _CACHES = {
     "TMPDIR": "/tmp",
@@ -72,8 +74,8 @@ class Sandbox:
             )
             raise UsageError(msg)
         arguments = [*_OPTIONS]
-        for folder in filter(Path.is_dir, _PRIVATE):
-            arguments += ["--tmpfs", str(folder)]
+        for folder in filter(Path.is_dir, (*_PRIVATE, Path("/dev/shm"))):
+            arguments += ["--size", _ROOM, "--tmpfs", str(folder)]
         for path in _hidden((*self.shown, *_python())):
             arguments += ["--ro-bind", str(path), str(path)]
         for path in self.writable:

@@ -55,7 +55,7 @@ DTYPES = {
 
 # Flags that Windows does not have.
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 Tensors = Mapping[str, NDArray[Any]]
 # The tensors of a file by name, each with its dtype, shape and bytes.
@@ -216,7 +216,7 @@ def _limit_memory(process_id: int, gibibytes: float) -> None:
             soft = int(gibibytes * GIBIBYTE)
             if hard != resource.RLIM_INFINITY:
                 soft = min(soft, hard)
-            resource.prlimit(process_id, what, (soft, hard))
+            resource.prlimit(process_id, what, (soft, soft))
 
 
 def _require_success(code: int | None, timeout: float, printed: bytes) -> None:
@@ -238,16 +238,12 @@ def _require_success(code: int | None, timeout: float, printed: bytes) -> None:
 def _read(path: Path, most_bytes: int) -> Written:
     """Return the tensors of a file, if it is one and no larger than it can be."""
     try:
-        # Neither through a link to another file, nor waiting for a pipe to be written.
-        descriptor = os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        with open(path, "rb", opener=_without_link) as file:
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 what = "something else than a file"
             elif status.st_size > most_bytes:
-                what = (
-                    f"a file of {status.st_size} bytes, where {most_bytes} are enough,"
-                )
+                what = f"{status.st_size} bytes, where {most_bytes} are enough,"
             else:
                 data = file.read(most_bytes)
                 return dict(deserialize(data))  # type: ignore[no-untyped-call]
@@ -256,3 +252,8 @@ def _read(path: Path, most_bytes: int) -> Written:
     except (OSError, SafetensorError) as error:
         what = f"no safetensors file ({printable(str(error))})"
     useless(f"{what} to {OUTPUTS}")
+
+
+def _without_link(path: str, flags: int) -> int:
+    """Open a file: neither one that a link names, nor waiting for a pipe's writer."""
+    return os.open(path, flags | _NO_LINK | _NO_WAIT)

@@ -137,7 +137,8 @@ def _limit_memory(gibibytes: float) -> None:
     soft = held + int(gibibytes * GIBIBYTE)
     if hard != resource.RLIM_INFINITY:
         soft = min(soft, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    # The hard limit too, so that the process cannot lift it.
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
 
 
 def _is_refusal_of_memory(error: Exception) -> bool:

@@ -9,9 +9,21 @@ from rich.console import Console
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing import OPERATORS, Contract, UsageError
 from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint, sheet
+from linkern.testing.diagnosis.fingerprint.invariance import (
+    BATCH,
+    DECODED,
+    PACKED,
+    SPLIT,
+    ulps,
+)
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.kernels import correct
-from linkern.testing.kernels.assembly import Parts, assemble
+from linkern.testing.kernels.assembly import (
+    Parts,
+    assemble,
+    packed,
+    recurrence,
+)
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
@@ -656,3 +668,32 @@ def test_every_operator_is_measured_or_says_why_not(op):
         assert shapes == {n: tuple(sizes[a] for a in axes[n]) for n in operator.names}
     assert (found.reason or "nothing could be measured") in printed(found)
     assert found.to_dict().get("reason", "") == found.reason
+
+
+def test_outputs_that_could_have_equal_bits_are_compared():
+    environment = TargetConfig("test:kernel", op="kda")
+    target = InProcess(environment, packed(recurrence("kda"), "kda"))
+    scope = Scope(OPERATORS["kda"], Contract(), "float32", target.interface)
+    measured = fingerprint(target, scope)
+    distances = measured.distances
+    assert set(distances) == {BATCH, SPLIT, DECODED, PACKED}
+    # Cut at a multiple of its chunk; decoding adds in another order.
+    assert distances[BATCH] == distances[SPLIT] == distances[PACKED] == 0
+    assert 0 < distances[DECODED] < 100
+    assert " ulp" in printed(measured)
+    assert f"{BATCH}: bitwise" in printed(measured)
+
+
+def test_what_a_target_does_not_take_is_not_compared():
+    assert set(take(CORRECT["chunk_16"]).distances) == {BATCH}
+    assert take(CORRECT["chunk_16"], layout="htd").distances == {}
+    assert take(FAULTY["tile_by_batch"]).distances[BATCH] > 0
+
+
+def test_units_are_those_of_the_largest_number_of_a_row():
+    x = np.asarray([[[[1.0, 1e-9]]]])
+    moved = x + np.asarray([0, 2.0**-23])
+    assert ulps(x, moved, "float32") == 1
+    assert ulps(x, moved, "bfloat16") == 2.0**-16
+    assert ulps(x, x * np.nan, "float32") == np.inf
+    assert ulps(x[:, :, :0], x, "float32") == 0

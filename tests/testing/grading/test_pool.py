@@ -194,10 +194,9 @@ def test_where_nothing_can_be_forked_processes_are_started(tmp_path, monkeypatch
     from linkern.testing.grading import judge
 
     monkeypatch.setattr(judge, "can_fork", lambda: False)
-    assert judge._template(judge.Warm(("numpy",), {})) is None
+    assert judge._template(judge.Warm(("numpy",))) is None
     plan = pool._assignment(
         pool.plan_of("", jobs=1, seconds=600.0, **OPTIONS), f"{place}:kernel"
     )
-    warm = judge.Warm((), judge.environment_of(os.environ))
-    grade = judge._graded(plan, None, warm, judge.Clock())
+    grade = judge._graded(plan, None, judge.Clock())
     assert grade.verdict == "passed"

@@ -150,6 +150,11 @@ def test_mutants_fail_their_check(name, dtype):
     assert (result.verdict == "failed") != (dtype in mutant.harmless_in), result
 
 
+def test_a_solver_that_stops_early_fails_in_float64():
+    name = "solver_stops_after_ten_steps"
+    assert verdict(MUTANTS[name], "value_on_reals", "float64").verdict == "failed"
+
+
 @pytest.mark.parametrize(
     "name", ["memory_saturates", "initial_state_decays_too_little"]
 )

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from linkern.testing import OPERATORS
 from linkern.testing.problems import draws, kinds
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.gates import real_problem
+from linkern.testing.problems.shapes import shapes
 from linkern.testing.spec.contract import Contract
 
 GATED = [op for op in OPERATORS.values() if not op.feature_map]
@@ -29,14 +31,14 @@ def norms(x):
 
 @pytest.mark.parametrize("operator", GATED, ids=lambda op: op.name)
 def test_a_bound_is_proved_for_every_kind(operator):
-    for seed, kind in enumerate(kinds.KINDS):
+    for seed, kind in enumerate(kinds.RECORDS):
         if operator.largest_key_dim is None or operator.largest_key_dim >= 8:
             expected = drawn(operator.name, kind, seed=seed).solve()
             assert np.isfinite(expected.bound).all(), kind
             assert np.isfinite(expected.output).all(), kind
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("kind", kinds.RECORDS)
 @pytest.mark.parametrize("op", ["kda", "gsa", "rwkv4", "comba", "oja", "gdn2"])
 def test_a_shorter_sequence_holds_the_first_tokens_of_a_longer_one(op, kind):
     whole = drawn(op, kind, seed=3)
@@ -107,15 +109,6 @@ def test_short_keys_are_made_up_for_by_their_rates():
         assert (rates * size <= 1.001).all()
 
 
-@pytest.mark.parametrize("op", ["rwkv7", "dplr"])
-def test_strong_gates_stay_provable_where_erases_come_early(op):
-    shape = Shape(1, 1, 130, 130, 4, 4)
-    for kind in ("strong", "floor", "steady", "repeated"):
-        problem = drawn(op, kind, shape=shape)
-        assert np.isfinite(problem.solve().bound).all(), kind
-        assert problem.inputs["log_decay"].min() < -0.09, kind
-
-
 def test_values_have_outliers_gaps_an_order_and_equal_heads():
     made = {
         kind: drawn("gla", "mild", values=kind).value
@@ -127,3 +120,29 @@ def test_values_have_outliers_gaps_an_order_and_equal_heads():
     assert (np.diff(made["sorted"], axis=-2) >= 0).all()
     assert (made["alike"][:, 0] == made["alike"][:, :-1].swapaxes(0, 1)).all()
     assert (made["alike"][:, 0] != made["alike"][:, -1]).any()
+
+
+def test_value_heads_in_groups_get_the_rates_of_their_keys():
+    shape = replace(SHAPE, groups=2)
+    problem = drawn("gated_delta_rule", "scaled", shape=shape, value_groups=True)
+    size = np.repeat(norms(problem.inputs["key"]) ** 2, 2, axis=1)
+    assert (problem.inputs["beta"] * size <= 1.001).all()
+
+
+def key_dims(scope, length):
+    sizes = []
+
+    @settings(max_examples=60, database=None, derandomize=True)
+    @given(shapes(scope, lengths=(length,)))
+    def examine(shape):
+        sizes.append(shape.key_dim)
+
+    examine()
+    return sizes
+
+
+@pytest.mark.parametrize("op", ["based", "rebased", "mesa"])
+def test_key_dimensions_are_as_large_as_those_of_layers(op):
+    scope = Scope(OPERATORS[op], Contract(), "float32")
+    assert max(key_dims(scope, 17)) >= 48
+    assert max(key_dims(scope, 100)) >= 32

@@ -46,8 +46,8 @@ def test_sequences_hold_all_tokens_but_the_slack_once(declared):
         made = problem.knobs["packing"]
         tokens = np.concatenate(made.tokens())
         assert sorted(tokens) == list(range(made.ends[-1]))
-        assert 0 < made.ends[-1] <= problem.length
-        assert all(sum(row) > 0 for row in made.lengths)
+        assert made.ends[-1] <= problem.length
+        assert all(sum(row) > 0 for row in made.lengths) or len(made.lengths) == 1
         lengths = [n for row in made.lengths for n in row]
         assert all(n % unit == 0 and n >= least for n in lengths)
         assert problem.sizes["b"] == 1
@@ -61,6 +61,11 @@ def test_draws_have_empty_and_short_sequences_and_slack():
     assert max(cells) > 16
     assert {len(table) for table in lengths} == {1, 2, 3}
     assert any(one.length > one.knobs["packing"].ends[-1] for one in problems)
+
+
+def test_draws_of_one_call_have_none_but_empty_sequences():
+    problems = drawn(scope_of("gla"), calls=(1,))
+    assert 0 in {one.knobs["packing"].ends[-1] for one in problems}
 
 
 def test_the_text_of_a_packing_shows_its_lengths_call_by_call():

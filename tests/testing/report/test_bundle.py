@@ -1,14 +1,17 @@
 """A bundle runs elsewhere: the kernel's file is in it, and no path of this machine."""
 
 import getpass
+import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from linkern.testing import verify
+from linkern.testing import UsageError, verify
 from linkern.testing.report import bundle
 
 KERNEL = """import helper
@@ -20,6 +23,16 @@ def doubled(query, key, value):
 HELPER = "def twice(x):\n    return 2 * x\n"
 # The second is not seen in outputs, so it is judged again by `linkern verify`.
 CHECKS = ["value_on_integers", "inputs_untouched"]
+
+
+class Payload:
+    """What a pickle of it does where it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
 
 
 @pytest.fixture
@@ -84,6 +97,63 @@ def test_the_source_can_be_left_out(written):
     (folder / "kernel" / "kernel.py").write_text(KERNEL)
     (folder / "kernel" / "helper.py").write_text(HELPER)
     assert {x.outcome for x in bundle.check(folder)} == {"reproduced"}
+
+
+def report_of(folder, **changes):
+    """Change the first failure that the report of a bundle lists."""
+    path = folder / "report.json"
+    report = json.loads(path.read_text())
+    failure = next(c for c in report["checks"] if c["counterexample"] is not None)
+    failure |= changes
+    path.write_text(json.dumps(report))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "../../../author/evil"}, "unknown check"),
+        ({"name": ["x"]}, "unknown check"),
+        ({"again": 3}, "is not a bundle"),
+        ({"again": "linkern verify 'unfinished"}, "is not a bundle"),
+    ],
+)
+def test_a_crafted_report_is_refused(written, changes, words):
+    folder = written()
+    report_of(folder, **changes)
+    with pytest.raises(UsageError, match=words):
+        bundle.check(folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"checks": 3}', '{"checks": [3]}', "x"])
+def test_what_is_no_report_is_refused(tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(UsageError, match="is not a bundle"):
+        bundle.check(tmp_path)
+
+
+def test_a_script_outside_of_it_is_not_run(written, tmp_path):
+    folder = written()
+    (script,) = (folder / "reproducers").glob(f"*-{CHECKS[0]}.py")
+    outside = tmp_path / f"outside-{CHECKS[0]}.py"
+    outside.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    script.unlink()
+    script.symlink_to(outside)
+    with pytest.raises(UsageError, match="there is no reproducer"):
+        bundle.check(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_arrays_are_not_loaded(written, tmp_path):
+    """The script ends with an error, and nothing of the pickle has run."""
+    folder = written()
+    (arrays,) = (folder / "reproducers").glob(f"*-{CHECKS[0]}.npz")
+    stored = dict(np.load(arrays))
+    name = next(iter(stored))
+    stored[name] = np.array([Payload(tmp_path / "ran")], dtype=object)
+    np.savez(arrays, **stored)
+    outcomes = {x.check: x for x in bundle.check(folder)}
+    assert "allow_pickle=False" in outcomes[CHECKS[0]].said
+    assert not (tmp_path / "ran").exists()
 
 
 def test_its_readme_says_what_to_type(written):

@@ -1,5 +1,6 @@
 """Runs with a time: few examples of every law before many of any."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,29 @@ def test_after_the_first_round_the_time_changes_no_verdict():
     assert report.verdict == "passed"
     assert [one.complete for one in report.rounds] == [True, False]
     assert {x.name for x in report.checks} == {x.name for x in whole.checks}
+
+
+class Generous(Countdown):
+    """A clock that leaves time enough for what follows the rounds."""
+
+    @contextmanager
+    def without(self, _seconds):
+        try:
+            yield
+        finally:
+            self.calls = 10**9
+
+
+def test_a_violation_is_explained_though_the_time_for_others_is_over():
+    whole = last(plan(FAULTY["eps_1e-6"], seconds=None, profile="smoke"))
+    report = last(plan(FAULTY["eps_1e-6"]), Generous(25))
+    assert report.time_over
+    assert report.not_run
+    assert report.verdict == "failed"
+    assert report.diagnosis == whole.diagnosis
+    assert report.failures[0].counterexample.input == (
+        whole.failures[0].counterexample.input
+    )
 
 
 def test_a_violation_stands_when_the_time_ends_the_search_for_a_smaller_one():

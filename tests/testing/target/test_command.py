@@ -319,6 +319,33 @@ def test_whatever_a_command_starts_ends_with_it(
     os.close(reader)
 
 
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ('ln -s /etc/passwd "$1"', "no safetensors file ("),
+        ('ln -s /dev/zero "$1"', "no safetensors file ("),
+        ('mkfifo "$1"', "something else than a file to {outputs}"),
+        ('truncate -s 3G "$1"', "3221225472 bytes, where "),
+        ('truncate -s 60M "$1"', "no safetensors file ("),
+        ('cp /bin/sh "$(dirname "$1")/inputs2"; mkfifo "$0.x"', "wrote no file"),
+        (
+            'printf "\\377\\377\\377\\377\\377\\377\\377\\177{}" > "$1"',
+            "no safetensors file (",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_one_is_not_read(script, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TargetRaised, match=re.escape(sentence)):
+            shell(script).call(random_call())
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_folder_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for script in ('cp "$0" "$1"', "exit 1", "kill -SEGV $$"):

@@ -49,6 +49,18 @@ def call():
     return Call({"query": x, "key": x, "value": x})
 
 
+def test_packed_sequences_have_as_many_states():
+    x = np.ones((1, 1, 5, 4), np.float32)
+    inputs = {"query": x, "key": x, "value": x, "log_decay": x[..., 0] * 0}
+    process = ChildProcess(TargetConfig("linkern:simple_gla", op="simple_gla"), LONG)
+    try:
+        reply = process.call(Call(inputs, segments=((0, 2, 2, 5),)))
+    finally:
+        process.close()
+    assert reply.states is not None
+    assert reply.states[0].shape == (3, 1, 4, 4)
+
+
 def call_often(process, times):
     """Call more than once: what came twice is met by the next call."""
     for _ in range(times):

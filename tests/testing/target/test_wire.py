@@ -3,9 +3,11 @@
 import contextlib
 import io
 import json
+import re
 import struct
 import tracemalloc
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+import linkern
 from linkern.testing import Plan
 from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.results import CheckResult, Counterexample
@@ -391,3 +394,11 @@ def test_sizes_are_bounded_before_anything_is_read():
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_nothing_is_unpickled():
+    """No module of the package imports what runs bytes that it reads."""
+    runs_bytes = re.compile(r"^\s*(import|from) (pickle|marshal|shelve|dill)\b", re.M)
+    package = Path(linkern.__file__).parent
+    for path in package.rglob("*.py"):
+        assert not runs_bytes.search(path.read_text(encoding="utf-8")), path

@@ -1,13 +1,14 @@
 """The fingerprint of a target: what integers can measure of its arithmetic."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from linkern.testing.diagnosis.fingerprint import (
     chunks,
     claims,
     epsilon,
+    invariance,
     significands,
 )
 from linkern.testing.diagnosis.fingerprint.probing import prepared, unmeasured
@@ -43,6 +44,9 @@ class Fingerprint:
         Stages of which such inputs and outputs cannot show more bits.
     reason : str
         What is not measured of the operator, and why, in one sentence; empty if all is.
+    distances : dict of str to float
+        Of each pair of outputs whose bits `batch_invariant` would make equal, the
+        distance in units in the last place; 0 for equal bits.
     """
 
     dtype: str
@@ -54,11 +58,16 @@ class Fingerprint:
     eps_mode: str | None = None
     capped: tuple[str, ...] = ()
     reason: str = ""
+    distances: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of_nothing(cls, dtype: str, reason: str) -> "Fingerprint":
-        """Return the fingerprint of a target of which nothing was measured."""
-        return cls(dtype, {}, None, math.inf, None, reason=reason)
+    def of_nothing(
+        cls, dtype: str, reason: str, distances: dict[str, float] | None = None
+    ) -> "Fingerprint":
+        """Return the fingerprint of a target whose arithmetic was not measured."""
+        return cls(
+            dtype, {}, None, math.inf, None, reason=reason, distances=distances or {}
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values; an infinite number is a string."""
@@ -73,6 +82,10 @@ class Fingerprint:
             "eps_resolution": resolution if math.isfinite(resolution) else "inf",
             "chunk_size": self.chunk_size,
             "contradicted": list(self.contradicted),
+            "ulps": {
+                name: x if math.isfinite(x) else "inf"
+                for name, x in self.distances.items()
+            },
             **reason,
         }
 
@@ -117,8 +130,9 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     reason = unmeasured(scope)
     nothing = reason.startswith("nothing")
     prober = None if nothing else prepared(target, scope)
+    distances = invariance.measure(target, scope)
     if prober is None:
-        return Fingerprint.of_nothing(scope.dtype, reason)
+        return Fingerprint.of_nothing(scope.dtype, reason, distances)
     stages = significands.measure(prober)
     eps = epsilon.measure(prober, stages)
     chunk_size = chunks.measure(prober)
@@ -137,4 +151,5 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
         eps.mode,
         tuple(stage for stage in stages.bits if stage in stages.capped),
         reason,
+        distances,
     )

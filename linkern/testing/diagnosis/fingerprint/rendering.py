@@ -32,9 +32,8 @@ def sheet(fingerprint: Fingerprint) -> RenderableType:
         For a console of rich.
     """
     if not fingerprint.bits:
-        return Text(
-            f"on inputs in {fingerprint.dtype}, {fingerprint.reason or NOTHING}"
-        )
+        text = f"on inputs in {fingerprint.dtype}, {fingerprint.reason or NOTHING}"
+        return Group(Text(text), *_distances(fingerprint))
     table = Table(title=f"on inputs in {fingerprint.dtype}", title_justify="left")
     table.add_column("stage", no_wrap=True)
     table.add_column("significand bits", justify="right")
@@ -46,11 +45,20 @@ def sheet(fingerprint: Fingerprint) -> RenderableType:
     parts: list[RenderableType] = [table]
     parts.append(Text(f"epsilon     {_epsilon(fingerprint)}"))
     parts.append(Text(f"chunk size  {fingerprint.chunk_size or 'none that shows'}"))
+    parts += _distances(fingerprint)
     if fingerprint.reason:
         parts.append(Text(fingerprint.reason))
     for sentence in fingerprint.contradicted:
         parts.append(Text.assemble(("contradicted", "bold red"), f" {sentence}"))
     return Group(*parts)
+
+
+def _distances(fingerprint: Fingerprint) -> list[Text]:
+    """Return a line for each pair of outputs that could have equal bits."""
+    return [
+        Text(f"{name}: {'bitwise' if x == 0 else f'{x:.3g} ulp'}")
+        for name, x in fingerprint.distances.items()
+    ]
 
 
 def _formats(bits: int) -> str:

@@ -19,7 +19,10 @@ def _softmax(scores: Array) -> Array:
 
 
 def slot_attention(
-    *, value_decays: Change = unchanged, returned: Change = unchanged
+    *,
+    value_decays: Change = unchanged,
+    softmax: Change = _softmax,
+    returned: Change = unchanged,
 ) -> Kernel:
     """Return a kernel of gated slot attention, which takes and returns a state.
 
@@ -27,6 +30,8 @@ def slot_attention(
     ----------
     value_decays : callable
         Applied to the decays in the second pass, that of the values.
+    softmax : callable
+        Scores of slots to their weights.
     returned : callable
         Applied to the final state: for each slot its key, then its value.
     """
@@ -56,7 +61,7 @@ def slot_attention(
             at = s[..., t, :, None]
             keys = decays[..., t, :, None] * keys + at * k[..., t, None, :]
             values = second[..., t, :, None] * values + at * v[..., t, None, :]
-            weights = _softmax(factor * (keys @ q[..., t, :, None])[..., 0])
+            weights = softmax(factor * (keys @ q[..., t, :, None])[..., 0])
             output[..., t, :] = (weights[..., None, :] @ values)[..., 0, :]
         final = returned(np.concatenate([keys, values], axis=-1))
         return output.astype(query.dtype), final

@@ -4,13 +4,14 @@ Called as ``f(query, key, value, ..., scale=None, initial_state=None)`` on NumPy
 ``(B, H, T, .)``, they return output and state: the matrix beside the memory of values.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from linkern.testing.kernels.assembly import Array, wide
+from linkern.testing.kernels.assembly import Array, Kernel, wide
 
-__all__ = ["mesa_by_cholesky", "mesa_by_solving"]
+__all__ = ["by_tokens", "mesa_by_cholesky", "mesa_by_solving"]
 
 Result = tuple[Array, Any]
 
@@ -27,31 +28,38 @@ def _prepared(
     return q * np.asarray(1.0 if scale is None else scale, q.dtype), rows, wide(state)
 
 
-def mesa_by_solving(
-    query: Array,
-    key: Array,
-    value: Array,
-    log_decay: Array | None = None,
-    beta: Array | None = None,
-    ridge: Array | None = None,
-    *,
-    scale: float | None = None,
-    initial_state: Array | None = None,
-) -> Result:
-    """Solve for the query of each token, in turn."""
-    q, rows, state = _prepared(query, key, value, scale, initial_state)
-    size = q.shape[-1]
-    added = np.ones(size, q.dtype) if ridge is None else wide(ridge)
-    diagonal = added[..., :, None] * np.eye(size, dtype=q.dtype)
-    output = np.zeros((*q.shape[:-1], value.shape[-1]), q.dtype)
-    for t in range(q.shape[-2]):
-        if log_decay is not None:
-            state = np.exp(wide(log_decay)[..., t, None, None]) * state
-        rate = 1 if beta is None else wide(beta)[..., t, None, None]
-        state = state + rate * rows[..., t, :size, None] * rows[..., t, None, :]
-        x = np.linalg.solve(state[..., :size] + diagonal, q[..., t, :, None])
-        output[..., t, :] = (np.swapaxes(x, -1, -2) @ state[..., size:])[..., 0, :]
-    return output.astype(query.dtype), state
+def by_tokens(solve: Callable[[Array, Array], Array]) -> Kernel:
+    """Return a kernel that solves for the query of each token, in turn."""
+
+    def mesa(
+        query: Array,
+        key: Array,
+        value: Array,
+        log_decay: Array | None = None,
+        beta: Array | None = None,
+        ridge: Array | None = None,
+        *,
+        scale: float | None = None,
+        initial_state: Array | None = None,
+    ) -> Result:
+        q, rows, state = _prepared(query, key, value, scale, initial_state)
+        size = q.shape[-1]
+        added = np.ones(size, q.dtype) if ridge is None else wide(ridge)
+        diagonal = added[..., :, None] * np.eye(size, dtype=q.dtype)
+        output = np.zeros((*q.shape[:-1], value.shape[-1]), q.dtype)
+        for t in range(q.shape[-2]):
+            if log_decay is not None:
+                state = np.exp(wide(log_decay)[..., t, None, None]) * state
+            rate = 1 if beta is None else wide(beta)[..., t, None, None]
+            state = state + rate * rows[..., t, :size, None] * rows[..., t, None, :]
+            x = solve(state[..., :size] + diagonal, q[..., t, :, None])
+            output[..., t, :] = (np.swapaxes(x, -1, -2) @ state[..., size:])[..., 0, :]
+        return output.astype(query.dtype), state
+
+    return mesa
+
+
+mesa_by_solving = by_tokens(np.linalg.solve)
 
 
 def mesa_by_cholesky(

@@ -21,10 +21,11 @@ for _module in (
     "gradients",
     "states",
     "packed",
-    "operators",
-    "hacks",
     "defaults",
     "repetition",
     "lengths",
+    "values",
+    "operators",
+    "hacks",
 ):
     import_module(f"{__name__}.{_module}")
