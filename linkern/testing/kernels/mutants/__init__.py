@@ -26,5 +26,6 @@ for _module in (
     "lengths",
     "operators",
     "hacks",
+    "recognition",
 ):
     import_module(f"{__name__}.{_module}")
