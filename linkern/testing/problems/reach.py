@@ -19,7 +19,7 @@ _FAR = (
     *(577, 600, 641, 700, 769, 831, 960, 1023, 1024, 1025, 1100),
 )
 _FAR_GRADIENTS = (200, 129, 193, 160, 257, 320, 448, 513, 600)
-_SHARE, _SHARE_OF_GRADIENTS = 1 / 10, 1 / 6
+_SHARE, _SHARE_OF_GRADIENTS = 1 / 10, 1 / 5
 # Significand bits of float64 and of float32.
 _DOUBLE, _SINGLE = 53, 24
 # Rows of a dense proof, and how many numbers it holds for all pairs of them.

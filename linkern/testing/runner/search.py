@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from linkern.testing.checks import Check
@@ -39,6 +40,14 @@ def _no_constant(*drawn: Any, **options: Any) -> None:
     this, inputs follow from the seed alone.
     """
     del drawn, options
+
+
+def _no_copies(*runner: Any) -> None:
+    """Make no example from parts of another one, as Hypothesis does five times of six.
+
+    Copies are alike in what they reach: some seeds would draw no long sequence at all.
+    """
+    del runner
 
 
 class _Enough(BaseException):
@@ -155,8 +164,13 @@ def _examples(
         hunt.judge(problem, order)
 
     try:
-        with patch.object(
-            HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True
+        with (
+            patch.object(
+                HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True
+            ),
+            patch.object(
+                ConjectureRunner, "generate_mutations_from", _no_copies, create=True
+            ),
         ):
             example()
     except _Enough:

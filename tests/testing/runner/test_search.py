@@ -4,6 +4,8 @@ import sys
 from dataclasses import replace
 from types import ModuleType
 
+import pytest
+
 from linkern.testing import CHECKS, Plan
 from linkern.testing.checks.findings import Tally
 from linkern.testing.kernels.correct import quadratic
@@ -33,3 +35,19 @@ def test_inputs_do_not_depend_on_the_modules_that_are_loaded(tmp_path, monkeypat
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert drawn() == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_examples_are_no_copies_of_each_other(seed):
+    """Of 36 examples that are independent, so many are longer than 200 tokens."""
+    plan = Plan("test", "linear_attention", function=quadratic, seed=seed)
+    target, lengths = open_target(plan), []
+    check = CHECKS["gradient_on_random_reals"]
+
+    def law(checked, problem):
+        del checked
+        lengths.append(problem.length)
+
+    check = replace(check, law=law)
+    search(plan, check, scope_of(plan, target, "float64"), target, Tally())
+    assert 2 <= sum(n > 200 for n in lengths) <= 16

@@ -27,5 +27,6 @@ for _module in (
     "values",
     "operators",
     "hacks",
+    "recognition",
 ):
     import_module(f"{__name__}.{_module}")

@@ -183,6 +183,7 @@ enter(
     "a kernel that never ran",
     "row_normalisation",
     cause="returns_zeros",
+    hack=True,
 )
 enter(
     "returns_float64",

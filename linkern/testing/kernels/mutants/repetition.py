@@ -121,6 +121,7 @@ enter(
     HACK,
     "freshness",
     by_chance=True,
+    hack=True,
 )
 enter(
     "replays_by_address_and_sum",
@@ -149,6 +150,7 @@ enter(
     f"{HACK}: a replayed CUDA graph",
     "freshness",
     by_chance=True,
+    hack=True,
 )
 enter(
     "answers_from_memory_once_warm",
@@ -156,6 +158,7 @@ enter(
     "robust-kbench, 2025-02: skipped work",
     "freshness",
     by_chance=True,
+    hack=True,
 )
 enter(
     "keeps_state_by_shape",
