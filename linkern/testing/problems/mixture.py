@@ -27,9 +27,8 @@ __all__ = [
     "provable",
 ]
 
-# Of 100 examples of a law, those of its own sort; all others are of the mixture. Two
-# laws differ in no more, so nobody who sees a problem of one of two laws says in more
-# than 59 of 100 cases which of them has drawn it.
+# Of 100 even draws of a law, those of its own sort; all others are of the mixture.
+# Hypothesis prefers small numbers, so a search has more: `docs/recognition.md`.
 OWN = 18
 # The sorts of the mixture, as often as they stand here.
 MIXTURE = (
