@@ -40,13 +40,13 @@ STEPS = 200
 # Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
 FEW_LENGTHS = (1, 2, 17, 65, 130)
 FEW_DIMS = (4,)
-DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 64, 65, 100, 128, 129)
+DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 60, 64, 65, 100, 128, 129)
 # Above one tile in one or both, none of them a power of two.
 TILE_DIMS = (
     (160, 136),
     (129, 5),
     (5, 129),
-    (200, 33),
+    (192, 60),
     (33, 200),
     (257, 3),
     (3, 257),

@@ -58,6 +58,7 @@ HIDDEN = {
 }
 CHUNKS = {
     "chunk_16": 16,
+    "chunk_64_packed": 64,
     "chunk_100": 100,
     "chunk_32_with_state": 32,
     "textbook_features": 32,

@@ -94,7 +94,7 @@ for _op in ("rwkv7", "dplr", "iplr", "comba", "gated_delta_product"):
     _enter(f"{_op} by chunks", _op, recurrence(_op))
 _enter("gsa", "gsa", slot_attention())
 _enter("gsa of packed sequences", "gsa", packed(slot_attention(), "gsa"))
-_enter("packed", "linear_attention", packed(stateful(Parts(chunk=64))))
+_enter("chunk_64_packed", "linear_attention", packed(stateful(Parts(chunk=64))))
 _enter("kda by chunks of 10", "kda", _full("kda", chunk=10))
 _enter(
     "gated_delta_rule with groups",
