@@ -72,7 +72,7 @@ def verdict_on_all(monkeypatch, kernels, check: str, **of_plan):
     targets = {n: opened(n, kernel, **of_plan) for n, kernel in kernels.items()}
     assert len({str(target.interface) for target in targets.values()}) == 1
     panel = Panel(targets)
-    monkeypatch.setattr(session, "open_target", lambda plan: panel)
+    monkeypatch.setattr(session, "open_target", lambda *_: panel)
     law = panel.each(CHECKS[check].law)
     monkeypatch.setitem(CHECKS, check, replace(CHECKS[check], law=law))
     plan = Plan("panel", checks=(check,), diagnose=False, **of_plan)

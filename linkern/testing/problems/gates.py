@@ -41,6 +41,9 @@ __all__ = [
 # Strong gates and long keys show the most, so they come twice.
 KINDS = (*(name for name in RECORDS if name != "smooth"), "strong", "long")
 
+# Kernels may refuse a rate beyond it: with a key of length one, it reflects.
+LARGEST_RATE = 2.0
+
 Real = NDArray[np.float64]
 
 
@@ -184,7 +187,7 @@ def _related(
 
 
 def _make_up(scope: Scope, drawn: dict[str, Real]) -> None:
-    """Raise the rates of erases along short vectors by their squared lengths."""
+    """Raise rates of erases along short vectors, as far as kernels take them."""
     for rate, key in (
         ("beta", scope.operator.erase_along),
         ("erase_gate", "key"),
@@ -196,7 +199,8 @@ def _make_up(scope: Scope, drawn: dict[str, Real]) -> None:
             groups = drawn[rate].shape[1] // max(squares.shape[1], 1)
             squares = np.repeat(squares, groups, axis=1)
             wide = drawn[rate].ndim > squares.ndim
-            drawn[rate] = drawn[rate] / (squares[..., None] if wide else squares)
+            raised = drawn[rate] / (squares[..., None] if wide else squares)
+            drawn[rate] = np.minimum(raised, LARGEST_RATE)
 
 
 def _scale(scope: Scope, drawn: dict[str, Real], rng: np.random.Generator) -> None:
