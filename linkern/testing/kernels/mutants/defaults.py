@@ -102,7 +102,7 @@ enter(
 enter(
     "scale_of_padded_channels_by_default",
     _scaled("delta_rule", _by_default(lambda n: _power_of_two(n["k"]) ** -0.5)),
-    "field.md line 183: K of 60 and 100, padded to tiles",
+    "fla: tests with K of 60 and 100, padded to tiles",
     op="delta_rule",
     by_chance=True,
 )
