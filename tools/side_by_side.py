@@ -102,8 +102,8 @@ shapes, recorded workloads or a search of the source for forbidden words, is not
 
 ## What they are given
 
-For each kernel {inputs} inputs with a cotangent, T in {lengths}, seeds {seeds},
-{sizes}. Those of linear attention are normal; others have what kernels are usually
+For each kernel inputs with a cotangent, T in {lengths} (other operators: {shorter}),
+seeds {seeds}, {sizes}. Those of linear attention are normal; others have what kernels are usually
 tested on, keys of length one and gates that are a logsigmoid. The exact arrays are
 those of `linkern.oracle` in float64, rounded to the dtype that the kernel should
 return. The test compares the output; for a kernel with a state also the final state,
@@ -219,7 +219,7 @@ def _facts() -> dict[str, object]:
             for n, x in mutants.MUTANTS.items()
             if x.harmless_in
         ),
-        "inputs": len(conventional.cases("float32")),
+        "shorter": " and ".join(map(str, conventional.SHORTER)),
         "lengths": ", ".join(map(str, conventional.LENGTHS)),
         "seeds": " and ".join(map(str, conventional.SEEDS)),
         "sizes": sizes,
