@@ -103,13 +103,13 @@ shapes, recorded workloads or a search of the source for forbidden words, is not
 ## What they are given
 
 For each kernel inputs with a cotangent, T in {lengths} (other operators: {shorter}),
-seeds {seeds}, {sizes}. Those of linear attention are normal; others have what kernels are usually
-tested on, keys of length one and gates that are a logsigmoid. The exact arrays are
-those of `linkern.oracle` in float64, rounded to the dtype that the kernel should
-return. The test compares the output; for a kernel with a state also the final state,
-and the output of two halves, the second started with the state of the first; for a
-kernel with gradients also those of its inputs. A kernel or a rule that raises fails the
-test. linkern draws its own inputs.
+seeds {seeds}, {sizes}. Those of linear attention are normal; others have
+what kernels are usually tested on, keys of length one and gates that are a logsigmoid.
+The exact arrays are those of `linkern.oracle` in float64, rounded to the dtype that the
+kernel should return. The test compares the output; for a kernel with a state also the
+final state, and the output of two halves, the second started with the state of the
+first; for a kernel with gradients also those of its inputs. A kernel or a rule that
+raises fails the test. linkern draws its own inputs.
 
 A rule that rejects correct kernels has not caught a defect by rejecting another
 kernel, so both rows count. The authors of linkern chose the defects, though each is
