@@ -32,6 +32,7 @@ _DECLARED: tuple[dict[str, object], ...] = (
     {},
     {"validates": True},
     {"feature_map": "identity"},
+    {"batch_invariant": "true"},
 )
 _LETTERS = {"g": "H", "features": "F", "squares": "F", "k+v": "K + V"}
 

@@ -25,6 +25,11 @@ def l2norm(query, key, value, log_decay):
     return divided(query), divided(key), value, log_decay
 
 
+def without_scale(query, key, value, log_decay):
+    """A kernel that cannot be told a scale, so that 1 is right of all its calls."""
+    return MUTANTS["scale_left_out"].kernel(query, key, value, log_decay)
+
+
 def eps_in_normalizer(query, key, value):
     q, k = elu_plus_one(query), elu_plus_one(key)
     scores = np.tril(q @ np.swapaxes(k, -1, -2))
@@ -97,7 +102,10 @@ DECLARED = {
     "NaN": (mutant("swallows_nan"), "nan_policy=any"),
     "base": (mutant("gates_to_base_two"), "decay_log_base=2"),
     "floor": (mutant("gates_clamped"), "decay_floor=-5"),
-    "scale": (mutant("scale_left_out"), "scale=1"),
+    "scale": (
+        (without_scale, "simple_gla", Contract(), MUTANTS["scale_left_out"].checks),
+        "scale=1",
+    ),
     "norm": (gated(arrange=l2norm), "l2norm=1e-6"),
     "state": (
         mutant("bfloat16_state"),
