@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,12 @@ def measure(file: Path, runs: Iterable[Run], profile: str, jobs: int) -> None:
     """Add the lines of the runs that a file does not have."""
     there = {(x["kernel"], x["seed"], x["profile"]) for x in lines_of(file)}
     missing = [(n, seed) for n, seed in runs if (n, seed, profile) not in there]
-    with ProcessPoolExecutor(jobs) as pool, file.open("a", encoding="utf-8") as out:
+    # A fork would copy the locks of threads that other libraries started.
+    fresh = get_context("spawn")
+    with (
+        ProcessPoolExecutor(jobs, fresh) as pool,
+        file.open("a", encoding="utf-8") as out,
+    ):
         waiting = [pool.submit(judged, *one, profile) for one in missing]
         for number, future in enumerate(as_completed(waiting), start=1):
             line = future.result()

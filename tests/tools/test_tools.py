@@ -226,7 +226,7 @@ def test_the_page_counts_what_was_found(tool):
     assert script.caught_alone(table, by_hand) == ["eps_1e-6", "eps_1e-10"]
     others = {t.title: nobody for t in script.TABLES}
     text = script.page({**others, table.title: by_hand})
-    most = len(FAULTY)
+    most = len(table.mutants)
     assert f"| **float32: mutants caught** | 3 of {most} | 0 of {most} " in text
     assert f"- float32: 2 of {most} (`eps_1e-6`, `eps_1e-10`)." in text
     assert "| `chunk_lost` | x |" in text

@@ -74,9 +74,13 @@ class Tally:
 
     Parameters
     ----------
-    examples, asked, bounded, proved, covered : int
+    examples, asked, bounded, proved : int
         Problems tried; calls of the target; comparisons with a bound; those in which it
-        proved something of every entry; problems left to the checks of plain calls.
+        proved something of every entry.
+    covered : int
+        Problems that are left to another check: what the law starts from is wrong.
+    judged_by : str
+        The check to which the latest of them is left.
     worst_ratio : float or None
         Largest error as a multiple of its bound.
     exact : bool
@@ -102,6 +106,7 @@ class Tally:
     bounded: int = 0
     proved: int = 0
     covered: int = 0
+    judged_by: str = ""
     worst_ratio: float | None = None
     exact: bool = True
     curve: tuple[float, ...] = ()
@@ -112,15 +117,22 @@ class Tally:
     problem: Problem | None = None
     calls: list[Call] = field(default_factory=list)
     outputs: list[NDArray[Any] | None] = field(default_factory=list)
+    _left: bool = False
 
     def start(self) -> None:
         """Begin an example."""
         self.calls.clear()
         self.outputs.clear()
+        self._left = False
 
     def count(self) -> None:
         """Count an example on which the law is judged."""
         self.examples += 1
+
+    def leave(self, check: str) -> None:
+        """Leave the current example to another check; it is counted once."""
+        self.covered += not self._left
+        self._left, self.judged_by = True, check
 
     def repeats(self, deviation: str) -> bool:
         """Return True for a deviation that an earlier check reported, and note it."""

@@ -165,11 +165,10 @@ def finite_differences(target: CheckedTarget, problem: Problem) -> None:
     computes. Look for a scale, an epsilon, a normalisation or a form of the gates that
     only one of them has.
     """
-    gradients = target.gradients(problem)
     rng = np.random.default_rng(problem.length)
-    for name in problem.inputs:
+    for name, gradient in target.gradients(problem).items():
         direction = rng.choice([-1.0, 1.0], problem.inputs[name].shape)
-        slope = float((gradients[name] * direction).sum())
+        slope = float((gradient * direction).sum())
         message = f"the gradient of the {name} is not the slope of the output"
         expected = _slope(target, problem, name, direction)
         target.require_within(

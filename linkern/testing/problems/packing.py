@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,8 @@ class Packing:
     ((5,), ((0, 2, 2, 5), (0, 1, 2, 2)))
     >>> [tokens.tolist() for tokens in packing.tokens()]
     [[0, 1, 5], [6], [2, 3, 4]]
+    >>> packing.in_one_call.segments
+    ((0, 2, 2, 5, 6, 7, 7),)
     """
 
     lengths: tuple[tuple[int, ...], ...]
@@ -59,6 +61,11 @@ class Packing:
     def __repr__(self) -> str:
         """Show the lengths of the sequences, call by call."""
         return "/".join("+".join(map(str, row)) for row in self.lengths)
+
+    @property
+    def in_one_call(self) -> "Packing":
+        """The same tokens in one call: those of a sequence in each call are one."""
+        return Packing((tuple(chain.from_iterable(self.lengths)),))
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -137,7 +144,8 @@ def packed_sequences(problem: Problem) -> list[Problem]:
     """Return the problem of each packed sequence, alone."""
     packing: Packing = problem.knobs["packing"]
     alone = partial(_of_tokens, problem)
-    return problem.recalled("sequences", lambda: [*map(alone, packing.tokens())])
+    name = ("sequences", packing)
+    return problem.recalled(name, lambda: [*map(alone, packing.tokens())])
 
 
 def _of_tokens(problem: Problem, tokens: NDArray[np.intp]) -> Problem:

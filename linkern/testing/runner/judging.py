@@ -190,7 +190,7 @@ def _require_examined(total: Tally, before: Tally) -> None:
     wrong = total.covered - before.covered
     if 2 * wrong > tried:
         reason = f"a plain call is already wrong on {wrong} of {tried} inputs"
-        raise DoesNotApply(covered(f"{reason}: another check says so"))
+        raise DoesNotApply(covered(f"{reason}: {total.judged_by} says so"))
 
 
 def _violation_inside(error: BaseException) -> Violation | None:

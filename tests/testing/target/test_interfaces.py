@@ -319,8 +319,8 @@ FLA = {"feature_map": "identity", "normalize": "false", "layout": "bthd"}
 FLA_CHECKS = ["value_on_reals", "state_split", "state_value"]
 
 
-def fla_style(xp):
-    """Return a kernel ``(B, T, H, D)`` that scales by ``K^-0.5`` unless told."""
+def fla_style(xp, default=None):
+    """Return a kernel ``(B, T, H, D)`` with a default scale: ``K^-0.5`` if None."""
 
     def kernel(
         q,
@@ -331,6 +331,7 @@ def fla_style(xp):
         output_final_state=False,
         cu_seqlens=None,
     ):
+        scale = default if scale is None else scale
         scale = k.shape[-1] ** -0.5 if scale is None else scale
         scores = xp.einsum("bihk,bjhk->bhij", q, k)
         output = xp.einsum("bhij,bjhv->bihv", xp.tril(scores), v)
@@ -343,18 +344,21 @@ def fla_style(xp):
     return kernel
 
 
-@pytest.mark.parametrize("scale", ["1", "K^-0.5", "0.7"])
-def test_fla_signatures(scale):
+@pytest.mark.parametrize(
+    ("scale", "default"), [("1", 1.0), ("K^-0.5", None), ("0.7", 0.7)]
+)
+def test_fla_signatures(scale, default):
     declared = {**FLA, "scale": scale}
-    assert passes(fla_style(np), *FLA_CHECKS, contract=declared)
-    forgetful = without(fla_style(np), "scale")
+    assert passes(fla_style(np, default), *FLA_CHECKS, contract=declared)
+    another = fla_style(np)
     if scale != "K^-0.5":
-        assert fails(forgetful, "value_on_reals", contract=declared)
+        assert fails(another, "value_on_reals", contract=declared)
+        assert fails(without(another, "scale"), "value_on_reals", contract=declared)
 
 
 def test_fla_signatures_in_torch(torch):
     kernel = fla_style(torch)
-    options = {"framework": "torch", "contract": FLA}
+    options = {"framework": "torch", "contract": {**FLA, "scale": "K^-0.5"}}
     assert passes(kernel, *FLA_CHECKS, *OF_GRADIENTS, **options)
     assert fails(without(kernel, "initial_state"), "state_split", **options)
     never = without(kernel, "output_final_state")

@@ -161,6 +161,8 @@ def _backward(
     initial = call.pop("initial_state", None)
     d_final = call.pop("state_cotangent", None)
     names = [name for name in operator.names if name in call]
+    # The gradient of what all sequences share is a sum that is rounded once.
+    shared = {n: wide(call[n]) for n in names if operator.input(n).token_axis is None}
     gradients = {name: parts.empty(wide(call[name])) for name in names}
     d_initial: list[State] = []
     for first, last, n in reversed(parts.spans_back(edges)):
@@ -170,7 +172,7 @@ def _backward(
             "initial_state": parts.initial(initial, n, edges),
             "state_cotangent": parts.cotangent(d_final, n, edges, later),
         }
-        tokens = _tokens(operator, call, first, last)
+        tokens = _tokens(operator, call | shared, first, last)
         *d_tokens, d_state = vjp(**tokens, **states)
         for name, gradient in zip(names, d_tokens, strict=True):
             axis = operator.input(name).token_axis
