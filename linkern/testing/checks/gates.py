@@ -82,7 +82,7 @@ def _no_omissible(scope: Scope) -> Inapplicable | None:
     ),
     judges=_real,
     unless=_no_omissible,
-    share=0.4,
+    share=0.6,
 )
 def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: defaults of the wrong value, gates that are required in secret.

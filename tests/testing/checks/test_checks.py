@@ -196,6 +196,8 @@ def test_a_law_about_memory_is_covered_where_a_plain_call_is_wrong(check):
     result = judge(doubled, check)
     assert result.verdict == "covered"
     assert "value_on_reals" in result.message
+    # Each is counted once, however often the law asks.
+    assert f"wrong on {result.examples} of {result.examples} inputs" in result.message
     assert judge(quadratic, check).verdict == "passed"
 
 

@@ -128,6 +128,8 @@ def test_what_goes_wrong_without_a_state_is_reported_once():
 
     wrong = packed(DELTA, "gated_delta_rule", spans=from_zero)
     assert verdicts(wrong, "gated_delta_rule", *LAWS[:2]) == ["failed", "covered"]
+    message = judge(wrong, "gated_delta_rule", STATES)[STATES].message
+    assert message.endswith("inputs: packed_equals_separate says so")
 
 
 def test_a_counterexample_with_states_can_be_run_again(tmp_path):
