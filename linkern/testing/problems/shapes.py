@@ -309,8 +309,9 @@ def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
     batch, heads, length, key_dim, value_dim = sizes
     contract, operator = scope.contract, scope.operator
     axes = {letter for one in operator.inputs for letter in one.axes}
-    length = fitted(scope)(length)
-    keys = length * (2 if operator.micro_steps else 1)
+    per_query = 2 if operator.micro_steps else 1
+    length = fitted(scope)(-(-length // per_query))  # as many keys as others have
+    keys = length * per_query
     if not operator.causal and not contract.equal_lengths:
         keys = fitted(scope)(length - length // 5)
     key_dim = _nearest(key_dim, contract.key_dims)

@@ -150,9 +150,12 @@ def test_mutants_fail_their_check(name, dtype):
     assert (result.verdict == "failed") != (dtype in mutant.harmless_in), result
 
 
-def test_a_solver_that_stops_early_fails_in_float64():
-    name = "solver_stops_after_ten_steps"
-    assert verdict(MUTANTS[name], "value_on_reals", "float64").verdict == "failed"
+@pytest.mark.parametrize(
+    "name", [n for n, m in MUTANTS.items() if "float32" in m.harmless_in]
+)
+def test_what_float32_hides_fails_in_float64(name):
+    mutant = MUTANTS[name]
+    assert verdict(mutant, mutant.checks[0], "float64").verdict == "failed"
 
 
 @pytest.mark.parametrize(
