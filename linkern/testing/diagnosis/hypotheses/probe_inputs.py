@@ -99,7 +99,7 @@ def _of_gates(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 
 def _small_values(problem: Problem) -> Problem:
-    """Return the problem with outputs that are subnormal in float16, and in it alone."""
+    """Return the problem with outputs that are subnormal in float16 alone."""
     value = np.ldexp(problem.value.astype(np.float64), -18)
     return problem.with_inputs(value=value.astype(problem.value.dtype))
 
