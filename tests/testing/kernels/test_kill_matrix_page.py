@@ -41,7 +41,7 @@ def test_the_first_laws_catch_most_mutants(matrix):
     caught = matrix.claimed(matrix.PAGE.read_text(encoding="utf-8"))
     first = set(SMOKE)
     early = [n for n, m in MUTANTS.items() if first & {*caught[n], m.checks[0]}]
-    assert len(early) / len(MUTANTS) > 5 / 6
+    assert len(early) / len(MUTANTS) > 4 / 5
 
 
 def count(*, linear):
@@ -57,7 +57,7 @@ def count(*, linear):
         ("| `never_erases` | kda |", "| `never_erases` | gla |"),
         (f"| {count(linear=True)} |", "| some |"),
         (f"| {count(linear=False)} |", "| some |"),
-        ("**ranges** alone", "**range** alone"),
+        ("**nan_policy** alone", "**nan** alone"),
         ("| causality | ", "| casualty | "),
         ("fla #594", "fla #595"),
     ],
