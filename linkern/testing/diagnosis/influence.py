@@ -1,0 +1,90 @@
+"""Influence maps: the weight of one number of a call in another, measured and exact.
+
+An output is linear in the values, so a column of values that is 1 at one token and 0
+elsewhere returns the weights of that token in all rows. The entries of a map are kept
+as a flat table: what was measured, what is exact, how far rounding can take one from
+the other, and where the entry lies.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.testing.problems.problem import Problem
+
+__all__ = ["INITIAL_STATE", "Flags", "Index", "InfluenceMap", "Real"]
+
+Real = NDArray[np.float64]
+Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+# The source of an entry that comes from the state before the first token.
+INITIAL_STATE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class InfluenceMap:
+    """Entries of one result of a target, of one problem.
+
+    Parameters
+    ----------
+    tensor : str
+        The result: ``output``, ``final state``, ``gradient of key``, ...
+    problem : Problem
+        The inputs of the call.
+    measured, exact, bound : array (N,)
+        The entries that came back; those of the operator; the largest error that
+        rounding can explain, infinite where nothing is proved.
+    likely : array (N,)
+        The largest error that independent roundings are likely to make.
+    coordinates : mapping of str to array (N,)
+        Places of the entries: ``row`` the token of the result, ``source`` the token
+        that it comes from (`INITIAL_STATE` for the state), ``batch``, ``head``,
+        ``key channel``, ``value channel``, ``sequence`` of packed ones, ``span``
+        between cuts. A map has those that mean something for it.
+    """
+
+    tensor: str
+    problem: Problem
+    measured: Real
+    exact: Real
+    bound: Real
+    likely: Real
+    coordinates: Mapping[str, Index]
+
+    @cached_property
+    def error(self) -> Real:
+        """Distances from the exact entries; infinite where one of both is not finite.
+
+        Two equal infinities, and two NaN, are at no distance.
+        """
+        with np.errstate(all="ignore"):
+            distance = abs(self.measured - self.exact)
+        same = self.measured == self.exact
+        same |= np.isnan(self.measured) & np.isnan(self.exact)
+        return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+
+    @cached_property
+    def wrong(self) -> Flags:
+        """Entries that rounding cannot explain."""
+        return self.error > self.bound
+
+    @cached_property
+    def doubtful(self) -> Flags:
+        """Entries that rounding may explain, but is not likely to."""
+        return ~self.wrong & (self.error > self.likely)
+
+    @cached_property
+    def silent(self) -> Flags:
+        """Entries that are zero in any case, of which no factor shows.
+
+        A weight of zero in front of its source is no such entry: there a leak shows.
+        """
+        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
+        zero = (self.exact == 0) & (self.measured == 0)
+        if rows is None or sources is None:
+            return zero
+        return zero & (rows >= sources)
