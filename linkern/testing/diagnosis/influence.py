@@ -65,7 +65,8 @@ class InfluenceMap:
             distance = abs(self.measured - self.exact)
         same = self.measured == self.exact
         same |= np.isnan(self.measured) & np.isnan(self.exact)
-        return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+        distance = np.where(np.isnan(distance), np.inf, distance)
+        return np.where(same, 0.0, distance)
 
     @cached_property
     def wrong(self) -> Flags:
@@ -86,5 +87,5 @@ class InfluenceMap:
         rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         zero = (self.exact == 0) & (self.measured == 0)
         if rows is None or sources is None:
-            return zero
-        return zero & (rows >= sources)
+            return np.asarray(zero)
+        return np.asarray(zero & (rows >= sources))

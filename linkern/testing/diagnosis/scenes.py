@@ -74,7 +74,7 @@ def output_map(target: Target, problem: Problem) -> InfluenceMap:
     rounding = _half_ulp(measured, reply.dtype or problem.scope.output_dtype)
     keys = problem.shape.keys
     copies, shift = (problem.knobs[name] for name in ("copies", "shift"))
-    batch, head, row, channel = np.indices(shape)
+    batch, head, row, channel = np.indices(shape).astype(np.int64)
     place = (channel - shift) % shape[-1]
     source = place + batch % copies * shape[-1]
     present = source < keys
@@ -110,4 +110,4 @@ def _half_ulp(x: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
         return np.zeros(x.shape)
     with np.errstate(all="ignore"):
         spacing = np.spacing(abs(x).astype(numpy_dtype(dtype))).astype(np.float64)
-    return np.nan_to_num(spacing / 2, nan=0.0, posinf=0.0)
+    return np.asarray(np.nan_to_num(spacing / 2, nan=0.0, posinf=0.0))
