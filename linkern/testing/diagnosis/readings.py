@@ -29,6 +29,7 @@ from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, Reply
 
 __all__ = [
+    "CONFIDENCE",
     "asked",
     "output_map",
     "output_maps",
