@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan

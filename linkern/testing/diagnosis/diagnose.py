@@ -6,11 +6,12 @@ by more than rounding allows: so no correct target is ever diagnosed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.hypotheses.evidence import Evidence
 from linkern.testing.diagnosis.hypotheses.hypothesis import (
     OPERATOR,
@@ -22,30 +23,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Reply
 
-__all__ = ["Diagnosis", "diagnose"]
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The deviation that a target computes instead of its operator.
-
-    Parameters
-    ----------
-    name : str
-        The deviation: ``eps``, ``key_lost_at_chunk_edge``, ...
-    sentence : str
-        The same for people.
-    ratio : float
-        Largest difference between the target and the deviation, as a multiple of what
-        rounding allows.
-    declaration : tuple of str
-        ``KEY=VALUE`` of the contract under which it is right; empty if there is none.
-    """
-
-    name: str
-    sentence: str
-    ratio: float
-    declaration: tuple[str, ...] = ()
+__all__ = ["diagnose"]
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from linkern.testing.api import report_of
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.report import bundle
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan

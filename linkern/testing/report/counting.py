@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.runner.plan import SMOKE_LEAVES_IT_OUT
 from linkern.testing.runner.rounds import Round

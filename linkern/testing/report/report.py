@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from linkern._version import __version__
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.report import terminal
 from linkern.testing.report.grade import grade_of, json_values
@@ -195,7 +195,7 @@ class Report:
             "verdict": self.verdict,
             "grade": grade_of(self).to_dict(),
             "checks": checks,
-            "diagnosis": self.diagnosis and _fields(self.diagnosis),
+            "diagnosis": self.diagnosis and self.diagnosis.to_dict(),
             "fingerprint": self.fingerprint and self.fingerprint.to_dict(),
         }
         finite: dict[str, Any] = json_values(values)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from linkern.testing.checks.workload import judged_part
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.errors import OutOfTime
 from linkern.testing.problems.context import Scope

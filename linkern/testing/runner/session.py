@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
-from linkern.testing.diagnosis.diagnose import Diagnosis, diagnose
+from linkern.testing.diagnosis.diagnose import diagnose
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError
 from linkern.testing.runner.first_call import first_call

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from linkern.testing.checks import CHECKS
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.errors import UsageError
 from linkern.testing.runner import canaries
 from linkern.testing.runner.plan import Plan

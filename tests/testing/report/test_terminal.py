@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.report import terminal
 from linkern.testing.report.counting import conclusion, more, not_judged
 from linkern.testing.report.report import Report

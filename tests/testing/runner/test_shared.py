@@ -3,7 +3,7 @@
 import pytest
 
 from linkern.testing import CHECKS, Plan, UsageError
-from linkern.testing.diagnosis.diagnose import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.runner import shared
 
 NAMES = list(CHECKS)[:4]

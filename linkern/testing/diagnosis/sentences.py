@@ -1,0 +1,153 @@
+"""Sentences of a diagnosis, from the place and the factor that were measured."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from linkern.testing.diagnosis.influence import InfluenceMap
+
+__all__ = ["first_token", "hint", "name_of", "sentence", "unexplained"]
+
+# Factors that a verb says better than a number, with the name of the deviation.
+_VERBS = {
+    "0": ("lost", "lacks {place}"),
+    "2": ("twice", "counts {place} twice"),
+    "-1": ("sign", "has the other sign in {place}"),
+}
+_INVERSE = re.compile(r"1 / ([\w.^()\[\] -]+)")
+_EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
+_KINDS = {
+    "product": "scaled",
+    "added": "added",
+    "in the denominator": "eps",
+    "clamp": "clamped",
+    "instead": "other",
+}
+
+
+def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str:
+    """Return the deviation in one sentence.
+
+    Parameters
+    ----------
+    stage : str
+        The result: ``output``, ``gradient of key``, ...
+    where : str
+        Place of the wrong entries; empty if no description fits.
+    by_what : str
+        Measured entries as a multiple of the exact ones, or in their place.
+    kind : str
+        Kind of the factor.
+
+    Examples
+    --------
+    >>> sentence("output", "sources 64 back or more", "0")
+    'the output lacks sources 64 back or more'
+    >>> sentence("output", "pairs inside chunks of 16", "exp(-log_decay[row])")
+    'the output lacks the factor `exp(log_decay[row])` in pairs inside chunks of 16'
+    >>> sentence("final state", "everywhere", "scale")
+    'the final state is multiplied by `scale` everywhere'
+    """
+    subject, place = f"the {stage}", where or "places that no short description covers"
+    inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
+    if by_what in _VERBS and kind == "product":
+        verb = _VERBS[by_what][1]
+        if inside.startswith("in "):
+            return f"{subject} {verb.format(place=place)}"
+        return f"{subject} is {by_what} times what it should be {inside}"
+    missing = _missing(by_what) if kind == "product" else ""
+    said = {
+        "added": f"has `{by_what}` added",
+        "instead": f"has `{by_what}`",
+    }.get(kind, f"is multiplied by `{by_what}`")
+    if by_what.startswith(("rounded ", "unlike ")):
+        said = f"is {by_what}"
+    if missing:
+        said = f"lacks the factor `{missing}`"
+    return f"{subject} {said} {inside}" if by_what else f"{subject} is wrong {inside}"
+
+
+def _missing(by_what: str) -> str:
+    """Return the factor of which `by_what` is the inverse; empty if it is no inverse.
+
+    Examples
+    --------
+    >>> _missing("1 / scale"), _missing("exp(-log_decay[row])"), _missing("beta[row]")
+    ('scale', 'exp(log_decay[row])', '')
+    """
+    inverse = _INVERSE.fullmatch(by_what)
+    if inverse is not None:
+        return inverse[1].strip("()") if inverse[1].startswith("(") else inverse[1]
+    exponential = _EXPONENTIAL.fullmatch(by_what)
+    return f"exp({exponential[1]})" if exponential else ""
+
+
+def unexplained(maps: Sequence[InfluenceMap]) -> str:
+    """Return the range of measured over exact of the wrong entries, as numbers."""
+    with np.errstate(all="ignore"):
+        ratios = np.concatenate([(m.measured / m.exact)[m.wrong] for m in maps])
+    ratios = ratios[np.isfinite(ratios)]
+    if not ratios.size:
+        sizes = np.concatenate([m.measured[m.wrong] for m in maps])
+        sizes = sizes[np.isfinite(sizes)]
+        if not sizes.size:
+            return "not finite"
+        return f"unlike any product: {_range(sizes)} in place of 0"
+    return f"unlike any product: ratios {_range(ratios)}"
+
+
+def _range(values: Any) -> str:
+    low, high = (f"{float(x):.3g}" for x in (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def first_token(maps: Sequence[InfluenceMap]) -> int | None:
+    """Return the shortest length at which an entry is wrong, if tokens have places."""
+    lengths = []
+    for one in maps:
+        tokens = [one.coordinates[x] for x in ("row", "source") if x in one.coordinates]
+        if tokens and one.wrong.any():
+            lengths.append(int(np.max(tokens, axis=0)[one.wrong].min()) + 1)
+    return min(lengths, default=None)
+
+
+def name_of(stage: str, by_what: str, kind: str = "product") -> str:
+    """Return a short name for programs.
+
+    Examples
+    --------
+    >>> name_of("gradient of key", "0"), name_of("output", "scale")
+    ('gradient_of_key_lost', 'output_scaled')
+    """
+    ending = _VERBS[by_what][0] if by_what in _VERBS else _KINDS.get(kind, "wrong")
+    if not by_what or by_what.startswith("unlike"):
+        ending = "wrong"
+    if by_what.startswith("rounded"):
+        ending = "rounded"
+    return f"{stage}_{ending}".replace(" ", "_")
+
+
+def hint(stage: str, where: str, by_what: str) -> str:
+    """Return the usual line of code at fault; empty if no rule fits.
+
+    Examples
+    --------
+    >>> hint("output", "pairs across edges of chunks of 16", "exp(-log_decay[row])")
+    'the decay of a row from the start of its chunk, where it reads the carried state'
+    """
+    said = {"stage": stage, "where": where, "by_what": by_what}
+    for rule in _rules():
+        if all(re.search(rule[name], said[name]) for name in said if name in rule):
+            return str(rule["line"])
+    return ""
+
+
+@cache
+def _rules() -> tuple[dict[str, str], ...]:
+    text = (resources.files(__package__) / "hints.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["rule"])
