@@ -162,7 +162,9 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     gains = np.bincount(x - low, weight)[values - low]
     before = np.concatenate([[0.0], np.cumsum(gains)])
     k = int(np.argmax(before[:-1]))
-    yield before[k], _from(name, _simplest(int(values[k - 1]), int(values[k])))
+    low, high = int(values[k - 1]), int(values[k])
+    shift = int(name == "length")  # "lengths above" names the last one below
+    yield before[k], _from(name, _simplest(low - shift, high - shift) + shift)
     after = before[-1] - before
     k = int(np.argmax(after[1:])) + 1
     if k < len(values):
@@ -186,7 +188,7 @@ def _from(name: str, n: int) -> Atom:
         return Atom(text, 2.5 + bits(n), lambda p: p[name] >= n)
     if name == "length":
         text = f"lengths above {n - 1}"
-        return Atom(text, 3 + min(bits(n), bits(n - 1)), lambda p: p[name] >= n)
+        return Atom(text, 3 + bits(n - 1), lambda p: p[name] >= n)
     if name.startswith("left "):
         axis = name.removeprefix("left ")
         last = f"the last {n - 1} {axis}s" if n > 2 else f"the last {axis}"
@@ -223,7 +225,7 @@ def _equal(name: str, n: int) -> Atom:
     if name.startswith("left "):
         axis = name.removeprefix("left ")
         text = f"the {axis} {n} before the end" if n > 1 else f"the last {axis}"
-        return Atom(text, 2 + bits(n), lambda p: p[f"end of {axis}"] - p[axis] == n)
+        return Atom(text, 2 + 2 * bits(n), lambda p: p[f"end of {axis}"] - p[axis] == n)
     if name == "source" and n < 0:
         return Atom("the initial state", 1, lambda p: p[name] < 0)
     text = f"{name} entry {n}" if name == "batch" else f"{name} {n}"
@@ -266,6 +268,12 @@ class _Chunks:
         """The chunks from that of the source to that of the row."""
         return self.number("row") - self.number("source")
 
+    @property
+    def across_last(self) -> Flags:
+        """Pairs with the last token of a chunk after the source, up to the row."""
+        row, source = self.known["row"] + 1, self.known["source"] + 1
+        return np.asarray(row // self.size != source // self.size)
+
 
 ChunkTest = Callable[[_Chunks], Flags]
 PAIRS: tuple[tuple[str, float, ChunkTest], ...] = (
@@ -273,6 +281,7 @@ PAIRS: tuple[tuple[str, float, ChunkTest], ...] = (
     ("pairs inside chunks of {}", 1, lambda c: c.apart == 0),
     ("pairs of neighbouring chunks of {}", 2, lambda c: c.apart == 1),
     ("pairs two or more chunks of {} apart", 3, lambda c: c.apart >= 2),
+    ("pairs across the last token of chunks of {}", 3, lambda c: c.across_last),
 )
 
 
@@ -285,7 +294,7 @@ def _chunk_statements(axis: str) -> tuple[tuple[str, float, ChunkTest], ...]:
     return (
         (f"the first {axis} of every chunk of {{}}", 2, lambda c: c.place(axis) == 0),
         (f"the last {axis} of every chunk of {{}}", 2, last),
-        (f"{axis}s in the tail of chunks of {{}}", 2, lambda c: c.tail(axis)),
+        (f"{axis}s in the tail of chunks of {{}}", 3, lambda c: c.tail(axis)),
         (f"{axis}s in whole chunks of {{}}", 3, lambda c: ~c.tail(axis)),
         (f"{axis}s in odd chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 1),
         (f"{axis}s in even chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 0),

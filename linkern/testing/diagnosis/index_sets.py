@@ -26,17 +26,19 @@ MOST_ATOMS = 4
 # Conjunctions that are kept while longer ones are searched.
 BEAM = 32
 # A wrong entry outside of a set costs as many bits as so many right ones inside.
-LOSS, STRICT = 8.0, 1e6
+LOSS, STRICT = 6.0, 1e6
 # The same while a union is searched: its first part leaves entries to the second.
 PART_LOSS = 0.4
 # Exceptions come in at most so many clumps, whose bits are those of one entry.
 CLUMPS, ROUNDS = 30, 3
+# The second part of a union explains at least this share of the wrong entries.
+SECOND_PART = 0.01
 # Bits of a right entry inside of a set, and of the words of a union.
 EXCEPTION, UNION = 4.0, 4.0
 # Kinds of entries, right and wrong, by which conjunctions are searched.
 KINDS = 4000
 # Sets whose lengths differ by less are as short.
-TIE = 1.0
+TIE = 2.0
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ def _ranked(inside: Flags, costs: Real, spared: Real, missed: Real) -> Ranked:
         bits = costs[[*indices]].sum() + spared[mask].sum() + missed[~mask].sum()
         kept[indices] = float(bits)
     best = min(kept, key=lambda x: kept[x])
-    while len(best) < MOST_ATOMS:
+    while len(best) < min(MOST_ATOMS, len(costs) - 1):
         mask = np.all(inside[[0, *best]], axis=0)
         weights = np.where(mask, spared - missed, 0.0)
         each = missed.sum() + inside @ weights + costs + costs[[*best]].sum()
@@ -319,7 +321,7 @@ def _union(table: _Table, measure: Measure | None) -> tuple[IndexSet, float] | N
         first, _ = _shortest(table, measure, loss)
         inside = _inside(table, first)
         rest = table.part(~inside)
-        if not first.atoms or not rest.wrong.any():
+        if not first.atoms or rest.wrong.sum() < SECOND_PART * table.wrong.sum():
             continue
         second, _ = _shortest(rest, measure)
         if not second.atoms:
