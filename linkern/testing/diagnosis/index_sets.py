@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.atoms import (
+    UNKNOWN,
     Atom,
     Measure,
+    Places,
     atoms_of,
     places,
     thresholds_of,
 )
 from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
 
-__all__ = ["IndexSet", "corner", "describe"]
+__all__ = ["IndexSet", "corner", "describe", "misfit"]
 
 # A set is a conjunction of at most so many atoms.
 MOST_ATOMS = 4
@@ -102,7 +104,7 @@ class _Table:
 
     def holds(self, atom: Atom) -> Flags:
         """Return the entries that an atom holds of."""
-        return atom.test({**self.known, **self.quantities})
+        return atom.holds({**self.known, **self.quantities}, len(self.wrong))
 
 
 def corner(maps: Sequence[InfluenceMap]) -> int | None:
@@ -114,6 +116,25 @@ def corner(maps: Sequence[InfluenceMap]) -> int | None:
             last = np.max([tokens_of[x.wrong] for tokens_of in tokens], axis=0)
             lengths.append(int(last.min()) + 1)
     return min(lengths, default=None)
+
+
+def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float]:
+    """Return how far a set is from the wrong entries of some maps.
+
+    Returns
+    -------
+    missed, spared : float
+        The share of the wrong entries that lie outside of the set; the share of the
+        entries inside that are right, of those where a deviation would show.
+    """
+    measure = next((a.measure for a in chosen.atoms if a.measure), None)
+    maps = [x for x in maps if len(x.exact)]
+    if not any(x.wrong.any() for x in maps):
+        return 0.0, float(any(chosen.contains(x).any() for x in maps))
+    table = _table(maps, measure)
+    inside = _inside(table, chosen)
+    missed, right = (~inside)[table.wrong], (~table.wrong)[inside]
+    return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 
 
 def describe(
@@ -169,16 +190,22 @@ def _table(maps: Sequence[InfluenceMap], quantities: Measure | None) -> _Table:
     chosen = np.flatnonzero(wrong | ~unclear)
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
     tables = [places(x) for x in maps]
-    names = [name for name in tables[0] if all(name in x for x in tables)]
-    known = {name: np.concatenate([x[name] for x in tables])[chosen] for name in names}
-    columns: dict[str, Real] = {}
+    names = dict.fromkeys(name for x in tables for name in x)
+    known = {
+        name: np.concatenate(
+            [
+                x.get(name, np.full(len(one.exact), UNKNOWN))
+                for x, one in zip(tables, maps, strict=True)
+            ]
+        )[chosen]
+        for name in names
+    }
+    other: dict[str, Real] = {}
     if quantities is not None:
         measured = [quantities(x) for x in maps]
-        names = [name for name in measured[0] if all(name in x for x in measured)]
-        columns = {
-            name: np.concatenate([x[name] for x in measured])[chosen] for name in names
-        }
-    return _Table(known, columns, wrong[chosen], exception)
+        for name in sorted(set(measured[0]).intersection(*measured)):
+            other[name] = np.concatenate([x[name] for x in measured])[chosen]
+    return _Table(known, other, wrong[chosen], exception)
 
 
 def _shortest(
@@ -348,9 +375,10 @@ def _either(first: IndexSet, second: IndexSet) -> Atom:
     """Return the atom that holds of either of two sets."""
     measures = [a.measure for a in (*first.atoms, *second.atoms) if a.measure]
 
-    def test(known: Mapping[str, Real | Index]) -> Flags:
+    def test(known: Places) -> Flags:
+        count = len(known["length"])
         sides: Iterator[Flags] = (
-            np.all([atom.test(known) for atom in part.atoms], axis=0)
+            np.all([atom.holds(known, count) for atom in part.atoms], axis=0)
             for part in (first, second)
         )
         return next(sides) | next(sides)
