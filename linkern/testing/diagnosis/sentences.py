@@ -13,11 +13,11 @@ from linkern.testing.diagnosis.influence import InfluenceMap
 
 __all__ = ["first_token", "hint", "name_of", "sentence", "unexplained"]
 
-# Factors that a verb says better than a number, with the name of the deviation.
+# Factors that words say better: the name of the deviation, and the words in a place.
 _VERBS = {
-    "0": ("lost", "lacks {place}"),
-    "2": ("twice", "counts {place} twice"),
-    "-1": ("sign", "has the other sign in {place}"),
+    "0": ("lost", "lacks {place}", "is 0"),
+    "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
+    "-1": ("sign", "has the other sign in {place}", "has the other sign"),
 }
 _INVERSE = re.compile(r"1 / ([\w.^()\[\] -]+)")
 _EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
@@ -56,10 +56,10 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     subject, place = f"the {stage}", where or "places that no short description covers"
     inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
     if by_what in _VERBS and kind == "product":
-        verb = _VERBS[by_what][1]
+        _, verb, as_a_whole = _VERBS[by_what]
         if inside.startswith("in "):
             return f"{subject} {verb.format(place=place)}"
-        return f"{subject} is {by_what} times what it should be {inside}"
+        return f"{subject} {as_a_whole} {inside}"
     missing = _missing(by_what) if kind == "product" else ""
     said = {
         "added": f"has `{by_what}` added",
