@@ -1,6 +1,7 @@
 """Pictures: each cell shows its worst entry, and cells keep to chunks."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     measured = np.where(head == heads - 1, changed(row, source, exact), exact)
     bound = np.full(exact.shape, 1e-6)
     places = {"row": row, "source": source, "head": head} | coordinates
-    return InfluenceMap("output", None, measured, exact, bound, bound, places)
+    problem = SimpleNamespace(shape=SimpleNamespace(length=length, keys=length))
+    return InfluenceMap("output", problem, measured, exact, bound, bound, places)
 
 
 def lost_across(row, source, exact):

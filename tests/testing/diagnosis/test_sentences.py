@@ -5,13 +5,14 @@ import re
 import numpy as np
 import pytest
 
+from linkern.testing.diagnosis.factors import Factor
+from linkern.testing.diagnosis.index_sets import IndexSet, describe
 from linkern.testing.diagnosis.sentences import (
     _rules,
-    first_token,
     hint,
+    localised,
     name_of,
     sentence,
-    unexplained,
 )
 from tests.testing.diagnosis.test_pictures import a_map, lost_across
 
@@ -52,7 +53,7 @@ SUM = "sum of log_decay over the chunk before"
         ),
         (
             EDGES,
-            "value[source]",
+            "plus value[source]",
             "added",
             f"the output has `value[source]` added in {EDGES}",
         ),
@@ -75,18 +76,29 @@ def test_sentences(where, by_what, kind, expected):
     assert sentence("output", where, by_what, kind) == expected
 
 
-def test_what_fits_no_product_is_shown_as_numbers():
-    lost = a_map(32, lambda row, source, exact: np.where(row > 4, exact * 1.5, exact))
-    assert unexplained([lost]) == "unlike any product: ratios 1.5"
-    leak = a_map(3, lambda row, source, exact: exact + 0.5 * (row < source))
-    assert unexplained([leak]) == "unlike any product: 0.5 in place of 0"
-    lost = a_map(3, lambda row, source, exact: np.full(exact.shape, np.nan))
-    assert unexplained([lost]) == "not finite"
+def test_a_place_and_a_factor_make_a_diagnosis():
+    maps = [a_map(40, lost_across), a_map(64, lost_across)]
+    place = describe(maps)
+    made = localised(maps, place, Factor("product", 0.0, {}, "0"))
+    assert made.sentence == f"the output lacks {EDGES}; seen first at T=17"
+    assert (made.name, made.stage) == ("output_lost", "output")
+    assert (made.where, made.by_what, made.ratio) == (EDGES, "0", 0.0)
+    assert made.picture.chunk == 16
+    assert len(made.picture.rows) == 64
+    assert "carried" in made.hint
 
 
-def test_the_shortest_wrong_length_is_said():
-    assert first_token([a_map(40), a_map(64, lost_across)]) == 17
-    assert first_token([a_map(40)]) is None
+def test_what_follows_no_formula_is_shown_as_numbers():
+    maps = [a_map(40, lambda row, source, exact: exact * (1 + row % 7))]
+    made = localised(maps, IndexSet(missed=0.25, spared=0.5), None)
+    numbers = "unlike any product: ratios 2 to 7"
+    assert made.by_what == numbers
+    assert made.sentence == (
+        f"the output is wrong everywhere; {numbers}; 25% of what is wrong lies "
+        "elsewhere; 50% of these places are right; seen first at T=2"
+    )
+    assert made.name == "output_wrong"
+    assert np.isnan(made.ratio)
 
 
 def test_names_are_words_for_programs():
