@@ -26,7 +26,7 @@ from linkern.testing.diagnosis.gradient_places import (
 )
 from linkern.testing.diagnosis.gradient_scenes import Impulses, every_row, one_pair
 from linkern.testing.diagnosis.influence import InfluenceMap, Real
-from linkern.testing.diagnosis.scenes import CONFIDENCE
+from linkern.testing.diagnosis.readings import CONFIDENCE
 from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import Inapplicable, skipped
 from linkern.testing.problems.context import Scope

@@ -23,6 +23,8 @@ Flags = NDArray[np.bool_]
 
 # The source of an entry that comes from the state before the first token.
 INITIAL_STATE = -1
+# The part of an entry that rounding may be, where factors still show.
+BLURRED = 2.0**-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,12 +82,13 @@ class InfluenceMap:
 
     @cached_property
     def silent(self) -> Flags:
-        """Entries that are zero in any case, of which no factor shows.
+        """Entries of which no factor shows: zeros, and those that rounding may hide.
 
         A weight of zero in front of its source is no such entry: there a leak shows.
         """
         rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         zero = (self.exact == 0) & (self.measured == 0)
-        if rows is None or sources is None:
-            return np.asarray(zero)
-        return np.asarray(zero & (rows >= sources))
+        if rows is not None and sources is not None:
+            zero &= rows >= sources
+        hidden = (self.bound > BLURRED * abs(self.exact)) & (self.exact != 0)
+        return np.asarray(zero | (hidden & ~self.wrong))
