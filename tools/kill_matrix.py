@@ -88,7 +88,7 @@ def _catches(name: str, check: str, seed: int) -> bool:
         target=f"kernel:{name}",
         op=kernel.op,
         contract=Contract(**kernel.contract),
-        dtypes=(_dtype(kernel),),
+        dtypes=(dtype_of(kernel),),
         profile="default" if _is_hack(kernel, check) else "quick",
         shrink=False,
         diagnose=False,
@@ -103,7 +103,8 @@ def _catches(name: str, check: str, seed: int) -> bool:
     return result.verdict not in silent
 
 
-def _dtype(kernel: CorrectKernel | Mutant) -> str:
+def dtype_of(kernel: CorrectKernel | Mutant) -> str:
+    """Return the dtype in which a kernel is judged."""
     harmless = isinstance(kernel, Mutant) and DTYPE in kernel.harmless_in
     return "float64" if harmless else DTYPE
 
@@ -136,7 +137,7 @@ def _run(selection: Selection) -> Caught:
 def described_by(name: str) -> Cells:
     """Return the words of the diagnosis of a mutant."""
     mutant = MUTANTS[name]
-    return cells(name, diagnosis_of(mutant, _dtype(mutant)))
+    return cells(name, diagnosis_of(mutant, dtype_of(mutant)))
 
 
 def descriptions() -> Described:
