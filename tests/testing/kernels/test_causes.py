@@ -1,4 +1,4 @@
-"""Diagnoses of mutants are as right as the kill matrix says; of correct kernels, none."""
+"""Diagnoses of mutants are as right as on the page; correct kernels have none."""
 
 import kill_matrix
 import pytest
