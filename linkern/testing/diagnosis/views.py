@@ -98,7 +98,10 @@ VIEWS: tuple[View, ...] = (beside_rows, row_sums, steps)
 
 
 def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
-    """Return the row of each entry, the factor of each row, and an entry of it."""
+    """Return the row of each entry, the factor of each row, and an entry of it.
+
+    None if the map has no rows with all of their sources.
+    """
     if "row" not in one.coordinates or "source" not in one.coordinates:
         return None
     apart = [
@@ -110,6 +113,8 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
         np.stack(apart), axis=1, return_index=True, return_inverse=True
     )
     row = row.reshape(-1)
+    if np.bincount(row).min() < one.problem.shape.keys:
+        return None  # the sources of a row are those of several problems
     with np.errstate(all="ignore"):
         ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
     shared = np.full(len(first), np.nan)
