@@ -188,11 +188,11 @@ def differences(text: str) -> list[str]:
         missed = sorted({*claims[name]} - {*caught[name]})
         if missed:
             sys.stderr.write(f"{name}: here not caught by {', '.join(missed)}\n")
-    measured_again = descriptions()
+    certain = [name for name, mutant in MUTANTS.items() if not mutant.by_chance]
     wrong += [
-        f"{name}: here described by {measured_again[name]}"
-        for name in MUTANTS
-        if not MUTANTS[name].by_chance and less_right(told[name], measured_again[name])
+        f"{name}: here described by {words}"
+        for name, words in descriptions(certain[::DIAGNOSED_AGAIN]).items()
+        if less_right(told[name], words)
     ]
     return wrong + survivors(caught)
 
