@@ -130,6 +130,8 @@ def localised(
         ),
     )
     words += [f"{share:.0%} {what}" for share, what in shares if share >= 0.005]
+    if declaration:
+        words.append(f"right if `{' '.join(declaration)}` is declared")
     first = corner(maps)
     if first is not None and first > 1:
         words.append(f"seen first at T={first}")
