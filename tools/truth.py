@@ -258,13 +258,17 @@ _QUANTITIES = re.compile(
 )
 _FUNCTIONS = {"exp": np.exp, "min": min, "max": max, "sqrt": np.sqrt, "ln": np.log}
 CLOSE = 1e-3
+# Words behind what was measured in place of the exact entry.
+_PLACE = " in its place"
 
 
 def same_factor(text: str, right: str) -> bool:
     """Return True if two factors are the same words, or have the same values."""
     if text == right or fnmatchcase(text, right):
         return True
-    values = [_values(x) for x in (text, right)]
+    if text.endswith(_PLACE) != right.endswith(_PLACE):
+        return False
+    values = [_values(x.removesuffix(_PLACE)) for x in (text, right)]
     if any(x is None for x in values):
         return False
     return bool(np.allclose(*values, rtol=CLOSE, atol=0))

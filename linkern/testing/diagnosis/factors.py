@@ -1,28 +1,32 @@
 """Factors: the shortest product of quantities between exact and measured entries.
 
 The logarithm of a ratio is a sum of logarithms of quantities, with small exponents.
-They are fitted to few columns at once, rounded to multiples of one half, and kept if
-they hold in every entry within rounding and describe all entries in fewer bits than the
-numbers themselves. Nothing is said of entries of which no product holds.
+A formula is kept if it holds in every entry within rounding, and is shorter than the
+numbers that it describes. Nothing is said of entries of which no formula holds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
+from linkern.oracle import unit_roundoff
+from linkern.testing.diagnosis.fitting import System, distinct, exponents
+from linkern.testing.diagnosis.influence import Flags, InfluenceMap, Real
+from linkern.testing.diagnosis.moves import MOVES, moved
 from linkern.testing.diagnosis.quantities import Quantity, part, signed_quantities
 from linkern.testing.diagnosis.spelling import CONSTANTS, Spelled, formula, spell
 
 __all__ = ["Factor", "explain", "holds", "numbers"]
 
-# Entries that a search looks at, and columns that it fits at once.
-SAMPLE, MOST = 400, 3
-# Bits by which a description must be shorter than the numbers.
+# Entries that a search looks at, and those on which its results are tried first.
+SAMPLE, TRIED = 400, 4000
+# Bits by which a description must be shorter than the numbers, and than the next one.
 MARGIN = 10.0
-# Errors of this many units are at the floor of any comparison.
-FLOOR = 16 * 2.0**-24
+# Quantities in a product, by its kind.
+MOST = {"product": 3, "instead": 3, "added": 3, "in the denominator": 1}
+# Errors of the oracle itself.
+LEAST = 1e-11
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,10 @@ class Factor:
     Parameters
     ----------
     kind : str
-        ``product``: exact times a product of quantities; ``added``: exact plus one;
-        ``instead``: the product alone; ``in the denominator``: ``constant`` added to a
-        quantity by which it is divided; ``clamp``: ``constant`` in place of a quantity.
+        ``product``: exact times a product of quantities; ``clamp``: where that is on
+        one side of 1; ``added``: exact plus a product; ``instead``: the product alone;
+        ``in the denominator``: exact over 1 plus the product; ``moved``: the exact
+        entry of another place.
     constant : float
         The constant of the product.
     exponents : mapping of str to float
@@ -44,7 +49,7 @@ class Factor:
     chunk : int or None
         The size of the chunks that quantities refer to.
     alternatives : tuple of str
-        Other formulas of which all entries are the same.
+        Other formulas that are the same in all entries.
     cost : float
         Its length in bits.
     """
@@ -58,16 +63,25 @@ class Factor:
     cost: float = field(default=0.0, compare=False)
 
     def predict(self, entries: InfluenceMap) -> Real:
-        """Return the entries that should have been measured; NaN where unknown."""
+        """Return the entries that the formula stands for; NaN where it has none."""
+        if self.kind == "moved":
+            return moved(entries, self.text)
+        names = frozenset(self.exponents)
+        table = signed_quantities(entries, self.chunk, names) if names else {}
         product = np.full(entries.exact.shape, self.constant)
-        if self.exponents:
-            table = signed_quantities(entries, self.chunk)
-            for name, exponent in self.exponents.items():
-                if name not in table:
-                    return np.full(entries.exact.shape, np.nan)
-                product = product * _power(table[name], exponent)
+        for name, exponent in self.exponents.items():
+            if name not in table:
+                return np.full(entries.exact.shape, np.nan)
+            odd = exponent % 2 == 1
+            with np.errstate(all="ignore"):
+                power = np.exp(exponent * table[name].log)
+                product = product * power * table[name].sign ** odd
         with np.errstate(all="ignore"):
             match self.kind:
+                case "clamp from above":
+                    return np.asarray(entries.exact * np.minimum(product, 1))
+                case "clamp from below":
+                    return np.asarray(entries.exact * np.maximum(product, 1))
                 case "added":
                     return np.asarray(entries.exact + product)
                 case "instead":
@@ -77,64 +91,60 @@ class Factor:
             return np.asarray(entries.exact * product)
 
 
-def _power(quantity: Quantity, exponent: float) -> Real:
-    odd = exponent % 2 == 1
-    with np.errstate(all="ignore"):
-        return np.asarray(np.exp(exponent * quantity.log) * quantity.sign**odd)
-
-
 def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
     """Return the error that rounding makes of other numbers than the exact ones.
 
-    It is the bound, in proportion where numbers are larger, and as much relatively as
-    elsewhere in the map where the exact entry is zero.
+    It is the bound, in proportion where numbers are larger; where an exact entry is
+    zero, as much relatively as in the rest of the map.
     """
     size = abs(entries.exact)
+    least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
     with np.errstate(all="ignore"):
         relative = np.where(size > 0, entries.bound / size, np.nan)
-        usual = np.nanmedian(relative) if (size > 0).any() else 0.0
-        usual = max(float(np.nan_to_num(usual, posinf=0.0)), FLOOR)
+        usual = float(np.nanmedian(relative)) if (size > 0).any() else 0.0
         grown = entries.bound * np.fmax(1.0, abs(predicted) / size)
-    grown = np.where(size > 0, grown, entries.bound)
-    return np.asarray(grown + usual * abs(predicted) * (size == 0) + FLOOR * size)
+    usual = usual if np.isfinite(usual) else 0.0
+    of_nothing = entries.bound + usual * abs(predicted)
+    floor = least * np.fmax(size, abs(predicted))
+    return np.asarray(np.where(size > 0, grown, of_nothing) + floor)
 
 
 def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
     """Return True if the chosen entries are as predicted, within rounding."""
+    if factor.kind == "moved":
+        predicted = factor.predict(entries)[chosen]
+        # Entries at an edge of the map have no such neighbour.
+        there = np.isfinite(predicted)
+        few = part(part(entries, chosen), there)
+        return bool(there.mean() > 0.5 and _as_predicted(few, predicted[there]))
     few = part(entries, chosen)
-    if not few.exact.size:
-        return True
-    predicted = factor.predict(few)
-    if np.isnan(predicted).any():
-        return False
-    return bool(_distances(few, predicted).max() <= 1)
+    return _as_predicted(few, factor.predict(few))
 
 
-def _distances(entries: InfluenceMap, predicted: Real) -> Real:
-    """Return how far measured entries are from predicted ones, in what is allowed."""
-    allowed = tolerance(entries, predicted)
+def _as_predicted(entries: InfluenceMap, predicted: Real) -> bool:
     with np.errstate(all="ignore"):
         error = abs(entries.measured - predicted)
-        return np.where(error == 0, 0.0, np.nan_to_num(error / allowed, nan=np.inf))
+    return bool((error <= tolerance(entries, predicted)).all())
 
 
 def numbers(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> str:
-    """Return the range of what was measured, for entries that follow no product."""
+    """Return the range of what was measured, for entries that follow no formula."""
     few = [part(one, flags) for one, flags in zip(maps, chosen, strict=True)]
     measured = np.concatenate([one.measured for one in few])
     exact = np.concatenate([one.exact for one in few])
-    if not np.isfinite(measured).all():
-        return "not finite" if not np.isfinite(measured).any() else "partly not finite"
+    finite = np.isfinite(measured)
+    if not finite.all():
+        return "partly not finite" if finite.any() else "not finite"
     known = exact != 0
-    if not known.any():
-        low, high = measured.min(), measured.max()
-        return f"unlike any product: {low:.3g} to {high:.3g} in place of 0"
-    ratios = np.sort(measured[known] / exact[known])
-    low, high = np.quantile(ratios, (0.02, 0.98))
+    values = measured[known] / exact[known] if known.any() else measured
+    low, high = (float(x) for x in np.quantile(values, (0.02, 0.98)))
     digits = 3
     while f"{low:.{digits}g}" == f"{high:.{digits}g}" and digits < 8:
         digits += 1
-    return f"unlike any product: ratios {low:.{digits}g} to {high:.{digits}g}"
+    span = f"{low:.{digits}g} to {high:.{digits}g}"
+    if known.any():
+        return f"unlike any product: ratios {span}"
+    return f"unlike any product: {span} in place of 0"
 
 
 def explain(
@@ -151,35 +161,57 @@ def explain(
     chunk : int or None
         The size of chunks, if the entries are described by one.
     """
-    parts = [
-        part(one, flags & ~one.silent) for one, flags in zip(maps, chosen, strict=True)
+    pairs = [
+        (one, flags & ~one.silent)
+        for one, flags in zip(maps, chosen, strict=True)
+        if (flags & ~one.silent).any()
     ]
-    parts = [one for one in parts if one.exact.size]
+    # Weights are products at least where keys have one channel each.
+    simple = [pair for pair in pairs if "key channel" in pair[0].coordinates]
+    factor = _product(pairs, chunk)
+    if factor is None and len(simple) < len(pairs):
+        factor = _product(simple, chunk)
+    return factor or _move(pairs)
+
+
+Pairs = Sequence[tuple[InfluenceMap, Flags]]
+
+
+def _move(pairs: Pairs) -> Factor | None:
+    """Return the move that holds in all chosen entries, if there is one."""
+    few = [(one, flags & (one.error > 4 * one.bound)) for one, flags in pairs]
+    few = [(one, flags) for one, flags in few if flags.any()]
+    for text in MOVES:
+        factor = Factor("moved", 1.0, {}, text, cost=6.0)
+        if few and all(holds(factor, one, flags) for one, flags in few):
+            return factor
+    return None
+
+
+def _product(pairs: Pairs, chunk: int | None) -> Factor | None:
+    """Return the shortest product of quantities that holds, if there is one."""
+    parts = [part(one, flags) for one, flags in pairs]
     if not parts or not all(np.isfinite(one.measured).all() for one in parts):
         return None
-    lost = Factor("product", 0.0, {}, "0", cost=2.0)
-    best: Factor | None = None
+    lost = Factor("product", 0.0, {}, "0", chunk, cost=2.0)
     if _gain(lost, parts) > MARGIN:
-        best = lost
-    samples = [_sample(one, SAMPLE // len(parts)) for one in parts]
+        return lost
+    samples = [_sample(one, SAMPLE // len(parts) + 1) for one in parts]
+    tried = [_sample(one, TRIED // len(parts) + 1) for one in parts]
     tables = [signed_quantities(one, chunk) for one in samples]
-    for kind in ("product", "instead", "added", "in the denominator"):
+    for kind in MOST:
         for factor in _candidates(kind, samples, tables, chunk):
-            if best is not None and factor.cost >= best.cost:
-                continue
-            if _gain(factor, samples) > MARGIN and _gain(factor, parts) > MARGIN:
-                best = factor
-        if best is not None:
-            return best
+            if all(_gain(factor, few) > MARGIN for few in (samples, tried, parts)):
+                return _clamped(factor, pairs)
     return None
 
 
 def _sample(entries: InfluenceMap, most: int) -> InfluenceMap:
-    """Return some of the entries: those known best, and others all over the map."""
+    """Return some of the entries, drawn by chance."""
     count = entries.exact.size
     if count <= most:
         return entries
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(count)
     return part(entries, np.sort(rng.choice(count, most, replace=False)))
 
 
@@ -187,32 +219,20 @@ def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
     """Return the bits that a formula spares; minus infinity where it does not hold.
 
     An entry that is D times as far from the exact one as rounding explains, and follows
-    the formula, spares ``log2(D)`` bits. Equal entries spare them once.
+    the formula, spares ``log2(D)`` bits.
     """
-    gain, strong = -factor.cost, []
+    distances = []
     for one in parts:
         predicted = factor.predict(one)
-        if np.isnan(predicted).any() or not (_distances(one, predicted) <= 1).all():
+        if not _as_predicted(one, predicted):
             return -np.inf
         with np.errstate(all="ignore"):
-            sure = abs(one.measured - one.exact) / tolerance(one, predicted)
-        strong.append(np.nan_to_num(sure, nan=0.0, posinf=2.0**20))
-    ratios = np.concatenate(strong)
-    if np.median(ratios) < 4 and not (factor.constant == 0 and ratios.min() > 1):
+            distances.append(one.error / tolerance(one, predicted))
+    ratios = np.clip(np.nan_to_num(np.concatenate(distances)), 1.0, 2.0**20)
+    # Errors little larger than those of rounding follow many formulas.
+    if np.median(ratios) < 4 and factor.cost > 2:
         return -np.inf
-    return gain + float(np.log2(np.clip(ratios, 1.0, 2.0**20)).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """A system of equations: the logarithm to explain and its columns."""
-
-    target: Real
-    sign: Real
-    weight: Real
-    problem: Index
-    columns: dict[str, Quantity]
-    same: Mapping[str, tuple[str, ...]]
+    return float(np.log2(ratios).sum()) - factor.cost
 
 
 def _candidates(
@@ -222,231 +242,161 @@ def _candidates(
     chunk: int | None,
 ) -> Iterator[Factor]:
     """Yield formulas of a kind that fit samples of the entries, the shortest first."""
-    fit = _system(kind, samples, tables)
-    if fit is None:
+    system = _system(kind, samples, tables)
+    if system is None:
         return
     constants = [
-        {name: float(table[name].log[0]) for name in CONSTANTS if name in table}
+        {name: float(np.nanmax(table[name].log)) for name in CONSTANTS if name in table}
         for table in tables
     ]
-    ranked: list[tuple[float, Factor]] = []
-    for exponents in _exponents(kind, fit):
-        for factor, residual in _spelled(kind, fit, exponents, constants, chunk):
-            ranked.append((factor.cost + residual, factor))
-    ranked.sort(key=lambda pair: pair[0])
-    seen = None
-    for score, factor in ranked[:12]:
-        if seen is not None and score > seen + MARGIN:
-            return
-        seen = score if seen is None else seen
-        yield factor
+    nothing = not any(one.exact.any() for one in samples)
+    ranked = [
+        (bits, _factor(kind, system, sign, spelled, powers, chunk, nothing=nothing))
+        for powers in exponents(system, MOST[kind])
+        for bits, sign, spelled in _spelled(system, powers, constants)
+    ]
+    ranked.sort(key=lambda pair: pair[0] + pair[1].cost)
+    for bits, factor in ranked[:12]:
+        # Formulas that leave much more than the best one are no better explained.
+        if bits + factor.cost <= ranked[0][0] + ranked[0][1].cost + MARGIN:
+            yield factor
 
 
 def _system(
     kind: str,
     samples: Sequence[InfluenceMap],
     tables: Sequence[Mapping[str, Quantity]],
-) -> _Fit | None:
-    """Return the equations of the entries that are known well, if there are enough."""
-    rows, logs, signs, weights = [], [], [], []
+) -> System | None:
+    """Return the equations of the entries that are known well, if most of them are."""
+    wanted, spread = [], []
     for one in samples:
+        allowed = tolerance(one, one.measured)
         with np.errstate(all="ignore"):
             match kind:
                 case "product":
-                    wanted, spread = one.measured / one.exact, one.bound / one.exact
+                    wanted.append(one.measured / one.exact)
+                    spread.append(allowed / abs(one.measured))
                 case "instead":
-                    wanted = one.measured
-                    spread = tolerance(one, one.measured)
+                    wanted.append(one.measured)
+                    spread.append(allowed / abs(one.measured))
                 case "added":
-                    wanted = one.measured - one.exact
-                    spread = tolerance(one, one.measured)
+                    wanted.append(one.measured - one.exact)
+                    spread.append(allowed / abs(wanted[-1]))
                 case _:
-                    wanted = one.exact / one.measured - 1
-                    spread = (1 + abs(wanted)) * one.bound / one.exact
-            log, relative = np.log(abs(wanted)), abs(spread / wanted) + FLOOR
-        usable = np.isfinite(log) & (relative < 0.25)
-        if usable.sum() < 0.5 * usable.size:
-            return None
-        rows.append(usable)
-        logs.append(log[usable])
-        signs.append(np.sign(wanted[usable]))
-        weights.append(1 / relative[usable])
-    names = [n for n in tables[0] if all(n in table for table in tables)]
+                    wanted.append(one.exact / one.measured - 1)
+                    off = allowed * abs(one.exact) / one.measured**2
+                    spread.append(off / abs(wanted[-1]))
+    target, relative = np.concatenate(wanted), np.concatenate(spread)
+    usable = np.isfinite(target) & (target != 0) & (relative < 0.25)
+    if not usable.any() or usable.mean() < 0.5:
+        return None
+    count = [one.exact.size for one in samples]
+    problem = np.repeat(np.arange(len(samples)), count)[usable]
     columns: dict[str, Quantity] = {}
-    for name in names:
-        many = [table[name] for table in tables]
-        log = np.concatenate([q.log[u] for q, u in zip(many, rows, strict=True)])
-        sign = np.concatenate([q.sign[u] for q, u in zip(many, rows, strict=True)])
-        if np.isfinite(log).all() and np.ptp(log) > 1e-9:
-            columns[name] = Quantity(log, sign, many[0].cost)
-    columns, same = _distinct(columns)
-    problem = np.repeat(np.arange(len(rows)), [u.sum() for u in rows])
-    weight = np.concatenate(weights)
+    for name in set.intersection(*(set(table) for table in tables)):
+        log, sign = (
+            np.concatenate([getattr(table[name], x) for table in tables])[usable]
+            for x in ("log", "sign")
+        )
+        if np.isfinite(log).all():
+            one_map = np.ptp(log[problem == problem[0]])
+            if one_map > 1e-9 or any(
+                np.ptp(log[problem == i]) > 1e-9 for i in np.unique(problem)
+            ):
+                columns[name] = Quantity(log, sign, tables[0][name].cost)
+    weight = 1 / relative[usable]
     weight = np.minimum(weight, 30 * np.median(weight))
-    return _Fit(
-        np.concatenate(logs), np.concatenate(signs), weight, problem, columns, same
-    )
-
-
-def _distinct(
-    columns: dict[str, Quantity],
-) -> tuple[dict[str, Quantity], dict[str, tuple[str, ...]]]:
-    """Return the columns without those that repeat an earlier one, and their names."""
-    kept: dict[str, Quantity] = {}
-    same: dict[str, tuple[str, ...]] = {}
-    for name, one in columns.items():
-        for other, known in kept.items():
-            if np.allclose(one.log, known.log, rtol=1e-9, atol=1e-9):
-                same[other] = (*same.get(other, ()), name)
-                break
-        else:
-            kept[name] = one
-    return kept, same
-
-
-def _exponents(kind: str, fit: _Fit) -> Iterator[dict[str, float]]:
-    """Yield the exponents of up to three quantities that leave no more than rounding.
-
-    The normal equations are solved for every subset: those of one and two columns in
-    closed form, those of three after taking the first column out of all others.
-    """
-    yield {}
-    names = [*fit.columns]
-    count = fit.target.size
-    if not names or count < 3:
-        return
-    w = fit.weight / np.sqrt((fit.weight**2).mean())
-    table = np.stack([fit.columns[name].log for name in names] + [fit.target])
-    table = (table - np.average(table, axis=1, weights=w**2)[:, None]) * w
-    size = np.sqrt((table * table).sum(axis=1))
-    table = table[:, :] / np.maximum(size, 1e-300)[:, None]
-    gram = table @ table.T
-    noise = (w / fit.weight / max(size[-1], 1e-300)) ** 2
-    allowed = float(noise.sum()) + 1e-12
-    ranked: list[tuple[float, tuple[int, ...]]] = []
-    most = {"product": MOST, "instead": MOST + 1}.get(kind, 2)
-    if kind == "in the denominator":
-        most = 1
-    distinct = np.unique(np.round(fit.target, 6)).size
-    for used in range(1, min(most, MOST) + 1):
-        if distinct < 2 * used + 1:
-            break
-        ranked += _subsets(gram, used, allowed)
-    for _, chosen in sorted(ranked)[:400]:
-        solved, *_ = np.linalg.lstsq(table[[*chosen]].T, table[-1], rcond=None)
-        exact = solved * size[-1] / size[[*chosen]]
-        rounded = [_rounded(names[i], x) for i, x in zip(chosen, exact, strict=True)]
-        if all(rounded):
-            yield {names[i]: x for i, x in zip(chosen, rounded, strict=True)}
-
-
-def _subsets(
-    gram: Real, used: int, allowed: float
-) -> list[tuple[float, tuple[int, ...]]]:
-    """Return the best subsets of columns, by what they leave of the last one."""
-    count = len(gram) - 1
-    if used == 1:
-        left = 1 - gram[:-1, -1] ** 2
-        return [(float(left[i]), (int(i),)) for i in np.flatnonzero(left <= allowed)]
-    best: list[tuple[float, tuple[int, ...]]] = []
-    for first in range(count) if used > 2 else (None,):
-        reduced = gram
-        if first is not None:
-            reduced = gram - np.outer(gram[first], gram[first])
-        own = np.diagonal(reduced)[:-1]
-        b = reduced[:-1, -1]
-        a = reduced[:-1, :-1]
-        det = own[:, None] * own[None, :] - a * a
-        gain = b[:, None] ** 2 * own[None, :] + b[None, :] ** 2 * own[:, None]
-        gain = gain - 2 * a * b[:, None] * b[None, :]
-        usable = det > 1e-7 * np.maximum(own[:, None] * own[None, :], 1e-7)
-        usable &= (own > 1e-7)[:, None] & (own > 1e-7)[None, :]
-        left = reduced[-1, -1] - np.where(usable, gain / np.where(usable, det, 1), 0.0)
-        start = 0 if first is None else first + 1
-        good = np.argwhere(np.triu((left <= allowed) & usable, 1))
-        good = good[(good >= start).all(axis=1)]
-        order = np.argsort(left[good[:, 0], good[:, 1]])[:100]
-        best += [
-            (float(left[i, j]), (*(() if first is None else (first,)), int(i), int(j)))
-            for i, j in good[order]
-        ]
-    return sorted(best)[:300]
-
-
-def _rounded(name: str, exponent: float) -> float:
-    """Return the multiple of one half beside a number, or what base 2 makes of it."""
-    nearest = round(2 * exponent) / 2
-    bases = (np.log(2) - 1, 1 / np.log(2) - 1) if "log_decay" in name else ()
-    options = (nearest, *(sign * x for x in bases for sign in (1, -1)))
-    best = min(options, key=lambda x: abs(x - exponent))
-    if abs(best - exponent) > 0.05 or abs(best) > 4:
-        return 0.0
-    return float(best)
+    target = target[usable]
+    _, problem = np.unique(problem, return_inverse=True)
+    kept = distinct(columns)
+    return System(np.log(abs(target)), np.sign(target), weight, problem, *kept)
 
 
 def _spelled(
-    kind: str,
-    fit: _Fit,
-    exponents: dict[str, float],
+    system: System,
+    powers: Mapping[str, float],
     constants: Sequence[Mapping[str, float]],
-    chunk: int | None,
-) -> Iterator[tuple[Factor, float]]:
-    """Yield formulas whose constant has a short name, and the bits of their misfit."""
-    log, sign = fit.target.copy(), fit.sign.copy()
-    cost = 0.0
-    for name, exponent in exponents.items():
-        column = fit.columns[name]
-        log -= exponent * column.log
-        sign *= column.sign ** (exponent % 2 == 1)
-        cost += column.cost + 2 * abs(exponent)
+) -> Iterator[tuple[float, float, Spelled]]:
+    """Yield short constants of a product, with its sign and the bits of its misfit."""
+    log, sign = system.target.copy(), system.sign.copy()
+    for name, exponent in powers.items():
+        log -= exponent * system.columns[name].log
+        sign *= system.columns[name].sign ** (exponent % 2 == 1)
     if np.ptp(sign):
         return
-    levels = [np.median(log[fit.problem == i]) for i in range(len(constants))]
-    spread = max(float(np.median(1 / fit.weight)), FLOOR)
+    numbers = np.unique(system.problem)
+    levels = [float(np.median(log[system.problem == i])) for i in numbers]
+    spread = float(np.median(1 / system.weight))
     for one in spell(levels, constants, spread):
-        rest = log - np.array([one.log(i) for i in constants])[fit.problem]
-        misfit = np.maximum(abs(rest) * fit.weight, FLOOR * fit.weight)
-        # The largest misfit is to be within rounding; small ones speak for a formula.
-        bits = min(misfit.size, 48) * float(np.log2(np.sqrt((misfit**2).mean())))
-        yield _made(kind, one, float(sign[0]), exponents, cost, chunk, fit), bits
+        rest = log - np.array([one.log(x) for x in constants])[system.problem]
+        misfit = np.sqrt(((rest * system.weight) ** 2).mean())
+        # Fits below a hundredth of what rounding allows are as good as each other.
+        bits = min(rest.size, 48) * float(np.log2(max(misfit, 0.01)))
+        yield bits, float(sign[0]), one
 
 
-def _made(
+def _factor(
     kind: str,
-    constant: Spelled,
+    system: System,
     sign: float,
-    exponents: dict[str, float],
-    cost: float,
+    constant: Spelled,
+    powers: Mapping[str, float],
     chunk: int | None,
-    fit: _Fit,
+    *,
+    nothing: bool,
 ) -> Factor:
+    """Return a formula, with the others that are the same in all entries."""
+
     def text(powers: Mapping[str, float]) -> str:
-        return _text(kind, sign, constant, powers)
+        if kind == "in the denominator":
+            return _quotient(sign, constant, powers)
+        words = formula(sign, constant, powers)
+        suffix = "" if nothing else " in its place"
+        return {"added": f"plus {words}", "instead": words + suffix}.get(kind, words)
 
     others = tuple(
-        text({other if n == name else n: x for n, x in exponents.items()})
-        for name in exponents
-        for other in fit.same.get(name, ())
+        text({other if n == name else n: x for n, x in powers.items()})
+        for name in powers
+        for other in system.same.get(name, ())
     )
-    powers, total = {**constant.exponents, **exponents}, cost + constant.cost
+    cost = constant.cost + (sign < 0)
+    cost += sum(system.columns[n].cost + 2 * abs(x) for n, x in powers.items())
+    every = {**constant.exponents, **powers}
     number = sign * constant.number
-    return Factor(kind, number, powers, text(exponents), chunk, others, total)
+    return Factor(kind, number, every, text(powers), chunk, others, cost)
 
 
-def _text(
-    kind: str, sign: float, constant: Spelled, exponents: Mapping[str, float]
-) -> str:
-    """Return a formula in words."""
-    if kind == "in the denominator":
-        name, power = next(iter({**constant.exponents, **exponents}.items()), ("1", -1))
-        term = (
-            constant.text if power == -1 else formula(sign, constant, {name: power + 1})
-        )
-        return f"{name} / ({name} {'-' if sign < 0 else '+'} {term})"
-    text = formula(sign, constant, exponents)
-    match kind:
-        case "added":
-            return f"plus {text}"
-        case "instead":
-            return f"{text} in its place"
-    return text
+def _quotient(sign: float, constant: Spelled, powers: Mapping[str, float]) -> str:
+    """Return the text of 1 over 1 plus a product."""
+    divided = [name for name, x in powers.items() if x == -1]
+    if not divided:
+        return f"1 / (1 + {formula(sign, constant, powers)})"
+    name, *_ = divided
+    rest = {other: x for other, x in powers.items() if other != name}
+    added = formula(1.0, constant, rest)
+    return f"{name} / ({name} {'-' if sign < 0 else '+'} {added})"
+
+
+def _clamped(factor: Factor, pairs: Sequence[tuple[InfluenceMap, Flags]]) -> Factor:
+    """Return a clamp in place of a constant over a quantity, if it is one.
+
+    The product is on one side of 1 in the chosen entries, on the other in the rest.
+    """
+    powers = [*factor.exponents.values()]
+    if factor.kind != "product" or powers not in ([1], [-1]) or factor.constant == 1:
+        return factor
+    inside, outside = [], []
+    for one, flags in pairs:
+        ratio = replace(factor, kind="instead").predict(one)
+        inside.append(ratio[flags])
+        outside.append(ratio[~flags & ~one.silent & np.isfinite(ratio)])
+    ratios, others = np.concatenate(inside), np.concatenate(outside)
+    if not others.size:
+        return factor
+    for kind, chosen, rest in (
+        ("clamp from above", ratios < 1, others >= 1),
+        ("clamp from below", ratios > 1, others <= 1),
+    ):
+        if chosen.all() and rest.mean() > 0.98:
+            return replace(factor, kind=kind)
+    return factor

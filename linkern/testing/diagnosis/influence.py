@@ -84,11 +84,12 @@ class InfluenceMap:
     def silent(self) -> Flags:
         """Entries of which no factor shows: zeros, and those that rounding may hide.
 
-        A weight of zero in front of its source is no such entry: there a leak shows.
+        Weights of zero in front of their source say something if one of them leaks.
         """
-        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         zero = (self.exact == 0) & (self.measured == 0)
+        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         if rows is not None and sources is not None:
-            zero &= rows >= sources
+            ahead = rows < sources
+            zero &= ~(ahead & (self.wrong & ahead).any())
         hidden = (self.bound > BLURRED * abs(self.exact)) & (self.exact != 0)
         return np.asarray(zero | (hidden & ~self.wrong))

@@ -112,6 +112,11 @@ def _digits(level: float, spread: float) -> list[Spelled]:
     """Return the number of fewest digits at a level."""
     if not -250 < level < 250 or spread > 0.05:
         return []
+    for digits in range(1, 3):
+        exponent = float(f"{level:.{digits}g}")
+        if abs(exponent - level) <= spread and abs(level) > 1:
+            number = float(np.exp(exponent))
+            return [Spelled(f"exp({exponent:g})", number, cost=6 + 4.0 * digits)]
     for digits in range(1, MOST_DIGITS + 1):
         text = f"{np.exp(level):.{digits - 1}e}"
         number = float(text)
@@ -128,12 +133,16 @@ def formula(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> s
     up = [above] if above != "1" else []
     down = [below] if below else []
     logs: list[str] = []
+    if above.startswith("exp("):
+        up, logs = [], [above[4:-1]]
     powers = {**constant.exponents, **exponents}
     if powers == {"K": -0.5} and not up and not down:
         return "-K^-0.5" if sign < 0 else "K^-0.5"
     for name, x in powers.items():
         if "log_decay" in name:
             logs.append(_term(name, x, first=not logs))
+        elif name.startswith("e^("):
+            up.append(_power_of_count(name[2:], x))
         elif x > 0:
             up.append(name if x == 1 else f"{name}^{x:g}")
         else:
@@ -143,11 +152,22 @@ def formula(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> s
     text = " * ".join(up) or "1"
     if not up and below and len(down) == 1:
         text = f"1/{below}"
-    elif len(down) == 1:
-        text = f"{text} / {down[0]}"
+    elif up == [above] and down == [below]:
+        text = constant.text
     elif down:
-        text = f"{text} / ({' * '.join(down)})"
+        text += f" / {down[0]}" if len(down) == 1 else f" / ({' * '.join(down)})"
     return f"-{text}" if sign < 0 else text
+
+
+def _power_of_count(count: str, power: float) -> str:
+    """Return the text of a constant to the power of a number of tokens."""
+    base = float(np.exp(power))
+    short = float(f"{base:.2g}")
+    if abs(short - base) <= 1e-3 * abs(base - 1):
+        return f"{short:g}^{count}"
+    if power == float(f"{power:.2g}"):
+        return f"exp({power:g} * {count})"
+    return f"{base:.7g}^{count}"
 
 
 def _term(name: str, power: float, *, first: bool) -> str:
