@@ -13,7 +13,7 @@ from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.factors import Factor, numbers
 from linkern.testing.diagnosis.index_sets import IndexSet, corner
 from linkern.testing.diagnosis.influence import Flags, InfluenceMap
-from linkern.testing.diagnosis.pictures import picture
+from linkern.testing.diagnosis.pictures import CELLS, picture
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
 
@@ -136,7 +136,7 @@ def localised(
     first = corner(maps)
     if first is not None and first > 1:
         words.append(f"seen first at T={first}")
-    shown = max(maps, key=lambda one: (one.wrong.sum(), one.exact.size))
+    shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
     return Diagnosis(
         name_of(stage, by_what, kind),
         "; ".join(words),
@@ -150,6 +150,13 @@ def localised(
         picture(shown, where, place.chunk if place else None),
         not_measured,
     )
+
+
+def _width(one: InfluenceMap) -> int:
+    """Return how many cells a picture of a map has along its axes, at least."""
+    places = (one.coordinates.get(name) for name in ("row", "source"))
+    counts = [np.unique(x[one.wrong]).size for x in places if x is not None]
+    return min(CELLS, *counts) if counts else 0
 
 
 def _ratio(
