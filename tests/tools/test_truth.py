@@ -40,6 +40,7 @@ def test_causes_of_mutants_without_a_map_are_names():
         ("heads other than head 0", "heads from 1 on"),
         ("where denominator is below 0.3", "where denominator is below *"),
         ("sequence 2", "sequence *"),
+        ("where key[source] is above 88", "where key[source] is above *"),
         ("lengths before 2", "lengths of 1"),
     ],
 )
@@ -77,6 +78,8 @@ def test_other_places_are_another_set(one, other):
         ("denominator / (denominator + 1e-06)", "denominator / (1e-6 + denominator)"),
         ("exp(-log_decay[row]) * beta[source]", "beta[source] / exp(log_decay[row])"),
         ("2 * K^-0.5", "2 / K^0.5"),
+        (f"exp(-(1 - ln 2) * {DECAY})", f"exp(-0.306853 * {DECAY})"),
+        ("1 / (row + 1) in its place", "(row + 1)^-1 in its place"),
         ("that of head 0", "that of head 0"),
     ],
 )
@@ -94,6 +97,7 @@ def test_equal_formulas_are_the_same_factor(one, other):
         ("exp(-log_decay[row])", "exp(-log_decay[source])"),
         (f"exp(-{DECAY})", "exp(-sum of log_decay over the chunk)"),
         ("that of head 0", "that of head 1"),
+        ("K^-0.5 in its place", "K^-0.5"),
         ("exp(0.45 * log_decay[row])", "exp(0.44 * log_decay[row])"),
     ],
 )

@@ -10,20 +10,31 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
+from linkern.testing.diagnosis.influence import (
+    INITIAL_STATE,
+    Flags,
+    Index,
+    InfluenceMap,
+    Real,
+)
 
 __all__ = ["Atom", "Measure", "Places", "atoms_of", "places", "thresholds_of"]
 
-Places = Mapping[str, Index]
+Places = Mapping[str, NDArray[Any]]
 Measure = Callable[[InfluenceMap], Mapping[str, Real]]
 Rated = tuple[float, "Atom"]
 
 # Coordinates of which a map without them has one only.
 SINGLE = ("batch", "head", "sequence", "span", "micro-step")
-PLURALS = {"batch": "batch entries", "length": "lengths"}
+# Coordinates that count tokens; the initial state comes before the first.
+TOKENS = ("row", "source", "written", "back")
+UNKNOWN = -(2**40)
+NOUNS = {"batch": "batch entrie", "written": "written token"}
 # Atoms of a kind that are kept.
 BEST = 4
 # Entries by which numbers of atoms are chosen.
@@ -45,6 +56,8 @@ class Atom:
         Bits of its words and numbers.
     test : callable
         Tells of places whether it holds there.
+    axes : tuple of str
+        Coordinates that it is about; it holds of entries that have none.
     chunk : int, optional
         The chunk size that it names.
     measure : callable, optional
@@ -53,33 +66,42 @@ class Atom:
 
     text: str
     cost: float
-    test: Callable[[Mapping[str, Real | Index]], Flags] = field(
-        repr=False, compare=False
-    )
+    test: Callable[[Places], Flags] = field(repr=False, compare=False)
+    axes: tuple[str, ...] = field(default=(), compare=False)
     chunk: int | None = None
     measure: Measure | None = field(default=None, repr=False, compare=False)
 
     def contains(self, influence: InfluenceMap) -> Flags:
         """Return the entries of a map that it holds of."""
-        known: dict[str, Real | Index] = {**places(influence)}
+        known: dict[str, NDArray[Any]] = {**places(influence)}
         if self.measure is not None:
             known |= self.measure(influence)
-        return self.test(known)
+        return self.holds(known, len(influence.exact))
+
+    def holds(self, known: Places, count: int) -> Flags:
+        """Return which of some entries it holds of, by their places."""
+        if any(axis not in known for axis in self.axes):
+            return np.ones(count, np.bool_)
+        inside = self.test(known)
+        for axis in self.axes:
+            inside = inside | (known[axis] == UNKNOWN)
+        return np.asarray(inside)
 
 
 def places(influence: InfluenceMap) -> dict[str, Index]:
     """Return the coordinates of the entries of a map, and the sizes of its axes."""
     count = len(influence.exact)
-    known: dict[str, Index] = {
-        name: np.asarray(x) for name, x in influence.coordinates.items()
-    }
+    known: dict[str, Index] = {}
+    for name, x in influence.coordinates.items():
+        known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
     zero = np.zeros(count, np.int64)
     known |= {name: zero for name in SINGLE if name not in known}
-    shape = influence.problem.shape
+    shape, knobs = influence.problem.shape, influence.problem.knobs
     known["length"] = zero + shape.length
     known["end of row"], known["end of source"] = zero + shape.length, zero + shape.keys
     for name in ("sequence", "span"):
-        known[f"end of {name}"] = zero + known[name].max(initial=0) + 1
+        if f"{name}s" in knobs:
+            known[f"end of {name}"] = zero + knobs[f"{name}s"]
     if "row" in known and "source" in known:
         known["back"] = known["row"] - known["source"]
     return known
@@ -148,13 +170,15 @@ def _interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
         if name.startswith("end of "):
             continue
         yield from _of_axis(name, x, weight)
-        if name in ("row", "source", "sequence", "span"):
-            left = known[f"end of {name}"] - x
+        if f"end of {name}" in known:
+            left = np.where(x == UNKNOWN, x, known[f"end of {name}"] - x)
             yield from _of_axis(f"left {name}", left, weight)
 
 
 def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     """Yield the best statements of one axis: value, lower end, upper end, values."""
+    present = x != UNKNOWN
+    x, weight = x[present], weight[present]
     low = x.min(initial=0)
     values = np.flatnonzero(np.bincount(x - low)) + low
     if len(values) < 2:
@@ -162,7 +186,9 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     gains = np.bincount(x - low, weight)[values - low]
     before = np.concatenate([[0.0], np.cumsum(gains)])
     k = int(np.argmax(before[:-1]))
-    yield before[k], _from(name, _simplest(int(values[k - 1]), int(values[k])))
+    low, high = int(values[k - 1]), int(values[k])
+    shift = int(name == "length")  # "lengths above" names the last one below
+    yield before[k], _from(name, _simplest(low - shift, high - shift) + shift)
     after = before[-1] - before
     k = int(np.argmax(after[1:])) + 1
     if k < len(values):
@@ -176,65 +202,82 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
 
 
 def _plural(name: str) -> str:
-    return PLURALS.get(name, f"{name}s")
+    """Return the words for places of an axis."""
+    return f"{NOUNS.get(name, name)}s"
+
+
+def _on(name: str, text: str, cost: float, test: Callable[[Index], Flags]) -> Atom:
+    """Return the atom that tests one coordinate, or its distance from the end."""
+    axis = name.removeprefix("left ")
+    if axis == name:
+        return Atom(text, cost, lambda p: test(p[name]), (name,))
+    return Atom(text, cost, lambda p: test(p[f"end of {axis}"] - p[axis]), (axis,))
+
+
+def _last(name: str, n: int) -> str:
+    """Return the words for the last `n` places of an axis."""
+    axis = name.removeprefix("left ")
+    return f"the last {n} {_plural(axis)}" if n > 1 else f"the last {axis}"
 
 
 def _from(name: str, n: int) -> Atom:
+    """Return the atom of places from a number on."""
+    text, cost = f"{_plural(name)} from {n} on", 2 + bits(n)
     if name == "back":
         text = f"sources {n} back or more"
         text = text if n >= 0 else f"sources at most {-n} ahead of the row"
-        return Atom(text, 2.5 + bits(n), lambda p: p[name] >= n)
-    if name == "length":
-        text = f"lengths above {n - 1}"
-        return Atom(text, 3 + min(bits(n), bits(n - 1)), lambda p: p[name] >= n)
-    if name.startswith("left "):
-        axis = name.removeprefix("left ")
-        last = f"the last {n - 1} {axis}s" if n > 2 else f"the last {axis}"
-        text = f"{axis}s other than {last}"
-        return Atom(text, 4 + bits(n - 1), lambda p: p[f"end of {axis}"] - p[axis] >= n)
-    text = f"{_plural(name)} from {n} on"
-    if n == 0 and name == "source":
-        return Atom("sources after the initial state", 2, lambda p: p[name] >= 0)
-    return Atom(text, 2 + bits(n), lambda p: p[name] >= n)
+        cost += 0.5
+    elif name == "length":
+        text, cost = f"lengths above {n - 1}", 3 + bits(n - 1)
+    elif name.startswith("left "):
+        axis = _plural(name.removeprefix("left "))
+        text, cost = f"{axis} other than {_last(name, n - 1)}", 4 + bits(n - 1)
+    elif (name, n) == ("source", 0):
+        text = "sources after the initial state"
+    return _on(name, text, cost, lambda x: x >= n)
 
 
 def _before(name: str, n: int) -> Atom:
-    if name == "back":
-        if n <= 0:
-            more = f" by more than {-n}" if n else ""
-            text = f"sources ahead of the row{more}"
-            return Atom(text, 1 + bits(n), lambda p: p[name] < n)
+    """Return the atom of places before a number."""
+    text, cost = f"{_plural(name)} before {n}", 2 + bits(n)
+    if name == "back" and n > 0:
         text = f"sources less than {n} back"
-        return Atom(text, 2.5 + bits(n), lambda p: (p[name] >= 0) & (p[name] < n))
-    if name.startswith("left "):
-        axis = name.removeprefix("left ")
-        text = f"the last {n - 1} {axis}s" if n > 2 else f"the last {axis}"
-        return Atom(text, 3 + bits(n - 1), lambda p: p[f"end of {axis}"] - p[axis] < n)
-    if n == 0 and name == "source":
-        return Atom("the initial state", 1, lambda p: p[name] < 0)
-    return Atom(f"{_plural(name)} before {n}", 2 + bits(n), lambda p: p[name] < n)
+        return _on(name, text, cost + 0.5, lambda x: (x >= 0) & (x < n))
+    if name == "back":
+        more = f" by more than {-n}" if n else ""
+        text, cost = f"sources ahead of the row{more}", 1 + bits(n)
+    elif name.startswith("left "):
+        text, cost = _last(name, n - 1), 3 + bits(n - 1)
+    elif (name, n) == ("source", 0):
+        text, cost = "the initial state", 1
+    return _on(name, text, cost, lambda x: x < n)
 
 
 def _equal(name: str, n: int) -> Atom:
+    """Return the atom of one place."""
+    text, cost = f"{NOUNS.get(name, name)} {n}", 2 + bits(n)
     if name == "back":
         text = f"sources {n} back" if n else "the diagonal"
         text = text if n >= 0 else f"sources {-n} ahead of the row"
-        return Atom(text, 1 + bits(n), lambda p: p[name] == n)
-    if name.startswith("left "):
+        cost = 1 + bits(n)
+    elif name.startswith("left "):
         axis = name.removeprefix("left ")
         text = f"the {axis} {n} before the end" if n > 1 else f"the last {axis}"
-        return Atom(text, 2 + bits(n), lambda p: p[f"end of {axis}"] - p[axis] == n)
-    if name == "source" and n < 0:
-        return Atom("the initial state", 1, lambda p: p[name] < 0)
-    text = f"{name} entry {n}" if name == "batch" else f"{name} {n}"
-    text = "the first sequence" if (name, n) == ("sequence", 0) else text
-    return Atom(text, 2 + bits(n), lambda p: p[name] == n)
+        cost += bits(n)
+    elif (name, n) == ("source", INITIAL_STATE):
+        text, cost = "the initial state", 1
+    elif name == "batch":
+        text = f"batch entry {n}"
+    elif (name, n) == ("sequence", 0):
+        text = "the first sequence"
+    return _on(name, text, cost, lambda x: x == n)
 
 
 def _listed(name: str, values: Index) -> Atom:
+    """Return the atom of some places."""
     text = f"{_plural(name)} {', '.join(map(str, values))}"
     cost = 4 + sum(1 + bits(int(n)) for n in values)
-    return Atom(text, cost, lambda p: np.isin(p[name], values))
+    return _on(name, text, cost, lambda x: np.isin(x, values))
 
 
 # Statements about chunks.
@@ -244,7 +287,7 @@ def _listed(name: str, values: Index) -> Atom:
 class _Chunks:
     """Places in chunks of a size: of rows, or of sources."""
 
-    known: Mapping[str, Real | Index]
+    known: Places
     size: Index | int
 
     def number(self, axis: str) -> Index:
@@ -266,6 +309,12 @@ class _Chunks:
         """The chunks from that of the source to that of the row."""
         return self.number("row") - self.number("source")
 
+    @property
+    def across_last(self) -> Flags:
+        """Pairs with the last token of a chunk after the source, up to the row."""
+        row, source = self.known["row"] + 1, self.known["source"] + 1
+        return np.asarray(row // self.size != source // self.size)
+
 
 ChunkTest = Callable[[_Chunks], Flags]
 PAIRS: tuple[tuple[str, float, ChunkTest], ...] = (
@@ -273,6 +322,7 @@ PAIRS: tuple[tuple[str, float, ChunkTest], ...] = (
     ("pairs inside chunks of {}", 1, lambda c: c.apart == 0),
     ("pairs of neighbouring chunks of {}", 2, lambda c: c.apart == 1),
     ("pairs two or more chunks of {} apart", 3, lambda c: c.apart >= 2),
+    ("pairs across the last token of chunks of {}", 3, lambda c: c.across_last),
 )
 
 
@@ -285,7 +335,7 @@ def _chunk_statements(axis: str) -> tuple[tuple[str, float, ChunkTest], ...]:
     return (
         (f"the first {axis} of every chunk of {{}}", 2, lambda c: c.place(axis) == 0),
         (f"the last {axis} of every chunk of {{}}", 2, last),
-        (f"{axis}s in the tail of chunks of {{}}", 2, lambda c: c.tail(axis)),
+        (f"{axis}s in the tail of chunks of {{}}", 3, lambda c: c.tail(axis)),
         (f"{axis}s in whole chunks of {{}}", 3, lambda c: ~c.tail(axis)),
         (f"{axis}s in odd chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 1),
         (f"{axis}s in even chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 0),
@@ -300,12 +350,18 @@ def _chunk_statements(axis: str) -> tuple[tuple[str, float, ChunkTest], ...]:
 
 def _chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:
     """Yield the best chunk sizes of every statement about chunks."""
-    axes = [axis for axis in ("row", "source") if axis in known]
-    statements = [x for axis in axes for x in _chunk_statements(axis)]
-    statements += PAIRS if len(axes) == 2 else ()
+    axes = [
+        axis
+        for axis in ("row", "source")
+        if axis in known and (known[axis] != UNKNOWN).any()
+    ]
+    statements = [(x, [axis]) for axis in axes for x in _chunk_statements(axis)]
+    statements += [(x, axes) for x in PAIRS if len(axes) == 2]
     names = [x for axis in axes for x in (axis, f"end of {axis}")]
     if not axes:
         return
+    present = np.all([known[axis] != UNKNOWN for axis in axes], axis=0)
+    known, weight = {name: known[name][present] for name in names}, weight[present]
     places_once, weight = _once([known[name] for name in names], weight)
     known = dict(zip(names, places_once, strict=True))
     longest = int(max(known[axis].max(initial=0) for axis in axes)) + 1
@@ -316,12 +372,13 @@ def _chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:
     for start in range(0, len(sizes), CHUNKS_AT_ONCE):
         block = slice(start, start + CHUNKS_AT_ONCE)
         inside = _Chunks(known, sizes[block, None].astype(np.int32))
-        for k, (_, _, test) in enumerate(statements):
+        for k, ((_, _, test), _) in enumerate(statements):
             gains[k, block] = weight.sum() - test(inside) @ weight
     costs = np.array([chunk_bits(int(n)) for n in sizes])
-    for row, (text, words, test) in zip(gains, statements, strict=True):
+    for row, ((text, words, test), about) in zip(gains, statements, strict=True):
         for k in np.argsort(costs - 2 * row, kind="stable")[:BEST]:
-            yield row[k], _chunk_atom(text, words + costs[k], test, int(sizes[k]))
+            size, cost = int(sizes[k]), words + float(costs[k])
+            yield row[k], _chunk_atom(text.format(size), cost, test, tuple(about), size)
 
 
 def _once(columns: list[Index], weight: Real) -> tuple[list[Index], Real]:
@@ -334,8 +391,10 @@ def _once(columns: list[Index], weight: Real) -> tuple[list[Index], Real]:
     return columns, np.bincount(inverse, weight).astype(np.float64)
 
 
-def _chunk_atom(text: str, cost: float, test: ChunkTest, size: int) -> Atom:
-    return Atom(text.format(size), cost, lambda p: test(_Chunks(p, size)), chunk=size)
+def _chunk_atom(
+    text: str, cost: float, test: ChunkTest, axes: tuple[str, ...], size: int
+) -> Atom:
+    return Atom(text, cost, lambda p: test(_Chunks(p, size)), axes, size)
 
 
 # Statements about quantities.

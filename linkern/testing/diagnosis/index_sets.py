@@ -11,32 +11,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.atoms import (
+    UNKNOWN,
     Atom,
     Measure,
+    Places,
     atoms_of,
     places,
     thresholds_of,
 )
 from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
 
-__all__ = ["IndexSet", "corner", "describe"]
+__all__ = ["IndexSet", "corner", "describe", "misfit"]
 
 # A set is a conjunction of at most so many atoms.
 MOST_ATOMS = 4
 # Conjunctions that are kept while longer ones are searched.
 BEAM = 32
 # A wrong entry outside of a set costs as many bits as so many right ones inside.
-LOSS, STRICT = 8.0, 1e6
+LOSS, STRICT = 6.0, 1e6
 # The same while a union is searched: its first part leaves entries to the second.
 PART_LOSS = 0.4
 # Exceptions come in at most so many clumps, whose bits are those of one entry.
 CLUMPS, ROUNDS = 30, 3
+# The second part of a union explains at least this share of the wrong entries.
+SECOND_PART = 0.01
 # Bits of a right entry inside of a set, and of the words of a union.
 EXCEPTION, UNION = 4.0, 4.0
 # Kinds of entries, right and wrong, by which conjunctions are searched.
 KINDS = 4000
 # Sets whose lengths differ by less are as short.
-TIE = 1.0
+TIE = 2.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class _Table:
 
     def holds(self, atom: Atom) -> Flags:
         """Return the entries that an atom holds of."""
-        return atom.test({**self.known, **self.quantities})
+        return atom.holds({**self.known, **self.quantities}, len(self.wrong))
 
 
 def corner(maps: Sequence[InfluenceMap]) -> int | None:
@@ -112,6 +116,25 @@ def corner(maps: Sequence[InfluenceMap]) -> int | None:
             last = np.max([tokens_of[x.wrong] for tokens_of in tokens], axis=0)
             lengths.append(int(last.min()) + 1)
     return min(lengths, default=None)
+
+
+def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float]:
+    """Return how far a set is from the wrong entries of some maps.
+
+    Returns
+    -------
+    missed, spared : float
+        The share of the wrong entries that lie outside of the set; the share of the
+        entries inside that are right, of those where a deviation would show.
+    """
+    measure = next((a.measure for a in chosen.atoms if a.measure), None)
+    maps = [x for x in maps if len(x.exact)]
+    if not any(x.wrong.any() for x in maps):
+        return 0.0, float(any(chosen.contains(x).any() for x in maps))
+    table = _table(maps, measure)
+    inside = _inside(table, chosen)
+    missed, right = (~inside)[table.wrong], (~table.wrong)[inside]
+    return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 
 
 def describe(
@@ -167,16 +190,22 @@ def _table(maps: Sequence[InfluenceMap], quantities: Measure | None) -> _Table:
     chosen = np.flatnonzero(wrong | ~unclear)
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
     tables = [places(x) for x in maps]
-    names = [name for name in tables[0] if all(name in x for x in tables)]
-    known = {name: np.concatenate([x[name] for x in tables])[chosen] for name in names}
-    columns: dict[str, Real] = {}
+    names = dict.fromkeys(name for x in tables for name in x)
+    known = {
+        name: np.concatenate(
+            [
+                x.get(name, np.full(len(one.exact), UNKNOWN))
+                for x, one in zip(tables, maps, strict=True)
+            ]
+        )[chosen]
+        for name in names
+    }
+    other: dict[str, Real] = {}
     if quantities is not None:
         measured = [quantities(x) for x in maps]
-        names = [name for name in measured[0] if all(name in x for x in measured)]
-        columns = {
-            name: np.concatenate([x[name] for x in measured])[chosen] for name in names
-        }
-    return _Table(known, columns, wrong[chosen], exception)
+        for name in sorted(set(measured[0]).intersection(*measured)):
+            other[name] = np.concatenate([x[name] for x in measured])[chosen]
+    return _Table(known, other, wrong[chosen], exception)
 
 
 def _shortest(
@@ -277,7 +306,7 @@ def _ranked(inside: Flags, costs: Real, spared: Real, missed: Real) -> Ranked:
         bits = costs[[*indices]].sum() + spared[mask].sum() + missed[~mask].sum()
         kept[indices] = float(bits)
     best = min(kept, key=lambda x: kept[x])
-    while len(best) < MOST_ATOMS:
+    while len(best) < min(MOST_ATOMS, len(costs) - 1):
         mask = np.all(inside[[0, *best]], axis=0)
         weights = np.where(mask, spared - missed, 0.0)
         each = missed.sum() + inside @ weights + costs + costs[[*best]].sum()
@@ -319,7 +348,7 @@ def _union(table: _Table, measure: Measure | None) -> tuple[IndexSet, float] | N
         first, _ = _shortest(table, measure, loss)
         inside = _inside(table, first)
         rest = table.part(~inside)
-        if not first.atoms or not rest.wrong.any():
+        if not first.atoms or rest.wrong.sum() < SECOND_PART * table.wrong.sum():
             continue
         second, _ = _shortest(rest, measure)
         if not second.atoms:
@@ -346,9 +375,10 @@ def _either(first: IndexSet, second: IndexSet) -> Atom:
     """Return the atom that holds of either of two sets."""
     measures = [a.measure for a in (*first.atoms, *second.atoms) if a.measure]
 
-    def test(known: Mapping[str, Real | Index]) -> Flags:
+    def test(known: Places) -> Flags:
+        count = len(known["length"])
         sides: Iterator[Flags] = (
-            np.all([atom.test(known) for atom in part.atoms], axis=0)
+            np.all([atom.holds(known, count) for atom in part.atoms], axis=0)
             for part in (first, second)
         )
         return next(sides) | next(sides)

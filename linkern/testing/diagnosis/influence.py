@@ -47,6 +47,8 @@ class InfluenceMap:
         that it comes from (`INITIAL_STATE` for the state), ``batch``, ``head``,
         ``key channel``, ``value channel``, ``sequence`` of packed ones, ``span``
         between cuts. A map has those that mean something for it.
+    unaffected : array (N,), optional
+        Entries that a deviation leaves as they are, wherever it is.
     """
 
     tensor: str
@@ -56,6 +58,13 @@ class InfluenceMap:
     bound: Real
     likely: Real
     coordinates: Mapping[str, Index]
+    unaffected: Flags | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """True if weights are products of numbers of the inputs."""
+        sources = self.problem.knobs.get("sources")
+        return sources is not None and sources.channels is not None
 
     @cached_property
     def error(self) -> Real:
@@ -84,11 +93,14 @@ class InfluenceMap:
     def silent(self) -> Flags:
         """Entries of which no factor shows: zeros, and those that rounding may hide.
 
-        A weight of zero in front of its source is no such entry: there a leak shows.
+        Weights of zero in front of their source say something if one of them leaks.
         """
-        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         zero = (self.exact == 0) & (self.measured == 0)
+        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         if rows is not None and sources is not None:
-            zero &= rows >= sources
+            ahead = rows < sources
+            zero &= ~(ahead & (self.wrong & ahead).any())
         hidden = (self.bound > BLURRED * abs(self.exact)) & (self.exact != 0)
+        if self.unaffected is not None:
+            hidden |= self.unaffected
         return np.asarray(zero | (hidden & ~self.wrong))

@@ -1,23 +1,27 @@
 """Sentences of a diagnosis, from the place and the factor that were measured."""
 
+import math
 import re
 import tomllib
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import numpy as np
 
-from linkern.testing.diagnosis.influence import InfluenceMap
+from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.factors import Factor, numbers
+from linkern.testing.diagnosis.index_sets import IndexSet, corner
+from linkern.testing.diagnosis.influence import Flags, InfluenceMap
+from linkern.testing.diagnosis.pictures import CELLS, picture
 
-__all__ = ["first_token", "hint", "name_of", "sentence", "unexplained"]
+__all__ = ["hint", "localised", "name_of", "sentence"]
 
-# Factors that a verb says better than a number, with the name of the deviation.
+# Factors that words say better: the name of the deviation, and the words in a place.
 _VERBS = {
-    "0": ("lost", "lacks {place}"),
-    "2": ("twice", "counts {place} twice"),
-    "-1": ("sign", "has the other sign in {place}"),
+    "0": ("lost", "lacks {place}", "is 0"),
+    "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
+    "-1": ("sign", "has the other sign in {place}", "has the other sign"),
 }
 _INVERSE = re.compile(r"1 / ([\w.^()\[\] -]+)")
 _EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
@@ -56,14 +60,14 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     subject, place = f"the {stage}", where or "places that no short description covers"
     inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
     if by_what in _VERBS and kind == "product":
-        verb = _VERBS[by_what][1]
+        _, verb, as_a_whole = _VERBS[by_what]
         if inside.startswith("in "):
             return f"{subject} {verb.format(place=place)}"
-        return f"{subject} is {by_what} times what it should be {inside}"
+        return f"{subject} {as_a_whole} {inside}"
     missing = _missing(by_what) if kind == "product" else ""
     said = {
-        "added": f"has `{by_what}` added",
-        "instead": f"has `{by_what}`",
+        "added": f"has `{by_what.removeprefix('plus ')}` added",
+        "instead": f"is `{by_what.removesuffix(' in its place')}`",
     }.get(kind, f"is multiplied by `{by_what}`")
     if by_what.startswith(("rounded ", "unlike ")):
         said = f"is {by_what}"
@@ -87,33 +91,86 @@ def _missing(by_what: str) -> str:
     return f"exp({exponential[1]})" if exponential else ""
 
 
-def unexplained(maps: Sequence[InfluenceMap]) -> str:
-    """Return the range of measured over exact of the wrong entries, as numbers."""
-    with np.errstate(all="ignore"):
-        ratios = np.concatenate([(m.measured / m.exact)[m.wrong] for m in maps])
-    ratios = ratios[np.isfinite(ratios)]
-    if not ratios.size:
-        sizes = np.concatenate([m.measured[m.wrong] for m in maps])
-        sizes = sizes[np.isfinite(sizes)]
-        if not sizes.size:
-            return "not finite"
-        return f"unlike any product: {_range(sizes)} in place of 0"
-    return f"unlike any product: ratios {_range(ratios)}"
+def localised(
+    maps: Sequence[InfluenceMap],
+    place: IndexSet | None,
+    factor: Factor | None,
+    *,
+    declaration: tuple[str, ...] = (),
+    not_measured: tuple[str, ...] = (),
+) -> Diagnosis:
+    """Return the diagnosis of a place and a factor.
+
+    Parameters
+    ----------
+    maps : sequence of InfluenceMap
+        The maps of one tensor in which the deviation shows.
+    place : IndexSet or None
+        The wrong entries; None if no short description fits.
+    factor : Factor or None
+        What was measured in their place; None if no formula holds.
+    declaration : tuple of str
+        ``KEY=VALUE`` of the contract under which the target is right.
+    not_measured : tuple of str
+        What could not be measured, and why.
+    """
+    if place is None:
+        chosen = [one.wrong for one in maps]
+    else:
+        chosen = [place.contains(one) & ~one.silent for one in maps]
+    kind, by_what = (factor.kind, factor.text) if factor else ("", "")
+    stage, where = maps[0].tensor, place.text if place else ""
+    words = [sentence(stage, where, by_what, kind)]
+    if factor is None:
+        wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
+        by_what = numbers(maps, wrong)
+        words.append(by_what)
+    if place is not None:
+        shares = {
+            "of what is wrong lies elsewhere": place.missed,
+            "of these places are right": place.spared,
+        }
+        words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
+    if declaration:
+        words.append(f"right if `{' '.join(declaration)}` is declared")
+    first = corner(maps)
+    if first is not None and first > 1:
+        words.append(f"seen first at T={first}")
+    shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
+    return Diagnosis(
+        name_of(stage, by_what, kind),
+        "; ".join(words),
+        _ratio(factor, maps, chosen),
+        declaration,
+        stage,
+        where,
+        by_what,
+        place.alternatives if place else (),
+        hint(stage, where, by_what),
+        picture(shown, where, place.chunk if place else None),
+        not_measured,
+    )
 
 
-def _range(values: Any) -> str:
-    low, high = (f"{float(x):.3g}" for x in (values.min(), values.max()))
-    return low if low == high else f"{low} to {high}"
+def _width(one: InfluenceMap) -> int:
+    """Return how many cells a picture of a map has along its axes, at least."""
+    places = (one.coordinates.get(name) for name in ("row", "source"))
+    counts = [np.unique(x[one.wrong]).size for x in places if x is not None]
+    return min(CELLS, *counts) if counts else 0
 
 
-def first_token(maps: Sequence[InfluenceMap]) -> int | None:
-    """Return the shortest length at which an entry is wrong, if tokens have places."""
-    lengths = []
-    for one in maps:
-        tokens = [one.coordinates[x] for x in ("row", "source") if x in one.coordinates]
-        if tokens and one.wrong.any():
-            lengths.append(int(np.max(tokens, axis=0)[one.wrong].min()) + 1)
-    return min(lengths, default=None)
+def _ratio(
+    factor: Factor | None, maps: Sequence[InfluenceMap], chosen: Sequence[Flags]
+) -> float:
+    """Return the largest distance from the prediction, in units of the bound."""
+    if factor is None:
+        return math.nan
+    worst = 0.0
+    for one, flags in zip(maps, chosen, strict=True):
+        with np.errstate(all="ignore"):
+            distance = abs(one.measured - factor.predict(one)) / one.bound
+        worst = max(worst, float(np.nan_to_num(distance[flags]).max(initial=0.0)))
+    return worst
 
 
 def name_of(stage: str, by_what: str, kind: str = "product") -> str:

@@ -1,0 +1,234 @@
+"""Histories: the same problems again and again, after calls with other inputs.
+
+A target that depends on its inputs alone gives each problem the same bits, whatever was
+computed before. One that does not is told by the calls that it got wrong: all that came
+after a certain one, every nth, those that follow a call with some inputs in common.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import nearest_shape
+from linkern.testing.target.process import Target
+from linkern.testing.target.protocol import Call
+
+__all__ = ["agrees", "kept_between_calls"]
+
+Real = NDArray[np.float64]
+# Batch, heads, length, key and value dimension.
+SIZES, OTHER_SIZES, CUT = (2, 2, 37, 4, 5), (1, 2, 23, 4, 5), 16
+# Runs of one problem before and after the others: what starts at a later call shows.
+BEFORE, AFTER = 10, 26
+# Wrong calls that are looked at for stale inputs.
+FEW = 4
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """One call: its problem, what it has in common with the call before, its output."""
+
+    problem: Problem
+    shared: str
+    cut: bool
+    output: Real
+
+    @property
+    def inputs(self) -> tuple[int, bool]:
+        """Key that calls of the same inputs have in common."""
+        return id(self.problem), self.cut
+
+
+def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
+    """Return what the answers of a target depend on besides their inputs.
+
+    Parameters
+    ----------
+    target : Target
+        Behind its fence; it is called some sixty times, with few tokens.
+    scope : Scope
+        What it claims and declares.
+
+    Returns
+    -------
+    Diagnosis or None
+        None if all calls with the same inputs return the same bits.
+
+    Raises
+    ------
+    TargetRaised, TargetDied
+        If the target does not answer.
+    """
+    asked = [_ask(target, *one) for one in _schedule(scope)]
+    first = {one.inputs: one.output for one in reversed(asked)}
+    unequal = [not _same(one.output, first[one.inputs]) for one in asked]
+    wrong = [not agrees(one.output, one.problem) for one in asked]
+    if not any(unequal) and (wrong[0] or not any(wrong)):
+        return None
+    kept = _replayed(asked, wrong) or _stale(asked, wrong)
+    return kept or (_order(asked, wrong, unequal) if any(unequal) else None)
+
+
+@lru_cache(maxsize=8)
+def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool], ...]:
+    """Return problems in turn, with what each shares with the one before it."""
+    rng = np.random.default_rng(0)
+    kind = "normal" if scope.operator.feature_map else "mild"
+    shape, other_shape = (nearest_shape(scope, x) for x in (SIZES, OTHER_SIZES))
+    one = real_problem(scope, shape, kind, "normal", rng)
+    new = real_problem(scope, shape, kind, "normal", rng)
+    other = real_problem(scope, other_shape, kind, "normal", rng)
+    takes_state = scope.interface.takes_state and shape.length > CUT
+    cut = takes_state and CUT % scope.contract.length_multiple_of == 0
+    names = [n for n in scope.operator.names if n in one.inputs]
+    variants = {"shape": new}
+    for name in names:
+        rest = {n: new.inputs[n] for n in names if n != name}
+        variants[name] = one.with_inputs(**rest)
+    tokens = [n for n in names if scope.operator.input(n).token_axis is not None]
+    starts = {n: _spliced(one, new, n, slice(0, 1)) for n in tokens}
+    variants["first token"] = new.with_inputs(**starts)
+    variants["numbers in another order"] = one.with_inputs(
+        **{n: _swapped(one, n) for n in tokens if n != "log_decay"}
+    )
+    value = one.value.copy()
+    value[-1, -1, shape.keys // 2 + 1, 0] *= value.dtype.type(-2)
+    variants["inputs but one number"] = one.with_inputs(value=value)
+    turns = [(one, "", False)] * BEFORE
+    for shared, variant in variants.items():
+        turns += [(one, "", False), (variant, shared, False)]
+        if shape != other_shape:
+            turns += [(other, "", False), (variant, "", False)]
+    if cut:
+        turns += [(one, "", True), (new, "shape", True)]
+        turns += [(other, "", True), (new, "", True)]
+    return (*turns, *[(one, "", False)] * AFTER)
+
+
+def _spliced(
+    first: Problem, rest: Problem, name: str, span: slice
+) -> NDArray[np.generic]:
+    """Return an input with some tokens of one problem and the others of another."""
+    axis = first.scope.operator.input(name).token_axis
+    assert axis is not None
+    x, place = rest.inputs[name].copy(), (slice(None),) * axis
+    x[(*place, span)] = first.inputs[name][(*place, span)]
+    return x
+
+
+def _swapped(problem: Problem, name: str) -> NDArray[np.generic]:
+    """Return an input in which two tokens in the middle trade places."""
+    axis = problem.scope.operator.input(name).token_axis
+    order = np.arange(problem.inputs[name].shape[axis or 0])
+    middle = len(order) // 2
+    order[[middle - 1, middle]] = order[[middle, middle - 1]]
+    return np.take(problem.inputs[name], order, axis or 0)
+
+
+def _ask(target: Target, problem: Problem, shared: str, cut: bool) -> _Asked:
+    cuts = (CUT,) if cut and problem.length > CUT else ()
+    reply = target.call(Call(problem.inputs, cuts=cuts, wants_state=bool(cuts)))
+    output = np.zeros(0) if reply.output is None else reply.output
+    return _Asked(problem, shared, cut, output.astype(np.float64))
+
+
+def _same(one: Real, other: Real) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
+
+
+def _source(asked: list[_Asked], at: int) -> int | None:
+    """Return the last call before one that had other inputs and the same output."""
+    one = asked[at]
+    for before in range(at - 1, -1, -1):
+        other = asked[before]
+        if other.problem is not one.problem and _same(other.output, one.output):
+            return before
+    return None
+
+
+def agrees(output: NDArray[np.generic], problem: Problem) -> bool:
+    """Return True if an output is that of a problem, within rounding."""
+    exact = problem.solve()
+    if output.shape != exact.output.shape:
+        return False
+    # Half of a unit in the last place of a stored output, and no less.
+    stored = np.exp2(-float(SIGNIFICAND_BITS[problem.scope.output_dtype]))
+    allowed = exact.bound + stored * abs(exact.output)
+    with np.errstate(all="ignore"):
+        return bool((abs(output.astype(np.float64) - exact.output) <= allowed).all())
+
+
+def _replayed(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
+    """Return the replay of an earlier output, if all that is wrong is one."""
+    places = np.flatnonzero(wrong).tolist()
+    if not places or any(_source(asked, at) is None for at in places):
+        return None
+    shared = _common([asked[at].shared for at in places])
+    sentence = f"returns the output of an earlier call that had {shared}"
+    return Diagnosis("replays_output", sentence, np.inf)
+
+
+def _stale(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
+    """Return the input of an earlier call that explains what is wrong."""
+    places = [at for at in np.flatnonzero(wrong).tolist() if at and not asked[at].cut][
+        :FEW
+    ]
+    for name in asked[0].problem.inputs if places else ():
+        if all(_is_stale(asked, at, name) for at in places):
+            shared = _common([asked[at].shared for at in places])
+            sentence = f"reads the {name} of an earlier call that had {shared}"
+            return Diagnosis("stale_input", sentence, np.inf)
+    return None
+
+
+def _is_stale(asked: list[_Asked], at: int, name: str) -> bool:
+    """Return True if an output is that of an input of an earlier call."""
+    now = asked[at].problem
+    earlier = {id(x.problem): x.problem for x in reversed(asked[:at])}
+    others = [x.inputs[name] for x in earlier.values() if x.shape == now.shape]
+    return any(
+        agrees(asked[at].output, now.with_inputs(**{name: x}))
+        for x in others
+        if not np.array_equal(x, now.inputs[name])
+    )
+
+
+def _order(asked: list[_Asked], wrong: list[bool], unequal: list[bool]) -> Diagnosis:
+    """Return the calls that are wrong: from one on, every nth, after some others."""
+    places, name = np.flatnonzero(wrong), "state_kept_between_calls"
+    shapes = [one.problem.shape for one in asked]
+    repeated = [shape in shapes[:at] for at, shape in enumerate(shapes)]
+    steps = set(np.diff(places).tolist())
+    to_the_end = len(places) > 2 and places[-1] + max(steps) >= len(asked)
+    alone = [at for at in places if not asked[at].shared]
+    if wrong == repeated:
+        sentence = "is right at the first call of each shape, and wrong after it"
+    elif to_the_end and steps == {1}:
+        sentence = "is right at first, and wrong from a later call on"
+    elif to_the_end and len(steps) == 1:
+        sentence = f"is wrong at one of every {min(steps)} calls"
+    elif len(places) and not alone:
+        shared = _common([asked[at].shared for at in places])
+        sentence = f"its answer depends on the call before, if that had {shared}"
+    else:
+        name = "not_deterministic"
+        sentence = (
+            "returns other bits for the same inputs from call to call: "
+            f"{sum(unequal)} of {len(asked)} calls"
+        )
+    return Diagnosis(name, sentence, np.inf)
+
+
+def _common(shared: list[str]) -> str:
+    """Return what calls before had in common with those that are wrong."""
+    kinds = [x for x in dict.fromkeys(shared) if x]
+    if "shape" in kinds or len(kinds) not in (1, 2):
+        return "the same shape"
+    return f"the same {' or '.join(kinds)}"

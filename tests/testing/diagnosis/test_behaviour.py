@@ -1,0 +1,181 @@
+"""Behaviours that no map holds, observed in kernels that are known to have them."""
+
+import numpy as np
+import pytest
+
+from linkern.testing import OPERATORS, Contract
+from linkern.testing.diagnosis.behaviour import observed_after, observed_before
+from linkern.testing.kernels.assembly import Parts, assemble
+from linkern.testing.kernels.correct import CORRECT
+from linkern.testing.kernels.mutants import MUTANTS
+from linkern.testing.problems.context import Scope
+from linkern.testing.target.memory_layout import STYLES
+from linkern.testing.target.process import InProcess
+from linkern.testing.target.protocol import TargetConfig
+from tests.marks import slow_unless
+
+BEFORE = {
+    "crashes_on_one_token": ("raises_on_one_token", "raises on one token: IndexError"),
+    "returns_list": ("returns_other_type", "returns a builtins.list instead"),
+    "transposes_output": ("output_transposed", "with its last two axes swapped"),
+    "jitters": ("not_deterministic", "returns other bits for the same inputs"),
+    "replays_by_sample": ("replays_output", "had the same inputs but one number"),
+    "replays_by_corners_and_sum": ("replays_output", "same numbers in another order"),
+    "answers_from_memory_once_warm": ("replays_output", "had the same shape"),
+    "keeps_state_by_shape": ("state_kept_between_calls", "had the same shape"),
+    "narrow_from_call_30": ("state_kept_between_calls", "wrong from a later call on"),
+    "narrow_at_every_third_call": ("state_kept_between_calls", "one of every 3 calls"),
+    "narrow_once_a_shape_is_known": ("state_kept_between_calls", "first call of each"),
+}
+AFTER = {
+    "seeds_generator": ("leaves_traces", "the random state of NumPy"),
+    "assumes_contiguous": ("assumes_contiguous", "fortran or transposed"),
+    "reads_past_the_end": ("reads_around_inputs", "returns NaN in the last row"),
+    "writes_past_the_end": ("overwrites_input", "overwrites the memory around key"),
+    "state_updated_in_place": ("overwrites_input", "overwrites initial_state"),
+    "swallows_nan": ("swallows_nan", "finite numbers in row 15 and after a NaN"),
+    "decays_divided_out": ("not_finite", "where log_decay reaches -17"),
+    "rwkv4_without_maximum": ("not_finite", "where key reaches 92.2"),
+}
+
+
+def opened(function, op="linear_attention", dtype="float32", **declared):
+    contract = Contract(**declared)
+    target = InProcess(TargetConfig("test", op=op, scale=contract.scale), function)
+    styles = tuple(STYLES)
+    interface = target.interface
+    return target, Scope(OPERATORS[op], contract, dtype, interface, styles=styles)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_depends_on_the_call_is_observed_before_the_maps(name):
+    kernel, (behaviour, words) = MUTANTS[name], BEFORE[name]
+    observed = observed_before(*opened(kernel.kernel, kernel.op, **kernel.contract))
+    assert observed.name == behaviour
+    assert words in observed.sentence
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_what_is_besides_the_output_is_observed_after_the_maps(name):
+    kernel, (behaviour, words) = MUTANTS[name], AFTER[name]
+    target, scope = opened(kernel.kernel, kernel.op, **kernel.contract)
+    assert observed_before(target, scope) is None
+    observed = observed_after(target, scope)
+    assert observed.name == behaviour
+    assert words in observed.sentence
+
+
+FEW = ("quadratic", "chunk_32_with_state", "gla by chunks", "delta_rule by chunks")
+FEW += ("rwkv4 by tokens", "gsa", "hgrn by tokens")
+
+
+@pytest.mark.parametrize(
+    "dtype", slow_unless(lambda x: x == "float32", ("float32", "bfloat16"))
+)
+@pytest.mark.parametrize("name", slow_unless(lambda x: x in FEW, CORRECT))
+def test_nothing_is_observed_of_a_correct_kernel(name, dtype):
+    kernel = CORRECT[name]
+    target, scope = opened(kernel.kernel, kernel.op, dtype, **kernel.contract)
+    assert observed_before(target, scope) is None
+    assert observed_after(target, scope) is None
+
+
+CHUNKED = assemble(Parts())
+
+
+def refuses(**limits):
+    def kernel(query, key, value):
+        sizes = {"t": query.shape[-2], "k": query.shape[-1], "h": query.shape[1]}
+        for axis, fits in limits.items():
+            assert fits(sizes[axis]), f"no {sizes[axis]}"
+        return CHUNKED(query, key, value)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words", "declaration"),
+    [
+        (
+            refuses(t=lambda n: n % 16 == 0),
+            "raises on lengths that are no multiple of 16: AssertionError: no 1 ",
+            ("length_multiple_of=16",),
+        ),
+        (refuses(t=lambda n: n > 2), "raises on lengths below 3", ("min_length=3",)),
+        (refuses(t=lambda n: n < 99), "lengths above 96", ("max_length=96",)),
+        (refuses(k=lambda n: n <= 64), "raises on key dimensions above 64", ()),
+        (refuses(h=lambda n: n % 2), "raises on numbers of heads of 2, 4", ()),
+        (refuses(h=lambda n: n == 0), "raises on all lengths that were tried", ()),
+    ],
+)
+def test_the_sizes_that_are_refused_are_said_in_few_words(kernel, words, declaration):
+    observed = observed_before(*opened(kernel))
+    assert observed.name == "raises"
+    assert words in observed.sentence
+    assert observed.declaration == declaration
+
+
+def test_axes_of_the_output_in_another_order_are_told_from_another_shape():
+    def swapped(*inputs):
+        return np.swapaxes(CHUNKED(*inputs), 1, 2)
+
+    def rewritten(*inputs):
+        output = CHUNKED(*inputs)
+        return np.swapaxes(output, 1, 2).reshape(output.shape)
+
+    def longer(*inputs):
+        return np.pad(CHUNKED(*inputs), ((0, 0),) * 2 + ((0, 1), (0, 0)))
+
+    for kernel in (swapped, rewritten):
+        assert observed_before(*opened(kernel)).name == "output_layout_swapped"
+    observed = observed_before(*opened(longer))
+    assert observed.name == "returns_other_shape"
+    assert "(2, 3, 48, 5) instead of (2, 3, 47, 5)" in observed.sentence
+
+
+def test_an_input_of_the_call_before_is_named():
+    kept = {}
+
+    def kernel(query, key, value):
+        first = (key.shape, key[..., :1, :].tobytes())
+        key = kept.setdefault(first, key.copy())
+        return CHUNKED(query, key, value)
+
+    observed = observed_before(*opened(kernel))
+    assert observed.name == "stale_input"
+    assert observed.sentence.startswith("reads the key of an earlier call that had")
+    assert "first token" in observed.sentence
+
+
+def test_side_effects_come_with_what_declares_them():
+    def narrow(*inputs):
+        return CHUNKED(*inputs).astype(np.float16)
+
+    def overwrites(query, key, value):
+        output = CHUNKED(query, key, value)
+        value[...] = 0
+        return output
+
+    observed = observed_after(*opened(narrow))
+    assert observed.declaration == ("output_dtype=float16",)
+    observed = observed_after(*opened(overwrites))
+    assert (observed.name, observed.declaration) == (
+        "overwrites_input",
+        ("mutates=value",),
+    )
+    assert observed_after(*opened(overwrites, mutates=("value",))) is None
+
+
+def test_what_two_threads_share_is_observed():
+    shared = {}
+
+    def kernel(query, key, value):
+        scratch = shared.setdefault(value.shape, np.empty_like(value))
+        scratch[...] = value
+        for _ in range(3):
+            output = CHUNKED(query, key, scratch)
+        return output
+
+    observed = observed_after(*opened(kernel))
+    assert observed is None or observed.name == "not_thread_safe"
+    assert observed_after(*opened(kernel, thread_safe=False)) is None
