@@ -7,7 +7,7 @@ and is a dash where nothing is said.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from truth import Expected, described_rightly, expectations
+from truth import NO_FACTOR, Expected, described_rightly, expectations
 
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.diagnosis import Diagnosis
@@ -65,7 +65,7 @@ def cells(name: str, diagnosis: Diagnosis | None) -> Cells:
     where, by = described_rightly(diagnosis, expectations()[name])
     place = _one_line(diagnosis.where or diagnosis.name)
     factor = _one_line(diagnosis.by_what)
-    if by is None or not factor:
+    if by is None or not factor or factor.startswith(NO_FACTOR):
         return _marked(place, where), NO_PRODUCT if by is None else DASH
     return _marked(place, where), _marked(factor, by)
 
