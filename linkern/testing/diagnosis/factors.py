@@ -307,7 +307,6 @@ def _system(
     weight = 1 / relative[usable]
     weight = np.minimum(weight, 30 * np.median(weight))
     target = target[usable]
-    _, problem = np.unique(problem, return_inverse=True)
     kept = distinct(columns)
     return System(np.log(abs(target)), np.sign(target), weight, problem, *kept)
 
@@ -324,10 +323,10 @@ def _spelled(
         sign *= system.columns[name].sign ** (exponent % 2 == 1)
     if np.ptp(sign):
         return
-    numbers = np.unique(system.problem)
-    levels = [float(np.median(log[system.problem == i])) for i in numbers]
+    there = np.unique(system.problem)
+    levels = [float(np.median(log[system.problem == i])) for i in there]
     spread = float(np.median(1 / system.weight))
-    for one in spell(levels, constants, spread):
+    for one in spell(levels, [constants[i] for i in there], spread):
         rest = log - np.array([one.log(x) for x in constants])[system.problem]
         misfit = np.sqrt(((rest * system.weight) ** 2).mean())
         # Fits below a hundredth of what rounding allows are as good as each other.

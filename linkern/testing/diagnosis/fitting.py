@@ -45,7 +45,7 @@ class System:
     def centred(self, x: Real) -> Real:
         """Return columns without their mean in each problem, weighted."""
         w = self.weight**2
-        total = np.bincount(self.problem, w)
+        total = np.maximum(np.bincount(self.problem, w), 1e-300)
         means = np.stack([np.bincount(self.problem, w * y) / total for y in x])
         return np.asarray((x - means[:, self.problem]) * self.weight)
 

@@ -21,7 +21,9 @@ from linkern.testing.diagnosis.readings import (
 )
 from linkern.testing.diagnosis.scenes import (
     dense_scene,
+    extreme_scene,
     integer_scene,
+    longer_keys,
     product_scene,
 )
 from linkern.testing.diagnosis.stages import Stage
@@ -36,7 +38,9 @@ __all__ = ["STAGES", "scenes_of"]
 Scenes = Callable[[Scope, np.random.Generator], Iterator[Problem]]
 # Kinds of features, and of gates, under which a shortcut shows that others hide.
 _KINDS_OF_FEATURES = ("tiny", "wide", "bigfirst")
-_KINDS_OF_GATES = ("strong", "typical", "long", "parallel", "sharp")
+_KINDS_OF_GATES = ("strong", "typical", "long", "parallel", "sharp", "scaled")
+# Rows behind the last packed sequence.
+SLACK = 6
 # Shapes of targets that compile each one.
 FEW_SHAPES = 3
 
@@ -72,20 +76,25 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
         yield dense_scene(scope, sizes, rng, kind=kind)
     yield dense_scene(scope, sizes, rng, spread=True)
+    for kind in ("huge", "tiny"):
+        yield extreme_scene(scope, sizes, kind, rng)
+    if not scope.operator.causal and not scope.contract.equal_lengths:
+        yield longer_keys(dense_scene(scope, (1, 2, 40, 6, 70), rng), rng)
     if no_integers(scope) is None:
         yield integer_scene(scope, sizes, rng)
 
 
 def _omitted(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes without one of the optional inputs, then with other scales."""
-    made = product_scene(scope, (1, 2, 70, 6, 70), rng)
     taken = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
-    for one in scope.operator.inputs:
-        name = taken.get(one.name)
-        if one.optional and name is not None and name not in scope.interface.needed:
-            yield made.without(one.name)
-    for scale in scope.scales[1:]:
-        yield made.scaled(scale)
+    for sizes in ((1, 2, 70, 6, 70), (1, 2, 1, 4, 4)):
+        made = product_scene(scope, sizes, rng)
+        for one in scope.operator.inputs:
+            name = taken.get(one.name)
+            if one.optional and name is not None and name not in scope.interface.needed:
+                yield made.without(one.name)
+        for scale in scope.scales[1:]:
+            yield made.scaled(scale)
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
@@ -94,6 +103,7 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield product_scene(scope, (1, 2, long, 8, long), rng)
     yield product_scene(scope, (1, 3, 128, 4, 16), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
+    yield dense_scene(scope, (1, 2, 40, 6, 6), rng)
     yield product_scene(scope, (1, 2, 1, 4, 4), rng)
 
 
@@ -104,6 +114,7 @@ def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     for sizes, cuts in (
         ((1, 2, long, 8, long), (int(rng.integers(17, 31)),)),
         ((1, 2, 128, 4, 16), (16, 80)),
+        ((1, 2, 40, 6, 6), (16,)),
         ((1, 2, 24, 4, 24), tuple(range(12, 24))),
     ):
         for scene in (product_scene, dense_scene):
@@ -119,12 +130,12 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     unit = scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
     for lengths in (
-        ((7, 33, 0, 70),),
+        ((7, 33, 1, 0, 70),),
         ((16, 48, 64),),
-        ((21, 5, 20), (19, 33, 0)),
+        ((21, 5, 20, 1), (19, 33, 0, 1)),
     )[: 3 if stateful else 2]:
         rounded = tuple(tuple(-(-n // unit) * unit for n in row) for row in lengths)
-        total = sum(map(sum, rounded))
+        total = sum(map(sum, rounded)) + SLACK * unit
         for scene in (product_scene, dense_scene):
             made = scene(scope, (1, 2, total, 6, total), rng).first_of_batch()
             if made.length == total:

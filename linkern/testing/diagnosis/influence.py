@@ -47,6 +47,8 @@ class InfluenceMap:
         that it comes from (`INITIAL_STATE` for the state), ``batch``, ``head``,
         ``key channel``, ``value channel``, ``sequence`` of packed ones, ``span``
         between cuts. A map has those that mean something for it.
+    unaffected : array (N,), optional
+        Entries that a deviation leaves as they are, wherever it is.
     """
 
     tensor: str
@@ -56,6 +58,13 @@ class InfluenceMap:
     bound: Real
     likely: Real
     coordinates: Mapping[str, Index]
+    unaffected: Flags | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """True if weights are products of numbers of the inputs."""
+        sources = self.problem.knobs.get("sources")
+        return sources is not None and sources.channels is not None
 
     @cached_property
     def error(self) -> Real:
@@ -92,4 +101,6 @@ class InfluenceMap:
             ahead = rows < sources
             zero &= ~(ahead & (self.wrong & ahead).any())
         hidden = (self.bound > BLURRED * abs(self.exact)) & (self.exact != 0)
+        if self.unaffected is not None:
+            hidden |= self.unaffected
         return np.asarray(zero | (hidden & ~self.wrong))

@@ -1,7 +1,9 @@
 """Localising: the place and the factor of a deviation, held to fresh maps."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from linkern.testing.diagnosis.factors import Factor, explain, holds
 from linkern.testing.diagnosis.index_sets import IndexSet, describe
@@ -85,6 +87,10 @@ def _finding(first: Maps, second: Maps) -> Finding:
         place = describe([*first, *second])
         place = place if place and _located(place, [*first, *second]) else None
     factor = _explained(_products(first), _products(second), place)
+    if factor is not None and (place is None or place.spared):
+        first, second = (_affected(part, factor) for part in (first, second))
+        better = describe(first)
+        place = better if better and _located(better, second) else place
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
 
@@ -104,12 +110,7 @@ def _telling(maps: Maps) -> Maps:
 def _products(maps: Maps) -> Maps:
     """Return the maps with wrong entries that are products, or all with wrong ones."""
     wrong = [one for one in maps if one.wrong.any()]
-    return [one for one in wrong if _is_product(one)] or wrong
-
-
-def _is_product(one: InfluenceMap) -> bool:
-    sources = one.problem.knobs.get("sources")
-    return sources is not None and sources.channels is not None
+    return [one for one in wrong if one.is_product] or wrong
 
 
 def _located(place: IndexSet, maps: Maps) -> bool:
@@ -123,6 +124,16 @@ def _located(place: IndexSet, maps: Maps) -> bool:
         if missed or right > OPEN * max((inside & telling).sum(), 1):
             return False
     return True
+
+
+def _affected(maps: Maps, factor: Factor) -> Maps:
+    """Return maps with the entries that a factor does not change marked as such."""
+    marked = []
+    for one in maps:
+        with np.errstate(all="ignore"):
+            change = abs(factor.predict(one) - one.exact)
+        marked.append(replace(one, unaffected=change <= one.bound))
+    return marked
 
 
 def _explained(maps: Maps, others: Maps, place: IndexSet | None) -> Factor | None:

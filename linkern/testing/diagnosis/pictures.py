@@ -12,9 +12,8 @@ __all__ = ["CELLS", "picture"]
 
 # Cells of a picture along an axis, at most.
 CELLS = 64
-# Coordinates that go along an axis, the usual ones first, and those of which one shows.
+# Coordinates that go along an axis, the usual ones first.
 _AXES = ("row", "source", "key channel", "value channel", "sequence", "span", "head")
-_PARTS = ("batch", "head")
 
 
 def picture(
@@ -25,7 +24,7 @@ def picture(
     Parameters
     ----------
     entries : InfluenceMap
-        The map; of several batch entries and heads, one with most wrong entries shows.
+        The map; of several heads, the one with most wrong entries shows.
     where : str
         The place of the deviation: a channel named there goes across.
     chunk : int, optional
@@ -72,18 +71,12 @@ def _axes(entries: InfluenceMap, where: str) -> tuple[str, str] | None:
 
 
 def _part(entries: InfluenceMap, axes: tuple[str, str]) -> tuple[Index, str]:
-    """Return the entries of the batch entry and head with most wrong ones."""
-    chosen = np.arange(entries.exact.size)
-    words = []
-    for name in _PARTS:
-        x = entries.coordinates.get(name)
-        if x is None or name in axes or not np.ptp(x):
-            continue
-        counts = np.bincount(x[chosen], entries.wrong[chosen])
-        most = int(np.argmax(counts))
-        chosen = chosen[x[chosen] == most]
-        words.append(f"{name} {most}")
-    return chosen, ", ".join(words)
+    """Return the entries of the head with most wrong ones; of all batch entries."""
+    head = entries.coordinates.get("head")
+    if head is None or "head" in axes or not np.ptp(head):
+        return np.arange(entries.exact.size), ""
+    most = int(np.argmax(np.bincount(head, entries.wrong)))
+    return np.flatnonzero(head == most), f"head {most}"
 
 
 def _cells(x: Index, chunk: int | None, most: int) -> tuple[tuple[int, ...], Index]:

@@ -31,6 +31,7 @@ from linkern.testing.target.protocol import Call, Reply
 __all__ = [
     "CONFIDENCE",
     "asked",
+    "of_output",
     "output_map",
     "output_maps",
     "packed_maps",
@@ -64,7 +65,7 @@ def output_map(target: Target, problem: Problem) -> InfluenceMap:
         If the target does not answer.
     """
     reply = target.call(Call(problem.inputs, scale=problem.scale))
-    return _of_output(problem, reply)
+    return of_output(problem, reply)
 
 
 def output_maps(
@@ -81,7 +82,7 @@ def output_maps(
     answered = [(problem, reply) for problem, reply in replies if reply is not None]
     if problems and not answered:
         return [output_map(target, problems[0])]
-    return [_of_output(problem, reply) for problem, reply in answered]
+    return [of_output(problem, reply) for problem, reply in answered]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +187,8 @@ def _present(table: _Table) -> Flags:
     return np.broadcast_to(table.places["source"] != NOWHERE, shape)
 
 
-def _of_output(problem: Problem, reply: Reply) -> InfluenceMap:
+def of_output(problem: Problem, reply: Reply) -> InfluenceMap:
+    """Return the weights of the sources of a problem, as a target has returned them."""
     table = _output_table(problem, reply)
     return table.of(_present(table))
 
@@ -304,6 +306,21 @@ def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
             size = one_map.exact.shape
             sequence = {"sequence": np.full(size, number)}
             yield replace(one_map, coordinates={**one_map.coordinates, **sequence})
+    if packing.ends[-1] < problem.length:
+        yield _behind(problem, reply, measured)
+
+
+def _behind(problem: Problem, reply: Reply, measured: Real) -> InfluenceMap:
+    """Return the map of rows behind the last sequence: any numbers, but no NaN."""
+    packing: Packing = problem.knobs["packing"]
+    first = packing.ends[-1]
+    rest = measured[..., first:, :]
+    any_number = np.full(rest.shape, np.finfo(np.float64).max)
+    exact = Bounded(np.zeros(rest.shape), any_number)
+    places = _places(problem, rest.shape)
+    places["sequence"] = np.asarray(len(packing.lengths[0]))
+    table = _Table("output", problem, rest, exact, any_number, reply.dtype, places)
+    return table.of(_present(table))
 
 
 def _channels(problem: Problem, rows: Index) -> Index | None:

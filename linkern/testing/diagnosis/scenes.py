@@ -12,16 +12,25 @@ import numpy as np
 
 from linkern.testing.diagnosis.influence import Index, Real
 from linkern.testing.problems.context import Scope, Shape
-from linkern.testing.problems.generators import integer_problem, real_problem
+from linkern.testing.problems.draws import RATES
+from linkern.testing.problems.gates import with_decays
+from linkern.testing.problems.generators import (
+    extreme_problem,
+    integer_problem,
+    real_problem,
+)
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import Sizes, nearest_shape
+from linkern.testing.problems.reach import Reach
+from linkern.testing.problems.shapes import Sizes, fitted, nearest_shape
 from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = [
     "NOWHERE",
     "Sources",
+    "calmed",
     "carrier",
     "dense_scene",
+    "extreme_scene",
     "integer_scene",
     "kept_sources",
     "product_scene",
@@ -161,6 +170,14 @@ def integer_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Probl
     return replace(made, integers=(*features, value))
 
 
+def extreme_scene(
+    scope: Scope, sizes: Sizes, kind: str, rng: np.random.Generator
+) -> Problem:
+    """Return impulses in values, with other inputs at the ends of the arithmetic."""
+    drawn = extreme_problem(scope, _shape(scope, sizes, 0), kind, rng)
+    return with_impulses(drawn, rng)
+
+
 def with_impulses(
     problem: Problem,
     rng: np.random.Generator,
@@ -210,17 +227,26 @@ def _assigned(tokens: Index, places: int, rng: np.random.Generator) -> Index:
 
 
 def _shape(scope: Scope, sizes: Sizes, sources: int) -> Shape:
-    """Return the allowed shape nearest to some sizes, as many channels as sources."""
+    """Return the allowed shape nearest to some sizes, as many channels as sources.
+
+    The length is what the contract allows, since a map says itself where no bound does.
+    """
     if carrier(scope) == "key":
         sizes = (*sizes[:4], FEW_CHANNELS)
     shape = nearest_shape(scope, sizes)
+    each = shape.keys // shape.length if scope.operator.micro_steps else 1
+    length = fitted(scope, reach=Reach())(sizes[2])
+    if scope.operator.causal:
+        levels = length.bit_length() + 1 if shape.levels > 1 else 1
+        shape = replace(shape, length=length, keys=length * each, levels=levels)
     most = scope.operator.largest_key_dim
     if most is not None and not scope.contract.key_dims:
-        shape = replace(shape, key_dim=min(shape.key_dim, most))
-    each = shape.value_dim if carrier(scope) == "value" else 1
-    copies = -(-(sources or shape.keys) // (each * shape.batch))
+        # No power of two, of which a tile would leave no channels behind.
+        shape = replace(shape, key_dim=min(shape.key_dim, most - 4))
     if "b" not in scope.contract.layout:
-        copies = 1
+        return shape
+    columns = shape.value_dim if carrier(scope) == "value" else 1
+    copies = -(-(sources or shape.keys) // (columns * shape.batch))
     most_copies = max(1, LARGEST_BATCH // shape.batch)
     return replace(shape, batch=shape.batch * max(1, min(copies, most_copies)))
 
@@ -236,3 +262,35 @@ def _directions(scope: Scope) -> list[str]:
     if not axes.get("key", "").endswith("k"):
         return []
     return [name for name in _DIRECTIONS if name in axes]
+
+
+def calmed(problem: Problem, tokens: int = 64) -> Problem:
+    """Return the problem with gates under which a token is heard to the very end.
+
+    Log-decays and rates are divided, so that all tokens together forget and erase as
+    much as so many did; so are keys that add up in the argument of a softmax.
+    """
+    share = min(1.0, tokens / max(problem.shape.keys, 1))
+    operator = problem.scope.operator
+    names = {*RATES, "b"} if operator.erases else set()
+    names |= {"key"} if "slots" in operator.names else set()
+    changed = {
+        name: (share * x.astype(np.float64)).astype(x.dtype)
+        for name, x in problem.inputs.items()
+        if name in names
+    }
+    made = problem.with_inputs(**changed)
+    if "log_decay" not in made.inputs:
+        return made
+    meant = made._oracle_call.meant["log_decay"]
+    return made if meant is None else with_decays(made, share * meant)
+
+
+def longer_keys(problem: Problem, rng: np.random.Generator) -> Problem:
+    """Return the problem with twice as many keys as queries."""
+    twice = {
+        name: np.concatenate([problem.inputs[name]] * 2, axis=-2)
+        for name in ("key", "value")
+    }
+    rest = replace(problem, knobs={}).with_inputs(**twice)
+    return with_impulses(rest, rng)

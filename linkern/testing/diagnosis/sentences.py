@@ -13,7 +13,7 @@ from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.factors import Factor, numbers
 from linkern.testing.diagnosis.index_sets import IndexSet, corner
 from linkern.testing.diagnosis.influence import Flags, InfluenceMap
-from linkern.testing.diagnosis.pictures import picture
+from linkern.testing.diagnosis.pictures import CELLS, picture
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
 
@@ -93,7 +93,7 @@ def _missing(by_what: str) -> str:
 
 def localised(
     maps: Sequence[InfluenceMap],
-    place: IndexSet,
+    place: IndexSet | None,
     factor: Factor | None,
     *,
     declaration: tuple[str, ...] = (),
@@ -105,8 +105,8 @@ def localised(
     ----------
     maps : sequence of InfluenceMap
         The maps of one tensor in which the deviation shows.
-    place : IndexSet
-        The wrong entries.
+    place : IndexSet or None
+        The wrong entries; None if no short description fits.
     factor : Factor or None
         What was measured in their place; None if no formula holds.
     declaration : tuple of str
@@ -114,39 +114,49 @@ def localised(
     not_measured : tuple of str
         What could not be measured, and why.
     """
-    chosen = [place.contains(one) & ~one.silent for one in maps]
-    wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
+    if place is None:
+        chosen = [one.wrong for one in maps]
+    else:
+        chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
-    stage = maps[0].tensor
-    words = [sentence(stage, place.text, by_what, kind)]
+    stage, where = maps[0].tensor, place.text if place else ""
+    words = [sentence(stage, where, by_what, kind)]
     if factor is None:
+        wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
         words.append(by_what)
-    shares = (
-        (place.missed, "of what is wrong lies elsewhere"),
-        (
-            place.spared,
-            "of these places are right",
-        ),
-    )
-    words += [f"{share:.0%} {what}" for share, what in shares if share >= 0.005]
+    if place is not None:
+        shares = {
+            "of what is wrong lies elsewhere": place.missed,
+            "of these places are right": place.spared,
+        }
+        words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
+    if declaration:
+        words.append(f"right if `{' '.join(declaration)}` is declared")
     first = corner(maps)
     if first is not None and first > 1:
         words.append(f"seen first at T={first}")
-    shown = max(maps, key=lambda one: (one.wrong.sum(), one.exact.size))
+    shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
     return Diagnosis(
         name_of(stage, by_what, kind),
         "; ".join(words),
         _ratio(factor, maps, chosen),
         declaration,
         stage,
-        place.text,
+        where,
         by_what,
-        place.alternatives,
-        hint(stage, place.text, by_what),
-        picture(shown, place.text, place.chunk),
+        place.alternatives if place else (),
+        hint(stage, where, by_what),
+        picture(shown, where, place.chunk if place else None),
         not_measured,
     )
+
+
+def _width(one: InfluenceMap) -> int:
+    """Return how many cells a picture of a map has along its axes, at least."""
+    places = (one.coordinates.get(name) for name in ("row", "source"))
+    counts = [np.unique(x[one.wrong]).size for x in places if x is not None]
+    return min(CELLS, *counts) if counts else 0
 
 
 def _ratio(

@@ -64,11 +64,14 @@ def row_sums(one: InfluenceMap) -> InfluenceMap | None:
 def steps(one: InfluenceMap) -> InfluenceMap | None:
     """Return the factor from each row to the next one of every weight.
 
-    None if there are no two rows of one source, or if the weight of a token in its own
-    row is wrong: then the factors do not hold all that is wrong.
+    None if weights are no products, if there are no two rows of one source, or if the
+    weight of a token in its own row is wrong: then the factors do not hold all that is
+    wrong.
     """
     rows, sources = (one.coordinates.get(name) for name in ("row", "source"))
-    if rows is None or sources is None or (one.wrong & (rows <= sources)).any():
+    if rows is None or sources is None or not one.is_product:
+        return None
+    if (one.wrong & (rows <= sources)).any():
         return None
     with np.errstate(all="ignore"):
         relative, likely = (x / abs(one.exact) for x in (one.bound, one.likely))
@@ -98,7 +101,10 @@ VIEWS: tuple[View, ...] = (beside_rows, row_sums, steps)
 
 
 def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
-    """Return the row of each entry, the factor of each row, and an entry of it."""
+    """Return the row of each entry, the factor of each row, and an entry of it.
+
+    None if the map has no rows with all of their sources.
+    """
     if "row" not in one.coordinates or "source" not in one.coordinates:
         return None
     apart = [
@@ -110,6 +116,8 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
         np.stack(apart), axis=1, return_index=True, return_inverse=True
     )
     row = row.reshape(-1)
+    if np.bincount(row).min() < one.problem.shape.keys:
+        return None  # the sources of a row are those of several problems
     with np.errstate(all="ignore"):
         ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
     shared = np.full(len(first), np.nan)

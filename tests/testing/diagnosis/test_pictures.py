@@ -17,7 +17,8 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     measured = np.where(head == heads - 1, changed(row, source, exact), exact)
     bound = np.full(exact.shape, 1e-6)
     places = {"row": row, "source": source, "head": head} | coordinates
-    problem = SimpleNamespace(shape=SimpleNamespace(length=length, keys=length))
+    shape = SimpleNamespace(length=length, keys=length)
+    problem = SimpleNamespace(shape=shape, knobs={})
     return InfluenceMap("output", problem, measured, exact, bound, bound, places)
 
 

@@ -99,6 +99,12 @@ def test_what_follows_no_formula_is_shown_as_numbers():
     )
     assert made.name == "output_wrong"
     assert np.isnan(made.ratio)
+    nowhere = localised(maps, None, None, declaration=("eps=1", "scale=2"))
+    assert nowhere.where == ""
+    assert nowhere.sentence == (
+        "the output is wrong in places that no short description covers; "
+        f"{numbers}; right if `eps=1 scale=2` is declared; seen first at T=2"
+    )
 
 
 def test_names_are_words_for_programs():
