@@ -25,6 +25,11 @@ __all__ = [
 PAGE = Path(__file__).parent / "truth.txt"
 # A set and so many others that are as short count as said.
 TIES = 2
+# Places that the name of a result tells.
+_SAID = (
+    ("initial state", "the initial state"),
+    ("across sequences", "pairs across edges of sequences"),
+)
 # Words in place of a factor.
 NO_FACTOR = ("unlike", "not finite", "partly not finite")
 POINTS = 200_000
@@ -81,11 +86,12 @@ def described_rightly(diagnosis: Any, expected: Expected) -> tuple[bool, bool | 
         said |= any(words in diagnosis.sentence for words in expected.says)
     if expected.kind == "behaviour":
         return said, None
-    addition = " and the initial state" if "initial state" in diagnosis.stage else ""
+    additions = [f" and {place}" for x, place in _SAID if x in diagnosis.stage]
     sets = (diagnosis.where, *diagnosis.alternatives[:TIES]) if diagnosis.where else ()
     where = said or any(
-        same_set(text, right) or (addition and same_set(text + addition, right))
+        same_set(text + more, right)
         for text in sets
+        for more in ("", *additions)
         for right in expected.where
     )
     if expected.kind == "rounding":

@@ -124,6 +124,15 @@ def test_place_and_factor_are_judged_apart():
     assert judge(None, lost) == (False, False)
 
 
+def test_a_result_may_name_a_part_of_the_place():
+    lost, where = truth.expectations()["initial_state_ignored"], "everywhere"
+    judge = truth.described_rightly
+    assert judge(said(where=where, stage="output"), lost)[0] is False
+    assert (
+        judge(said(where=where, stage="output of the initial state"), lost)[0] is True
+    )
+
+
 def test_where_no_product_is_right_silence_is_no_error_and_a_product_is():
     cut = truth.expectations()["inverse_cut_short"]
     place = "sources 3 back or more"
