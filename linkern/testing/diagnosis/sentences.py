@@ -31,6 +31,7 @@ _KINDS = {
     "in the denominator": "eps",
     "clamp": "clamped",
     "instead": "other",
+    "moved": "other",
 }
 
 
@@ -68,6 +69,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     said = {
         "added": f"has `{by_what.removeprefix('plus ')}` added",
         "instead": f"is `{by_what.removesuffix(' in its place')}`",
+        "moved": f"is {by_what}",
     }.get(kind, f"is multiplied by `{by_what}`")
     if by_what.startswith(("rounded ", "unlike ")):
         said = f"is {by_what}"
