@@ -62,7 +62,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
     if by_what in _VERBS and kind == "product":
         _, verb, as_a_whole = _VERBS[by_what]
-        if inside.startswith("in "):
+        if where and inside.startswith("in "):
             return f"{subject} {verb.format(place=place)}"
         return f"{subject} {as_a_whole} {inside}"
     missing = _missing(by_what) if kind == "product" else ""

@@ -74,7 +74,8 @@ SUM = "sum of log_decay over the chunk before"
             "",
             "2",
             "product",
-            "the output counts places that no short description covers twice",
+            "the output is twice as large as it should be in places that no short "
+            "description covers",
         ),
     ],
 )
