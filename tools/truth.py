@@ -7,7 +7,6 @@ that are no formula, are compared word by word.
 
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,6 +88,11 @@ def described_rightly(diagnosis: Any, expected: Expected) -> tuple[bool, bool | 
     return bool(where), any(same_factor(diagnosis.by_what, x) for x in factors)
 
 
+def _fits(text: str, pattern: str) -> bool:
+    """Return True if a text is a pattern in which stars stand for any words."""
+    return bool(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text))
+
+
 # -- sets
 
 
@@ -118,12 +122,13 @@ def _points() -> dict[str, Any]:
     source = np.where(draw[3] < 0.3, (draw[2] * length).astype(int), row - back)
     source = np.where(draw[3] > 0.95, row + rng.integers(1, 4, POINTS), source)
     known = {"length": length, "row": row, "source": np.clip(source, -1, length - 1)}
+    known["written"] = (draw[2] * (known["source"] + 1)).astype(int)
     sizes = {"head": 4, "batch": 3, "sequence": 4, "span": 3, "micro-step": 2}
     sizes |= {"key channel": 140, "value channel": 40, "slot": 4, "level": 6}
     known |= {name: rng.integers(0, n, POINTS) for name, n in sizes.items()}
     known |= {f"end of {name}": np.full(POINTS, n) for name, n in sizes.items()}
     known["end of key channel"] = known["key channel"] + rng.integers(1, 30, POINTS)
-    known["end of row"] = known["end of source"] = length
+    known |= {f"end of {name}": length for name in ("row", "source", "written")}
     known["back"] = row - known["source"]
     return known
 
@@ -135,7 +140,7 @@ def _holds(text: str, known: dict[str, Any], right: str, flags: dict[str, Any]) 
     for part in text.split(", or "):
         inside = np.ones(POINTS, bool)
         for atom in part.split(" and "):
-            name = next((x for x in unknown if fnmatchcase(atom, x)), atom)
+            name = next((x for x in unknown if _fits(atom, x)), atom)
             holds = None if "*" in name else _atom(atom, known)
             if holds is None:
                 seed = sum(map(ord, name))
@@ -147,10 +152,10 @@ def _holds(text: str, known: dict[str, Any], right: str, flags: dict[str, Any]) 
 
 
 _AXIS = (
-    "(row|source|head|batch|sequence|span|micro-step|key channel|value channel"
+    "(row|source|written|head|batch|sequence|span|micro-step|key channel|value channel"
     "|slot|level)"
 )
-_ENTRY = r"(?: entry| entries|s)?"
+_ENTRY = r"(?: entry| entries| tokens?|s)?"
 
 
 def _atom(text: str, p: dict[str, Any]) -> Any:
@@ -180,11 +185,8 @@ _STATEMENTS: tuple[tuple[str, Any], ...] = (
     ("the diagonal", lambda p: p["back"] == 0),
     ("sources ahead of the row", lambda p: p["back"] < 0),
     (r"sources (\d+) ahead(?: of the row)?", lambda p, n: p["back"] == -n),
-    (r"sources (\d+) ahead of the row or more", lambda p, n: p["back"] <= -n),
-    (
-        r"sources less than (\d+) ahead of the row",
-        lambda p, n: (p["back"] < 0) & (p["back"] > -n),
-    ),
+    (r"sources ahead of the row by more than (\d+)", lambda p, n: p["back"] < -n),
+    (r"sources at most (\d+) ahead of the row", lambda p, n: p["back"] >= -n),
     (r"sources (\d+) back", lambda p, n: p["back"] == n),
     (r"sources (\d+) back or more", lambda p, n: p["back"] >= n),
     (
@@ -197,6 +199,10 @@ _STATEMENTS: tuple[tuple[str, Any], ...] = (
     (r"pairs inside chunks of (\d+)", lambda p, n: _chunks(p, n) == 0),
     (r"pairs of neighbouring chunks of (\d+)", lambda p, n: _chunks(p, n) == 1),
     (r"pairs two or more chunks of (\d+) apart", lambda p, n: _chunks(p, n) >= 2),
+    (
+        r"pairs across the last token of chunks of (\d+)",
+        lambda p, n: (p["row"] + 1) // n != (p["source"] + 1) // n,
+    ),
     (
         rf"the first {_AXIS} of every chunk of (\d+)",
         lambda p, axis, n: (p[axis] >= 0) & (p[axis] % n == 0),
@@ -234,7 +240,7 @@ _STATEMENTS: tuple[tuple[str, Any], ...] = (
     ),
     (rf"the first {_AXIS}{_ENTRY}", lambda p, axis: p[axis] == 0),
     (rf"the last {_AXIS}{_ENTRY}", lambda p, axis: _left(p, axis) == 1),
-    (rf"the last (\d+) {_AXIS}s", lambda p, n, axis: _left(p, axis) <= n),
+    (rf"the last (\d+) {_AXIS}{_ENTRY}", lambda p, n, axis: _left(p, axis) <= n),
     (rf"the {_AXIS} (\d+) before the end", lambda p, axis, n: _left(p, axis) == n),
     (r"lengths above (\d+)", lambda p, n: p["length"] > n),
     (r"lengths (?:before|below) (\d+)", lambda p, n: p["length"] < n),
@@ -264,7 +270,7 @@ _PLACE = " in its place"
 
 def same_factor(text: str, right: str) -> bool:
     """Return True if two factors are the same words, or have the same values."""
-    if text == right or fnmatchcase(text, right):
+    if _fits(text, right):
         return True
     if text.endswith(_PLACE) != right.endswith(_PLACE):
         return False

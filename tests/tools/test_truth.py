@@ -40,6 +40,7 @@ def test_causes_of_mutants_without_a_map_are_names():
         ("heads other than head 0", "heads from 1 on"),
         ("where denominator is below 0.3", "where denominator is below *"),
         ("sequence 2", "sequence *"),
+        ("where key[source] is above 88", "where key[source] is above *"),
         ("lengths before 2", "lengths of 1"),
     ],
 )

@@ -60,6 +60,12 @@ class InfluenceMap:
     coordinates: Mapping[str, Index]
     unaffected: Flags | None = None
 
+    @property
+    def is_product(self) -> bool:
+        """True if weights are products of numbers of the inputs."""
+        sources = self.problem.knobs.get("sources")
+        return sources is not None and sources.channels is not None
+
     @cached_property
     def error(self) -> Real:
         """Distances from the exact entries; infinite where one of both is not finite.

@@ -110,12 +110,7 @@ def _telling(maps: Maps) -> Maps:
 def _products(maps: Maps) -> Maps:
     """Return the maps with wrong entries that are products, or all with wrong ones."""
     wrong = [one for one in maps if one.wrong.any()]
-    return [one for one in wrong if _is_product(one)] or wrong
-
-
-def _is_product(one: InfluenceMap) -> bool:
-    sources = one.problem.knobs.get("sources")
-    return sources is not None and sources.channels is not None
+    return [one for one in wrong if one.is_product] or wrong
 
 
 def _located(place: IndexSet, maps: Maps) -> bool:
@@ -137,7 +132,7 @@ def _affected(maps: Maps, factor: Factor) -> Maps:
     for one in maps:
         with np.errstate(all="ignore"):
             change = abs(factor.predict(one) - one.exact)
-        marked.append(replace(one, unaffected=~(change > one.bound)))
+        marked.append(replace(one, unaffected=change <= one.bound))
     return marked
 
 

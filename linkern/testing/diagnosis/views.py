@@ -64,11 +64,14 @@ def row_sums(one: InfluenceMap) -> InfluenceMap | None:
 def steps(one: InfluenceMap) -> InfluenceMap | None:
     """Return the factor from each row to the next one of every weight.
 
-    None if there are no two rows of one source, or if the weight of a token in its own
-    row is wrong: then the factors do not hold all that is wrong.
+    None if weights are no products, if there are no two rows of one source, or if the
+    weight of a token in its own row is wrong: then the factors do not hold all that is
+    wrong.
     """
     rows, sources = (one.coordinates.get(name) for name in ("row", "source"))
-    if rows is None or sources is None or (one.wrong & (rows <= sources)).any():
+    if rows is None or sources is None or not one.is_product:
+        return None
+    if (one.wrong & (rows <= sources)).any():
         return None
     with np.errstate(all="ignore"):
         relative, likely = (x / abs(one.exact) for x in (one.bound, one.likely))
