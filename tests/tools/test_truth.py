@@ -125,12 +125,9 @@ def test_place_and_factor_are_judged_apart():
 
 
 def test_a_result_may_name_a_part_of_the_place():
-    lost, where = truth.expectations()["initial_state_ignored"], "everywhere"
-    judge = truth.described_rightly
-    assert judge(said(where=where, stage="output"), lost)[0] is False
-    assert (
-        judge(said(where=where, stage="output of the initial state"), lost)[0] is True
-    )
+    lost, judge = truth.expectations()["initial_state_ignored"], truth.described_rightly
+    for stage, right in (("output", False), ("output of the initial state", True)):
+        assert judge(said(where="everywhere", stage=stage), lost)[0] is right
 
 
 def test_where_no_product_is_right_silence_is_no_error_and_a_product_is():
