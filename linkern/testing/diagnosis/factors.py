@@ -105,7 +105,11 @@ def _clamped(factor: Factor, pairs: Sequence[tuple[InfluenceMap, Flags]]) -> Fac
     The product is on one side of 1 in the chosen entries, on the other in the rest.
     """
     powers = [*factor.exponents.values()]
-    if factor.kind != "product" or powers not in ([1], [-1]) or factor.constant == 1:
+    if (
+        factor.kind != "product"
+        or powers not in ([1], [-1])
+        or factor.constant in (1, -1)
+    ):
         return factor
     inside, outside = [], []
     for one, flags in pairs:
@@ -121,5 +125,14 @@ def _clamped(factor: Factor, pairs: Sequence[tuple[InfluenceMap, Flags]]) -> Fac
         ("clamp from below", ratios > 1, others <= 1),
     ):
         if chosen.all() and rest.mean() > 0.98:
-            return replace(factor, kind=kind)
+            return replace(factor, kind=kind, where=_where(factor, kind))
     return factor
+
+
+def _where(factor: Factor, kind: str) -> str:
+    """Return the words for the entries in which a clamp is beyond its limit."""
+    ((name, power),) = factor.exponents.items()
+    limit = float(-np.log(factor.constant) / power)
+    limit = limit if "log_decay" in name else float(np.exp(limit))
+    side = "below" if (kind == "clamp from above") == (power > 0) else "above"
+    return f"where {name} is {side} {limit:.4g}"

@@ -39,6 +39,8 @@ class Factor:
         The size of the chunks that quantities refer to.
     alternatives : tuple of str
         Other formulas that are the same in all entries.
+    where : str
+        The entries that a clamp changes, in words.
     cost : float
         Its length in bits.
     """
@@ -49,6 +51,7 @@ class Factor:
     text: str
     chunk: int | None = None
     alternatives: tuple[str, ...] = ()
+    where: str = ""
     cost: float = field(default=0.0, compare=False)
 
     def predict(self, entries: InfluenceMap) -> Real:

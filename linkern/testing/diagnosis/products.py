@@ -23,8 +23,9 @@ SAMPLE, TRIED = 400, 4000
 MARGIN = 10.0
 # Quantities in a product, by its kind.
 MOST = {"product": 3, "instead": 3, "added": 3, "in the denominator": 1}
-# Errors that are larger than rounding makes them by less follow many formulas.
-STRONG = 4
+# Errors that are larger than rounding makes them by less follow many formulas: of
+# constants, and of products that vary as the errors do and leave little of them.
+STRONG, WEAK, LEFT = 4.0, 1.5, 0.1
 
 
 def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | None:
@@ -36,7 +37,7 @@ def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | Non
         return lost
     if (
         np.median(np.concatenate([x.error / tolerance(x, x.exact) for x in parts]))
-        < STRONG
+        < WEAK
     ):
         return None
     samples = [_sample(one, SAMPLE // len(parts) + 1) for one in parts]
@@ -64,16 +65,22 @@ def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
     An entry that is D times as far from the exact one as rounding explains, and follows
     the formula, spares ``log2(D)`` bits.
     """
-    distances = []
+    before, after = [], []
     for one in parts:
         predicted = factor.predict(one)
         if not as_predicted(one, predicted):
             return -np.inf
+        known = ~np.isnan(predicted)
         with np.errstate(all="ignore"):
             allowed = tolerance(one, np.nan_to_num(predicted))
-            distances.append((one.error / allowed)[~np.isnan(predicted)])
-    ratios = np.clip(np.nan_to_num(np.concatenate(distances)), 1.0, 2.0**20)
-    if not ratios.size or (np.median(ratios) < STRONG and factor.cost > 2):
+            before.append((one.error / allowed)[known])
+            after.append((abs(one.measured - predicted) / allowed)[known])
+    ratios = np.clip(np.nan_to_num(np.concatenate(before)), 1.0, 2.0**20)
+    if not ratios.size:
+        return -np.inf
+    left = (np.concatenate(after) ** 2).sum() < LEFT * (ratios**2).sum()
+    strong = WEAK if factor.exponents and left else STRONG
+    if np.median(ratios) < strong and factor.cost > 2:
         return -np.inf
     return float(np.log2(ratios).sum()) - factor.cost
 
@@ -225,7 +232,7 @@ def _factor(
     )
     every = {**constant.exponents, **powers}
     number = sign * constant.number
-    return Factor(kind, number, every, text(powers), chunk, others, cost)
+    return Factor(kind, number, every, text(powers), chunk, others, cost=cost)
 
 
 def _quotient(sign: float, constant: Spelled, powers: Mapping[str, float]) -> str:
