@@ -55,7 +55,7 @@ def _kernel(op: str) -> str:
     return next(name for name, kernel in CORRECT.items() if kernel.op == op)
 
 
-PLANTED = {
+PLANTED: dict[str, tuple[str, dict[str, float]]] = {
     "exp(-log_decay[first of the chunk])": (
         "kda",
         {"log_decay[first of the chunk]": -1},
