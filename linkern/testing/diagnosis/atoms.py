@@ -44,6 +44,8 @@ SINGLE = ("batch", "head", "sequence", "span", "micro-step")
 # Coordinates that count tokens; the initial state comes before the first.
 TOKENS = ("row", "source", "written", "back")
 UNKNOWN = -(2**40)
+# Sizes of calls, and their names.
+BOUNDED = {"length": "lengths", "key dimension": "K", "value dimension": "V"}
 # Sizes of coordinates.
 SIZES = {
     "row": "length",
@@ -111,7 +113,8 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     zero = np.zeros(count, np.int64)
     known |= {name: zero for name in SINGLE if name not in known}
     shape, knobs = influence.problem.shape, influence.problem.knobs
-    known["length"] = zero + shape.length
+    for name, size in zip(BOUNDED, ("length", "key_dim", "value_dim"), strict=True):
+        known[name] = zero + getattr(shape, size, 0)
     for axis, size in SIZES.items():
         if axis in known:
             known[f"end of {axis}"] = zero + getattr(shape, size)
@@ -173,11 +176,11 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     before = np.concatenate([[0.0], np.cumsum(gains)])
     k = int(np.argmax(before[:-1]))
     low, high = int(values[k - 1]), int(values[k])
-    shift = int(name == "length")  # "lengths above" names the last one below
+    shift = int(name in BOUNDED)  # "lengths above 48": the last one below is named
     yield before[k], _from(name, _simplest(low - shift, high - shift) + shift)
     after = before[-1] - before
     k = int(np.argmax(after[1:])) + 1
-    if name == "length":
+    if name in BOUNDED:
         return
     if 1 < k < len(values):
         end = _simplest(int(values[k - 1]), int(values[k]))
@@ -215,8 +218,8 @@ def _from(name: str, n: int) -> Atom:
         text = f"sources {n} back or more"
         text = text if n >= 0 else f"sources at most {-n} ahead of the row"
         cost += 0.5
-    elif name == "length":
-        text, cost = f"lengths above {n - 1}", 3 + bits(n - 1)
+    elif name in BOUNDED:
+        text, cost = f"{BOUNDED[name]} above {n - 1}", 3 + bits(n - 1)
     elif name.startswith("left "):
         axis = plural(name.removeprefix("left "))
         text, cost = f"{axis} other than {_last(name, n - 1)}", 4 + bits(n - 1)

@@ -1,7 +1,7 @@
 """Atoms about chunks: "pairs across edges of chunks of 16", "rows in the tail"."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,11 +95,16 @@ def _statements(axis: str) -> tuple[tuple[str, float, ChunkTest], ...]:
     def last(c: _Chunks) -> Flags:
         return np.asarray(c.place(axis) == c.size - 1)
 
-    return (
-        (f"the first {axis} of every chunk of {{}}", 2, lambda c: c.place(axis) == 0),
-        (f"the last {axis} of every chunk of {{}}", 2, last),
+    tails: tuple[tuple[str, float, ChunkTest], ...] = (
         (f"{many} in the tail of chunks of {{}}", 3, lambda c: c.tail(axis)),
         (f"{many} in whole chunks of {{}}", 3, lambda c: ~c.tail(axis)),
+    )
+    if axis not in ("row", "source"):
+        return tails
+    return (
+        *tails,
+        (f"the first {axis} of every chunk of {{}}", 2, lambda c: c.place(axis) == 0),
+        (f"the last {axis} of every chunk of {{}}", 2, last),
         (f"{many} in odd chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 1),
         (f"{many} in even chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 0),
         (
@@ -135,7 +140,9 @@ def _of_axes(axes: list[str], known: Places, weight: Real) -> Iterator[Rated]:
     once, weight = _once([known[name][present] for name in names], weight[present])
     inside = dict(zip(names, once, strict=True))
     longest = int(max(inside[axis].max(initial=0) for axis in axes)) + 1
-    every = range(2, longest + 1)
+    every: Sequence[int] = range(2, longest + 1)
+    if not {"row", "source"} & set(axes):  # of few sizes, any number would fit some
+        every = [n for n in every if n >= 8 and n & (n - 1) == 0]
     sizes = np.array([n for n in every if n < SMALL_CHUNK or n % 4 == 0], np.int64)
     gains = np.empty((len(about), len(sizes)))
     for start in range(0, len(sizes), CHUNKS_AT_ONCE):

@@ -136,7 +136,11 @@ def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float
     maps = [x for x in maps if len(x.exact)]
     if not any(x.wrong.any() for x in maps):
         return 0.0, float(any(chosen.contains(x).any() for x in maps))
-    return _errors(_table(maps, measure), chosen)
+    missed, spared = _errors(_table(maps, measure), chosen)
+    if spared > OPEN and _has_dense(maps):
+        _, other = _errors(_table(maps, measure, dense=True), chosen)
+        spared = min(spared, other)
+    return missed, spared
 
 
 def describe(
@@ -160,23 +164,34 @@ def describe(
     maps = [x for x in maps if len(x.exact)]
     if not any(x.wrong.any() for x in maps):
         return None
-    whole = _table(maps, None)
+    best = _of_table(_table(maps, None), None)
+    if best.spared > OPEN and _has_dense(maps):
+        other = _of_table(_table(maps, None, dense=True), None)
+        best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
+    if best.missed + best.spared > OPEN and quantities is not None:
+        other = _of_table(_table(maps, quantities), quantities)
+        best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
+    return best
+
+
+def _has_dense(maps: Sequence[InfluenceMap]) -> bool:
+    """Return True if a map with wrong entries is not one of products."""
+    return any(x.wrong.any() and not x.is_product for x in maps)
+
+
+def _of_table(whole: _Table, measure: Measure | None) -> IndexSet:
+    """Return the set that a sample and the exceptions from its set lead to."""
     rng = np.random.default_rng(0)
     parts = (np.flatnonzero(x) for x in (whole.wrong, ~whole.wrong))
     chosen = np.concatenate([rng.permutation(x)[:SAMPLE] for x in parts])
-    best = _described(whole.part(chosen), None)
+    best = _described(whole.part(chosen), measure)
     for _ in range(ROUNDS):
         off = np.setdiff1d(np.flatnonzero(_inside(whole, best) != whole.wrong), chosen)
         if not len(off) or best.missed or best.spared:
             break
         chosen = np.concatenate([chosen, rng.permutation(off)[:SAMPLE]])
-        best = _described(whole.part(chosen), None)
-    if quantities is not None and max(_errors(whole, best)) > OPEN:
-        measured = _table(maps, quantities).part(chosen)
-        best = _described(measured, quantities)
-        missed, spared = misfit(best, maps)
-    else:
-        missed, spared = _errors(whole, best)
+        best = _described(whole.part(chosen), measure)
+    missed, spared = _errors(whole, best)
     return replace(best, missed=missed, spared=spared)
 
 
@@ -197,8 +212,14 @@ def _errors(table: _Table, chosen: IndexSet) -> tuple[float, float]:
     return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 
 
-def _table(maps: Sequence[InfluenceMap], quantities: Measure | None) -> _Table:
-    """Return the entries of all maps of which a deviation would show."""
+def _table(
+    maps: Sequence[InfluenceMap], quantities: Measure | None, dense: bool = False
+) -> _Table:
+    """Return the entries of all maps of which a deviation would show.
+
+    In maps of products a token is affected by those of its channel alone: if `dense`,
+    their right entries are left out.
+    """
     wrong = np.concatenate([x.wrong for x in maps])
     bound = np.concatenate([x.bound for x in maps])
     exact = abs(np.concatenate([x.exact for x in maps]))
@@ -209,6 +230,8 @@ def _table(maps: Sequence[InfluenceMap], quantities: Measure | None) -> _Table:
         near = np.mean(error[wrong] < 2 * bound[wrong])
     doubtful = np.concatenate([x.doubtful | x.silent for x in maps])
     unclear = doubtful | faint | ~np.isfinite(bound)
+    if dense:
+        unclear |= np.repeat([x.is_product for x in maps], [len(x.exact) for x in maps])
     chosen = np.flatnonzero(wrong | ~unclear)
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
     tables = [places(x) for x in maps]
