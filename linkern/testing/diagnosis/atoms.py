@@ -8,7 +8,7 @@ numbers take; powers of two and small numbers are cheap.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ __all__ = [
     "Places",
     "Rated",
     "bits",
+    "from_on",
     "interval_atoms",
     "places",
     "plural",
@@ -76,6 +77,8 @@ class Atom:
         Coordinates that it is about; it holds of entries that have none.
     chunk : int, optional
         The chunk size that it names.
+    first : tuple of str and int
+        The coordinate and the number from which on it holds.
     measure : callable, optional
         Returns the quantities of a map, where the statement is about one of them.
     """
@@ -85,6 +88,7 @@ class Atom:
     test: Callable[[Places], Flags] = field(repr=False, compare=False)
     axes: tuple[str, ...] = field(default=(), compare=False)
     chunk: int | None = None
+    first: tuple[str, int] = field(default=("", 0), compare=False)
     measure: Measure | None = field(default=None, repr=False, compare=False)
 
     def contains(self, influence: InfluenceMap) -> Flags:
@@ -136,10 +140,14 @@ def bits(number: int) -> float:
     return min(odd, math.log2(number) + 4)
 
 
-def _simplest(low: int, high: int) -> int:
-    """Return the number above `low`, up to `high`, of the fewest bits."""
+def _simplest(low: int, high: int, shift: int = 0) -> int:
+    """Return the number above `low`, up to `high`, of the fewest bits.
+
+    The bits are those of the number or, with a shift of 1, of the one before.
+    """
     numbers = range(max(low + 1, high - 4096), high + 1)
-    return min(numbers, key=lambda n: (bits(n), n)) if numbers else high
+    cost = {n: min(bits(n), bits(n - shift)) for n in numbers}
+    return min(numbers, key=lambda n: (cost[n], n)) if numbers else high
 
 
 # Statements about one coordinate.
@@ -176,8 +184,8 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     before = np.concatenate([[0.0], np.cumsum(gains)])
     k = int(np.argmax(before[:-1]))
     low, high = int(values[k - 1]), int(values[k])
-    shift = int(name in BOUNDED)  # "lengths above 48": the last one below is named
-    yield before[k], _from(name, _simplest(low - shift, high - shift) + shift)
+    shift = int(name in BOUNDED)  # "lengths above 127" are those from 128 on
+    yield before[k], from_on(name, _simplest(low, high, shift))
     after = before[-1] - before
     k = int(np.argmax(after[1:])) + 1
     if name in BOUNDED:
@@ -211,7 +219,7 @@ def _last(name: str, n: int) -> str:
     return f"the last {n} {plural(axis)}" if n > 1 else f"the last {axis}"
 
 
-def _from(name: str, n: int) -> Atom:
+def from_on(name: str, n: int) -> Atom:
     """Return the atom of places from a number on."""
     text, cost = f"{plural(name)} from {n} on", 2 + bits(n)
     if name == "back":
@@ -219,13 +227,13 @@ def _from(name: str, n: int) -> Atom:
         text = text if n >= 0 else f"sources at most {-n} ahead of the row"
         cost += 0.5
     elif name in BOUNDED:
-        text, cost = f"{BOUNDED[name]} above {n - 1}", 3 + bits(n - 1)
+        text, cost = f"{BOUNDED[name]} above {n - 1}", 3 + min(bits(n), bits(n - 1))
     elif name.startswith("left "):
         axis = plural(name.removeprefix("left "))
         text, cost = f"{axis} other than {_last(name, n - 1)}", 4 + bits(n - 1)
     elif (name, n) == ("source", 0):
         text = "sources after the initial state"
-    return _on(name, text, cost, lambda x: x >= n)
+    return replace(_on(name, text, cost, lambda x: x >= n), first=(name, n))
 
 
 def _before(name: str, n: int) -> Atom:

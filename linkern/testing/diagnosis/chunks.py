@@ -105,8 +105,8 @@ def _statements(axis: str) -> tuple[tuple[str, float, ChunkTest], ...]:
         *tails,
         (f"the first {axis} of every chunk of {{}}", 2, lambda c: c.place(axis) == 0),
         (f"the last {axis} of every chunk of {{}}", 2, last),
-        (f"{many} in odd chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 1),
-        (f"{many} in even chunks of {{}}", 3, lambda c: c.number(axis) % 2 == 0),
+        (f"{many} in odd chunks of {{}}", 5, lambda c: c.number(axis) % 2 == 1),
+        (f"{many} in even chunks of {{}}", 5, lambda c: c.number(axis) % 2 == 0),
         (
             f"{many} after the first of every chunk of {{}}",
             3,

@@ -15,6 +15,7 @@ from linkern.testing.diagnosis.atoms import (
     Atom,
     Measure,
     Places,
+    from_on,
     interval_atoms,
     places,
 )
@@ -192,7 +193,19 @@ def _of_table(whole: _Table, measure: Measure | None) -> IndexSet:
         chosen = np.concatenate([chosen, rng.permutation(off)[:SAMPLE]])
         best = _described(whole.part(chosen), measure)
     missed, spared = _errors(whole, best)
-    return replace(best, missed=missed, spared=spared)
+    atoms = tuple(_on_chunk(whole, best, atom) for atom in best.atoms)
+    return replace(best, atoms=atoms, missed=missed, spared=spared)
+
+
+def _on_chunk(table: _Table, chosen: IndexSet, atom: Atom) -> Atom:
+    """Return an atom of a set, or the one from the second chunk on if as good."""
+    (name, first), size = atom.first, chosen.chunk
+    if name not in ("row", "source") or size is None or atom.measure:
+        return atom
+    rest = replace(chosen, atoms=tuple(x for x in chosen.atoms if x != atom))
+    x, inside = table.known[name], _inside(table, rest)
+    inside &= (x >= min(first, size)) & (x < max(first, size))
+    return atom if inside.any() else from_on(name, size)
 
 
 def _described(table: _Table, measure: Measure | None) -> IndexSet:
