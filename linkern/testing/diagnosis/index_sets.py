@@ -134,9 +134,9 @@ def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float
         entries inside that are right, of those where a deviation would show.
     """
     measure = next((a.measure for a in chosen.atoms if a.measure), None)
-    maps = [x for x in maps if len(x.exact)]
     if not any(x.wrong.any() for x in maps):
         return 0.0, float(any(chosen.contains(x).any() for x in maps))
+    maps = _of_wrong_calls(maps)
     missed, spared = _errors(_table(maps, measure), chosen)
     if spared > OPEN and _has_dense(maps):
         _, other = _errors(_table(maps, measure, dense=True), chosen)
@@ -162,17 +162,47 @@ def describe(
     IndexSet or None
         None if no entry is wrong.
     """
-    maps = [x for x in maps if len(x.exact)]
-    if not any(x.wrong.any() for x in maps):
+    maps = _of_wrong_calls(maps)
+    if not maps:
         return None
     best = _of_table(_table(maps, None), None)
     if best.spared > OPEN and _has_dense(maps):
         other = _of_table(_table(maps, None, dense=True), None)
         best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
     if best.missed + best.spared > OPEN and quantities is not None:
-        other = _of_table(_table(maps, quantities), quantities)
+        other = _of_table(_table([*map(_thinned, maps)], quantities), quantities)
         best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
     return best
+
+
+def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
+    """Return the maps of those sorts of calls in which something is wrong.
+
+    Calls are of a sort if they take the same inputs and the same scale.
+    """
+
+    def sort(x: InfluenceMap) -> tuple[str, ...]:
+        inputs = getattr(x.problem, "inputs", ())
+        return (*sorted(inputs), str(x.problem.knobs.get("scale")))
+
+    wrong = {sort(x) for x in maps if x.wrong.any()}
+    return [x for x in maps if len(x.exact) and sort(x) in wrong]
+
+
+def _thinned(influence: InfluenceMap) -> InfluenceMap:
+    """Return a map of some of the wrong and some of the right entries."""
+    rng = np.random.default_rng(0)
+    parts = (np.flatnonzero(x) for x in (influence.wrong, ~influence.wrong))
+    few = SAMPLE // 8
+    chosen = np.sort(np.concatenate([rng.permutation(x)[:few] for x in parts]))
+    columns = ("measured", "exact", "bound", "likely")
+    unaffected = influence.unaffected
+    return replace(
+        influence,
+        **{name: getattr(influence, name)[chosen] for name in columns},
+        coordinates={k: x[chosen] for k, x in influence.coordinates.items()},
+        unaffected=None if unaffected is None else unaffected[chosen],
+    )
 
 
 def _has_dense(maps: Sequence[InfluenceMap]) -> bool:

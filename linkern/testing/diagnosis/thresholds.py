@@ -48,18 +48,21 @@ def _between(low: float, high: float) -> tuple[float, str]:
     """Return the number of fewest digits between two logarithms, and its text."""
     with np.errstate(over="ignore", under="ignore"):
         small, large = float(np.exp(low)), float(np.exp(high))
-    middle = math.sqrt(small) * math.sqrt(large)
+    if not 0 < small < large < math.inf:
+        return high, f"{large:.3g}"
     for digits in range(1, 17):
-        text = f"{middle:.{digits}g}"
-        if small < float(text) <= large and math.isfinite(float(text)):
-            return math.log(float(text)), text
+        step = 10.0 ** (math.floor(math.log10(large)) - digits + 1)
+        text = f"{math.floor(large / step) * step:.{digits}g}"
+        if small < float(text) <= large:
+            return math.log(float(text)), f"{float(text):g}"
     return high, f"{large:.3g}"
 
 
 def _threshold(
     measure: Measure, name: str, side: str, limit: float, number: str, words: float
 ) -> Atom:
-    text, cost = f"where {name} is {side} {number}", words + 3.3 * len(number)
+    text, cost = f"where {name} is {side} {number}", words + 2.0 * len(number)
+    cost += len(name) / 16  # of two names of one quantity, the shorter
     if side == "below":
         return Atom(text, cost, lambda p: p[name] < limit, measure=measure)
     return Atom(text, cost, lambda p: p[name] >= limit, measure=measure)

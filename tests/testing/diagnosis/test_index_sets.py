@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -221,9 +222,9 @@ def test_noise_gets_no_set():
 
 def test_threshold_on_a_quantity():
     def measure(influence):
-        drawn = np.random.default_rng(len(influence.exact))
-        other, denominator = drawn.normal(size=(2, len(influence.exact)))
-        return {"other": other, "denominator": denominator}
+        c = influence.coordinates
+        mixed = c["row"] * 7919 + c["source"] * 104729 + c["head"] * 1299709
+        return {"other": np.sin(mixed), "denominator": np.cos(mixed * 0.7) - 1}
 
     maps = [
         planted(x, CAUSAL(x.coordinates) & (measure(x)["denominator"] < np.log(0.5)))
@@ -270,6 +271,18 @@ def test_right_entries_of_products_give_way_to_dense_maps():
     assert result.missed == result.spared == 0
     assert misfit(result, maps) == (0, 0)
     assert describe(maps[:1]).spared > 0.4
+
+
+def test_calls_without_an_input_stand_alone():
+    def given_scale(x, scale):
+        return replace(x, problem=x.problem.told(scale=scale))
+
+    right = given_scale(blank(59), "one")
+    wrong = given_scale(blank(37), "default")
+    wrong = planted(wrong, SETS["the diagonal"](wrong.coordinates, 37))
+    result = describe([right, wrong])
+    assert (result.text, result.spared) == ("the diagonal", 0)
+    assert misfit(result, [right, wrong]) == (0, 0)
 
 
 def test_misfit_on_fresh_maps():
