@@ -80,13 +80,13 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
         yield product_scene(scope, (1, 2, length, 4, length), rng)
     features = scope.operator.feature_map
     sizes = (1, 2, some, 4, some)
+    if scope.normalised and "query" in scope.operator.names:
+        yield faint_scene(scope, sizes, rng)
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
         # Of many channels, keys of one direction have small entries.
         channels = 24 if kind == "parallel" else 4
         yield dense_scene(scope, (1, 2, some, channels, some), rng, kind=kind)
     yield dense_scene(scope, sizes, rng, spread=True)
-    if scope.normalised and "query" in scope.operator.names:
-        yield faint_scene(scope, sizes, rng)
     for kind in ("huge", "tiny"):
         yield extreme_scene(scope, sizes, kind, rng)
     if not scope.operator.causal and not scope.contract.equal_lengths:
