@@ -116,6 +116,8 @@ def _of_input(
 ) -> list[InfluenceMap]:
     """Return the maps of the gradient of one input, one for each part of a sequence."""
     bound = exact.bound + rounding
+    # The gradients of values are weights: those ahead of a row say that they are zero.
+    unaffected = (exact.output == 0) & (one.name != "value")
     maps = []
     for part, relation, chosen, places in coordinates(made, one, measured.shape):
         maps.append(
@@ -127,6 +129,7 @@ def _of_input(
                 bound[chosen],
                 bound[chosen],
                 {name: x[chosen] for name, x in places.items()},
+                unaffected[chosen],
             )
         )
     return maps
@@ -282,6 +285,7 @@ def _unless(*rules: Callable[[Scope], Inapplicable | None]) -> Callable[[Scope],
 # In the order in which a defect is to be explained.
 GRADIENT_STAGES = (
     Stage("gradients", _whole, _unless(no_gradients)),
+    Stage("gradients of all sources", _dense, _unless(no_gradients)),
     Stage("gradients of spans", _of_spans, _unless(not_causal, no_gradients_of_state)),
     Stage(
         "gradients of packed sequences",

@@ -112,6 +112,7 @@ class _Lookup:
         """Yield the names of quantities, what they cost, and their makers."""
         yield from self.constants()
         yield from self.inputs_at_tokens()
+        yield from self.slopes()
         yield from self.products()
         yield from self.ranges()
         yield from self.counts()
@@ -270,6 +271,18 @@ class _Lookup:
                     if head is None or at in ("", "[row]", "[source]"):
                         more = 0.0 if head is None else 2.0
                         yield name + at + label, cost + more, partial(make, token, head)
+
+    def slopes(self) -> Made:
+        """Yield the slope of the feature map in the input that a gradient is of."""
+        scope, name = self.entries.problem.scope, self.entries.tensor.split()[-1]
+        tokens = {"gradient of query": self.row, "gradient of key": self.key}
+        token = tokens.get(self.entries.tensor)
+        if scope.operator.feature_map and token is not None:
+            x = self.inputs[name]
+            feature_map = scope.query_map if name == "query" else scope.key_map
+            slope = feature_map.pullback(x, np.ones(x.shape))
+            make = partial(self._input, slope, self.axes(name), False, token, None)
+            yield "slope of the feature map", 2.0, make
 
     def _input(
         self, x: Real, axes: str, log: bool, token: Index | None, head: int | None
