@@ -15,11 +15,13 @@ from linkern.testing.diagnosis.atoms import (
     Atom,
     Measure,
     Places,
-    atoms_of,
+    from_on,
+    interval_atoms,
     places,
-    thresholds_of,
 )
+from linkern.testing.diagnosis.chunks import chunk_atoms
 from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
+from linkern.testing.diagnosis.thresholds import thresholds_of
 
 __all__ = ["IndexSet", "corner", "describe", "misfit"]
 
@@ -39,6 +41,10 @@ SECOND_PART = 0.01
 EXCEPTION, UNION = 4.0, 4.0
 # Kinds of entries, right and wrong, by which conjunctions are searched.
 KINDS = 4000
+# Wrong entries, and right ones, by which sets are searched.
+SAMPLE = 12_000
+# Quantities are consulted where a larger share of entries is off.
+OPEN = 0.02
 # Sets whose lengths differ by less are as short.
 TIE = 2.0
 
@@ -131,10 +137,11 @@ def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float
     maps = [x for x in maps if len(x.exact)]
     if not any(x.wrong.any() for x in maps):
         return 0.0, float(any(chosen.contains(x).any() for x in maps))
-    table = _table(maps, measure)
-    inside = _inside(table, chosen)
-    missed, right = (~inside)[table.wrong], (~table.wrong)[inside]
-    return float(missed.mean()), float(right.mean()) if len(right) else 0.0
+    missed, spared = _errors(_table(maps, measure), chosen)
+    if spared > OPEN and _has_dense(maps):
+        _, other = _errors(_table(maps, measure, dense=True), chosen)
+        spared = min(spared, other)
+    return missed, spared
 
 
 def describe(
@@ -158,23 +165,74 @@ def describe(
     maps = [x for x in maps if len(x.exact)]
     if not any(x.wrong.any() for x in maps):
         return None
-    table = _table(maps, quantities)
-    best, length = _shortest(table, None)
-    exceptions = length - best.cost
-    if exceptions > 4 * EXCEPTION and quantities is not None:
-        best, length = min(
-            ((best, length), _shortest(table, quantities)), key=lambda x: x[1]
-        )
-        exceptions = length - best.cost
-    if exceptions > 4 * EXCEPTION:
-        union = _union(table, quantities)
-        if union is not None and union[1] < length:
-            best = union[0]
+    best = _of_table(_table(maps, None), None)
+    if best.spared > OPEN and _has_dense(maps):
+        other = _of_table(_table(maps, None, dense=True), None)
+        best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
+    if best.missed + best.spared > OPEN and quantities is not None:
+        other = _of_table(_table(maps, quantities), quantities)
+        best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
     return best
 
 
-def _table(maps: Sequence[InfluenceMap], quantities: Measure | None) -> _Table:
-    """Return the entries of all maps of which a deviation would show."""
+def _has_dense(maps: Sequence[InfluenceMap]) -> bool:
+    """Return True if a map with wrong entries is not one of products."""
+    return any(x.wrong.any() and not x.is_product for x in maps)
+
+
+def _of_table(whole: _Table, measure: Measure | None) -> IndexSet:
+    """Return the set that a sample and the exceptions from its set lead to."""
+    rng = np.random.default_rng(0)
+    parts = (np.flatnonzero(x) for x in (whole.wrong, ~whole.wrong))
+    chosen = np.concatenate([rng.permutation(x)[:SAMPLE] for x in parts])
+    best = _described(whole.part(chosen), measure)
+    for _ in range(ROUNDS):
+        off = np.setdiff1d(np.flatnonzero(_inside(whole, best) != whole.wrong), chosen)
+        if not len(off) or best.missed or best.spared:
+            break
+        chosen = np.concatenate([chosen, rng.permutation(off)[:SAMPLE]])
+        best = _described(whole.part(chosen), measure)
+    missed, spared = _errors(whole, best)
+    atoms = tuple(_on_chunk(whole, best, atom) for atom in best.atoms)
+    return replace(best, atoms=atoms, missed=missed, spared=spared)
+
+
+def _on_chunk(table: _Table, chosen: IndexSet, atom: Atom) -> Atom:
+    """Return an atom of a set, or the one from the second chunk on if as good."""
+    (name, first), size = atom.first, chosen.chunk
+    if name not in ("row", "source") or size is None or atom.measure:
+        return atom
+    rest = replace(chosen, atoms=tuple(x for x in chosen.atoms if x != atom))
+    x, inside = table.known[name], _inside(table, rest)
+    inside &= (x >= min(first, size)) & (x < max(first, size))
+    return atom if inside.any() else from_on(name, size)
+
+
+def _described(table: _Table, measure: Measure | None) -> IndexSet:
+    """Return the shortest conjunction, or union of two, of a table."""
+    best, length = _shortest(table, measure)
+    if length - best.cost > 4 * EXCEPTION:
+        union = _union(table, measure)
+        if union is not None and union[1] < length:
+            return union[0]
+    return best
+
+
+def _errors(table: _Table, chosen: IndexSet) -> tuple[float, float]:
+    """Return the share of wrong entries outside of a set, of right ones inside."""
+    inside = _inside(table, chosen)
+    missed, right = (~inside)[table.wrong], (~table.wrong)[inside]
+    return float(missed.mean()), float(right.mean()) if len(right) else 0.0
+
+
+def _table(
+    maps: Sequence[InfluenceMap], quantities: Measure | None, dense: bool = False
+) -> _Table:
+    """Return the entries of all maps of which a deviation would show.
+
+    In maps of products a token is affected by those of its channel alone: if `dense`,
+    their right entries are left out.
+    """
     wrong = np.concatenate([x.wrong for x in maps])
     bound = np.concatenate([x.bound for x in maps])
     exact = abs(np.concatenate([x.exact for x in maps]))
@@ -183,10 +241,10 @@ def _table(maps: Sequence[InfluenceMap], quantities: Measure | None) -> _Table:
         usual = np.median(error[wrong] / exact[wrong])
         faint = ~(bound <= usual * exact) & (exact > 0)
         near = np.mean(error[wrong] < 2 * bound[wrong])
-    zero = (exact == 0) & (error == 0)
-    zero &= np.any(exact[wrong] > 0) & ~np.any(exact[wrong] == 0)
     doubtful = np.concatenate([x.doubtful | x.silent for x in maps])
-    unclear = doubtful | faint | zero | ~np.isfinite(bound)
+    unclear = doubtful | faint | ~np.isfinite(bound)
+    if dense:
+        unclear |= np.repeat([x.is_product for x in maps], [len(x.exact) for x in maps])
     chosen = np.flatnonzero(wrong | ~unclear)
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
     tables = [places(x) for x in maps]
@@ -214,7 +272,10 @@ def _shortest(
     """Return the shortest conjunction, and its bits with those of its exceptions."""
     atoms: dict[str, Atom] = {}
     for x in (loss, PART_LOSS * LOSS, STRICT) if loss == LOSS else (loss,):
-        atoms |= {a.text: a for a in atoms_of(table.known, table.wrong, x)}
+        weight = np.where(table.wrong, -x, 1.0)
+        for rated in (chunk_atoms, interval_atoms):
+            pairs = rated(table.known, weight)
+            atoms |= {a.text: a for gain, a in pairs if gain > 0}
         if measure is not None:
             more = thresholds_of(measure, table.quantities, table.wrong, x)
             atoms |= {a.text: a for a in more}

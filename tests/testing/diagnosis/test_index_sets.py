@@ -1,9 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from linkern.testing.diagnosis.index_sets import corner, describe
+from linkern.testing.diagnosis.index_sets import corner, describe, misfit
 from linkern.testing.diagnosis.influence import INITIAL_STATE, InfluenceMap
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
@@ -13,11 +15,12 @@ from linkern.testing.spec.operators import OPERATORS
 SCOPE = Scope(OPERATORS["gla"], Contract(), "float32")
 
 
-def blank(length, heads=2, batch=2, causal=True, step=1, **more):
+def blank(length, heads=2, batch=2, causal=True, step=1, knobs=None, **more):
     """Return a map without a wrong entry: all pairs of some heads."""
     shape = Shape(batch, heads, length, length, 2, 2)
     problem = real_problem(SCOPE, shape, "mild", "normal", np.random.default_rng(0))
     tokens = np.arange(0, length, step)
+    problem = problem.told(**(knobs or {}))
     sources = np.concatenate([[INITIAL_STATE], tokens]) if more else tokens
     axes = np.meshgrid(
         np.arange(batch), np.arange(heads), tokens, sources, indexing="ij"
@@ -115,7 +118,7 @@ SETS = {
     "batch entry 0": lambda c, _: CAUSAL(c) & (c["batch"] == 0),
     "key channels from 2 on": lambda c, _: CAUSAL(c) & (c["key channel"] >= 2),
     "key channel 3": lambda c, _: CAUSAL(c) & (c["key channel"] == 3),
-    "lengths above 48": lambda c, length: CAUSAL(c) & (length > 37),
+    "lengths above 47": lambda c, length: CAUSAL(c) & (length > 37),
 }
 
 
@@ -232,6 +235,50 @@ def test_threshold_on_a_quantity():
         inside = CAUSAL(x.coordinates)
         np.testing.assert_array_equal(result.contains(x) & inside, x.wrong)
     assert describe(maps).text == "everywhere"
+
+
+def test_numbers_are_those_of_the_chunk_where_they_may_be():
+    def test(c, length):
+        return CAUSAL(c) & (c["row"] >= length // 16 * 16) & (length > 16)
+
+    maps = (blank(3), blank(59), blank(37))
+    result, _ = described(test, *maps)
+    assert result.text == "rows from 16 on and rows in the tail of chunks of 16"
+
+
+@pytest.mark.parametrize("multiple", [True, False])
+def test_lengths_that_are_multiples(multiple):
+    maps = [blank(n, heads=1) for n in (16, 24, 48, 65, 71)]
+    result, _ = described(
+        lambda c, length: CAUSAL(c) & ((length % 16 == 0) == multiple), *maps
+    )
+    some = "multiples" if multiple else "no multiple"
+    assert result.text == f"lengths that are {some} of 16"
+
+
+def test_right_entries_of_products_give_way_to_dense_maps():
+    sources = SimpleNamespace(channels=np.zeros(1))
+    product = blank(59, knobs={"sources": sources})
+    test = SETS["pairs across edges of chunks of 16"]
+    some = np.random.default_rng(0).random(len(product.exact)) < 0.5
+    maps = [
+        planted(product, test(product.coordinates, 59) & some),
+        planted(blank(37), test(blank(37).coordinates, 37)),
+    ]
+    result = describe(maps)
+    assert result.text == "pairs across edges of chunks of 16"
+    assert result.missed == result.spared == 0
+    assert misfit(result, maps) == (0, 0)
+    assert describe(maps[:1]).spared > 0.4
+
+
+def test_misfit_on_fresh_maps():
+    result, _ = described(SETS["rows from 20 on"], *TWO)
+    other = [planted(x, SETS["rows from 20 on"](x.coordinates, 0)) for x in TWO]
+    assert misfit(result, other) == (0, 0)
+    other = [planted(x, SETS["row 0"](x.coordinates, 0)) for x in TWO]
+    assert misfit(result, other) == (1, 1)
+    assert misfit(result, TWO) == (0, 1)
 
 
 def test_doubtful_and_faint_entries_decide_nothing():
