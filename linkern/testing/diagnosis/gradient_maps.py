@@ -31,13 +31,13 @@ from linkern.testing.diagnosis.gradient_scenes import (
     one_row,
 )
 from linkern.testing.diagnosis.influence import InfluenceMap, Real
+from linkern.testing.diagnosis.readings import half_ulp
 from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import Inapplicable, skipped
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import exact_gradients
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import Input
-from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
@@ -91,7 +91,7 @@ def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
             measured = reply.gradients[place].astype(np.float64)
         dtype = reply.gradient_dtypes[place] or problem.scope.dtype
         if _isolated(made, one):
-            rounding = _half_ulp(measured, dtype)
+            rounding = half_ulp(measured, dtype)
             maps += _of_input(made, one, measured, rounding, exact[name])
     # What is wrong on the way through a state reaches the tokens behind it, too.
     return sorted(maps, key=lambda x: not x.tensor.endswith(APART))
@@ -141,15 +141,6 @@ def _problem_of(problem: Problem, part: Part) -> Problem:
         return problem
     ends = part.first, part.last
     return problem.recalled(("part", *ends), lambda: problem.span(*ends))
-
-
-def _half_ulp(x: Real, dtype: str) -> Real:
-    """Return the error of storing numbers in a dtype."""
-    if not dtype or dtype == "float64":
-        return np.zeros(x.shape)
-    with np.errstate(all="ignore"):
-        spacing = np.spacing(abs(x).astype(numpy_dtype(dtype))).astype(np.float64)
-    return np.asarray(np.nan_to_num(spacing / 2, nan=0.0, posinf=0.0))
 
 
 # -- stages
