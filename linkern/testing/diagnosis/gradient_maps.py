@@ -31,13 +31,13 @@ from linkern.testing.diagnosis.gradient_scenes import (
     one_row,
 )
 from linkern.testing.diagnosis.influence import InfluenceMap, Real
+from linkern.testing.diagnosis.readings import half_ulp
 from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import Inapplicable, skipped
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import exact_gradients
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import Input
-from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
@@ -91,7 +91,7 @@ def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
             measured = reply.gradients[place].astype(np.float64)
         dtype = reply.gradient_dtypes[place] or problem.scope.dtype
         if _isolated(made, one):
-            rounding = _half_ulp(measured, dtype)
+            rounding = half_ulp(measured, dtype)
             maps += _of_input(made, one, measured, rounding, exact[name])
     # What is wrong on the way through a state reaches the tokens behind it, too.
     return sorted(maps, key=lambda x: not x.tensor.endswith(APART))
@@ -116,6 +116,8 @@ def _of_input(
 ) -> list[InfluenceMap]:
     """Return the maps of the gradient of one input, one for each part of a sequence."""
     bound = exact.bound + rounding
+    # The gradients of values are weights: those ahead of a row say that they are zero.
+    unaffected = (exact.output == 0) & (one.name != "value")
     maps = []
     for part, relation, chosen, places in coordinates(made, one, measured.shape):
         maps.append(
@@ -127,6 +129,7 @@ def _of_input(
                 bound[chosen],
                 bound[chosen],
                 {name: x[chosen] for name, x in places.items()},
+                unaffected[chosen],
             )
         )
     return maps
@@ -138,15 +141,6 @@ def _problem_of(problem: Problem, part: Part) -> Problem:
         return problem
     ends = part.first, part.last
     return problem.recalled(("part", *ends), lambda: problem.span(*ends))
-
-
-def _half_ulp(x: Real, dtype: str) -> Real:
-    """Return the error of storing numbers in a dtype."""
-    if not dtype or dtype == "float64":
-        return np.zeros(x.shape)
-    with np.errstate(all="ignore"):
-        spacing = np.spacing(abs(x).astype(numpy_dtype(dtype))).astype(np.float64)
-    return np.asarray(np.nan_to_num(spacing / 2, nan=0.0, posinf=0.0))
 
 
 # -- stages
@@ -282,6 +276,7 @@ def _unless(*rules: Callable[[Scope], Inapplicable | None]) -> Callable[[Scope],
 # In the order in which a defect is to be explained.
 GRADIENT_STAGES = (
     Stage("gradients", _whole, _unless(no_gradients)),
+    Stage("gradients of all sources", _dense, _unless(no_gradients)),
     Stage("gradients of spans", _of_spans, _unless(not_causal, no_gradients_of_state)),
     Stage(
         "gradients of packed sequences",

@@ -53,7 +53,7 @@ def parts(made: Impulses) -> list[Part]:
         edges = pairwise((0, *made.cuts, length))
         return [Part(*ends, span) for span, ends in enumerate(edges)]
     starts = (0, *made.packing.cuts)
-    found = [
+    pieces = [
         Part(start + a, start + b, span, sequence)
         for span, (start, edges) in enumerate(
             zip(starts, made.packing.segments, strict=True)
@@ -61,7 +61,7 @@ def parts(made: Impulses) -> list[Part]:
         for sequence, (a, b) in enumerate(pairwise(edges))
     ]
     rest = Part(made.packing.ends[-1], length, len(starts) - 1, NOWHERE)
-    return [part for part in (*found, rest) if part.first < part.last]
+    return [part for part in (*pieces, rest) if part.first < part.last]
 
 
 @dataclass(frozen=True, eq=False)

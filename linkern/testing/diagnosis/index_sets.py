@@ -20,6 +20,7 @@ from linkern.testing.diagnosis.atoms import (
     places,
 )
 from linkern.testing.diagnosis.chunks import chunk_atoms
+from linkern.testing.diagnosis.gradient_atoms import value_atoms
 from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
 from linkern.testing.diagnosis.thresholds import thresholds_of
 
@@ -303,7 +304,7 @@ def _shortest(
     atoms: dict[str, Atom] = {}
     for x in (loss, PART_LOSS * LOSS, STRICT) if loss == LOSS else (loss,):
         weight = np.where(table.wrong, -x, 1.0)
-        for rated in (chunk_atoms, interval_atoms):
+        for rated in (chunk_atoms, interval_atoms, value_atoms):
             pairs = rated(table.known, weight)
             atoms |= {a.text: a for gain, a in pairs if gain > 0}
         if measure is not None:

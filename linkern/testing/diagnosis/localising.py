@@ -71,7 +71,9 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 
 def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
     """Yield the views of maps, and if they are tried where a place is known."""
-    if maps[0].problem.scope.normalised:
+    # Gradients of queries and keys are no shares of a row.
+    weights = maps[0].tensor in ("output", "gradient of value")
+    if weights and maps[0].problem.scope.normalised:
         yield beside_rows, True
         yield row_sums, False
     yield steps, False

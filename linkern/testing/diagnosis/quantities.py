@@ -102,6 +102,7 @@ def _everything(look: Lookup) -> Made:
     """Yield the names of quantities, what they cost, and their makers."""
     yield from _constants(look)
     yield from _inputs_at_tokens(look)
+    yield from _slopes(look)
     yield from _products(look)
     yield from _ranges(look)
     yield from _counts(look)
@@ -139,6 +140,19 @@ def _inputs_at_tokens(look: Lookup) -> Made:
                 if head is None or at in ("", "[row]", "[source]"):
                     more = 0.0 if head is None else 2.0
                     yield name + at + label, cost + more, partial(make, token, head)
+
+
+def _slopes(look: Lookup) -> Made:
+    """Yield the slope of the feature map in the input that a gradient is of."""
+    scope, name = look.entries.problem.scope, look.entries.tensor.split()[-1]
+    tokens = {"gradient of query": look.row, "gradient of key": look.key}
+    token = tokens.get(look.entries.tensor)
+    if scope.operator.feature_map and token is not None:
+        x = look.inputs[name]
+        feature_map = scope.query_map if name == "query" else scope.key_map
+        slope = feature_map.pullback(x, np.ones(x.shape))
+        make = partial(_input, look, slope, look.axes(name), False, token, None)
+        yield "slope of the feature map", 2.0, make
 
 
 def _input(

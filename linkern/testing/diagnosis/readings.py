@@ -31,6 +31,7 @@ from linkern.testing.target.protocol import Call, Reply
 __all__ = [
     "CONFIDENCE",
     "asked",
+    "half_ulp",
     "of_output",
     "output_map",
     "output_maps",
@@ -99,7 +100,7 @@ class _Table:
 
     def of(self, chosen: Flags) -> InfluenceMap:
         """Return the map of some entries."""
-        rounding = _half_ulp(self.measured[chosen], self.stored)
+        rounding = half_ulp(self.measured[chosen], self.stored)
         exact = self.exact.output
         bound, likely = (
             np.broadcast_to(x, exact.shape)[chosen] + rounding
@@ -330,7 +331,7 @@ def _channels(problem: Problem, rows: Index) -> Index | None:
     return None if channels is None else channels[..., keys]
 
 
-def _half_ulp(x: Real, dtype: str) -> Real:
+def half_ulp(x: Real, dtype: str) -> Real:
     """Return the error of storing numbers in a dtype."""
     if not dtype or dtype == "float64":
         return np.zeros(x.shape)
