@@ -270,6 +270,8 @@ def _arrange(
         if name in entry.bits:
             place = row if name == "query" else source
             span = slice(place, place + 1)
+            if name not in NO_PATH:
+                span = slice(source, row + 1)  # gates act at or between the two
             if name == "log_decay" and scope.contract.decay_form == "log":
                 tokens[span] = max(CALM, scope.contract.decay_floor)
             if entry.path != "sum":

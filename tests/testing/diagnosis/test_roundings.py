@@ -19,6 +19,7 @@ STAGES = {
     "all_in_float16": "the sums are rounded to 11 bits",
     "coarse_reciprocal": "the quotient is rounded to 11 bits",
     "memory_carried_in_bfloat16": "the state is rounded to 8 bits (bfloat16) every 16",
+    "gates_of_eleven_bits": "the log_decay is rounded to 11 bits",
     "products_in_tfloat32": "the operands are rounded to 11 bits",
 }
 # Their errors are small, and none of rounding.
