@@ -1,13 +1,15 @@
 """Measure which check catches which planted defect, and write `docs/kill-matrix.md`.
 
-    python tools/kill_matrix.py            # measure, and write the page
-    python tools/kill_matrix.py --check    # compare the page with the code
+    python tools/kill_matrix.py               # measure, and write the page
+    python tools/kill_matrix.py --diagnoses   # the same, but of two columns only
+    python tools/kill_matrix.py --check       # compare the page with the code
 
 Kernels of linear attention run through every check, quick profile, without shrinking.
 Exact answers of other operators take longer: their mutants run through their own
 checks, and their correct kernels through the checks that must catch a mutant of the
 same operator. It is a failure if a mutant survives or if a correct kernel is flagged.
-The page leaves out what catches a mutant by chance.
+The page leaves out what catches a mutant by chance. The columns *where* and *by what*
+are what the diagnosis says of a mutant, compared with `truth.txt`.
 
 With `--check`, each mutant runs through the checks that the page says catch it. It is a
 failure if the check named for a mutant does not catch it, or if the page does not
@@ -25,13 +27,15 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from difflib import unified_diff
 from pathlib import Path
 
 # Two processes on two cores; threads of BLAS would only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from localised import DASH, Cells, cells, diagnosis_of, less_right, summary
 
 from linkern.testing import CHECKS, Plan, run
 from linkern.testing.errors import INAPPLICABLE
@@ -43,6 +47,8 @@ from linkern.testing.spec.contract import Contract
 PAGE = Path(__file__).parents[1] / "docs" / "kill-matrix.md"
 DTYPE = "float32"
 FURTHER_SEEDS = (1, 2)
+# One mutant of so many is diagnosed again by `--check`; slow tests diagnose all.
+DIAGNOSED_AGAIN = 8
 LINEAR = "linear_attention"
 KERNELS: dict[str, CorrectKernel | Mutant] = {**CORRECT, **MUTANTS}
 
@@ -65,6 +71,8 @@ same operator.
 # By kernel: the checks that it runs through (all if empty), and those that it fails.
 Selection = dict[str, tuple[str, ...]]
 Caught = dict[str, list[str]]
+# By mutant: the words of its diagnosis.
+Described = dict[str, Cells]
 
 
 def caught_by(name: str, checks: tuple[str, ...] = (), seed: int = 0) -> list[str]:
@@ -82,7 +90,7 @@ def _catches(name: str, check: str, seed: int) -> bool:
         target=f"kernel:{name}",
         op=kernel.op,
         contract=Contract(**kernel.contract),
-        dtypes=(_dtype(kernel),),
+        dtypes=(dtype_of(kernel),),
         profile="default" if _is_hack(kernel, check) else "quick",
         shrink=False,
         diagnose=False,
@@ -97,7 +105,8 @@ def _catches(name: str, check: str, seed: int) -> bool:
     return result.verdict not in silent
 
 
-def _dtype(kernel: CorrectKernel | Mutant) -> str:
+def dtype_of(kernel: CorrectKernel | Mutant) -> str:
+    """Return the dtype in which a kernel is judged."""
     harmless = isinstance(kernel, Mutant) and DTYPE in kernel.harmless_in
     return "float64" if harmless else DTYPE
 
@@ -127,13 +136,35 @@ def _run(selection: Selection) -> Caught:
         return dict(zip(selection, caught, strict=True))
 
 
+def described_by(name: str) -> Cells:
+    """Return the words of the diagnosis of a mutant."""
+    return cells(name, diagnosis_of(MUTANTS[name], dtype_of(MUTANTS[name])))
+
+
+def descriptions(names: Sequence[str]) -> Described:
+    """Return the words of the diagnoses of some mutants."""
+    with ProcessPoolExecutor(2) as pool:
+        return dict(zip(names, pool.map(described_by, names), strict=True))
+
+
+def _rows(text: str) -> dict[str, list[str]]:
+    """Return the cells of the rows of mutants."""
+    rows = [line[2:-2].split(" | ") for line in text.splitlines()]
+    return {row[0].strip("`"): row for row in rows if len(row) == 7}
+
+
+def claimed_descriptions(text: str) -> Described:
+    """Return what the rows of a page say of each diagnosis."""
+    rows = _rows(text)
+    return {n: (*rows[n][5:],) if n in rows else (DASH, DASH) for n in MUTANTS}
+
+
 def claimed(text: str) -> Caught:
     """Return what the rows of a page say of each kernel."""
-    rows = [line[2:-2].split(" | ") for line in text.splitlines()]
-    cells = {row[0].strip("`"): row[3] for row in rows if len(row) == 5}
+    shown = {name: row[3] for name, row in _rows(text).items()}
 
     def checks(name: str) -> list[str]:
-        words = cells.get(name, "").replace("*", "").replace(";", ",")
+        words = shown.get(name, "").replace("*", "").replace(";", ",")
         words = words.replace(" alone", "")
         return [word for word in words.split(", ") if word in CHECKS]
 
@@ -142,8 +173,8 @@ def claimed(text: str) -> Caught:
 
 def differences(text: str) -> list[str]:
     """Return what is wrong with a page, in sentences."""
-    claims = claimed(text)
-    expected = page(claims)
+    claims, told = claimed(text), claimed_descriptions(text)
+    expected = page(claims, told)
     wrong = []
     if expected != text:
         pages = (text.splitlines(), expected.splitlines())
@@ -157,6 +188,12 @@ def differences(text: str) -> list[str]:
         missed = sorted({*claims[name]} - {*caught[name]})
         if missed:
             sys.stderr.write(f"{name}: here not caught by {', '.join(missed)}\n")
+    certain = [name for name, mutant in MUTANTS.items() if not mutant.by_chance]
+    wrong += [
+        f"{name}: here described by {words}"
+        for name, words in descriptions(certain[::DIAGNOSED_AGAIN]).items()
+        if less_right(told[name], words)
+    ]
     return wrong + survivors(caught)
 
 
@@ -170,7 +207,7 @@ def survivors(caught: Caught) -> list[str]:
     ]
 
 
-def page(caught: Caught) -> str:
+def page(caught: Caught, described: Described) -> str:
     """Return the page."""
     lines = [
         HEAD.format(
@@ -185,14 +222,15 @@ def page(caught: Caught) -> str:
         _row("mutants caught", *_counts(caught, MUTANTS)),
         _row("correct kernels flagged", *_counts(caught, CORRECT)),
         "",
+        *summary(described),
         f"## By mutant ({DTYPE})",
         "",
         "A check that catches what no other check catches is *alone* with it. A number",
         "in front of a precedent is that of our list of defects found in the field.",
         "",
-        "| mutant | operator | after | caught by | not by |",
-        "|---|---|---|---|---|",
-        *(_mutant_row(mutant, caught[name]) for name, mutant in MUTANTS.items()),
+        "| mutant | operator | after | caught by | not by | where | by what |",
+        "|---|---|---|---|---|---|---|",
+        *(_mutant_row(m, caught[n], described[n]) for n, m in MUTANTS.items()),
         "",
         f"## By check ({DTYPE})",
         "",
@@ -212,7 +250,7 @@ def page(caught: Caught) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mutant_row(mutant: Mutant, caught: list[str]) -> str:
+def _mutant_row(mutant: Mutant, caught: list[str], described: Cells) -> str:
     shown, missed = ", ".join(caught) or "**nothing**", ""
     if mutant.op != LINEAR:
         missed = ", ".join(sorted({*mutant.checks} - {*caught}))
@@ -220,7 +258,8 @@ def _mutant_row(mutant: Mutant, caught: list[str]) -> str:
         shown = f"{mutant.checks[0]}; others by chance"
     elif len(caught) == 1:
         shown = f"**{caught[0]}** alone"
-    return _row(f"`{mutant.name}`", mutant.op, mutant.precedent, shown, missed)
+    first = (f"`{mutant.name}`", mutant.op, mutant.precedent)
+    return _row(*first, shown, missed, *described)
 
 
 def _row(*cells: str) -> str:
@@ -244,12 +283,15 @@ def main() -> int:
     """Write the page or compare it with the code; 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        wrong = differences(PAGE.read_text(encoding="utf-8"))
+    parser.add_argument("--diagnoses", action="store_true")
+    chosen = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    if chosen.check:
+        wrong = differences(text)
     else:
-        caught = measured()
-        PAGE.write_text(page(caught), encoding="utf-8")
-        wrong = survivors(caught)
+        caught = claimed(text) if chosen.diagnoses else measured()
+        PAGE.write_text(page(caught, descriptions()), encoding="utf-8")
+        wrong = [] if chosen.diagnoses else survivors(caught)
         wrong += [f"flagged though right: {name}" for name in CORRECT if caught[name]]
     sys.stderr.writelines(f"{sentence}\n" for sentence in wrong)
     return int(bool(wrong))

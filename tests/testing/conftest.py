@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis, Picture
 from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
@@ -25,6 +25,18 @@ ERRORS = tuple(
 CURVE = tuple(3.0 if t % 64 == 0 else 0.02 * (1 + t % 7) for t in range(700))
 
 
+# A chunk of two cells: its edges are drawn.
+PICTURE = Picture(
+    "output",
+    ("row", "source"),
+    (0, 8, 16, 24),
+    (0, 8, 16, 24),
+    (".   ", "..  ", "0<. ", "+!->"),
+    tuple((0.0, math.nan, math.inf, -1e300) for _ in range(4)),
+    tuple((1.0, math.nan, 0.0, 1e-300) for _ in range(4)),
+    16,
+    "head 1",
+)
 SMALLEST = Counterexample(
     input="B=1 H=1 T=2 K=1 V=1 float32, normal features",
     calls=(),
@@ -110,7 +122,19 @@ def report(plan):
     return Report(
         plan,
         CHECKS,
-        Diagnosis("eps", f"agrees with `eps=1e-6` {HOSTILE}", 0.4, ("eps=1e-6",)),
+        Diagnosis(
+            "eps",
+            f"agrees with `eps=1e-6` {HOSTILE}",
+            0.4,
+            ("eps=1e-6",),
+            "output",
+            "everywhere",
+            "denominator / (denominator + 1e-6)",
+            ("rows from 0 on",),
+            "an epsilon in the quotient",
+            PICTURE,
+            ("gradients: it has none",),
+        ),
         Fingerprint(
             "float32",
             {"value": 24, "key": 24, "score": 11, "state": 8, "odd": 3},

@@ -33,13 +33,18 @@ from linkern.testing.problems.packing import (
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import Reply
 
-__all__ = ["packed_equals_separate", "packed_gradients", "packed_states"]
+__all__ = [
+    "not_packed",
+    "packed_equals_separate",
+    "packed_gradients",
+    "packed_states",
+]
 
 # Calls in which the sequences go on, where a state is handed over.
 CALLS = (2, 1, 3)
 
 
-def _not_packed(scope: Scope) -> Inapplicable | None:
+def not_packed(scope: Scope) -> Inapplicable | None:
     """Require a batch and a parameter `cu_seqlens`."""
     if "b" not in scope.contract.layout:
         reason = f"the layout {scope.contract.layout} has no batch"
@@ -102,7 +107,7 @@ def _observed(target: CheckedTarget, problem: Problem, **options: Any) -> Reply:
     "ones among them",
     problems=lambda scope: with_packing(any_problem(scope)),
     judges=_long_enough,
-    unless=any_of(not_causal, _not_packed),
+    unless=any_of(not_causal, not_packed),
 )
 def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: chunks that reach into the next sequence, states that are not reset.
@@ -131,7 +136,7 @@ def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     "handed and leaves its own, an empty sequence the one that it was handed",
     problems=lambda scope: with_packing(any_problem(scope), calls=CALLS),
     judges=_long_enough,
-    unless=any_of(not_causal, _not_packed, no_state, _one_position),
+    unless=any_of(not_causal, not_packed, no_state, _one_position),
     share=0.5,
 )
 def packed_states(target: CheckedTarget, problem: Problem) -> None:
@@ -206,7 +211,7 @@ def _goes_on(target: CheckedTarget, problem: Problem) -> bool:
     "and zero where no sequence is",
     problems=_packed_gradient_problems,
     judges=lambda problem: problem.length > 2,
-    unless=any_of(not_causal, _not_packed, _no_packed_gradients),
+    unless=any_of(not_causal, not_packed, _no_packed_gradients),
     share=0.4,
     in_outputs=False,
 )

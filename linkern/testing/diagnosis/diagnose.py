@@ -1,124 +1,98 @@
-"""Naming the cause of a failure: known deviations, predicted by the oracle.
+"""Diagnosis of a failure: what behaves otherwise, or where which results are wrong.
 
-A target answers a fixed set of problems. A deviation is named only if it predicts every
-one of the answers within rounding, and if target and deviation both leave the operator
-by more than rounding allows: so no correct target is ever diagnosed.
+Influence maps of the results are measured one stage after the other; the first that
+is wrong is described. Nothing is said that does not hold on fresh inputs, and nothing
+at all of a target whose maps are right.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.diagnosis.behaviour import observed_after, observed_before
+from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.hypotheses.evidence import Evidence
-from linkern.testing.diagnosis.hypotheses.hypothesis import (
-    OPERATOR,
-    hypotheses_of,
-)
-from linkern.testing.diagnosis.hypotheses.probe import STAGES
-from linkern.testing.errors import TargetDied, TargetRaised
+from linkern.testing.diagnosis.forward import STAGES
+from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
+from linkern.testing.diagnosis.influence import InfluenceMap
+from linkern.testing.diagnosis.localising import localise
+from linkern.testing.diagnosis.long_maps import LONG
+from linkern.testing.diagnosis.sentences import localised
+from linkern.testing.diagnosis.stages import Stage
+from linkern.testing.errors import TargetRaised
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Reply
 
-__all__ = ["diagnose"]
+__all__ = ["Diagnosis", "diagnose"]
+
+# Inputs are the same in every run; those of the second seed test what the first says.
+SEED, FRESH = 1, 2
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
-    """Return what a target computes instead of the operator, if that is known.
+    """Return what a target computes instead of the operator, as far as it shows.
 
     Parameters
     ----------
     target : Target
-        Behind its fence; it is called some two dozen times.
+        Behind its fence; it is called up to some hundred times.
     scope : Scope
         What it claims and declares.
 
     Returns
     -------
     Diagnosis or None
-        None if no deviation of the catalogue predicts all of its outputs.
+        None if no result is beyond its bound.
+
+    Raises
+    ------
+    TargetDied
+        If the target crashed or hung.
     """
-    seen: list[Evidence] = []
-    for stage, ask in STAGES.items():
+    behaviour = observed_before(target, scope)
+    if behaviour is not None:
+        return behaviour
+    not_measured: list[str] = []
+    for stage in (*STAGES, *GRADIENT_STAGES, LONG):
+        if not stage.applies(scope):
+            continue
         try:
-            seen.append(ask(target, scope))
-        except (TargetRaised, TargetDied):
-            break
-        if seen[-1].informative:
-            return _agreeing(seen[-1], stage) or next(_observed(seen), None)
-    return next(_observed(seen), None)
+            diagnosis = _of_stage(target, scope, stage, tuple(not_measured))
+        except TargetRaised as raised:
+            not_measured.append(f"{stage.name}: {raised}")
+            continue
+        if diagnosis is not None:
+            return diagnosis
+    return observed_after(target, scope)
 
 
-# Predictions of defects overflow and divide by zero as a matter of course.
-@np.errstate(all="ignore")
-def _agreeing(evidence: Evidence, stage: str) -> Diagnosis | None:
-    for hypothesis in hypotheses_of(stage, evidence.scope):
-        for deviation in hypothesis.propose(evidence):
-            ratio = evidence.agreement(deviation)
-            if ratio is not None:
-                named = _named(deviation.name, deviation.phrase, ratio)
-                return replace(named, declaration=deviation.declaration)
+def _of_stage(
+    target: Target, scope: Scope, stage: Stage, not_measured: tuple[str, ...]
+) -> Diagnosis | None:
+    maps = _measured(target, scope, stage, SEED)
+    for tensor, same in maps.items():
+        if any(one.wrong.any() for one in same):
+            again = partial(_measured, target, scope, stage, FRESH)
+            finding = localise(same, lambda: again().get(tensor, []))  # noqa: B023
+            declared: tuple[str, ...] = ()
+            if tensor == "output":
+                by_what = finding.factor.text if finding.factor else ""
+                declared = declarations(target, scope, by_what)
+            return localised(
+                finding.maps,
+                finding.place,
+                finding.factor,
+                declaration=declared,
+                not_measured=not_measured,
+            )
     return None
 
 
-def _named(name: str, phrase: str, ratio: float) -> Diagnosis:
-    of_bound = f"max difference {ratio:.2g} of the bound"
-    return Diagnosis(name, f"agrees with {phrase} ({of_bound})", ratio)
-
-
-def _observed(seen: list[Evidence]) -> Iterator[Diagnosis]:
-    """Yield defects that need no prediction, since they were observed."""
-    replies = [reply for evidence in seen for reply in evidence.replies]
-    if not replies:
-        return
-    if replies[0].output is None:
-        sentence = f"returns a {replies[0].kind} instead of an array"
-        yield Diagnosis("returns_other_type", sentence, np.inf)
-    outputs = seen[0].repeated
-    if any(not np.array_equal(x, outputs[0], equal_nan=True) for x in outputs):
-        sentence = "returns other bits for the same inputs from call to call"
-        yield Diagnosis("not_deterministic", sentence, np.inf)
-    informative = [probe for evidence in seen for probe in evidence.informative]
-    around = [probe for probe in informative if "memory" in probe.problem.knobs]
-    if around and all(np.isnan(probe.got[probe.violated]).all() for probe in around):
-        sentence = "returns NaN where only the memory around its inputs holds any"
-        yield Diagnosis("reads_around_inputs", sentence, np.inf)
-    if not informative:
-        yield from _side_effects(seen, replies)
-
-
-def _side_effects(seen: list[Evidence], replies: list[Reply]) -> Iterator[Diagnosis]:
-    """Yield what a target does besides returning the right output."""
-    scope = seen[0].scope
-    ratios = (p.ratio(OPERATOR, p.exact) for asked in seen for p in asked.probes)
-    ratio = max(ratios, default=0.0)
-    expected, dtype = scope.output_dtype, replies[0].dtype
-    if dtype != expected:
-        phrase = f"outputs of {dtype} instead of {expected}"
-        named = _named("returns_other_dtype", phrase, ratio)
-        known = dtype in SIGNIFICAND_BITS
-        yield replace(named, declaration=(f"output_dtype={dtype}",) * known)
-    changed = {x for r in replies for x in r.changed} - {*scope.contract.mutates}
-    traces = {x for r in replies for x in r.traces}
-    failures = [x.fails_on_one_token for x in seen if x.fails_on_one_token]
-    inputs = {*scope.operator.names, "initial_state"}
-    overwritten = ",".join(sorted({*scope.contract.mutates, *(changed & inputs)}))
-    mutates = (f"mutates={overwritten}",) * (changed <= inputs)
-    effects = [
-        *(("overwrites_input", f"overwrites {x}", mutates) for x in sorted(changed)),
-        *(("leaves_traces", f"changes {x}", ()) for x in sorted(traces)),
-        *[("shares_memory", "returns the memory of an input", ())]
-        * any(r.aliased for r in replies),
-        *[("overwrites_output", "overwrites the output of the call before", ())]
-        * any(r.overwritten for r in replies),
-        *(
-            ("raises_on_one_token", f"raises on one token: {x}", ("min_length=2",))
-            for x in failures
-        ),
-    ]
-    for name, effect, declaration in effects:
-        named = _named(name, f"the operator, but {effect}", ratio)
-        yield replace(named, declaration=declaration)
+def _measured(
+    target: Target, scope: Scope, stage: Stage, seed: int
+) -> dict[str, list[InfluenceMap]]:
+    """Return the maps of a stage by their tensor, in the order of the stage."""
+    maps: dict[str, list[InfluenceMap]] = {}
+    for one in stage.measure(target, scope, np.random.default_rng(seed)):
+        maps.setdefault(one.tensor, []).append(one)
+    return maps

@@ -23,6 +23,8 @@ Flags = NDArray[np.bool_]
 
 # The source of an entry that comes from the state before the first token.
 INITIAL_STATE = -1
+# The part of an entry that rounding may be, where factors still show.
+BLURRED = 2.0**-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,8 @@ class InfluenceMap:
         that it comes from (`INITIAL_STATE` for the state), ``batch``, ``head``,
         ``key channel``, ``value channel``, ``sequence`` of packed ones, ``span``
         between cuts. A map has those that mean something for it.
+    unaffected : array (N,), optional
+        Entries that a deviation leaves as they are, wherever it is.
     """
 
     tensor: str
@@ -54,6 +58,13 @@ class InfluenceMap:
     bound: Real
     likely: Real
     coordinates: Mapping[str, Index]
+    unaffected: Flags | None = None
+
+    @property
+    def is_product(self) -> bool:
+        """True if weights are products of numbers of the inputs."""
+        sources = self.problem.knobs.get("sources")
+        return sources is not None and sources.channels is not None
 
     @cached_property
     def error(self) -> Real:
@@ -80,12 +91,16 @@ class InfluenceMap:
 
     @cached_property
     def silent(self) -> Flags:
-        """Entries that are zero in any case, of which no factor shows.
+        """Entries of which no factor shows: zeros, and those that rounding may hide.
 
-        A weight of zero in front of its source is no such entry: there a leak shows.
+        Weights of zero in front of their source say something if one of them leaks.
         """
-        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         zero = (self.exact == 0) & (self.measured == 0)
-        if rows is None or sources is None:
-            return np.asarray(zero)
-        return np.asarray(zero & (rows >= sources))
+        rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
+        if rows is not None and sources is not None:
+            ahead = rows < sources
+            zero &= ~(ahead & (self.wrong & ahead).any())
+        hidden = (self.bound > BLURRED * abs(self.exact)) & (self.exact != 0)
+        if self.unaffected is not None:
+            hidden |= self.unaffected
+        return np.asarray(zero | (hidden & ~self.wrong))

@@ -23,6 +23,7 @@ __all__ = [
     "LONGEST",
     "TILE_DIMS",
     "Sizes",
+    "fitted",
     "kept",
     "longest",
     "nearest_shape",

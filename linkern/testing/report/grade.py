@@ -5,7 +5,7 @@ The schema is `grade.schema.json` beside this module.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from linkern._version import __version__
@@ -75,11 +75,23 @@ class Cause:
         The deviation, and the same for people.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which the target is right; empty if none.
+    stage, where, by_what : str
+        The result in which it shows first, the entries that are wrong, and what they
+        are as a multiple of the exact ones; empty where that was not measured.
+    alternatives : tuple of str
+        Places that the measurements do not tell from `where`.
+    hint : str
+        The usual line of code at fault.
     """
 
     name: str
     sentence: str
     declaration: tuple[str, ...] = ()
+    stage: str = ""
+    where: str = ""
+    by_what: str = ""
+    alternatives: tuple[str, ...] = ()
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -266,7 +278,7 @@ def _cause(report: "Report") -> Cause | None:
     named = report.diagnosis
     if named is None:
         return None
-    return Cause(named.name, named.sentence, named.declaration)
+    return Cause(**{x.name: getattr(named, x.name) for x in fields(Cause)})
 
 
 def _first_example(report: "Report") -> Example | None:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from linkern.testing.diagnosis.diagnosis import Picture
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.report.counting import (
     conclusion,
@@ -20,6 +21,7 @@ from linkern.testing.report.counting import (
     not_judged,
     of_rounds,
 )
+from linkern.testing.report.thumbnail import thumbnail
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult
@@ -42,6 +44,27 @@ _STYLES = {
 _NOTABLE = ("failed", "error", "inconclusive", "xfailed")
 # Further failures that have a row of their own.
 MOST_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """Influence map in characters, in those that the terminal has.
+
+    Parameters
+    ----------
+    picture : Picture
+        The map.
+    """
+
+    picture: Picture
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text]:
+        """Yield the lines."""
+        del console
+        for line in thumbnail(self.picture, ascii_only=options.ascii_only):
+            yield Text(line, no_wrap=True, overflow="ignore")
 
 
 @dataclass(frozen=True)
@@ -168,17 +191,22 @@ def _ratio(ratio: float | None) -> str:
 
 def _cause(result: "Report") -> list[RenderableType]:
     """Return the diagnosed cause, or that no known one fits."""
-    if result.diagnosis is not None:
-        lines: list[RenderableType]
-        lines = [Entry("cause: ", result.diagnosis.sentence, "bold")]
-        if result.diagnosis.declaration:
-            lines.append(Entry("if that is meant: ", declaring(result.diagnosis)))
-        return lines
+    cause = result.diagnosis
+    if cause is not None:
+        texts = {
+            "or as well: ": "; ".join(cause.alternatives),
+            "usual line: ": cause.hint,
+            "if that is meant: ": declaring(cause),
+            "not measured: ": "; ".join(cause.not_measured),
+        }
+        lines: list[RenderableType] = [Entry("cause: ", cause.sentence, "bold")]
+        lines += [Entry(label, text) for label, text in texts.items() if text]
+        return [*lines, Thumbnail(cause.picture)] if cause.picture else lines
     examples = [c.counterexample for c in result.failures if c.counterexample]
     sought = result.plan.diagnose and result.complete and not result.time_over
     if not sought or not examples or any(example.died for example in examples):
         return []
-    none = "none of the known deviations reproduces what it returns"
+    none = "nothing that was measured tells what it computes instead"
     return [Entry("cause: ", none, "bold")]
 
 

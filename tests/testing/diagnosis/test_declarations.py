@@ -4,13 +4,19 @@ import numpy as np
 import pytest
 
 from linkern.testing import Plan, run
+from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.assembly import elu_plus_one
+from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
+from linkern.testing.problems.context import Scope
 from linkern.testing.report.counting import declaring
 from linkern.testing.runner.loop import CheckFinished, Diagnosed
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import pairs
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.process import InProcess
+from linkern.testing.target.protocol import TargetConfig
 from tests.marks import every
 from tests.testing.diagnosis.test_diagnosis_unseen import CAUSAL, dense, gla
 
@@ -164,3 +170,57 @@ def test_what_no_contract_knows_cannot_be_declared(subject):
     _, cause = ran(*subject)
     assert cause is not None
     assert cause.declaration == ()
+
+
+# Factors that name the numbers and stages which are tried.
+FACTORS = {
+    "eps": "denominator / (denominator + 3.7e-5)",
+    "normalizer": "denominator / (denominator + 0.001)",
+    "clamp": "denominator / 0.5",
+    "no quotient": "denominator",
+    "no quotient, scaled": "0.25 * denominator",
+    "quotient": "",
+    "other number": "1.5",
+    "feature map": "",
+    "of queries": "",
+    "of keys": "",
+    "layout": "",
+    "base": "",
+    "scale": "1 / scale",
+    "norm": "",
+    "state": "the state is rounded to 8 bits",
+    "part": "the normalizer is rounded to 8 bits",
+    "scores": "the scores are rounded to 8 bits",
+    "operands": "values are rounded to 8 bits",
+    "sums": "sums are rounded to 11 bits",
+}
+
+
+def tried(kernel, op, contract, by_what, chunk=None):
+    config = TargetConfig("test", layout=contract.layout, op=op, scale=contract.scale)
+    target = InProcess(config, kernel)
+    scope = Scope(OPERATORS[op], contract, "float32", interface=target.interface)
+    return " ".join(declarations(target, scope, by_what, chunk))
+
+
+@pytest.mark.parametrize("case", FACTORS)
+def test_what_is_right_by_another_contract_is_found(case):
+    (kernel, op, contract, _), expected = DECLARED[case]
+    chunk = 16 if "chunk_size" in expected else None
+    assert tried(kernel, op, contract, FACTORS[case], chunk) == expected
+
+
+@pytest.mark.parametrize("by_what", ["", "0.5", "2", "-5", "1e-6", "1 / scale"])
+@pytest.mark.parametrize("kernel", ["elu", "doubled", "edge of 48", None])
+def test_what_is_wrong_by_every_contract_is_not_declared(kernel, by_what):
+    function = CAUSAL[kernel][0] if kernel else MUTANTS["scale_twice"].kernel
+    op = "linear_attention" if kernel else MUTANTS["scale_twice"].op
+    assert tried(function, op, Contract(), by_what) == ""
+
+
+@pytest.mark.parametrize("name", every(8, CORRECT))
+def test_nothing_is_declared_for_a_correct_kernel(name):
+    one = CORRECT[name]
+    contract = Contract(**one.contract)
+    for by_what in ("1e-6", "values are rounded to 8 bits", "0.5"):
+        assert tried(one.kernel, one.op, contract, by_what) == ""

@@ -28,6 +28,8 @@ def catching_all_but(matrix, *survivors):
         return {name: caught_by(name, checks) for name, checks in selection.items()}
 
     matrix._run, matrix.caught_by = run, caught_by
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    matrix.descriptions = lambda _: matrix.claimed_descriptions(page)
     return matrix
 
 
@@ -82,3 +84,16 @@ def test_a_mutant_that_one_seed_misses_has_not_survived(matrix, capsys):
     matrix.caught_by = lambda name, checks, seed: [*checks] if seed == 2 else []
     assert matrix.differences(page) == []
     assert "heads_mixed: here not caught by" in capsys.readouterr().err
+
+
+def test_a_diagnosis_that_is_right_on_the_page_only_is_named(matrix):
+    page, name = matrix.PAGE.read_text(encoding="utf-8"), "heads_mixed"
+    catching_all_but(matrix)
+    told, asked = matrix.claimed_descriptions(page), []
+    right, wrong = ("head 1", "that of head 0"), ("wrong: head 0", "that of head 0")
+    page = matrix.page(matrix.claimed(page), told | {name: right})
+    matrix.descriptions = lambda names: asked.extend(names) or {name: wrong}
+    assert matrix.differences(page) == [f"{name}: here described by {wrong}"]
+    matrix.descriptions = lambda _: {name: right}
+    assert matrix.differences(page) == []
+    assert len(MUTANTS) / 10 < len(asked) < len(MUTANTS) / 6

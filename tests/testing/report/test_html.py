@@ -13,6 +13,7 @@ import pytest
 
 from linkern.testing.report.html import environment, page, write_html
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
+from linkern.testing.report.html.influence import influence
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.contract import Contract
@@ -130,6 +131,12 @@ def test_everything_found_is_said(plan, report):
         "✗ failed",
         "Likely cause: agrees with eps=1e-6",
         "If that is meant: --declare eps=1e-6",
+        "rows from 0 on",
+        "an epsilon in the quotient",
+        "gradients: it has none",
+        "output, measured / exact",
+        "1 cell lost, 1 cell too small",
+        " 24 + !│- >",
         "1 not applicable, 1 covered, 1 skipped",
         "return one, and 1 more law is judged",
         "eps=1e-06",
@@ -159,7 +166,7 @@ def test_the_report_can_be_read_out_of_the_page(report):
 
 def test_every_picture_is_xml_with_a_title_and_words(plan, report):
     figures = re.findall("<figure>.*?</figure>", page(report), re.DOTALL)
-    assert len(figures) == 8
+    assert len(figures) == 8 + 3  # the map: measured, exact and their ratio
     for figure in figures:
         svg = ET.fromstring(figure).find("svg")
         title, words = list(svg)[:2]
@@ -195,6 +202,23 @@ def test_no_number_breaks_a_picture(known):
         )
         for place in places:
             assert re.fullmatch(r"[-\d.%, ]+", place), place
+
+
+def test_a_map_has_a_shape_for_each_class_and_rules_at_chunk_edges(report):
+    measured, exact, ratio = influence("a", report.diagnosis.picture)
+    for chart in (measured, exact, ratio):
+        (rules,) = drawn(chart, {"edge"})
+        assert rules.get("d") == "M0 2h4M2 0v4"
+        assert "edges of chunks of 16" in render(chart)
+    (lost,) = drawn(ratio, {"entry", "lost"})
+    assert lost.get("d") == "M0 2h1v1h-1zM1 3h1v1h-1z"
+    (right,) = drawn(ratio, {"entry", "right"})
+    assert right.get("d").count("M") == 3
+    # Six wrong cells have a stroke, so that they need no colour.
+    (strokes,) = drawn(ratio, {"mark"})
+    assert strokes.get("d").count("M") == 6
+    assert not drawn(exact, {"mark"})
+    assert "largest exact one is 1." in render(measured)
 
 
 def drawn(figure, class_):

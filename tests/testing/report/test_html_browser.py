@@ -105,7 +105,7 @@ def test_it_renders_without_a_word_or_a_request(visit, plan, report):
     assert seen.console == []
     assert seen.requests == []
     assert seen.title.startswith("✗ failed: kernels.py:")
-    assert seen.dom.count("<figure>") == 8
+    assert seen.dom.count("<figure>") == 11
     assert seen.dom.count("<script") == 1
 
 
@@ -136,7 +136,7 @@ def test_it_fits_the_screen(measure, plan, report):
         assert found["cut"] == []
         assert found["overlapping"] == []
         assert found["empty"] == 0
-        assert found["figures"] == 8
+        assert found["figures"] == 11
 
 
 def test_what_does_not_fit_would_be_seen(measure, plan, report):

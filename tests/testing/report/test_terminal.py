@@ -177,7 +177,7 @@ def test_an_interrupted_run_says_so_first_and_last():
 
 
 def test_a_cause_is_only_denied_where_it_was_looked_for():
-    denied = "cause: none of the known deviations"
+    denied = "cause: nothing that was measured tells"
     unknown = replace(FAILED, diagnosis=None)
     assert denied in shown(unknown)
     assert denied not in shown(replace(unknown, plan=replace(PLAN, diagnose=False)))

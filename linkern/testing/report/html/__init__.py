@@ -24,7 +24,9 @@ from linkern.testing.report.counting import (
     not_judged,
 )
 from linkern.testing.report.html.charts import Edges, curve, heat_map, histogram
+from linkern.testing.report.html.influence import influence
 from linkern.testing.report.html.marks import ratio_text
+from linkern.testing.report.thumbnail import thumbnail
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import RULES
 from linkern.testing.runner.snippet import snippet
@@ -142,6 +144,8 @@ def environment() -> Environment:
         "curve": curve,
         "heat_map": heat_map,
         "histogram": histogram,
+        "influence": influence,
+        "thumbnail": thumbnail,
     }
     # Block of data: JSON without NaN, in the order of the report.
     templates.policies["json.dumps_kwargs"] = {

@@ -1,0 +1,158 @@
+"""Localising: the place and the factor of a deviation, held to fresh maps."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from linkern.testing.diagnosis.factors import Factor, explain, holds
+from linkern.testing.diagnosis.index_sets import IndexSet, describe
+from linkern.testing.diagnosis.influence import InfluenceMap
+from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
+
+__all__ = ["Finding", "localise"]
+
+Maps = list[InfluenceMap]
+# A place that leaves out more than this share of the wrong entries, or holds more than
+# this share of right ones, is none.
+MISSED, SPARED = 0.02, 0.1
+# Bits of the words that a view is named with, and of entries that nothing explains.
+WORDS, NUMBERS = 4.0, 40.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Place and factor of the wrong entries of one tensor.
+
+    Parameters
+    ----------
+    maps : list of InfluenceMap
+        The maps that have wrong entries, fresh ones among them.
+    place : IndexSet or None
+        The places that are wrong; None if no description held on the fresh maps.
+    factor : Factor or None
+        Measured entries as a function of the exact ones; None if no product held.
+    """
+
+    maps: Maps
+    place: IndexSet | None
+    factor: Factor | None
+
+    @property
+    def cost(self) -> float:
+        """Bits of all that is said."""
+        place = NUMBERS if self.place is None else self.place.cost
+        return place + (NUMBERS if self.factor is None else self.factor.cost)
+
+
+def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
+    """Return the place and the factor of the wrong entries of one tensor.
+
+    Parameters
+    ----------
+    maps : list of InfluenceMap
+        Maps of the tensor, of which one at least has wrong entries.
+    fresh : callable
+        Measures maps of it on other inputs. What does not hold on them is fitted to
+        all maps once more, and dropped if that fails.
+    """
+    first, second = (_everywhere(_telling(part)) for part in (maps, fresh()))
+    best = _finding(first, second)
+    for view, others in _views(maps):
+        if best.place is not None and best.factor is not None and not others:
+            break
+        seen = [_seen(view, part) for part in (first, second)]
+        if any(one.wrong.any() for one in seen[0]):
+            finding = _finding(*seen)
+            if finding.cost + WORDS < best.cost:
+                best = finding
+    return best
+
+
+def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
+    """Yield the views of maps, and if they are tried where a place is known."""
+    if maps[0].problem.scope.normalised:
+        yield beside_rows, True
+        yield row_sums, False
+    yield steps, False
+
+
+def _seen(view: View, maps: Maps) -> Maps:
+    seen = (view(one) for one in maps)
+    return [one for one in seen if one is not None]
+
+
+def _finding(first: Maps, second: Maps) -> Finding:
+    place = describe(first)
+    if place is not None and not _located(place, second):
+        place = describe([*first, *second])
+        place = place if place and _located(place, [*first, *second]) else None
+    factor = _explained(_products(first), _products(second), place)
+    if factor is not None and place is None:
+        first, second = (_affected(part, factor) for part in (first, second))
+        place = describe(first)
+        place = place if place and _located(place, second) else None
+    wrong = [one for one in (*first, *second) if one.wrong.any()]
+    return Finding(wrong, place, factor)
+
+
+def _telling(maps: Maps) -> Maps:
+    """Return the maps of the first kind of inputs with wrong entries.
+
+    The first kind is that under which all weights are visible.
+    """
+    for kind in dict.fromkeys(one.problem.kind for one in maps):
+        same = [one for one in maps if one.problem.kind == kind]
+        if any(one.wrong.any() for one in same):
+            return same
+    return maps
+
+
+def _products(maps: Maps) -> Maps:
+    """Return the maps with wrong entries that are products, or all with wrong ones."""
+    wrong = [one for one in maps if one.wrong.any()]
+    return [one for one in wrong if one.is_product] or wrong
+
+
+def _located(place: IndexSet, maps: Maps) -> bool:
+    """Return True if the wrong entries of some maps are those of a place."""
+    missed = wrong = right = inside = 0
+    for one in maps:
+        within, telling = place.contains(one), ~one.silent & ~one.doubtful
+        wrong += int((one.wrong & telling).sum())
+        missed += int((one.wrong & telling & ~within).sum())
+        inside += int((within & telling).sum())
+        right += int((within & telling & ~one.wrong).sum())
+    return missed <= MISSED * wrong and right <= SPARED * inside
+
+
+def _everywhere(maps: Maps) -> Maps:
+    """Return maps in which right weights that nothing erases say nothing.
+
+    Few tokens erase what a source wrote where keys have one channel.
+    """
+    if not maps[0].problem.scope.operator.erases:
+        return maps
+    return [
+        replace(one, unaffected=~one.wrong) if one.is_product else one for one in maps
+    ]
+
+
+def _affected(maps: Maps, factor: Factor) -> Maps:
+    """Return maps with the entries that a factor does not change marked as such."""
+    marked = []
+    for one in maps:
+        with np.errstate(all="ignore"):
+            change = abs(factor.predict(one) - one.exact)
+        marked.append(replace(one, unaffected=change <= one.bound))
+    return marked
+
+
+def _explained(maps: Maps, others: Maps, place: IndexSet | None) -> Factor | None:
+    """Return a factor that holds in the wrong entries of all maps."""
+    chunk = place.chunk if place else None
+    factor = explain(maps, [one.wrong for one in maps], chunk)
+    if factor is None or all(holds(factor, one, one.wrong) for one in others):
+        return factor
+    pooled = [*maps, *others]
+    return explain(pooled, [one.wrong for one in pooled], chunk)

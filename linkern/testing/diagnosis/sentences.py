@@ -1,0 +1,212 @@
+"""Sentences of a diagnosis, from the place and the factor that were measured."""
+
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.factors import Factor, numbers
+from linkern.testing.diagnosis.index_sets import IndexSet, corner
+from linkern.testing.diagnosis.influence import Flags, InfluenceMap
+from linkern.testing.diagnosis.pictures import CELLS, picture
+
+__all__ = ["hint", "localised", "name_of", "sentence"]
+
+# Factors that words say better: the name of the deviation, and the words in a place.
+_VERBS = {
+    "0": ("lost", "lacks {place}", "is 0"),
+    "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
+    "-1": ("sign", "has the other sign in {place}", "has the other sign"),
+}
+_INVERSE = re.compile(r"1 / ([\w.^()\[\] -]+)")
+_EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
+_KINDS = {
+    "product": "scaled",
+    "added": "added",
+    "in the denominator": "eps",
+    "clamp": "clamped",
+    "instead": "other",
+    "moved": "other",
+}
+
+
+def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str:
+    """Return the deviation in one sentence.
+
+    Parameters
+    ----------
+    stage : str
+        The result: ``output``, ``gradient of key``, ...
+    where : str
+        Place of the wrong entries; empty if no description fits.
+    by_what : str
+        Measured entries as a multiple of the exact ones, or in their place.
+    kind : str
+        Kind of the factor.
+
+    Examples
+    --------
+    >>> sentence("output", "sources 64 back or more", "0")
+    'the output lacks sources 64 back or more'
+    >>> sentence("output", "pairs inside chunks of 16", "exp(-log_decay[row])")
+    'the output lacks the factor `exp(log_decay[row])` in pairs inside chunks of 16'
+    >>> sentence("final state", "everywhere", "scale")
+    'the final state is multiplied by `scale` everywhere'
+    """
+    subject, place = f"the {stage}", where or "places that no short description covers"
+    inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
+    if by_what in _VERBS and kind == "product":
+        _, verb, as_a_whole = _VERBS[by_what]
+        if where and inside.startswith("in "):
+            return f"{subject} {verb.format(place=place)}"
+        return f"{subject} {as_a_whole} {inside}"
+    missing = _missing(by_what) if kind == "product" else ""
+    said = {
+        "added": f"has `{by_what.removeprefix('plus ')}` added",
+        "instead": f"is `{by_what.removesuffix(' in its place')}`",
+        "moved": f"is {by_what}",
+    }.get(kind, f"is multiplied by `{by_what}`")
+    if by_what.startswith(("rounded ", "unlike ")):
+        said = f"is {by_what}"
+    if missing:
+        said = f"lacks the factor `{missing}`"
+    return f"{subject} {said} {inside}" if by_what else f"{subject} is wrong {inside}"
+
+
+def _missing(by_what: str) -> str:
+    """Return the factor of which `by_what` is the inverse; empty if it is no inverse.
+
+    Examples
+    --------
+    >>> _missing("1 / scale"), _missing("exp(-log_decay[row])"), _missing("beta[row]")
+    ('scale', 'exp(log_decay[row])', '')
+    """
+    inverse = _INVERSE.fullmatch(by_what)
+    if inverse is not None:
+        return inverse[1].strip("()") if inverse[1].startswith("(") else inverse[1]
+    exponential = _EXPONENTIAL.fullmatch(by_what)
+    return f"exp({exponential[1]})" if exponential else ""
+
+
+def localised(
+    maps: Sequence[InfluenceMap],
+    place: IndexSet | None,
+    factor: Factor | None,
+    *,
+    declaration: tuple[str, ...] = (),
+    not_measured: tuple[str, ...] = (),
+) -> Diagnosis:
+    """Return the diagnosis of a place and a factor.
+
+    Parameters
+    ----------
+    maps : sequence of InfluenceMap
+        The maps of one tensor in which the deviation shows.
+    place : IndexSet or None
+        The wrong entries; None if no short description fits.
+    factor : Factor or None
+        What was measured in their place; None if no formula holds.
+    declaration : tuple of str
+        ``KEY=VALUE`` of the contract under which the target is right.
+    not_measured : tuple of str
+        What could not be measured, and why.
+    """
+    if place is None:
+        chosen = [one.wrong for one in maps]
+    else:
+        chosen = [place.contains(one) & ~one.silent for one in maps]
+    kind, by_what = (factor.kind, factor.text) if factor else ("", "")
+    stage, where = maps[0].tensor, place.text if place else ""
+    words = [sentence(stage, where, by_what, kind)]
+    if factor is None:
+        wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
+        by_what = numbers(maps, wrong)
+        words.append(by_what)
+    if place is not None:
+        shares = {
+            "of what is wrong lies elsewhere": place.missed,
+            "of these places are right": place.spared,
+        }
+        words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
+    if declaration:
+        words.append(f"right if `{' '.join(declaration)}` is declared")
+    first = corner(maps)
+    if first is not None and first > 1:
+        words.append(f"seen first at T={first}")
+    shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
+    return Diagnosis(
+        name_of(stage, by_what, kind),
+        "; ".join(words),
+        _ratio(factor, maps, chosen),
+        declaration,
+        stage,
+        where,
+        by_what,
+        place.alternatives if place else (),
+        hint(stage, where, by_what),
+        picture(shown, where, place.chunk if place else None),
+        not_measured,
+    )
+
+
+def _width(one: InfluenceMap) -> int:
+    """Return how many cells a picture of a map has along its axes, at least."""
+    places = (one.coordinates.get(name) for name in ("row", "source"))
+    counts = [np.unique(x[one.wrong]).size for x in places if x is not None]
+    return min(CELLS, *counts) if counts else 0
+
+
+def _ratio(
+    factor: Factor | None, maps: Sequence[InfluenceMap], chosen: Sequence[Flags]
+) -> float:
+    """Return the largest distance from the prediction, in units of the bound."""
+    if factor is None:
+        return math.nan
+    worst = 0.0
+    for one, flags in zip(maps, chosen, strict=True):
+        with np.errstate(all="ignore"):
+            distance = abs(one.measured - factor.predict(one)) / one.bound
+        worst = max(worst, float(np.nan_to_num(distance[flags]).max(initial=0.0)))
+    return worst
+
+
+def name_of(stage: str, by_what: str, kind: str = "product") -> str:
+    """Return a short name for programs.
+
+    Examples
+    --------
+    >>> name_of("gradient of key", "0"), name_of("output", "scale")
+    ('gradient_of_key_lost', 'output_scaled')
+    """
+    ending = _VERBS[by_what][0] if by_what in _VERBS else _KINDS.get(kind, "wrong")
+    if not by_what or by_what.startswith("unlike"):
+        ending = "wrong"
+    if by_what.startswith("rounded"):
+        ending = "rounded"
+    return f"{stage}_{ending}".replace(" ", "_")
+
+
+def hint(stage: str, where: str, by_what: str) -> str:
+    """Return the usual line of code at fault; empty if no rule fits.
+
+    Examples
+    --------
+    >>> hint("output", "pairs across edges of chunks of 16", "exp(-log_decay[row])")
+    'the decay of a row from the start of its chunk, where it reads the carried state'
+    """
+    said = {"stage": stage, "where": where, "by_what": by_what}
+    for rule in _rules():
+        if all(re.search(rule[name], said[name]) for name in said if name in rule):
+            return str(rule["line"])
+    return ""
+
+
+@cache
+def _rules() -> tuple[dict[str, str], ...]:
+    text = (resources.files(__package__) / "hints.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["rule"])

@@ -1,0 +1,161 @@
+"""Views: maps that follow from a map of weights, in which a fault is shorter to say.
+
+A weight is a product over the tokens from its source to its row. What is wrong at one
+of them is wrong in all later rows; in the factor from one row to the next, it is wrong
+once. Where weights are divided by their sum, a wrong sum is wrong in a whole row, and a
+pair is wrong beside the others of its row.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
+
+__all__ = ["VIEWS", "View", "beside_rows", "row_sums", "steps"]
+
+View = Callable[[InfluenceMap], InfluenceMap | None]
+# Part of a row whose common factor is that of its sum.
+COMMON = 0.5
+
+
+def beside_rows(one: InfluenceMap) -> InfluenceMap | None:
+    """Return weights as multiples of the factor that most weights of a row share.
+
+    None if there are no rows of several weights.
+    """
+    table = _rows(one)
+    if table is None:
+        return None
+    row, shared, _ = table
+    with np.errstate(all="ignore"):
+        measured = one.measured / shared[row]
+    known = np.isfinite(shared[row])
+    return _part(replace(one, measured=np.where(known, measured, np.nan)), known)
+
+
+def row_sums(one: InfluenceMap) -> InfluenceMap | None:
+    """Return the factor that most weights of a row share, an entry for each row."""
+    table = _rows(one)
+    if table is None:
+        return None
+    row, shared, first = table
+    with np.errstate(all="ignore"):
+        relative = one.bound / abs(one.exact)
+        likely = one.likely / abs(one.exact)
+    relative, likely = (
+        np.maximum.reduceat(np.nan_to_num(x, nan=0.0, posinf=0.0)[np.argsort(row)], at)
+        for x, at in ((relative, _starts(row)), (likely, _starts(row)))
+    )
+    coordinates = {k: x[first] for k, x in one.coordinates.items() if k != "source"}
+    entries = InfluenceMap(
+        f"factor of rows of the {one.tensor}",
+        one.problem,
+        shared,
+        np.ones(shared.shape),
+        relative,
+        likely,
+        coordinates,
+    )
+    return _part(entries, np.isfinite(shared))
+
+
+def steps(one: InfluenceMap) -> InfluenceMap | None:
+    """Return the factor from each row to the next one of every weight.
+
+    None if weights are no products, if there are no two rows of one source, or if the
+    weight of a token in its own row is wrong: then the factors do not hold all that is
+    wrong.
+    """
+    rows, sources = (one.coordinates.get(name) for name in ("row", "source"))
+    if rows is None or sources is None or not one.is_product:
+        return None
+    if (one.wrong & (rows <= sources)).any():
+        return None
+    with np.errstate(all="ignore"):
+        relative, likely = (x / abs(one.exact) for x in (one.bound, one.likely))
+    others = [x for name, x in one.coordinates.items() if name != "row"]
+    order = np.lexsort((rows, *others))
+    before, after = order[:-1], order[1:]
+    joined = np.all([x[before] == x[after] for x in others], axis=0)
+    joined &= rows[after] == rows[before] + 1
+    visible = (one.exact != 0) & (one.measured != 0) & (relative < 1 / 4)
+    joined &= visible[before] & visible[after]
+    before, after = before[joined], after[joined]
+    if not len(after):
+        return None
+    exact = one.exact[after] / one.exact[before]
+    return InfluenceMap(
+        f"step from row to row of the {one.tensor}",
+        one.problem,
+        one.measured[after] / one.measured[before],
+        exact,
+        2 * abs(exact) * (relative[before] + relative[after]),
+        2 * abs(exact) * (likely[before] + likely[after]),
+        {name: x[after] for name, x in one.coordinates.items()},
+    )
+
+
+VIEWS: tuple[View, ...] = (beside_rows, row_sums, steps)
+
+
+def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
+    """Return the row of each entry, the factor of each row, and an entry of it.
+
+    None if the map has no rows with all of their sources.
+    """
+    if "row" not in one.coordinates or "source" not in one.coordinates:
+        return None
+    apart = [
+        one.coordinates[name]
+        for name in ("row", "batch", "head", "sequence", "span")
+        if name in one.coordinates
+    ]
+    _, first, row = np.unique(
+        np.stack(apart), axis=1, return_index=True, return_inverse=True
+    )
+    row = row.reshape(-1)
+    if np.bincount(row).min() < one.problem.shape.keys:
+        return None  # the sources of a row are those of several problems
+    with np.errstate(all="ignore"):
+        ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
+    shared = np.full(len(first), np.nan)
+    order = np.argsort(row, kind="stable")
+    for k, entries in enumerate(np.split(order, _starts(row)[1:])):
+        shared[k] = _common(ratio[entries], one, entries)
+    return row.astype(np.int64), shared, first.astype(np.int64)
+
+
+def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
+    """Return the factor that half of some entries share; NaN if there is none.
+
+    Entries that are lost have no part in it.
+    """
+    telling = np.isfinite(ratio) & (ratio != 0) & ~one.silent[entries]
+    ratios = np.sort(ratio[telling])
+    if len(ratios) < 2:
+        return np.nan
+    # The shortest interval that holds half of them.
+    half = int(np.ceil(COMMON * len(ratios)))
+    half = max(half, 2)
+    widths = ratios[half - 1 :] - ratios[: len(ratios) - half + 1]
+    at = int(np.argmin(widths))
+    middle = float(np.median(ratios[at : at + half]))
+    with np.errstate(all="ignore"):
+        allowed = 2 * one.bound[entries][telling] / abs(one.exact[entries][telling])
+    close = abs(ratio[telling] - middle) <= allowed * abs(middle)
+    return middle if close.mean() >= COMMON else np.nan
+
+
+def _starts(row: Index) -> Index:
+    counts = np.bincount(row)
+    return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+
+
+def _part(one: InfluenceMap, chosen: Flags) -> InfluenceMap | None:
+    if not chosen.any():
+        return None
+    coordinates = {name: x[chosen] for name, x in one.coordinates.items()}
+    arrays = (x[chosen] for x in (one.measured, one.exact, one.bound, one.likely))
+    return InfluenceMap(one.tensor, one.problem, *arrays, coordinates)

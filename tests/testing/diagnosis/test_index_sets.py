@@ -1,0 +1,274 @@
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from linkern.testing.diagnosis.index_sets import corner, describe
+from linkern.testing.diagnosis.influence import INITIAL_STATE, InfluenceMap
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+
+SCOPE = Scope(OPERATORS["gla"], Contract(), "float32")
+
+
+def blank(length, heads=2, batch=2, causal=True, step=1, **more):
+    """Return a map without a wrong entry: all pairs of some heads."""
+    shape = Shape(batch, heads, length, length, 2, 2)
+    problem = real_problem(SCOPE, shape, "mild", "normal", np.random.default_rng(0))
+    tokens = np.arange(0, length, step)
+    sources = np.concatenate([[INITIAL_STATE], tokens]) if more else tokens
+    axes = np.meshgrid(
+        np.arange(batch), np.arange(heads), tokens, sources, indexing="ij"
+    )
+    b, h, i, j = (x.ravel() for x in axes)
+    inside = i >= j
+    exact = np.random.default_rng(length).uniform(0.5, 1, len(i))
+    exact = np.where(inside | (not causal), exact, 0.0)
+    bound = 1e-6 * np.where(exact == 0, 1.0, exact)
+    places = {"batch": b, "head": h, "row": i, "source": j, "key channel": j % 5}
+    return InfluenceMap("output", problem, exact, exact, bound, bound, places)
+
+
+def planted(influence, chosen, factor=1.5):
+    """Return a map with wrong entries at chosen places."""
+    off = np.where(influence.exact == 0, 1.0, influence.exact * factor)
+    measured = np.where(chosen, off, influence.exact)
+    return InfluenceMap(
+        influence.tensor,
+        influence.problem,
+        measured,
+        influence.exact,
+        influence.bound,
+        influence.likely,
+        influence.coordinates,
+    )
+
+
+def described(test, *maps, **options):
+    wrong = [planted(x, test(x.coordinates, x.problem.length)) for x in maps]
+    return describe(wrong, **options), wrong
+
+
+TWO = (blank(59, batch=1), blank(37, heads=3, batch=1))
+CAUSAL = lambda c: c["row"] >= c["source"]  # noqa: E731
+SETS = {
+    "everywhere": lambda c, _: CAUSAL(c),
+    "the diagonal": lambda c, _: c["row"] == c["source"],
+    "sources ahead of the row": lambda c, _: c["row"] < c["source"],
+    "pairs across edges of chunks of 16": lambda c, _: (
+        CAUSAL(c) & (c["row"] // 16 != c["source"] // 16)
+    ),
+    "pairs across edges of chunks of 10": lambda c, _: (
+        CAUSAL(c) & (c["row"] // 10 != c["source"] // 10)
+    ),
+    "pairs inside chunks of 16": lambda c, _: (
+        CAUSAL(c) & (c["row"] // 16 == c["source"] // 16)
+    ),
+    "pairs of neighbouring chunks of 8": lambda c, _: (
+        c["row"] // 8 - c["source"] // 8 == 1
+    ),
+    "pairs two or more chunks of 8 apart": lambda c, _: (
+        c["row"] // 8 - c["source"] // 8 >= 2
+    ),
+    "pairs across the last token of chunks of 16": lambda c, _: (
+        CAUSAL(c) & ((c["row"] + 1) // 16 != (c["source"] + 1) // 16)
+    ),
+    "sources 1 back": lambda c, _: c["row"] - c["source"] == 1,
+    "sources 24 back or more": lambda c, _: c["row"] - c["source"] >= 24,
+    "sources less than 24 back": lambda c, _: CAUSAL(c) & (c["row"] - c["source"] < 24),
+    "the first row of every chunk of 16": lambda c, _: CAUSAL(c) & (c["row"] % 16 == 0),
+    "the last row of every chunk of 16": lambda c, _: CAUSAL(c) & (c["row"] % 16 == 15),
+    "the first source of every chunk of 16": lambda c, _: (
+        CAUSAL(c) & (c["source"] % 16 == 0)
+    ),
+    "the last source of every chunk of 8": lambda c, _: (
+        CAUSAL(c) & (c["source"] % 8 == 7)
+    ),
+    "rows after the first of every chunk of 8": lambda c, _: (
+        CAUSAL(c) & (c["row"] % 8 > 0)
+    ),
+    "sources before the last of every chunk of 8": lambda c, _: (
+        CAUSAL(c) & (c["source"] % 8 < 7)
+    ),
+    "rows in the tail of chunks of 16": lambda c, length: (
+        CAUSAL(c) & (c["row"] >= length // 16 * 16)
+    ),
+    "sources in whole chunks of 16": lambda c, length: (
+        CAUSAL(c) & (c["source"] < length // 16 * 16)
+    ),
+    "rows in odd chunks of 8": lambda c, _: CAUSAL(c) & (c["row"] // 8 % 2 == 1),
+    "rows in even chunks of 8": lambda c, _: CAUSAL(c) & (c["row"] // 8 % 2 == 0),
+    "rows from 20 on": lambda c, _: CAUSAL(c) & (c["row"] >= 20),
+    "sources before 20": lambda c, _: CAUSAL(c) & (c["source"] < 20),
+    "row 0": lambda c, _: CAUSAL(c) & (c["row"] == 0),
+    "source 3": lambda c, _: CAUSAL(c) & (c["source"] == 3),
+    "the last row": lambda c, length: CAUSAL(c) & (c["row"] == length - 1),
+    "the last 3 sources": lambda c, length: CAUSAL(c) & (c["source"] >= length - 3),
+    "rows other than the last row": lambda c, length: (
+        CAUSAL(c) & (c["row"] < length - 1)
+    ),
+    "head 1": lambda c, _: CAUSAL(c) & (c["head"] == 1),
+    "heads from 1 on": lambda c, _: CAUSAL(c) & (c["head"] >= 1),
+    "heads 0, 2": lambda c, _: CAUSAL(c) & (c["head"] % 2 == 0),
+    "batch entry 0": lambda c, _: CAUSAL(c) & (c["batch"] == 0),
+    "key channels from 2 on": lambda c, _: CAUSAL(c) & (c["key channel"] >= 2),
+    "key channel 3": lambda c, _: CAUSAL(c) & (c["key channel"] == 3),
+    "lengths above 48": lambda c, length: CAUSAL(c) & (length > 37),
+}
+
+
+@pytest.mark.parametrize("text", SETS)
+def test_each_atom_is_recovered(text):
+    maps = TWO
+    if text.startswith("batch"):
+        maps = (blank(37), blank(20, batch=3))
+    if text.startswith("lengths"):
+        maps = (*TWO, blank(60))
+    result, wrong = described(SETS[text], *maps)
+    assert text in (result.text, *result.alternatives)
+    assert result.missed == result.spared == 0
+    for x in wrong:
+        inside = CAUSAL(x.coordinates) | (text == "sources ahead of the row")
+        np.testing.assert_array_equal(result.contains(x) & inside, x.wrong)
+    assert (result.chunk is not None) == ("chunk" in text)
+
+
+def test_no_wrong_entry_is_not_described():
+    assert describe(TWO) is None
+    assert describe([]) is None
+    assert corner(TWO) is None
+
+
+def test_initial_state_is_a_source():
+    maps = (blank(40, extra=True), blank(21, extra=True))
+    result, _ = described(lambda c, _: c["source"] == INITIAL_STATE, *maps)
+    assert result.text == "the initial state"
+    result, _ = described(lambda c, _: CAUSAL(c) & (c["source"] >= 0), *maps)
+    assert result.text == "sources after the initial state"
+
+
+def test_conjunctions_of_three():
+    def test(c, length):
+        edge = c["row"] // 16 != c["source"] // 16
+        tail = c["row"] >= length // 16 * 16
+        return CAUSAL(c) & edge & tail & (c["head"] >= 1)
+
+    result, _ = described(test, *TWO)
+    assert result.text == (
+        "pairs across edges of chunks of 16 and heads from 1 on and "
+        "rows in the tail of chunks of 16"
+    )
+    assert result.chunk == 16
+
+
+def test_as_short_sets_are_said():
+    result, _ = described(SETS["rows in the tail of chunks of 16"], blank(52))
+    assert result.text == "rows in the tail of chunks of 16"
+    assert "the last 4 rows" in result.alternatives
+    assert "rows before 48" not in result.alternatives
+
+
+def test_number_between_samples_is_the_simplest():
+    maps = [blank(n, heads=1, batch=1, step=n // 30) for n in (600, 750)]
+    result, _ = described(lambda c, _: CAUSAL(c) & (c["row"] >= 512), *maps)
+    assert result.text == "rows from 512 on"
+    result, _ = described(lambda c, _: c["row"] - c["source"] >= 256, *maps)
+    assert result.text == "sources 256 back or more"
+
+
+def test_exceptions_are_counted():
+    rng = np.random.default_rng(3)
+
+    def test(c, _):
+        edge = CAUSAL(c) & (c["row"] // 16 != c["source"] // 16)
+        noise = rng.random(len(edge))
+        return np.where(edge, noise > 0.02, (noise < 0.002) & CAUSAL(c))
+
+    result, _ = described(test, *TWO)
+    assert result.text == "pairs across edges of chunks of 16"
+    assert 0 < result.missed < 0.01
+    assert 0.01 < result.spared < 0.03
+
+
+def test_union_of_two():
+    def test(c, length):
+        tail = CAUSAL(c) & (c["row"] >= length // 16 * 16)
+        return tail | (c["row"] == c["source"])
+
+    result, wrong = described(test, *TWO)
+    assert set(result.text.split(", or ")) == {
+        "the diagonal",
+        "rows in the tail of chunks of 16",
+    }
+    for x in wrong:
+        inside = CAUSAL(x.coordinates)
+        np.testing.assert_array_equal(result.contains(x) & inside, x.wrong)
+
+
+def test_noise_gets_no_set():
+    result, _ = described(
+        lambda c, _: CAUSAL(c) & (np.random.default_rng(0).random(len(c["row"])) < 0.4),
+        *TWO,
+    )
+    assert result.text == "everywhere"
+    assert 0.55 < result.spared < 0.65
+
+
+def test_threshold_on_a_quantity():
+    def measure(influence):
+        drawn = np.random.default_rng(len(influence.exact))
+        other, denominator = drawn.normal(size=(2, len(influence.exact)))
+        return {"other": other, "denominator": denominator}
+
+    maps = [
+        planted(x, CAUSAL(x.coordinates) & (measure(x)["denominator"] < np.log(0.5)))
+        for x in TWO
+    ]
+    result = describe(maps, measure)
+    assert result.text == "where denominator is below 0.5"
+    for x in maps:
+        inside = CAUSAL(x.coordinates)
+        np.testing.assert_array_equal(result.contains(x) & inside, x.wrong)
+    assert describe(maps).text == "everywhere"
+
+
+def test_doubtful_and_faint_entries_decide_nothing():
+    x = blank(60)
+    test = SETS["pairs across edges of chunks of 16"]
+    wrong = planted(x, test(x.coordinates, 60) & (x.coordinates["row"] % 7 > 0))
+    hidden = x.coordinates["row"] % 7 == 0
+    bound = np.where(hidden, x.exact, x.bound)
+    faint = InfluenceMap(
+        "output", x.problem, wrong.measured, x.exact, bound, bound, x.coordinates
+    )
+    assert describe([faint]).text == "pairs across edges of chunks of 16"
+    shifted = np.where(hidden, wrong.measured + 1e-7, wrong.measured)
+    doubtful = InfluenceMap(
+        "output", x.problem, shifted, x.exact, x.bound, x.bound / 100, x.coordinates
+    )
+    assert describe([doubtful]).text == "pairs across edges of chunks of 16"
+
+
+def test_first_length_that_shows():
+    maps = [planted(x, SETS["rows from 20 on"](x.coordinates, 0)) for x in TWO]
+    assert corner(maps) == 21
+    ahead = [
+        planted(x, x.coordinates["row"] - x.coordinates["source"] == -2) for x in TWO
+    ]
+    assert corner(ahead) == 3
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(sorted(SETS)), min_size=2, max_size=3, unique=True))
+def test_conjunction_is_recovered_or_an_equivalent(texts):
+    flags = [[SETS[t](x.coordinates, x.problem.length) for t in texts] for x in TWO]
+    maps = [planted(x, np.all(f, axis=0)) for x, f in zip(TWO, flags, strict=True)]
+    assume(sum(x.wrong.sum() for x in maps) > 20)
+    result = describe(maps)
+    assert result.missed == result.spared == 0
+    for x in maps:
+        silent = x.exact == 0 if not (x.wrong & (x.exact == 0)).any() else x.silent
+        inside = result.contains(x) & ~silent
+        np.testing.assert_array_equal(inside, x.wrong)

@@ -1,0 +1,58 @@
+"""The cells that a diagnosis has in the kill matrix, and how many of them are right."""
+
+import localised
+
+from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.kernels.mutants import MUTANTS
+
+EDGE = "pairs across edges of chunks of 16 and the last source of every chunk of 16"
+
+
+def said(name="output_product", **fields):
+    return Diagnosis(name, "", **fields)
+
+
+def test_a_cell_says_if_it_is_wrong_or_silent():
+    cells, lost = localised.cells, "key_lost_at_chunk_edge"
+    assert cells(lost, said(where=EDGE, by_what="0")) == (EDGE, "0")
+    assert cells(lost, said(where="head 1", by_what="2")) == (
+        "wrong: head 1",
+        "wrong: 2",
+    )
+    assert cells(lost, said(where=EDGE)) == (EDGE, "—")
+    numbers = "unlike any product: ratios 0 to 1"
+    assert cells(lost, said(where=EDGE, by_what=numbers)) == (EDGE, "—")
+    assert cells(lost, None) == ("—", "—")
+    assert cells("jitters", said("not_deterministic"))[0] == "not_deterministic"
+    assert cells("inverse_cut_short", said(where="head 1"))[1] == "no product"
+
+
+def test_words_fit_in_a_table():
+    where, _ = localised.cells("values_clipped", said(where="where |value| is above 9"))
+    assert where == "wrong: where \\|value\\| is above 9"
+
+
+def test_less_is_right_if_a_cell_was_right_before():
+    right, wrong, silent = ("a", "0"), ("a", "wrong: 0"), ("—", "—")
+    assert localised.less_right(right, wrong)
+    assert localised.less_right(right, silent)
+    assert not localised.less_right(wrong, right)
+    assert not localised.less_right(right, right)
+
+
+def test_the_summary_counts_right_and_wrong_cells():
+    described = dict.fromkeys(MUTANTS, ("—", "—"))
+    before = localised.summary(described)
+    described["eps_1e-6"] = ("everywhere", "wrong: 0")
+    described["inverse_of_four_terms"] = ("wrong: head 1", "wrong: 2")
+    lines = localised.summary(described)
+    changed = {line for line in lines if line not in before}
+    aside = len(localised.HELD_OUT)
+    assert any(f"| set aside | 1 of {aside} | 1 |" in line for line in changed)
+    assert all(line.rstrip(" |").endswith("2") for line in changed)
+    assert len(changed) == 2  # the line of maps, and that of all
+
+
+def test_mutants_that_are_set_aside_exist_and_are_a_third():
+    assert set(MUTANTS) > localised.HELD_OUT
+    assert abs(len(localised.HELD_OUT) - len(MUTANTS) / 3) < 1

@@ -1,0 +1,135 @@
+"""Diagnoses of mutants, beside what is wrong with them: two cells of the kill matrix.
+
+A cell holds the words of a diagnosis; it begins with ``wrong:`` if they are not right,
+and is a dash where nothing is said.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from truth import NO_FACTOR, Expected, described_rightly, expectations
+
+from linkern.testing.diagnosis.diagnose import diagnose
+from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.kernels.correct import CorrectKernel
+from linkern.testing.kernels.mutants import Mutant
+from linkern.testing.problems.context import Scope
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.memory_layout import STYLES
+from linkern.testing.target.process import InProcess
+from linkern.testing.target.protocol import TargetConfig
+
+__all__ = [
+    "HELD_OUT",
+    "Cells",
+    "cells",
+    "diagnosis_of",
+    "is_right",
+    "less_right",
+    "summary",
+]
+
+# Mutants that nobody looked at while the localiser was developed.
+_LIST = Path(__file__).parent / "held_out.txt"
+HELD_OUT = frozenset(_LIST.read_text(encoding="utf-8").split())
+DASH, WRONG, NO_PRODUCT = "—", "wrong: ", "no product"
+
+LEGEND = """\
+## Diagnoses
+
+*Where* and *by what* are the words of the diagnosis: the entries that it says are wrong
+and what they are multiplied by, or the behaviour or rounding that it names. They are
+compared with what was written of each mutant from its code, in `tools/truth.txt`; of
+some, no product is right. Mutants of `tools/held_out.txt`, chosen by chance, were set
+aside while the diagnosis was developed.
+"""
+
+# The words of a place, and those of a factor.
+Cells = tuple[str, str]
+
+
+def diagnosis_of(
+    kernel: CorrectKernel | Mutant, dtype: str = "float32"
+) -> Diagnosis | None:
+    """Return the diagnosis of a kernel in this process."""
+    contract = Contract(**kernel.contract)
+    environment = TargetConfig("test", op=kernel.op, scale=contract.scale)
+    target = InProcess(environment, kernel.kernel)
+    scope = Scope(
+        OPERATORS[kernel.op],
+        contract,
+        dtype,
+        interface=target.interface,
+        styles=tuple(STYLES),
+    )
+    return diagnose(target, scope)
+
+
+def cells(name: str, diagnosis: Diagnosis | None) -> Cells:
+    """Return the cells of a mutant."""
+    if diagnosis is None:
+        return DASH, DASH
+    where, by = described_rightly(diagnosis, expectations()[name])
+    place = _one_line(diagnosis.where or diagnosis.name)
+    factor = _one_line(diagnosis.by_what)
+    if by is None or not factor or factor.startswith(NO_FACTOR):
+        return _marked(place, where), NO_PRODUCT if by is None else DASH
+    return _marked(place, where), _marked(factor, by)
+
+
+def _marked(text: str, right: bool) -> str:
+    return text if right else WRONG + text
+
+
+def _one_line(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def is_right(cell: str) -> bool:
+    """Return True if a cell says something, and that is right."""
+    return cell != DASH and not cell.startswith(WRONG)
+
+
+def less_right(claimed: Cells, measured: Cells) -> bool:
+    """Return True if a claim of a page is right, and its measurement is not."""
+    pairs = zip(claimed, measured, strict=True)
+    return any(is_right(one) and not is_right(other) for one, other in pairs)
+
+
+def summary(described: Mapping[str, Cells]) -> list[str]:
+    """Return the lines about diagnoses: how many places and factors are right."""
+    kinds: dict[str, list[str]] = {}
+    for name, expected in expectations().items():
+        side = "set aside" if name in HELD_OUT else "others"
+        for key in (side, f"{side}: {expected.kind}"):
+            kinds.setdefault(key, []).append(name)
+    return [
+        LEGEND,
+        "| mutants | *where* right | wrong | *by what* right | wrong |",
+        "|---|---|---|---|---|",
+        *(_counts(key, kinds[key], described) for key in sorted(kinds, reverse=True)),
+        "",
+    ]
+
+
+def _counts(key: str, names: Iterable[str], described: Mapping[str, Cells]) -> str:
+    """Return the line of some mutants; factors are right of those that have one."""
+    names = [*names]
+    places, factors = zip(*(described[name] for name in names), strict=True)
+    certain = [described[name][1] for name in names if _has(expectations()[name])]
+    numbers = (_right(places), _wrong(places), _right(certain), _wrong(factors))
+    return f"| {' | '.join((key, *numbers))} |"
+
+
+def _has(expected: Expected) -> bool:
+    """Return True if some factor is right of a mutant."""
+    return expected.by[:1] not in ((), ("none",))
+
+
+def _right(texts: Sequence[str]) -> str:
+    return f"{sum(map(is_right, texts))} of {len(texts)}"
+
+
+def _wrong(texts: Sequence[str]) -> str:
+    return str(sum(text.startswith(WRONG) for text in texts))
