@@ -25,6 +25,7 @@ __all__ = [
     "active_tokens",
     "at_tokens",
     "judged_tokens",
+    "neutral_inputs",
     "no_neutral",
     "sparse_problems",
 ]
@@ -45,7 +46,7 @@ def no_neutral(scope: Scope) -> str | None:
     return None
 
 
-def _neutral(scope: Scope) -> dict[str, float]:
+def neutral_inputs(scope: Scope) -> dict[str, float]:
     """Return the inputs of a neutral token; those that are missing may be anything."""
     neutral = {**(scope.operator.neutral or {})}
     if "log_decay" in neutral:
@@ -99,7 +100,7 @@ def sparse_problem(
     silent = np.ones(length, dtype=bool)
     silent[_writing(length, dense, rng)] = False
     changed = {}
-    for name, number in _neutral(scope).items():
+    for name, number in neutral_inputs(scope).items():
         x, axis = drawn.inputs[name].copy(), scope.operator.input(name).token_axis
         where = np.repeat(silent, x.shape[axis] // length) if axis is not None else ...
         x[(*(slice(None),) * (axis or 0), where)] = number
@@ -119,7 +120,7 @@ def _writing(length: int, dense: int, rng: np.random.Generator) -> NDArray[np.in
 def active_tokens(problem: Problem) -> NDArray[np.int_]:
     """Return the tokens that are not neutral."""
     active = np.zeros(problem.length, dtype=bool)
-    for name, number in _neutral(problem.scope).items():
+    for name, number in neutral_inputs(problem.scope).items():
         x, axis = problem.inputs[name], problem.scope.operator.input(name).token_axis
         if axis is None:
             continue

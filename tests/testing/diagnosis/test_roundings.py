@@ -1,0 +1,69 @@
+"""Stages of few bits, told by the paths on which bits are lost."""
+
+import pytest
+
+from linkern.testing.diagnosis.paths import survivals
+from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.kernels.correct import CORRECT
+from linkern.testing.kernels.mutants import MUTANTS
+from tests.marks import slow_unless
+from tests.testing.diagnosis.test_behaviour import opened
+
+STAGES = {
+    "bfloat16_state": "the state and normalizer are rounded to 8 bits (bfloat16) every",
+    "tfloat32_state": "the state and normalizer are rounded to 11 bits (tfloat32 or",
+    "bfloat16_normalizer": "the normalizer is rounded to 8 bits (bfloat16)",
+    "bfloat16_scores": "the scores are rounded to 8 bits (bfloat16)",
+    "tfloat32_operands": "the operands are rounded to 11 bits (tfloat32 or float16)",
+    "float16_values": "the values are rounded to 11 bits (tfloat32 or float16)",
+    "all_in_float16": "the sums are rounded to 11 bits",
+    "coarse_reciprocal": "the quotient is rounded to 11 bits",
+    "memory_carried_in_bfloat16": "the state is rounded to 8 bits (bfloat16) every 16",
+    "gates_of_eleven_bits": "the log_decay is rounded to 11 bits",
+    "products_in_tfloat32": "the operands are rounded to 11 bits",
+}
+# Their errors are small, and none of rounding.
+OTHERS = ("decays_by_rounding", "tail_not_written", "scale_twice", "returns_zeros")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def of(kernel, dtype="float32"):
+    return opened(kernel.kernel, kernel.op, dtype, **kernel.contract)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_stage_that_rounds_is_told_with_its_bits(name):
+    observed = rounding(*of(MUTANTS[name]))
+    assert observed.sentence.startswith(STAGES[name])
+
+
+def test_the_place_and_what_declares_it_are_measured():
+    observed = rounding(*of(MUTANTS["bfloat16_state"]))
+    assert observed.where == "sources 16 back or more"
+    assert observed.by_what == "rounded to 8 bits"
+    assert observed.declaration == (
+        "state_dtype=bfloat16",
+        "normalizer_dtype=bfloat16",
+        "chunk_size=16",
+    )
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_small_errors_of_other_faults_are_no_rounding(name):
+    assert rounding(*of(MUTANTS[name])) is None
+
+
+FEW = ("quadratic", "gla by chunks", "delta_rule by chunks", "rwkv4 by tokens", "gsa")
+
+
+@pytest.mark.parametrize("dtype", slow_unless(lambda x: x != "float64", DTYPES))
+@pytest.mark.parametrize("name", slow_unless(lambda x: x in FEW, CORRECT))
+def test_no_correct_kernel_loses_more_than_it_declares(name, dtype):
+    paths = survivals(*of(CORRECT[name], dtype))
+    assert {one.path for one in paths} >= {"value", "state"}
+    assert not any(one.lost for one in paths)
+
+
+def test_a_state_of_few_bits_shows_behind_outputs_of_few_bits():
+    observed = rounding(*of(MUTANTS["memory_carried_in_bfloat16"], "bfloat16"))
+    assert observed.sentence.startswith("the state is rounded to 8 bits")
