@@ -23,7 +23,7 @@ _VERBS = {
     "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
     "-1": ("sign", "has the other sign in {place}", "has the other sign"),
 }
-_INVERSE = re.compile(r"1 / ([\w.^()\[\] -]+)")
+_INVERSE = re.compile(r"1 / ([^*/]+)")
 _EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
 _KINDS = {
     "product": "scaled",
@@ -88,7 +88,7 @@ def _missing(by_what: str) -> str:
     """
     inverse = _INVERSE.fullmatch(by_what)
     if inverse is not None:
-        return inverse[1].strip("()") if inverse[1].startswith("(") else inverse[1]
+        return inverse[1]
     exponential = _EXPONENTIAL.fullmatch(by_what)
     return f"exp({exponential[1]})" if exponential else ""
 
@@ -123,18 +123,18 @@ def localised(
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
     words = [sentence(stage, where, by_what, kind)]
+    if declaration:
+        words.append(f"right if `{' '.join(declaration)}` is declared")
     if factor is None:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
-        words.append(by_what)
+        words += [by_what] * (not declaration)
     if place is not None:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
             "of these places are right": place.spared,
         }
         words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
-    if declaration:
-        words.append(f"right if `{' '.join(declaration)}` is declared")
     first = corner(maps)
     if first is not None and first > 1:
         words.append(f"seen first at T={first}")
