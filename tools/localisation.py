@@ -22,7 +22,7 @@ from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.report.counting import declaring
 from linkern.testing.report.thumbnail import thumbnail
 
-__all__ = ["FAULTS", "page"]
+__all__ = ["FAULTS", "page", "section"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "localisation.md"
 WIDTH = 88
@@ -86,11 +86,12 @@ measured and the exact weights beside their ratio, and `--json` has place and fa
 
 def page() -> str:
     """Return the page."""
-    sections = (_section(name, did) for name, did in FAULTS.items())
+    sections = (section(name, did) for name, did in FAULTS.items())
     return HEAD + "".join(f"\n{section}" for section in sections)
 
 
-def _section(name: str, did: str) -> str:
+def section(name: str, did: str) -> str:
+    """Return what is said of a mutant, under its name."""
     diagnosis = diagnosis_of(MUTANTS[name])
     if diagnosis is None or diagnosis.picture is None:
         return f"## `{name}`\n\n{_wrapped(did)}.\n\nNothing was measured.\n"

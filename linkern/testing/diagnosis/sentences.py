@@ -123,12 +123,11 @@ def localised(
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
     words = [sentence(stage, where, by_what, kind)]
-    if declaration:
-        words.append(f"right if `{' '.join(declaration)}` is declared")
     if factor is None:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
-        words += [by_what] * (not declaration)
+        declared = f"right if `{' '.join(declaration)}` is declared"
+        words.append(declared if declaration else by_what)
     if place is not None:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
