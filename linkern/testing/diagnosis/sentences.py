@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.factors import Factor, numbers
+from linkern.testing.diagnosis.factors import Factor, numbers, tolerance
 from linkern.testing.diagnosis.index_sets import IndexSet, corner
 from linkern.testing.diagnosis.influence import Flags, InfluenceMap
 from linkern.testing.diagnosis.pictures import CELLS, picture
@@ -163,14 +163,16 @@ def _width(one: InfluenceMap) -> int:
 def _ratio(
     factor: Factor | None, maps: Sequence[InfluenceMap], chosen: Sequence[Flags]
 ) -> float:
-    """Return the largest distance from the prediction, in units of the bound."""
+    """Return the largest distance from the prediction, in what rounding allows."""
     if factor is None:
         return math.nan
     worst = 0.0
     for one, flags in zip(maps, chosen, strict=True):
+        predicted = factor.predict(one)
         with np.errstate(all="ignore"):
-            distance = abs(one.measured - factor.predict(one)) / one.bound
-        worst = max(worst, float(np.nan_to_num(distance[flags]).max(initial=0.0)))
+            ratio = abs(one.measured - predicted) / tolerance(one, predicted)
+        known = flags & np.isfinite(ratio)
+        worst = max(worst, float(ratio[known].max(initial=0.0)))
     return worst
 
 
