@@ -13,8 +13,9 @@ from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
 __all__ = ["Finding", "localise"]
 
 Maps = list[InfluenceMap]
-# A place that leaves out or adds more than this share of entries is none.
-OPEN = 0.05
+# A place that leaves out more than this share of the wrong entries, or holds more than
+# this share of right ones, is none.
+MISSED, SPARED = 0.02, 0.1
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
 
@@ -55,7 +56,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         Measures maps of it on other inputs. What does not hold on them is fitted to
         all maps once more, and dropped if that fails.
     """
-    first, second = _telling(maps), _telling(fresh())
+    first, second = (_everywhere(_telling(part)) for part in (maps, fresh()))
     best = _finding(first, second)
     for view, others in _views(maps):
         if best.place is not None and best.factor is not None and not others:
@@ -87,10 +88,10 @@ def _finding(first: Maps, second: Maps) -> Finding:
         place = describe([*first, *second])
         place = place if place and _located(place, [*first, *second]) else None
     factor = _explained(_products(first), _products(second), place)
-    if factor is not None and (place is None or place.spared):
+    if factor is not None and place is None:
         first, second = (_affected(part, factor) for part in (first, second))
-        better = describe(first)
-        place = better if better and _located(better, second) else place
+        place = describe(first)
+        place = place if place and _located(place, second) else None
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
 
@@ -115,15 +116,26 @@ def _products(maps: Maps) -> Maps:
 
 def _located(place: IndexSet, maps: Maps) -> bool:
     """Return True if the wrong entries of some maps are those of a place."""
+    missed = wrong = right = inside = 0
     for one in maps:
-        inside = place.contains(one)
-        telling = ~one.silent & ~one.doubtful
-        wrong = one.wrong & telling
-        missed = (wrong & ~inside).sum() > OPEN * max(wrong.sum(), 1)
-        right = (inside & telling & ~one.wrong).sum()
-        if missed or right > OPEN * max((inside & telling).sum(), 1):
-            return False
-    return True
+        within, telling = place.contains(one), ~one.silent & ~one.doubtful
+        wrong += int((one.wrong & telling).sum())
+        missed += int((one.wrong & telling & ~within).sum())
+        inside += int((within & telling).sum())
+        right += int((within & telling & ~one.wrong).sum())
+    return missed <= MISSED * wrong and right <= SPARED * inside
+
+
+def _everywhere(maps: Maps) -> Maps:
+    """Return maps in which right weights that nothing erases say nothing.
+
+    Few tokens erase what a source wrote where keys have one channel.
+    """
+    if not maps[0].problem.scope.operator.erases:
+        return maps
+    return [
+        replace(one, unaffected=~one.wrong) if one.is_product else one for one in maps
+    ]
 
 
 def _affected(maps: Maps, factor: Factor) -> Maps:
