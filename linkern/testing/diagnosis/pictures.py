@@ -19,7 +19,7 @@ _AXES = ("row", "source", "key channel", "value channel", "sequence", "span", "h
 def picture(
     entries: InfluenceMap, where: str = "", chunk: int | None = None, most: int = CELLS
 ) -> Picture | None:
-    """Return a map in few cells; None if it has no entries, or no two axes.
+    """Return a map in few cells; None if it has no entries, sources or second axis.
 
     Parameters
     ----------
@@ -58,6 +58,8 @@ def picture(
 def _axes(entries: InfluenceMap, where: str) -> tuple[str, str] | None:
     """Return the coordinates that go down and across."""
     coordinates = entries.coordinates
+    if "source" not in coordinates:
+        return None
     varying = (
         [name for name in _AXES if name in coordinates and np.ptp(coordinates[name])]
         if entries.exact.size

@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.factors import Factor, numbers
+from linkern.testing.diagnosis.factors import Factor, numbers, tolerance
 from linkern.testing.diagnosis.index_sets import IndexSet, corner
 from linkern.testing.diagnosis.influence import Flags, InfluenceMap
 from linkern.testing.diagnosis.pictures import CELLS, picture
@@ -23,7 +23,7 @@ _VERBS = {
     "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
     "-1": ("sign", "has the other sign in {place}", "has the other sign"),
 }
-_INVERSE = re.compile(r"1 / ([\w.^()\[\] -]+)")
+_INVERSE = re.compile(r"1 / ([^*/]+)")
 _EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
 _KINDS = {
     "product": "scaled",
@@ -88,7 +88,7 @@ def _missing(by_what: str) -> str:
     """
     inverse = _INVERSE.fullmatch(by_what)
     if inverse is not None:
-        return inverse[1].strip("()") if inverse[1].startswith("(") else inverse[1]
+        return inverse[1]
     exponential = _EXPONENTIAL.fullmatch(by_what)
     return f"exp({exponential[1]})" if exponential else ""
 
@@ -126,15 +126,14 @@ def localised(
     if factor is None:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
-        words.append(by_what)
+        declared = f"right if `{' '.join(declaration)}` is declared"
+        words.append(declared if declaration else by_what)
     if place is not None:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
             "of these places are right": place.spared,
         }
         words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
-    if declaration:
-        words.append(f"right if `{' '.join(declaration)}` is declared")
     first = corner(maps)
     if first is not None and first > 1:
         words.append(f"seen first at T={first}")
@@ -164,14 +163,16 @@ def _width(one: InfluenceMap) -> int:
 def _ratio(
     factor: Factor | None, maps: Sequence[InfluenceMap], chosen: Sequence[Flags]
 ) -> float:
-    """Return the largest distance from the prediction, in units of the bound."""
+    """Return the largest distance from the prediction, in what rounding allows."""
     if factor is None:
         return math.nan
     worst = 0.0
     for one, flags in zip(maps, chosen, strict=True):
+        predicted = factor.predict(one)
         with np.errstate(all="ignore"):
-            distance = abs(one.measured - factor.predict(one)) / one.bound
-        worst = max(worst, float(np.nan_to_num(distance[flags]).max(initial=0.0)))
+            ratio = abs(one.measured - predicted) / tolerance(one, predicted)
+        known = flags & np.isfinite(ratio)
+        worst = max(worst, float(ratio[known].max(initial=0.0)))
     return worst
 
 

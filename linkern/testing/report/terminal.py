@@ -190,7 +190,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def _cause(result: "Report") -> list[RenderableType]:
-    """Return the diagnosed cause, or that no known one fits."""
+    """Return the cause, with its map if some of it is right; or that none shows."""
     cause = result.diagnosis
     if cause is not None:
         texts = {
@@ -201,7 +201,9 @@ def _cause(result: "Report") -> list[RenderableType]:
         }
         lines: list[RenderableType] = [Entry("cause: ", cause.sentence, "bold")]
         lines += [Entry(label, text) for label, text in texts.items() if text]
-        return [*lines, Thumbnail(cause.picture)] if cause.picture else lines
+        if cause.picture is not None and "." in "".join(cause.picture.cells):
+            lines += ["", Thumbnail(cause.picture)]
+        return lines
     examples = [c.counterexample for c in result.failures if c.counterexample]
     sought = result.plan.diagnose and result.complete and not result.time_over
     if not sought or not examples or any(example.died for example in examples):

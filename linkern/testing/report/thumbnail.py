@@ -54,19 +54,18 @@ def thumbnail(picture: Picture, *, ascii_only: bool = False) -> Iterator[str]:
     rule = "".join(
         (crossing if j in ruled else line) * (j > 0) + line for j in range(len(across))
     )
-    for i, group in enumerate(rows):
+    shown = [[_cell(picture, down, right) for right in across] for down in rows]
+    for i, (group, cells) in enumerate(zip(rows, shown, strict=True)):
         if i in ruled_rows and len(rows) + len(ruled_rows) <= LINES:
             yield " " * (gutter + 1) + rule
-        cells = [
-            _worst([picture.cells[r][c] for r in group for c in g]) for g in across
-        ]
         text = "".join(
             (drawn.get("|", "|") if j in ruled else " ") * (j > 0)
             + (drawn.get(cell, cell) if cell == "." else cell)
             for j, cell in enumerate(cells)
         )
         yield f"{picture.rows[group[0]]:{gutter}} {text}".rstrip()
-    yield from _legend(picture, rows, gutter, drawn)
+    letters = [x for x in LETTERS if any(x in cells for cells in shown)]
+    yield from _legend(picture, rows, letters, gutter, drawn)
 
 
 def counted_cells(picture: Picture) -> dict[str, int]:
@@ -95,9 +94,9 @@ def _groups(picture: Picture, axis: int) -> list[range]:
     return [range(i, min(i + size, len(starts))) for i in range(0, len(starts), size)]
 
 
-def _worst(letters: Sequence[str]) -> str:
+def _cell(picture: Picture, down: range, across: range) -> str:
     """Return the most frequent class of a wrong cell; of right ones, if none is."""
-    counts = Counter(letters)
+    counts = Counter(picture.cells[r][c] for r in down for c in across)
     wrong = [x for x in counts if x not in " ."]
     if wrong:
         return max(wrong, key=counts.__getitem__)
@@ -105,15 +104,18 @@ def _worst(letters: Sequence[str]) -> str:
 
 
 def _legend(
-    picture: Picture, rows: Sequence[range], gutter: int, drawn: dict[str, str]
+    picture: Picture,
+    rows: Sequence[range],
+    letters: Sequence[str],
+    gutter: int,
+    drawn: dict[str, str],
 ) -> Iterator[str]:
     """Yield the axes and the classes that are shown, in lines of at most `WIDTH`."""
     down, across = (f"{name}s" for name in picture.axes)
     starts = [picture.rows[group[0]] for group in rows]
     steps = {b - a for a, b in pairwise(starts)}
     width = f", {max(steps)} to a cell" if len(steps) == 1 and steps != {1} else ""
-    shown = counted_cells(picture)
-    classes = [f"{drawn.get(x, x) if x == '.' else x} {LETTERS[x]}" for x in shown]
+    classes = [f"{drawn.get(x, x) if x == '.' else x} {LETTERS[x]}" for x in letters]
     part = f" ({picture.part})" if picture.part else ""
     words = f"{down} down, {across} across{part}{width}: {', '.join(classes)}".split()
     indent = " " * (gutter + 1)

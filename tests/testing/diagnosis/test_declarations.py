@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from linkern.testing import Plan, run
+from linkern.testing.diagnosis import declarations as trials
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.assembly import elu_plus_one
@@ -216,6 +217,22 @@ def test_what_is_wrong_by_every_contract_is_not_declared(kernel, by_what):
     function = CAUSAL[kernel][0] if kernel else MUTANTS["scale_twice"].kernel
     op = "linear_attention" if kernel else MUTANTS["scale_twice"].op
     assert tried(function, op, Contract(), by_what) == ""
+
+
+def test_what_another_contract_explains_in_part_is_not_declared():
+    def weights(scores):
+        edge = np.arange(scores.shape[-1]) % 16 == 15
+        return np.tril(scores) * ~edge
+
+    kernel = dense(weights=weights, divide=lambda n, d: n)
+    assert tried(kernel, "linear_attention", Contract(), "denominator") == ""
+
+
+def test_what_no_bound_is_proved_of_is_not_declared(monkeypatch):
+    (kernel, op, contract, _), expected = DECLARED["no quotient"]
+    assert tried(kernel, op, contract, "") == expected
+    monkeypatch.setattr(trials, "LEAST_PROVED", 1.0)
+    assert tried(kernel, op, contract, "") == ""
 
 
 @pytest.mark.parametrize("name", every(8, CORRECT))

@@ -18,7 +18,8 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     bound = np.full(exact.shape, 1e-6)
     places = {"row": row, "source": source, "head": head} | coordinates
     shape = SimpleNamespace(length=length, keys=length)
-    problem = SimpleNamespace(shape=shape, knobs={})
+    scope = SimpleNamespace(dtype="float32", output_dtype="float32", narrowest_bits=24)
+    problem = SimpleNamespace(shape=shape, knobs={}, scope=scope)
     return InfluenceMap("output", problem, measured, exact, bound, bound, places)
 
 

@@ -17,6 +17,7 @@ from linkern.testing.diagnosis.sentences import (
 from tests.testing.diagnosis.test_pictures import a_map, lost_across
 
 EDGES = "pairs across edges of chunks of 16"
+NOWHERE = "places that no short description covers"
 SUM = "sum of log_decay over the chunk before"
 
 
@@ -74,8 +75,7 @@ SUM = "sum of log_decay over the chunk before"
             "",
             "2",
             "product",
-            "the output is twice as large as it should be in places that no short "
-            "description covers",
+            f"the output is twice as large as it should be in {NOWHERE}",
         ),
     ],
 )
@@ -109,8 +109,8 @@ def test_what_follows_no_formula_is_shown_as_numbers():
     nowhere = localised(maps, None, None, declaration=("eps=1", "scale=2"))
     assert nowhere.where == ""
     assert nowhere.sentence == (
-        "the output is wrong in places that no short description covers; "
-        f"{numbers}; right if `eps=1 scale=2` is declared; seen first at T=2"
+        f"the output is wrong in {NOWHERE}; "
+        "right if `eps=1 scale=2` is declared; seen first at T=2"
     )
 
 
@@ -148,6 +148,8 @@ def test_every_rule_compiles_and_none_repeats_another():
         ("output", "sources 64 back or more", "0", "window"),
         ("gradient of log_decay", "everywhere", "0", "reversed cumulative sum"),
         ("output", "everywhere", "K^-0.5", "scale"),
+        ("output", "everywhere", "denominator / (denominator + 1e-6)", "epsilon"),
+        ("output", "everywhere", "denominator / denominator[row - 1]", "other tokens"),
         (
             "output",
             EDGES,

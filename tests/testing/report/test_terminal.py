@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.diagnosis import Diagnosis, Picture
 from linkern.testing.report import terminal
 from linkern.testing.report.counting import conclusion, more, not_judged
 from linkern.testing.report.report import Report
@@ -185,6 +185,34 @@ def test_a_cause_is_only_denied_where_it_was_looked_for():
     assert denied not in shown(replace(unknown, checks=(died,)))
     assert "  input  " in shown(replace(unknown, checks=(died,)))
     assert denied not in shown(PASSED)
+
+
+def test_a_cause_has_its_usual_line_and_its_map():
+    cells = (".   ", "..  ", "00. ", "00..")
+    starts = (0, 8, 16, 24)
+    axes = ("row", "source")
+    picture = Picture("output", axes, starts, starts, cells, (), (), 16)
+    located = replace(
+        CAUSE,
+        alternatives=("rows from 16 on",),
+        hint="the carried state",
+        picture=picture,
+        not_measured=("spans: it returns no state",),
+    )
+    lines = shown(replace(FAILED, diagnosis=located)).splitlines()
+    assert lines[2:8] == [
+        "or as well: rows from 16 on",
+        "usual line: the carried state",
+        "not measured: spans: it returns no state",
+        "",
+        "  0 ·  │",
+        "  8 · ·│",
+    ]
+    assert lines[8].strip() == "───┼───"
+    # A map that is wrong all over shows nothing that the sentence does not.
+    everywhere = replace(picture, cells=("0   ", "00  ", "000 ", "0000"))
+    text = shown(replace(FAILED, diagnosis=replace(located, picture=everywhere)))
+    assert "sources across" not in text
 
 
 def test_a_cause_that_can_be_declared_says_what_to_type():

@@ -60,8 +60,8 @@ def influence(name: str, picture: Picture) -> Iterator[Chart]:
     ruled = f" Lines: edges of chunks of {picture.chunk}." if _ruled(picture) else ""
     for kind, values in (("measured", picture.measured), ("exact", picture.exact)):
         sentence = (
-            f"{size}, {down}s down, {across}s across{part}: the darker, the larger; "
-            f"the largest exact one is {largest:.3g}.{ruled}"
+            f"{size}, {down}s down, {across}s across{part}; stronger colours are "
+            f"larger, and the largest exact one is {largest:.3g}.{ruled}"
         )
         marks = _marks(picture, [[shade(x) for x in line] for line in values])
         yield _chart(f"{name}-{kind}", f"{picture.tensor}, {kind}", sentence, marks)
