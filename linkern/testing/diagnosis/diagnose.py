@@ -13,7 +13,6 @@ from linkern.testing.diagnosis.behaviour import observed_after, observed_before
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.forward import STAGES
 from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
-from linkern.testing.diagnosis.index_sets import IndexSet
 from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.localising import localise
 from linkern.testing.diagnosis.sentences import localised
@@ -73,10 +72,8 @@ def _of_stage(
         if any(one.wrong.any() for one in same):
             again = partial(_measured, target, scope, stage, FRESH)
             finding = localise(same, lambda: again().get(tensor, []))  # noqa: B023
-            place = finding.place or IndexSet()
-            return localised(
-                finding.maps, place, finding.factor, not_measured=not_measured
-            )
+            place, factor = finding.place, finding.factor
+            return localised(finding.maps, place, factor, not_measured=not_measured)
     return None
 
 

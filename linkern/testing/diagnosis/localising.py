@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors import Factor, explain, holds
-from linkern.testing.diagnosis.index_sets import IndexSet, describe
+from linkern.testing.diagnosis.index_sets import IndexSet, describe, misfit
 from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
 
@@ -114,16 +114,12 @@ def _products(maps: Maps) -> Maps:
 
 
 def _located(place: IndexSet, maps: Maps) -> bool:
-    """Return True if the wrong entries of some maps are those of a place."""
-    for one in maps:
-        inside = place.contains(one)
-        telling = ~one.silent & ~one.doubtful
-        wrong = one.wrong & telling
-        missed = (wrong & ~inside).sum() > OPEN * max(wrong.sum(), 1)
-        right = (inside & telling & ~one.wrong).sum()
-        if missed or right > OPEN * max((inside & telling).sum(), 1):
-            return False
-    return True
+    """Return True if the wrong entries of some maps are those of a place.
+
+    A fault that shows in some entries of its place alone spares as many in fresh maps.
+    """
+    missed, spared = misfit(place, maps)
+    return missed <= OPEN and spared <= place.spared + OPEN
 
 
 def _affected(maps: Maps, factor: Factor) -> Maps:
