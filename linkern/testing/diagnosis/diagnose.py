@@ -15,6 +15,7 @@ from linkern.testing.diagnosis.forward import STAGES
 from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
 from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.localising import localise
+from linkern.testing.diagnosis.long_maps import LONG
 from linkern.testing.diagnosis.sentences import localised
 from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import TargetRaised
@@ -51,7 +52,7 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     if behaviour is not None:
         return behaviour
     not_measured: list[str] = []
-    for stage in (*STAGES, *GRADIENT_STAGES):
+    for stage in (*STAGES, *GRADIENT_STAGES, LONG):
         if not stage.applies(scope):
             continue
         try:

@@ -25,6 +25,10 @@ SAMPLE, TRIED = 400, 4000
 MARGIN = 10.0
 # Quantities in a product, by its kind.
 MOST = {"product": 3, "instead": 3, "added": 3, "in the denominator": 1}
+# Errors that are larger than rounding makes them by less follow many formulas.
+STRONG = 4
+# Of smaller numbers the oracle does not know all digits.
+SMALLEST = 1e-290
 # Errors of the oracle itself.
 LEAST = 1e-11
 
@@ -63,7 +67,11 @@ class Factor:
     cost: float = field(default=0.0, compare=False)
 
     def predict(self, entries: InfluenceMap) -> Real:
-        """Return the entries that the formula stands for; NaN where it has none."""
+        """Return the entries that the formula stands for.
+
+        They are infinite where a quantity does not exist, and NaN where an entry is too
+        small to be multiplied.
+        """
         if self.kind == "moved":
             return moved(entries, self.text)
         names = frozenset(self.exponents)
@@ -71,11 +79,11 @@ class Factor:
         product = np.full(entries.exact.shape, self.constant)
         for name, exponent in self.exponents.items():
             if name not in table:
-                return np.full(entries.exact.shape, np.nan)
+                return np.full(entries.exact.shape, np.inf)
             odd = exponent % 2 == 1
             with np.errstate(all="ignore"):
-                power = np.exp(exponent * table[name].log)
-                product = product * power * table[name].sign ** odd
+                power = np.exp(exponent * table[name].log) * table[name].sign ** odd
+            product = product * np.where(np.isnan(power), np.inf, power)
         with np.errstate(all="ignore"):
             match self.kind:
                 case "clamp from above":
@@ -88,7 +96,8 @@ class Factor:
                     return np.asarray(product)
                 case "in the denominator":
                     return np.asarray(entries.exact / (1 + product))
-            return np.asarray(entries.exact * product)
+            vanished = (abs(entries.exact) < SMALLEST) & (abs(product) > 1)
+            return np.where(vanished, np.nan, entries.exact * product)
 
 
 def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
@@ -98,25 +107,27 @@ def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
     zero, as much relatively as in the rest of the map.
     """
     size = abs(entries.exact)
-    least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
     with np.errstate(all="ignore"):
         relative = np.where(size > 0, entries.bound / size, np.nan)
         usual = float(np.nanmedian(relative)) if (size > 0).any() else 0.0
         grown = entries.bound * np.fmax(1.0, abs(predicted) / size)
     usual = usual if np.isfinite(usual) else 0.0
     of_nothing = entries.bound + usual * abs(predicted)
-    floor = least * np.fmax(size, abs(predicted))
+    floor = _least(entries) * np.fmax(size, abs(predicted))
     return np.asarray(np.where(size > 0, grown, of_nothing) + floor)
+
+
+def _least(entries: InfluenceMap) -> float:
+    return max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
 
 
 def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
     """Return True if the chosen entries are as predicted, within rounding."""
     if factor.kind == "moved":
-        predicted = factor.predict(entries)[chosen]
         # Entries at an edge of the map have no such neighbour.
-        there = np.isfinite(predicted)
-        few = part(part(entries, chosen), there)
-        return bool(there.mean() > 0.5 and _as_predicted(few, predicted[there]))
+        predicted = factor.predict(entries)[chosen]
+        there = np.isfinite(predicted).mean() > 0.5
+        return bool(there) and _as_predicted(part(entries, chosen), predicted)
     few = part(entries, chosen)
     return _as_predicted(few, factor.predict(few))
 
@@ -124,7 +135,8 @@ def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
 def _as_predicted(entries: InfluenceMap, predicted: Real) -> bool:
     with np.errstate(all="ignore"):
         error = abs(entries.measured - predicted)
-    return bool((error <= tolerance(entries, predicted)).all())
+        close = (error <= tolerance(entries, predicted)) & np.isfinite(predicted)
+    return bool((close | np.isnan(predicted)).all())
 
 
 def numbers(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> str:
@@ -161,25 +173,40 @@ def explain(
     chunk : int or None
         The size of chunks, if the entries are described by one.
     """
-    pairs = [
-        (one, flags & ~one.silent)
-        for one, flags in zip(maps, chosen, strict=True)
-        if (flags & ~one.silent).any()
-    ]
+    every = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
+    pairs = [pair for pair in every if pair[1].any()]
     # Weights are products at least where keys have one channel each.
     simple = [pair for pair in pairs if "key channel" in pair[0].coordinates]
     factor = _product(pairs, chunk)
     if factor is None and len(simple) < len(pairs):
         factor = _product(simple, chunk)
-    return factor or _move(pairs)
+    if factor is not None:
+        return _clamped(factor, every)
+    return _threshold(maps, chunk) or _move(pairs)
 
 
 Pairs = Sequence[tuple[InfluenceMap, Flags]]
 
 
+def _threshold(maps: Sequence[InfluenceMap], chunk: int | None) -> Factor | None:
+    """Return a clamp, or a constant in a denominator, of which all entries follow.
+
+    It shows where a quantity is beyond some number, and hardly in other entries.
+    """
+    pairs = [(one, (one.error > 2 * STRONG * one.bound) & ~one.silent) for one in maps]
+    factor = _product([pair for pair in pairs if pair[1].any()], chunk)
+    factor = factor and _clamped(factor, pairs)
+    if factor is None or factor.kind in ("product", "instead", "added"):
+        return None
+    there = [~one.silent & (one.exact != 0) for one in maps]
+    if all(holds(factor, one, flags) for one, flags in zip(maps, there, strict=True)):
+        return factor
+    return None
+
+
 def _move(pairs: Pairs) -> Factor | None:
     """Return the move that holds in all chosen entries, if there is one."""
-    few = [(one, flags & (one.error > 4 * one.bound)) for one, flags in pairs]
+    few = [(one, flags & (one.error > STRONG * one.bound)) for one, flags in pairs]
     few = [(one, flags) for one, flags in few if flags.any()]
     for text in MOVES:
         factor = Factor("moved", 1.0, {}, text, cost=6.0)
@@ -196,13 +223,18 @@ def _product(pairs: Pairs, chunk: int | None) -> Factor | None:
     lost = Factor("product", 0.0, {}, "0", chunk, cost=2.0)
     if _gain(lost, parts) > MARGIN:
         return lost
+    if (
+        np.median(np.concatenate([x.error / tolerance(x, x.exact) for x in parts]))
+        < STRONG
+    ):
+        return None
     samples = [_sample(one, SAMPLE // len(parts) + 1) for one in parts]
     tried = [_sample(one, TRIED // len(parts) + 1) for one in parts]
     tables = [signed_quantities(one, chunk) for one in samples]
     for kind in MOST:
         for factor in _candidates(kind, samples, tables, chunk):
             if all(_gain(factor, few) > MARGIN for few in (samples, tried, parts)):
-                return _clamped(factor, pairs)
+                return factor
     return None
 
 
@@ -227,10 +259,10 @@ def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
         if not _as_predicted(one, predicted):
             return -np.inf
         with np.errstate(all="ignore"):
-            distances.append(one.error / tolerance(one, predicted))
+            allowed = tolerance(one, np.nan_to_num(predicted))
+            distances.append((one.error / allowed)[~np.isnan(predicted)])
     ratios = np.clip(np.nan_to_num(np.concatenate(distances)), 1.0, 2.0**20)
-    # Errors little larger than those of rounding follow many formulas.
-    if np.median(ratios) < 4 and factor.cost > 2:
+    if not ratios.size or (np.median(ratios) < STRONG and factor.cost > 2):
         return -np.inf
     return float(np.log2(ratios).sum()) - factor.cost
 
@@ -274,8 +306,9 @@ def _system(
         with np.errstate(all="ignore"):
             match kind:
                 case "product":
+                    # Errors of a product are in proportion to it.
                     wanted.append(one.measured / one.exact)
-                    spread.append(allowed / abs(one.measured))
+                    spread.append(tolerance(one, one.exact) / abs(one.exact))
                 case "instead":
                     wanted.append(one.measured)
                     spread.append(allowed / abs(one.measured))
@@ -293,7 +326,7 @@ def _system(
     count = [one.exact.size for one in samples]
     problem = np.repeat(np.arange(len(samples)), count)[usable]
     columns: dict[str, Quantity] = {}
-    for name in set.intersection(*(set(table) for table in tables)):
+    for name in [x for x in tables[0] if all(x in table for table in tables)]:
         log, sign = (
             np.concatenate([getattr(table[name], x) for table in tables])[usable]
             for x in ("log", "sign")
@@ -326,7 +359,11 @@ def _spelled(
     there = np.unique(system.problem)
     levels = [float(np.median(log[system.problem == i])) for i in there]
     spread = float(np.median(1 / system.weight))
-    for one in spell(levels, [constants[i] for i in there], spread):
+    scatter = np.sqrt((system.centred(log[None]) ** 2).mean()) * spread
+    scatter = min(3 * scatter / np.sqrt(min(len(log), 100)) + LEAST, spread)
+    natural = any("log_decay" in name for name in powers)
+    known = [constants[i] for i in there]
+    for one in spell(levels, known, spread, scatter, natural=natural):
         rest = log - np.array([one.log(x) for x in constants])[system.problem]
         misfit = np.sqrt(((rest * system.weight) ** 2).mean())
         # Fits below a hundredth of what rounding allows are as good as each other.
@@ -388,8 +425,9 @@ def _clamped(factor: Factor, pairs: Sequence[tuple[InfluenceMap, Flags]]) -> Fac
     for one, flags in pairs:
         ratio = replace(factor, kind="instead").predict(one)
         inside.append(ratio[flags])
-        outside.append(ratio[~flags & ~one.silent & np.isfinite(ratio)])
+        outside.append(ratio[~flags & ~one.silent & (one.exact != 0)])
     ratios, others = np.concatenate(inside), np.concatenate(outside)
+    others = others[np.isfinite(others)]
     if not others.size:
         return factor
     for kind, chosen, rest in (

@@ -56,13 +56,14 @@ def distinct(
     """Return columns without those that repeat a cheaper one, and all their names."""
     kept: dict[str, Quantity] = {}
     same: dict[str, tuple[str, ...]] = {}
+    first: dict[bytes, str] = {}
     for name, one in sorted(columns.items(), key=lambda item: item[1].cost):
-        for other, known in kept.items():
-            if np.allclose(one.log, known.log, rtol=1e-9, atol=1e-9):
-                same[other] = (*same.get(other, ()), name)
-                break
-        else:
+        key = (np.round(one.log, 8) + 0.0).tobytes()
+        other = first.setdefault(key, name)
+        if other == name:
             kept[name] = one
+        else:
+            same[other] = (*same.get(other, ()), name)
     return kept, same
 
 

@@ -74,7 +74,9 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     features = scope.operator.feature_map
     sizes = (1, 2, some, 4, some)
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
-        yield dense_scene(scope, sizes, rng, kind=kind)
+        # Of many channels, keys of one direction have small entries.
+        channels = 24 if kind == "parallel" else 4
+        yield dense_scene(scope, (1, 2, some, channels, some), rng, kind=kind)
     yield dense_scene(scope, sizes, rng, spread=True)
     for kind in ("huge", "tiny"):
         yield extreme_scene(scope, sizes, kind, rng)

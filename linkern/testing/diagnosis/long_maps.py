@@ -70,7 +70,7 @@ def _length(scope: Scope, wanted: int) -> int:
     """Return the longest sequence up to `wanted` of which something is proved."""
     operator = scope.operator
     if operator.erases:
-        each = 2 if operator.micro_steps else 1
+        each = 2 if operator.micro_steps or carrier(scope) == "key" else 1
         wanted = min(wanted, ROWS // (operator.rows_per_token * each))
     return fitted(scope, reach=Reach())(min(wanted, longest(scope, reach=Reach())))
 

@@ -191,7 +191,8 @@ def with_impulses(
     x = problem.inputs[name]
     batch, channels = shape.batch, shape.value_dim
     places = batch * channels if name == "value" else batch
-    chosen = _assigned(np.asarray(tokens or np.arange(shape.keys)), places, rng)
+    wanted = np.asarray(tokens or np.arange(shape.keys))
+    chosen = _assigned(wanted[wanted < shape.keys], places, rng)
     impulses = np.zeros(x.shape)
     most = 2.0 ** (10 if "float16" in scope.stages | {scope.output_dtype} else 13)
     size = rng.choice((-1.0, 1.0), places) * np.geomspace(1 / most, most, places)

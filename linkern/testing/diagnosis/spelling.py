@@ -73,7 +73,12 @@ _LOGS = np.log([one.number for one in _SMALL])
 
 
 def spell(
-    levels: Sequence[float], constants: Sequence[Mapping[str, float]], spread: float
+    levels: Sequence[float],
+    constants: Sequence[Mapping[str, float]],
+    spread: float,
+    scatter: float,
+    *,
+    natural: bool,
 ) -> list[Spelled]:
     """Return names of a constant, shortest first.
 
@@ -85,6 +90,10 @@ def spell(
         The logarithms of the constants of every problem.
     spread : float
         How far the levels are off at most.
+    scatter : float
+        How far they are off if errors are independent.
+    natural : bool
+        Whether a power of e is a constant as well.
     """
     powers: list[tuple[dict[str, float], float]] = [({}, 0.0)]
     for i, name in enumerate(CONSTANTS):
@@ -104,17 +113,18 @@ def spell(
             one = _SMALL[at]
             spelled.append(Spelled(one.text, one.number, exponents, one.cost + cost))
         if not exponents:
-            spelled += _digits(middle, spread)
-    return sorted(spelled, key=lambda one: one.cost)[:4]
+            spelled += _digits(middle, spread, natural)
+            spelled += _digits(middle, scatter, natural)
+    return sorted(spelled, key=lambda one: one.cost)[:6]
 
 
-def _digits(level: float, spread: float) -> list[Spelled]:
+def _digits(level: float, spread: float, natural: bool) -> list[Spelled]:
     """Return the number of fewest digits at a level."""
-    if not -250 < level < 250 or spread > 0.05:
+    if not -250 < level < 250 or spread > 0.2:
         return []
     for digits in range(1, 3):
         exponent = float(f"{level:.{digits}g}")
-        if abs(exponent - level) <= spread and abs(level) > 1:
+        if natural and abs(exponent - level) <= spread:
             number = float(np.exp(exponent))
             return [Spelled(f"exp({exponent:g})", number, cost=6 + 4.0 * digits)]
     for digits in range(1, MOST_DIGITS + 1):
@@ -138,7 +148,7 @@ def formula(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> s
     powers = {**constant.exponents, **exponents}
     if powers == {"K": -0.5} and not up and not down:
         return "-K^-0.5" if sign < 0 else "K^-0.5"
-    for name, x in powers.items():
+    for name, x in sorted(powers.items(), key=lambda item: item[1] < 0):
         if "log_decay" in name:
             logs.append(_term(name, x, first=not logs))
         elif name.startswith("e^("):

@@ -1,0 +1,196 @@
+"""Formulas are recovered from planted ones, and never read into noise."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from linkern.testing.diagnosis.factors import explain, holds, numbers
+from linkern.testing.diagnosis.influence import Flags, InfluenceMap, Real
+from linkern.testing.diagnosis.quantities import quantities, signed_quantities
+from linkern.testing.diagnosis.readings import output_map
+from linkern.testing.diagnosis.scenes import product_scene
+from linkern.testing.kernels.correct import CORRECT
+from linkern.testing.problems.context import Scope
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.process import InProcess
+from linkern.testing.target.protocol import TargetConfig
+
+CHUNK = 16
+LENGTHS = (70, 45)
+
+
+@cache
+def _maps(
+    name: str, seed: int = 0, lengths: tuple[int, ...] = LENGTHS
+) -> list[InfluenceMap]:
+    """Return the maps of a correct kernel: all that is wrong is planted."""
+    kernel = CORRECT[name]
+    contract = Contract(**kernel.contract)
+    config = TargetConfig("test", op=kernel.op, scale=contract.scale)
+    target = InProcess(config, kernel.kernel)
+    scope = Scope(OPERATORS[kernel.op], contract, "float32", interface=target.interface)
+    rng = np.random.default_rng(seed)
+    sizes = [(1, 2, n, 4 + i, n) for i, n in enumerate(lengths)]
+    return [output_map(target, product_scene(scope, size, rng)) for size in sizes]
+
+
+def _with(one: InfluenceMap, measured: Real) -> InfluenceMap:
+    return replace(one, measured=measured)
+
+
+def _inside(one: InfluenceMap) -> Flags:
+    rows, sources = (one.coordinates[name] for name in ("row", "source"))
+    return (sources >= 0) & (sources <= rows)
+
+
+def _across(one: InfluenceMap) -> Flags:
+    rows, sources = (one.coordinates[name] for name in ("row", "source"))
+    return _inside(one) & (rows // CHUNK > sources // CHUNK)
+
+
+def _kernel(op: str) -> str:
+    return next(name for name, kernel in CORRECT.items() if kernel.op == op)
+
+
+PLANTED = {
+    "exp(-log_decay[first of the chunk])": (
+        "kda",
+        {"log_decay[first of the chunk]": -1},
+    ),
+    "exp(log_decay[row] - log_decay[source])": (
+        "gla",
+        {"log_decay[row]": 1, "log_decay[source]": -1},
+    ),
+    "1 / beta[source]": ("kda", {"beta[source]": -1}),
+    "beta[source]^0.5": ("delta_rule", {"beta[source]": 0.5}),
+    "scale": ("simple_gla", {"scale": 1}),
+    "beta[row] / beta[source]": ("delta_rule", {"beta[row]": 1, "beta[source]": -1}),
+    "exp(-sum of log_decay over the chunk up to the row)": (
+        "gla",
+        {"sum of log_decay over the chunk up to the row": -1},
+    ),
+    "exp(sum of log_decay over the chunk before)": (
+        "simple_gla",
+        {"sum of log_decay over the chunk before": 1},
+    ),
+    "1 / product of (1 - beta key^2) over (source, row]": (
+        "kda",
+        {"product of (1 - beta key^2) over (source, row]": -1},
+    ),
+    "(row + 1) / (row + 2)": ("linear_attention", {"(row + 1)": 1, "(row + 2)": -1}),
+    "exp(-0.5 * (row - source))": ("gated_delta_rule", {"e^(row - source)": -0.5}),
+    "query[row - 1] * exp(log_decay[row]) / query[row]": (
+        "gla",
+        {"query[row - 1]": 1, "query[row]": -1, "log_decay[row]": 1},
+    ),
+}
+
+
+def _planted(one: InfluenceMap, powers: dict[str, float]) -> Real:
+    table = signed_quantities(one, CHUNK)
+    factor = np.ones(one.exact.shape)
+    for name, x in powers.items():
+        factor = factor * np.exp(x * table[name].log)
+        factor = factor * table[name].sign ** (x % 2)
+    return factor
+
+
+@pytest.mark.parametrize("text", PLANTED)
+def test_a_planted_product_is_recovered(text: str) -> None:
+    op, powers = PLANTED[text]
+    maps = _maps(_kernel(op))
+    factors = [_planted(one, powers) for one in maps]
+    flags = [_across(x) & np.isfinite(y) for x, y in zip(maps, factors, strict=True)]
+    changed = [
+        _with(one, np.where(chosen, one.measured * factor, one.measured))
+        for one, chosen, factor in zip(maps, flags, factors, strict=True)
+    ]
+    factor = explain(changed, flags, CHUNK)
+    assert factor is not None
+    assert text in (factor.text, *factor.alternatives)
+    # It holds on fresh inputs, and does not where nothing was planted.
+    (fresh,) = _maps(_kernel(op), seed=1, lengths=(60,))
+    chosen = _across(fresh) & np.isfinite(_planted(fresh, powers)) & ~fresh.silent
+    planted = _with(fresh, fresh.measured * _planted(fresh, powers))
+    assert holds(factor, planted, chosen)
+    assert not holds(factor, fresh, chosen)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0.0),
+        ("2", 2.0),
+        ("-1", -1.0),
+        ("1/2", 0.5),
+        ("2/3", 2 / 3),
+        ("0.93", 0.93),
+    ],
+)
+def test_a_constant_is_named(text: str, number: float) -> None:
+    maps = _maps(_kernel("simple_gla"))
+    flags = [_inside(one) for one in maps]
+    changed = [_with(one, number * one.measured) for one in maps]
+    factor = explain(changed, flags, None)
+    assert factor is not None
+    assert factor.text == text
+
+
+def test_a_constant_in_the_denominator_is_named() -> None:
+    maps = _maps(_kernel("linear_attention"))
+    changed = []
+    for one in maps:
+        below = np.exp(quantities(one, None)["denominator"])
+        changed.append(_with(one, one.measured * below / (below + 0.03)))
+    factor = explain(changed, [_inside(one) for one in maps], None)
+    assert factor is not None
+    assert factor.text == "denominator / (denominator + 0.03)"
+
+
+def test_a_clamp_is_told_from_a_constant() -> None:
+    maps = _maps(_kernel("gla"))
+    changed, flags = [], []
+    for one in maps:
+        decay = quantities(one, None)["log_decay[row]"]
+        clamped = one.measured * np.exp(np.maximum(decay, -0.05) - decay)
+        changed.append(_with(one, clamped))
+        flags.append((decay < -0.05) & _inside(one) & (one.coordinates["row"] > 0))
+    factor = explain(changed, flags, None)
+    assert factor is not None
+    assert factor.kind == "clamp from below"
+    assert factor.text == "exp(-0.05 - log_decay[row])"
+
+
+def test_another_head_in_its_place_is_named() -> None:
+    maps = _maps(_kernel("gated_delta_rule"))
+    changed, flags = [], []
+    for one in maps:
+        places = {n: one.coordinates[n] for n in ("batch", "row", "value channel")}
+        heads, key = one.coordinates["head"], np.zeros(len(one.exact), np.int64)
+        for x in places.values():
+            key = key * 1000 + x
+        first = dict(zip(key[heads == 0], one.exact[heads == 0], strict=True))
+        changed.append(_with(one, np.array([first[k] for k in key])))
+        flags.append((heads == 1) & _inside(one))
+    factor = explain(changed, flags, None)
+    assert factor is not None
+    assert factor.text == "that of head 0"
+
+
+@pytest.mark.parametrize("op", ["linear_attention", "kda"])
+@pytest.mark.parametrize("size", [2.0**-9, 0.3])
+def test_nothing_is_said_of_noise(op: str, size: float) -> None:
+    rng = np.random.default_rng(7)
+    maps = _maps(_kernel(op))
+    for noise in (
+        lambda n: np.exp(size * rng.uniform(-1, 1, n)),
+        lambda n: 1 + size * rng.random(n),
+        lambda n: rng.choice([1 - size / 8, 1 + size], n),
+    ):
+        changed = [_with(one, one.exact * noise(len(one.exact))) for one in maps]
+        flags = [one.wrong & _inside(one) for one in changed]
+        assert explain(changed, flags, CHUNK) is None
+        assert numbers(changed, flags).startswith("unlike any product: ratios")
