@@ -159,16 +159,17 @@ def _scenes(
 ) -> tuple[Impulses, ...]:
     """Return scenes of two lengths: one leaves a tail for every chunk, one for few.
 
+    Their channels differ too, so that a scale is told from a half.
     They are kept, so that targets of one scope share what is exact.
     """
     rng = np.random.default_rng(seed)
-    lengths = (int(rng.integers(130, 160)), 128)
+    sizes = ((int(rng.integers(130, 160)), 6), (128, 4))
     return tuple(
         made
-        for length in lengths[: 1 if scope.few_shapes else 2]
+        for length, width in sizes[: 1 if scope.few_shapes else 2]
         for made in (
-            every_row(scope, (batch, heads, length, 4, length), rng),
-            one_pair(scope, (batch, 8, length, 4, 2), rng),
+            every_row(scope, (batch, heads, length, width, length), rng),
+            one_pair(scope, (batch, 8, length, width, width // 2), rng),
         )
     )
 
