@@ -7,7 +7,7 @@ and is a dash where nothing is said.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from truth import Expected, described_rightly, expectations
+from truth import NO_FACTOR, Expected, described_rightly, expectations
 
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.diagnosis import Diagnosis
@@ -20,7 +20,15 @@ from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
 
-__all__ = ["HELD_OUT", "Cells", "cells", "diagnosis_of", "less_right", "summary"]
+__all__ = [
+    "HELD_OUT",
+    "Cells",
+    "cells",
+    "diagnosis_of",
+    "is_right",
+    "less_right",
+    "summary",
+]
 
 # Mutants that nobody looked at while the localiser was developed.
 _LIST = Path(__file__).parent / "held_out.txt"
@@ -65,7 +73,7 @@ def cells(name: str, diagnosis: Diagnosis | None) -> Cells:
     where, by = described_rightly(diagnosis, expectations()[name])
     place = _one_line(diagnosis.where or diagnosis.name)
     factor = _one_line(diagnosis.by_what)
-    if by is None or not factor:
+    if by is None or not factor or factor.startswith(NO_FACTOR):
         return _marked(place, where), NO_PRODUCT if by is None else DASH
     return _marked(place, where), _marked(factor, by)
 
@@ -78,14 +86,15 @@ def _one_line(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _is_right(cell: str) -> bool:
+def is_right(cell: str) -> bool:
+    """Return True if a cell says something, and that is right."""
     return cell != DASH and not cell.startswith(WRONG)
 
 
 def less_right(claimed: Cells, measured: Cells) -> bool:
     """Return True if a claim of a page is right, and its measurement is not."""
     pairs = zip(claimed, measured, strict=True)
-    return any(_is_right(one) and not _is_right(other) for one, other in pairs)
+    return any(is_right(one) and not is_right(other) for one, other in pairs)
 
 
 def summary(described: Mapping[str, Cells]) -> list[str]:
@@ -119,7 +128,7 @@ def _has(expected: Expected) -> bool:
 
 
 def _right(texts: Sequence[str]) -> str:
-    return f"{sum(map(_is_right, texts))} of {len(texts)}"
+    return f"{sum(map(is_right, texts))} of {len(texts)}"
 
 
 def _wrong(texts: Sequence[str]) -> str:

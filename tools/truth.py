@@ -13,11 +13,20 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Expected", "described_rightly", "expectations", "same_factor", "same_set"]
+__all__ = [
+    "NO_FACTOR",
+    "Expected",
+    "described_rightly",
+    "expectations",
+    "same_factor",
+    "same_set",
+]
 
 PAGE = Path(__file__).parent / "truth.txt"
 # A set and so many others that are as short count as said.
 TIES = 2
+# Words in place of a factor.
+NO_FACTOR = ("unlike", "not finite", "partly not finite")
 POINTS = 200_000
 
 
@@ -68,7 +77,8 @@ def described_rightly(diagnosis: Any, expected: Expected) -> tuple[bool, bool | 
     if diagnosis is None:
         return False, nothing
     said = diagnosis.name in expected.name
-    said |= any(words in diagnosis.sentence for words in expected.says)
+    if not diagnosis.where:
+        said |= any(words in diagnosis.sentence for words in expected.says)
     if expected.kind == "behaviour":
         return said, None
     addition = " and the initial state" if "initial state" in diagnosis.stage else ""
@@ -83,7 +93,7 @@ def described_rightly(diagnosis: Any, expected: Expected) -> tuple[bool, bool | 
         bits = {m for text in factors for m in re.findall(r"to (\d+) bits", text)}
         told = {m for text in texts for m in re.findall(r"(\d+) bits", text)}
         return bool(where), bool(bits & told)
-    if not diagnosis.by_what or diagnosis.by_what.startswith("unlike"):
+    if not diagnosis.by_what or diagnosis.by_what.startswith(NO_FACTOR):
         return bool(where), nothing
     return bool(where), any(same_factor(diagnosis.by_what, x) for x in factors)
 

@@ -20,6 +20,8 @@ def test_a_cell_says_if_it_is_wrong_or_silent():
         "wrong: 2",
     )
     assert cells(lost, said(where=EDGE)) == (EDGE, "—")
+    numbers = "unlike any product: ratios 0 to 1"
+    assert cells(lost, said(where=EDGE, by_what=numbers)) == (EDGE, "—")
     assert cells(lost, None) == ("—", "—")
     assert cells("jitters", said("not_deterministic"))[0] == "not_deterministic"
     assert cells("inverse_cut_short", said(where="head 1"))[1] == "no product"

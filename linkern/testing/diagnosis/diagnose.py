@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from linkern.testing.diagnosis.behaviour import observed_after, observed_before
+from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.forward import STAGES
 from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
@@ -73,8 +74,17 @@ def _of_stage(
         if any(one.wrong.any() for one in same):
             again = partial(_measured, target, scope, stage, FRESH)
             finding = localise(same, lambda: again().get(tensor, []))  # noqa: B023
-            place, factor = finding.place, finding.factor
-            return localised(finding.maps, place, factor, not_measured=not_measured)
+            declared: tuple[str, ...] = ()
+            if tensor == "output":
+                by_what = finding.factor.text if finding.factor else ""
+                declared = declarations(target, scope, by_what)
+            return localised(
+                finding.maps,
+                finding.place,
+                finding.factor,
+                declaration=declared,
+                not_measured=not_measured,
+            )
     return None
 
 

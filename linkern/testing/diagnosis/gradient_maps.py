@@ -24,9 +24,13 @@ from linkern.testing.diagnosis.gradient_places import (
     Part,
     coordinates,
 )
-from linkern.testing.diagnosis.gradient_scenes import Impulses, every_row, one_pair
+from linkern.testing.diagnosis.gradient_scenes import (
+    Impulses,
+    every_row,
+    one_pair,
+    one_row,
+)
 from linkern.testing.diagnosis.influence import InfluenceMap, Real
-from linkern.testing.diagnosis.readings import CONFIDENCE
 from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import Inapplicable, skipped
 from linkern.testing.problems.context import Scope
@@ -39,14 +43,17 @@ from linkern.testing.target.protocol import Call
 
 __all__ = ["GRADIENT_STAGES", "gradient_maps"]
 
-# The part of an entry that its bound may be.
-BLURRED = 0.25
 # Names of the gradient of an input, by where its row is.
 TENSORS = {
     INSIDE: "gradient of {}",
     THROUGH: "gradient through the final state",
     ACROSS: "gradient of {} across sequences",
 }
+# The tensors of pairs that are not in one part.
+APART = ("final state", "across sequences")
+
+# Packed sequences of a scene, in all its calls.
+SEQUENCES = 6
 
 
 def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
@@ -75,11 +82,7 @@ def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
     )
     if reply.gradients is None:
         return []
-    if packing is None:
-        exact = problem.solve_gradients()
-        likely = problem.solve_gradients(confidence=CONFIDENCE)
-    else:
-        exact = likely = exact_gradients(problem)
+    exact = exact_gradients(problem) if packing else problem.solve_gradients()
     maps = []
     for place, (name, x) in enumerate(problem.inputs.items()):
         one = problem.scope.operator.input(name)
@@ -89,16 +92,19 @@ def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
         dtype = reply.gradient_dtypes[place] or problem.scope.dtype
         if _isolated(made, one):
             rounding = _half_ulp(measured, dtype)
-            maps += _of_input(made, one, measured, rounding, exact[name], likely[name])
-    return maps
+            maps += _of_input(made, one, measured, rounding, exact[name])
+    # What is wrong on the way through a state reaches the tokens behind it, too.
+    return sorted(maps, key=lambda x: not x.tensor.endswith(APART))
 
 
 def _isolated(made: Impulses, one: Input) -> bool:
-    """Return True if each entry of the gradient of an input comes from one pair."""
+    """Return True if a scene has a gradient of an input: of one pair, or of all."""
+    if made.scene == "one row":
+        return True
     in_every_row = one.name in ("query", "value")
     # Other keys erase, or are in the denominator of rows after them.
     in_every_row |= one.name == "key" and one.name in made.problem.scope.linear
-    return in_every_row != made.single
+    return in_every_row == (made.scene == "every row")
 
 
 def _of_input(
@@ -107,18 +113,11 @@ def _of_input(
     measured: Real,
     rounding: Real,
     exact: Bounded,
-    likely: Bounded,
 ) -> list[InfluenceMap]:
     """Return the maps of the gradient of one input, one for each part of a sequence."""
     bound = exact.bound + rounding
-    with np.errstate(all="ignore"):
-        error = abs(measured - exact.output)
-    # Where the bound is as large as the entry, a factor does not show.
-    blurred = (exact.output != 0) & (bound > BLURRED * abs(exact.output))
-    kept = ~blurred | ~(error <= bound)
     maps = []
-    for part, relation, there, places in coordinates(made, one, measured.shape):
-        chosen = there & kept
+    for part, relation, chosen, places in coordinates(made, one, measured.shape):
         maps.append(
             InfluenceMap(
                 TENSORS[relation].format(one.name),
@@ -126,11 +125,11 @@ def _of_input(
                 measured[chosen],
                 exact.output[chosen],
                 bound[chosen],
-                (likely.bound + rounding)[chosen],
+                bound[chosen],
                 {name: x[chosen] for name, x in places.items()},
             )
         )
-    return [x for x in maps if len(x.exact)]
+    return maps
 
 
 def _problem_of(problem: Problem, part: Part) -> Problem:
@@ -159,17 +158,21 @@ def _scenes(
 ) -> tuple[Impulses, ...]:
     """Return scenes of two lengths: one leaves a tail for every chunk, one for few.
 
-    Their channels differ too, so that a scale is told from a half.
     They are kept, so that targets of one scope share what is exact.
     """
     rng = np.random.default_rng(seed)
+    operator = scope.operator
+    # The oracle takes longer where tokens erase, and longest where they take two rows.
+    batch = 1 if operator.erases else batch
+    slow = operator.rows_per_token > 1 or operator.erase_along == "value"
+    # A scale of four channels would be taken for a half.
     sizes = ((int(rng.integers(130, 160)), 6), (128, 4))
     return tuple(
         made
-        for length, width in sizes[: 1 if scope.few_shapes else 2]
+        for length, width in sizes[: 1 if scope.few_shapes or slow else 2]
         for made in (
             every_row(scope, (batch, heads, length, width, length), rng),
-            one_pair(scope, (batch, 8, length, width, width // 2), rng),
+            one_pair(scope, (batch, 8 if slow else 16, length, width, 5), rng),
         )
     )
 
@@ -185,6 +188,34 @@ def _whole(
     return [
         x for made in _scenes(scope, _seed(rng)) for x in gradient_maps(target, made)
     ]
+
+
+def _dense(
+    target: Target, scope: Scope, rng: np.random.Generator
+) -> list[InfluenceMap]:
+    """Measure the gradients of one row, to which all sources contribute."""
+    return [
+        x
+        for made in _all_sources(scope, _seed(rng))
+        for x in gradient_maps(target, made)
+    ]
+
+
+@lru_cache(maxsize=16)
+def _all_sources(scope: Scope, seed: int) -> tuple[Impulses, ...]:
+    """Return scenes of all sources: of some gates, and of more channels than a tile."""
+    rng = np.random.default_rng(seed)
+    length, most = int(rng.integers(130, 160)), scope.operator.largest_key_dim
+    if scope.operator.feature_map:
+        kinds = {"normal": (1, 8, length, 4, 5), "wide": (1, 8, 128, 4, 5)}
+    else:
+        kinds = {"open": (1, 8, 50, 4, 5), "strong": (1, 8, 128, 4, 5)}
+    tiles = (1, 1, 33, min(136, most or 136), 140)
+    usual = next(iter(kinds))
+    return tuple(
+        one_row(scope, sizes, kind, rng)
+        for kind, sizes in (*kinds.items(), (usual, tiles))
+    )
 
 
 def _of_spans(
@@ -219,9 +250,12 @@ def _lengths(
     """
     contract, length = made.problem.scope.contract, made.problem.length
     unit, least = contract.length_multiple_of, contract.min_length
-    shares = rng.uniform(0.8, 1.2, (calls, 3)) / (3.8 * calls)
+    count = SEQUENCES // calls
+    shares = rng.uniform(0.7, 1.3, (calls, count)) / (count * calls)
     lengths = np.maximum((shares * length).astype(int) // unit * unit, least)
     lengths[0, 1] = least
+    while lengths.sum() > length - unit:
+        lengths[np.unravel_index(lengths.argmax(), lengths.shape)] -= unit
     return tuple(map(tuple, lengths.tolist()))
 
 

@@ -124,48 +124,63 @@ def coordinates(
         The places of all entries, as they count in this part.
     """
     axes = dict(zip(one.axes, np.indices(shape).astype(np.int64), strict=True))
-    known = {CHANNELS[x]: at for x, at in axes.items() if x in CHANNELS}
-    if "b" in axes:
-        known["batch"] = axes["b"]
-    head = axes.get("h", axes.get("g"))
-    if head is not None:
-        known["head"] = head
-    token = axes.get("s", axes.get("t"))
-    pieces = parts(made)
-    if token is None or head is None or "b" not in axes:
+    known, token = _by_axis(made, axes)
+    own = "row" if one.name == "query" else "source"
+    if token is None or made.scene == "one row":
+        if token is not None:
+            known |= {"row": _of_head(made, made.rows, axes), own: token}
         whole = Part(0, made.problem.length)
         yield whole, INSIDE, np.ones(shape, np.bool_), known
         return
-    each = per_token(made.problem)
-    if each > 1 and "s" in axes:
-        known["micro-step"], token = token % each, token // each
+    pieces = parts(made)
     tokens = _Tokens(pieces)
     row, written = _pair(made, one.name, axes, token)
-    used = (row != NOWHERE) & (written != NOWHERE)
-    # Of the gradient of a value the value does not matter.
-    pair_of = {"query": "source", "value": ""} | ({} if made.single else {"key": ""})
-    other = pair_of.get(one.name, "written")
-    if other:
-        known[other] = tokens.seen_from(token, written)
-    own = tokens.offset[token]
+    known |= {"row": tokens.seen_from(token, row), own: tokens.offset[token]}
     if one.name == "query":
-        known["row"] = own
-    else:
-        known["source"] = own
-        known["row"] = tokens.seen_from(token, row)
+        known["source"] = tokens.seen_from(token, written)
+    elif made.scene == "one pair":
+        known["written"] = tokens.seen_from(token, written)
+        there = np.where(made.rows == NOWHERE, 0, np.arange(made.rows.shape[-1]))
+        known.setdefault("value channel", _of_head(made, there, axes))
+    used = (row != NOWHERE) & (written != NOWHERE)
     relation = tokens.relation(token, row)
-    several = len({x.sequence for x in pieces}) > 1
     for number, part in enumerate(pieces):
+        places = dict(known)
+        for name in ("span", "sequence"):
+            if len({getattr(x, name) for x in pieces}) > 1:
+                places[name] = np.full(shape, getattr(part, name))
         for kind in (INSIDE, THROUGH, ACROSS):
             chosen = used & (tokens.number[token] == number) & (relation == kind)
-            if not chosen.any():
-                continue
-            places = dict(known)
-            if kind != INSIDE:
-                del places["row"]
-            if several:
-                places["sequence"] = np.full(shape, part.sequence)
-            yield part, kind, chosen, places
+            if chosen.any():
+                names = [x for x in places if x != "row" or kind == INSIDE]
+                yield part, kind, chosen, {x: places[x] for x in names}
+
+
+def _by_axis(
+    made: Impulses, axes: dict[str, Index]
+) -> tuple[Coordinates, Index | None]:
+    """Return the coordinates along axes, and the token if there is one for each."""
+    known = {CHANNELS[x]: at for x, at in axes.items() if x in CHANNELS}
+    for letter, name in (("b", "batch"), ("g", "head"), ("h", "head")):
+        if letter in axes:
+            known[name] = axes[letter]
+    token = axes.get("s", axes.get("t"))
+    each = per_token(made.problem)
+    if token is not None and each > 1 and "s" in axes:
+        known["micro-step"], token = token % each, token // each
+    return known, token
+
+
+def _head(made: Impulses, axes: dict[str, Index]) -> Index:
+    """Return the heads of queries."""
+    return axes["h"] if "h" in axes else axes["g"] // made.problem.shape.groups
+
+
+def _of_head(made: Impulses, tokens: Index, axes: dict[str, Index]) -> Index:
+    """Return the one token, or channel, that each batch entry and head has."""
+    shape = made.problem.shape
+    table = tokens.reshape(shape.batch, shape.heads, -1).max(axis=-1)
+    return np.asarray(table[axes["b"], _head(made, axes)])
 
 
 def _pair(
@@ -176,15 +191,14 @@ def _pair(
         rows = made.rows[axes["b"], axes.get("g", axes.get("h")), axes["v"]]
         return rows, token
     shape, each = made.problem.shape, per_token(made.problem)
-    head = axes["h"] if "h" in axes else axes["g"] // shape.groups
+    head = _head(made, axes)
     # Heads of values that share a query count as one.
     sources = np.where(made.sources == NOWHERE, NOWHERE, made.sources // each)
     rows, sources = (
         x.reshape(shape.batch, shape.heads, -1) for x in (made.rows, sources)
     )
-    if made.single:
-        place = axes["b"], head
-        return rows.max(axis=-1)[place], sources.max(axis=-1)[place]
+    if made.scene == "one pair":
+        return _of_head(made, rows, axes), _of_head(made, sources, axes)
     own, partner = (rows, sources) if name == "query" else (sources, rows)
     table = np.full((shape.batch, shape.heads, made.problem.length), NOWHERE)
     b, h, channel = np.nonzero(own != NOWHERE)

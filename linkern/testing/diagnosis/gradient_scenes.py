@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.influence import Flags, Index
+from linkern.testing.diagnosis.influence import Index
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.gates import with_decays
-from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.generators import real_problem, with_cotangent
 from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.problems.tokens import uniform
 from linkern.testing.target.frameworks import numpy_dtype
 
-__all__ = ["NOWHERE", "Impulses", "every_row", "one_pair"]
+__all__ = ["NOWHERE", "Impulses", "every_row", "one_pair", "one_row"]
 
 # The token of a channel without impulse.
 NOWHERE = -1
@@ -44,9 +44,10 @@ class Impulses:
         First tokens of the spans after the first.
     packing : Packing or None
         The packed sequences, if there are several.
-    single : bool
-        Whether there is one pair in each batch entry and head, so that gates have the
-        gradient of that pair alone.
+    scene : str
+        ``every row``: each row has a source; ``one pair``: one in each batch entry and
+        head, so that gates have the gradient of that pair alone; ``one row``: values
+        are not zero anywhere, cotangents in one row of each batch entry and head.
     """
 
     problem: Problem
@@ -54,7 +55,7 @@ class Impulses:
     sources: Index
     cuts: tuple[int, ...] = ()
     packing: Packing | None = None
-    single: bool = False
+    scene: str = "every row"
 
     def cut(self, *cuts: int) -> "Impulses":
         """Return the same, cut as far as the contract allows."""
@@ -73,8 +74,8 @@ class Impulses:
 def every_row(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
     """Return impulses in which each row has one source, as far back as its head says.
 
-    Where there are fewer channels than rows, the batch is multiplied if it may be. A
-    source that would lie before the first token is one of the last, ahead of its row.
+    Where there are fewer channels than rows, the batch is multiplied if it may be. Rows
+    whose source would lie before the first token have none.
     """
     shape = nearest_shape(scope, sizes)
     channels, length = shape.value_dim, shape.length
@@ -82,13 +83,15 @@ def every_row(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
     copies = 1 if sizes[0] == 1 else copies
     shape = replace(shape, batch=shape.batch * copies)
     batch, head, channel = np.indices((shape.batch, shape.sizes["g"], channels))
-    rows = batch % copies * channels + channel
+    # In no order, so that a row is told from a channel.
+    rows = rng.permutation(copies * channels)[batch % copies * channels + channel]
     # Of heads that share a query, each has rows of its own.
     used = (rows < length) & (rows % shape.groups == head % shape.groups)
     place = batch // copies * shape.heads + head // shape.groups
-    lags = rng.permutation(_lags(length, int(place.max()) + 1))
-    sources = (rows - lags[place]) % min(length, shape.keys)
-    return _impulses(scope, shape, rows, sources, used, rng)
+    lags = rng.permutation(_lags(length // 2, int(place.max()) + 1))
+    sources = np.minimum(rows - lags[place], shape.keys - 1)
+    rows, sources = (np.where(used, x, NOWHERE) for x in (rows, sources))
+    return _impulses(scope, shape, rows, np.maximum(sources, NOWHERE), rng)
 
 
 def one_pair(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
@@ -102,9 +105,28 @@ def one_pair(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
     # One of the value heads that share a key.
     used = head % shape.groups == place % shape.groups
     used &= channel == np.asarray(rng.integers(shape.value_dim, size=pairs))[place]
-    rows = np.asarray(np.minimum(first + lags, shape.length - 1))[place]
-    made = _impulses(scope, shape, rows, first[place], used, rng)
-    return replace(made, single=True)
+    ends = np.asarray(np.minimum(first + lags, shape.length - 1))
+    rows, sources = (np.where(used, x[place], NOWHERE) for x in (ends, first))
+    made = _impulses(scope, shape, rows, sources, rng)
+    return replace(made, scene="one pair")
+
+
+def one_row(
+    scope: Scope, sizes: Sizes, kind: str, rng: np.random.Generator
+) -> Impulses:
+    """Return values that are not zero anywhere, and one row in each cotangent.
+
+    Gradients of tokens behind the row are zero; those before it have many terms.
+    """
+    shape = nearest_shape(scope, sizes)
+    drawn = with_cotangent(real_problem(scope, shape, kind, "normal", rng), rng)
+    assert drawn.cotangent is not None
+    row = rng.integers(shape.length, size=(shape.batch, shape.heads, 1, 1))
+    row = np.repeat(row, shape.groups, axis=1)
+    there = np.arange(shape.length)[:, None] == row
+    problem = replace(drawn, cotangent=drawn.cotangent * there)
+    rows = np.repeat(row[:, :, 0], shape.value_dim, axis=-1)
+    return Impulses(problem, rows, np.full_like(rows, NOWHERE), scene="one row")
 
 
 def _lags(length: int, count: int) -> Index:
@@ -116,30 +138,22 @@ def _lags(length: int, count: int) -> Index:
 
 
 def _impulses(
-    scope: Scope,
-    shape: Shape,
-    rows: Index,
-    sources: Index,
-    used: Flags,
-    rng: np.random.Generator,
+    scope: Scope, shape: Shape, rows: Index, sources: Index, rng: np.random.Generator
 ) -> Impulses:
-    """Return a problem with the impulses that are used."""
+    """Return a problem with impulses in its cotangent and in its values."""
     kind = "normal" if scope.operator.feature_map else "mild"
     drawn = real_problem(scope, shape, kind, "normal", rng)
     drawn = _one_channel(_gentle(drawn), rng)
-    each = shape.keys // shape.length if scope.operator.micro_steps else 1
-    steps = rng.integers(each, size=sources.shape)
-    sources = np.asarray(sources * each + steps, np.int64)
-    b, g, v = (axis[used] for axis in np.indices(rows.shape))
+    if scope.operator.micro_steps:
+        each = shape.keys // shape.length
+        steps = sources * each + rng.integers(each, size=sources.shape)
+        sources = np.where(sources == NOWHERE, NOWHERE, steps)
     value = np.zeros(drawn.value.shape, drawn.value.dtype)
-    value[b, g, sources[used], v] = 1
-    cotangent = np.zeros(
-        (*rows.shape[:2], shape.length, shape.value_dim),
-        numpy_dtype(scope.output_dtype),
-    )
-    cotangent[b, g, rows[used], v] = 1
+    cotangent = np.zeros(shape.of("bgtv"), numpy_dtype(scope.output_dtype))
+    for x, tokens in ((value, sources), (cotangent, rows)):
+        b, g, v = np.nonzero(tokens != NOWHERE)
+        x[b, g, tokens[b, g, v], v] = 1
     problem = replace(drawn.with_inputs(value=value), cotangent=cotangent)
-    rows, sources = (np.where(used, x, NOWHERE) for x in (rows, sources))
     return Impulses(problem, rows, sources)
 
 

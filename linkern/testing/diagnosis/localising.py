@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors import Factor, explain, holds
-from linkern.testing.diagnosis.index_sets import IndexSet, describe, misfit
+from linkern.testing.diagnosis.index_sets import IndexSet, describe
 from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
 
 __all__ = ["Finding", "localise"]
 
 Maps = list[InfluenceMap]
-# A place that leaves out or adds more than this share of entries is none.
-OPEN = 0.05
+# A place that leaves out more than this share of the wrong entries, or holds more than
+# this share of right ones, is none.
+MISSED, SPARED = 0.02, 0.1
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
 
@@ -55,7 +56,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         Measures maps of it on other inputs. What does not hold on them is fitted to
         all maps once more, and dropped if that fails.
     """
-    first, second = _telling(maps), _telling(fresh())
+    first, second = (_everywhere(_telling(part)) for part in (maps, fresh()))
     best = _finding(first, second)
     for view, others in _views(maps):
         if best.place is not None and best.factor is not None and not others:
@@ -87,10 +88,10 @@ def _finding(first: Maps, second: Maps) -> Finding:
         place = describe([*first, *second])
         place = place if place and _located(place, [*first, *second]) else None
     factor = _explained(_products(first), _products(second), place)
-    if factor is not None and (place is None or place.spared):
+    if factor is not None and place is None:
         first, second = (_affected(part, factor) for part in (first, second))
-        better = describe(first)
-        place = better if better and _located(better, second) else place
+        place = describe(first)
+        place = place if place and _located(place, second) else None
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
 
@@ -114,12 +115,27 @@ def _products(maps: Maps) -> Maps:
 
 
 def _located(place: IndexSet, maps: Maps) -> bool:
-    """Return True if the wrong entries of some maps are those of a place.
+    """Return True if the wrong entries of some maps are those of a place."""
+    missed = wrong = right = inside = 0
+    for one in maps:
+        within, telling = place.contains(one), ~one.silent & ~one.doubtful
+        wrong += int((one.wrong & telling).sum())
+        missed += int((one.wrong & telling & ~within).sum())
+        inside += int((within & telling).sum())
+        right += int((within & telling & ~one.wrong).sum())
+    return missed <= MISSED * wrong and right <= SPARED * inside
 
-    A fault that shows in some entries of its place alone spares as many in fresh maps.
+
+def _everywhere(maps: Maps) -> Maps:
+    """Return maps in which right weights that nothing erases say nothing.
+
+    Few tokens erase what a source wrote where keys have one channel.
     """
-    missed, spared = misfit(place, maps)
-    return missed <= OPEN and spared <= place.spared + OPEN
+    if not maps[0].problem.scope.operator.erases:
+        return maps
+    return [
+        replace(one, unaffected=~one.wrong) if one.is_product else one for one in maps
+    ]
 
 
 def _affected(maps: Maps, factor: Factor) -> Maps:

@@ -31,6 +31,7 @@ _KINDS = {
     "in the denominator": "eps",
     "clamp": "clamped",
     "instead": "other",
+    "moved": "other",
 }
 
 
@@ -61,13 +62,14 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
     if by_what in _VERBS and kind == "product":
         _, verb, as_a_whole = _VERBS[by_what]
-        if inside.startswith("in "):
+        if where and inside.startswith("in "):
             return f"{subject} {verb.format(place=place)}"
         return f"{subject} {as_a_whole} {inside}"
     missing = _missing(by_what) if kind == "product" else ""
     said = {
         "added": f"has `{by_what.removeprefix('plus ')}` added",
         "instead": f"is `{by_what.removesuffix(' in its place')}`",
+        "moved": f"is {by_what}",
     }.get(kind, f"is multiplied by `{by_what}`")
     if by_what.startswith(("rounded ", "unlike ")):
         said = f"is {by_what}"

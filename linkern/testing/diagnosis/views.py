@@ -128,8 +128,11 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
 
 
 def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
-    """Return the factor that half of some entries share; NaN if there is none."""
-    telling = np.isfinite(ratio) & ~one.silent[entries]
+    """Return the factor that half of some entries share; NaN if there is none.
+
+    Entries that are lost have no part in it.
+    """
+    telling = np.isfinite(ratio) & (ratio != 0) & ~one.silent[entries]
     ratios = np.sort(ratio[telling])
     if len(ratios) < 2:
         return np.nan

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from linkern.testing.diagnosis.diagnosis import Picture
 
@@ -109,8 +110,8 @@ def _legend(
     """Yield the axes and the classes that are shown, in lines of at most `WIDTH`."""
     down, across = (f"{name}s" for name in picture.axes)
     starts = [picture.rows[group[0]] for group in rows]
-    step = starts[-1] - starts[-2] if len(starts) > 1 else 1
-    width = f", {step} to a cell" if step > 1 else ""
+    steps = {b - a for a, b in pairwise(starts)}
+    width = f", {max(steps)} to a cell" if len(steps) == 1 and steps != {1} else ""
     shown = counted_cells(picture)
     classes = [f"{drawn.get(x, x) if x == '.' else x} {LETTERS[x]}" for x in shown]
     part = f" ({picture.part})" if picture.part else ""

@@ -63,12 +63,19 @@ SUM = "sum of log_decay over the chunk before"
             "rounded",
             "the output is rounded to 8 bits everywhere",
         ),
+        (
+            "heads from 1 on",
+            "that of head 0",
+            "moved",
+            "the output is that of head 0 in heads from 1 on",
+        ),
         (EDGES, "", "", f"the output is wrong in {EDGES}"),
         (
             "",
             "2",
             "product",
-            "the output counts places that no short description covers twice",
+            "the output is twice as large as it should be in places that no short "
+            "description covers",
         ),
     ],
 )
@@ -141,6 +148,21 @@ def test_every_rule_compiles_and_none_repeats_another():
         ("output", "sources 64 back or more", "0", "window"),
         ("gradient of log_decay", "everywhere", "0", "reversed cumulative sum"),
         ("output", "everywhere", "K^-0.5", "scale"),
+        (
+            "output",
+            EDGES,
+            "exp(-sum of log_decay over the chunk up to the row)",
+            "reads",
+        ),
+        ("output", EDGES, "exp(-log_decay[source])", "added to the state"),
+        ("output", "heads from 1 on", "that of head 0", "index of a head"),
+        (
+            "final state",
+            "everywhere",
+            "key channel and value channel exchanged",
+            "(V, K)",
+        ),
+        ("gradient of key across sequences", "everywhere", "0", "packed"),
     ],
 )
 def test_usual_lines(stage, where, by_what, word):
