@@ -159,13 +159,14 @@ def _scenes(
     # The oracle takes longer where tokens erase, and longest where they take two rows.
     batch = 1 if operator.erases else batch
     slow = operator.rows_per_token > 1 or operator.erase_along == "value"
-    lengths = (int(rng.integers(130, 160)), 128)
+    # A scale of four channels would be taken for a half.
+    sizes = ((int(rng.integers(130, 160)), 6), (128, 4))
     return tuple(
         made
-        for length in lengths[: 1 if scope.few_shapes or slow else 2]
+        for length, width in sizes[: 1 if scope.few_shapes or slow else 2]
         for made in (
-            every_row(scope, (batch, heads, length, 4, length), rng),
-            one_pair(scope, (batch, 8 if slow else 16, length, 4, 5), rng),
+            every_row(scope, (batch, heads, length, width, length), rng),
+            one_pair(scope, (batch, 8 if slow else 16, length, width, 5), rng),
         )
     )
 

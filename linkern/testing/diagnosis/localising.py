@@ -15,7 +15,7 @@ __all__ = ["Finding", "localise"]
 Maps = list[InfluenceMap]
 # A place that leaves out more than this share of the wrong entries, or holds more than
 # this share of right ones, is none.
-MISSED, SPARED = 0.02, 0.1
+MISSED, SPARED = 0.02, 0.25
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
 

@@ -106,7 +106,8 @@ def test_what_comes_back_through_the_state_has_maps_of_its_own() -> None:
 
 def test_tokens_of_packed_sequences_are_counted_from_their_first() -> None:
     maps = measured("packed_backward_on_one_grid", "gradients of packed sequences")
-    assert wrong(maps) >= {"gradient of query", "gradient of key", "gradient of value"}
+    broken = {"gradient of query", "gradient of key", "gradient of value"}
+    assert broken <= wrong(maps)
     table = entries(maps, "gradient of value")
     assert (table["sequence"][table["wrong"]] > 0).all()
     assert table["source"].min() == 0
