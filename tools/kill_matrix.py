@@ -285,10 +285,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--diagnoses", action="store_true")
     chosen = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
     if chosen.check:
-        wrong = differences(text)
+        wrong = differences(PAGE.read_text(encoding="utf-8"))
     else:
+        text = PAGE.read_text(encoding="utf-8")
         caught = claimed(text) if chosen.diagnoses else measured()
         PAGE.write_text(page(caught, descriptions()), encoding="utf-8")
         wrong = [] if chosen.diagnoses else survivors(caught)

@@ -71,15 +71,20 @@ def cells(name: str, diagnosis: Diagnosis | None) -> Cells:
     if diagnosis is None:
         return DASH, DASH
     where, by = described_rightly(diagnosis, expectations()[name])
-    place = _one_line(diagnosis.where or diagnosis.name)
-    factor = _one_line(diagnosis.by_what)
-    if by is None or not factor or factor.startswith(NO_FACTOR):
-        return _marked(place, where), NO_PRODUCT if by is None else DASH
-    return _marked(place, where), _marked(factor, by)
+    # A diagnosis that is no map has no stage, and its name says all of it.
+    named = where or not diagnosis.stage
+    place = diagnosis.where or (diagnosis.name if named else "")
+    factor = diagnosis.by_what or (diagnosis.sentence if by else "")
+    if by is None:
+        return _cell(place, where), NO_PRODUCT
+    factor = "" if factor.startswith(NO_FACTOR) else factor
+    return _cell(place, where), _cell(factor, by)
 
 
-def _marked(text: str, right: bool) -> str:
-    return text if right else WRONG + text
+def _cell(text: str, right: bool) -> str:
+    if not text:
+        return DASH
+    return _one_line(text if right else WRONG + text)
 
 
 def _one_line(text: str) -> str:

@@ -23,8 +23,15 @@ def test_a_cell_says_if_it_is_wrong_or_silent():
     numbers = "unlike any product: ratios 0 to 1"
     assert cells(lost, said(where=EDGE, by_what=numbers)) == (EDGE, "—")
     assert cells(lost, None) == ("—", "—")
+    assert cells(lost, said(stage="output", by_what="0")) == ("—", "0")
     assert cells("jitters", said("not_deterministic"))[0] == "not_deterministic"
     assert cells("inverse_cut_short", said(where="head 1"))[1] == "no product"
+
+
+def test_a_rounding_is_shown_by_its_sentence():
+    sentence = "the state is rounded to 8 bits"
+    rounded = Diagnosis("state_rounded", sentence)
+    assert localised.cells("bfloat16_state", rounded) == ("state_rounded", sentence)
 
 
 def test_words_fit_in_a_table():

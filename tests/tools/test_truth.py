@@ -124,6 +124,12 @@ def test_place_and_factor_are_judged_apart():
     assert judge(None, lost) == (False, False)
 
 
+def test_a_result_may_name_a_part_of_the_place():
+    lost, judge = truth.expectations()["initial_state_ignored"], truth.described_rightly
+    for stage, right in (("output", False), ("output of the initial state", True)):
+        assert judge(said(where="everywhere", stage=stage), lost)[0] is right
+
+
 def test_where_no_product_is_right_silence_is_no_error_and_a_product_is():
     cut = truth.expectations()["inverse_cut_short"]
     place = "sources 3 back or more"

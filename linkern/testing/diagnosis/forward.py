@@ -22,7 +22,9 @@ from linkern.testing.diagnosis.readings import (
 from linkern.testing.diagnosis.scenes import (
     dense_scene,
     extreme_scene,
+    faint_scene,
     integer_scene,
+    kept_sources,
     longer_keys,
     product_scene,
 )
@@ -67,12 +69,19 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield dense_scene(scope, (1, 1, long, 6, long), rng)
     yield product_scene(scope, (1, 3, 128, 4, 16), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
-    yield product_scene(scope, (1, 1, 65, 136, 140), rng)
-    yield dense_scene(scope, (1, 1, 65, 136, 140), rng)
+    tiles = product_scene(scope, (1, 1, 140, 136, 140), rng)
+    yield tiles
+    if "query" in scope.operator.names and kept_sources(tiles).channels is None:
+        yield dense_scene(scope, (1, 1, 65, 136, 140), rng)
     for length in (1, 2, 3):
         yield product_scene(scope, (1, 2, length, 4, 4), rng)
+    for least in (17, 33):
+        length = least + int(rng.integers(1, 14))
+        yield product_scene(scope, (1, 2, length, 4, length), rng)
     features = scope.operator.feature_map
     sizes = (1, 2, some, 4, some)
+    if scope.normalised and "query" in scope.operator.names:
+        yield faint_scene(scope, sizes, rng)
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
         # Of many channels, keys of one direction have small entries.
         channels = 24 if kind == "parallel" else 4

@@ -86,8 +86,10 @@ def _measure(
         maps.append(probe.map(length, probe.grid(length)))
     answered = [one for one in maps if one is not None]
     if answered and answered[-1].wrong.any():
-        answered += _refined(probe, answered[-1])
-        answered += _shortened(probe, answered[-1])
+        coarse = answered[-1]
+        answered += _refined(probe, coarse)
+        if length > full:
+            answered += _shortened(probe, coarse)
     return answered
 
 
@@ -116,26 +118,26 @@ def _refined(probe: _Probe, first: InfluenceMap) -> list[InfluenceMap]:
 
 
 def _shortened(probe: _Probe, longer: InfluenceMap) -> list[InfluenceMap]:
-    """Return the maps of the shortest wrong sequence and of the longest right one."""
-    scope = probe.scope
-    right, wrong = SHORTEST, longer.problem.length
-    tokens = np.unique(longer.coordinates["source"][longer.wrong])
-    least = max(int(tokens.min()), right)
-    step = scope.contract.length_multiple_of
-    if scope.few_shapes:
+    """Return the map of the shortest wrong sequence, and those of right ones."""
+    if probe.scope.few_shapes:
         return []
-    kept: dict[bool, InfluenceMap] = {}
-    right = least // step * step
+    tokens = np.unique(longer.coordinates["source"])
+    first = int(longer.coordinates["source"][longer.wrong].min())
+    step = probe.scope.contract.length_multiple_of
+    right, wrong = max(first, SHORTEST) // step * step, longer.problem.length
+    maps: list[InfluenceMap] = []
+    shortest: list[InfluenceMap] = []
     while wrong - right > step:
         middle = (right + wrong) // 2 // step * step
-        inside = tokens[tokens < middle]
-        made = probe.map(middle, tuple(inside[: probe.sources].tolist()))
+        made = probe.map(middle, tuple(tokens[tokens < middle].tolist()))
         if made is None:
             break
-        spoiled = bool(made.wrong.any())
-        kept[spoiled] = made
-        right, wrong = (right, middle) if spoiled else (middle, wrong)
-    return list(kept.values())
+        if made.wrong.any():
+            wrong, shortest = middle, [made]
+        else:
+            right = middle
+            maps.append(made)
+    return [*maps, *shortest]
 
 
 def _too_short(scope: Scope) -> str:

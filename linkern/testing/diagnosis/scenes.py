@@ -18,6 +18,7 @@ from linkern.testing.problems.generators import (
     extreme_problem,
     integer_problem,
     real_problem,
+    tiny_feature_exponent,
 )
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reach import Reach
@@ -31,6 +32,7 @@ __all__ = [
     "carrier",
     "dense_scene",
     "extreme_scene",
+    "faint_scene",
     "integer_scene",
     "kept_sources",
     "product_scene",
@@ -135,8 +137,12 @@ def product_scene(
     along = _directions(scope)
     if not along:
         return made
-    lead = made.inputs[along[0]].shape[:3]
-    channels = rng.integers(made.inputs[along[0]].shape[-1], size=lead)
+    *lead, count = made.inputs[along[0]].shape
+    # As many tokens for each channel as for another.
+    places = np.broadcast_to(np.arange(lead[-1]) % count, lead)
+    if count > lead[-1]:
+        places = rng.permuted(np.arange(count))[places]
+    channels = rng.permuted(places, axis=-1)
     inputs: dict[str, Real] = {}
     for name in along:
         x = made.inputs[name]
@@ -158,6 +164,21 @@ def product_scene(
     sources: Sources = made.knobs["sources"]
     one = channels if along[0] == "key" else None
     return changed.told(sources=replace(sources, channels=one))
+
+
+def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
+    """Return impulses in values, with queries of many sizes, small ones among them."""
+    made = dense_scene(scope, sizes, rng, kind="tiny" * scope.operator.feature_map)
+    query = made.query.astype(np.float64)
+    least = -float(tiny_feature_exponent(scope))
+    size = np.exp2(rng.uniform(least, 0, (*query.shape[:-1], 1)))
+    if scope.operator.feature_map:
+        features = size * rng.uniform(0.5, 1, query.shape)
+        query = scope.query_map.preimage(features)
+    else:
+        query = size * query
+    changed = made.with_inputs(query=query.astype(made.query.dtype))
+    return replace(changed, kind="queries of many sizes")
 
 
 def integer_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:

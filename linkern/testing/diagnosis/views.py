@@ -156,6 +156,11 @@ def _starts(row: Index) -> Index:
 def _part(one: InfluenceMap, chosen: Flags) -> InfluenceMap | None:
     if not chosen.any():
         return None
-    coordinates = {name: x[chosen] for name, x in one.coordinates.items()}
-    arrays = (x[chosen] for x in (one.measured, one.exact, one.bound, one.likely))
-    return InfluenceMap(one.tensor, one.problem, *arrays, coordinates)
+    return replace(
+        one,
+        measured=one.measured[chosen],
+        exact=one.exact[chosen],
+        bound=one.bound[chosen],
+        likely=one.likely[chosen],
+        coordinates={name: x[chosen] for name, x in one.coordinates.items()},
+    )

@@ -55,7 +55,7 @@ def _kernel(op: str) -> str:
     return next(name for name, kernel in CORRECT.items() if kernel.op == op)
 
 
-PLANTED = {
+PLANTED: dict[str, tuple[str, dict[str, float]]] = {
     "exp(-log_decay[first of the chunk])": (
         "kda",
         {"log_decay[first of the chunk]": -1},
@@ -162,6 +162,7 @@ def test_a_clamp_is_told_from_a_constant() -> None:
     assert factor is not None
     assert factor.kind == "clamp from below"
     assert factor.text == "exp(-0.05 - log_decay[row])"
+    assert factor.where == "where log_decay[row] is below -0.05"
 
 
 def test_another_head_in_its_place_is_named() -> None:
