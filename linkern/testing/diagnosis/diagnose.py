@@ -9,13 +9,18 @@ from functools import partial
 
 import numpy as np
 
-from linkern.testing.diagnosis.behaviour import observed_after, observed_before
+from linkern.testing.diagnosis.behaviour import (
+    not_finite,
+    observed_after,
+    observed_before,
+)
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.forward import STAGES
 from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
 from linkern.testing.diagnosis.influence import InfluenceMap
-from linkern.testing.diagnosis.localising import localise
+from linkern.testing.diagnosis.localising import Finding, localise
+from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.diagnosis.long_maps import LONG
 from linkern.testing.diagnosis.sentences import localised
 from linkern.testing.diagnosis.stages import Stage
@@ -74,6 +79,9 @@ def _of_stage(
         if any(one.wrong.any() for one in same):
             again = partial(_measured, target, scope, stage, FRESH)
             finding = localise(same, lambda: again().get(tensor, []))  # noqa: B023
+            behaviour = _rounded_or_not_finite(target, scope, tensor, finding)
+            if behaviour is not None:
+                return behaviour
             declared: tuple[str, ...] = ()
             if tensor == "output":
                 by_what = finding.factor.text if finding.factor else ""
@@ -86,6 +94,17 @@ def _of_stage(
                 not_measured=not_measured,
             )
     return None
+
+
+def _rounded_or_not_finite(
+    target: Target, scope: Scope, tensor: str, finding: Finding
+) -> Diagnosis | None:
+    """Return the stage that rounds, or where NaN starts, if that is what is wrong."""
+    if tensor != "output":
+        return None
+    if finding.coarse:
+        return rounding(target, scope)
+    return not_finite(target, scope) if finding.broken else None
 
 
 def _measured(

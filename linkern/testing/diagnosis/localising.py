@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors import Factor, explain, holds
-from linkern.testing.diagnosis.index_sets import IndexSet, describe
+from linkern.testing.diagnosis.index_sets import IndexSet, describe, misfit
 from linkern.testing.diagnosis.influence import InfluenceMap
+from linkern.testing.diagnosis.quantities import quantities
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
 
 __all__ = ["Finding", "localise"]
@@ -16,6 +17,8 @@ Maps = list[InfluenceMap]
 # A place that leaves out more than this share of the wrong entries, or holds more than
 # this share of right ones, is none.
 MISSED, SPARED = 0.02, 0.25
+# Errors of rounding to a narrow format are hardly larger than this part of an entry.
+COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
 
@@ -44,6 +47,20 @@ class Finding:
         place = NUMBERS if self.place is None else self.place.cost
         return place + (NUMBERS if self.factor is None else self.factor.cost)
 
+    @property
+    def coarse(self) -> bool:
+        """True if no formula holds and errors are as small as those of rounding."""
+        said = self.factor.text if self.factor else ""
+        if said and not said.startswith("rounded"):
+            return False
+        return all(_relative(one) <= COARSE for one in self.maps)
+
+    @property
+    def broken(self) -> bool:
+        """True if some entries are not finite that should be."""
+        wrong = (one.measured[one.wrong & np.isfinite(one.exact)] for one in self.maps)
+        return not all(np.isfinite(x).all() for x in wrong)
+
 
 def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     """Return the place and the factor of the wrong entries of one tensor.
@@ -56,7 +73,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         Measures maps of it on other inputs. What does not hold on them is fitted to
         all maps once more, and dropped if that fails.
     """
-    first, second = (_everywhere(_telling(part)) for part in (maps, fresh()))
+    first, second = (_telling(part) for part in (maps, fresh()))
     best = _finding(first, second)
     for view, others in _views(maps):
         if best.place is not None and best.factor is not None and not others:
@@ -85,17 +102,24 @@ def _seen(view: View, maps: Maps) -> Maps:
 
 
 def _finding(first: Maps, second: Maps) -> Finding:
-    place = describe(first)
-    if place is not None and not _located(place, second):
-        place = describe([*first, *second])
-        place = place if place and _located(place, [*first, *second]) else None
+    place = _described(first)
+    if not _located(place, second):
+        place = _described([*first, *second])
+        place = place if _located(place, [*first, *second]) else None
     factor = _explained(_products(first), _products(second), place)
     if factor is not None and place is None:
         first, second = (_affected(part, factor) for part in (first, second))
-        place = describe(first)
-        place = place if place and _located(place, second) else None
+        place = _described(first)
+        place = place if _located(place, second) else None
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
+
+
+def _relative(one: InfluenceMap) -> float:
+    """Return the largest relative error that is usual in a map."""
+    with np.errstate(all="ignore"):
+        relative = one.error[one.wrong] / abs(one.exact[one.wrong])
+    return float(np.quantile(relative, 0.9)) if relative.size else 0.0
 
 
 def _telling(maps: Maps) -> Maps:
@@ -111,33 +135,21 @@ def _telling(maps: Maps) -> Maps:
 
 
 def _products(maps: Maps) -> Maps:
-    """Return the maps with wrong entries that are products, or all with wrong ones."""
-    wrong = [one for one in maps if one.wrong.any()]
-    return [one for one in wrong if one.is_product] or wrong
+    """Return the maps that are products if one of them has wrong entries, or all."""
+    products = [one for one in maps if one.is_product]
+    return products if any(one.wrong.any() for one in products) else maps
 
 
-def _located(place: IndexSet, maps: Maps) -> bool:
+def _located(place: IndexSet | None, maps: Maps) -> bool:
     """Return True if the wrong entries of some maps are those of a place."""
-    missed = wrong = right = inside = 0
-    for one in maps:
-        within, telling = place.contains(one), ~one.silent & ~one.doubtful
-        wrong += int((one.wrong & telling).sum())
-        missed += int((one.wrong & telling & ~within).sum())
-        inside += int((within & telling).sum())
-        right += int((within & telling & ~one.wrong).sum())
-    return missed <= MISSED * wrong and right <= SPARED * inside
+    if place is None:
+        return False
+    missed, spared = misfit(place, maps)
+    return missed <= MISSED and spared <= SPARED
 
 
-def _everywhere(maps: Maps) -> Maps:
-    """Return maps in which right weights that nothing erases say nothing.
-
-    Few tokens erase what a source wrote where keys have one channel.
-    """
-    if not maps[0].problem.scope.operator.erases:
-        return maps
-    return [
-        replace(one, unaffected=~one.wrong) if one.is_product else one for one in maps
-    ]
+def _described(maps: Maps) -> IndexSet | None:
+    return describe(maps, lambda one: quantities(one, None))
 
 
 def _affected(maps: Maps, factor: Factor) -> Maps:
