@@ -20,8 +20,8 @@ from linkern.testing.diagnosis.forward import STAGES
 from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
 from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.localising import Finding, localise
-from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.diagnosis.long_maps import LONG
+from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.diagnosis.sentences import localised
 from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import TargetRaised
