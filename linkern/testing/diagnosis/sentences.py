@@ -10,7 +10,8 @@ from importlib import resources
 import numpy as np
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.factors import Factor, numbers, tolerance
+from linkern.testing.diagnosis.factors import Factor, numbers
+from linkern.testing.diagnosis.formulas import tolerance
 from linkern.testing.diagnosis.index_sets import IndexSet, corner
 from linkern.testing.diagnosis.influence import Flags, InfluenceMap
 from linkern.testing.diagnosis.pictures import CELLS, picture
