@@ -82,7 +82,10 @@ def declarations(
     wrong = [_share_right(answer, scope) < 0 for answer in answers]
     if not any(wrong):
         return ()
-    for declared in _candidates(scope, by_what, chunk):
+    numbers = [float(x) for x in _NUMBER.findall(by_what)]
+    if scope.operator.feature_map and scope.contract.normalize:
+        numbers += _divisors(answers, scope)
+    for declared in _candidates(scope, by_what, numbers, chunk):
         try:
             contract = replace(scope.contract, **declared)
             contract.require_of(scope.operator)
@@ -153,14 +156,36 @@ def _swapped(problem: Problem) -> dict[str, Any]:
     return {name: np.swapaxes(x, 1, 2) for name, x in problem.inputs.items()}
 
 
-def _candidates(scope: Scope, by_what: str, chunk: int | None) -> Iterator[Declared]:
+def _divisors(answers: Sequence[_Answer], scope: Scope) -> list[float]:
+    """Return what divisors have in common: what they are, or exceed the exact ones by.
+
+    It is taken where outputs differ most, and spelt in some numbers of digits.
+    """
+    contract = replace(scope.contract, normalize=False, eps=0.0)
+    undivided = replace(scope, contract=contract)
+    numbers: dict[float, None] = {}
+    for answer in answers:
+        exact = answer.problem.solve()
+        numerator = replace(answer.problem, scope=undivided).solve().output
+        with np.errstate(all="ignore"):
+            beyond = np.nan_to_num(abs(answer.output - exact.output) / exact.bound)
+            divisor = numerator / answer.output
+            for one in (divisor - numerator / exact.output, divisor):
+                usual = np.median(one[beyond >= np.median(beyond)])
+                for digits in (1, 2, 3, 4) if np.isfinite(usual) else ():
+                    numbers[float(f"{usual:.{digits}g}")] = None
+    return [x for x in numbers if x > 0]
+
+
+def _candidates(
+    scope: Scope, by_what: str, numbers: Sequence[float], chunk: int | None
+) -> Iterator[Declared]:
     """Yield declarations, the strictest and simplest first."""
     contract = scope.contract
     rounded = _ROUNDED.search(by_what)
     if rounded is not None:
         yield from _dtypes(by_what, int(rounded[1]), chunk)
         return
-    numbers = [float(x) for x in _NUMBER.findall(by_what)]
     scales: Sequence[Declared] = [{}, *_scales(scope, numbers)]
     if scope.operator.feature_map:
         for scale in scales:
@@ -195,7 +220,11 @@ def _scales(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
         return
     default = 1.0 if scope.operator.feature_map else scope.operator.scale
     scale = default if scope.contract.scale is None else scope.contract.scale
-    others = {} if isinstance(scale, str) else {scale * x: None for x in numbers}
+    others = (
+        {}
+        if isinstance(scale, str)
+        else {scale * x: None for n in numbers if n for x in (n, 1 / n)}
+    )
     for other in (1.0, INVERSE_ROOT_KEY_DIM, *others, *numbers):
         if other != scale:
             yield {"scale": other}
