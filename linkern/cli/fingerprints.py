@@ -14,9 +14,9 @@ from linkern.cli.options import (
     target_options,
 )
 from linkern.testing import OPERATORS, UsageError
-from linkern.testing.diagnosis.fingerprint import Fingerprint, sheet
-from linkern.testing.diagnosis.fingerprint import fingerprint as measure
 from linkern.testing.errors import TargetDied, TargetRaised
+from linkern.testing.fingerprint import Fingerprint, sheet
+from linkern.testing.fingerprint import fingerprint as measure
 from linkern.testing.report import terminal
 from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.plan import Plan

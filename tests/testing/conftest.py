@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis, Picture
-from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.fingerprint import Fingerprint
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult, Counterexample

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from linkern.oracle import FEATURE_MAPS
-from linkern.testing.diagnosis.influence import Real
 from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
+from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.generators import real_problem

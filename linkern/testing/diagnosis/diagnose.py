@@ -16,15 +16,15 @@ from linkern.testing.diagnosis.behaviour import (
 )
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.forward import STAGES
-from linkern.testing.diagnosis.gradient_maps import GRADIENT_STAGES
-from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.localising import Finding, localise
-from linkern.testing.diagnosis.long_maps import LONG
 from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.diagnosis.sentences import localised
-from linkern.testing.diagnosis.stages import Stage
 from linkern.testing.errors import TargetRaised
+from linkern.testing.influence.forward import STAGES
+from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
+from linkern.testing.influence.long_maps import LONG
+from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 

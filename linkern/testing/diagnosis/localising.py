@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors import Factor, explain, holds
-from linkern.testing.diagnosis.index_sets import IndexSet, describe, misfit
-from linkern.testing.diagnosis.influence import InfluenceMap
-from linkern.testing.diagnosis.quantities import quantities
+from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
+from linkern.testing.diagnosis.factors.quantities import quantities
+from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
+from linkern.testing.influence.maps import InfluenceMap
 
 __all__ = ["Finding", "localise"]
 

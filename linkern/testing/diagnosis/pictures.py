@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.diagnosis import Picture
-from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
+from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = ["CELLS", "picture"]
 

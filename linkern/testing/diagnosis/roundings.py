@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.paths import Survival, survivals
 from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.influence.paths import Survival, survivals
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 

@@ -10,11 +10,11 @@ from importlib import resources
 import numpy as np
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.factors import Factor, numbers
-from linkern.testing.diagnosis.formulas import tolerance
-from linkern.testing.diagnosis.index_sets import IndexSet, corner
-from linkern.testing.diagnosis.influence import Flags, InfluenceMap
+from linkern.testing.diagnosis.factors.explain import Factor, numbers
+from linkern.testing.diagnosis.factors.formulas import tolerance
+from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
+from linkern.testing.influence.maps import Flags, InfluenceMap
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
 

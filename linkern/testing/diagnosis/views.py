@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.influence import Flags, Index, InfluenceMap, Real
+from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = ["VIEWS", "View", "beside_rows", "row_sums", "steps"]
 

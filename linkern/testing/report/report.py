@@ -11,7 +11,7 @@ from rich.console import Console
 
 from linkern._version import __version__
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.fingerprint import Fingerprint
 from linkern.testing.report import terminal
 from linkern.testing.report.grade import grade_of, json_values
 from linkern.testing.runner.plan import Plan

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from linkern.testing.checks.workload import judged_part
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.fingerprint import Fingerprint
 from linkern.testing.errors import OutOfTime
+from linkern.testing.fingerprint import Fingerprint
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.jobs import Spread

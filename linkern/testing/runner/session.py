@@ -7,8 +7,8 @@ from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.fingerprint import Fingerprint, fingerprint
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError
+from linkern.testing.fingerprint import Fingerprint, fingerprint
 from linkern.testing.runner.first_call import first_call
 from linkern.testing.runner.jobs import MOST_HANGS
 from linkern.testing.runner.judging import Judgement, failed, judge, result_of

@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.factors import explain, holds, numbers
-from linkern.testing.diagnosis.influence import Flags, InfluenceMap, Real
-from linkern.testing.diagnosis.quantities import quantities, signed_quantities
-from linkern.testing.diagnosis.readings import output_map
-from linkern.testing.diagnosis.scenes import product_scene
+from linkern.testing.diagnosis.factors.explain import explain, holds, numbers
+from linkern.testing.diagnosis.factors.quantities import quantities, signed_quantities
+from linkern.testing.influence.maps import Flags, InfluenceMap, Real
+from linkern.testing.influence.readings import output_map
+from linkern.testing.influence.scenes import product_scene
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.problems.context import Scope
 from linkern.testing.spec.contract import Contract

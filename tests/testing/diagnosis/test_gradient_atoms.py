@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.gradient_atoms import value_atoms
+from linkern.testing.diagnosis.index_sets.gradient_atoms import value_atoms
 
 WRITTEN, SOURCE = (x.ravel() for x in np.meshgrid(np.arange(0, 90, 7), np.arange(90)))
 KNOWN = {

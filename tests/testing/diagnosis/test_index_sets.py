@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from linkern.testing.diagnosis.index_sets import corner, describe, misfit
-from linkern.testing.diagnosis.influence import INITIAL_STATE, InfluenceMap
+from linkern.testing.diagnosis.index_sets.describe import corner, describe, misfit
+from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.spec.contract import Contract

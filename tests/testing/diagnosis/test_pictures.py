@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.influence import InfluenceMap
 from linkern.testing.diagnosis.pictures import CELLS, picture
+from linkern.testing.influence.maps import InfluenceMap
 
 
 def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinates):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from linkern.testing.diagnosis.paths import survivals
 from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.influence.paths import survivals
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import slow_unless

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.factors import Factor
-from linkern.testing.diagnosis.index_sets import IndexSet, describe
+from linkern.testing.diagnosis.factors.explain import Factor
+from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe
 from linkern.testing.diagnosis.sentences import (
     _rules,
     hint,

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from linkern._version import __version__
 from linkern.oracle.bounds import SIGNIFICAND_BITS
-from linkern.testing.diagnosis.fingerprint import Fingerprint
+from linkern.testing.fingerprint import Fingerprint
 from linkern.testing.report.counting import (
     conclusion,
     declaring,

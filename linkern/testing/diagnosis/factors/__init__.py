@@ -1,0 +1,1 @@
+"""Factors: measured entries as the shortest formula of the exact ones."""

@@ -1,0 +1,1 @@
+"""Index sets: the places of wrong entries in the fewest words."""

@@ -1,0 +1,151 @@
+"""The stage of long sequences: maps of some sources in thousands of rows.
+
+Sources lie at the edges of large chunks, and in between by chance. Where some are wrong
+and their neighbours are not, sources between them follow, until the edge is known; then
+shorter sequences, until the shortest wrong one is known.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.readings import asked, of_output
+from linkern.testing.influence.scenes import calmed, carrier, product_scene
+from linkern.testing.influence.stages import Stage
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.reach import Reach
+from linkern.testing.problems.shapes import fitted, longest
+from linkern.testing.target.process import Target
+
+__all__ = ["LONG"]
+
+# Tokens of a full map, and of the longest sequence.
+FULL, LONGEST = 530, 4200
+# Below it, the other stages have maps of all tokens.
+SHORTEST = 160
+# Sources of a sequence; of operators that have a batch entry for each, fewer.
+SOURCES, FEW_SOURCES = 32, 8
+# Rows that a dense proof has at most.
+ROWS = 1290
+# Rounds of refinement, and edges that are refined.
+ROUNDS, EDGES = 4, 3
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A target and the seed of its long problems, whose first tokens are the same."""
+
+    target: Target
+    scope: Scope
+    seed: int
+
+    @property
+    def sources(self) -> int:
+        """The number of sources of one map."""
+        return SOURCES if carrier(self.scope) == "value" else FEW_SOURCES
+
+    def map(self, length: int, tokens: tuple[int, ...]) -> InfluenceMap | None:
+        """Return the map of some sources, if the target answers."""
+        rng = np.random.default_rng(self.seed)
+        if self.scope.operator.micro_steps:
+            tokens = tuple(2 * n + n % 2 for n in tokens)
+        sizes = (1, 1, length, 4, max(len(tokens), 1))
+        problem = calmed(product_scene(self.scope, sizes, rng, tokens=tokens))
+        reply = asked(self.target, problem)
+        return None if reply is None else of_output(problem, reply)
+
+    def grid(self, length: int) -> tuple[int, ...]:
+        """Return sources around powers of two, and between them."""
+        rng = np.random.default_rng(self.seed)
+        powers = 2 ** np.arange(5, 13)
+        usual = np.concatenate([[0, length - 1], powers, powers - 1])
+        usual = usual[(usual >= 0) & (usual < length)]
+        chosen = usual[: self.sources]
+        more = rng.integers(0, length, max(self.sources - len(chosen), 0))
+        return tuple(np.unique(np.concatenate([chosen, more])).tolist())
+
+
+def _length(scope: Scope, wanted: int) -> int:
+    """Return the longest sequence up to `wanted` of which something is proved."""
+    operator = scope.operator
+    if operator.erases:
+        each = 2 if operator.micro_steps or carrier(scope) == "key" else 1
+        wanted = min(wanted, ROWS // (operator.rows_per_token * each))
+    return fitted(scope, reach=Reach())(min(wanted, longest(scope, reach=Reach())))
+
+
+def _measure(
+    target: Target, scope: Scope, rng: np.random.Generator
+) -> list[InfluenceMap]:
+    probe = _Probe(target, scope, int(rng.integers(2**31)))
+    length, full = _length(scope, LONGEST), _length(scope, FULL)
+    step = 1 if carrier(scope) == "value" else full // FEW_SOURCES
+    maps = [probe.map(full, tuple(range(0, full, step)))]
+    if length > full:
+        maps.append(probe.map(length, probe.grid(length)))
+    answered = [one for one in maps if one is not None]
+    if answered and answered[-1].wrong.any():
+        coarse = answered[-1]
+        answered += _refined(probe, coarse)
+        if length > full:
+            answered += _shortened(probe, coarse)
+    return answered
+
+
+def _refined(probe: _Probe, first: InfluenceMap) -> list[InfluenceMap]:
+    """Return maps of more and more sources, between right ones and wrong ones."""
+    maps, length = [first], first.problem.length
+    for _ in range(ROUNDS):
+        source = np.concatenate([one.coordinates["source"] for one in maps])
+        wrong = np.concatenate([one.wrong for one in maps])
+        tokens = np.unique(source)
+        spoiled = np.isin(tokens, source[wrong])
+        edges = np.flatnonzero((np.diff(spoiled) != 0) & (np.diff(tokens) > 1))[:EDGES]
+        if not len(edges):
+            break
+        each = probe.sources // len(edges)
+        between = [
+            np.linspace(tokens[n], tokens[n + 1], each + 2).astype(np.int64)[1:-1]
+            for n in edges
+        ]
+        more = np.setdiff1d(np.concatenate(between), tokens)
+        made = probe.map(length, tuple(more.tolist()))
+        if made is None:
+            break
+        maps.append(made)
+    return maps[1:]
+
+
+def _shortened(probe: _Probe, longer: InfluenceMap) -> list[InfluenceMap]:
+    """Return the map of the shortest wrong sequence, and those of right ones."""
+    if probe.scope.few_shapes:
+        return []
+    tokens = np.unique(longer.coordinates["source"])
+    first = int(longer.coordinates["source"][longer.wrong].min())
+    step = probe.scope.contract.length_multiple_of
+    right, wrong = max(first, SHORTEST) // step * step, longer.problem.length
+    maps: list[InfluenceMap] = []
+    shortest: list[InfluenceMap] = []
+    while wrong - right > step:
+        middle = (right + wrong) // 2 // step * step
+        made = probe.map(middle, tuple(tokens[tokens < middle].tolist()))
+        if made is None:
+            break
+        if made.wrong.any():
+            wrong, shortest = middle, [made]
+        else:
+            right = middle
+            maps.append(made)
+    return [*maps, *shortest]
+
+
+def _too_short(scope: Scope) -> str:
+    if longest(scope, reach=Reach()) <= SHORTEST:
+        return "it takes no long sequences in one call"
+    if scope.contract.interface == "step":
+        return "one call takes one token"
+    return ""
+
+
+LONG = Stage("long", _measure, _too_short)

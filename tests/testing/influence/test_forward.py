@@ -1,0 +1,203 @@
+"""Maps of outputs, states, spans and packed sequences."""
+
+import numpy as np
+import pytest
+
+from linkern.testing.influence.forward import STAGES
+from linkern.testing.influence.long_maps import LONG
+from linkern.testing.influence.maps import INITIAL_STATE
+from linkern.testing.kernels.correct import CORRECT
+from linkern.testing.kernels.mutants import MUTANTS
+from linkern.testing.problems.context import Scope
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.memory_layout import STYLES
+from linkern.testing.target.process import InProcess
+from linkern.testing.target.protocol import TargetConfig
+from tests.marks import every
+
+ALL = {stage.name: stage for stage in (*STAGES, LONG)}
+
+
+def asked(kernel, op="linear_attention", dtype="float32", **declared):
+    contract = Contract(**declared)
+    config = TargetConfig(
+        "test",
+        op=op,
+        scale=contract.scale,
+        layout=contract.layout,
+        interface=contract.interface,
+        state_layout=contract.state_layout,
+    )
+    target = InProcess(config, kernel)
+    interface, styles = target.interface, tuple(STYLES)
+    return target, Scope(OPERATORS[op], contract, dtype, interface, styles=styles)
+
+
+def known(name, dtype="float32"):
+    entry = MUTANTS.get(name) or CORRECT[name]
+    return asked(entry.kernel, entry.op, dtype, **entry.contract)
+
+
+def measured(target, scope, stage, seed=0):
+    return ALL[stage].measure(target, scope, np.random.default_rng(seed))
+
+
+def wrong_places(maps):
+    """Return the coordinates of the wrong entries of maps that have any."""
+    for one in maps:
+        if one.wrong.any():
+            yield one, {k: x[one.wrong] for k, x in one.coordinates.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", CORRECT)
+def test_no_entry_of_a_correct_kernel_is_wrong(name, dtype):
+    target, scope = known(name, dtype)
+    for stage in ALL.values():
+        if stage.applies(scope):
+            maps = stage.measure(target, scope, np.random.default_rng(3))
+            assert not any(one.wrong.any() for one in maps), stage.name
+
+
+@pytest.mark.parametrize("name", ["chunk_64_packed", "gla by chunks"])
+def test_no_entry_of_some_correct_kernels_is_wrong(name):
+    target, scope = known(name)
+    for stage in STAGES:
+        if stage.applies(scope):
+            maps = measured(target, scope, stage.name)
+            assert not any(one.wrong.any() for one in maps)
+
+
+# The stage in which a defect shows.
+SEEN = {
+    "diagonal_excluded": "outputs",
+    "key_lost_from_numerator": "outputs",
+    "missing_gate_is_half": "omitted",
+    "scale_of_one_by_default_for_one_token": "omitted",
+    "state_lacks_tail": "state",
+    "initial_state_ignored": "spans",
+    "initial_state_transposed": "spans",
+    "packed_reset_on_chunk_grid": "packed",
+    "packed_slack_not_written": "packed",
+    "packed_token_of_one_not_stored": "packed",
+}
+
+
+@pytest.mark.parametrize("name", every(4, SEEN))
+def test_a_defect_shows_in_its_stage_and_in_none_before(name):
+    target, scope = known(name)
+    for stage in STAGES:
+        if stage.applies(scope):
+            maps = measured(target, scope, stage.name)
+            shown = any(one.wrong.any() for one in maps)
+            assert shown == (stage.name == SEEN[name]), stage.name
+            if shown:
+                return
+
+
+def test_places_do_not_depend_on_one_another():
+    target, scope = known("diagonal_excluded")
+    for _, places in wrong_places(measured(target, scope, "outputs")[:1]):
+        assert (places["row"] >= places["source"]).all()
+    one = measured(target, scope, "outputs")[0]
+    source, channel = one.coordinates["source"], one.coordinates["value channel"]
+    assert abs(np.corrcoef(source, channel)[0, 1]) < 0.3
+    assert {"key channel", "batch", "head"} <= {*one.coordinates}
+
+
+def test_rows_of_a_span_start_at_the_cut():
+    target, scope = known("initial_state_ignored")
+    maps = measured(target, scope, "spans")
+    for one, places in wrong_places(maps[:2]):
+        assert one.coordinates["row"].min() == 0
+        assert one.coordinates["row"].max() == one.problem.length - 1
+        through = one.coordinates["source"] == INITIAL_STATE
+        assert through.any()
+        assert places["source"].min() == INITIAL_STATE
+
+
+def test_what_comes_from_another_sequence_comes_from_a_state():
+    target, scope = known("packed_initial_state_of_the_first")
+    pairs = wrong_places(measured(target, scope, "packed"))
+    outputs = [(one, places) for one, places in pairs if one.tensor == "output"]
+    assert outputs
+    for one, places in outputs:
+        assert (places["sequence"] > 0).all()
+        assert one.coordinates["source"].max() <= one.problem.length
+
+
+def first_rows_only(query, key, value):
+    """Return the first rows of linear attention, and zeros."""
+    output = CORRECT["quadratic"].kernel(query, key, value)
+    output[..., 64:, :] = 0
+    return output
+
+
+def by_step(query, key, value, state=None):
+    """Return one row of causal linear attention, and its state."""
+    phi = [np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (query, key)]
+    if state is None:
+        state = (0.0, 0.0)
+    memory = state[0] + phi[1][..., :, None] * value[..., None, :]
+    normalizer = state[1] + phi[1]
+    read = (phi[0][..., None] * memory).sum(-2)
+    output = read / (phi[0] * normalizer).sum(-1, keepdims=True)
+    return output.astype(query.dtype), (memory, normalizer)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"layout": "td"},
+        {"layout": "htd"},
+        {"layout": "bthd"},
+        {"min_length": 64, "max_length": 64, "length_multiple_of": 64},
+        {"key_dims": (64,), "value_dims": (64,)},
+        {"equal_dims": True, "length_multiple_of": 16},
+    ],
+)
+def test_targets_of_few_shapes_are_measured(declared):
+    layout = declared.get("layout", "bhtd")
+
+    def kernel(query, key, value):
+        if layout == "bthd":
+            moved = (np.swapaxes(x, 1, 2) for x in (query, key, value))
+            return np.swapaxes(first_rows_only(*moved), 1, 2)
+        return first_rows_only(query, key, value)
+
+    target, scope = asked(kernel, **declared)
+    maps = measured(target, scope, "outputs")
+    shown = [places["row"].min() for _, places in wrong_places(maps)]
+    least = 64 if declared.get("max_length") != 64 else None
+    assert (min(shown) == least) if least else not shown
+
+
+def test_targets_of_one_token_are_measured():
+    target, scope = asked(by_step, interface="step")
+    maps = measured(target, scope, "outputs")
+    assert maps
+    assert not any(one.wrong.any() for one in maps)
+    assert ALL["spans"].skipped(scope)
+
+
+def test_compiled_targets_see_few_shapes():
+    target, scope = known("quadratic")
+    few = Scope(scope.operator, scope.contract, "float32", few_shapes=True)
+    shapes = {one.problem.shape for one in measured(target, few, "outputs")}
+    assert 1 < len(shapes) <= 3
+
+
+def test_stages_say_why_they_are_left_out():
+    _, scope = known("quadratic")
+    assert "no parameter" in ALL["state"].skipped(scope)
+    assert "cu_seqlens" in ALL["packed"].skipped(scope)
+    assert not ALL["outputs"].skipped(scope)
+
+
+def test_problems_are_drawn_once():
+    first, second = (measured(*known("quadratic"), "outputs") for _ in range(2))
+    assert all(x.problem is y.problem for x, y in zip(first, second, strict=True))
+    other = measured(*known("quadratic"), "outputs", seed=1)
+    assert other[0].problem.shape != first[0].problem.shape or other[0] is not first[0]
