@@ -92,7 +92,7 @@ class Table:
     wrong: Flags
     exception: float
 
-    def part(self, chosen: Flags) -> "Table":
+    def part(self, chosen: Flags | Index) -> "Table":
         """Return the table of some entries."""
         known = {name: x[chosen] for name, x in self.known.items()}
         quantities = {name: x[chosen] for name, x in self.quantities.items()}
@@ -206,11 +206,13 @@ def _ranked(
         masks = np.array([held[[0, *x]].min(axis=0) for x in beam])
         lengths = (masks @ weighted).astype(np.float64) + missed.sum() + costs
         lengths += np.array([[costs[[*x]].sum()] for x in beam])
+        lengths[lengths >= np.array([[kept[x]] for x in beam])] = np.inf
         longer: dict[tuple[int, ...], float] = {}
-        for indices, row in zip(beam, lengths, strict=True):
-            for k in np.flatnonzero(row < kept[indices]):
-                if k and k not in indices:
-                    longer[tuple(sorted((*indices, int(k))))] = float(row[k])
+        for at in np.argsort(lengths, axis=None)[: MOST_ATOMS * BEAM]:
+            row, k = divmod(int(at), len(costs))
+            if np.isfinite(lengths[row, k]) and k not in (0, *beam[row]):
+                indices = tuple(sorted((*beam[row], k)))
+                longer[indices] = float(lengths[row, k])
         kept |= longer
         beam = sorted(longer, key=lambda x: longer[x])[:BEAM]
         if not beam:
