@@ -88,17 +88,28 @@ def describe(
     maps = _of_wrong_calls(maps)
     if not maps:
         return None
-    best = IndexSet(missed=1.0)
-    attempts: list[Measure | None] = (
-        [None] if quantities is None else [None, quantities]
-    )
-    for measure in attempts:
-        few = maps if measure is None else [x.part(_few(x.wrong, FEW)) for x in maps]
-        for table in _tables(few, measure):
-            if best.missed + best.spared > OPEN:
-                other = _of_table(table, measure)
-                best = min(best, other, key=lambda x: (x.missed + x.spared, x.cost))
+    best = _best(IndexSet(missed=1.0), maps, None)
+    # A quantity has no number in a call of no token.
+    few = [x.part(_few(x.wrong, FEW)) for x in maps if x.problem.shape.length]
+    wrong = any(x.wrong.any() for x in few)
+    if quantities is not None and wrong and _off(best) > OPEN:
+        best = _best(best, few, quantities)
     return best if _instances(maps) >= INSTANCES * len(best.atoms) else None
+
+
+def _best(
+    best: IndexSet, maps: Sequence[InfluenceMap], measure: Measure | None
+) -> IndexSet:
+    """Return a set, or a better one of some maps if it is off."""
+    for table in _tables(maps, measure):
+        if _off(best) > OPEN:
+            other = _of_table(table, measure)
+            best = min(best, other, key=lambda x: (_off(x), x.cost))
+    return best
+
+
+def _off(chosen: IndexSet) -> float:
+    return chosen.missed + chosen.spared
 
 
 def _instances(maps: Sequence[InfluenceMap]) -> int:
