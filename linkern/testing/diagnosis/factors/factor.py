@@ -1,0 +1,120 @@
+"""Formulas of measured entries, from exact ones and quantities at hand."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from linkern.oracle import unit_roundoff
+from linkern.testing.diagnosis.factors.moves import moved
+from linkern.testing.diagnosis.factors.quantities import part, signed_quantities
+from linkern.testing.influence.maps import Flags, InfluenceMap, Real
+
+__all__ = ["KINDS", "Factor", "holds", "tolerance"]
+
+# Of smaller numbers the oracle does not know all digits.
+SMALLEST = 1e-290
+# Errors of the oracle itself.
+LEAST = 1e-11
+
+# Entries by their kind, of exact ones and a product.
+KINDS: Mapping[str, Callable[[Real, Real], Real]] = {
+    "product": lambda exact, x: exact * x,
+    "instead": lambda _, x: x,
+    "added": lambda exact, x: exact + x,
+    "in the denominator": lambda exact, x: exact / (1 + x),
+    "clamp from above": lambda exact, x: exact * np.minimum(x, 1),
+    "clamp from below": lambda exact, x: exact * np.maximum(x, 1),
+}
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Formula of measured entries, from exact ones and quantities at hand.
+
+    Parameters
+    ----------
+    kind : str
+        ``product``: exact times a product of quantities; ``clamp from above``, ``clamp
+        from below``: where that is on one side of 1; ``added``: exact plus a product;
+        ``instead``: the product alone; ``in the denominator``: exact over 1 plus the
+        product; ``moved``: the exact entry of another place.
+    constant : float
+        The constant of the product.
+    exponents : mapping of str to float
+        The exponent of each quantity, or of its magnitude if the name is in bars.
+    text : str
+        The formula in words.
+    chunk : int or None
+        The size of the chunks that quantities refer to.
+    alternatives : tuple of str
+        Other formulas that are the same in all entries.
+    cost : float
+        Its length in bits.
+    """
+
+    kind: str
+    constant: float
+    exponents: Mapping[str, float]
+    text: str
+    chunk: int | None = None
+    alternatives: tuple[str, ...] = ()
+    cost: float = field(default=0.0, compare=False)
+
+    def predict(self, entries: InfluenceMap) -> Real:
+        """Return the entries that the formula stands for.
+
+        They are infinite where a quantity does not exist, and NaN where an entry is too
+        small to be multiplied.
+        """
+        if self.kind == "moved":
+            return moved(entries, self.text)
+        names = {name: name.strip("|") for name in self.exponents}
+        wanted = frozenset(names.values())
+        table = signed_quantities(entries, self.chunk, wanted) if names else {}
+        product = np.full(entries.exact.shape, self.constant)
+        if not wanted <= table.keys():
+            return np.full(entries.exact.shape, np.inf)
+        with np.errstate(all="ignore"):
+            for name, exponent in self.exponents.items():
+                one = table[names[name]]
+                odd = exponent % 2 == 1 and name == names[name]
+                power = np.exp(exponent * one.log) * one.sign**odd
+                product = product * np.where(np.isnan(power), np.inf, power)
+            predicted = KINDS[self.kind](entries.exact, product)
+        vanished = (abs(entries.exact) < SMALLEST) & (abs(product) > 1)
+        return np.where(vanished & (self.kind == "product"), np.nan, predicted)
+
+
+def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
+    """Return the error that rounding makes of other numbers than the exact ones.
+
+    It is the bound, in proportion where numbers are larger; where an exact entry is
+    zero, as much relatively as in the rest of the map.
+    """
+    size = abs(entries.exact)
+    with np.errstate(all="ignore"):
+        relative = np.where(size > 0, entries.bound / size, np.nan)
+        usual = float(np.nanmedian(relative)) if (size > 0).any() else 0.0
+        grown = entries.bound * np.fmax(1.0, abs(predicted) / size)
+    usual = usual if np.isfinite(usual) else 0.0
+    of_nothing = entries.bound + usual * abs(predicted)
+    least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
+    floor = least * np.fmax(size, abs(predicted))
+    return np.asarray(np.where(size > 0, grown, of_nothing) + floor)
+
+
+def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
+    """Return True if the chosen entries are as predicted, within rounding.
+
+    Those that a formula cannot tell count as such; a move has to tell half of them.
+    """
+    few = part(entries, chosen)
+    # A place that a move leads to is not always one of the chosen entries.
+    moves = factor.kind == "moved"
+    predicted = factor.predict(entries)[chosen] if moves else factor.predict(few)
+    with np.errstate(all="ignore"):
+        close = abs(few.measured - predicted) <= tolerance(few, predicted)
+        close &= np.isfinite(predicted)
+    told = ~np.isnan(predicted)
+    return bool(close[told].all() and (not moves or told.mean() > 0.5))
