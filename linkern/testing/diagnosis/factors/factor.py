@@ -10,7 +10,7 @@ from linkern.testing.diagnosis.factors.moves import moved
 from linkern.testing.diagnosis.factors.quantities import part, signed_quantities
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 
-__all__ = ["KINDS", "Factor", "holds", "tolerance"]
+__all__ = ["KINDS", "Factor", "as_predicted", "holds", "tolerance"]
 
 # Of smaller numbers the oracle does not know all digits.
 SMALLEST = 1e-290
@@ -113,8 +113,12 @@ def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
     # A place that a move leads to is not always one of the chosen entries.
     moves = factor.kind == "moved"
     predicted = factor.predict(entries)[chosen] if moves else factor.predict(few)
-    with np.errstate(all="ignore"):
-        close = abs(few.measured - predicted) <= tolerance(few, predicted)
-        close &= np.isfinite(predicted)
     told = ~np.isnan(predicted)
-    return bool(close[told].all() and (not moves or told.mean() > 0.5))
+    return as_predicted(few, predicted) and (not moves or told.mean() > 0.5)
+
+
+def as_predicted(entries: InfluenceMap, predicted: Real) -> bool:
+    """Return True if entries are as predicted within rounding, or cannot be told."""
+    with np.errstate(all="ignore"):
+        close = abs(entries.measured - predicted) <= tolerance(entries, predicted)
+    return bool((close & np.isfinite(predicted) | np.isnan(predicted)).all())

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.factor import LEAST, Factor, holds, tolerance
+from linkern.testing.diagnosis.factors.factor import (
+    LEAST,
+    Factor,
+    as_predicted,
+    tolerance,
+)
 from linkern.testing.diagnosis.factors.fitting import exponents
 from linkern.testing.diagnosis.factors.quantities import (
     Quantity,
@@ -119,9 +124,9 @@ def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
     """
     before, after = [], []
     for one in parts:
-        if not holds(factor, one, np.ones(one.exact.shape, bool)):
-            return -np.inf
         predicted = factor.predict(one)
+        if not as_predicted(one, predicted):
+            return -np.inf
         known = ~np.isnan(predicted)
         with np.errstate(all="ignore"):
             allowed = tolerance(one, np.nan_to_num(predicted))

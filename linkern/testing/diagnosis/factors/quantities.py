@@ -8,7 +8,7 @@ and factors of erasing also add up over ranges of tokens.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -313,14 +313,20 @@ def _over_ranges(field: Field, places: Places) -> Made:
     axis = axes.index("t")
     count = logs.shape[axis]
     tokens = np.arange(count).reshape((-1,) + (1,) * (logs.ndim - axis - 1))
+    marks = {"": tokens >= 0}
+    if places.chunk is not None:
+        for label, at in (("first", 0), ("last", places.chunk - 1)):
+            marks[f"the {label} tokens of chunks in "] = tokens % places.chunk == at
 
-    width = [(int(i == axis), 0) for i in range(logs.ndim)]
+    @cache
+    def totals(label: str) -> list[Real]:
+        width = [(int(i == axis), 0) for i in range(logs.ndim)]
+        marked = (x * marks[label] for x in (logs, negative))
+        return [np.pad(np.cumsum(x, axis=axis), width) for x in marked]
 
-    def make(
-        totals: list[Real], first: Index, end: Index, head: int | None
-    ) -> Quantity:
+    def make(label: str, first: Index, end: Index, head: int | None) -> Quantity:
         upto, before = (
-            [places.at(x, axes, i.clip(0, count), head) for x in totals]
+            [places.at(x, axes, i.clip(0, count), head) for x in totals(label)]
             for i in (end, first)
         )
         log, signs = (
@@ -329,17 +335,10 @@ def _over_ranges(field: Field, places: Places) -> Made:
         )
         return Quantity(log, 1 - 2 * (signs % 2))
 
-    marks = {"": tokens >= 0}
-    if places.chunk is not None:
-        for label, at in (("first", 0), ("last", places.chunk - 1)):
-            marks[f"the {label} tokens of chunks in "] = tokens % places.chunk == at
-    for label, marked in marks.items():
-        totals = [
-            np.pad(np.cumsum(x * marked, axis=axis), width) for x in (logs, negative)
-        ]
+    for label in marks:
         for name, first, end, cost in places.ranges():
             for ending, head in places.heads.items():
                 if not label or (name == "(source, row]" and head is None):
                     more = field.cost + ANOTHER * ((head is not None) + bool(label))
                     text = f"{field.total} over {label}{name}{ending}"
-                    yield text, cost + more, partial(make, totals, first, end, head)
+                    yield text, cost + more, partial(make, label, first, end, head)
