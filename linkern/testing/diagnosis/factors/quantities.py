@@ -219,7 +219,7 @@ def _pairs(places: Places) -> Made:
 def _slope(places: Places) -> Made:
     """Yield the slope of the feature map in the input that a gradient is of."""
     scope = places.entries.problem.scope
-    name = places.entries.tensor.removeprefix("gradient of ")
+    name = places.entries.tensor.removeprefix("gradient of ").split(" ")[0]
     if scope.operator.feature_map and name in ("query", "key"):
         x, axes = places.inputs[name], places.axes(name)
         feature_map = scope.query_map if name == "query" else scope.key_map
