@@ -174,6 +174,8 @@ def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     """Yield declarations, the strictest and simplest first."""
     contract = scope.contract
     scales: Sequence[Declared] = [{}, *_scales(scope, numbers)]
+    if contract.eps:
+        yield {"eps": 0.0}
     if scope.operator.feature_map:
         for scale in scales:
             for eps in (abs(x) for x in numbers):
