@@ -17,12 +17,12 @@ from linkern.testing.diagnosis.declarations import first_right
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
-from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.paths import DISTANCES, LENGTH, Survival, survivals
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
-__all__ = ["narrow_stage", "rounded_result", "rounding"]
+__all__ = ["narrow_stage", "rounding"]
 
 # Declarations of each stage; those without any are inputs and the output.
 DTYPES = {
@@ -112,18 +112,8 @@ def _said(
     ask = partial(_lost, target, scope, bits + BESIDES)
     path = PATHS.get(stage, stage)
     lost = min((x for x in paths if x.lost), key=lambda x: (x.path != path, x.distance))
-    where, every, chunk = "", "", 0
-    if path in ("state", "normalizer"):
-        chunk, on_edges = _edge(ask, path, length, inside=False)
-        where = f"sources {chunk} back or more"
-        if on_edges:
-            where = f"pairs across edges of chunks of {chunk}"
-        every = f" every {chunk} tokens" if chunk > 1 else " at every token"
-    elif path == "score" and any(x.path == "state" and not x.lost for x in paths):
-        chunk, on_edges = _edge(ask, "state", length, inside=True)
-        where = f"sources less than {chunk} back"
-        if on_edges:
-            where = f"pairs inside chunks of {chunk}"
+    near = any(one.path == "state" and not one.lost for one in paths)
+    where, every, chunk = _place(ask, path, length, near=near)
     some = "" if scope.few_shapes else _lengths(ask, lost, length)
     names = [name for name, width in SIGNIFICAND_BITS.items() if width == bits]
     formats = f" ({' or '.join(names)})" if names else ""
@@ -143,6 +133,24 @@ def _said(
         where=" and ".join(x for x in (where, some) if x) or "everywhere",
         by_what=what,
     )
+
+
+def _place(
+    ask: Callable[..., bool], path: str, length: int, *, near: bool
+) -> tuple[str, str, int]:
+    """Return the place of what is rounded, how often it is, and the tokens of each."""
+    if path in ("state", "normalizer"):
+        chunk, on_edges = _edge(ask, path, length, inside=False)
+        every = f" every {chunk} tokens" if chunk > 1 else " at every token"
+        if on_edges:
+            return f"pairs across edges of chunks of {chunk}", every, chunk
+        return f"sources {chunk} back or more", every, chunk
+    if path == "score" and near:
+        chunk, on_edges = _edge(ask, "state", length, inside=True)
+        if on_edges:
+            return f"pairs inside chunks of {chunk}", "", chunk
+        return f"sources less than {chunk} back", "", chunk
+    return "", "", 0
 
 
 def _lost(
@@ -194,60 +202,6 @@ def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:
             low, high = (low, middle) if is_narrow else (middle, high)
         return f"lengths above {low}"
     return in_words("lengths", chosen, tried)[0]
-
-
-def rounded_result(
-    maps: Sequence[InfluenceMap], place: str, scope: Scope
-) -> Diagnosis | None:
-    """Return the bits of a result that is stored with fewer than it should have.
-
-    Parameters
-    ----------
-    maps : sequence of InfluenceMap
-        Maps of the result, with wrong entries.
-    place : str
-        Words for the wrong entries; empty if there are none.
-    scope : Scope
-        What the target claims and declares.
-
-    Returns
-    -------
-    Diagnosis or None
-        None unless wrong entries are the nearest numbers of so many bits.
-    """
-    tensor = maps[0].tensor
-    bits = max(int(_significand(one.measured[one.wrong]).max()) for one in maps)
-    stored = "float32" if "state" in tensor else scope.output_dtype
-    if not 1 < bits < SIGNIFICAND_BITS[stored]:
-        return None
-    for one in maps:
-        half = np.exp2(np.frexp(one.exact)[1] - bits - 1.0)
-        if (one.error > half + one.bound)[one.wrong].any():
-            return None
-    if all((_significand(one.measured) <= bits).all() for one in maps):
-        place = "everywhere"
-    name = "state" if tensor == "final state" else tensor.replace(" ", "_")
-    what = f"rounded to {bits} bits"
-    return Diagnosis(
-        f"{name}_rounded",
-        f"the {tensor} is {what}",
-        stage=tensor,
-        where=place,
-        by_what=what,
-    )
-
-
-def _significand(x: Real) -> NDArray[np.int64]:
-    """Return the significand bits that numbers need.
-
-    Examples
-    --------
-    >>> _significand(np.asarray([0.0, 1.0, 0.75, -5.0])).tolist()
-    [0, 1, 2, 3]
-    """
-    whole = np.ldexp(abs(np.frexp(np.nan_to_num(x))[0]), 53).astype(np.int64)
-    last = np.maximum(whole & -whole, 1)
-    return np.where(whole == 0, 0, 53 - np.log2(last)).astype(np.int64)
 
 
 def _be(noun: str) -> str:
