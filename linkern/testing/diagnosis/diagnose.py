@@ -19,6 +19,7 @@ from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.diagnosis.sentences import localised
+from linkern.testing.diagnosis.stored_results import rounded_result
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
@@ -100,11 +101,13 @@ def _rounded_or_not_finite(
     target: Target, scope: Scope, tensor: str, finding: Finding
 ) -> Diagnosis | None:
     """Return the stage that rounds, or where NaN starts, if that is what is wrong."""
-    if tensor != "output":
-        return None
     if finding.coarse:
-        return rounding(target, scope)
-    return not_finite(target, scope) if finding.broken else None
+        place = finding.place.text if finding.place else ""
+        stage = rounding(target, scope, finding.maps) if tensor == "output" else None
+        return stage or rounded_result(finding.maps, place, scope)
+    if tensor == "output" and finding.broken:
+        return not_finite(target, scope)
+    return None
 
 
 def _measured(
