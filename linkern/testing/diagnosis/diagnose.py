@@ -17,7 +17,7 @@ from linkern.testing.diagnosis.behaviour import (
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
-from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.diagnosis.roundings import rounded_gradient, rounding
 from linkern.testing.diagnosis.sentences import localised
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.forward import STAGES
@@ -101,7 +101,8 @@ def _rounded_or_not_finite(
 ) -> Diagnosis | None:
     """Return the stage that rounds, or where NaN starts, if that is what is wrong."""
     if tensor != "output":
-        return None
+        where = finding.place.text if finding.place else ""
+        return rounded_gradient(finding.maps, where) if finding.coarse else None
     if finding.coarse:
         return rounding(target, scope)
     return not_finite(target, scope) if finding.broken else None

@@ -5,6 +5,7 @@ from the source and not beside it, what a score loses beside it and not far, and
 the sums lose is lost everywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.paths import Survival, survivals
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
-__all__ = ["first_distance", "narrow_stage", "rounding"]
+__all__ = ["first_distance", "narrow_stage", "rounded_gradient", "rounding"]
 
 # Declarations of each stage; those without any are inputs and the output.
 DTYPES = {
@@ -91,6 +93,35 @@ def rounding(target: Target, scope: Scope) -> Diagnosis | None:
         sentence,
         declaration=declared,
         stage="output",
+        where=where,
+        by_what=f"rounded to {bits} bits",
+    )
+
+
+def rounded_gradient(maps: Sequence[InfluenceMap], where: str) -> Diagnosis | None:
+    """Return how many bits a gradient keeps, by its errors; None if they are no such.
+
+    Parameters
+    ----------
+    maps : sequence of InfluenceMap
+        Maps of the gradient, with wrong entries.
+    where : str
+        Their place in words.
+    """
+    parts = [x.part(x.wrong & (x.exact != 0)) for x in maps]
+    errors = np.concatenate([x.measured / x.exact - 1 for x in parts])
+    if not errors.size or not _spread(errors):
+        return None
+    bits = _usual(int(-np.log2(abs(errors).max())))
+    if bits < FEWEST:
+        return None
+    names = [name for name, width in SIGNIFICAND_BITS.items() if width == bits]
+    formats = f" ({' or '.join(names)})" if names else ""
+    tensor = maps[0].tensor
+    return Diagnosis(
+        f"{tensor.replace(' ', '_')}_rounded",
+        f"the {tensor} is rounded to {bits} bits{formats}",
+        stage=tensor,
         where=where,
         by_what=f"rounded to {bits} bits",
     )

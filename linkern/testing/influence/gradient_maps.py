@@ -106,8 +106,9 @@ def _order(one: InfluenceMap) -> int:
     What is wrong on the way through a state reaches the tokens behind it, too, and what
     is wrong in a weight, or in a denominator, all that follows from it.
     """
-    plain = (APART, "gradient of value", "denominator")
-    return next((k for k, x in enumerate(plain) if one.tensor.endswith(x)), len(plain))
+    plain = (APART, ("gradient of value",), ("denominator",))
+    ranks = (k for k, ends in enumerate(plain) if one.tensor.endswith(ends))
+    return next(ranks, len(plain))
 
 
 def _isolated(made: Impulses, one: Input) -> bool:

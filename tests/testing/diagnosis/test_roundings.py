@@ -1,8 +1,10 @@
 """Stages of few bits, told by the paths on which bits are lost."""
 
+import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.diagnosis.roundings import rounded_gradient, rounding
+from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
 from linkern.testing.influence.paths import survivals
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
@@ -67,3 +69,16 @@ def test_no_correct_kernel_loses_more_than_it_declares(name, dtype):
 def test_a_state_of_few_bits_shows_behind_outputs_of_few_bits():
     observed = rounding(*of(MUTANTS["memory_carried_in_bfloat16"], "bfloat16"))
     assert observed.sentence.startswith("the state is rounded to 8 bits")
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("gradient_of_rate_in_bfloat16", 8), ("gradient_of_gate_over_heads", None)],
+)
+def test_gradients_of_few_bits_are_told_from_wrong_ones(name, bits):
+    target, scope = of(MUTANTS[name])
+    maps = GRADIENT_STAGES[0].measure(target, scope, np.random.default_rng(0))
+    tensor = next(one.tensor for one in maps if one.wrong.any())
+    off = [one for one in maps if one.tensor == tensor and one.wrong.any()]
+    observed = rounded_gradient(off, "everywhere")
+    assert (observed and observed.by_what) == (bits and f"rounded to {bits} bits")
