@@ -4,6 +4,7 @@ No product says that the rate of another head erases: its weights are sums over 
 through the recurrence. The oracle computes them as soon as the replacement is named.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ FEW, TELLING = 6, 24
 CLOSER, MOST = 2.0**-8, 0.9
 # Part of the error that is left after some of them, where a number fits at all.
 PROMISING = 0.5
+# Multiple of rounding by which a fitted number may be off.
+FITTED = 4.0
 # Digits of a number that is fitted.
 DIGITS = 7
 # Quantiles of an input that are tried as limits: most limits are close to its ends.
@@ -36,6 +39,7 @@ _TAIL = (0.0, 0.002, 0.006, 0.02, 0.06, 0.2)
 LEVELS = (*_TAIL, 0.4, 0.6, *(1 - level for level in reversed(_TAIL)))
 # Steps of the search between two of them.
 FINE = 32
+_LIMIT = re.compile(r"(.*) clamped at (.*) from (above|below)")
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -53,12 +57,18 @@ class Replacement:
         The kind of formula, for its sentence.
     cost : float
         Its length in bits.
+    slack : float
+        Multiple of rounding by which entries may be off, where a number is fitted.
+    where : str
+        The entries of an input that a limit changes, in words.
     """
 
     text: str
     change: Change
     kind: str = "replaced"
     cost: float = 12.0
+    slack: float = 1.0
+    where: str = ""
 
     def predict(self, entries: InfluenceMap) -> Real:
         """Return the entries that the replacement stands for; NaN if not known."""
@@ -71,7 +81,7 @@ class Replacement:
             nothing = np.full(entries.exact.shape, np.nan)
             return Bounded(nothing, nothing)
         whole = entries.problem.recalled(
-            ("replaced", self.text), lambda: expected.output(call)
+            ("replaced", self), lambda: expected.output(call)
         )
         return Bounded(*(_picked(entries, x) for x in (whole.output, whole.bound)))
 
@@ -79,7 +89,7 @@ class Replacement:
         """Return True if all wrong entries are as predicted, and tell so."""
         result, wrong = self.bounded(entries), entries.wrong
         with np.errstate(all="ignore"):
-            rounding = np.fmax(result.bound, entries.bound)
+            rounding = self.slack * np.fmax(result.bound, entries.bound)
             close = abs(entries.measured - result.output) <= rounding
             changed = abs(result.output - entries.exact) > 8 * rounding
         return bool(close[wrong].all() and changed[wrong].sum() >= TELLING)
@@ -137,7 +147,10 @@ def _fitted(
     """Yield a replacement with the number that fits best, in few digits at first."""
 
     def candidate(number: float) -> Replacement:
-        return Replacement(text.format(f"{number:.4g}"), numbered(number))
+        words = text.format(f"{number:.4g}")
+        limit = _LIMIT.fullmatch(words)
+        where = "where {} is {} {}".format(*limit.group(1, 3, 2)) if limit else ""
+        return Replacement(words, numbered(number), slack=FITTED, where=where)
 
     errors = [_remaining(candidate(float(x)), one) for x in grid[1:-1]]
     if not errors or min(errors) >= 1:
