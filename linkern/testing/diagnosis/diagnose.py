@@ -5,6 +5,7 @@ is wrong is described. Nothing is said that does not hold on fresh inputs, and n
 at all of a target whose maps are right.
 """
 
+import time
 from functools import partial
 
 import numpy as np
@@ -33,6 +34,8 @@ __all__ = ["Diagnosis", "diagnose"]
 
 # Inputs are the same in every run; those of the second seed test what the first says.
 SEED, FRESH = 1, 2
+# Seconds after which no further stage begins: several times those of a fast target.
+BUDGET = 30.0
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
@@ -59,8 +62,12 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     if behaviour is not None:
         return behaviour
     not_measured: list[str] = []
+    began = time.monotonic()
     for stage in (*STAGES, *GRADIENT_STAGES, LONG):
         if not stage.applies(scope):
+            continue
+        if time.monotonic() - began > BUDGET:
+            not_measured.append(f"{stage.name}: no time is left")
             continue
         try:
             diagnosis = _of_stage(target, scope, stage, tuple(not_measured))

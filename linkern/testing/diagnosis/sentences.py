@@ -127,6 +127,8 @@ def localised(
         chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
+    if factor is not None and factor.kind == "replaced" and factor.where:
+        where = factor.where
     words = [sentence(stage, where, by_what, kind)]
     if factor is None:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
