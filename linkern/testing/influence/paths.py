@@ -27,6 +27,7 @@ from linkern.testing.target.protocol import Call
 __all__ = ["Survival", "survivals"]
 
 Real = NDArray[np.float64]
+Only = tuple[str, tuple[tuple[int, int], ...]] | None
 # Heads, key and value dimension of a call; each path has a batch entry for each row.
 HEADS, KEY_DIM, VALUE_DIM, LENGTH = 8, 4, 5, 140
 # Distances from the source to the row: at the first that is rounded, a state was.
@@ -83,10 +84,11 @@ class _Entry:
     path: str
     row: int
     bits: Mapping[str, int]
+    source: int = 0
 
 
 def survivals(
-    target: Target, scope: Scope, distances: tuple[int, ...] = ()
+    target: Target, scope: Scope, only: Only = None, length: int = LENGTH
 ) -> tuple[Survival, ...]:
     """Return the bits that survive on each path, in one call of many batch entries.
 
@@ -96,8 +98,11 @@ def survivals(
         Behind its fence.
     scope : Scope
         What it claims and declares.
-    distances : tuple of int
-        Distances of the path through the state, which is then the only one.
+    only : (str, tuple of (int, int)), optional
+        A path, and the source and row of each pair of tokens that it is taken between;
+        by default, all paths from the first token.
+    length : int
+        Tokens of a sequence.
 
     Raises
     ------
@@ -106,7 +111,7 @@ def survivals(
     TargetRaised, TargetDied
         If the target does not answer.
     """
-    entries, problem, sizes = _problem(scope, distances)
+    entries, problem, sizes = _problem(scope, only, length)
     measured = _ask(target, problem)
     exact = problem.solve()
     unit = 2.0 ** -SIGNIFICAND_BITS[scope.output_dtype]
@@ -128,11 +133,11 @@ def survivals(
         relative = np.max(abs(errors))
         limit = min(sum(entry.bits.values()), SIGNIFICAND_BITS["float64"])
         bits = limit if relative == 0 else int(min(limit, np.floor(-np.log2(relative))))
-        back = lost and entry.row > 0 and entry.path != "normalizer"
+        back = lost and entry.row > entry.source and entry.path != "normalizer"
         scaled = back and _is_scaled(away, exact.output[place])
         shown = tuple(errors.tolist())
         survived.append(
-            Survival(entry.path, entry.row, max(bits, 0), limit, lost, shown, scaled)
+            Survival(entry.path, entry.row - entry.source, max(bits, 0), limit, lost, shown, scaled)
         )
     return tuple(survived)
 
@@ -171,7 +176,7 @@ def _common(measured: Real, exact: Real, unit: float) -> Real:
     return np.broadcast_to(error[..., None], measured.shape)
 
 
-def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Entry]:
+def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
     """Return the batch entries of all paths that an operator has."""
     whole = SIGNIFICAND_BITS[scope.dtype]
     # A product of two numbers of half of the bits of a sum is exact.
@@ -179,8 +184,11 @@ def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Ent
     half = min(whole, max(SIGNIFICAND_BITS[declared], whole) // 2)
     names = scope.operator.names
     state = {"key": half, "value": half} if "key" in names else {"value": whole}
-    if distances:
-        return [_Entry("state", row, state) for row in distances if row < length]
+    if only is not None:
+        path, pairs = only
+        bits = {"normalizer": {"key": whole}, "value": {"value": whole}}.get(path, state)
+        made = [_Entry(path, row, bits, source) for source, row in pairs]
+        return [one for one in made if one.row < length]
     entries = [_Entry("value", 0, {"value": whole})]
     entries += [_Entry(n, 1, {n: whole}) for n in ("key", "query") if n in names]
     if {"query", "key"} <= {*names}:
@@ -199,11 +207,11 @@ def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Ent
 
 @lru_cache(maxsize=8)
 def _problem(
-    scope: Scope, distances: tuple[int, ...]
+    scope: Scope, only: Only, length: int
 ) -> tuple[list[_Entry], Problem, Real]:
     """Return the entries, their problem, and the outputs before any is taken back."""
-    shape = nearest_shape(scope, (1, HEADS, LENGTH, KEY_DIM, VALUE_DIM))
-    entries = _entries(scope, min(shape.length, shape.keys), distances)
+    shape = nearest_shape(scope, (1, HEADS, length, KEY_DIM, VALUE_DIM))
+    entries = _entries(scope, min(shape.length, shape.keys), only)
     shape = replace(shape, batch=len(entries))
     kind = "uniform" if scope.operator.feature_map else "mild"
     rng = np.random.default_rng(0)
@@ -253,12 +261,12 @@ def _arrange(
             continue
         tokens = np.moveaxis(x[at], axis - 1, 0)  # a view: token, head, channel
         steps = each if "s" in one.axes else 1
-        source, row = 0, entry.row * steps
+        source, row = entry.source * steps, entry.row * steps
         idle = np.delete(np.arange(len(tokens)), [source, row])
         if name in neutral and entry.path != "sum":
             tokens[idle] = neutral[name]
         if name == "value":
-            tokens[1:] = 0.0
+            tokens[np.arange(len(tokens)) != source] = 0.0
             if entry.path == "sum":
                 precisions = scope.contract.precisions(scope.dtype)
                 apart = SIGNIFICAND_BITS[precisions.accumulator] - 2 * FEW
@@ -280,7 +288,7 @@ def _arrange(
         # Values of the other token alone, so that the numerator has few bits.
         value = np.moveaxis(inputs["value"][at], 1, 0)
         value[entry.row * each] = _few_bits(rng.uniform(1, 2, value[0].shape), FEW + 3)
-        value[0] = 0.0
+        value[entry.source * each] = 0.0
 
 
 def _directions(scope: Scope, name: str, tokens: Real, source: int, row: int) -> None:
@@ -312,7 +320,7 @@ def _taken_back(problem: Problem, entries: list[_Entry], each: int) -> Problem:
     weights = problem.with_inputs(value=ones.astype(dtype)).solve().output
     output = problem.solve().output
     for at, entry in enumerate(entries):
-        if entry.row == 0 or entry.path == "normalizer":
+        if entry.row == entry.source or entry.path == "normalizer":
             continue
         weight, size = weights[at, :, entry.row], output[at, :, entry.row]
         with np.errstate(all="ignore"):
