@@ -134,7 +134,8 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield product_scene(scope, (1, 3, 128, 4, 16), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
     yield dense_scene(scope, (1, 2, 40, 6, 6), rng)
-    yield product_scene(scope, (1, 2, 1, 4, 4), rng)
+    for length in (1, 9):
+        yield product_scene(scope, (1, 2, length, 4, 4), rng)
 
 
 def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
@@ -161,9 +162,9 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     unit = scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
     for lengths in (
-        ((7, 33, 1, 0, 70),),
-        ((16, 48, 64),),
-        ((21, 5, 20, 1), (19, 33, 0, 1)),
+        ((7, 33, 0, 1, 70),),
+        ((48, 64),),
+        ((21, 5, 20, 1), (19, 33, 0, 7)),
     )[: 3 if stateful else 2]:
         rounded = tuple(tuple(-(-n // unit) * unit for n in row) for row in lengths)
         total = sum(map(sum, rounded)) + SLACK * unit

@@ -183,21 +183,21 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
 
 
 def span_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
-    """Yield a map for each span of a sequence that was cut, but the first.
+    """Yield a map for each span of a sequence that was cut.
 
     The knob ``cuts`` holds the first tokens of the spans.
     """
     if reply.state_kind:
         measured = _shaped(reply.output, problem.shape.of("bgtv"))
         table = _output(problem, measured, reply.dtype)
-        yield from _spans(table, (0, *problem.knobs["cuts"], problem.length), first=1)
+        yield from _spans(table, (0, *problem.knobs["cuts"], problem.length))
 
 
-def _spans(table: _Table, edges: tuple[int, ...], first: int) -> Iterator[InfluenceMap]:
-    """Yield the map of each span of a sequence, from the first one wanted on."""
+def _spans(table: _Table, edges: tuple[int, ...]) -> Iterator[InfluenceMap]:
+    """Yield the map of each span of a sequence that has tokens."""
     row, source = table.places["row"], table.places["source"]
     for number, (start, end) in enumerate(pairwise(edges)):
-        if number < first or start == end:
+        if start == end:
             continue
         earlier = source < start
         places = {
@@ -281,7 +281,7 @@ def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         if len(rows):
             table = _output(alone, measured[..., rows, :], reply.dtype)
             table = replace(table, places={**table.places, **sequence})
-            yield from _spans(table, _edges(packing, rows), first=0)
+            yield from _spans(table, _edges(packing, rows))
             across.append(_across(problem, table, rows))
         states = tuple(x[number : number + 1] for x in reply.states or ())
         for one in state_maps(alone, replace(reply, states=states)):

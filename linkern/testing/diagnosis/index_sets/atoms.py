@@ -91,6 +91,7 @@ SPECIAL = {
     ("sequence", "==", 0): ("the first sequence", 2.0),
     ("left", ">=", 2): ("{0}s other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
+    ("left", "==", 0): ("rows behind the last {0}", 2.0),
     ("left", "==", 1): ("the last {0}", 2.0),
 }
 SIGNS: dict[str, Callable[[Index, int], Flags]] = {
