@@ -137,15 +137,7 @@ def survivals(
         scaled = back and _is_scaled(away, exact.output[place])
         shown = tuple(errors.tolist())
         survived.append(
-            Survival(
-                entry.path,
-                entry.row - entry.source,
-                max(bits, 0),
-                limit,
-                lost,
-                shown,
-                scaled,
-            )
+            Survival(entry.path, entry.row - entry.source, max(bits, 0), limit, lost, shown, scaled)
         )
     return tuple(survived)
 
@@ -194,9 +186,7 @@ def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
     state = {"key": half, "value": half} if "key" in names else {"value": whole}
     if only is not None:
         path, pairs = only
-        bits = {"normalizer": {"key": whole}, "value": {"value": whole}}.get(
-            path, state
-        )
+        bits = {"normalizer": {"key": whole}, "value": {"value": whole}}.get(path, state)
         made = [_Entry(path, row, bits, source) for source, row in pairs]
         return [one for one in made if one.row < length]
     entries = [_Entry("value", 0, {"value": whole})]

@@ -219,7 +219,7 @@ def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
             continue
         yield from _of_axis(name, x, weight)
         if name in ENDED and f"end of {name}" in known:
-            left = np.where(x == UNKNOWN, x, known[f"end of {name}"] - x)
+            left = np.where(x < 0, UNKNOWN, known[f"end of {name}"] - x)
             yield from _of_axis(f"left {name}", left, weight)
 
 
