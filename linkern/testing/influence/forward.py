@@ -10,10 +10,17 @@ from functools import lru_cache
 import numpy as np
 
 from linkern.testing.checks.packed import not_packed
-from linkern.testing.checks.registry import no_state, not_causal
+from linkern.testing.checks.registry import (
+    Condition,
+    any_of,
+    no_state,
+    not_causal,
+)
+from linkern.testing.errors import Inapplicable, not_applicable
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import (
-    asked,
+    Reading,
+    maps_of,
     output_maps,
     packed_maps,
     span_maps,
@@ -21,17 +28,19 @@ from linkern.testing.influence.readings import (
 )
 from linkern.testing.influence.scenes import (
     dense_scene,
-    extreme_scene,
     faint_scene,
-    integer_scene,
+    impulse_shape,
     kept_sources,
     longer_keys,
     product_scene,
+    with_impulses,
 )
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.generators import extreme_problem, integer_problem
 from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import Sizes
 from linkern.testing.problems.strategies import no_integers
 from linkern.testing.target.process import Target
 
@@ -65,41 +74,51 @@ def scenes_of(draw: Scenes, scope: Scope, seed: int) -> tuple[Problem, ...]:
 def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes with edges of chunks from 16 to 128, with tails and without."""
     long, some = int(rng.integers(145, 158)), int(rng.integers(66, 78))
-    yield product_scene(scope, (1, 2, long, 8, long), rng)
+    yield product_scene(scope, (1, 2, long, 8, long + 9), rng)
     yield dense_scene(scope, (1, 1, long, 6, long), rng)
     yield product_scene(scope, (1, 3, 128, 4, 16), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
+    # Tiles of channels, the last one of some of them full.
     tiles = product_scene(scope, (1, 1, 140, 136, 140), rng)
     yield tiles
     if "query" in scope.operator.names and kept_sources(tiles).channels is None:
         yield dense_scene(scope, (1, 1, 65, 136, 140), rng)
+    yield dense_scene(scope, (1, 1, 64, 72, 64), rng)
     for length in (1, 2, 3):
         yield product_scene(scope, (1, 2, length, 4, 4), rng)
-    for least in (17, 33):
+    for least, channels in ((17, 24), (33, 4)):
         length = least + int(rng.integers(1, 14))
-        yield product_scene(scope, (1, 2, length, 4, length), rng)
+        yield product_scene(scope, (1, 2, length, channels, length), rng)
+    yield from _unusual(scope, (1, 2, some, 4, some), rng)
+
+
+def _unusual(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Iterator[Problem]:
+    """Yield scenes of features, gates and values under which shortcuts show."""
     features = scope.operator.feature_map
-    sizes = (1, 2, some, 4, some)
     if scope.normalised and "query" in scope.operator.names:
         yield faint_scene(scope, sizes, rng)
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
         # Of many channels, keys of one direction have small entries.
         channels = 24 if kind == "parallel" else 4
-        yield dense_scene(scope, (1, 2, some, channels, some), rng, kind=kind)
+        yield dense_scene(scope, (*sizes[:3], channels, sizes[4]), rng, kind=kind)
     yield dense_scene(scope, sizes, rng, spread=True)
     for kind in ("huge", "tiny"):
-        yield extreme_scene(scope, sizes, kind, rng)
+        drawn = extreme_problem(scope, impulse_shape(scope, sizes), kind, rng)
+        yield with_impulses(drawn, rng)
     if not scope.operator.causal and not scope.contract.equal_lengths:
         yield longer_keys(dense_scene(scope, (1, 2, 40, 6, 70), rng), rng)
     if no_integers(scope) is None:
-        yield integer_scene(scope, sizes, rng)
+        shape = impulse_shape(scope, sizes)
+        drawn = integer_problem(scope, shape, "dense", "dense", rng)
+        yield with_impulses(drawn, rng)
 
 
 def _omitted(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes without one of the optional inputs, then with other scales."""
     taken = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
-    for sizes in ((1, 2, 70, 6, 70), (1, 2, 1, 4, 4)):
-        made = product_scene(scope, sizes, rng)
+    sizes = ((70, 6, 70), (20, 11, 20), (20, 8, 20), (1, 4, 4), (1, 5, 5))
+    for length, key_dim, value_dim in sizes:
+        made = product_scene(scope, (1, 2, length, key_dim, value_dim), rng)
         for one in scope.operator.inputs:
             name = taken.get(one.name)
             if one.optional and name is not None and name not in scope.interface.needed:
@@ -115,18 +134,20 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield product_scene(scope, (1, 3, 128, 4, 16), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
     yield dense_scene(scope, (1, 2, 40, 6, 6), rng)
-    yield product_scene(scope, (1, 2, 1, 4, 4), rng)
+    for length in (1, 9):
+        yield product_scene(scope, (1, 2, length, 4, 4), rng)
 
 
 def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes to be cut: inside a chunk, between chunks, more than once."""
     step = scope.contract.length_multiple_of
     long = int(rng.integers(145, 158))
+    # Square states are the only ones that can be transposed in silence.
     for sizes, cuts in (
-        ((1, 2, long, 8, long), (int(rng.integers(17, 31)),)),
-        ((1, 2, 128, 4, 16), (16, 80)),
+        ((1, 2, long, 16, 16), (int(rng.integers(17, 31)),)),
+        ((1, 2, 128, 8, 8), (16, 80)),
         ((1, 2, 40, 6, 6), (16,)),
-        ((1, 2, 24, 4, 24), tuple(range(12, 24))),
+        ((1, 2, 24, 4, 4), (20, 21, 22, 23)),
     ):
         for scene in (product_scene, dense_scene):
             made = scene(scope, sizes, rng)
@@ -141,9 +162,9 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     unit = scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
     for lengths in (
-        ((7, 33, 1, 0, 70),),
-        ((16, 48, 64),),
-        ((21, 5, 20, 1), (19, 33, 0, 1)),
+        ((7, 33, 0, 1, 70),),
+        ((48, 64),),
+        ((21, 5, 20, 1), (19, 33, 0, 7)),
     )[: 3 if stateful else 2]:
         rounded = tuple(tuple(-(-n // unit) * unit for n in row) for row in lengths)
         total = sum(map(sum, rounded)) + SLACK * unit
@@ -153,83 +174,39 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
                 yield made.told(packing=Packing(rounded))
 
 
-def _seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**31))
+def _stage(name: str, draw: Scenes, read: Reading, *unless: Condition) -> Stage:
+    """Return the stage of some scenes, which a rule may leave out."""
+
+    def measure(
+        target: Target, scope: Scope, rng: np.random.Generator
+    ) -> list[InfluenceMap]:
+        scenes = scenes_of(draw, scope, int(rng.integers(2**31)))
+        wants_state = read is not output_maps and no_state(scope) is None
+        return maps_of(target, scenes, read, wants_state=wants_state)
+
+    def skipped(scope: Scope) -> str:
+        reason = any_of(*unless)(scope)
+        return reason.reason if reason else ""
+
+    return Stage(name, measure, skipped)
 
 
-def _measure_outputs(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    return output_maps(target, scenes_of(_outputs, scope, _seed(rng)))
+def _no_options(scope: Scope) -> Inapplicable | None:
+    if scenes_of(_omitted, scope, 0):
+        return None
+    return not_applicable("it takes all inputs in any case")
 
 
-def _measure_omitted(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    return output_maps(target, scenes_of(_omitted, scope, _seed(rng)))
-
-
-def _measure_states(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    maps: list[InfluenceMap] = []
-    for problem in scenes_of(_whole, scope, _seed(rng)):
-        reply = asked(target, problem, wants_state=True)
-        if reply is not None:
-            maps += state_maps(problem, reply)
-    return maps
-
-
-def _measure_spans(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    maps: list[InfluenceMap] = []
-    for problem in scenes_of(_cut, scope, _seed(rng)):
-        cuts = problem.knobs["cuts"]
-        reply = asked(target, problem, cuts=cuts, wants_state=True)
-        if reply is not None and reply.state_kind:
-            maps += span_maps(problem, reply)
-    return maps
-
-
-def _measure_packed(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    maps: list[InfluenceMap] = []
-    wants_state = no_state(scope) is None
-    for problem in scenes_of(_packed, scope, _seed(rng)):
-        packing: Packing = problem.knobs["packing"]
-        calls = {"cuts": packing.cuts, "segments": packing.segments}
-        reply = asked(target, problem, wants_state=wants_state, **calls)
-        if reply is not None:
-            maps += packed_maps(problem, reply)
-    return maps
-
-
-def _no_options(scope: Scope) -> str:
-    return "" if scenes_of(_omitted, scope, 0) else "it takes all inputs in any case"
-
-
-def _no_states(scope: Scope) -> str:
-    reason = not_causal(scope) or no_state(scope)
-    return reason.reason if reason else ""
-
-
-def _no_spans(scope: Scope) -> str:
-    if scope.contract.interface == "step":
-        return "one call takes one token"
-    return _no_states(scope)
-
-
-def _no_packed(scope: Scope) -> str:
-    reason = not_causal(scope) or not_packed(scope)
-    return reason.reason if reason else ""
+def _one_token(scope: Scope) -> Inapplicable | None:
+    if scope.contract.interface != "step":
+        return None
+    return not_applicable("one call takes one token")
 
 
 STAGES = (
-    Stage("outputs", _measure_outputs),
-    Stage("omitted", _measure_omitted, _no_options),
-    Stage("state", _measure_states, _no_states),
-    Stage("spans", _measure_spans, _no_spans),
-    Stage("packed", _measure_packed, _no_packed),
+    _stage("outputs", _outputs, output_maps),
+    _stage("omitted", _omitted, output_maps, _no_options),
+    _stage("state", _whole, state_maps, not_causal, no_state),
+    _stage("spans", _cut, span_maps, _one_token, not_causal, no_state),
+    _stage("packed", _packed, packed_maps, not_causal, not_packed),
 )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.readings import asked, of_output
+from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import calmed, carrier, product_scene
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
@@ -52,8 +53,10 @@ class _Probe:
             tokens = tuple(2 * n + n % 2 for n in tokens)
         sizes = (1, 1, length, 4, max(len(tokens), 1))
         problem = calmed(product_scene(self.scope, sizes, rng, tokens=tokens))
-        reply = asked(self.target, problem)
-        return None if reply is None else of_output(problem, reply)
+        try:
+            return output_map(self.target, problem)
+        except TargetRaised:
+            return None
 
     def grid(self, length: int) -> tuple[int, ...]:
         """Return sources around powers of two, and between them."""

@@ -1,11 +1,11 @@
 """Readings: influence maps from the replies to scenes.
 
 Rows and sources are counted from the first token of the span or of the packed sequence
-that a row is in. Earlier tokens reach it through a state alone: their source is
-`INITIAL_STATE`.
+that a row is in. Earlier tokens of the sequence reach it through a state alone: their
+source is `INITIAL_STATE`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -30,9 +30,9 @@ from linkern.testing.target.protocol import Call, Reply
 
 __all__ = [
     "CONFIDENCE",
-    "asked",
+    "Reading",
     "half_ulp",
-    "of_output",
+    "maps_of",
     "output_map",
     "output_maps",
     "packed_maps",
@@ -40,21 +40,49 @@ __all__ = [
     "state_maps",
 ]
 
+Reading = Callable[[Problem, Reply], Iterable[InfluenceMap]]
 # Of independent errors, hardly one in a million is beyond.
 CONFIDENCE = 5.0
 STATES = ("final state", "final normalizer")
+AXES = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
 
 
-def asked(target: Target, problem: Problem, **options: Any) -> Reply | None:
-    """Call a target; return None if it raises.
+def maps_of(
+    target: Target,
+    problems: Iterable[Problem],
+    read: Reading,
+    *,
+    wants_state: bool = False,
+) -> list[InfluenceMap]:
+    """Return the maps of those problems that a target answers.
 
-    `options` are fields of `Call`.
+    The knobs ``cuts`` and ``packing`` of a problem say how it is called.
+
+    Raises
+    ------
+    TargetRaised
+        If it answers none.
     """
-    call = Call(problem.inputs, scale=problem.scale, **options)
-    try:
-        return target.call(call)
-    except TargetRaised:
-        return None
+    maps: list[InfluenceMap] = []
+    raised: list[TargetRaised | None] = []
+    for problem in problems:
+        packing: Packing | None = problem.knobs.get("packing")
+        call = Call(
+            problem.inputs,
+            scale=problem.scale,
+            cuts=packing.cuts if packing else problem.knobs.get("cuts", ()),
+            segments=packing.segments if packing else (),
+            wants_state=wants_state,
+        )
+        try:
+            maps += read(problem, target.call(call))
+        except TargetRaised as error:
+            raised.append(error)
+        else:
+            raised.append(None)
+    if raised and raised[0] is not None and all(raised):
+        raise raised[0]
+    return maps
 
 
 def output_map(target: Target, problem: Problem) -> InfluenceMap:
@@ -65,25 +93,7 @@ def output_map(target: Target, problem: Problem) -> InfluenceMap:
     TargetRaised, TargetDied
         If the target does not answer.
     """
-    reply = target.call(Call(problem.inputs, scale=problem.scale))
-    return of_output(problem, reply)
-
-
-def output_maps(
-    target: Target, problems: tuple[Problem, ...], **options: Any
-) -> list[InfluenceMap]:
-    """Return the maps of those problems that a target answers.
-
-    Raises
-    ------
-    TargetRaised
-        If it answers none.
-    """
-    replies = [(problem, asked(target, problem, **options)) for problem in problems]
-    answered = [(problem, reply) for problem, reply in replies if reply is not None]
-    if problems and not answered:
-        return [output_map(target, problems[0])]
-    return [of_output(problem, reply) for problem, reply in answered]
+    return maps_of(target, [problem], output_maps)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,51 +108,41 @@ class _Table:
     stored: str
     places: Mapping[str, Index]
 
-    def of(self, chosen: Flags) -> InfluenceMap:
-        """Return the map of some entries."""
-        rounding = half_ulp(self.measured[chosen], self.stored)
+    def of(self, chosen: Flags | bool = True) -> InfluenceMap:
+        """Return the map of those of some entries that have a source."""
         exact = self.exact.output
+        source = self.places.get("source", np.zeros(1, np.int64))
+        chosen = np.broadcast_to((source != NOWHERE) & chosen, exact.shape)
+        rounding = half_ulp(self.measured[chosen], self.stored)
         bound, likely = (
             np.broadcast_to(x, exact.shape)[chosen] + rounding
             for x in (self.exact.bound, self.likely)
         )
+        places = {
+            name: np.broadcast_to(x, exact.shape)[chosen].astype(np.int64)
+            for name, x in self.places.items()
+        }
+        measured = self.measured[chosen]
         return InfluenceMap(
-            self.tensor,
-            self.problem,
-            self.measured[chosen],
-            exact[chosen],
-            bound,
-            likely,
-            {
-                name: np.broadcast_to(x, exact.shape)[chosen].astype(np.int64)
-                for name, x in self.places.items()
-            },
+            self.tensor, self.problem, measured, exact[chosen], bound, likely, places
         )
 
 
-def _measured(reply: Reply, shape: tuple[int, ...]) -> Real:
-    """Return the output of a reply, NaN if it has another shape."""
-    if reply.output is None or reply.output.shape != shape:
+def _shaped(measured: Any, shape: tuple[int, ...]) -> Real:
+    """Return what came back, NaN if it has another shape."""
+    if measured is None or measured.shape != shape:
         return np.full(shape, np.nan)
-    return np.asarray(reply.output.astype(np.float64))
+    return np.asarray(measured.astype(np.float64))
 
 
-def _output_table(
-    problem: Problem, reply: Reply, measured: Real | None = None
-) -> _Table:
-    """Return the table of an output, or of a part of it that was cut out."""
+def _output(problem: Problem, measured: Real, dtype: str) -> _Table:
+    """Return the table of an output."""
     exact = problem.solve()
     truncates = problem.scope.contract.rounding == "truncation"
     likely = exact if truncates else problem.solve(confidence=CONFIDENCE)
-    return _Table(
-        "output",
-        problem,
-        _measured(reply, exact.output.shape) if measured is None else measured,
-        exact,
-        likely.bound,
-        reply.dtype or problem.scope.output_dtype,
-        _places(problem, exact.output.shape),
-    )
+    stored = dtype or problem.scope.output_dtype
+    places = _places(problem, exact.output.shape)
+    return _Table("output", problem, measured, exact, likely.bound, stored, places)
 
 
 def _places(problem: Problem, shape: tuple[int, ...]) -> dict[str, Index]:
@@ -150,17 +150,11 @@ def _places(problem: Problem, shape: tuple[int, ...]) -> dict[str, Index]:
     sources = kept_sources(problem)
     batch, head, row, channel = np.ogrid[tuple(slice(n) for n in shape)]
     key = sources.tokens[batch, channel]
-    places: dict[str, Index] = {
-        "row": row,
-        **_of_key(problem, key),
-        "batch": batch,
-        "head": head,
-        "value channel": channel,
-    }
+    places = {"row": row, **_of_key(problem, key), "batch": batch, "head": head}
+    places["value channel"] = channel
     if sources.channels is not None:
         groups = shape[1] // sources.channels.shape[1]
-        last = sources.channels.shape[-1] - 1
-        inside = np.clip(key, 0, last)
+        inside = np.clip(key, 0, sources.channels.shape[-1] - 1)
         channels = sources.channels[batch, head // groups, inside]
         places["key channel"] = np.where(key == inside, channels, NOWHERE)
     return places
@@ -182,74 +176,69 @@ def _per_token(problem: Problem) -> int:
     return problem.shape.keys // max(problem.length, 1)
 
 
-def _present(table: _Table) -> Flags:
-    """Return the entries that have a source."""
-    shape = table.exact.output.shape
-    return np.broadcast_to(table.places["source"] != NOWHERE, shape)
-
-
-def of_output(problem: Problem, reply: Reply) -> InfluenceMap:
-    """Return the weights of the sources of a problem, as a target has returned them."""
-    table = _output_table(problem, reply)
-    return table.of(_present(table))
+def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
+    """Yield the weights of the sources of a problem, as a target has returned them."""
+    measured = _shaped(reply.output, problem.shape.of("bgtv"))
+    yield _output(problem, measured, reply.dtype).of()
 
 
 def span_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
-    """Yield a map for each span of a sequence that was cut, but the first.
+    """Yield a map for each span of a sequence that was cut.
 
-    The knob ``cuts`` holds the first tokens of the spans. Spans of one token, behind a
-    prompt, are one map, in which rows and sources are counted from the first token.
+    The knob ``cuts`` holds the first tokens of the spans.
     """
-    table = _output_table(problem, reply)
-    present, row = _present(table), table.places["row"]
-    edges = (0, *problem.knobs["cuts"], problem.length)
-    if len(edges) > 3 and np.diff(edges[1:]).max() == 1:
-        span = np.searchsorted(edges[1:], row, side="right")
-        yield replace(table, places={**table.places, "span": span}).of(present)
-        return
-    for number, (first, last) in enumerate(pairwise(edges)):
-        if number == 0:
+    if reply.state_kind:
+        measured = _shaped(reply.output, problem.shape.of("bgtv"))
+        table = _output(problem, measured, reply.dtype)
+        yield from _spans(table, (0, *problem.knobs["cuts"], problem.length))
+
+
+def _spans(table: _Table, edges: tuple[int, ...]) -> Iterator[InfluenceMap]:
+    """Yield the map of each span of a sequence that has tokens."""
+    row, source = table.places["row"], table.places["source"]
+    for number, (start, end) in enumerate(pairwise(edges)):
+        if start == end:
             continue
-        source = table.places["source"]
-        inside = np.where(source < first, INITIAL_STATE, source - first)
-        places = {**table.places, "row": row - first, "source": inside}
-        places["span"] = np.asarray(number)
-        places["earlier token"] = np.where(source < first, source, NOWHERE)
-        alone = problem.span(first, last).told(**_of_span(problem, first, last))
-        changed = replace(table, problem=alone, places=places)
-        yield changed.of(present & (row >= first) & (row < last))
+        earlier = source < start
+        places = {
+            **table.places,
+            "row": row - start,
+            "source": np.where(earlier, INITIAL_STATE, source - start),
+            "earlier token": np.where(earlier, source, NOWHERE),
+            "span": np.asarray(number),
+        }
+        places["source"] = np.where(source == NOWHERE, NOWHERE, places["source"])
+        sources = _kept(table.problem, np.arange(start, end))
+        alone = table.problem.span(start, end)
+        alone = alone.told(cuts=(), spans=len(edges) - 1, sources=sources)
+        part = replace(table, problem=alone, places=places)
+        yield part.of((row >= start) & (row < end))
 
 
-def _of_span(problem: Problem, first: int, last: int) -> dict[str, Any]:
-    """Return the knobs of the problem of a span."""
+def _kept(problem: Problem, rows: Index) -> Sources:
+    """Return the impulses of some tokens, counted from the first of them."""
     sources, each = kept_sources(problem), _per_token(problem)
+    keys = (rows[:, None] * each + np.arange(each)).ravel()
+    inside = np.where(np.isin(sources.tokens, keys), sources.tokens, NOWHERE)
+    tokens = np.where(inside < 0, NOWHERE, np.searchsorted(keys, inside))
     channels = sources.channels
-    if channels is not None:
-        channels = channels[..., first * each : last * each]
-    tokens = np.where(sources.tokens < first * each, NOWHERE, sources.tokens)
-    tokens = np.where(tokens == NOWHERE, NOWHERE, tokens - first * each)
-    return {"cuts": (), "sources": Sources(tokens, channels)}
+    return Sources(tokens, None if channels is None else channels[..., keys])
 
 
-def state_maps(problem: Problem, reply: Reply) -> list[InfluenceMap]:
-    """Return the maps of the final state: memory, and normalizer if there is one."""
-    maps = []
+def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
+    """Yield the maps of the final state: memory, and normalizer if there is one."""
     precisions = problem.scope.contract.precisions(problem.scope.dtype)
     dtypes = (precisions.state, precisions.normalizer)
     exact = problem.solve_state() if reply.states else ()
-    for tensor, got, bounded, dtype in zip(
+    for tensor, state, bounded, dtype in zip(
         STATES, reply.states or (), exact, dtypes, strict=False
     ):
-        shape = bounded.output.shape
-        wide = got.astype(np.float64)
-        measured = wide if wide.shape == shape else np.full(shape, np.nan)
+        measured = _shaped(state, bounded.output.shape)
         stored = dtype or precisions.accumulator
-        places = _state_places(problem, tensor, shape)
+        places = _state_places(problem, tensor, measured.shape)
         likely = bounded.bound
         table = _Table(tensor, problem, measured, bounded, likely, stored, places)
-        source = places.get("source", np.zeros(1, np.int64))
-        maps.append(table.of(np.broadcast_to(source != NOWHERE, shape)))
-    return maps
+        yield table.of()
 
 
 def _state_places(
@@ -259,9 +248,8 @@ def _state_places(
     axes = problem.scope.operator.state[STATES.index(tensor)]
     grid = np.ogrid[tuple(slice(n) for n in shape)]
     places: dict[str, Index] = {"batch": grid[0], "head": grid[1]}
-    names = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
     places |= {
-        names.get(axis, "feature"): index
+        AXES.get(axis, "feature"): index
         for axis, index in zip(axes, grid[2:], strict=True)
         if axis not in ("1", "k+v")
     }
@@ -279,56 +267,57 @@ def _state_places(
 def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     """Yield the maps of each packed sequence: its outputs and its final state.
 
-    Sources in earlier sequences count as `INITIAL_STATE`, sources in later ones as
-    tokens behind the end: their weights are zero.
+    The weights of tokens of other sequences, which are zero, are maps of their own.
     """
     packing: Packing = problem.knobs["packing"]
-    measured = _measured(reply, problem.shape.of("bgtv"))
-    tokens, each = kept_sources(problem).tokens, _per_token(problem)
+    measured = _shaped(reply.output, problem.shape.of("bgtv"))
     parts = zip(packing.tokens(), packed_sequences(problem), strict=True)
-    for number, (rows, alone) in enumerate(parts):
-        own = np.isin(tokens // each, rows)
-        inside = np.searchsorted(rows, tokens // each) * each + tokens % each
-        ahead = tokens // each > rows.max(initial=NOWHERE)
-        outside = np.where(ahead, len(rows) * each, INITIAL_STATE)
-        inside = np.where(own, inside, outside)
-        inside = np.where(tokens == NOWHERE, NOWHERE, inside)
-        one = alone.told(sources=Sources(inside, _channels(problem, rows)))
+    across: list[InfluenceMap] = []
+    for number, (rows, whole) in enumerate(parts):
+        alone = whole.told(
+            sources=_kept(problem, rows), sequences=len(packing.lengths[0])
+        )
+        sequence = {"sequence": np.asarray(number)}
         if len(rows):
-            whole = _output_table(one, reply, measured[..., rows, :])
-            places = {**whole.places, "sequence": np.asarray(number)}
-            if packing.cuts:
-                span = np.searchsorted(packing.ends, rows, side="right")
-                places["span"] = span[:, None]
-            table = replace(whole, places=places)
-            yield table.of(_present(table))
+            table = _output(alone, measured[..., rows, :], reply.dtype)
+            table = replace(table, places={**table.places, **sequence})
+            yield from _spans(table, _edges(packing, rows))
+            across.append(_across(problem, table, rows))
         states = tuple(x[number : number + 1] for x in reply.states or ())
-        for one_map in state_maps(one, replace(reply, states=states)):
-            size = one_map.exact.shape
-            sequence = {"sequence": np.full(size, number)}
-            yield replace(one_map, coordinates={**one_map.coordinates, **sequence})
+        for one in state_maps(alone, replace(reply, states=states)):
+            size = np.full(one.exact.shape, number)
+            yield replace(one, coordinates={**one.coordinates, "sequence": size})
     if packing.ends[-1] < problem.length:
         yield _behind(problem, reply, measured)
+    yield from across
+
+
+def _edges(packing: Packing, rows: Index) -> tuple[int, ...]:
+    """Return the tokens of a sequence that calls begin with, and its end."""
+    inner = np.searchsorted(rows, packing.cuts)
+    return (0, *(int(n) for n in inner), len(rows))
+
+
+def _across(problem: Problem, table: _Table, rows: Index) -> InfluenceMap:
+    """Return the weights of the tokens of other sequences in some rows."""
+    tokens = kept_sources(problem).tokens
+    other = (tokens >= 0) & ~np.isin(tokens // _per_token(problem), rows)
+    places = {name: table.places[name] for name in ("row", "head", "sequence")}
+    apart = replace(table, tensor="output across sequences", places=places)
+    return apart.of(other[:, None, None, :])
 
 
 def _behind(problem: Problem, reply: Reply, measured: Real) -> InfluenceMap:
     """Return the map of rows behind the last sequence: any numbers, but no NaN."""
     packing: Packing = problem.knobs["packing"]
-    first = packing.ends[-1]
-    rest = measured[..., first:, :]
+    rest = measured[..., packing.ends[-1] :, :]
     any_number = np.full(rest.shape, np.finfo(np.float64).max)
     exact = Bounded(np.zeros(rest.shape), any_number)
-    places = _places(problem, rest.shape)
-    places["sequence"] = np.asarray(len(packing.lengths[0]))
-    table = _Table("output", problem, rest, exact, any_number, reply.dtype, places)
-    return table.of(_present(table))
-
-
-def _channels(problem: Problem, rows: Index) -> Index | None:
-    """Return the one channel of each key of some tokens, where it has one."""
-    channels, each = kept_sources(problem).channels, _per_token(problem)
-    keys = (rows[:, None] * each + np.arange(each)).ravel()
-    return None if channels is None else channels[..., keys]
+    places, count = _places(problem, rest.shape), len(packing.lengths[0])
+    places["sequence"] = np.asarray(count)
+    made = problem.told(sequences=count)
+    table = _Table("output", made, rest, exact, any_number, reply.dtype, places)
+    return table.of()
 
 
 def half_ulp(x: Real, dtype: str) -> Real:

@@ -15,8 +15,6 @@ from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.draws import RATES
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.generators import (
-    extreme_problem,
-    integer_problem,
     real_problem,
     tiny_feature_exponent,
 )
@@ -31,12 +29,11 @@ __all__ = [
     "calmed",
     "carrier",
     "dense_scene",
-    "extreme_scene",
     "faint_scene",
-    "integer_scene",
+    "impulse_shape",
     "kept_sources",
+    "longer_keys",
     "product_scene",
-    "value_impulses",
     "with_impulses",
 ]
 
@@ -112,15 +109,12 @@ def dense_scene(
     tokens : sequence of int
         The sources; all tokens by default.
     """
-    shape = _shape(scope, sizes, len(tokens))
+    shape = impulse_shape(scope, sizes, len(tokens))
     usual = "normal" if scope.operator.feature_map else "mild"
     drawn = real_problem(scope, shape, kind or usual, "normal", rng)
+    if spread:
+        drawn = replace(drawn, kind="values of many sizes")
     return with_impulses(drawn, rng, spread=spread, tokens=tokens)
-
-
-def value_impulses(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
-    """Return impulses of all tokens, with keys in all channels."""
-    return dense_scene(scope, sizes, rng)
 
 
 def product_scene(
@@ -181,24 +175,6 @@ def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem
     return replace(changed, kind="queries of many sizes")
 
 
-def integer_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
-    """Return impulses in values, with other inputs whose sums are exact."""
-    drawn = integer_problem(scope, _shape(scope, sizes, 0), "dense", "dense", rng)
-    made = with_impulses(drawn, rng)
-    if drawn.integers is None:
-        return replace(made, exact=True)
-    features, value = drawn.integers[:2], made.value.astype(np.int64)
-    return replace(made, integers=(*features, value))
-
-
-def extreme_scene(
-    scope: Scope, sizes: Sizes, kind: str, rng: np.random.Generator
-) -> Problem:
-    """Return impulses in values, with other inputs at the ends of the arithmetic."""
-    drawn = extreme_problem(scope, _shape(scope, sizes, 0), kind, rng)
-    return with_impulses(drawn, rng)
-
-
 def with_impulses(
     problem: Problem,
     rng: np.random.Generator,
@@ -226,7 +202,11 @@ def with_impulses(
         sources = np.repeat(chosen[:, None], channels, axis=1)
     there = chosen != NOWHERE
     impulses[owner[there], :, chosen[there], channel[there]] = size[there, None]
-    made = problem.with_inputs(**{name: impulses.astype(x.dtype)})
+    changed = {**problem.inputs, name: impulses.astype(x.dtype)}
+    integers = problem.integers
+    if integers is not None:
+        integers = (*integers[:2], impulses.astype(np.int64))
+    made = replace(problem, inputs=changed, integers=integers)
     return made.told(sources=Sources(sources.astype(np.int64)))
 
 
@@ -248,8 +228,8 @@ def _assigned(tokens: Index, places: int, rng: np.random.Generator) -> Index:
     return rng.permutation(filled)
 
 
-def _shape(scope: Scope, sizes: Sizes, sources: int) -> Shape:
-    """Return the allowed shape nearest to some sizes, as many channels as sources.
+def impulse_shape(scope: Scope, sizes: Sizes, sources: int = 0) -> Shape:
+    """Return the allowed shape nearest to some sizes, a channel for each source.
 
     The length is what the contract allows, since a map says itself where no bound does.
     """
@@ -314,5 +294,4 @@ def longer_keys(problem: Problem, rng: np.random.Generator) -> Problem:
         name: np.concatenate([problem.inputs[name]] * 2, axis=-2)
         for name in ("key", "value")
     }
-    rest = replace(problem, knobs={}).with_inputs(**twice)
-    return with_impulses(rest, rng)
+    return with_impulses(problem.with_inputs(**twice), rng)

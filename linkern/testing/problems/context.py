@@ -54,13 +54,13 @@ class Scope:
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """The scales that a call can have: as declared, its own default, another."""
+        """The scales that a call can have: as declared, its own default, others."""
         interface, name = self.interface, self.interface.scale
         if name not in self.exposes or not {"query", "key"} <= {*self.operator.names}:
             return ("declared",)
         omitted = () if name in interface.needed else ("omitted",)
-        halved = ("halved",) if interface.vjp_takes_scale else ()
-        return ("declared", *omitted, *halved)
+        others = ("halved", "tripled") if interface.vjp_takes_scale else ()
+        return ("declared", *omitted, *others)
 
     @property
     def normalised(self) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded
 from linkern.testing.problems import expected
 from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.target.protocol import SCALES
 
 __all__ = ["Problem"]
 
@@ -154,11 +155,12 @@ class Problem:
 
     def scaled(self, scale: str) -> "Problem":
         """Return the same problem, called with one of the scales of `Call`."""
-        if scale != "halved":
+        if SCALES[scale] == 1:
             return self.told(scale=scale)
         scope = self.scope
-        half = scope.contract.factor(scope.operator.scale, self.sizes["k"]) / 2
-        scope = replace(scope, contract=replace(scope.contract, scale=half))
+        declared = scope.contract.factor(scope.operator.scale, self.sizes["k"])
+        changed = replace(scope.contract, scale=SCALES[scale] * declared)
+        scope = replace(scope, contract=changed)
         return replace(self, scope=scope, knobs={**self.knobs, "scale": scale})
 
     def prefix(self, length: int) -> "Problem":

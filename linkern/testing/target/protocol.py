@@ -18,9 +18,9 @@ __all__ = [
     "to_layout",
 ]
 
-# A scale can be passed as it is declared, left to the default of the target, or be half
-# of what is declared.
-SCALES = ("declared", "omitted", "halved")
+# A scale can be passed as it is declared, left to the default of the target, or be a
+# multiple of what is declared.
+SCALES = {"declared": 1.0, "omitted": 1.0, "halved": 0.5, "tripled": 3.0}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from linkern.testing.spec.operators import OPERATORS, Operator
 from linkern.testing.target.frameworks import Framework, Undifferentiable
 from linkern.testing.target.loading import Loaded
-from linkern.testing.target.protocol import Call, TargetConfig
+from linkern.testing.target.protocol import SCALES, Call, TargetConfig
 
 __all__ = [
     "ABSENT",
@@ -305,7 +305,7 @@ def scale_of(config: TargetConfig, call: Call) -> float:
     scale = operator.scale if declared is None else declared
     if isinstance(scale, str):
         scale = float(operator.sizes(call.inputs)["k"] ** -0.5)
-    return scale / 2 if call.scale == "halved" else scale
+    return scale * SCALES[call.scale]
 
 
 def _widened(span: Any, each: int) -> Any:

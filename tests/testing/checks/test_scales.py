@@ -26,9 +26,9 @@ def required(q, k, v, g, *, scale):
 
 
 def test_what_a_target_can_be_passed():
-    assert scales(GLA) == SCALES
+    assert scales(GLA) == tuple(SCALES)
     assert scales(GLA, fixed=["scale"]) == ("declared",)
-    assert scales(required) == ("declared", "halved")
+    assert scales(required) == ("declared", "halved", "tripled")
     assert scales(recurrence("gla", default_scale=0.5)) == ("declared",)
 
 
@@ -41,7 +41,8 @@ def test_a_scale_that_gradients_do_not_take_is_not_halved():
 
 
 @pytest.mark.parametrize(
-    ("scale", "passed"), [("declared", 0.5), ("omitted", None), ("halved", 0.25)]
+    ("scale", "passed"),
+    [("declared", 0.5), ("omitted", None), ("halved", 0.25), ("tripled", 1.5)],
 )
 def test_what_is_passed(scale, passed):
     asked = []

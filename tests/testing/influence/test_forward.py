@@ -118,14 +118,22 @@ def test_rows_of_a_span_start_at_the_cut():
         assert places["source"].min() == INITIAL_STATE
 
 
-def test_what_comes_from_another_sequence_comes_from_a_state():
+def test_what_comes_from_another_sequence_is_a_map_of_its_own():
     target, scope = known("packed_initial_state_of_the_first")
-    pairs = wrong_places(measured(target, scope, "packed"))
-    outputs = [(one, places) for one, places in pairs if one.tensor == "output"]
-    assert outputs
-    for one, places in outputs:
+    pairs = list(wrong_places(measured(target, scope, "packed")))
+    assert {"output", "output across sequences"} <= {one.tensor for one, _ in pairs}
+    for one, places in pairs:
         assert (places["sequence"] > 0).all()
-        assert one.coordinates["source"].max() <= one.problem.length
+        if one.tensor == "output":
+            assert (places["source"] == INITIAL_STATE).all()
+
+
+def test_rows_behind_the_last_sequence_belong_to_none():
+    pairs = [*wrong_places(measured(*known("packed_slack_not_written"), "packed"))]
+    assert pairs
+    for one, places in pairs:
+        count = one.problem.knobs["sequences"]
+        assert (places["sequence"] == count).all()
 
 
 def first_rows_only(query, key, value):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.testing.diagnosis.test_forward import asked, known, wrong_places
 
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.kernels.correct import CORRECT
+from tests.testing.influence.test_forward import asked, known, wrong_places
 
 
 def measured(target, scope):

@@ -91,6 +91,7 @@ SPECIAL = {
     ("sequence", "==", 0): ("the first sequence", 2.0),
     ("left", ">=", 2): ("{0}s other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
+    ("left", "==", 0): ("rows behind the last {0}", 2.0),
     ("left", "==", 1): ("the last {0}", 2.0),
 }
 SIGNS: dict[str, Callable[[Index, int], Flags]] = {
@@ -218,7 +219,7 @@ def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
             continue
         yield from _of_axis(name, x, weight)
         if name in ENDED and f"end of {name}" in known:
-            left = np.where(x == UNKNOWN, x, known[f"end of {name}"] - x)
+            left = np.where(x < 0, UNKNOWN, known[f"end of {name}"] - x)
             yield from _of_axis(f"left {name}", left, weight)
 
 
