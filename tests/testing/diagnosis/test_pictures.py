@@ -17,9 +17,9 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     measured = np.where(head == heads - 1, changed(row, source, exact), exact)
     bound = np.full(exact.shape, 1e-6)
     places = {"row": row, "source": source, "head": head} | coordinates
-    shape = SimpleNamespace(length=length, keys=length)
+    shape = SimpleNamespace(length=length, keys=length, key_dim=8, value_dim=8)
     scope = SimpleNamespace(dtype="float32", output_dtype="float32", narrowest_bits=24)
-    problem = SimpleNamespace(shape=shape, knobs={}, scope=scope)
+    problem = SimpleNamespace(shape=shape, length=length, knobs={}, scope=scope)
     return InfluenceMap("output", problem, measured, exact, bound, bound, places)
 
 
