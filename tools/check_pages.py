@@ -10,6 +10,7 @@ from importlib import import_module
 
 import kill_matrix
 import rst
+from truth import Expected, expectations
 
 from linkern.testing import CHECKS, Check
 from linkern.testing.kernels.mutants import MUTANTS, Mutant
@@ -65,9 +66,16 @@ def broken(kernel: Mutant) -> Iterator[str]:
     yield f"``{kernel.name}`` claims to be :func:`linkern.{kernel.op}`."
     if kernel.name in MUTANTS:
         yield f"Seen in the field: {kernel.precedent}."
-    if kernel.cause:
-        yield f"The cause that linkern names for it is ``{kernel.cause}``."
+        yield from what_is_wrong(expectations()[kernel.name])
     yield rst.code(source_of(kernel))
+
+
+def what_is_wrong(expected: Expected) -> Iterator[str]:
+    """Yield the place and the factor of a defect, where it has them."""
+    if expected.where:
+        yield f"Wrong in its results: {expected.where[0]}."
+    if expected.by[:1] not in ((), ("none",)):
+        yield f"Its factor: ``{expected.by[0]}``."
 
 
 def run_alone(check: str) -> Iterator[str]:

@@ -182,7 +182,9 @@ def _explained(maps: Maps, others: Maps, place: IndexSet | None) -> Factor | Non
     """Return a factor that holds in the wrong entries of all maps."""
     chunk = place.chunk if place else None
     factor = explain(maps, [one.wrong for one in maps], chunk)
-    if factor is None or all(holds(factor, one, one.wrong) for one in others):
+    if factor is None or all(
+        holds(factor, one, one.wrong) for one in others if one.wrong.any()
+    ):
         return factor
     pooled = [*maps, *others]
     return explain(pooled, [one.wrong for one in pooled], chunk)

@@ -130,12 +130,14 @@ def localised(
     if factor is not None and factor.kind == "replaced" and factor.where:
         where = factor.where
     words = [sentence(stage, where, by_what, kind)]
+    # A declaration explains all that is wrong, wherever it is.
+    explained = factor is None and bool(declaration)
     if factor is None:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
         declared = f"right if `{' '.join(declaration)}` is declared"
-        words.append(declared if declaration else by_what)
-    if place is not None:
+        words.append(declared if explained else by_what)
+    if place is not None and not explained:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
             "of these places are right": place.spared,
@@ -153,7 +155,7 @@ def localised(
         stage,
         where,
         by_what,
-        place.alternatives if place else (),
+        place.alternatives if place and not explained else (),
         hint(stage, where, by_what),
         picture(shown, where, place.chunk if place else None),
         not_measured,

@@ -1,6 +1,7 @@
 """Faults on no list are placed and measured; of right kernels nothing is said."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def test_the_size_of_chunks_is_measured(chunk, place):
     diagnosis = diagnosed(edges_of(chunk, {"first": 0, "last": -1}[place]))
     assert diagnosis.stage == "output"
     assert f"the {place} source of every chunk of {chunk}" in diagnosis.where
-    assert f"pairs across edges of chunks of {chunk}" in diagnosis.where
+    assert diagnosis.by_what == "0"
 
 
 @pytest.mark.parametrize("width", every(2, (33, 50)))
@@ -56,9 +57,10 @@ def test_the_width_of_a_window_is_measured(width):
 
 @pytest.mark.parametrize("number", [3, -1, 0.25])
 def test_a_constant_factor_is_measured(number):
-    diagnosis = diagnosed(gla(finish=lambda o: number * o), "simple_gla")
-    assert diagnosis.where == "everywhere"
-    assert float(diagnosis.by_what) == number
+    kernel = dense(divide=lambda n, d: n * n.dtype.type(number))
+    diagnosis = diagnosed(kernel, normalize=False)
+    assert (diagnosis.where, diagnosis.by_what) == ("everywhere", str(Fraction(number)))
+    assert diagnosis.declaration == (f"scale={number:g}",)
 
 
 def test_what_the_normaliser_lacks_is_measured():
@@ -69,7 +71,9 @@ def test_what_the_normaliser_lacks_is_measured():
 
 @pytest.mark.parametrize("eps", every(2, (1e-6, 1e-3)))
 def test_a_constant_in_the_denominator_can_be_declared(eps):
-    assert diagnosed(dense(divide=plus(eps))).declaration == (f"eps={eps:g}",)
+    assert diagnosed(dense(divide=plus(eps))).declaration == (
+        f"eps={eps:g}".replace("e-0", "e-"),
+    )
 
 
 def test_what_is_declared_is_no_deviation():
@@ -83,16 +87,18 @@ def test_nothing_is_said_of_a_right_kernel(op):
     assert diagnosed(kernel, op) is None
 
 
-def test_no_factor_is_said_of_two_faults_at_once():
+def test_of_two_faults_the_one_with_a_place_is_said():
     diagnosis = diagnosed(edges_of(16, -1, divide=plus(0.25)))
-    assert diagnosis.by_what == "" or diagnosis.by_what.startswith("unlike any product")
+    assert "the last source of every chunk of 16" in diagnosis.where
+    assert diagnosis.declaration == ()
 
 
 def test_what_is_said_is_the_same_every_time():
     kernel = gla(finish=exchanged)
     first, second = (diagnosed(kernel, "simple_gla") for _ in range(2))
     assert first == second
-    assert first.where == "heads before 2"
+    assert first.where.startswith("heads before 2")
+    assert first.by_what.startswith("unlike any product")
 
 
 def test_another_arrangement_of_rows_is_no_product():

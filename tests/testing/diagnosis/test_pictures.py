@@ -20,7 +20,9 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     places = {"row": row, "source": source, "head": head} | coordinates
     shape = Shape(1, 1, length, length, 1, 1)
     scope = SimpleNamespace(dtype="float32", output_dtype="float32", narrowest_bits=24)
-    problem = SimpleNamespace(shape=shape, knobs={}, scope=scope, inputs={})
+    problem = SimpleNamespace(
+        shape=shape, length=length, knobs={}, scope=scope, inputs={}
+    )
     return InfluenceMap("output", problem, measured, exact, bound, bound, places)
 
 

@@ -106,6 +106,17 @@ def test_what_follows_no_formula_is_shown_as_numbers():
     )
     assert made.name == "output_wrong"
     assert np.isnan(made.ratio)
+    declared = localised(
+        maps,
+        IndexSet(missed=0.25, alternatives=("row 1",)),
+        None,
+        declaration=("eps=1",),
+    )
+    assert declared.alternatives == ()
+    assert declared.sentence == (
+        "the output is wrong everywhere; right if `eps=1` is declared; "
+        "seen first at T=2"
+    )
     nowhere = localised(maps, None, None, declaration=("eps=1", "scale=2"))
     assert nowhere.where == ""
     assert nowhere.sentence == (

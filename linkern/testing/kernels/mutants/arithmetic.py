@@ -62,78 +62,66 @@ enter(
     assemble(Parts(divide=_plus(1e-6))),
     "kornia, fast-transformers",
     "row_normalisation",
-    cause="eps",
 )
 enter(
     "eps_1e-10",
     assemble(Parts(divide=_plus(1e-10))),
     "fla naive_chunk_linear_attn",
     "row_normalisation",
-    cause="eps",
 )
 enter(
     "denominator_clamped",
     assemble(Parts(divide=lambda n, d: n / np.maximum(d, 1e-3))),
     "linear-attention-transformer",
     "row_normalisation",
-    cause="clamp",
 )
 enter(
     "coarse_reciprocal",
     assemble(Parts(divide=_coarse_reciprocal)),
     "rcp.approx",
-    cause="coarse_reciprocal",
 )
 enter(
     "bfloat16_state",
     assemble(Parts(carried=rounded_to(8))),
     "ollama #15865",
-    cause="state_rounded",
 )
 enter(
     "tfloat32_state",
     assemble(Parts(carried=rounded_to(11))),
     "state kept in tensor cores",
     "value_on_random_reals",
-    cause="state_rounded",
 )
 enter(
     "bfloat16_normalizer",
     assemble(Parts(normalizer=rounded_to(8))),
     "fla: `k_cum` in k.dtype",
-    cause="normalizer_rounded",
 )
 enter(
     "bfloat16_scores",
     assemble(Parts(scores=rounded_to(8))),
     "scores stored for a second product",
-    cause="scores_rounded",
 )
 enter(
     "tfloat32_operands",
     assemble(Parts(operand=rounded_to(11))),
     "allow_tf32 by default",
-    cause="operands_rounded",
 )
 enter(
     "float16_values",
     assemble(Parts(values=_through_float16)),
     "vllm #54308: readout in float16",
     "scaling_of_values",
-    cause="values_rounded",
 )
 enter(
     "output_truncated",
     assemble(Parts(finish=_truncated_to(16))),
     "stores by bit shift",
-    cause="output_truncated",
 )
 enter(
     "all_in_float16",
     _all_float16,
     "fast-transformers #32: sums of keys overflow",
     "ranges",
-    cause="computed_in_narrower_dtype",
 )
 enter(
     "denominator_squared_on_the_way",
@@ -146,12 +134,10 @@ enter(
     assemble(Parts(carried=lambda x: x * np.asarray(1 - 2.0**-13, x.dtype))),
     "lightning attention run with a decay that should be one",
     "value_on_random_reals",
-    cause="decay",
 )
 enter(
     "values_clipped",
     assemble(Parts(values=lambda v: np.clip(v, -1000, 1000))),
     "clamping against overflow",
     "scaling_of_values",
-    cause="values_clipped",
 )

@@ -174,7 +174,6 @@ enter(
     _overwrites_key,
     "feature maps applied in place",
     "inputs_untouched",
-    cause="overwrites_input",
     by_chance=True,
 )
 enter(
@@ -182,7 +181,6 @@ enter(
     _then(np.zeros_like),
     "a kernel that never ran",
     "row_normalisation",
-    cause="returns_zeros",
     hack=True,
 )
 enter(
@@ -190,7 +188,6 @@ enter(
     _then(lambda output: output.astype(np.float64)),
     "promotion by a scalar",
     "shape_and_dtype",
-    cause="returns_other_dtype",
     harmless_in=("float64",),
 )
 enter(
@@ -198,21 +195,18 @@ enter(
     _then(lambda output: output.tolist()),
     "not an array of the library",
     "shape_and_dtype",
-    cause="returns_other_type",
 )
 enter(
     "transposes_output",
     _then(lambda output: np.swapaxes(output, -1, -2)),
     "fla #547",
     "shape_and_dtype",
-    cause="output_transposed",
 )
 enter(
     "jitters",
     _then(_jittered),
     "fla #945: other bits at every call",
     "determinism",
-    cause="not_deterministic",
     by_chance=True,
 )
 enter(
@@ -220,7 +214,6 @@ enter(
     _replays_by_address,
     "gpu-mode e9984e4: replayed outputs",
     "determinism",
-    cause="replays_output",
     by_chance=True,
 )
 enter(
@@ -228,7 +221,6 @@ enter(
     _keeps_features_by_address,
     "caches keyed by pointer",
     "freshness",
-    cause="stale_input",
     by_chance=True,
 )
 enter(
@@ -236,7 +228,6 @@ enter(
     _keeps_state_between_calls,
     "flashserve NPU #281",
     "determinism",
-    cause="state_kept_between_calls",
     by_chance=True,
 )
 enter(
@@ -244,7 +235,6 @@ enter(
     _returns_one_buffer,
     "static outputs of captured graphs",
     "freshness",
-    cause="overwrites_output",
     by_chance=True,
 )
 enter(
@@ -259,33 +249,28 @@ enter(
     _seeds,
     "reproducible features at everyone's cost",
     "leaves_no_trace",
-    cause="leaves_traces",
 )
 enter(
     "assumes_contiguous",
     _assumes_contiguous,
     "fla #627, #871",
     "strides",
-    cause="assumes_contiguous",
 )
 enter(
     "reads_past_the_end",
     _reads_past_the_end,
     "fla #1142: masked by multiplication",
     "nothing_leaks_from_padding",
-    cause="reads_around_inputs",
 )
 enter(
     "writes_past_the_end",
     _writes_past_the_end,
     "fla #1103",
     "nothing_leaks_from_padding",
-    cause="overwrites_input",
 )
 enter(
     "swallows_nan",
     assemble(Parts(values=np.nan_to_num)),
     "nan_to_num against bad batches",
     "nan_policy",
-    cause="swallows_nan",
 )

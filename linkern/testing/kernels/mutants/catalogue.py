@@ -26,8 +26,6 @@ class Mutant:
         Where a defect like it was found.
     checks : tuple of str
         Checks that matter to its defect; the first must catch it.
-    cause : str
-        Name of the diagnosis that it must get; empty if none can name the defect.
     contract : mapping
         Fields of the `Contract` that it declares.
     by_chance : bool
@@ -44,7 +42,6 @@ class Mutant:
     kernel: Kernel
     precedent: str
     checks: tuple[str, ...]
-    cause: str = ""
     contract: Mapping[str, Any] = field(default_factory=dict)
     by_chance: bool = False
     harmless_in: tuple[str, ...] = ()

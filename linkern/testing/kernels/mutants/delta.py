@@ -97,14 +97,12 @@ enter(
     recurrence("gated_delta_rule", terms=_early),
     "#43: fla d1fc1c54: another update rule in its place",
     op="gated_delta_rule",
-    cause="erases_before_decay",
 )
 enter(
     "removes_from_decayed_state",
     recurrence("rwkv7", terms=_late),
     "#91: fla #351: conventions of RWKV7",
     op="rwkv7",
-    cause="erases_after_decay",
 )
 enter(
     "no_erase_without_gate",
@@ -112,7 +110,6 @@ enter(
     "#44: fla f636f5a1",
     "option_neutrality",
     op="gated_delta_rule",
-    cause="no_erase_without_gate",
 )
 enter(
     "never_erases",
@@ -120,7 +117,6 @@ enter(
     "#44: fla f636f5a1",
     *INTEGERS,
     op="kda",
-    cause="no_erase",
 )
 enter(
     "no_erase_at_chunk_edge",
@@ -128,7 +124,6 @@ enter(
     "#48: fla bb1f9b9c: sub-blocks of the triangular system",
     *INTEGERS,
     op="delta_rule",
-    cause="erase_lost_at_chunk_edge",
 )
 enter(
     "last_row_not_substituted",
@@ -149,14 +144,12 @@ enter(
     recurrence("dplr", terms=_exchanged),
     "#92: fla 505809bf: arguments in another order",
     op="dplr",
-    cause="a_and_b_exchanged",
 )
 enter(
     "rates_of_wrong_heads",
     recurrence("gated_delta_rule", inputs=_rates_tiled),
     "#52: fla 59f3f67e",
     op="gated_delta_rule",
-    cause="beta_of_wrong_heads",
     contract={"value_groups": True},
 )
 enter(
@@ -164,21 +157,18 @@ enter(
     recurrence("delta_rule", inputs=_rates_clipped),
     "#114: sglang #30860: clamped gates",
     op="delta_rule",
-    cause="beta_clipped",
 )
 enter(
     "rates_left_out",
     recurrence("gated_delta_rule", inputs=_rates_of_one),
     "#98: fla d28b3e1c: vectors of beta",
     op="gated_delta_rule",
-    cause="beta_ignored",
 )
 enter(
     "rate_not_written",
     recurrence("kda", terms=_rate_not_written),
     "#98: fla d28b3e1c",
     op="kda",
-    cause="beta_not_on_values",
 )
 enter(
     "norm_with_epsilon_outside",
@@ -193,7 +183,6 @@ enter(
     "#60: fla 85992884",
     *INTEGERS,
     op="simple_gla",
-    cause="other_scale",
 )
 enter(
     "scale_twice",
@@ -201,5 +190,4 @@ enter(
     "#60: fla 85992884",
     *INTEGERS,
     op="delta_rule",
-    cause="other_scale",
 )

@@ -177,7 +177,6 @@ enter(
     recurrence("kda", terms=_edges_open),
     "#110: vllm #23279: decays counted from chunk starts",
     op="kda",
-    cause="decay_lost_at_chunk_edge",
 )
 enter(
     "gates_of_first_head",
@@ -186,21 +185,18 @@ enter(
     "value_on_reals",
     "heads_independent",
     op="kda",
-    cause="gates_of_first_head",
 )
 enter(
     "gates_to_base_two",
     recurrence("kda", inputs=_of_decays(lambda g: g * g.dtype.type(np.log(2)))),
     "#114: sglang #30860",
     op="kda",
-    cause="gates_to_base_2",
 )
 enter(
     "gates_scaled_for_base_two",
     recurrence("simple_gla", inputs=_of_decays(lambda g: g / g.dtype.type(np.log(2)))),
     "#114: sglang #30860: exp of a gate that was made for exp2",
     op="simple_gla",
-    cause="gates_from_base_2",
 )
 enter(
     "gates_clamped",
@@ -211,28 +207,24 @@ enter(
     "value_on_reals",
     "decay_extremes",
     op="gated_delta_rule",
-    cause="gates_clamped",
 )
 enter(
     "decays_left_out",
     recurrence("simple_gla", inputs=_of_decays(np.zeros_like)),
     "#58: fla 6315d0ba: the decay of a branch that is not taken",
     op="simple_gla",
-    cause="no_decay",
 )
 enter(
     "gate_after_write",
     recurrence("gla", terms=_after_the_write),
     "#31: fla 0c1c0b65: exclusive and inclusive sums exchanged",
     op="gla",
-    cause="decay_after_write",
 )
 enter(
     "gate_of_token_before",
     recurrence("simple_gla", terms=_after_the_read),
     "#57: fla 9d148e32: decays off by one",
     op="simple_gla",
-    cause="gates_of_token_before",
 )
 enter(
     "missing_gate_is_half",
@@ -240,28 +232,24 @@ enter(
     "#12: fla 23da0a15: what a gate of None leaves undefined",
     "option_neutrality",
     op="gated_delta_rule",
-    cause="missing_gate_not_neutral",
 )
 enter(
     "decays_at_every_micro_step",
     recurrence("gated_delta_product", terms=_at_every_step),
     "#66: fla 01f02517, #51: fla 769035e9: sizes of steps for those of tokens",
     op="gated_delta_product",
-    cause="decay_at_every_micro_step",
 )
 enter(
     "reads_after_write",
     recurrence("rwkv6", terms=_reads_after),
     "#31: fla 0c1c0b65",
     op="rwkv6",
-    cause="bonus_read_after",
 )
 enter(
     "bonus_of_first_head",
     recurrence("rwkv6", inputs=_first_bonus),
     "#4: fla 40334f1c: strides that forget the heads",
     op="rwkv6",
-    cause="bonus_of_first_head",
 )
 enter(
     "slots_of_values_not_decayed",

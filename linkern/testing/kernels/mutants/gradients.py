@@ -99,42 +99,36 @@ enter(
     stateful(Parts(backward=Backward(key_divisor=0.0))),
     "fla #875: dk",
     "gradient_identities",
-    cause="gradient_without_normalizer",
 )
 enter(
     "query_gradient_without_normalizer",
     stateful(Parts(backward=Backward(query_divisor=0.0))),
     "fla #875",
     "gradient_identities",
-    cause="gradient_without_normalizer",
 )
 enter(
     "value_gradient_without_diagonal",
     stateful(Parts(backward=Backward(mask=lambda s: np.tril(s, -1)))),
     "fla f238b867: dv misses a term",
     "gradient_value",
-    cause="gradient_without_diagonal",
 )
 enter(
     "query_lost_at_edge_backwards",
     stateful(Parts(backward=Backward(counted=edge(0)))),
     "fla 9d148e32",
     "gradient_value",
-    cause="query_lost_backwards_at_chunk_edge",
 )
 enter(
     "gradient_of_state_in_bfloat16",
     stateful(Parts(backward=Backward(carried=lambda x: rounded_to(8)(np.asarray(x))))),
     "dS carried in the dtype of the inputs",
     "gradient_on_random_reals",
-    cause="gradient_of_state_rounded",
 )
 enter(
     "output_saved_in_bfloat16",
     stateful(Parts(backward=Backward(saved=rounded_to(8)))),
     "delta formed from a stored output",
     "gradient_on_random_reals",
-    cause="output_saved_rounded",
     harmless_in=("bfloat16",),
 )
 enter(
@@ -142,35 +136,30 @@ enter(
     stateful(Parts(backward=Backward(slope=np.ones_like))),
     "gradients with respect to features, returned as those of inputs",
     "gradient_value",
-    cause="gradient_ignores_feature_map",
 )
 enter(
     "gradient_of_final_state_ignored",
     stateful(Parts(backward=Backward(final=False))),
     "fla 0a2b34f6",
     "gradient_of_state",
-    cause="gradient_of_final_state_ignored",
 )
 enter(
     "gradient_mixes_heads",
     _with_vjp(_mixes_heads),
     "fla 31293264, unsloth-zoo #776",
     "gradient_value",
-    cause="gradient_mixes_heads",
 )
 enter(
     "gradients_swapped",
     _with_vjp(_swaps),
     "fla 505809bf: wrong arguments",
     "gradient_value",
-    cause="gradients_swapped",
 )
 enter(
     "gradient_of_first_token_lost",
     _with_vjp(_loses_first_token),
     "fla #863",
     "gradient_value",
-    cause="gradient_first_token_lost",
 )
 enter(
     "gradient_of_gate_by_subtraction",
@@ -185,7 +174,6 @@ enter(
     "#37: fla 31293264",
     "gradient_value",
     op="simple_gla",
-    cause="gradient_summed_over_heads",
 )
 enter(
     "gradient_of_gate_of_first_batch",
@@ -195,7 +183,6 @@ enter(
     "#119: unsloth-zoo #776",
     "gradient_value",
     op="gated_delta_rule",
-    cause="gradient_of_first_batch",
 )
 enter(
     "gradient_of_rate_of_last_tile",
@@ -210,7 +197,6 @@ enter(
     "#78: fla 31290d15: not summed over the batch",
     "gradient_value",
     op="rwkv6",
-    cause="gradient_averaged_over_batch",
 )
 enter(
     "value_gradient_without_decay",
@@ -228,7 +214,6 @@ enter(
     "#62: fla 332e877d",
     "gradient_value",
     op="simple_gla",
-    cause="gradient_with_other_scale",
     contract={"scale": 0.5},
 )
 enter(
@@ -237,7 +222,6 @@ enter(
     "#39: fla da1970a6",
     "gradient_of_state",
     op="kda",
-    cause="gradient_of_state_lost",
 )
 enter(
     "gradient_of_last_state_ignored",
@@ -245,5 +229,4 @@ enter(
     "#40: fla 0a2b34f6",
     "gradient_of_state",
     op="gla",
-    cause="gradient_of_state_lost",
 )

@@ -171,7 +171,6 @@ enter(
     _last_64,
     "KernelBench-Hard, audit of 2026-08-07: old history cut from what is timed",
     "value_on_integers",
-    cause="window",
     hack=True,
 )
 enter(

@@ -342,7 +342,6 @@ enter(
     _eight_doublings,
     "#25: fla 5aea42b7: what is beyond a fixed length is skipped",
     op="hgrn",
-    cause="state_ignored",
 )
 enter(
     "powers_of_the_future_overflow",
@@ -418,7 +417,6 @@ enter(
     "#93: fla #285: the state of a half is not the state of the whole",
     *SPLIT,
     op="abc",
-    cause="normalizer_ignored",
 )
 enter(
     "normalised_by_own_chunk",
@@ -485,7 +483,6 @@ enter(
     "#132: transformers #46773: padding enters the state",
     *INTEGERS,
     op="linear_attention_noncausal",
-    cause="padding_counted",
 )
 enter(
     "gates_of_first_head_in_late_half",

@@ -70,7 +70,6 @@ enter(
     "#129: ik_llama.cpp #1933",
     OUTPUTS,
     op="simple_gla",
-    cause="packed_not_reset",
 )
 enter(
     "packed_reset_on_chunk_grid",
@@ -78,7 +77,6 @@ enter(
     "#112: sglang #31833",
     OUTPUTS,
     op="gated_delta_rule",
-    cause="packed_reset_on_chunk_grid",
 )
 enter(
     "packed_kept_past_an_empty_one",
@@ -86,7 +84,6 @@ enter(
     "#123: FlashKDA #32: empty sequences",
     OUTPUTS,
     op="gla",
-    cause="packed_goes_on_after_empty",
 )
 enter(
     "packed_slack_not_written",

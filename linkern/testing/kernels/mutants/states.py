@@ -123,56 +123,48 @@ enter(
     stateful(Parts(received=_zeros)),
     "fla ceef5e0f, RWKV7 #351",
     "state_split",
-    cause="state_ignored",
 )
 enter(
     "normalizer_of_state_ignored",
     stateful(Parts(received=_no_normalizer)),
     "fla #875: the running normaliser",
     "state_split",
-    cause="normalizer_ignored",
 )
 enter(
     "state_lacks_tail",
     _lacks_tail,
     "fla b63addd7, flashserve NPU #407",
     "decoding",
-    cause="state_lacks_tail",
 )
 enter(
     "state_read_transposed",
     stateful(Parts(received=_of_memory(_transposed))),
     "sparkinfer #610",
     "state_split",
-    cause="state_transposed",
 )
 enter(
     "state_updated_in_place",
     _updates_in_place,
     "fast-transformers f60d7ad",
     "inputs_untouched",
-    cause="overwrites_input",
 )
 enter(
     "state_returned_in_bfloat16",
     stateful(Parts(returned=lambda state: tuple(map(_narrow, state)))),
     "ollama #15865",
     "state_value",
-    cause="state_rounded",
 )
 enter(
     "state_returned_twice_as_large",
     stateful(Parts(returned=lambda state: tuple(2 * x for x in state))),
     "cancels in the quotient, unless something is added to it",
     "state_value",
-    cause="state_scaled",
 )
 enter(
     "state_of_first_head",
     stateful(Parts(received=_of_memory(_first_head))),
     "RWKV-LM #241",
     "state_split",
-    cause="state_of_first_head",
 )
 enter(
     "tail_missing_in_state",
@@ -180,7 +172,6 @@ enter(
     "#63: fla b63addd7",
     *SPLIT,
     op="gla",
-    cause="state_lacks_tail",
 )
 enter(
     "initial_state_decays_too_little",
@@ -188,7 +179,6 @@ enter(
     "#109: vllm #21783",
     *SPLIT,
     op="simple_gla",
-    cause="state_not_decayed_by_first_token",
 )
 enter(
     "initial_state_decays_from_chunk_start",
@@ -203,7 +193,6 @@ enter(
     "#116: sparkinfer #610",
     *SPLIT,
     op="kda",
-    cause="state_transposed",
 )
 enter(
     "initial_state_ignored",
@@ -211,7 +200,6 @@ enter(
     "#93: fla #285",
     *SPLIT,
     op="gla",
-    cause="state_ignored",
 )
 enter(
     "initial_state_of_first_head",
@@ -219,7 +207,6 @@ enter(
     "#131: RWKV-LM #241",
     *SPLIT,
     op="gated_delta_rule",
-    cause="state_of_first_head",
 )
 enter(
     "memory_returned_in_bfloat16",
@@ -228,7 +215,6 @@ enter(
     "state_value",
     "state_split",
     op="gated_delta_rule",
-    cause="state_rounded",
 )
 enter(
     "memory_carried_in_bfloat16",

@@ -133,77 +133,66 @@ enter(
     assemble(Parts(written=edge(0))),
     "sglang #31833",
     "value_on_integers",
-    cause="key_lost_at_chunk_edge",
 )
 enter(
     "key_lost_from_numerator",
     assemble(Parts(written=edge(0), weighed=all_tokens)),
     "fla #1143: the contribution of an edge left on a dead row",
     "value_on_integers",
-    cause="key_lost_at_chunk_edge_numerator",
 )
 enter(
     "key_counted_twice_at_edge",
     assemble(Parts(written=edge(2))),
     "overlapping tiles",
     "value_on_integers",
-    cause="key_counted_twice_at_chunk_edge",
 )
 enter(
     "key_lost_at_edge_of_256",
     assemble(Parts(chunk=256, written=edge(0))),
     "fla #876",
     "value_on_integers",
-    cause="key_lost_at_chunk_edge",
 )
 enter(
     "chunk_lost",
     assemble(Parts(written=without_chunk(2))),
     "flashinfer #3889",
     "value_on_integers",
-    cause="chunk_lost",
 )
 enter(
     "tokens_after_2048_lost",
     assemble(Parts(written=_beyond(2048))),
     "fla #906: T > 65536",
     "long_sequences",
-    cause="keys_beyond_lost",
 )
 enter(
     "diagonal_excluded",
     assemble(Parts(mask=lambda s: _shifted(s, -1))),
     "linear-attention-transformer: buckets do not see themselves",
     "value_on_integers",
-    cause="strict_mask",
 )
 enter(
     "reads_next_token",
     assemble(Parts(mask=lambda s: _shifted(s, 1))),
     "fla 2675c107",
     "causality",
-    cause="leaking_mask",
 )
 enter(
     "tail_mask_off_by_one",
     assemble(Parts(mask=_shifted_in_tail)),
     "fla #1142, be882f3b",
     "causality",
-    cause="leaking_mask_in_tail",
 )
 enter(
     "tail_not_written",
     assemble(Parts(finish=_tail_not_written)),
     "fla #906, #892",
     "value_on_integers",
-    cause="tail_not_written",
 )
 enter(
     "tail_uninitialised",
     _tail_uninitialised,
     "fla #1070: output from `empty`",
     "value_on_integers",
-    cause="tail_of_one_not_written",
     by_chance=True,
 )
 enter(
@@ -211,54 +200,46 @@ enter(
     _noncausal_normalizer,
     "fla #594: sum over heads",
     "causality",
-    cause="noncausal_normalizer",
 )
 enter(
     "normalizer_of_last_row",
     _last_row_normalizer,
     "fla #851: sum over a wrong axis",
     "causality",
-    cause="normalizer_of_last_row",
 )
 enter(
     "padding_counted",
     _counts_padding,
     "transformers #47087, maxtext #5295",
     "prefix",
-    cause="padding_counted",
 )
 enter(
     "not_normalised",
     _not_normalised,
     "performer-pytorch #40",
     "row_normalisation",
-    cause="not_normalised",
 )
 enter(
     "channels_swapped",
     assemble(Parts(finish=_swapped_channels)),
     "fla ccb0ff94: tile offsets",
     "dimensions",
-    cause="channels_swapped",
 )
 enter(
     "channels_past_tile_lost",
     assemble(Parts(features=_first_tile_of_features)),
     "fla #1031",
     "dimensions",
-    cause="features_lost",
 )
 enter(
     "heads_mixed",
     assemble(Parts(finish=_mixed_heads)),
     "unsloth-zoo #776: first row for all",
     "heads_independent",
-    cause="heads_mixed",
 )
 enter(
     "crashes_on_one_token",
     _crashes_on_one_token,
     "fla 8797deff: squeeze",
     "short_sequences",
-    cause="raises_on_one_token",
 )

@@ -241,14 +241,12 @@ enter(
     _changed(decays.hgrn_by_doubling, log_decay=_at_least(-5)),
     "#120: cudnn-frontend #1017",
     op="hgrn",
-    cause="gates_clamped",
 )
 enter(
     "gates_of_segments_clamped",
     _changed(decays.ssd_by_segment_sums, log_decay=_at_least(-10)),
     "#130: mamba #352: decays of chunks that leave their range",
     op="ssd",
-    cause="gates_clamped",
 )
 enter(
     "gates_of_eleven_bits",
@@ -267,7 +265,6 @@ enter(
     _changed(erasing.oja_transposed, beta=_between(0, 1)),
     "#114: sglang #30860",
     op="oja",
-    cause="beta_clipped",
 )
 enter(
     "removal_rates_clipped",
