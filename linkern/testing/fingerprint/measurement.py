@@ -1,7 +1,7 @@
 """The fingerprint of a target: what can be measured of its arithmetic."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from linkern.testing.errors import DoesNotApply, TargetRaised
@@ -104,34 +104,32 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> measured.bits["state"], measured.chunk_size, measured.eps
     (24, 16, None)
     """
-    distances = invariance.measure(target, scope)
+    sheet = Fingerprint(scope.dtype, {}, distances=invariance.measure(target, scope))
     try:
         measured = stages.measure(target, scope)
     except DoesNotApply as error:
-        return Fingerprint(scope.dtype, {}, reason=str(error), distances=distances)
-    except TargetRaised as error:
-        reason = f"the target raised {error}"
-        return Fingerprint(scope.dtype, {}, reason=reason, distances=distances)
-    reason = _left_out(measured.wrong)
+        return replace(sheet, reason=str(error))
+    except TargetRaised as raised:
+        return replace(sheet, reason=f"the target raised {raised}")
+    sheet = replace(sheet, reason=_left_out(measured.wrong))
     if not measured.bits:
-        return Fingerprint(scope.dtype, {}, reason=reason, distances=distances)
+        return sheet
     eps = epsilon.measure(target, scope, measured.narrowest)
     chunk_size = chunks.measure(target, scope)
-    return Fingerprint(
-        scope.dtype,
-        measured.bits,
-        eps.size,
-        eps.resolution,
-        chunk_size,
-        (
-            *claims.about_stages(target, scope),
-            *claims.about_epsilon(scope, eps),
-            *claims.about_chunks(scope, chunk_size),
-        ),
-        eps.mode,
-        measured.capped,
-        reason,
-        distances,
+    contradicted = (
+        *claims.about_stages(target, scope),
+        *claims.about_epsilon(scope, eps),
+        *claims.about_chunks(scope, chunk_size),
+    )
+    return replace(
+        sheet,
+        bits=measured.bits,
+        capped=measured.capped,
+        eps=eps.size,
+        eps_mode=eps.mode,
+        eps_resolution=eps.resolution,
+        chunk_size=chunk_size,
+        contradicted=contradicted,
     )
 
 

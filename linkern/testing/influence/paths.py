@@ -120,14 +120,8 @@ def survivals(
     TargetRaised, TargetDied
         If the target does not answer.
     """
-    for number, dims in enumerate(SIZES, start=1):
-        entries, problem, sizes = _problem(scope, distances, dims)
-        try:
-            measured = ask(target, problem)
-            break
-        except TargetRaised:
-            if number == len(SIZES):
-                raise
+    entries, problem, sizes = _problem(scope, distances, _dims(target, scope))
+    measured = ask(target, problem)
     exact = problem.solve()
     unit = 2.0 ** -SIGNIFICAND_BITS[scope.output_dtype]
     smallest = 2.0**-25 if scope.output_dtype == "float16" else 0.0
@@ -155,6 +149,22 @@ def survivals(
             Survival(entry.path, entry.row, max(bits, 0), limit, lost, shown, scaled)
         )
     return tuple(survived)
+
+
+def _dims(target: Target, scope: Scope) -> tuple[int, int, int]:
+    """Return the first sizes that the target takes."""
+    kind = "uniform" if scope.operator.feature_map else "mild"
+    for dims in SIZES:
+        shape = nearest_shape(scope, (1, HEADS, *dims))
+        made = real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
+        try:
+            target.call(Call(made.inputs))
+        except TargetRaised:
+            if dims == SIZES[-1]:
+                raise
+        else:
+            break
+    return dims
 
 
 def ask(target: Target, problem: Problem) -> Real:
