@@ -33,8 +33,10 @@ SIZES = ((1040, 4, 64), (1024, 16, 64), (1024, 64, 64), (256, 16, 16))
 def measure(target: Target, scope: Scope) -> int | None:
     """Return the chunk size; None if sums have no edges at regular distances."""
     for length, key_dim, value_dim in SIZES:
+        # Each value channel is a question of its own.
+        keys = value_dim if scope.contract.equal_dims else key_dim
         try:
-            shape = nearest_shape(scope, (1, 1, length, key_dim, value_dim))
+            shape = nearest_shape(scope, (1, 1, length, keys, value_dim))
             closed = _closed(target, scope, shape)
         except (DoesNotApply, TargetRaised):
             continue

@@ -222,7 +222,7 @@ def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Ent
         entries.append(_Entry("sum", 2, {"value": whole}))
     entries += [_Entry("state", row, state) for row in DISTANCES]
     if scope.normalised and "key" in names:
-        rows = (1, max(n for n in (1, *DISTANCES) if n < length))
+        rows = (1, max((n for n in DISTANCES if n < length), default=1))
         entries += [_Entry("normalizer", n, {"key": whole}) for n in rows]
     for one in scope.operator.inputs:
         if one.token_axis is not None and one.name not in NO_PATH:
