@@ -85,6 +85,8 @@ class Call:
         Whether query i sees keys 0..i only.
     options : Options
         What else is declared.
+    early_erase : bool
+        Whether an erase reads the memory before its decay.
     """
 
     tape: Tape
@@ -94,6 +96,7 @@ class Call:
     position: int = 0
     causal: bool = True
     options: Options = Options()
+    early_erase: bool = False
 
     def __getitem__(self, name: str) -> Node:
         return self.inputs[name]

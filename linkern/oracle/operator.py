@@ -384,7 +384,16 @@ confidence, position, options
         initial = tuple(tape.constant(x) for x in state or self.empty_state(inputs))
         scale = self.default_scale(inputs) if scale is None else scale
         options = options or Options()
-        call = Call(tape, nodes, scale, initial, position, self.causal, options)
+        call = Call(
+            tape,
+            nodes,
+            scale,
+            initial,
+            position,
+            self.causal,
+            options,
+            self.early_erase,
+        )
         output, states = self.program(call)
         named = {name: nodes[name] for name in present}
         named.update(zip(STATE_NAMES, initial, strict=False))

@@ -184,6 +184,7 @@ _CAUSAL = (
         delta.dplr,
         neutral={"b": 0.0, "value": 0.0},
         erases=True,
+        early_erase=True,
         **_ADDITIVE,
         unit_writes={"a": 0.0, "b": 0.0},
         reductions=(Reduction("simple_gla", {"b": 0.0}),),

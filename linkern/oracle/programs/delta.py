@@ -14,7 +14,6 @@ def _delta(
     erase: Node,
     value: Node,
     log_decay: Node | None = None,
-    early_erase: bool = False,
 ) -> tuple[Node, tuple[Node, ...]]:
     output, memory = scanned(
         call.tape,
@@ -24,7 +23,7 @@ def _delta(
         state=call.state[0],
         log_decay=log_decay,
         erase=erase,
-        early_erase=early_erase,
+        early_erase=call.early_erase,
     )
     return output, (memory,)
 
@@ -59,7 +58,6 @@ def comba(call: Call) -> tuple[Node, tuple[Node, ...]]:
         erase=call.shared("auxiliary_key"),
         value=call["value"],
         log_decay=call.per_channel("log_decay"),
-        early_erase=True,
     )
 
 
@@ -99,7 +97,7 @@ def _untied(
         state=call.state[0],
         log_decay=None if g is None else placed(tape, g, 0, 2),
         erase=placed(tape, tape.product(erase, coefficient=-sign), 0, 2),
-        early_erase=True,
+        early_erase=call.early_erase,
         rows_per_token=2,
     )
     return picked(tape, reads, 1, 2), (memory,)

@@ -64,7 +64,7 @@ def _one_position(scope: Scope) -> Inapplicable | None:
     return not_applicable("one position cannot say how far each sequence is")
 
 
-def _no_packed_gradients(scope: Scope) -> Inapplicable | None:
+def no_packed_gradients(scope: Scope) -> Inapplicable | None:
     """Require a `vjp` that takes `cu_seqlens`, or gradients by autograd."""
     if scope.interface.differentiable and not scope.interface.vjp_takes_packed:
         reason = "its `vjp` takes no packed sequences: no parameter cu_seqlens"
@@ -211,7 +211,7 @@ def _goes_on(target: CheckedTarget, problem: Problem) -> bool:
     "and zero where no sequence is",
     problems=_packed_gradient_problems,
     judges=lambda problem: problem.length > 2,
-    unless=any_of(not_causal, not_packed, _no_packed_gradients),
+    unless=any_of(not_causal, not_packed, no_packed_gradients),
     share=0.4,
     in_outputs=False,
 )

@@ -12,8 +12,10 @@ import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.checks.registry import no_gradients, not_thread_safe
+from linkern.testing.diagnosis.arrangements import other_bits
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.histories import agrees, kept_between_calls
+from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem, with_cotangent
@@ -39,12 +41,13 @@ TRIED = {
 }
 REFUSED = (1, 2, 17, 4, 5)
 AXES = ("batch", "heads", "length", "key_dim", "value_dim")
-MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 # Memory around inputs of these layouts holds NaN.
 POISONED = {"offset", "sliced", "padded"}
 # How far inputs are scaled, in powers of two, and steps between the last two powers.
 FURTHEST, STEPS = 20, 4
 THREADED_CALLS = 2
+# Kinds of problems with features, and with gates.
+FEATURES, GATES = ("normal", "uniform", "constant"), ("mild", "typical", "strong")
 
 
 def observed_before(target: Target, scope: Scope) -> Diagnosis | None:
@@ -67,8 +70,8 @@ def observed_before(target: Target, scope: Scope) -> Diagnosis | None:
 
 def observed_after(target: Target, scope: Scope) -> Diagnosis | None:
     """Return the behaviour of a target whose maps are right."""
-    observers = (_side_effects, not_finite, _memory, _swallowed_nan, _threads)
-    return _first(observers, target, scope)
+    inputs = (_side_effects, not_finite, _memory, _swallowed_nan, _numbers)
+    return _first((*inputs, other_bits, _threads), target, scope)
 
 
 def _first(
@@ -137,7 +140,7 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
             except TargetRaised as error:
                 raised[actual] = str(error)
         if raised:
-            where, declaration = _sizes_in_words(noun, sorted(raised), sorted(tried))
+            where, declaration = in_words(noun, raised, tried)
             name = "raises_on_one_token" if where == "one token" else "raises"
             sentence = f"raises on {where}: {raised[min(raised)]}"
             observed = Diagnosis(name, sentence, np.inf, declaration)
@@ -145,36 +148,6 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
                 return observed
             everywhere = everywhere or observed
     return everywhere
-
-
-def _sizes_in_words(
-    noun: str, chosen: list[int], tried: list[int]
-) -> tuple[str, tuple[str, ...]]:
-    """Return the fewest words for some of the sizes, and what declares the others.
-
-    Examples
-    --------
-    >>> _sizes_in_words("lengths", [1, 8, 17], [1, 8, 16, 17, 32])
-    ('lengths that are no multiple of 16', ('length_multiple_of=16',))
-    >>> _sizes_in_words("lengths", [1], [1, 2, 3])
-    ('one token', ('min_length=2',))
-    """
-    others = [n for n in tried if n not in chosen]
-    words, declared = f"{noun} of {', '.join(map(str, chosen))}", ""
-    if not others:
-        words = f"all {noun} that were tried"
-    elif chosen[-1] < others[0]:
-        words, declared = f"{noun} below {others[0]}", f"min_length={others[0]}"
-        words = "one token" if (noun, chosen) == ("lengths", [1]) else words
-    elif others[-1] < chosen[0]:
-        words, declared = f"{noun} above {others[-1]}", f"max_length={others[-1]}"
-    else:
-        for step in MULTIPLES:
-            if [n for n in tried if n % step] == chosen:
-                words = f"{noun} that are no multiple of {step}"
-                declared = f"length_multiple_of={step}"
-                break
-    return words, (declared,) * (noun == "lengths" and declared != "")
 
 
 def not_finite(target: Target, scope: Scope) -> Diagnosis | None:
@@ -285,6 +258,25 @@ def _swallowed_nan(target: Target, scope: Scope) -> Diagnosis | None:
         return None
     sentence = f"returns finite numbers in row {first} and after a NaN in its value"
     return Diagnosis("swallows_nan", sentence, np.inf, ("nan_policy=any",))
+
+
+def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
+    """Observe outputs that are wrong for numbers drawn in some ways alone."""
+    kinds = FEATURES if scope.operator.feature_map else GATES
+    shape, wrong = nearest_shape(scope, SIZES), {}
+    for kind in kinds:
+        problem = real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
+        output = target.call(Call(problem.inputs)).output
+        if output is not None and not agrees(output, problem):
+            wrong[problem.kind] = output
+    if not wrong:
+        return None
+    zero = not any(output.any() for output in wrong.values())
+    sentence = f"returns {'zeros' if zero else 'a wrong output'} for {'; '.join(wrong)}"
+    if len(wrong) < len(kinds):
+        sentence += ", and the right output for others"
+    by_what = "0" * zero
+    return Diagnosis("depends_on_values", sentence, np.inf, by_what=by_what)
 
 
 def _threads(target: Target, scope: Scope) -> Diagnosis | None:

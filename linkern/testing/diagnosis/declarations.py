@@ -187,6 +187,8 @@ def _candidates(
         yield from _dtypes(by_what, int(rounded[1]), chunk)
         return
     scales: Sequence[Declared] = [{}, *_scales(scope, numbers)]
+    if contract.eps:
+        yield {"eps": 0.0}
     if scope.operator.feature_map:
         for scale in scales:
             for eps in (abs(x) for x in numbers):

@@ -8,6 +8,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.factors.quantities import quantities
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
+from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
 from linkern.testing.influence.maps import InfluenceMap
 
@@ -33,13 +34,14 @@ class Finding:
         The maps that have wrong entries, fresh ones among them.
     place : IndexSet or None
         The places that are wrong; None if no description held on the fresh maps.
-    factor : Factor or None
-        Measured entries as a function of the exact ones; None if no product held.
+    factor : Factor, Replacement or None
+        Measured entries as a function of the exact ones, or of other inputs; None if
+        nothing held.
     """
 
     maps: Maps
     place: IndexSet | None
-    factor: Factor | None
+    factor: Factor | Replacement | None
 
     @property
     def cost(self) -> float:
@@ -83,7 +85,21 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
             finding = _finding(*seen)
             if finding.cost + WORDS < best.cost:
                 best = finding
+    if best.factor is None and not best.coarse and not best.broken:
+        return _with_replacement(best, first, second)
     return best
+
+
+def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
+    """Return a finding with the input that was replaced, if one was."""
+    wrong = [one for one in (*first, *second) if one.wrong.any()]
+    factor = replaced(wrong, finding.place)
+    if factor is None:
+        return finding
+    place = _described(first)
+    if not _located(place, second):
+        place = _described(_affected(first, factor))
+    return Finding(wrong, place, factor)
 
 
 def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
@@ -152,7 +168,7 @@ def _described(maps: Maps) -> IndexSet | None:
     return describe(maps, lambda one: quantities(one, None))
 
 
-def _affected(maps: Maps, factor: Factor) -> Maps:
+def _affected(maps: Maps, factor: Factor | Replacement) -> Maps:
     """Return maps with the entries that a factor does not change marked as such."""
     marked = []
     for one in maps:

@@ -14,6 +14,7 @@ from linkern.testing.diagnosis.factors.explain import Factor, numbers
 from linkern.testing.diagnosis.factors.formulas import tolerance
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
+from linkern.testing.diagnosis.replaced_inputs import Replacement
 from linkern.testing.influence.maps import Flags, InfluenceMap
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
@@ -33,6 +34,7 @@ _KINDS = {
     "clamp": "clamped",
     "instead": "other",
     "moved": "other",
+    "replaced": "other",
 }
 
 
@@ -71,6 +73,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
         "added": f"has `{by_what.removeprefix('plus ')}` added",
         "instead": f"is `{by_what.removesuffix(' in its place')}`",
         "moved": f"is {by_what}",
+        "replaced": f"is as with `{by_what}`",
     }.get(kind, f"is multiplied by `{by_what}`")
     if by_what.startswith(("rounded ", "unlike ")):
         said = f"is {by_what}"
@@ -97,7 +100,7 @@ def _missing(by_what: str) -> str:
 def localised(
     maps: Sequence[InfluenceMap],
     place: IndexSet | None,
-    factor: Factor | None,
+    factor: Factor | Replacement | None,
     *,
     declaration: tuple[str, ...] = (),
     not_measured: tuple[str, ...] = (),
@@ -110,7 +113,7 @@ def localised(
         The maps of one tensor in which the deviation shows.
     place : IndexSet or None
         The wrong entries; None if no short description fits.
-    factor : Factor or None
+    factor : Factor, Replacement or None
         What was measured in their place; None if no formula holds.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which the target is right.
@@ -162,7 +165,9 @@ def _width(one: InfluenceMap) -> int:
 
 
 def _ratio(
-    factor: Factor | None, maps: Sequence[InfluenceMap], chosen: Sequence[Flags]
+    factor: Factor | Replacement | None,
+    maps: Sequence[InfluenceMap],
+    chosen: Sequence[Flags],
 ) -> float:
     """Return the largest distance from the prediction, in what rounding allows."""
     if factor is None:

@@ -154,13 +154,4 @@ def _starts(row: Index) -> Index:
 
 
 def _part(one: InfluenceMap, chosen: Flags) -> InfluenceMap | None:
-    if not chosen.any():
-        return None
-    return replace(
-        one,
-        measured=one.measured[chosen],
-        exact=one.exact[chosen],
-        bound=one.bound[chosen],
-        likely=one.likely[chosen],
-        coordinates={name: x[chosen] for name, x in one.coordinates.items()},
-    )
+    return one.part(chosen) if chosen.any() else None

@@ -10,28 +10,22 @@ from functools import lru_cache
 
 import numpy as np
 
-from linkern.oracle import Bounded
+from linkern.testing.checks.packed import no_packed_gradients, not_packed
 from linkern.testing.checks.registry import (
     any_of,
     no_gradients,
     no_gradients_of_state,
     not_causal,
 )
-from linkern.testing.errors import Inapplicable, skipped
-from linkern.testing.influence.gradient_places import (
-    ACROSS,
-    INSIDE,
-    THROUGH,
-    Part,
-    coordinates,
-)
+from linkern.testing.errors import Inapplicable
+from linkern.testing.influence.gradient_places import Part, coordinates
 from linkern.testing.influence.gradient_scenes import (
     Impulses,
     every_row,
     one_pair,
     one_row,
 )
-from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import half_ulp
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
@@ -43,17 +37,13 @@ from linkern.testing.target.protocol import Call
 
 __all__ = ["GRADIENT_STAGES", "gradient_maps"]
 
-# Names of the gradient of an input, by where its row is.
-TENSORS = {
-    INSIDE: "gradient of {}",
-    THROUGH: "gradient through the final state",
-    ACROSS: "gradient of {} across sequences",
+# Ends of the names of gradients whose row is in another part.
+APART = ("final state", "across sequences", "after the last sequence")
+# Parts of the length that packed sequences take, by the number of calls.
+SHARES = {
+    1: ((0.22, 0.0, 0.14, 0.3, 0.01, 0.2),),
+    2: ((0.2, 0.0, 0.25), (0.16, 0.2, 0.01)),
 }
-# The tensors of pairs that are not in one part.
-APART = ("final state", "across sequences")
-
-# Packed sequences of a scene, in all its calls.
-SEQUENCES = 6
 
 
 def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
@@ -84,17 +74,40 @@ def gradient_maps(target: Target, made: Impulses) -> list[InfluenceMap]:
         return []
     exact = exact_gradients(problem) if packing else problem.solve_gradients()
     maps = []
-    for place, (name, x) in enumerate(problem.inputs.items()):
-        one = problem.scope.operator.input(name)
-        measured = np.full(x.shape, np.nan)
-        if reply.gradients[place].shape == x.shape:
-            measured = reply.gradients[place].astype(np.float64)
+    for place, one in enumerate(map(problem.scope.operator.input, problem.inputs)):
+        if not _isolated(made, one):
+            continue
+        expected, measured = exact[one.name], reply.gradients[place].astype(np.float64)
+        if measured.shape != expected.output.shape:
+            measured = np.full(expected.output.shape, np.nan)
         dtype = reply.gradient_dtypes[place] or problem.scope.dtype
-        if _isolated(made, one):
-            rounding = half_ulp(measured, dtype)
-            maps += _of_input(made, one, measured, rounding, exact[name])
-    # What is wrong on the way through a state reaches the tokens behind it, too.
-    return sorted(maps, key=lambda x: not x.tensor.endswith(APART))
+        bound = expected.bound + half_ulp(measured, dtype)
+        # Those of values are weights: ahead of a row they say that they are zero.
+        unaffected = (expected.output == 0) & (one.name != "value")
+        maps += [
+            InfluenceMap(
+                tensor,
+                _of_part(problem, part),
+                measured[chosen],
+                expected.output[chosen],
+                bound[chosen],
+                bound[chosen],
+                {name: x[chosen] for name, x in places.items()},
+                unaffected[chosen],
+            )
+            for part, tensor, chosen, places in coordinates(made, one, measured.shape)
+        ]
+    return sorted(maps, key=_order)
+
+
+def _order(one: InfluenceMap) -> int:
+    """Return the rank of a map: a defect shows in the first ones most plainly.
+
+    What is wrong on the way through a state reaches the tokens behind it, too, and what
+    is wrong in a weight, or in a denominator, all that follows from it.
+    """
+    plain = (APART, "gradient of value", "denominator")
+    return next((k for k, x in enumerate(plain) if one.tensor.endswith(x)), len(plain))
 
 
 def _isolated(made: Impulses, one: Input) -> bool:
@@ -107,39 +120,11 @@ def _isolated(made: Impulses, one: Input) -> bool:
     return in_every_row == (made.scene == "every row")
 
 
-def _of_input(
-    made: Impulses,
-    one: Input,
-    measured: Real,
-    rounding: Real,
-    exact: Bounded,
-) -> list[InfluenceMap]:
-    """Return the maps of the gradient of one input, one for each part of a sequence."""
-    bound = exact.bound + rounding
-    # The gradients of values are weights: those ahead of a row say that they are zero.
-    unaffected = (exact.output == 0) & (one.name != "value")
-    maps = []
-    for part, relation, chosen, places in coordinates(made, one, measured.shape):
-        maps.append(
-            InfluenceMap(
-                TENSORS[relation].format(one.name),
-                _problem_of(made.problem, part),
-                measured[chosen],
-                exact.output[chosen],
-                bound[chosen],
-                bound[chosen],
-                {name: x[chosen] for name, x in places.items()},
-                unaffected[chosen],
-            )
-        )
-    return maps
-
-
-def _problem_of(problem: Problem, part: Part) -> Problem:
+def _of_part(problem: Problem, part: Part) -> Problem:
     """Return the problem of a part, which is the same for all maps of a scene."""
-    if (part.first, part.last) == (0, problem.length):
-        return problem
     ends = part.first, part.last
+    if ends == (0, problem.length):
+        return problem
     return problem.recalled(("part", *ends), lambda: problem.span(*ends))
 
 
@@ -147,9 +132,7 @@ def _problem_of(problem: Problem, part: Part) -> Problem:
 
 
 @lru_cache(maxsize=16)
-def _scenes(
-    scope: Scope, seed: int, *, batch: int = 2, heads: int = 2
-) -> tuple[Impulses, ...]:
+def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Impulses, ...]:
     """Return scenes of two lengths: one leaves a tail for every chunk, one for few.
 
     They are kept, so that targets of one scope share what is exact.
@@ -160,7 +143,7 @@ def _scenes(
     batch = 1 if operator.erases else batch
     slow = operator.rows_per_token > 1 or operator.erase_along == "value"
     # A scale of four channels would be taken for a half.
-    sizes = ((int(rng.integers(130, 160)), 6), (128, 4))
+    sizes = ((int(rng.integers(130, 160)), 6), (128, 7))
     return tuple(
         made
         for length, width in sizes[: 1 if scope.few_shapes or slow else 2]
@@ -171,32 +154,8 @@ def _scenes(
     )
 
 
-def _seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**32))
-
-
-def _whole(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    """Measure the gradients of whole sequences."""
-    return [
-        x for made in _scenes(scope, _seed(rng)) for x in gradient_maps(target, made)
-    ]
-
-
-def _dense(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    """Measure the gradients of one row, to which all sources contribute."""
-    return [
-        x
-        for made in _all_sources(scope, _seed(rng))
-        for x in gradient_maps(target, made)
-    ]
-
-
 @lru_cache(maxsize=16)
-def _all_sources(scope: Scope, seed: int) -> tuple[Impulses, ...]:
+def _rows(scope: Scope, seed: int) -> tuple[Impulses, ...]:
     """Return scenes of all sources: of some gates, and of more channels than a tile."""
     rng = np.random.default_rng(seed)
     length, most = int(rng.integers(130, 160)), scope.operator.largest_key_dim
@@ -212,76 +171,75 @@ def _all_sources(scope: Scope, seed: int) -> tuple[Impulses, ...]:
     )
 
 
-def _of_spans(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    """Measure the gradients that go through the states between spans."""
-    maps = []
-    for made in _scenes(scope, _seed(rng)):
-        cuts = sorted(rng.choice(np.arange(20, 110), 2, replace=False).tolist())
-        maps += gradient_maps(target, made.cut(*cuts))
-    return maps
+def _whole(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+    """Return scenes of whole sequences."""
+    return [*_pairs(scope, int(rng.integers(2**32)), 2, 2)]
 
 
-def _packed(
-    target: Target, scope: Scope, rng: np.random.Generator
-) -> list[InfluenceMap]:
-    """Measure the gradients of packed sequences, in one call and in two."""
-    maps = []
-    for made in _scenes(scope, _seed(rng), batch=1, heads=8):
-        for calls in (1, 2):
-            if calls == 1 or no_gradients_of_state(scope) is None:
-                maps += gradient_maps(target, made.packed(_lengths(made, calls, rng)))
-    return maps
+def _dense(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+    """Return scenes of one row, to which all sources contribute."""
+    return [*_rows(scope, int(rng.integers(2**32)))]
+
+
+def _cut(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+    """Return scenes of spans, between which gradients go through states."""
+    scenes = _whole(scope, rng)
+    return [x.cut(*rng.choice(np.arange(20, 110), 2, replace=False)) for x in scenes]
+
+
+def _packed(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+    """Return scenes of packed sequences, in one call and in two."""
+    most = 2 if no_gradients_of_state(scope) is None else 1
+    scenes = _pairs(scope, int(rng.integers(2**32)), 1, 8)
+    made = [(x, _lengths(x, n, rng)) for x in scenes for n in range(1, most + 1)]
+    return [
+        x.packed(rows) for x, rows in made if sum(map(sum, rows)) < x.problem.length
+    ]
 
 
 def _lengths(
     made: Impulses, calls: int, rng: np.random.Generator
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens of sequences in each call; some are left that no one has.
-
-    The second sequence has none in the first call.
-    """
-    contract, length = made.problem.scope.contract, made.problem.length
+    """Return the tokens of sequences in each call; some are left that no one has."""
+    contract = made.problem.scope.contract
     unit, least = contract.length_multiple_of, contract.min_length
-    count = SEQUENCES // calls
-    shares = rng.uniform(0.7, 1.3, (calls, count)) / (count * calls)
-    lengths = np.maximum((shares * length).astype(int) // unit * unit, least)
-    lengths[0, 1] = least
-    while lengths.sum() > length - unit:
-        lengths[np.unravel_index(lengths.argmax(), lengths.shape)] -= unit
-    return tuple(map(tuple, lengths.tolist()))
+    length = made.problem.length * rng.uniform(0.8, 1)
+    return tuple(
+        tuple(max(int(share * length) // unit * unit, least) for share in shares)
+        for shares in SHARES[calls]
+    )
 
 
-def _no_packed_gradients(scope: Scope) -> Inapplicable | None:
-    """Require packed sequences in calls that return gradients."""
-    interface = scope.interface
-    takes = interface.cu_seqlens is not None and "b" in scope.contract.layout
-    if not takes or scope.contract.interface == "step":
-        return skipped("the target takes no packed sequences", "take `cu_seqlens`")
-    if interface.differentiable and not interface.vjp_takes_packed:
-        return skipped("its `vjp` takes no packed sequences", "take `cu_seqlens`")
-    return no_gradients(scope)
+def _stage(
+    name: str,
+    scenes: Callable[[Scope, np.random.Generator], list[Impulses]],
+    *rules: Callable[[Scope], Inapplicable | None],
+) -> Stage:
+    """Return the stage of some scenes, left out where one of the rules says so."""
 
-
-def _unless(*rules: Callable[[Scope], Inapplicable | None]) -> Callable[[Scope], str]:
-    """Return the reason for which one of the rules leaves out a scope."""
+    def measure(
+        target: Target, scope: Scope, rng: np.random.Generator
+    ) -> list[InfluenceMap]:
+        return [x for made in scenes(scope, rng) for x in gradient_maps(target, made)]
 
     def skipped(scope: Scope) -> str:
         inapplicable = any_of(*rules)(scope)
-        return "" if inapplicable is None else inapplicable.reason
+        return inapplicable.reason if inapplicable else ""
 
-    return skipped
+    return Stage(name, measure, skipped)
 
 
 # In the order in which a defect is to be explained.
 GRADIENT_STAGES = (
-    Stage("gradients", _whole, _unless(no_gradients)),
-    Stage("gradients of all sources", _dense, _unless(no_gradients)),
-    Stage("gradients of spans", _of_spans, _unless(not_causal, no_gradients_of_state)),
-    Stage(
+    _stage("gradients", _whole, no_gradients),
+    _stage("gradients of all sources", _dense, no_gradients),
+    _stage("gradients of spans", _cut, not_causal, no_gradients_of_state),
+    _stage(
         "gradients of packed sequences",
         _packed,
-        _unless(not_causal, _no_packed_gradients),
+        not_causal,
+        not_packed,
+        no_packed_gradients,
+        no_gradients,
     ),
 )

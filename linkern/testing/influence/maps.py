@@ -7,7 +7,7 @@ the other, and where the entry lies.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -65,6 +65,19 @@ class InfluenceMap:
         """True if weights are products of numbers of the inputs."""
         sources = self.problem.knobs.get("sources")
         return sources is not None and sources.channels is not None
+
+    def part(self, chosen: Flags | Index) -> "InfluenceMap":
+        """Return the map of some entries."""
+        unaffected = self.unaffected
+        return replace(
+            self,
+            measured=self.measured[chosen],
+            exact=self.exact[chosen],
+            bound=self.bound[chosen],
+            likely=self.likely[chosen],
+            coordinates={name: x[chosen] for name, x in self.coordinates.items()},
+            unaffected=None if unaffected is None else unaffected[chosen],
+        )
 
     @cached_property
     def error(self) -> Real:

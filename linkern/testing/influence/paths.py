@@ -28,9 +28,10 @@ from linkern.testing.target.protocol import Call
 __all__ = ["SIZES", "Survival", "ask", "survivals"]
 
 Real = NDArray[np.float64]
+Only = tuple[str, tuple[tuple[int, int], ...]] | None
 # Length, key and value dimension: the later ones for kernels that take whole tiles.
 SIZES = ((140, 4, 5), (128, 16, 16), (128, 64, 64))
-HEADS = 8
+HEADS, LENGTH = 8, SIZES[0][0]
 # Distances from the source to the row: at the first that is rounded, a state was.
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Significand bits of all that has few.
@@ -95,10 +96,11 @@ class _Entry:
     path: str
     row: int
     bits: Mapping[str, int]
+    source: int = 0
 
 
 def survivals(
-    target: Target, scope: Scope, distances: tuple[int, ...] = ()
+    target: Target, scope: Scope, only: Only = None, length: int = LENGTH
 ) -> tuple[Survival, ...]:
     """Return the bits that survive on each path, in one call of many batch entries.
 
@@ -110,8 +112,11 @@ def survivals(
         Behind its fence.
     scope : Scope
         What it claims and declares.
-    distances : tuple of int
-        Distances of the path through the state, which is then the only one.
+    only : (str, tuple of (int, int)), optional
+        A path, and the source and row of each pair of tokens that it is taken between;
+        by default, all paths from the first token.
+    length : int
+        Tokens of a sequence.
 
     Raises
     ------
@@ -120,7 +125,10 @@ def survivals(
     TargetRaised, TargetDied
         If the target does not answer.
     """
-    entries, problem, sizes = _problem(scope, distances, _dims(target, scope))
+    dims = _dims(target, scope)
+    if length != LENGTH:
+        dims = (length, *dims[1:])
+    entries, problem, sizes = _problem(scope, only, dims)
     measured = ask(target, problem)
     exact = problem.solve()
     unit = 2.0 ** -SIGNIFICAND_BITS[scope.output_dtype]
@@ -142,11 +150,19 @@ def survivals(
         relative = np.max(abs(errors))
         limit = min(sum(entry.bits.values()), SIGNIFICAND_BITS["float64"])
         bits = limit if relative == 0 else int(min(limit, np.floor(-np.log2(relative))))
-        back = lost and entry.row > 0 and entry.path != "normalizer"
+        back = lost and entry.row > entry.source and entry.path != "normalizer"
         scaled = back and _is_scaled(away, exact.output[place])
         shown = tuple(errors.tolist())
         survived.append(
-            Survival(entry.path, entry.row, max(bits, 0), limit, lost, shown, scaled)
+            Survival(
+                entry.path,
+                entry.row - entry.source,
+                max(bits, 0),
+                limit,
+                lost,
+                shown,
+                scaled,
+            )
         )
     return tuple(survived)
 
@@ -204,7 +220,7 @@ def _common(measured: Real, exact: Real, unit: float) -> Real:
     return np.broadcast_to(error[..., None], measured.shape)
 
 
-def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Entry]:
+def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
     """Return the batch entries of all paths that an operator has."""
     whole = SIGNIFICAND_BITS[scope.dtype]
     # A product of two numbers of half of the bits of a sum is exact.
@@ -212,8 +228,13 @@ def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Ent
     half = min(whole, max(SIGNIFICAND_BITS[declared], whole) // 2)
     names = scope.operator.names
     state = {"key": half, "value": half} if "key" in names else {"value": whole}
-    if distances:
-        return [_Entry("state", row, state) for row in distances if row < length]
+    if only is not None:
+        path, pairs = only
+        bits = {"normalizer": {"key": whole}, "value": {"value": whole}}.get(
+            path, state
+        )
+        made = [_Entry(path, row, bits, source) for source, row in pairs]
+        return [one for one in made if one.row < length]
     entries = [_Entry("value", 0, {"value": whole})]
     entries += [_Entry(n, 1, {n: whole}) for n in ("key", "query") if n in names]
     if {"query", "key"} <= {*names}:
@@ -232,11 +253,11 @@ def _entries(scope: Scope, length: int, distances: tuple[int, ...]) -> list[_Ent
 
 @lru_cache(maxsize=8)
 def _problem(
-    scope: Scope, distances: tuple[int, ...], dims: tuple[int, int, int]
+    scope: Scope, only: Only, dims: tuple[int, int, int]
 ) -> tuple[list[_Entry], Problem, Real]:
     """Return the entries, their problem, and the outputs before any is taken back."""
     shape = nearest_shape(scope, (1, HEADS, *dims))
-    entries = _entries(scope, min(shape.length, shape.keys), distances)
+    entries = _entries(scope, min(shape.length, shape.keys), only)
     shape = replace(shape, batch=len(entries))
     kind = "uniform" if scope.operator.feature_map else "mild"
     rng = np.random.default_rng(0)
@@ -286,12 +307,12 @@ def _arrange(
             continue
         tokens = np.moveaxis(x[at], axis - 1, 0)  # a view: token, head, channel
         steps = each if "s" in one.axes else 1
-        source, row = 0, entry.row * steps
+        source, row = entry.source * steps, entry.row * steps
         idle = np.delete(np.arange(len(tokens)), [source, row])
         if name in neutral and entry.path != "sum":
             tokens[idle] = neutral[name]
         if name == "value":
-            tokens[1:] = 0.0
+            tokens[np.arange(len(tokens)) != source] = 0.0
             if entry.path == "sum":
                 precisions = scope.contract.precisions(scope.dtype)
                 apart = SIGNIFICAND_BITS[precisions.accumulator] - 2 * FEW
@@ -313,7 +334,7 @@ def _arrange(
         # Values of the other token alone, so that the numerator has few bits.
         value = np.moveaxis(inputs["value"][at], 1, 0)
         value[entry.row * each] = _few_bits(rng.uniform(1, 2, value[0].shape), FEW + 3)
-        value[0] = 0.0
+        value[entry.source * each] = 0.0
 
 
 def _directions(scope: Scope, name: str, tokens: Real, source: int, row: int) -> None:
@@ -345,7 +366,7 @@ def _taken_back(problem: Problem, entries: list[_Entry], each: int) -> Problem:
     weights = problem.with_inputs(value=ones.astype(dtype)).solve().output
     output = problem.solve().output
     for at, entry in enumerate(entries):
-        if entry.row == 0 or entry.path == "normalizer":
+        if entry.row == entry.source or entry.path == "normalizer":
             continue
         weight, size = weights[at, :, entry.row], output[at, :, entry.row]
         with np.errstate(all="ignore"):

@@ -35,6 +35,18 @@ AFTER = {
     "state_updated_in_place": ("overwrites_input", "overwrites initial_state"),
     "swallows_nan": ("swallows_nan", "finite numbers in row 15 and after a NaN"),
     "decays_divided_out": ("not_finite", "where log_decay reaches -17"),
+    "tile_by_batch": ("not_batch_invariant", "in batch sizes above 2"),
+    "split_by_tokens": ("not_batch_invariant", "in all batch sizes that were tried"),
+    "another_tile_for_the_last_row": (
+        "not_batch_invariant",
+        "no multiple of 2, as the last of them",
+    ),
+    "packed_in_another_order": ("not_batch_invariant", "of 32 tokens packed with"),
+    "decodes_in_another_order": ("not_split_invariant", "split after 32 tokens"),
+    "zeros_where_inputs_are_normal": (
+        "depends_on_values",
+        "returns zeros for normal features, normal values, and the right output",
+    ),
     "rwkv4_without_maximum": ("not_finite", "where key reaches 92.2"),
 }
 
@@ -104,7 +116,7 @@ def refuses(**limits):
         (refuses(t=lambda n: n > 2), "raises on lengths below 3", ("min_length=3",)),
         (refuses(t=lambda n: n < 99), "lengths above 96", ("max_length=96",)),
         (refuses(k=lambda n: n <= 64), "raises on key dimensions above 64", ()),
-        (refuses(h=lambda n: n % 2), "raises on numbers of heads of 2, 4", ()),
+        (refuses(h=lambda n: n % 2), "numbers of heads that are multiples of 2", ()),
         (refuses(h=lambda n: n == 0), "raises on all lengths that were tried", ()),
     ],
 )
@@ -164,6 +176,13 @@ def test_side_effects_come_with_what_declares_them():
         ("mutates=value",),
     )
     assert observed_after(*opened(overwrites, mutates=("value",))) is None
+
+
+def test_other_bits_are_no_behaviour_where_none_are_promised():
+    kernel = MUTANTS["tile_by_batch"].kernel
+    observed = observed_after(*opened(kernel, batch_invariant="rows"))
+    assert observed.declaration == ("batch_invariant=false",)
+    assert observed_after(*opened(kernel)) is None
 
 
 def test_what_two_threads_share_is_observed():

@@ -19,7 +19,18 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
 from tests.marks import every
-from tests.testing.diagnosis.test_diagnosis_unseen import CAUSAL, dense, gla
+from tests.testing.diagnosis.unlisted import (
+    at_least,
+    dense,
+    gla,
+    half,
+    lost,
+    part,
+    plus,
+    rounded,
+    softmax,
+    swapped_axes,
+)
 
 BOTH = ("value_on_integers", "value_on_reals")
 REALS = BOTH[1:]
@@ -66,10 +77,6 @@ def mutant(name):
     return one.kernel, one.op, Contract(**one.contract), one.checks[:1]
 
 
-def unseen(name):
-    return CAUSAL[name][0], "linear_attention", Contract(), BOTH
-
-
 def gated(**parts):
     return gla(**parts), "simple_gla", Contract(), REALS
 
@@ -78,14 +85,64 @@ def linear(contract=None, **parts):
     return dense(**parts), "linear_attention", Contract(**(contract or {})), BOTH
 
 
+def chunked(**parts):
+    return part(**parts), "linear_attention", Contract(), BOTH
+
+
+def clamped(query, key, value, log_decay):
+    return query, key, value, np.maximum(log_decay, -5)
+
+
+def to_base_two(query, key, value, log_decay):
+    return query, key, value, log_decay / log_decay.dtype.type(np.log(2))
+
+
+def divided_by_root(x):
+    return elu_plus_one(x) * x.dtype.type(x.shape[-1] ** -0.5)
+
+
+def wider(query, key, value):
+    return dense()(query, key, value).astype(np.float64)
+
+
+def overwriting(query, key, value):
+    output = dense()(query, key, value)
+    key *= 2
+    return output
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def elu(x):
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def average(n, d):
+    return n / np.arange(1, n.shape[-2] + 1, dtype=n.dtype)[:, None]
+
+
+def doubled(output):
+    return 2 * output
+
+
+UNDECLARED = {
+    "elu": linear(key_map=elu),
+    "average": linear(divide=average),
+    "doubled": linear(finish=doubled),
+    "edge of 48": chunked(chunk=48, written=lost(-1)),
+}
+
+
 DECLARED = {
-    "eps": (unseen("eps 3.7e-5"), "eps=3.7e-5"),
+    "eps": (linear(divide=plus(3.7e-5)), "eps=3.7e-5"),
     "normalizer": (
         (eps_in_normalizer, "linear_attention", Contract(), BOTH),
         "eps=0.001 eps_mode=normalizer",
     ),
-    "clamp": (unseen("clamp 0.5"), "eps=0.5 eps_mode=clamp"),
-    "no quotient": (unseen("not normalised"), "normalize=false"),
+    "clamp": (linear(divide=at_least(0.5)), "eps=0.5 eps_mode=clamp"),
+    "no quotient": (linear(divide=lambda n, d: n), "normalize=false"),
     "no quotient, scaled": (
         linear(divide=lambda n, d: n * n.dtype.type(0.25)),
         "normalize=false scale=0.25",
@@ -97,18 +154,24 @@ DECLARED = {
         ),
         "scale=3",
     ),
-    "K^-0.5": (mutant("not_normalised"), "normalize=false scale=K^-0.5"),
-    "feature map": (unseen("relu"), "feature_map=relu"),
+    "K^-0.5": (
+        linear(query_map=divided_by_root, divide=lambda n, d: n),
+        "normalize=false scale=K^-0.5",
+    ),
+    "feature map": (linear(query_map=relu, key_map=relu), "feature_map=relu"),
     "of queries": (
-        unseen("no map"),
+        linear(query_map=lambda x: x),
         "feature_map=identity key_feature_map=elu_plus_one",
     ),
-    "of keys": (unseen("softmax"), "key_feature_map=softmax"),
-    "layout": (unseen("layout"), "layout=bthd"),
+    "of keys": (linear(key_map=softmax), "key_feature_map=softmax"),
+    "layout": (
+        (swapped_axes(dense()), "linear_attention", Contract(), BOTH),
+        "layout=bthd",
+    ),
     "strides": (mutant("assumes_contiguous"), "strides=contiguous"),
     "NaN": (mutant("swallows_nan"), "nan_policy=any"),
     "base": (mutant("gates_to_base_two"), "decay_log_base=2"),
-    "floor": (mutant("gates_clamped"), "decay_floor=-5"),
+    "floor": (gated(arrange=clamped), "decay_floor=-5"),
     "scale": (
         (without_scale, "simple_gla", Contract(), MUTANTS["scale_left_out"].checks),
         "scale=1",
@@ -119,7 +182,7 @@ DECLARED = {
         "chunk_size=16 state_dtype=bfloat16 normalizer_dtype=bfloat16",
     ),
     "float16": (
-        unseen("float16 state"),
+        chunked(chunk=64, carried=half),
         "chunk_size=64 state_dtype=float16 normalizer_dtype=float16",
     ),
     "part": (
@@ -127,13 +190,19 @@ DECLARED = {
         "chunk_size=16 normalizer_dtype=bfloat16",
     ),
     "scores": (mutant("bfloat16_scores"), "score_dtype=bfloat16"),
-    "operands": (unseen("bfloat16 operands"), "operand_dtype=bfloat16"),
+    "operands": (chunked(operand=rounded(8)), "operand_dtype=bfloat16"),
     "sums": (
         mutant("all_in_float16"),
         "accumulator_dtype=float16 feature_dtype=float16",
     ),
-    "output": (mutant("returns_float64"), "output_dtype=float64"),
-    "input": (mutant("overwrites_key"), "mutates=key"),
+    "output": (
+        (wider, "linear_attention", Contract(), (*BOTH, "shape_and_dtype")),
+        "output_dtype=float64",
+    ),
+    "input": (
+        (overwriting, "linear_attention", Contract(), (*BOTH, "inputs_untouched")),
+        "mutates=key",
+    ),
     "initial state": (mutant("state_updated_in_place"), "mutates=initial_state"),
     "one token": (mutant("crashes_on_one_token"), "min_length=2"),
 }
@@ -156,12 +225,9 @@ def test_what_is_declared_as_proposed_is_right(case):
 @pytest.mark.parametrize(
     "subject",
     [
-        unseen("elu"),
-        unseen("average"),
-        unseen("doubled"),
-        unseen("edge of 48"),
+        *UNDECLARED.values(),
         mutant("scale_twice"),
-        mutant("gates_scaled_for_base_two"),
+        gated(arrange=to_base_two),
         mutant("writes_past_the_end"),
         mutant("state_returned_in_bfloat16"),
     ],
@@ -212,10 +278,10 @@ def test_what_is_right_by_another_contract_is_found(case):
 
 
 @pytest.mark.parametrize("by_what", ["", "0.5", "2", "-5", "1e-6", "1 / scale"])
-@pytest.mark.parametrize("kernel", ["elu", "doubled", "edge of 48", None])
+@pytest.mark.parametrize("kernel", [*UNDECLARED, None])
 def test_what_is_wrong_by_every_contract_is_not_declared(kernel, by_what):
-    function = CAUSAL[kernel][0] if kernel else MUTANTS["scale_twice"].kernel
-    op = "linear_attention" if kernel else MUTANTS["scale_twice"].op
+    twice = MUTANTS["scale_twice"]
+    function, op = UNDECLARED[kernel][:2] if kernel else (twice.kernel, twice.op)
     assert tried(function, op, Contract(), by_what) == ""
 
 

@@ -16,9 +16,9 @@ from linkern.testing.spec.operators import OPERATORS
 SCOPE = Scope(OPERATORS["gla"], Contract(), "float32")
 
 
-def blank(length, heads=2, batch=2, causal=True, step=1, knobs=None, **more):
+def blank(length, heads=2, batch=2, causal=True, step=1, key_dim=2, knobs=None, **more):
     """Return a map without a wrong entry: all pairs of some heads."""
-    shape = Shape(batch, heads, length, length, 2, 2)
+    shape = Shape(batch, heads, length, length, key_dim, 2)
     problem = real_problem(SCOPE, shape, "mild", "normal", np.random.default_rng(0))
     tokens = np.arange(0, length, step)
     problem = problem.told(**(knobs or {}))
@@ -332,3 +332,65 @@ def test_conjunction_is_recovered_or_an_equivalent(texts):
         silent = x.exact == 0 if not (x.wrong & (x.exact == 0)).any() else x.silent
         inside = result.contains(x) & ~silent
         np.testing.assert_array_equal(inside, x.wrong)
+
+
+@pytest.mark.parametrize(
+    ("test", "text"),
+    [
+        (lambda s, w: s // 16 != w // 16, "values across edges of chunks of 16"),
+        (lambda s, w: s // 10 == w // 10, "values inside chunks of 10"),
+        (lambda s, w: s == w, "the token of the value"),
+        (lambda s, w: s > w, "tokens after that of the value"),
+    ],
+)
+def test_tokens_and_that_of_the_value(test, text):
+    maps = []
+    for one in (blank(60, heads=1, causal=False), blank(37, causal=False)):
+        c = one.coordinates
+        places = {"head": c["head"], "written": c["row"], "source": c["source"]}
+        chosen = test(places["source"], places["written"])
+        maps.append(planted(replace(one, coordinates=places), chosen))
+    result = describe(maps)
+    assert text in (result.text, *result.alternatives)
+    assert result.missed == result.spared == 0
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_maps_that_sum_over_channels_hold_a_wrong_one_if_they_are_wide(wide):
+    product, dense = blank(59), blank(37, key_dim=5 if wide else 2)
+    places = {k: x for k, x in dense.coordinates.items() if k != "key channel"}
+    dense = replace(dense, coordinates=places)
+    maps = [
+        planted(product, SETS["key channels from 2 on"](product.coordinates, 59)),
+        planted(dense, CAUSAL(places) & wide),
+    ]
+    result = describe(maps)
+    assert (result.text, result.missed, result.spared) == (
+        "key channels from 2 on",
+        0,
+        0,
+    )
+    assert (result.contains(maps[1]) == wide).all()
+
+
+def test_entries_that_are_not_finite_have_a_place():
+    maps = []
+    for one in TWO:
+        chosen = SETS["pairs inside chunks of 16"](one.coordinates, 0)
+        measured = np.where(chosen, np.nan, one.exact)
+        maps.append(replace(one, measured=measured))
+    assert describe(maps).text == "pairs inside chunks of 16"
+
+
+def test_one_wrong_pair_has_no_place():
+    one = TWO[0]
+    c = one.coordinates
+    result = describe([planted(one, (c["row"] == 7) & (c["source"] == 5))])
+    assert result is None
+
+
+def test_numbers_of_lengths_are_those_of_the_chunk_too():
+    maps = [blank(n) for n in (1, 59, 37)]
+    test = SETS["rows in the tail of chunks of 16"]
+    result, _ = described(lambda c, n: test(c, n) & (n > 1), *maps)
+    assert result.text == "rows from 16 on and rows in the tail of chunks of 16"

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from linkern.testing import UsageError, grade
-from tests.testing.linear_kernels import CORRECT, FAULTY
+from tests.testing.diagnosis.unlisted import dense, plus
+from tests.testing.linear_kernels import CORRECT
 
 QUICK = {"op": "linear_attention", "seconds": 600.0, "dtypes": ["float32"], "seed": 3}
 
@@ -19,10 +20,10 @@ def test_a_correct_kernel_has_a_score_of_one():
 
 
 def test_a_faulty_kernel_has_a_cause_and_a_small_counterexample():
-    one = grade(FAULTY["eps_1e-6"], **QUICK)
+    one = grade(dense(divide=plus(1e-6)), **QUICK)
     assert one.verdict == "failed"
     assert 0 < one.score < 1
-    assert one.cause.name == "eps"
+    assert one.cause.stage == "output"
     assert one.cause.declaration == ("eps=1e-6",)
     assert one.counterexample.law == one.broken[0]
     assert one.counterexample.input.startswith("B=1 H=1 T=")

@@ -7,21 +7,24 @@ from linkern.testing.checks import SMOKE
 from linkern.testing.report.html import page
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.plan import PROFILES
-from tests.testing.linear_kernels import CORRECT, FAULTY
+from tests.testing.diagnosis.unlisted import dense, plus
+from tests.testing.linear_kernels import CORRECT
 
 # In the order in which they run.
 NAMES = ("value_on_integers", "causality", "row_normalisation", "value_on_reals")
 OPTIONS = {"op": "linear_attention", "dtypes": ("float32",), "profile": "quick"}
+WITH_EPSILON = dense(divide=plus(1e-6))
 
 
 def test_a_run_stops_at_its_first_failure_and_names_the_cause():
-    report = verify(FAULTY["eps_1e-6"], checks=NAMES, fail_fast=True, **OPTIONS)
+    report = verify(WITH_EPSILON, checks=NAMES, fail_fast=True, **OPTIONS)
     assert [check.verdict for check in report.checks] == ["failed"]
     assert report.complete
     assert report.stopped
     assert report.not_run == NAMES[1:]
     assert report.diagnosis is not None
-    assert report.diagnosis.name == "eps"
+    assert report.diagnosis.stage == "output"
+    assert report.diagnosis.declaration == ("eps=1e-6",)
     assert str(report).endswith("failed: the only check run, 3 not run (--fail-fast)")
     assert report.to_dict()["not_run"] == list(NAMES[1:])
     assert f"Stopped at the first failure.</strong> Not run: {NAMES[1]}" in page(report)
@@ -54,7 +57,7 @@ def test_an_expected_failure_does_not_end_a_run():
 
 
 def test_without_it_all_checks_run():
-    plan = Plan("test", checks=NAMES, function=FAULTY["eps_1e-6"], **OPTIONS)
+    plan = Plan("test", checks=NAMES, function=WITH_EPSILON, **OPTIONS)
     events = list(run(plan))
     finished = [e.result.name for e in events if isinstance(e, CheckFinished)]
     assert finished == list(NAMES)

@@ -11,11 +11,13 @@ from linkern.testing.runner.loop import Diagnosed, Shrunk, TimeOver, run
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import merged
 from linkern.testing.target.clock import Clock
-from tests.testing.linear_kernels import CORRECT, FAULTY
+from tests.testing.diagnosis.unlisted import dense, plus
+from tests.testing.linear_kernels import CORRECT
 from tests.testing.targets import good
 
 NAMES = ("value_on_integers", "causality", "row_normalisation", "value_on_reals")
 RIGHT = CORRECT["chunk_32_with_state"]
+WITH_EPSILON = dense(divide=plus(1e-6))
 
 
 class Countdown(Clock):
@@ -70,16 +72,16 @@ def test_a_round_is_judged_again_without_a_clock():
 
 
 def test_the_round_in_which_a_law_breaks_is_the_last():
-    judged = plan(FAULTY["eps_1e-6"])
+    judged = plan(WITH_EPSILON)
     report = last(judged)
     assert [one.profile for one in report.rounds] == ["smoke"]
     assert report.rounds[0].complete
     assert report.verdict == "failed"
-    assert report.diagnosis.name == "eps"
+    assert report.diagnosis.declaration == ("eps=1e-6",)
     first = report.failures[0]
     assert "--profile smoke --seed 0" in first.again or "'smoke'" in first.again
     # Only the first is made small, and what it says is what a run without a clock says.
-    alone = last(plan(FAULTY["eps_1e-6"], seconds=None, profile="smoke"))
+    alone = last(plan(WITH_EPSILON, seconds=None, profile="smoke"))
     assert first.counterexample.input == alone.failures[0].counterexample.input
     names = [type(event) for event in run(judged)]
     assert names.count(Shrunk) == 1
@@ -133,8 +135,8 @@ class Generous(Countdown):
 
 
 def test_a_violation_is_explained_though_the_time_for_others_is_over():
-    whole = last(plan(FAULTY["eps_1e-6"], seconds=None, profile="smoke"))
-    report = last(plan(FAULTY["eps_1e-6"]), Generous(25))
+    whole = last(plan(WITH_EPSILON, seconds=None, profile="smoke"))
+    report = last(plan(WITH_EPSILON), Generous(25))
     assert report.time_over
     assert report.not_run
     assert report.verdict == "failed"
@@ -146,7 +148,7 @@ def test_a_violation_is_explained_though_the_time_for_others_is_over():
 
 def test_a_violation_stands_when_the_time_ends_the_search_for_a_smaller_one():
     calls, events = Countdown(10**9), []
-    for event in run(plan(FAULTY["eps_1e-6"]), calls):
+    for event in run(plan(WITH_EPSILON), calls):
         events.append(event)
         if type(event).__name__ == "CheckFinished" and event.result.name == NAMES[-1]:
             calls.calls = 12

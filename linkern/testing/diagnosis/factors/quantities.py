@@ -144,9 +144,9 @@ def _inputs_at_tokens(look: Lookup) -> Made:
 
 def _slopes(look: Lookup) -> Made:
     """Yield the slope of the feature map in the input that a gradient is of."""
-    scope, name = look.entries.problem.scope, look.entries.tensor.split()[-1]
-    tokens = {"gradient of query": look.row, "gradient of key": look.key}
-    token = tokens.get(look.entries.tensor)
+    scope = look.entries.problem.scope
+    name = look.entries.tensor.removeprefix("gradient of ").split(" ")[0]
+    token = {"query": look.row, "key": look.key}.get(name)
     if scope.operator.feature_map and token is not None:
         x = look.inputs[name]
         feature_map = scope.query_map if name == "query" else scope.key_map

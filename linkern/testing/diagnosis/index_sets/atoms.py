@@ -8,32 +8,26 @@ numbers take; powers of two and small numbers are cheap.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.influence.maps import (
-    INITIAL_STATE,
-    Flags,
-    Index,
-    InfluenceMap,
-    Real,
-)
+from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = [
     "BEST",
+    "TOKENS",
     "UNKNOWN",
     "Atom",
     "Measure",
     "Places",
     "Rated",
     "bits",
-    "from_on",
+    "interval",
     "interval_atoms",
     "places",
-    "plural",
 ]
 
 Places = Mapping[str, NDArray[Any]]
@@ -43,7 +37,7 @@ Rated = tuple[float, "Atom"]
 # Coordinates of which a map without them has one only.
 SINGLE = ("batch", "head", "sequence", "span", "micro-step")
 # Coordinates that count tokens; the initial state comes before the first.
-TOKENS = ("row", "source", "written", "back")
+TOKENS = ("row", "source", "written")
 UNKNOWN = -(2**40)
 # Sizes of calls, and their names.
 BOUNDED = {"length": "lengths", "key dimension": "K", "value dimension": "V"}
@@ -56,9 +50,54 @@ SIZES = {
 }
 # Coordinates that are also counted from their end.
 ENDED = ("row", "source", "sequence", "span")
-NOUNS = {"batch": "batch entrie", "written": "written token"}
 # Atoms of a kind that are kept.
 BEST = 4
+
+# Words of the places from a number on, before it and at it, and their bits. A name is
+# that of a coordinate; "left" counts from the end, "ahead" is negative "back".
+PHRASES = {
+    "": (("{0}s from {n} on", 2.0), ("{0}s before {n}", 2.0), ("{0} {n}", 2.0)),
+    "back": (
+        ("sources {n} back or more", 2.5),
+        ("sources less than {n} back", 2.5),
+        ("sources {n} back", 1.0),
+    ),
+    "ahead": (
+        ("sources at most {n} ahead of the row", 2.5),
+        ("sources ahead of the row by more than {n}", 1.0),
+        ("sources {n} ahead of the row", 1.0),
+    ),
+    "after": (
+        ("tokens {n} or more after that of the value", 2.5),
+        ("tokens less than {n} after that of the value", 2.5),
+        ("tokens {n} after that of the value", 2.5),
+    ),
+    "left": (
+        ("{0}s other than the last {n} {0}s", 4.0),
+        ("the last {n} {0}s", 3.0),
+        ("the {0} {n} before the end", 3.0),
+    ),
+}
+# Shorter words of some numbers.
+SPECIAL = {
+    ("back", "==", 0): ("the diagonal", 1.0),
+    ("back", ">=", 0): ("sources up to the row", 2.5),
+    ("back", "<", 0): ("sources ahead of the row", 1.0),
+    ("after", "==", 0): ("the token of the value", 2.5),
+    ("after", ">=", 1): ("tokens after that of the value", 2.5),
+    ("source", ">=", 0): ("sources after the initial state", 2.0),
+    ("source", "<", 0): ("the initial state", 1.0),
+    ("source", "==", -1): ("the initial state", 1.0),
+    ("sequence", "==", 0): ("the first sequence", 2.0),
+    ("left", ">=", 2): ("{0}s other than the last {0}", 4.0),
+    ("left", "<", 2): ("the last {0}", 3.0),
+    ("left", "==", 1): ("the last {0}", 2.0),
+}
+SIGNS: dict[str, Callable[[Index, int], Flags]] = {
+    ">=": np.greater_equal,
+    "<": np.less,
+    "==": np.equal,
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +113,7 @@ class Atom:
     test : callable
         Tells of places whether it holds there.
     axes : tuple of str
-        Coordinates that it is about; it holds of entries that have none.
+        Coordinates that it is about.
     chunk : int, optional
         The chunk size that it names.
     first : tuple of str and int
@@ -99,34 +138,49 @@ class Atom:
         return self.holds(known, len(influence.exact))
 
     def holds(self, known: Places, count: int) -> Flags:
-        """Return which of some entries it holds of, by their places."""
-        if any(axis not in known for axis in self.axes):
-            return np.ones(count, np.bool_)
-        inside = self.test(known)
+        """Return which of some entries it holds of, by their places.
+
+        An entry without the coordinate is a sum over it: the statement holds of it if
+        it does of one of the summed places.
+        """
+        lacking = np.full(count, UNKNOWN)
+        known = {**dict.fromkeys(self.axes, lacking), **known}
+        inside = np.asarray(self.test(known))
         for axis in self.axes:
-            inside = inside | (known[axis] == UNKNOWN)
-        return np.asarray(inside)
+            summed, ends = known[axis] == UNKNOWN, known.get(f"end of {axis}", lacking)
+            inside = inside | summed
+            for end in np.unique(ends[summed]) if len(self.axes) == 1 else ():
+                every = {
+                    axis: np.arange(end),
+                    f"end of {axis}": np.full(max(end, 0), end),
+                }
+                if end > 0 and not np.any(self.test(every)):
+                    inside &= ~(summed & (ends == end))
+        return inside
 
 
 def places(influence: InfluenceMap) -> dict[str, Index]:
     """Return the coordinates of the entries of a map, and the sizes of its axes."""
-    count = len(influence.exact)
+    zero = np.zeros(len(influence.exact), np.int64)
     known: dict[str, Index] = {}
     for name, x in influence.coordinates.items():
         known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
-    zero = np.zeros(count, np.int64)
     known |= {name: zero for name in SINGLE if name not in known}
     shape, knobs = influence.problem.shape, influence.problem.knobs
     for name, size in zip(BOUNDED, ("length", "key_dim", "value_dim"), strict=True):
-        known[name] = zero + getattr(shape, size, 0)
+        known[name] = zero + getattr(shape, size)
     for axis, size in SIZES.items():
-        if axis in known:
-            known[f"end of {axis}"] = zero + getattr(shape, size)
+        known[f"end of {axis}"] = zero + getattr(shape, size)
     for name in ("sequence", "span"):
         if f"{name}s" in knobs:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
-    if "row" in known and "source" in known:
-        known["back"] = known["row"] - known["source"]
+    for name, (later, earlier) in (
+        ("back", ("row", "source")),
+        ("after", ("source", "written")),
+    ):
+        if later in known and earlier in known:
+            whole = (known[later] != UNKNOWN) & (known[earlier] != UNKNOWN)
+            known[name] = np.where(whole, known[later] - known[earlier], UNKNOWN)
     return known
 
 
@@ -146,11 +200,7 @@ def _simplest(low: int, high: int, shift: int = 0) -> int:
     The bits are those of the number or, with a shift of 1, of the one before.
     """
     numbers = range(max(low + 1, high - 4096), high + 1)
-    cost = {n: min(bits(n), bits(n - shift)) for n in numbers}
-    return min(numbers, key=lambda n: (cost[n], n)) if numbers else high
-
-
-# Statements about one coordinate.
+    return min(numbers, key=lambda n: (min(bits(n), bits(n - shift)), n), default=high)
 
 
 def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
@@ -182,98 +232,63 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
         return
     gains = np.bincount(x - low, weight)[values - low]
     before = np.concatenate([[0.0], np.cumsum(gains)])
-    k = int(np.argmax(before[:-1]))
-    low, high = int(values[k - 1]), int(values[k])
-    shift = int(name in BOUNDED)  # "lengths above 127" are those from 128 on
-    yield before[k], from_on(name, _simplest(low, high, shift))
     after = before[-1] - before
-    k = int(np.argmax(after[1:])) + 1
+
+    def between(k: int) -> int:
+        # "lengths above 127" are those from 128 on
+        return _simplest(int(values[k - 1]), int(values[k]), int(name in BOUNDED))
+
+    k = int(np.argmax(before[1:-1])) + 1
+    yield before[k], interval(name, ">=", between(k))
     if name in BOUNDED:
         return
-    if 1 < k < len(values):
-        end = _simplest(int(values[k - 1]), int(values[k]))
-        yield after[k], _before(name, end)
+    if len(values) > 2:  # of the first alone, its number is shorter
+        k = int(np.argmax(after[2:-1])) + 2
+        yield after[k], interval(name, "<", between(k))
     k = int(np.argmin(gains))
-    yield before[-1] - gains[k], _equal(name, int(values[k]))
+    yield before[-1] - gains[k], interval(name, "==", int(values[k]))
     listed = values[gains < 0]
     if 1 < len(listed) <= BEST and name in ("head", "batch", "sequence"):
-        yield gains[gains > 0].sum(), _listed(name, listed)
+        noun = "batch entrie" if name == "batch" else name
+        text = f"{noun}s {', '.join(map(str, listed))}"
+        cost = 4 + sum(1 + bits(int(n)) for n in listed)
+        atom = Atom(text, cost, lambda p: np.isin(p[name], listed), (name,))
+        yield gains[gains > 0].sum(), atom
 
 
-def plural(name: str) -> str:
-    """Return the words for places of an axis."""
-    return f"{NOUNS.get(name, name)}s"
+def interval(name: str, sign: str, n: int) -> Atom:
+    """Return the atom of places from a number on, before it, or at it.
 
-
-def _on(name: str, text: str, cost: float, test: Callable[[Index], Flags]) -> Atom:
-    """Return the atom that tests one coordinate, or its distance from the end."""
+    Parameters
+    ----------
+    name : str
+        The coordinate; ``left row`` is the distance from the end.
+    sign : str
+        ``>=``, ``<`` or ``==``.
+    n : int
+        The number.
+    """
     axis = name.removeprefix("left ")
-    if axis == name:
-        return Atom(text, cost, lambda p: test(p[name]), (name,))
-    return Atom(text, cost, lambda p: test(p[f"end of {axis}"] - p[axis]), (axis,))
-
-
-def _last(name: str, n: int) -> str:
-    """Return the words for the last `n` places of an axis."""
-    axis = name.removeprefix("left ")
-    return f"the last {n} {plural(axis)}" if n > 1 else f"the last {axis}"
-
-
-def from_on(name: str, n: int) -> Atom:
-    """Return the atom of places from a number on."""
-    text, cost = f"{plural(name)} from {n} on", 2 + bits(n)
-    if name == "back":
-        text = f"sources {n} back or more"
-        text = text if n >= 0 else f"sources at most {-n} ahead of the row"
-        cost += 0.5
-    elif name in BOUNDED:
+    kind = "left" if axis != name else name
+    number = n - 1 if kind == "left" and sign != "==" else abs(n)
+    phrases = PHRASES.get("ahead" if (name, n < 0) == ("back", True) else kind)
+    text, cost = (phrases or PHRASES[""])[list(SIGNS).index(sign)]
+    cost += bits(number)
+    if name in BOUNDED:
         text, cost = f"{BOUNDED[name]} above {n - 1}", 3 + min(bits(n), bits(n - 1))
-    elif name.startswith("left "):
-        axis = plural(name.removeprefix("left "))
-        text, cost = f"{axis} other than {_last(name, n - 1)}", 4 + bits(n - 1)
-    elif (name, n) == ("source", 0):
-        text = "sources after the initial state"
-    return replace(_on(name, text, cost, lambda x: x >= n), first=(name, n))
+    text, cost = SPECIAL.get((kind, sign, n), (text, cost))
+    noun = axis
+    if axis == "batch":
+        noun = "batch entry" if sign == "==" else "batch entrie"
+    text = text.format(noun, n=number)
 
+    def test(known: Places) -> Flags:
+        x = known[axis]
+        x = x if axis == name else known[f"end of {axis}"] - x
+        inside = SIGNS[sign](x, n)
+        return (
+            inside & (x >= 0) if (kind, sign, n > 0) == ("back", "<", True) else inside
+        )
 
-def _before(name: str, n: int) -> Atom:
-    """Return the atom of places before a number."""
-    text, cost = f"{plural(name)} before {n}", 2 + bits(n)
-    if name == "back" and n > 0:
-        text = f"sources less than {n} back"
-        return _on(name, text, cost + 0.5, lambda x: (x >= 0) & (x < n))
-    if name == "back":
-        more = f" by more than {-n}" if n else ""
-        text, cost = f"sources ahead of the row{more}", 1 + bits(n)
-    elif name.startswith("left "):
-        text, cost = _last(name, n - 1), 3 + bits(n - 1)
-    elif (name, n) == ("source", 0):
-        text, cost = "the initial state", 1
-    return _on(name, text, cost, lambda x: x < n)
-
-
-def _equal(name: str, n: int) -> Atom:
-    """Return the atom of one place."""
-    text, cost = f"{NOUNS.get(name, name)} {n}", 2 + bits(n)
-    if name == "back":
-        text = f"sources {n} back" if n else "the diagonal"
-        text = text if n >= 0 else f"sources {-n} ahead of the row"
-        cost = 1 + bits(n)
-    elif name.startswith("left "):
-        axis = name.removeprefix("left ")
-        text = f"the {axis} {n} before the end" if n > 1 else f"the last {axis}"
-        cost += bits(n)
-    elif (name, n) == ("source", INITIAL_STATE):
-        text, cost = "the initial state", 1
-    elif name == "batch":
-        text = f"batch entry {n}"
-    elif (name, n) == ("sequence", 0):
-        text = "the first sequence"
-    return _on(name, text, cost, lambda x: x == n)
-
-
-def _listed(name: str, values: Index) -> Atom:
-    """Return the atom of some places."""
-    text = f"{plural(name)} {', '.join(map(str, values))}"
-    cost = 4 + sum(1 + bits(int(n)) for n in values)
-    return _on(name, text, cost, lambda x: np.isin(x, values))
+    first = (name, n) if sign == ">=" else ("", 0)
+    return Atom(text, cost, test, (axis,), first=first)

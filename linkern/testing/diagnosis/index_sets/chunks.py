@@ -1,11 +1,12 @@
 """Atoms about chunks: "pairs across edges of chunks of 16", "rows in the tail"."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.index_sets.atoms import (
     BEST,
@@ -13,23 +14,26 @@ from linkern.testing.diagnosis.index_sets.atoms import (
     Atom,
     Places,
     Rated,
-    plural,
 )
-from linkern.testing.influence.maps import Flags, Index, Real
+from linkern.testing.influence.maps import Flags, Real
 
 __all__ = ["chunk_atoms"]
 
+# Small integers are fast.
+Integers = NDArray[Any]
+Columns = tuple[Integers, Integers, Integers]
 # Chunk sizes above it are multiples of 4.
 SMALL_CHUNK = 256
 CHUNKS_AT_ONCE = 64
-# Coordinates that chunks are made of; two of them for pairs.
+# Coordinates that chunks are made of, the later token of pairs first.
 AXES = (
-    {"row", "source"},
-    {"row"},
-    {"source"},
-    {"key channel"},
-    {"value channel"},
-    {"length"},
+    ("row", "source"),
+    ("source", "written"),
+    ("row",),
+    ("source",),
+    ("key channel",),
+    ("value channel",),
+    ("length",),
 )
 
 
@@ -42,78 +46,62 @@ def chunk_bits(size: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Chunks:
-    """Places in chunks of a size: of rows, of sources, of channels."""
+    """Places in chunks of a size: tokens or channels, and the end of their axis."""
 
-    known: Places
-    size: Index | int
+    at: Integers
+    end: Integers
+    source: Integers
+    size: Integers | int
 
-    def number(self, axis: str) -> Index:
-        """Return the number of the chunk of a token; -1 of the initial state."""
-        return np.asarray(self.known[axis] // self.size)
+    @property
+    def place(self) -> Integers:
+        """The place of a token in its chunk; -1 of the initial state."""
+        return np.where(self.at < 0, -1, self.at % self.size)
 
-    def place(self, axis: str) -> Index:
-        """Return the place of a token in its chunk; -1 of the initial state."""
-        x = self.known[axis]
-        return np.where(x < 0, -1, x % self.size)
+    @property
+    def tail(self) -> Flags:
+        """The tokens after the last whole chunk."""
+        return np.asarray(self.at >= self.end // self.size * self.size)
 
-    def tail(self, axis: str) -> Flags:
-        """Return the tokens after the last whole chunk."""
-        whole = self.known[f"end of {axis}"] // self.size * self.size
-        return np.asarray(self.known[axis] >= whole)
-
-    @cached_property
-    def apart(self) -> Index:
+    @property
+    def apart(self) -> Integers:
         """The chunks from that of the source to that of the row."""
-        return self.number("row") - self.number("source")
+        return np.asarray(self.at // self.size - self.source // self.size)
 
     @property
     def across_last(self) -> Flags:
         """Pairs with the last token of a chunk after the source, up to the row."""
-        row, source = self.known["row"] + 1, self.known["source"] + 1
+        row, source = self.at + 1, self.source + 1
         return np.asarray(row // self.size != source // self.size)
 
 
-ChunkTest = Callable[[_Chunks], Flags]
-PAIRS: tuple[tuple[str, float, ChunkTest], ...] = (
-    ("pairs across edges of chunks of {}", 1, lambda c: c.apart != 0),
-    ("pairs inside chunks of {}", 1, lambda c: c.apart == 0),
-    ("pairs of neighbouring chunks of {}", 2, lambda c: c.apart == 1),
-    ("pairs two or more chunks of {} apart", 3, lambda c: c.apart >= 2),
-    ("pairs across the last token of chunks of {}", 3, lambda c: c.across_last),
+# Words of statements, with the chunk size in place of {n}; their bits; tests.
+Statement = tuple[str, float, Callable[[_Chunks], Flags]]
+PAIRS: tuple[Statement, ...] = (
+    ("{0}s across edges of chunks of {n}", 1, lambda c: c.apart != 0),
+    ("{0}s inside chunks of {n}", 1, lambda c: c.apart == 0),
+    ("{0}s of neighbouring chunks of {n}", 2, lambda c: c.apart == 1),
+    ("{0}s two or more chunks of {n} apart", 3, lambda c: c.apart >= 2),
+    ("{0}s across the last token of chunks of {n}", 3, lambda c: c.across_last),
 )
-
-
-def _statements(axis: str) -> tuple[tuple[str, float, ChunkTest], ...]:
-    """Return statements about places in chunks of an axis, or about lengths."""
-    many = plural(axis)
-    if axis == "length":
-        return (
-            (f"{many} that are multiples of {{}}", 3, lambda c: c.place(axis) == 0),
-            (f"{many} that are no multiple of {{}}", 3, lambda c: c.place(axis) > 0),
-        )
-
-    def last(c: _Chunks) -> Flags:
-        return np.asarray(c.place(axis) == c.size - 1)
-
-    tails: tuple[tuple[str, float, ChunkTest], ...] = (
-        (f"{many} in the tail of chunks of {{}}", 3, lambda c: c.tail(axis)),
-        (f"{many} in whole chunks of {{}}", 3, lambda c: ~c.tail(axis)),
-    )
-    if axis not in ("row", "source"):
-        return tails
-    return (
-        *tails,
-        (f"the first {axis} of every chunk of {{}}", 2, lambda c: c.place(axis) == 0),
-        (f"the last {axis} of every chunk of {{}}", 2, last),
-        (f"{many} in odd chunks of {{}}", 5, lambda c: c.number(axis) % 2 == 1),
-        (f"{many} in even chunks of {{}}", 5, lambda c: c.number(axis) % 2 == 0),
-        (
-            f"{many} after the first of every chunk of {{}}",
-            3,
-            lambda c: c.place(axis) > 0,
-        ),
-        (f"{many} before the last of every chunk of {{}}", 3, lambda c: ~last(c)),
-    )
+TAILS: tuple[Statement, ...] = (
+    ("{0}s in the tail of chunks of {n}", 3, lambda c: c.tail),
+    ("{0}s in whole chunks of {n}", 3, lambda c: ~c.tail),
+)
+TOKENS: tuple[Statement, ...] = (
+    *TAILS,
+    ("the first {0} of every chunk of {n}", 2, lambda c: c.place == 0),
+    ("the last {0} of every chunk of {n}", 2, lambda c: c.place == c.size - 1),
+    ("{0}s after the first of every chunk of {n}", 3, lambda c: c.place > 0),
+    ("{0}s before the last of every chunk of {n}", 3, lambda c: c.place != c.size - 1),
+    ("{0}s in odd chunks of {n}", 5, lambda c: c.at // c.size % 2 == 1),
+    ("{0}s in even chunks of {n}", 5, lambda c: c.at // c.size % 2 == 0),
+)
+LENGTHS: tuple[Statement, ...] = (
+    ("{0}s that are multiples of {n}", 3, lambda c: c.place == 0),
+    ("{0}s that are no multiple of {n}", 3, lambda c: c.place > 0),
+)
+STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS}
 
 
 def chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:
@@ -126,50 +114,65 @@ def chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:
     weight : array (N,)
         The gain of excluding each entry: negative of wrong ones.
     """
-    present = {axis for axis, x in known.items() if (x != UNKNOWN).any()}
     for axes in AXES:
-        if axes <= present:
-            yield from _of_axes(sorted(axes), known, weight)
+        present = np.all(
+            [known.get(x, weight * 0 + UNKNOWN) != UNKNOWN for x in axes], 0
+        )
+        if present.any():
+            inside = {name: x[present] for name, x in known.items()}
+            yield from _of_axes(axes, inside, weight[present])
 
 
-def _of_axes(axes: list[str], known: Places, weight: Real) -> Iterator[Rated]:
+def _of_axes(axes: tuple[str, ...], known: Places, weight: Real) -> Iterator[Rated]:
     """Yield the best chunk sizes of every statement about some axes."""
-    about = PAIRS if len(axes) == 2 else _statements(axes[0])
-    names = [x for axis in axes for x in (axis, f"end of {axis}") if x in known]
-    present = np.all([known[axis] != UNKNOWN for axis in axes], axis=0)
-    once, weight = _once([known[name][present] for name in names], weight[present])
-    inside = dict(zip(names, once, strict=True))
-    longest = int(max(inside[axis].max(initial=0) for axis in axes)) + 1
-    every: Sequence[int] = range(2, longest + 1)
-    if not {"row", "source"} & set(axes):  # of few sizes, any number would fit some
-        every = [n for n in every if n >= 8 and n & (n - 1) == 0]
-    sizes = np.array([n for n in every if n < SMALL_CHUNK or n % 4 == 0], np.int64)
+    about = PAIRS if len(axes) == 2 else STATEMENTS.get(axes[0], TAILS)
+    noun = axes[0] if len(axes) == 1 else ("pair" if axes[0] == "row" else "value")
+    columns, weight = _once(_columns(axes, known), weight)
+    tokens = bool({"row", "source"} & set(axes))
+    every = range(2, int(columns[0].max(initial=0)) + 2)
+    sizes = [n for n in every if n < SMALL_CHUNK or n % 4 == 0]
+    if not tokens:  # of few sizes, any number would fit some
+        sizes = [n for n in sizes if n >= 8 and n & (n - 1) == 0]
     gains = np.empty((len(about), len(sizes)))
     for start in range(0, len(sizes), CHUNKS_AT_ONCE):
         block = slice(start, start + CHUNKS_AT_ONCE)
-        chunks = _Chunks(inside, sizes[block, None].astype(np.int32))
+        chunks = _Chunks(*columns, np.array(sizes[block], np.int32)[:, None])
         for k, (_, _, test) in enumerate(about):
             gains[k, block] = weight.sum() - test(chunks) @ weight
-    costs = np.array([chunk_bits(int(n)) for n in sizes])
+    costs = np.array([chunk_bits(n) for n in sizes])
     for row, (text, words, test) in zip(gains, about, strict=True):
         for k in np.argsort(costs - 2 * row, kind="stable")[:BEST]:
-            size, cost = int(sizes[k]), words + float(costs[k])
-            yield row[k], _atom(text.format(size), cost, test, tuple(axes), size)
+            said = text.format(noun, n=sizes[k])
+            yield row[k], _atom(said, words + float(costs[k]), test, axes, sizes[k])
 
 
-def _once(columns: list[Index], weight: Real) -> tuple[list[Index], Real]:
+def _columns(axes: tuple[str, ...], known: Places) -> Columns:
+    """Return the places along the first axis, its end, and places along the last."""
+    at = known[axes[0]]
+    return at, known.get(f"end of {axes[0]}", at), known[axes[-1]]
+
+
+def _once(columns: Columns, weight: Real) -> tuple[Columns, Real]:
     """Return the places that differ, in small integers, with their weights added up."""
     mixed = np.zeros(len(weight), np.int64)
     for x in columns:
         mixed = mixed * (int(x.max(initial=0)) + 3) + x + 1
     _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-    columns = [x[first].astype(np.int32) for x in columns]
-    return columns, np.bincount(inverse, weight).astype(np.float64)
+    at, end, source = (x[first].astype(np.int32) for x in columns)
+    return (at, end, source), np.bincount(inverse, weight).astype(np.float64)
 
 
 def _atom(
-    text: str, cost: float, test: ChunkTest, axes: tuple[str, ...], size: int
+    text: str,
+    cost: float,
+    test: Callable[[_Chunks], Flags],
+    axes: tuple[str, ...],
+    size: int,
 ) -> Atom:
     """Return the atom of a statement about chunks of a size."""
-    named = size if axes[0] in ("row", "source") else None
-    return Atom(text, cost, lambda p: test(_Chunks(p, size)), axes, named)
+
+    def holds(known: Places) -> Flags:
+        return test(_Chunks(*_columns(axes, known), size))
+
+    named = size if {"row", "source"} & set(axes) else None
+    return Atom(text, cost, holds, axes, named)

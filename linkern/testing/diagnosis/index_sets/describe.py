@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from linkern.testing.diagnosis.index_sets.atoms import (
+    TOKENS,
     UNKNOWN,
     Atom,
     Measure,
-    from_on,
+    interval,
     places,
 )
 from linkern.testing.diagnosis.index_sets.search import (
@@ -28,9 +29,11 @@ from linkern.testing.influence.maps import InfluenceMap, Real
 __all__ = ["IndexSet", "corner", "describe", "misfit"]
 
 # Wrong entries, and right ones, by which sets are searched.
-SAMPLE = 12_000
+SAMPLE = 6_000
 # Quantities are consulted where a larger share of entries is off.
 OPEN = 0.02
+# Wrong places that each atom of a set needs, at least.
+INSTANCES = 2
 # Times that exceptions are added to a sample.
 ROUNDS = 3
 
@@ -82,7 +85,7 @@ def describe(
     Returns
     -------
     IndexSet or None
-        None if no entry is wrong.
+        None if no entry is wrong, and if the wrong ones are too few for the words.
     """
     maps = _of_wrong_calls(maps)
     if not maps:
@@ -94,7 +97,18 @@ def describe(
     if best.missed + best.spared > OPEN and quantities is not None:
         other = _of_table(_table([*map(_thinned, maps)], quantities), quantities)
         best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
-    return best
+    return best if _instances(maps) >= INSTANCES * len(best.atoms) else None
+
+
+def _instances(maps: Sequence[InfluenceMap]) -> int:
+    """Return how many tokens, or pairs of them, are wrong in calls of some lengths."""
+    codes = []
+    for x in maps:
+        axes = [x.coordinates[k][x.wrong] for k in TOKENS if k in x.coordinates]
+        if not axes:
+            return int(x.wrong.sum())
+        codes.append(x.problem.length + sum(y << 20 * k for k, y in enumerate(axes, 1)))
+    return len(np.unique(np.concatenate(codes)))
 
 
 def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
@@ -115,7 +129,7 @@ def _thinned(influence: InfluenceMap) -> InfluenceMap:
     """Return a map of some of the wrong and some of the right entries."""
     rng = np.random.default_rng(0)
     parts = (np.flatnonzero(x) for x in (influence.wrong, ~influence.wrong))
-    few = SAMPLE // 8
+    few = SAMPLE // 4
     chosen = np.sort(np.concatenate([rng.permutation(x)[:few] for x in parts]))
     columns = ("measured", "exact", "bound", "likely")
     unaffected = influence.unaffected
@@ -137,34 +151,35 @@ def _of_table(whole: Table, measure: Measure | None) -> IndexSet:
     rng = np.random.default_rng(0)
     parts = (np.flatnonzero(x) for x in (whole.wrong, ~whole.wrong))
     chosen = np.concatenate([rng.permutation(x)[:SAMPLE] for x in parts])
-    best = shortest(whole.part(chosen), measure)
     for _ in range(ROUNDS):
-        off = np.setdiff1d(
-            np.flatnonzero(inside_of(whole, best) != whole.wrong), chosen
-        )
-        if not len(off) or best.missed or best.spared:
+        best = shortest(whole.part(chosen), measure)
+        off = np.flatnonzero(inside_of(whole, best.atoms) != whole.wrong)
+        if np.isin(off, chosen).any() or not len(off):
             break
         chosen = np.concatenate([chosen, rng.permutation(off)[:SAMPLE]])
-        best = shortest(whole.part(chosen), measure)
     missed, spared = _errors(whole, best)
-    atoms = tuple(_on_chunk(whole, best, atom) for atom in best.atoms)
+    atoms = _on_chunk(whole, best.atoms)
     return replace(best, atoms=atoms, missed=missed, spared=spared)
 
 
-def _on_chunk(table: Table, chosen: IndexSet, atom: Atom) -> Atom:
-    """Return an atom of a set, or the one from the second chunk on if as good."""
-    (name, first), size = atom.first, chosen.chunk
-    if name not in ("row", "source") or size is None or atom.measure:
-        return atom
-    rest = replace(chosen, atoms=tuple(x for x in chosen.atoms if x != atom))
-    x, inside = table.known[name], inside_of(table, rest)
-    inside &= (x >= min(first, size)) & (x < max(first, size))
-    return atom if inside.any() else from_on(name, size)
+def _on_chunk(table: Table, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    """Return the atoms of a set, from the second chunk on if that is the same."""
+    size, axis = next(
+        ((a.chunk, a.axes[0]) for a in atoms if a.chunk and a.axes), (0, "")
+    )
+    for atom in atoms:
+        name, _ = atom.first
+        if size and name in ("row", "source", "length"):
+            later = interval(axis if name == "length" else name, ">=", size)
+            others = tuple(later if x is atom else x for x in atoms)
+            if (inside_of(table, others) == inside_of(table, atoms)).all():
+                atoms = others
+    return atoms
 
 
 def _errors(table: Table, chosen: IndexSet) -> tuple[float, float]:
     """Return the share of wrong entries outside of a set, of right ones inside."""
-    inside = inside_of(table, chosen)
+    inside = inside_of(table, chosen.atoms)
     missed, right = (~inside)[table.wrong], (~table.wrong)[inside]
     return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 
@@ -182,7 +197,8 @@ def _table(
     exact = abs(np.concatenate([x.exact for x in maps]))
     error = np.concatenate([x.error for x in maps])
     with np.errstate(all="ignore"):
-        usual = np.median(error[wrong] / exact[wrong])
+        relative = (error / exact)[wrong & np.isfinite(error)]
+        usual = np.median(relative) if relative.size else np.inf
         faint = ~(bound <= usual * exact) & (exact > 0)
         near = np.mean(error[wrong] < 2 * bound[wrong])
     doubtful = np.concatenate([x.doubtful | x.silent for x in maps])

@@ -3,21 +3,20 @@
 A set costs the bits of its words and numbers, and those of its exceptions.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.index_sets.atoms import (
+    BEST,
     Atom,
     Measure,
     Places,
     interval_atoms,
 )
 from linkern.testing.diagnosis.index_sets.chunks import chunk_atoms
-from linkern.testing.diagnosis.index_sets.gradient_atoms import value_atoms
-from linkern.testing.diagnosis.index_sets.thresholds import thresholds_of
+from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = ["EXCEPTION", "IndexSet", "Table", "inside_of", "shortest"]
@@ -36,8 +35,6 @@ CLUMPS, ROUNDS = 30, 3
 SECOND_PART = 0.01
 # Bits of a right entry inside of a set, and of the words of a union.
 EXCEPTION, UNION = 4.0, 4.0
-# Kinds of entries, right and wrong, by which conjunctions are searched.
-KINDS = 4000
 # Sets whose lengths differ by less are as short.
 TIE = 2.0
 
@@ -106,19 +103,22 @@ class Table:
         return atom.holds({**self.known, **self.quantities}, len(self.wrong))
 
 
-def inside_of(table: Table, chosen: IndexSet) -> Flags:
-    """Return the entries of a table in a set."""
-    holds = [table.holds(atom) for atom in chosen.atoms]
-    return np.asarray(np.all([np.ones(len(table.wrong), np.bool_), *holds], axis=0))
+def inside_of(table: Table, atoms: Sequence[Atom]) -> Flags:
+    """Return the entries of a table that all of some atoms hold of."""
+    inside = np.ones(len(table.wrong), np.bool_)
+    for atom in atoms:
+        inside &= table.holds(atom)
+    return inside
 
 
 def shortest(table: Table, measure: Measure | None) -> IndexSet:
     """Return the shortest conjunction, or union of two, of a table."""
     best, length = _shortest(table, measure)
     if length - best.cost > 4 * EXCEPTION:
-        union = _union(table, measure)
-        if union is not None and union[1] < length:
-            return union[0]
+        unions = [_union(table, measure, loss) for loss in (PART_LOSS, 1.0)]
+        for union, other in filter(None, unions):
+            if other < length:
+                best, length = union, other
     return best
 
 
@@ -126,52 +126,44 @@ def _shortest(
     table: Table, measure: Measure | None, loss: float = LOSS
 ) -> tuple[IndexSet, float]:
     """Return the shortest conjunction, and its bits with those of its exceptions."""
-    atoms: dict[str, Atom] = {}
-    for x in (loss, PART_LOSS * LOSS, STRICT) if loss == LOSS else (loss,):
-        weight = np.where(table.wrong, -x, 1.0)
-        for rated in (chunk_atoms, interval_atoms, value_atoms):
-            pairs = rated(table.known, weight)
-            atoms |= {a.text: a for gain, a in pairs if gain > 0}
-        if measure is not None:
-            more = thresholds_of(measure, table.quantities, table.wrong, x)
-            atoms |= {a.text: a for a in more}
-    candidates = [*atoms.values()]
+    candidates = _candidates(table, measure, loss)
     inside, wrong, right = _signatures(table, candidates)
     costs = np.array([0.0, *(a.cost for a in candidates)])
     price = table.exception
     for _ in range(ROUNDS):
         ranked = _ranked(inside, costs, price * right, loss * EXCEPTION * wrong)
         (length, chosen), *others = ranked
-        spared = right[np.all(inside[[0, *chosen]], axis=0)].sum()
-        price = table.exception / max(1.0, spared / CLUMPS)
-
-    def covered(indices: tuple[int, ...]) -> Flags:
-        return np.asarray(np.all(inside[[0, *indices]], axis=0))
-
-    def named(indices: tuple[int, ...]) -> IndexSet:
-        chosen = (candidates[k - 1] for k in indices)
-        return IndexSet(tuple(sorted(chosen, key=_order)))
-
-    cover = covered(chosen)
-    same = [
-        named(other).text
-        for more, other in others
-        if more <= length + TIE and (covered(other) == cover).all()
-    ]
-    missed = wrong[~cover].sum() / max(wrong.sum(), 1)
-    spared = right[cover].sum() / max((right + wrong)[cover].sum(), 1)
-    best = replace(
-        named(chosen),
-        alternatives=tuple(same),
-        missed=float(missed),
-        spared=float(spared),
-    )
-    return best, length
+        cover = inside[[0, *chosen]].all(axis=0)
+        price = table.exception / max(1.0, right[cover].sum() / CLUMPS)
+    same = [chosen]
+    for more, other in others:
+        if more <= length + TIE and (inside[[0, *other]].all(axis=0) == cover).all():
+            same += [other] * all(not {*other} > {*shorter} for shorter in same)
+    texts = tuple(_named(candidates, other).text for other in same[1:])
+    return replace(_named(candidates, chosen), alternatives=texts), length
 
 
-def _order(atom: Atom) -> tuple[bool, str]:
-    """Return the key that atoms of a set are ordered by: pairs come first."""
-    return not atom.text.startswith("pairs"), atom.text
+def _candidates(table: Table, measure: Measure | None, loss: float) -> list[Atom]:
+    """Return the atoms that tell wrong entries from right ones, by some losses."""
+    atoms: dict[str, Atom] = {}
+    for x in (loss, PART_LOSS * LOSS, STRICT) if loss == LOSS else (loss,):
+        weight = np.where(table.wrong, -x, 1.0)
+        rated = [
+            *chunk_atoms(table.known, weight),
+            *interval_atoms(table.known, weight),
+        ]
+        if measure is not None:
+            more = threshold_atoms(measure, table.quantities, weight)
+            rated += sorted(more, key=lambda pair: (-pair[0], pair[1].text))[: 2 * BEST]
+        atoms |= {atom.text: atom for gain, atom in rated if gain > 0}
+    return [*atoms.values()]
+
+
+def _named(candidates: Sequence[Atom], chosen: Sequence[int]) -> IndexSet:
+    """Return the set of some candidates; statements about pairs come first."""
+    atoms = [candidates[k - 1] for k in chosen]
+    key = lambda a: (not a.text.startswith("pairs"), a.text)  # noqa: E731
+    return IndexSet(tuple(sorted(atoms, key=key)))
 
 
 def _signatures(table: Table, atoms: Sequence[Atom]) -> tuple[Flags, Real, Real]:
@@ -180,25 +172,22 @@ def _signatures(table: Table, atoms: Sequence[Atom]) -> tuple[Flags, Real, Real]
     Entries are of a kind if the same atoms hold of them. The first row of the result
     holds of all entries: it is no atom.
     """
-    rng = np.random.default_rng(0)
-    marks = rng.integers(0, 2**62, len(atoms), dtype=np.int64)
-    mixed = np.zeros(len(table.wrong), np.int64)
-    masks = np.ones((len(atoms) + 1, len(table.wrong)), np.bool_)
-    for k, atom in enumerate(atoms):
-        masks[k + 1] = table.holds(atom)
-        mixed ^= np.where(masks[k + 1], marks[k], 0)
-    _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
-    wrong = np.bincount(inverse, table.wrong).astype(np.float64)
-    return masks[:, first], wrong, np.bincount(inverse) - wrong
+    every = np.ones(len(table.wrong), np.bool_)
+    masks = np.array([every, *map(table.holds, atoms)])
+    packed = np.packbits(masks, axis=0)
+    marks = np.random.default_rng(0).integers(1, 2**62, (len(packed), 256))
+    mixed = np.zeros(len(every), np.int64)
+    for mark, x in zip(marks, packed, strict=True):
+        mixed ^= mark[x]
+    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
+    wrong = np.bincount(kind, table.wrong).astype(np.float64)
+    return masks[:, first], wrong, np.bincount(kind) - wrong
 
 
-Ranked = list[tuple[float, tuple[int, ...]]]
-
-
-def _ranked(inside: Flags, costs: Real, spared: Real, missed: Real) -> Ranked:
+def _ranked(
+    inside: Flags, costs: Real, spared: Real, missed: Real
+) -> list[tuple[float, tuple[int, ...]]]:
     """Return conjunctions with their bits, the shortest first.
-
-    They are searched on some kinds of entries, and measured on all of them.
 
     Parameters
     ----------
@@ -209,43 +198,14 @@ def _ranked(inside: Flags, costs: Real, spared: Real, missed: Real) -> Ranked:
     spared, missed : array (kinds,)
         Bits of the right entries of a kind inside of a set, of the wrong ones outside.
     """
-    rng = np.random.default_rng(0)
-    chosen = np.arange(inside.shape[1])
-    if len(chosen) > 2 * KINDS:
-        parts = (np.flatnonzero(x) for x in (spared, missed))
-        drawn = [rng.permutation(x)[:KINDS] for x in parts]
-        chosen = np.unique(np.concatenate(drawn))
-    some = [x[chosen] * x.sum() / max(x[chosen].sum(), 1e-9) for x in (spared, missed)]
-    beam = _conjunctions(inside[:, chosen].astype(np.float32), costs, *some)
-    kept: dict[tuple[int, ...], float] = {}
-    for indices in beam[:BEAM]:
-        mask = np.all(inside[[0, *indices]], axis=0)
-        bits = costs[[*indices]].sum() + spared[mask].sum() + missed[~mask].sum()
-        kept[indices] = float(bits)
-    best = min(kept, key=lambda x: kept[x])
-    while len(best) < min(MOST_ATOMS, len(costs) - 1):
-        mask = np.all(inside[[0, *best]], axis=0)
-        weights = np.where(mask, spared - missed, 0.0)
-        each = missed.sum() + inside @ weights + costs + costs[[*best]].sum()
-        k = int(np.argmin(each[1:])) + 1
-        if each[k] >= kept[best]:
-            break
-        best = tuple(sorted((*best, k)))
-        kept[best] = float(each[k])
-    return sorted((length, indices) for indices, length in kept.items())
-
-
-def _conjunctions(
-    inside: NDArray[np.float32], costs: Real, spared: Real, missed: Real
-) -> list[tuple[int, ...]]:
-    """Return conjunctions, the shortest first, as `_ranked` does, of all kinds."""
-    weighted = (inside * (spared - missed)).astype(np.float32)
+    held = inside.astype(np.float32)
+    weighted = (held * (spared - missed)).astype(np.float32).T
     kept: dict[tuple[int, ...], float] = {(): float(spared.sum())}
     beam: list[tuple[int, ...]] = [()]
     for _ in range(MOST_ATOMS):
-        masks = np.array([np.prod(inside[[0, *x]], axis=0) for x in beam])
-        lengths = (masks @ weighted.T).astype(np.float64) + missed.sum()
-        lengths += costs + np.array([[costs[[*x]].sum()] for x in beam])
+        masks = np.array([held[[0, *x]].min(axis=0) for x in beam])
+        lengths = (masks @ weighted).astype(np.float64) + missed.sum() + costs
+        lengths += np.array([[costs[[*x]].sum()] for x in beam])
         longer: dict[tuple[int, ...], float] = {}
         for indices, row in zip(beam, lengths, strict=True):
             for k in np.flatnonzero(row < kept[indices]):
@@ -255,31 +215,26 @@ def _conjunctions(
         beam = sorted(longer, key=lambda x: longer[x])[:BEAM]
         if not beam:
             break
-    return sorted(kept, key=lambda x: kept[x])
+    return sorted((length, indices) for indices, length in kept.items())[:BEAM]
 
 
-def _union(table: Table, measure: Measure | None) -> tuple[IndexSet, float] | None:
-    """Return the shortest union of two conjunctions, and its bits."""
-    results = []
-    for loss in (PART_LOSS, 1.0):
-        first, _ = _shortest(table, measure, loss)
-        inside = inside_of(table, first)
-        rest = table.part(~inside)
-        if not first.atoms or rest.wrong.sum() < SECOND_PART * table.wrong.sum():
-            continue
-        second, _ = _shortest(rest, measure)
-        if not second.atoms:
-            continue
-        both = inside | inside_of(table, second)
-        right, wrong = ~table.wrong, table.wrong
-        exceptions = min(both[right].sum(), CLUMPS)
-        length = first.cost + second.cost + UNION + table.exception * exceptions
-        length += LOSS * EXCEPTION * (~both[wrong]).sum()
-        atom = _either(first, second)
-        spared = float(right[both].mean())
-        missed = float((~both[wrong]).mean())
-        results.append((IndexSet((atom,), missed=missed, spared=spared), float(length)))
-    return min(results, key=lambda x: x[1], default=None)
+def _union(
+    table: Table, measure: Measure | None, loss: float
+) -> tuple[IndexSet, float] | None:
+    """Return a union of two conjunctions, and its bits."""
+    first, _ = _shortest(table, measure, loss)
+    inside = inside_of(table, first.atoms)
+    rest = table.part(~inside)
+    if not first.atoms or rest.wrong.sum() < SECOND_PART * table.wrong.sum():
+        return None
+    second, _ = _shortest(rest, measure)
+    if not second.atoms:
+        return None
+    both = inside | inside_of(table, second.atoms)
+    exceptions = min(both[~table.wrong].sum(), CLUMPS)
+    length = first.cost + second.cost + UNION + table.exception * exceptions
+    length += LOSS * EXCEPTION * (~both[table.wrong]).sum()
+    return IndexSet((_either(first, second),)), float(length)
 
 
 def _either(first: IndexSet, second: IndexSet) -> Atom:
@@ -288,11 +243,11 @@ def _either(first: IndexSet, second: IndexSet) -> Atom:
 
     def test(known: Places) -> Flags:
         count = len(known["length"])
-        sides: Iterator[Flags] = (
+        sides = (
             np.all([atom.holds(known, count) for atom in part.atoms], axis=0)
             for part in (first, second)
         )
-        return next(sides) | next(sides)
+        return np.asarray(np.any([*sides], axis=0))
 
     return Atom(
         f"{first.text}, or {second.text}",

@@ -1,0 +1,178 @@
+"""Counterfactuals: the operator with one input replaced, compared with what came back.
+
+No product says that the rate of another head erases: its weights are sums over ways
+through the recurrence. The oracle computes them as soon as the replacement is named.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linkern.oracle import Bounded
+from linkern.testing.diagnosis.index_sets.describe import IndexSet
+from linkern.testing.diagnosis.replacements import (
+    Change,
+    at_edges,
+    clamps,
+    constants,
+    replacements,
+)
+from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.problems import expected
+
+__all__ = ["Replacement", "replaced"]
+
+# Maps that are compared, and entries that tell one of them.
+FEW, TELLING = 6, 24
+# A replacement is worth its bound if most entries are this much closer to it.
+CLOSER, MOST = 2.0**-8, 0.9
+# Part of the error that a number leaves, if it is close to one that fits.
+PROMISING = 0.5
+# Digits of a number that is fitted.
+DIGITS = 7
+# Steps of the search for a number: over a range, then between two of them.
+COARSE, FINE = 12, 32
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Operator with another input, that a target computes in place of its own.
+
+    Parameters
+    ----------
+    text : str
+        The replacement: ``beta of head 0 in place of beta``, ...
+    change : callable
+        Returns a call of the oracle with the replacement; None where there is none.
+    kind : str
+        The kind of formula, for its sentence.
+    cost : float
+        Its length in bits.
+    """
+
+    text: str
+    change: Change
+    kind: str = "replaced"
+    cost: float = 12.0
+
+    def predict(self, entries: InfluenceMap) -> Real:
+        """Return the entries that the replacement stands for; NaN if not known."""
+        return self.bounded(entries).output
+
+    def bounded(self, entries: InfluenceMap) -> Bounded:
+        """Return the same with their bounds."""
+        call = self.change(entries.problem._oracle_call)
+        if call is None or not _is_whole(entries):
+            nothing = np.full(entries.exact.shape, np.nan)
+            return Bounded(nothing, nothing)
+        whole = entries.problem.recalled(
+            ("replaced", self.text), lambda: expected.output(call)
+        )
+        return Bounded(*(_picked(entries, x) for x in (whole.output, whole.bound)))
+
+    def holds(self, entries: InfluenceMap) -> bool:
+        """Return True if all wrong entries are as predicted, and tell so."""
+        result, wrong = self.bounded(entries), entries.wrong
+        with np.errstate(all="ignore"):
+            rounding = np.fmax(result.bound, entries.bound)
+            close = abs(entries.measured - result.output) <= rounding
+            changed = abs(result.output - entries.exact) > 8 * rounding
+        return bool(close[wrong].all() and changed[wrong].sum() >= TELLING)
+
+
+def replaced(
+    maps: Sequence[InfluenceMap], place: IndexSet | None
+) -> Replacement | None:
+    """Return a replacement that predicts the wrong entries of some maps.
+
+    Parameters
+    ----------
+    maps : sequence of InfluenceMap
+        Maps of the output, those on fresh inputs among them.
+    place : IndexSet or None
+        The wrong entries in words. Inputs may be replaced at the edges of the chunks
+        that it names, or by channels as far away as it says.
+    """
+    known = [one for one in maps if one.wrong.sum() >= TELLING and _is_whole(one)]
+    known = [one for one in known if np.isfinite(one.measured[one.wrong]).all()]
+    known = sorted(known, key=lambda one: one.exact.size)[:FEW]
+    if not known:
+        return None
+    for candidate in _candidates(known[0], place):
+        if _distance(candidate, known[0]) <= CLOSER and all(
+            candidate.holds(one) for one in known
+        ):
+            return candidate
+    return None
+
+
+def _candidates(one: InfluenceMap, place: IndexSet | None) -> Iterator[Replacement]:
+    """Yield replacements without numbers, then those at edges, then fitted numbers."""
+    call = one.problem._oracle_call
+    changes = dict(replacements(call, place.text if place else ""))
+    for text, change in changes.items():
+        yield Replacement(text, change)
+    if place is not None and place.chunk is not None:
+        for token in ("first", "last"):
+            where = f"at the {token} token of every chunk of {place.chunk}"
+            for text, change in changes.items():
+                yield Replacement(
+                    f"{text} {where}", at_edges(change, place.chunk, token)
+                )
+    for text, numbered in constants(call):
+        yield from _fitted(text, numbered, one, np.linspace(-1, 1, COARSE + 1))
+    for text, numbered, x in clamps(call):
+        grid = np.unique(np.quantile(x, np.linspace(0, 1, COARSE + 2)))
+        yield from _fitted(text, numbered, one, grid)
+
+
+def _fitted(
+    text: str, numbered: Callable[[float], Change], one: InfluenceMap, grid: Real
+) -> Iterator[Replacement]:
+    """Yield a replacement with the number that fits best, in few digits at first."""
+
+    def candidate(number: float) -> Replacement:
+        return Replacement(text.format(f"{number:.4g}"), numbered(number))
+
+    errors = [_distance(candidate(float(x)), one) for x in grid[1:-1]]
+    best = int(np.argmin(errors)) if errors else 0
+    if not errors or errors[best] >= PROMISING:
+        return
+    low, high = float(grid[best]), float(grid[best + 2])
+    for _ in range(FINE):
+        step = _GOLDEN * (high - low)
+        left, right = (_distance(candidate(x), one) for x in (high - step, low + step))
+        low, high = (low, low + step) if left <= right else (high - step, high)
+    for digits in range(1, DIGITS + 1):
+        yield candidate(float(f"{(low + high) / 2:.{digits}g}"))
+
+
+def _distance(candidate: Replacement, one: InfluenceMap) -> float:
+    """Return how far most wrong entries are, in their distance from the exact ones."""
+    call = candidate.change(one.problem._oracle_call)
+    if call is None:
+        return np.inf
+    result = call.operator.evaluate(call.meant, call.scale, options=call.options())
+    with np.errstate(all="ignore"):
+        rest = abs(one.measured - _picked(one, result.output)) - 2 * one.bound
+        share = np.maximum(rest, 0)[one.wrong] / one.error[one.wrong]
+    share = np.nan_to_num(share, nan=np.inf, posinf=np.inf)
+    return float(np.quantile(share, MOST, method="lower"))
+
+
+def _is_whole(one: InfluenceMap) -> bool:
+    """Return True if entries are outputs of the problem of a map alone."""
+    if one.tensor != "output":
+        return False
+    exact = _picked(one, one.problem.solve().output)
+    return bool(((exact == one.exact) | np.isnan(one.exact)).all())
+
+
+def _picked(one: InfluenceMap, whole: Real) -> Real:
+    """Return the entries of an output that a map has, NaN where there are none."""
+    names = ("batch", "head", "row", "value channel")
+    index = np.stack([one.coordinates[name] for name in names])
+    inside = ((index >= 0) & (index < np.reshape(whole.shape, (4, 1)))).all(0)
+    return np.where(inside, whole[tuple(index * inside)], np.nan)
