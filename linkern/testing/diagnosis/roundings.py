@@ -181,6 +181,6 @@ def first_distance(
     low = max((one.distance for one in states if one.distance < high), default=0)
     while high - low > 1:
         middle = (low + high) // 2
-        (one,) = survivals(target, scope, ("state", ((0, middle),))) or (None,)
+        (one,) = survivals(target, scope, (middle,)) or (None,)
         low, high = (low, middle) if one is not None and one.lost else (middle, high)
     return high
