@@ -1,4 +1,4 @@
-"""The fingerprint of a target: what integers can measure of its arithmetic.
+"""The fingerprint of a target: what can be measured of its arithmetic.
 
 Which significands survive where, which epsilon is in the quotient, at which chunk edges
 sums are closed; and which of its declarations that contradicts.

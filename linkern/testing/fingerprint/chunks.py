@@ -11,54 +11,61 @@ arXiv:2411.00442 (2024), which asks for the whole tree of additions.
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.fingerprint.probing import (
-    Prober,
-    Question,
-    Token,
-    Unanswered,
-    inputs_of,
-    lengths,
-)
+from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.fingerprint.features import with_features
+from linkern.testing.influence.paths import ask
+from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.shapes import nearest_shape
+from linkern.testing.target.process import Target
 
 __all__ = ["measure"]
 
+Real = NDArray[np.float64]
 # float64 has 53 bits, and float16 a range of 40 powers of two with its subnormals.
 LARGE = 2.0**60
 LARGE_AND_SMALL_IN_FLOAT16 = (2.0**15, 2.0**-10)
 MOST_CALLS = 100
-# Four chunks of 256, and some more tokens.
-LENGTHS = (1040, 1024, 512, 256)
+# Length, key and value dimension: four chunks of 256, and some more tokens; the others
+# for kernels that take whole tiles.
+SIZES = ((1040, 4, 64), (1024, 16, 64), (1024, 64, 64), (256, 16, 16))
 
 
-def measure(prober: Prober) -> int | None:
+def measure(target: Target, scope: Scope) -> int | None:
     """Return the chunk size; None if sums have no edges at regular distances."""
-    if prober.erases:
-        return None
-    for length in lengths(prober.scope.contract, LENGTHS):
+    for length, key_dim, value_dim in SIZES:
+        # Each value channel is a question of its own.
+        keys = value_dim if scope.contract.equal_dims else key_dim
         try:
-            closed = _closed(prober, length)
-        except Unanswered:
+            shape = nearest_shape(scope, (1, 1, length, keys, value_dim))
+            closed = _closed(target, scope, shape)
+        except (DoesNotApply, TargetRaised):
             continue
         return None if closed is None else period(closed)
     return None
 
 
-def _closed(prober: Prober, length: int) -> NDArray[np.bool_] | None:
+def _closed(target: Target, scope: Scope, shape: Shape) -> NDArray[np.bool_] | None:
     """Return the tokens before which sums are closed; None if that cannot be read.
 
     Nothing is asked about the first quarter, in which the first chunk may lie.
     """
-    columns = prober.channels
-    if length > MOST_CALLS * columns:
+    length, columns = shape.length, shape.value_dim
+    if shape.keys != length or length > MOST_CALLS * columns:
         return None
     large, small = LARGE, 1.0
-    if prober.scope.dtype == "float16":
+    if scope.dtype == "float16":
         large, small = LARGE_AND_SMALL_IN_FLOAT16
-    features = np.zeros((length, prober.key_dim))
-    features[:, 0] = 1
-    scope = prober.scope
-    query, key = (inputs_of(of, features) for of in (scope.query_map, scope.key_map))
-    one = _share_of_one(prober, length) * small
+
+    def last(value: Real) -> Real:
+        x = np.broadcast_to(value, shape.of("bgsv"))
+        made = with_features(scope, shape, query=query, key=key, value=x)
+        return np.asarray(ask(target, made)[0, 0, -1], np.float64)
+
+    query, key = np.zeros(shape.query), np.zeros(shape.key)
+    query[..., 0] = key[..., 0] = 1.0
+    value = np.zeros((length, columns))
+    value[0] = 1.0
+    one = last(value)[0] * small
     closed = np.zeros(length, dtype=np.bool_)
     for first in range(length // 4, length, columns):
         positions = np.arange(first, min(first + columns, length))
@@ -66,7 +73,8 @@ def _closed(prober: Prober, length: int) -> NDArray[np.bool_] | None:
         value[0] = large
         value[positions - 1, positions - first] = -large
         value[positions, positions - first] = small
-        survived = prober.ask(query, key, value)[-1, : len(positions)] / one
+        with np.errstate(all="ignore"):
+            survived = last(value)[: len(positions)] / one
         told = np.minimum(abs(survived), abs(survived - 1)) < 1 / 4
         closed[positions] = survived > 1 / 2
         each = (closed[1:] & closed[:-1]).any()
@@ -74,12 +82,6 @@ def _closed(prober: Prober, length: int) -> NDArray[np.bool_] | None:
         if not told.all() or each or never:
             return None
     return closed
-
-
-def _share_of_one(prober: Prober, length: int) -> float:
-    """Return the last output if all weights are 1, one value is 1 and the others 0."""
-    tokens = (Token(at, (1,), float(at == 0)) for at in range(length))
-    return prober.exact(Question((1,), tuple(tokens)))
 
 
 def period(closed: NDArray[np.bool_]) -> int | None:

@@ -1,27 +1,28 @@
 """The epsilon in a quotient, measured by rows that are 1 without it.
 
-There is one key, of feature b, and all values are 1; row i has the query feature
-``a_i``, so its denominator is ``d_i = a_i b``, and its output ``d/(d + eps)``. Each row
+There is one key that is not zero, and all values are 1, so a row of denominator d is
+``d/(d + eps)``; the query features fall from 1 to the smallest that are right. Each row
 confines the epsilon to an interval, by the rounding of the quotient and the error that
-features as small as these may have. What all intervals have in common is what is known
-of it; where they have nothing in common, the epsilon enters in another way.
+features as small as these may have. The intersection of all intervals holds the
+epsilon; where it is empty, the epsilon enters in another way. The denominators are
+read from exact outputs with an epsilon of 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle import FeatureMap, depth, gamma, unit_roundoff
-from linkern.testing.fingerprint.probing import (
-    Prober,
-    Unanswered,
-    inputs_of,
-)
-from linkern.testing.fingerprint.significands import Significands
-from linkern.testing.problems.context import Scope
+from linkern.oracle import unit_roundoff
+from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.fingerprint.features import with_features
+from linkern.testing.influence.paths import SIZES, ask
+from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import tiny_feature_exponent
-from linkern.testing.target.frameworks import numpy_dtype
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import nearest_shape
+from linkern.testing.target.process import Target
 
 __all__ = ["Epsilon", "measure"]
 
@@ -68,116 +69,92 @@ class Epsilon:
         return next((size for size in sizes if low <= size <= high), sizes[-1])
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Answers of some rows, and by how much each number can be off.
+def measure(target: Target, scope: Scope, bits: int) -> Epsilon:
+    """Return the epsilon in the quotient, within a precision of so many bits.
 
-    Parameters
-    ----------
-    excess : array (2, R)
-        Least and greatest ``1/o - 1``: the epsilon as a multiple of the denominator.
-    divisor, query : array (R,)
-        The denominator, scale included, and the feature of the query.
-    spread : array (R,)
-        Relative error of the denominator.
-    """
-
-    excess: Real
-    divisor: Real
-    query: Real
-    spread: Real
-
-
-def measure(prober: Prober, stages: Significands) -> Epsilon:
-    """Return the epsilon in the quotient, within the precision of the stages.
-
-    Nothing is known of it if the target does not normalise or did not answer.
+    Nothing is known of it if the target does not normalise or did not answer, or if
+    the feature map has no feature of 0.
     """
     nothing = Epsilon({}, np.inf)
-    slack = _slack(prober, stages)
-    if not prober.scope.contract.normalize or slack >= 1:
+    maps = (scope.query_map, scope.key_map)
+    if not (scope.operator.feature_map and scope.normalised):
         return nothing
-    smallest = tiny_feature_exponent(prober.scope)
-    try:
-        asked = [
-            _rows(prober, 2.0**exponent, smallest, slack, stages)
-            for exponent in np.linspace(0, -smallest, KEY_FEATURES)
-        ]
-    except Unanswered:
+    if any(one.from_integers is None for one in maps):
         return nothing
-    joined = (
-        np.concatenate([getattr(rows, name) for rows in asked], axis=-1)
-        for name in _Rows.__dataclass_fields__
-    )
-    rows = _Rows(*joined)
-    if not rows.divisor.size:
-        return nothing
-    intervals = _intervals(rows, abs(prober.quotient.scale))
-    if not intervals:
-        return nothing
-    # What a row cannot tell from 1 is off by the slack on either side.
-    least = rows.divisor * (1 + rows.spread) * 2 * slack / (1 - slack)
-    return Epsilon(intervals, float(least.min()))
+    scope = _without_epsilon(scope, bits)
+    for length, key_dim, value_dim in SIZES:
+        try:
+            shape = nearest_shape(scope, (1, 1, length, key_dim, value_dim))
+            problem = _problem(scope, shape)
+            output = ask(target, problem)[..., 0].ravel()
+        except (DoesNotApply, TargetRaised):
+            continue
+        return _allowed(problem, output)
+    return nothing
 
 
-def _slack(prober: Prober, stages: Significands) -> float:
-    """Return the relative error of a row that would be 1."""
-    scope = prober.scope
-    unit = max(scope.contract.precisions(scope.dtype).unit, 2.0**-stages.narrowest)
-    # Two sums of one product, three roundings of their quotient, and the output's own.
-    products = float(gamma(depth(np.ones(1), 1), unit)[0])
-    return 2 * products + 3 * unit + unit_roundoff(prober.output_dtype)
+def _without_epsilon(scope: Scope, bits: int) -> Scope:
+    """Return the scope of a quotient whose stages keep no more than so many bits."""
+    contract = replace(scope.contract, eps=0.0, eps_mode="denominator")
+    if bits < SIGNIFICAND_BITS[contract.precisions(scope.dtype).accumulator]:
+        narrow = [name for name, width in SIGNIFICAND_BITS.items() if width <= bits]
+        coarsest = min(SIGNIFICAND_BITS, key=lambda name: SIGNIFICAND_BITS[name])
+        dtype = max(narrow, key=lambda name: SIGNIFICAND_BITS[name], default=coarsest)
+        contract = replace(contract, accumulator_dtype=dtype)
+    return replace(scope, contract=contract)
 
 
-def _rows(
-    prober: Prober,
-    feature: float,
-    smallest: int,
-    slack: float,
-    stages: Significands,
-) -> _Rows:
-    """Ask about one key feature and query features from 1 down to ``2^-smallest``."""
-    scope, length = prober.scope, prober.length
-    query = np.zeros((length, prober.key_dim))
-    query[:, 0] = np.exp2(np.linspace(0, -smallest, length))
-    key = np.zeros((length, prober.key_dim))
-    key[0, 0] = feature
-    query, key = inputs_of(scope.query_map, query), inputs_of(scope.key_map, key)
-    output = prober.ask(query, key, np.ones((length, prober.value_dim)))[:, 0]
-    precisions = scope.contract.precisions(scope.dtype)
-    known = max(precisions.unit, unit_roundoff(precisions.feature))
-    unit = max(known, 2.0**-stages.of_features)
-    a, error_a = _as_fed(scope.query_map, query[:, :1], scope, unit)
-    b, error_b = _as_fed(scope.key_map, key[:1, :1], scope, unit)
+def _problem(scope: Scope, shape: Shape) -> Problem:
+    """Return one batch entry for each of some key features."""
+    shape = replace(shape, batch=KEY_FEATURES)
+    smallest = tiny_feature_exponent(scope)
+    query, key = np.zeros(shape.query), np.zeros(shape.key)
+    query[..., 0] = np.exp2(np.linspace(0, -smallest, shape.length))
+    first = np.exp2(np.linspace(0, -smallest, KEY_FEATURES))
+    key[:, :, 0, 0] = first[:, None]
+    return with_features(scope, shape, query=query, key=key, value=np.ones(shape.value))
+
+
+def _allowed(problem: Problem, output: Real) -> Epsilon:
+    """Return the epsilons that all rows allow which say something."""
+    scope = problem.scope
+
+    def with_epsilon(mode: str) -> tuple[Real, Real]:
+        contract = replace(scope.contract, eps=1.0, eps_mode=mode)
+        known = replace(problem, scope=replace(scope, contract=contract)).solve()
+        return known.output[..., 0].ravel(), known.bound[..., 0].ravel()
+
+    shared = problem.solve(shared_features=True)
+    slack = shared.bound[..., 0].ravel() + unit_roundoff(scope.output_dtype)
     with np.errstate(all="ignore"):
+        share, bound = with_epsilon("denominator")
+        divisor = share / (1 - share)
+        spread = bound / share * (1 + divisor)
+        # The denominator, were the normalizer 1 in every entry.
+        entry = divisor * (1 / with_epsilon("normalizer")[0] - 1)
+        # The epsilon as a multiple of the denominator: at least, and at most.
         excess = np.stack([(1 - slack) / output - 1, (1 + slack) / output - 1])
-    divisor, spread = abs(prober.quotient.scale) * a * b, error_a + error_b
-    # Where features may be all error, nothing is known of the denominator.
-    told = np.isfinite(output) & (output >= LEAST_OUTPUT) & (spread < 1)
-    return _Rows(excess[:, told], divisor[told], a[told], spread[told])
+        # A row that cannot be told from 1 is off by the slack on either side.
+        least = divisor * (1 + spread) * 2 * slack / (1 - slack)
+        # Where features may be all error, nothing is known of the denominator.
+        told = np.isfinite(output) & (output >= LEAST_OUTPUT) & (spread < 1)
+        told &= (slack < 1) & (divisor > 0)
+    if not told.any():
+        return Epsilon({}, np.inf)
+    intervals = _intervals(excess[:, told], divisor[told], entry[told], spread[told])
+    return Epsilon(intervals, float(least[told].min()) if intervals else np.inf)
 
 
-def _as_fed(
-    feature_map: FeatureMap, inputs: Real, scope: Scope, unit: float
-) -> tuple[Real, Real]:
-    """Return the features of inputs as the target gets them; their relative error."""
-    fed = inputs.astype(numpy_dtype(scope.dtype)).astype(np.float64)
-    features = feature_map.value(fed)
-    error = feature_map.error(fed, unit) / features
-    if scope.contract.feature_error == "relative":
-        error = np.minimum(error, 4 * unit)
-    return features[:, 0], error[:, 0] + unit
-
-
-def _intervals(rows: _Rows, scale: float) -> dict[str, tuple[float, float]]:
+def _intervals(
+    excess: Real, divisor: Real, entry: Real, spread: Real
+) -> dict[str, tuple[float, float]]:
     """Return what the rows have in common, for each way in which it is not nothing."""
-    sides = np.stack([1 - rows.spread, 1 + rows.spread])
-    in_denominator = rows.divisor * rows.excess
-    # Added to the only entry of the normalizer that counts: times scale and query.
-    in_normalizer = in_denominator / (scale * rows.query)
+    sides = np.stack([1 - spread, 1 + spread])
+    in_denominator = divisor * excess
+    in_normalizer = in_denominator / entry
     # A row below the clamp is divided by it; a row above says that it is above.
-    clamped = rows.divisor * (1 + rows.excess) * (rows.excess[0] > 0)
-    clamped[1] = rows.divisor * (1 + np.maximum(rows.excess[1], 0))
+    clamped = divisor * (1 + excess) * (excess[0] > 0)
+    clamped[1] = divisor * (1 + np.maximum(excess[1], 0))
     intervals = {}
     for mode, (low, high) in (
         ("denominator", in_denominator),
@@ -187,6 +164,6 @@ def _intervals(rows: _Rows, scale: float) -> dict[str, tuple[float, float]]:
         least = float((low * np.where(low > 0, *sides)).max())
         most = float((high * np.where(high > 0, *sides[::-1])).min())
         # A clamp that no row is above could as well be no quotient at all.
-        if least <= most and (mode != "clamp" or least < rows.divisor.max()):
+        if least <= most and (mode != "clamp" or least < divisor.max()):
             intervals[mode] = (least, most)
     return intervals

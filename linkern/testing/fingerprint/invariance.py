@@ -5,8 +5,6 @@ The distance of two outputs is the largest over their rows, in units in the last
 of the largest number of the row.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,11 +15,10 @@ from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call, Reply
+from linkern.testing.target.protocol import Call
 
 __all__ = ["BATCH", "DECODED", "PACKED", "SPLIT", "measure", "ulps"]
 
-Real = NDArray[np.float64]
 # Batch, heads, length, key and value dimension.
 SIZES = (8, 2, 150, 16, 12)
 BATCH = f"row alone against a batch of {SIZES[0]}"
@@ -49,39 +46,16 @@ def measure(target: Target, scope: Scope) -> dict[str, float]:
         Units in the last place: 0 for equal bits. A pair is missing if the target
         takes no batch, no state or no packed sequences, or raises.
     """
+    kind = "uniform" if scope.operator.feature_map else "mild"
     try:
-        batch = _batch(scope)
+        shape = nearest_shape(scope, SIZES)
     except DoesNotApply:
         return {}
-    row = batch.first_of_batch()
-    length, step = row.length, scope.contract.length_multiple_of
-    cut = CUT // step * step
-
-    def output(problem: Problem, **options: object) -> Reply:
-        return target.call(Call(problem.inputs, **options))  # type: ignore[arg-type]
-
-    def of_split(cuts: tuple[int, ...]) -> tuple[Reply, Reply]:
-        return output(row), output(row, cuts=cuts, wants_state=True)
-
-    def of_packed() -> tuple[Reply, Reply]:
-        edges = ((0, cut, length),)
-        return output(row.span(0, cut)), output(row, segments=edges)
-
-    pairs: dict[str, Callable[[], tuple[Reply, Reply]]] = {}
-    if "b" in scope.contract.layout:
-        pairs[BATCH] = lambda: (output(row), output(batch))
-    if 0 < cut < length and scope.operator.causal:
-        if scope.interface.takes_state:
-            pairs[SPLIT] = lambda: of_split((cut,))
-            if step == 1:
-                last = tuple(range(length - TOKENS, length))
-                pairs[DECODED] = lambda: of_split(last)
-        if scope.interface.cu_seqlens is not None and "b" in scope.contract.layout:
-            pairs[PACKED] = of_packed
+    batch = real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
     distances = {}
-    for name, replies in pairs.items():
+    for name, calls in _pairs(batch, scope).items():
         try:
-            one, other = (reply.output for reply in replies())
+            one, other = (target.call(call).output for call in calls)
         except TargetRaised:
             continue
         if one is not None and other is not None:
@@ -89,10 +63,26 @@ def measure(target: Target, scope: Scope) -> dict[str, float]:
     return distances
 
 
-def _batch(scope: Scope) -> Problem:
-    kind = "uniform" if scope.operator.feature_map else "mild"
-    shape = nearest_shape(scope, SIZES)
-    return real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
+def _pairs(batch: Problem, scope: Scope) -> dict[str, tuple[Call, Call]]:
+    """Return pairs of calls whose outputs agree as far as both go."""
+    row, contract = batch.first_of_batch(), scope.contract
+    length, step = row.length, contract.length_multiple_of
+    cut = CUT // step * step
+    whole, batched = Call(row.inputs), "b" in contract.layout
+    pairs = {BATCH: (whole, Call(batch.inputs))} if batched else {}
+    if not 0 < cut < length or not scope.operator.causal:
+        return pairs
+    cuts: dict[str, tuple[int, ...]] = {}
+    if scope.interface.takes_state:
+        cuts[SPLIT] = (cut,)
+        if step == 1:
+            cuts[DECODED] = tuple(range(length - TOKENS, length))
+    for name, at in cuts.items():
+        pairs[name] = whole, Call(row.inputs, cuts=at, wants_state=True)
+    if scope.interface.cu_seqlens is not None and batched:
+        packed = Call(row.inputs, segments=((0, cut, length),))
+        pairs[PACKED] = Call(row.span(0, cut).inputs), packed
+    return pairs
 
 
 def ulps(one: NDArray[np.generic], other: NDArray[np.generic], dtype: str) -> float:

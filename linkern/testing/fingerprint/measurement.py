@@ -1,21 +1,18 @@
-"""The fingerprint of a target: what integers can measure of its arithmetic."""
+"""The fingerprint of a target: what can be measured of its arithmetic."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from linkern.testing.fingerprint import (
-    chunks,
-    claims,
-    epsilon,
-    invariance,
-    significands,
-)
-from linkern.testing.fingerprint.probing import prepared, unmeasured
+from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.fingerprint import chunks, claims, epsilon, invariance, stages
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
 __all__ = ["Fingerprint", "fingerprint"]
+
+# Measurements that are JSON values as they are.
+NAMED = ("dtype", "bits", "capped", "eps", "eps_mode", "chunk_size", "contradicted")
 
 
 @dataclass(frozen=True)
@@ -27,8 +24,8 @@ class Fingerprint:
     dtype : str
         Dtype of the inputs.
     bits : dict of str to int
-        Significand bits by stage: ``value key score state normalizer``; without those
-        that could not be measured.
+        Significand bits by stage: ``value key query score sum state normalizer``, and
+        gates by the name of the input; without those that could not be measured.
     eps : float or None
         Epsilon in the quotient, to three digits; None if there is none above
         `eps_resolution`.
@@ -51,43 +48,25 @@ class Fingerprint:
 
     dtype: str
     bits: dict[str, int]
-    eps: float | None
-    eps_resolution: float
-    chunk_size: int | None
+    eps: float | None = None
+    eps_resolution: float = math.inf
+    chunk_size: int | None = None
     contradicted: tuple[str, ...] = ()
     eps_mode: str | None = None
     capped: tuple[str, ...] = ()
     reason: str = ""
     distances: dict[str, float] = field(default_factory=dict)
 
-    @classmethod
-    def of_nothing(
-        cls, dtype: str, reason: str, distances: dict[str, float] | None = None
-    ) -> "Fingerprint":
-        """Return the fingerprint of a target whose arithmetic was not measured."""
-        return cls(
-            dtype, {}, None, math.inf, None, reason=reason, distances=distances or {}
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values; an infinite number is a string."""
-        resolution = self.eps_resolution
-        reason = {"reason": self.reason} if self.reason else {}
-        return {
-            "dtype": self.dtype,
-            "bits": dict(self.bits),
-            "capped": list(self.capped),
-            "eps": self.eps,
-            "eps_mode": self.eps_mode,
-            "eps_resolution": resolution if math.isfinite(resolution) else "inf",
-            "chunk_size": self.chunk_size,
-            "contradicted": list(self.contradicted),
-            "ulps": {
-                name: x if math.isfinite(x) else "inf"
-                for name, x in self.distances.items()
-            },
-            **reason,
-        }
+        values = {name: getattr(self, name) for name in NAMED}
+        values["ulps"] = {n: _number(x) for n, x in self.distances.items()}
+        values["eps_resolution"] = _number(self.eps_resolution)
+        return values | ({"reason": self.reason} if self.reason else {})
+
+
+def _number(x: float) -> float | str:
+    return x if math.isfinite(x) else "inf"
 
 
 def fingerprint(target: Target, scope: Scope) -> Fingerprint:
@@ -110,8 +89,6 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
 
     Raises
     ------
-    UsageError
-        If the feature map has no integer features.
     TargetDied
         If the target crashed or hung.
 
@@ -127,29 +104,40 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> measured.bits["state"], measured.chunk_size, measured.eps
     (24, 16, None)
     """
-    reason = unmeasured(scope)
-    nothing = reason.startswith("nothing")
-    prober = None if nothing else prepared(target, scope)
-    distances = invariance.measure(target, scope)
-    if prober is None:
-        return Fingerprint.of_nothing(scope.dtype, reason, distances)
-    stages = significands.measure(prober)
-    eps = epsilon.measure(prober, stages)
-    chunk_size = chunks.measure(prober)
+    sheet = Fingerprint(scope.dtype, {}, distances=invariance.measure(target, scope))
+    try:
+        measured = stages.measure(target, scope)
+    except DoesNotApply as error:
+        return replace(sheet, reason=str(error))
+    except TargetRaised as raised:
+        return replace(sheet, reason=f"the target raised {raised}")
+    sheet = replace(sheet, reason=_left_out(measured.wrong))
+    if not measured.bits:
+        return sheet
+    eps = epsilon.measure(target, scope, measured.narrowest)
+    chunk_size = chunks.measure(target, scope)
     contradicted = (
-        *claims.about_stages(prober, stages, chunk_size),
-        *claims.about_epsilon(prober, eps),
-        *claims.about_chunks(prober, chunk_size),
+        *claims.about_stages(target, scope),
+        *claims.about_epsilon(scope, eps),
+        *claims.about_chunks(scope, chunk_size),
     )
-    return Fingerprint(
-        scope.dtype,
-        stages.bits,
-        eps.size,
-        eps.resolution,
-        chunk_size,
-        contradicted,
-        eps.mode,
-        tuple(stage for stage in stages.bits if stage in stages.capped),
-        reason,
-        distances,
+    return replace(
+        sheet,
+        bits=measured.bits,
+        capped=measured.capped,
+        eps=eps.size,
+        eps_mode=eps.mode,
+        eps_resolution=eps.resolution,
+        chunk_size=chunk_size,
+        contradicted=contradicted,
+    )
+
+
+def _left_out(wrong: tuple[str, ...]) -> str:
+    """Return the reason why stages are left out; empty if none are."""
+    if not wrong:
+        return ""
+    return (
+        f"the bits of {', '.join(wrong)} are not measured: the output is wrong by more "
+        "than rounding. See what `linkern verify` says of it."
     )

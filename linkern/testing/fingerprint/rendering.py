@@ -11,11 +11,7 @@ from linkern.testing.fingerprint.measurement import Fingerprint
 
 __all__ = ["sheet"]
 
-NOTHING = (
-    "nothing could be measured: the target answered in none of the shapes tried, or "
-    "wrongly. Declare what it accepts (`key_dims`, `value_dims`, "
-    "`length_multiple_of`), and see what `linkern verify` says of it."
-)
+NOTHING = "nothing could be measured"
 
 
 def sheet(fingerprint: Fingerprint) -> RenderableType:
@@ -32,7 +28,7 @@ def sheet(fingerprint: Fingerprint) -> RenderableType:
         For a console of rich.
     """
     if not fingerprint.bits:
-        text = f"on inputs in {fingerprint.dtype}, {fingerprint.reason or NOTHING}"
+        text = f"on inputs in {fingerprint.dtype}, {NOTHING}: {fingerprint.reason}"
         return Group(Text(text), *_distances(fingerprint))
     table = Table(title=f"on inputs in {fingerprint.dtype}", title_justify="left")
     table.add_column("stage", no_wrap=True)

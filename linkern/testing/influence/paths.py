@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.errors import TargetRaised
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
@@ -24,12 +25,13 @@ from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
-__all__ = ["DISTANCES", "LENGTH", "Survival", "survivals"]
+__all__ = ["DISTANCES", "LENGTH", "SIZES", "Survival", "ask", "survivals"]
 
 Real = NDArray[np.float64]
 Only = tuple[str, tuple[tuple[int, int], ...]] | None
-# Heads, key and value dimension of a call; each path has a batch entry for each row.
-HEADS, KEY_DIM, VALUE_DIM, LENGTH = 8, 4, 5, 140
+# Length, key and value dimension: the later ones for kernels that take whole tiles.
+SIZES = ((140, 4, 5), (128, 16, 16), (128, 64, 64))
+HEADS, LENGTH = 8, SIZES[0][0]
 # Distances from the source to the row: at the first that is rounded, a state was.
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Significand bits of all that has few.
@@ -73,6 +75,16 @@ class Survival:
     errors: tuple[float, ...] = ()
     scaled: bool = False
 
+    @property
+    def usual_bits(self) -> int:
+        """The bits of a dtype that are one apart or less, or the bits themselves.
+
+        The largest of a few errors is somewhat smaller than half of a unit, and two
+        roundings make one that is somewhat larger.
+        """
+        near = [n for n in SIGNIFICAND_BITS.values() if abs(n - self.bits) <= 1]
+        return min(near, key=lambda n: abs(n - self.bits), default=self.bits)
+
 
 @dataclass(frozen=True)
 class _Entry:
@@ -91,6 +103,8 @@ def survivals(
     target: Target, scope: Scope, only: Only = None, length: int = LENGTH
 ) -> tuple[Survival, ...]:
     """Return the bits that survive on each path, in one call of many batch entries.
+
+    The sizes are the first that the target takes.
 
     Parameters
     ----------
@@ -111,8 +125,11 @@ def survivals(
     TargetRaised, TargetDied
         If the target does not answer.
     """
-    entries, problem, sizes = _problem(scope, only, length)
-    measured = _ask(target, problem)
+    dims = _dims(target, scope)
+    if length != LENGTH:
+        dims = (length, *dims[1:])
+    entries, problem, sizes = _problem(scope, only, dims)
+    measured = ask(target, problem)
     exact = problem.solve()
     unit = 2.0 ** -SIGNIFICAND_BITS[scope.output_dtype]
     smallest = 2.0**-25 if scope.output_dtype == "float16" else 0.0
@@ -150,13 +167,32 @@ def survivals(
     return tuple(survived)
 
 
-def _ask(target: Target, problem: Problem) -> Real:
-    """Return the output, of one batch entry after the other if there is no batch."""
+def _dims(target: Target, scope: Scope) -> tuple[int, int, int]:
+    """Return the first sizes that the target takes."""
+    kind = "uniform" if scope.operator.feature_map else "mild"
+    for dims in SIZES:
+        shape = nearest_shape(scope, (1, HEADS, *dims))
+        made = real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
+        try:
+            target.call(Call(made.inputs))
+        except TargetRaised:
+            if dims == SIZES[-1]:
+                raise
+        else:
+            break
+    return dims
+
+
+def ask(target: Target, problem: Problem) -> Real:
+    """Return the output, of one batch entry after the other if there is no batch.
+
+    It is NaN if the target returns none of its shape.
+    """
     shape = problem.shape
     whole = "b" in problem.scope.contract.layout
     parts = [problem] if whole else [problem.of_batch([n]) for n in range(shape.batch)]
     outputs = [target.call(Call(part.inputs)).output for part in parts]
-    sizes = (shape.batch, *problem.solve().output.shape[1:])
+    sizes = shape.of("bgtv")
     if any(x is None for x in outputs):
         return np.full(sizes, np.nan)
     joined = np.concatenate([np.asarray(x, np.float64) for x in outputs])
@@ -201,7 +237,7 @@ def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
         paths["sum"] = {"value": whole}, (2,)
     paths["state"] = state, DISTANCES
     if scope.normalised and "key" in names:
-        far = max(n for n in (1, *DISTANCES) if n < length)
+        far = max((n for n in DISTANCES if n < length), default=1)
         paths["normalizer"] = {"key": whole}, (1, far)
     for one in scope.operator.inputs:
         if one.token_axis is not None and one.name not in NO_PATH:
@@ -220,10 +256,10 @@ def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
 
 @lru_cache(maxsize=8)
 def _problem(
-    scope: Scope, only: Only, length: int
+    scope: Scope, only: Only, dims: tuple[int, int, int]
 ) -> tuple[list[_Entry], Problem, Real]:
     """Return the entries, their problem, and the outputs before any is taken back."""
-    shape = nearest_shape(scope, (1, HEADS, length, KEY_DIM, VALUE_DIM))
+    shape = nearest_shape(scope, (1, HEADS, *dims))
     entries = _entries(scope, min(shape.length, shape.keys), only)
     shape = replace(shape, batch=len(entries))
     kind = "uniform" if scope.operator.feature_map else "mild"

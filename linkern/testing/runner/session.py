@@ -7,7 +7,7 @@ from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.errors import TargetDied, TargetRaised, UsageError
+from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.fingerprint import Fingerprint, fingerprint
 from linkern.testing.runner.first_call import first_call
 from linkern.testing.runner.jobs import MOST_HANGS
@@ -157,8 +157,6 @@ class Session:
         scope = scope_of(self.plan, self._target, self.plan.dtypes[0])
         try:
             return fingerprint(self._target, scope)
-        except UsageError as error:
-            return Fingerprint.of_nothing(scope.dtype, str(error))
         except (TargetDied, TargetRaised):
             return None  # the checks say what it does instead
 

@@ -195,6 +195,8 @@ def _fingerprint(contract: Contract, measured: Fingerprint | None) -> dict[str, 
     dtypes = {
         "value": operand,
         "key": operand,
+        "query": operand,
+        "sum": declared.accumulator,
         "score": declared.score or declared.accumulator,
         "state": declared.state or declared.accumulator,
         "normalizer": declared.normalizer or declared.accumulator,
