@@ -10,7 +10,7 @@ from linkern.testing.diagnosis.factors.quantities import quantities
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
 from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
-from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = ["Finding", "localise"]
 
@@ -18,6 +18,8 @@ Maps = list[InfluenceMap]
 # A place that leaves out more than this share of the wrong entries, or holds more than
 # this share of right ones, is none.
 MISSED, SPARED = 0.02, 0.25
+# A place with no larger share of right entries needs no factor to explain them.
+EXACT = 0.01
 # Errors of rounding to a narrow format are hardly larger than this part of an entry.
 COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
@@ -96,9 +98,8 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     factor = replaced(wrong, finding.place)
     if factor is None:
         return finding
-    place = _described(first)
-    if not _located(place, second):
-        place = _described(_affected(first, factor))
+    affected = (_affected(part, factor) for part in (first, second))
+    place = finding.place or _place(*affected)
     return Finding(wrong, place, factor)
 
 
@@ -118,17 +119,28 @@ def _seen(view: View, maps: Maps) -> Maps:
 
 
 def _finding(first: Maps, second: Maps) -> Finding:
-    place = _described(first)
-    if not _located(place, second):
-        place = _described([*first, *second])
-        place = place if _located(place, [*first, *second]) else None
+    place = _place(first, second)
     factor = _explained(_products(first), _products(second), place)
-    if factor is not None and place is None:
-        first, second = (_affected(part, factor) for part in (first, second))
-        place = _described(first)
-        place = place if _located(place, second) else None
+    clamped = factor is not None and factor.kind.startswith("clamp")
+    if factor is not None and not clamped and (place is None or place.spared > EXACT):
+        place = _place(*(_affected(part, factor) for part in (first, second))) or place
+    if place is None:
+        place = _place(first, second, thresholds=True)
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
+
+
+def _place(first: Maps, second: Maps, *, thresholds: bool = False) -> IndexSet | None:
+    """Return the place of the wrong entries, if it holds on fresh maps."""
+    measure = _logarithms if thresholds else None
+    place = describe(first, measure)
+    if not _located(place, second):
+        place = describe([*first, *second], measure)
+    return place if _located(place, [*first, *second]) else None
+
+
+def _logarithms(one: InfluenceMap) -> dict[str, Real]:
+    return quantities(one, None)
 
 
 def _relative(one: InfluenceMap) -> float:
@@ -162,10 +174,6 @@ def _located(place: IndexSet | None, maps: Maps) -> bool:
         return False
     missed, spared = misfit(place, maps)
     return missed <= MISSED and spared <= SPARED
-
-
-def _described(maps: Maps) -> IndexSet | None:
-    return describe(maps, lambda one: quantities(one, None))
 
 
 def _affected(maps: Maps, factor: Factor | Replacement) -> Maps:

@@ -127,7 +127,7 @@ def localised(
         chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
-    if factor is not None and factor.kind == "replaced" and factor.where:
+    if isinstance(factor, Replacement) and factor.where:
         where = factor.where
     words = [sentence(stage, where, by_what, kind)]
     # A declaration explains all that is wrong, wherever it is.
