@@ -24,6 +24,7 @@ TIES = 2
 _SAID = (
     ("initial state", "the initial state"),
     ("across sequences", "pairs across edges of sequences"),
+    ("after the last sequence", "sources after the last sequence"),
 )
 # Words in place of a factor.
 NO_FACTOR = ("unlike", "not finite", "partly not finite")

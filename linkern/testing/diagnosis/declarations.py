@@ -5,7 +5,7 @@ by one of them, computes what can be declared. Numbers are those of the measured
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
-__all__ = ["declarations"]
+__all__ = ["declarations", "first_right"]
 
 Declared = dict[str, Any]
 
@@ -38,28 +38,12 @@ _CALLS: tuple[tuple[Sizes, str, str], ...] = (
     ((1, 2, 100, 4, 3), "uniform", "typical"),
 )
 _NUMBER = re.compile(r"(?<![\w.^-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
-_ROUNDED = re.compile(r"rounded to (\d+) bits")
 _OTHER_LAYOUT = {"bhtd": "bthd", "bthd": "bhtd"}
 # Epsilons under the square root of a norm.
 _NORM_EPSILONS = (1e-6, 1e-5, 1e-12, 0.0)
-# Dtypes by the bits of their significands: of what is stored, and of operands.
-_STORED = {8: "bfloat16", 11: "float16", 24: "float32"}
-_OPERANDS = _STORED | {11: "tfloat32"}
-# Declarations of what is rounded, by a word for it.
-_ROUNDINGS: dict[str, tuple[str, ...]] = {
-    "normalizer": ("normalizer_dtype",),
-    "state": ("state_dtype", "normalizer_dtype"),
-    "memory": ("state_dtype",),
-    "score": ("score_dtype",),
-    "operand": ("operand_dtype",),
-    "value": ("operand_dtype",),
-    "sum": ("accumulator_dtype", "feature_dtype"),
-}
 
 
-def declarations(
-    target: Target, scope: Scope, by_what: str, chunk: int | None = None
-) -> tuple[str, ...]:
+def declarations(target: Target, scope: Scope, by_what: str) -> tuple[str, ...]:
     """Return ``KEY=VALUE`` of a contract under which wrong outputs are right.
 
     Parameters
@@ -70,22 +54,31 @@ def declarations(
         What it claims and declares.
     by_what : str
         The measured factor, in words; empty if there is none.
-    chunk : int, optional
-        The measured chunk size.
 
     Returns
     -------
     tuple of str
         Empty if there is none, or if no output is wrong in these calls.
     """
-    answers = list(_answers(target, scope))
-    wrong = [_share_right(answer, scope) < 0 for answer in answers]
-    if not any(wrong):
-        return ()
+    answers = tuple(_answers(target, scope))
     numbers = [float(x) for x in _NUMBER.findall(by_what)]
     if scope.operator.feature_map and scope.contract.normalize:
         numbers += _divisors(answers, scope)
-    for declared in _candidates(scope, by_what, numbers, chunk):
+    return _first_right(scope, answers, _candidates(scope, numbers))
+
+
+def first_right(
+    target: Target, scope: Scope, candidates: Iterable[Declared]
+) -> tuple[str, ...]:
+    """Return the first of some declarations under which wrong outputs are right."""
+    return _first_right(scope, tuple(_answers(target, scope)), candidates)
+
+
+def _first_right(
+    scope: Scope, answers: Sequence["_Answer"], candidates: Iterable[Declared]
+) -> tuple[str, ...]:
+    wrong = [_share_right(answer, scope) < 0 for answer in answers]
+    for declared in candidates if any(wrong) else ():
         try:
             contract = replace(scope.contract, **declared)
             contract.require_of(scope.operator)
@@ -177,15 +170,9 @@ def _divisors(answers: Sequence[_Answer], scope: Scope) -> list[float]:
     return [x for x in numbers if x > 0]
 
 
-def _candidates(
-    scope: Scope, by_what: str, numbers: Sequence[float], chunk: int | None
-) -> Iterator[Declared]:
+def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     """Yield declarations, the strictest and simplest first."""
     contract = scope.contract
-    rounded = _ROUNDED.search(by_what)
-    if rounded is not None:
-        yield from _dtypes(by_what, int(rounded[1]), chunk)
-        return
     scales: Sequence[Declared] = [{}, *_scales(scope, numbers)]
     if contract.eps:
         yield {"eps": 0.0}
@@ -240,17 +227,6 @@ def _maps(contract: Contract) -> Iterator[Declared]:
         yield {"feature_map": name}
         yield {"key_feature_map": name}
         yield {"feature_map": name, "key_feature_map": key}
-
-
-def _dtypes(by_what: str, bits: int, chunk: int | None) -> Iterator[Declared]:
-    """Yield the dtypes of what is rounded to so many bits."""
-    for word, keys in _ROUNDINGS.items():
-        dtype = (_OPERANDS if "operand_dtype" in keys else _STORED).get(bits)
-        if word not in by_what or dtype is None:
-            continue
-        declared: Declared = dict.fromkeys(keys, dtype)
-        carried = {"state_dtype", "normalizer_dtype"} & {*keys}
-        yield {"chunk_size": chunk, **declared} if chunk and carried else declared
 
 
 def _spelt(x: object) -> str:

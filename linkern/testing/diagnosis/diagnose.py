@@ -5,6 +5,7 @@ is wrong is described. Nothing is said that does not hold on fresh inputs, and n
 at all of a target whose maps are right.
 """
 
+import time
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.diagnosis.sentences import localised
+from linkern.testing.diagnosis.stored_results import rounded_result
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
@@ -32,6 +34,8 @@ __all__ = ["Diagnosis", "diagnose"]
 
 # Inputs are the same in every run; those of the second seed test what the first says.
 SEED, FRESH = 1, 2
+# Seconds after which no further stage begins: several times those of a fast target.
+BUDGET = 30.0
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
@@ -58,8 +62,12 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     if behaviour is not None:
         return behaviour
     not_measured: list[str] = []
+    began = time.monotonic()
     for stage in (*STAGES, *GRADIENT_STAGES, LONG):
         if not stage.applies(scope):
+            continue
+        if time.monotonic() - began > BUDGET:
+            not_measured.append(f"{stage.name}: no time is left")
             continue
         try:
             diagnosis = _of_stage(target, scope, stage, tuple(not_measured))
@@ -100,11 +108,13 @@ def _rounded_or_not_finite(
     target: Target, scope: Scope, tensor: str, finding: Finding
 ) -> Diagnosis | None:
     """Return the stage that rounds, or where NaN starts, if that is what is wrong."""
-    if tensor != "output":
-        return None
     if finding.coarse:
-        return rounding(target, scope)
-    return not_finite(target, scope) if finding.broken else None
+        place = finding.place.text if finding.place else ""
+        stage = rounding(target, scope, finding.maps) if tensor == "output" else None
+        return stage or rounded_result(finding.maps, place, scope)
+    if tensor == "output" and finding.broken:
+        return not_finite(target, scope)
+    return None
 
 
 def _measured(

@@ -135,7 +135,7 @@ def _relative(one: InfluenceMap) -> float:
     """Return the largest relative error that is usual in a map."""
     with np.errstate(all="ignore"):
         relative = one.error[one.wrong] / abs(one.exact[one.wrong])
-    return float(np.quantile(relative, 0.9)) if relative.size else 0.0
+    return float(np.median(relative)) if relative.size else 0.0
 
 
 def _telling(maps: Maps) -> Maps:

@@ -4,6 +4,7 @@ No product says that the rate of another head erases: its weights are sums over 
 through the recurrence. The oracle computes them as soon as the replacement is named.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,12 +28,18 @@ __all__ = ["Replacement", "replaced"]
 FEW, TELLING = 6, 24
 # A replacement is worth its bound if most entries are this much closer to it.
 CLOSER, MOST = 2.0**-8, 0.9
-# Part of the error that a number leaves, if it is close to one that fits.
+# Part of the error that is left after some of them, where a number fits at all.
 PROMISING = 0.5
+# Multiple of rounding by which a fitted number may be off.
+FITTED = 4.0
 # Digits of a number that is fitted.
 DIGITS = 7
-# Steps of the search for a number: over a range, then between two of them.
-COARSE, FINE = 12, 32
+# Quantiles of an input that are tried as limits: most limits are close to its ends.
+_TAIL = (0.0, 0.002, 0.006, 0.02, 0.06, 0.2)
+LEVELS = (*_TAIL, 0.4, 0.6, *(1 - level for level in reversed(_TAIL)))
+# Steps of the search between two of them.
+FINE = 32
+_LIMIT = re.compile(r"(.*) clamped at (.*) from (above|below)")
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -50,12 +57,18 @@ class Replacement:
         The kind of formula, for its sentence.
     cost : float
         Its length in bits.
+    slack : float
+        Multiple of rounding by which entries may be off, where a number is fitted.
+    where : str
+        The entries of an input that a limit changes, in words.
     """
 
     text: str
     change: Change
     kind: str = "replaced"
     cost: float = 12.0
+    slack: float = 1.0
+    where: str = ""
 
     def predict(self, entries: InfluenceMap) -> Real:
         """Return the entries that the replacement stands for; NaN if not known."""
@@ -68,7 +81,7 @@ class Replacement:
             nothing = np.full(entries.exact.shape, np.nan)
             return Bounded(nothing, nothing)
         whole = entries.problem.recalled(
-            ("replaced", self.text), lambda: expected.output(call)
+            ("replaced", self), lambda: expected.output(call)
         )
         return Bounded(*(_picked(entries, x) for x in (whole.output, whole.bound)))
 
@@ -76,7 +89,7 @@ class Replacement:
         """Return True if all wrong entries are as predicted, and tell so."""
         result, wrong = self.bounded(entries), entries.wrong
         with np.errstate(all="ignore"):
-            rounding = np.fmax(result.bound, entries.bound)
+            rounding = self.slack * np.fmax(result.bound, entries.bound)
             close = abs(entries.measured - result.output) <= rounding
             changed = abs(result.output - entries.exact) > 8 * rounding
         return bool(close[wrong].all() and changed[wrong].sum() >= TELLING)
@@ -101,7 +114,7 @@ def replaced(
     if not known:
         return None
     for candidate in _candidates(known[0], place):
-        if _distance(candidate, known[0]) <= CLOSER and all(
+        if _comes_close(candidate, known[0]) and all(
             candidate.holds(one) for one in known
         ):
             return candidate
@@ -122,9 +135,9 @@ def _candidates(one: InfluenceMap, place: IndexSet | None) -> Iterator[Replaceme
                     f"{text} {where}", at_edges(change, place.chunk, token)
                 )
     for text, numbered in constants(call):
-        yield from _fitted(text, numbered, one, np.linspace(-1, 1, COARSE + 1))
+        yield from _fitted(text, numbered, one, np.linspace(-1, 1, 13))
     for text, numbered, x in clamps(call):
-        grid = np.unique(np.quantile(x, np.linspace(0, 1, COARSE + 2)))
+        grid = np.unique(np.quantile(x, LEVELS))
         yield from _fitted(text, numbered, one, grid)
 
 
@@ -134,32 +147,46 @@ def _fitted(
     """Yield a replacement with the number that fits best, in few digits at first."""
 
     def candidate(number: float) -> Replacement:
-        return Replacement(text.format(f"{number:.4g}"), numbered(number))
+        words = text.format(f"{number:.4g}")
+        limit = _LIMIT.fullmatch(words)
+        where = "where {} is {} {}".format(*limit.group(1, 3, 2)) if limit else ""
+        return Replacement(words, numbered(number), slack=FITTED, where=where)
 
-    errors = [_distance(candidate(float(x)), one) for x in grid[1:-1]]
-    best = int(np.argmin(errors)) if errors else 0
-    if not errors or errors[best] >= PROMISING:
+    errors = [_remaining(candidate(float(x)), one) for x in grid[1:-1]]
+    if not errors or min(errors) >= 1:
         return
+    best = int(np.argmin(errors))
     low, high = float(grid[best]), float(grid[best + 2])
-    for _ in range(FINE):
+    for steps in range(FINE):
         step = _GOLDEN * (high - low)
-        left, right = (_distance(candidate(x), one) for x in (high - step, low + step))
+        left, right = (_remaining(candidate(x), one) for x in (high - step, low + step))
         low, high = (low, low + step) if left <= right else (high - step, high)
+        if steps == FINE // 3 and min(left, right) > PROMISING:
+            return
     for digits in range(1, DIGITS + 1):
         yield candidate(float(f"{(low + high) / 2:.{digits}g}"))
 
 
-def _distance(candidate: Replacement, one: InfluenceMap) -> float:
-    """Return how far most wrong entries are, in their distance from the exact ones."""
+def _remaining(candidate: Replacement, one: InfluenceMap) -> float:
+    """Return the part of all errors that a replacement leaves."""
+    rest = _rest(candidate, one)[one.wrong]
+    return float(np.nan_to_num(rest.sum() / one.error[one.wrong].sum(), nan=np.inf))
+
+
+def _comes_close(candidate: Replacement, one: InfluenceMap) -> bool:
+    """Return True if a replacement leaves hardly an error of most wrong entries."""
+    rest = _rest(candidate, one) - 2 * one.bound
+    return bool((rest <= CLOSER * one.error)[one.wrong].mean() >= MOST)
+
+
+def _rest(candidate: Replacement, one: InfluenceMap) -> Real:
+    """Return the distances from a replacement, which needs no bounds."""
     call = candidate.change(one.problem._oracle_call)
     if call is None:
-        return np.inf
+        return np.full(one.exact.shape, np.inf)
     result = call.operator.evaluate(call.meant, call.scale, options=call.options())
     with np.errstate(all="ignore"):
-        rest = abs(one.measured - _picked(one, result.output)) - 2 * one.bound
-        share = np.maximum(rest, 0)[one.wrong] / one.error[one.wrong]
-    share = np.nan_to_num(share, nan=np.inf, posinf=np.inf)
-    return float(np.quantile(share, MOST, method="lower"))
+        return np.asarray(abs(one.measured - _picked(one, result.output)))
 
 
 def _is_whole(one: InfluenceMap) -> bool:

@@ -5,19 +5,24 @@ from the source and not beside it, what a score loses beside it and not far, and
 the sums lose is lost everywhere.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.diagnosis.declarations import first_right
 from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
-from linkern.testing.influence.paths import Survival, survivals
+from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.paths import DISTANCES, LENGTH, Survival, survivals
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
-__all__ = ["first_distance", "narrow_stage", "rounding"]
+__all__ = ["narrow_stage", "rounding"]
 
 # Declarations of each stage; those without any are inputs and the output.
 DTYPES = {
@@ -34,6 +39,16 @@ DTYPES = {
 # Paths whose losses may be those of a stage; others are inputs of their own.
 ARITHMETIC = {"value", "key", "query", "score", "sum", "state", "normalizer"}
 WORDS = {"key": "keys", "query": "queries"}
+# The path on which the place of a stage is measured, where it has one.
+PATHS = {
+    "state": "state",
+    "state and normalizer": "state",
+    "normalizer": "normalizer",
+    "scores": "score",
+    "operands": "value",
+}
+# Lengths that are tried for one at which nothing is lost, and lengths of wrong maps.
+LENGTHS, TRIED = (17, 24, 32, 40, 47, 48, 64, 80, 100, 128, LENGTH), 3
 # No format has fewer bits: a larger error is none of rounding.
 FEWEST = 6
 # Errors of rounding include some that are this share of the largest.
@@ -46,10 +61,13 @@ NAMES = {
     "queries": "features_rounded",
     "state and normalizer": "state_rounded",
     "quotient": "coarse_reciprocal",
+    "log_decay": "decays_rounded",
 }
 
 
-def rounding(target: Target, scope: Scope) -> Diagnosis | None:
+def rounding(
+    target: Target, scope: Scope, maps: Sequence[InfluenceMap] = ()
+) -> Diagnosis | None:
     """Return the stage that keeps fewer bits than declared, and how many.
 
     Parameters
@@ -58,6 +76,8 @@ def rounding(target: Target, scope: Scope) -> Diagnosis | None:
         Behind its fence.
     scope : Scope
         What it claims and declares.
+    maps : sequence of InfluenceMap
+        Maps with wrong entries: of lengths at which it shows.
 
     Returns
     -------
@@ -69,31 +89,119 @@ def rounding(target: Target, scope: Scope) -> Diagnosis | None:
     TargetDied
         If the target crashed or hung.
     """
-    try:
-        paths = survivals(target, scope)
-        stage, bits = narrow_stage(paths)
-        if not stage:
-            return None
-        distance = first_distance(target, scope, paths)
-    except (DoesNotApply, TargetRaised):
-        return None
+    lengths = dict.fromkeys([LENGTH, *(one.problem.length for one in maps)])
+    for length in [*lengths][:TRIED]:
+        try:
+            paths = survivals(target, scope, length=length)
+            stage, bits = narrow_stage(paths)
+            if stage:
+                return _said(target, scope, stage, bits, paths, length)
+        except (DoesNotApply, TargetRaised):
+            continue
+    return None
+
+
+def _said(
+    target: Target,
+    scope: Scope,
+    stage: str,
+    bits: int,
+    paths: tuple[Survival, ...],
+    length: int,
+) -> Diagnosis:
+    ask = partial(_lost, target, scope, bits + BESIDES)
+    path = PATHS.get(stage, stage)
+    lost = min((x for x in paths if x.lost), key=lambda x: (x.path != path, x.distance))
+    near = any(one.path == "state" and not one.lost for one in paths)
+    where, every, chunk = _place(ask, path, length, near=near)
+    some = "" if scope.few_shapes else _lengths(ask, lost, length)
     names = [name for name, width in SIGNIFICAND_BITS.items() if width == bits]
     formats = f" ({' or '.join(names)})" if names else ""
-    where = every = ""
-    declared = tuple(f"{key}={names[0]}" for key in DTYPES.get(stage, ()) if names)
-    if stage.startswith("state") and distance is not None:
-        every = f" every {distance} tokens" if distance > 1 else " at every token"
-        where = f"sources {distance} back or more"
-        declared += (f"chunk_size={distance}",) * (distance > 1)
-    sentence = f"the {stage} {_be(stage)} rounded to {bits} bits{formats}{every}"
+    keys = DTYPES.get(stage, ())
+    formats_first = names if stage == "operands" else names[::-1]
+    same = [dict.fromkeys(keys, name) for name in formats_first if keys]
+    sizes = [{"chunk_size": chunk}] if every and chunk > 1 else []
+    candidates = [size | one for size in (*sizes, {}) for one in same]
+    what = f"rounded to {bits} bits"
+    place = f" at {some}" * bool(some)
+    name = NAMES.get(stage, f"{stage}_rounded")
     return Diagnosis(
-        NAMES.get(stage, f"{stage}_rounded"),
-        sentence,
-        declaration=declared,
+        name if scope.operator.feature_map else name.replace("features", "keys"),
+        f"the {stage} {_be(stage)} {what}{formats}{every}{place}",
+        declaration=() if some else first_right(target, scope, candidates),
         stage="output",
-        where=where,
-        by_what=f"rounded to {bits} bits",
+        where=" and ".join(x for x in (where, some) if x) or "everywhere",
+        by_what=what,
     )
+
+
+def _place(
+    ask: Callable[..., bool], path: str, length: int, *, near: bool
+) -> tuple[str, str, int]:
+    """Return the place of what is rounded, how often it is, and the tokens of each."""
+    if path in ("state", "normalizer"):
+        chunk, on_edges = _edge(ask, path, length, inside=False)
+        every = f" every {chunk} tokens" if chunk > 1 else " at every token"
+        if on_edges:
+            return f"pairs across edges of chunks of {chunk}", every, chunk
+        return f"sources {chunk} back or more", every, chunk
+    if path == "score" and near:
+        chunk, on_edges = _edge(ask, "state", length, inside=True)
+        if on_edges:
+            return f"pairs inside chunks of {chunk}", "", chunk
+        return f"sources less than {chunk} back", "", chunk
+    return "", "", 0
+
+
+def _lost(
+    target: Target,
+    scope: Scope,
+    most: int,
+    path: str,
+    pair: tuple[int, int],
+    length: int,
+) -> bool:
+    """Return True if bits are lost on a path between two tokens."""
+    paths = survivals(target, scope, (path, (pair,)), length)
+    return any(one.lost and one.bits <= most for one in paths)
+
+
+def _edge(
+    ask: Callable[..., bool], path: str, length: int, *, inside: bool
+) -> tuple[int, bool]:
+    """Return the least distance from the first token at which a path is another.
+
+    And True if that is the place of an edge, which neighbouring tokens have across it.
+    """
+    low, high = 0, length - 1
+    for high in (n for n in DISTANCES if n < length):
+        if ask(path, (0, high), length) != inside:
+            break
+        low = high
+    while high - low > 1:
+        middle = (low + high) // 2
+        other = ask(path, (0, middle), length) != inside
+        low, high = (low, middle) if other else (middle, high)
+    return high, high > 1 and ask(path, (high - 1, high), length) != inside
+
+
+def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:
+    """Return the lengths at which a path loses bits; empty if at all of them."""
+    tried = sorted({n for n in (*LENGTHS, length) if n > lost.distance})
+    pair = (0, lost.distance)
+    narrow = {n: ask(lost.path, pair, n) for n in tried}
+    chosen = [n for n in tried if narrow[n]]
+    low = max((n for n in tried if not narrow[n]), default=0)
+    if not low or not chosen:
+        return ""
+    if low < chosen[0]:
+        high = chosen[0]
+        while high - low > 1:
+            middle = (low + high) // 2
+            is_narrow = ask(lost.path, pair, middle)
+            low, high = (low, middle) if is_narrow else (middle, high)
+        return f"lengths above {low}"
+    return in_words("lengths", chosen, tried)[0]
 
 
 def _be(noun: str) -> str:
@@ -167,20 +275,3 @@ def _usual(bits: int) -> int:
     """
     near = [n for n in SIGNIFICAND_BITS.values() if abs(n - bits) <= 1]
     return min(near, key=lambda n: abs(n - bits), default=bits)
-
-
-def first_distance(
-    target: Target, scope: Scope, paths: tuple[Survival, ...]
-) -> int | None:
-    """Return the least distance at which a state was rounded; None if it was not."""
-    states = [one for one in paths if one.path == "state"]
-    lost = [one.distance for one in states if one.lost]
-    if not lost:
-        return None
-    high = min(lost)
-    low = max((one.distance for one in states if one.distance < high), default=0)
-    while high - low > 1:
-        middle = (low + high) // 2
-        (one,) = survivals(target, scope, (middle,)) or (None,)
-        low, high = (low, middle) if one is not None and one.lost else (middle, high)
-    return high

@@ -11,7 +11,7 @@ import numpy as np
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.factors.explain import Factor, numbers
-from linkern.testing.diagnosis.factors.formulas import tolerance
+from linkern.testing.diagnosis.factors.factor import tolerance
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
 from linkern.testing.diagnosis.replaced_inputs import Replacement
@@ -31,7 +31,8 @@ _KINDS = {
     "product": "scaled",
     "added": "added",
     "in the denominator": "eps",
-    "clamp": "clamped",
+    "clamp from above": "clamped",
+    "clamp from below": "clamped",
     "instead": "other",
     "moved": "other",
     "replaced": "other",
@@ -126,6 +127,8 @@ def localised(
         chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
+    if factor is not None and factor.kind == "replaced" and factor.where:
+        where = factor.where
     words = [sentence(stage, where, by_what, kind)]
     if factor is None:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]

@@ -5,7 +5,7 @@ gradient of a query, key or gate is read where one value and one cotangent are n
 it lies at one token, comes from one row, and depends on what one token wrote.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -106,8 +106,9 @@ def _order(one: InfluenceMap) -> int:
     What is wrong on the way through a state reaches the tokens behind it, too, and what
     is wrong in a weight, or in a denominator, all that follows from it.
     """
-    plain = (APART, "gradient of value", "denominator")
-    return next((k for k, x in enumerate(plain) if one.tensor.endswith(x)), len(plain))
+    plain = (APART, ("gradient of value",), ("denominator",))
+    ranks = (k for k, ends in enumerate(plain) if one.tensor.endswith(ends))
+    return next(ranks, len(plain))
 
 
 def _isolated(made: Impulses, one: Input) -> bool:
@@ -159,35 +160,32 @@ def _rows(scope: Scope, seed: int) -> tuple[Impulses, ...]:
     """Return scenes of all sources: of some gates, and of more channels than a tile."""
     rng = np.random.default_rng(seed)
     length, most = int(rng.integers(130, 160)), scope.operator.largest_key_dim
-    if scope.operator.feature_map:
-        kinds = {"normal": (1, 8, length, 4, 5), "wide": (1, 8, 128, 4, 5)}
-    else:
-        kinds = {"open": (1, 8, 50, 4, 5), "strong": (1, 8, 128, 4, 5)}
     tiles = (1, 1, 33, min(136, most or 136), 140)
-    usual = next(iter(kinds))
-    return tuple(
-        one_row(scope, sizes, kind, rng)
-        for kind, sizes in (*kinds.items(), (usual, tiles))
-    )
+    if scope.operator.feature_map:
+        kinds = {"normal": length, "wide": 128}
+    else:
+        kinds = {"open": 50, "strong": 128}
+    made = [one_row(scope, (1, 8, n, 4, 5), kind, rng) for kind, n in kinds.items()]
+    return (*made, one_row(scope, tiles, next(iter(kinds)), rng))
 
 
-def _whole(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+def _whole(scope: Scope, rng: np.random.Generator) -> Iterable[Impulses]:
     """Return scenes of whole sequences."""
-    return [*_pairs(scope, int(rng.integers(2**32)), 2, 2)]
+    return _pairs(scope, int(rng.integers(2**32)), 2, 2)
 
 
-def _dense(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+def _dense(scope: Scope, rng: np.random.Generator) -> Iterable[Impulses]:
     """Return scenes of one row, to which all sources contribute."""
-    return [*_rows(scope, int(rng.integers(2**32)))]
+    return _rows(scope, int(rng.integers(2**32)))
 
 
-def _cut(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+def _cut(scope: Scope, rng: np.random.Generator) -> Iterable[Impulses]:
     """Return scenes of spans, between which gradients go through states."""
     scenes = _whole(scope, rng)
     return [x.cut(*rng.choice(np.arange(20, 110), 2, replace=False)) for x in scenes]
 
 
-def _packed(scope: Scope, rng: np.random.Generator) -> list[Impulses]:
+def _packed(scope: Scope, rng: np.random.Generator) -> Iterable[Impulses]:
     """Return scenes of packed sequences, in one call and in two."""
     most = 2 if no_gradients_of_state(scope) is None else 1
     scenes = _pairs(scope, int(rng.integers(2**32)), 1, 8)
@@ -212,7 +210,7 @@ def _lengths(
 
 def _stage(
     name: str,
-    scenes: Callable[[Scope, np.random.Generator], list[Impulses]],
+    scenes: Callable[[Scope, np.random.Generator], Iterable[Impulses]],
     *rules: Callable[[Scope], Inapplicable | None],
 ) -> Stage:
     """Return the stage of some scenes, left out where one of the rules says so."""

@@ -13,6 +13,7 @@ import numpy as np
 from linkern.testing.influence.gradient_scenes import Impulses
 from linkern.testing.influence.maps import INITIAL_STATE, Flags, Index
 from linkern.testing.influence.scenes import NOWHERE, kept_sources
+from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import Input
 
@@ -57,18 +58,14 @@ class Part:
 def parts(made: Impulses) -> list[Part]:
     """Return the parts of the sequences, those without tokens left out."""
     length = made.problem.length
-    if made.packing is None:
-        edges = pairwise((0, *made.cuts, length))
-        return [Part(*ends, span) for span, ends in enumerate(edges)]
-    starts = (0, *made.packing.cuts)
+    calls = np.diff((0, *made.cuts, length)).tolist()
+    packing = made.packing or Packing(tuple((n,) for n in calls))
     pieces = [
         Part(start + a, start + b, span, sequence)
-        for span, (start, edges) in enumerate(
-            zip(starts, made.packing.segments, strict=True)
-        )
-        for sequence, (a, b) in enumerate(pairwise(edges))
+        for span, start in enumerate((0, *packing.cuts))
+        for sequence, (a, b) in enumerate(pairwise(packing.segments[span]))
     ]
-    rest = Part(made.packing.ends[-1], length, len(starts) - 1, NOWHERE)
+    rest = Part(packing.ends[-1], length, len(packing.cuts), NOWHERE)
     return [part for part in (*pieces, rest) if part.first < part.last]
 
 

@@ -25,7 +25,7 @@ from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
-__all__ = ["SIZES", "Survival", "ask", "survivals"]
+__all__ = ["DISTANCES", "LENGTH", "SIZES", "Survival", "ask", "survivals"]
 
 Real = NDArray[np.float64]
 Only = tuple[str, tuple[tuple[int, int], ...]] | None
@@ -221,33 +221,36 @@ def _common(measured: Real, exact: Real, unit: float) -> Real:
 
 
 def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
-    """Return the batch entries of all paths that an operator has."""
+    """Return the batch entries of all paths that an operator has, or of one path."""
     whole = SIGNIFICAND_BITS[scope.dtype]
     # A product of two numbers of half of the bits of a sum is exact.
     declared = scope.contract.precisions(scope.dtype).accumulator
     half = min(whole, max(SIGNIFICAND_BITS[declared], whole) // 2)
     names = scope.operator.names
     state = {"key": half, "value": half} if "key" in names else {"value": whole}
-    if only is not None:
-        path, pairs = only
-        bits = {"normalizer": {"key": whole}, "value": {"value": whole}}.get(
-            path, state
-        )
-        made = [_Entry(path, row, bits, source) for source, row in pairs]
-        return [one for one in made if one.row < length]
-    entries = [_Entry("value", 0, {"value": whole})]
-    entries += [_Entry(n, 1, {n: whole}) for n in ("key", "query") if n in names]
+    paths: dict[str, tuple[dict[str, int], tuple[int, ...]]]
+    paths = {"value": ({"value": whole}, (0,))}
+    paths |= {n: ({n: whole}, (1,)) for n in ("key", "query") if n in names}
     if {"query", "key"} <= {*names}:
-        entries.append(_Entry("score", 1, {"query": half, "key": half}))
+        paths["score"] = {"query": half, "key": half}, (1,)
     if not scope.operator.erases:
-        entries.append(_Entry("sum", 2, {"value": whole}))
-    entries += [_Entry("state", row, state) for row in DISTANCES]
+        paths["sum"] = {"value": whole}, (2,)
+    paths["state"] = state, DISTANCES
     if scope.normalised and "key" in names:
-        rows = (1, max((n for n in DISTANCES if n < length), default=1))
-        entries += [_Entry("normalizer", n, {"key": whole}) for n in rows]
+        far = max((n for n in DISTANCES if n < length), default=1)
+        paths["normalizer"] = {"key": whole}, (1, far)
     for one in scope.operator.inputs:
         if one.token_axis is not None and one.name not in NO_PATH:
-            entries.append(_Entry(one.name, 2, {one.name: whole}))
+            paths[one.name] = {one.name: whole}, (2,)
+    if only is not None:
+        path, pairs = only
+        entries = [_Entry(path, row, paths[path][0], source) for source, row in pairs]
+    else:
+        entries = [
+            _Entry(path, row, bits)
+            for path, (bits, rows) in paths.items()
+            for row in rows
+        ]
     return [one for one in entries if one.row < length]
 
 

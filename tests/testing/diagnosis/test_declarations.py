@@ -5,7 +5,8 @@ import pytest
 
 from linkern.testing import Plan, run
 from linkern.testing.diagnosis import declarations as trials
-from linkern.testing.diagnosis.declarations import declarations
+from linkern.testing.diagnosis.declarations import declarations, first_right
+from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.kernels.correct import CORRECT
@@ -255,26 +256,32 @@ FACTORS = {
     "base": "",
     "scale": "1 / scale",
     "norm": "",
-    "state": "the state is rounded to 8 bits",
-    "part": "the normalizer is rounded to 8 bits",
-    "scores": "the scores are rounded to 8 bits",
-    "operands": "values are rounded to 8 bits",
-    "sums": "sums are rounded to 11 bits",
 }
 
 
-def tried(kernel, op, contract, by_what, chunk=None):
+def asked(kernel, op, contract):
     config = TargetConfig("test", layout=contract.layout, op=op, scale=contract.scale)
     target = InProcess(config, kernel)
     scope = Scope(OPERATORS[op], contract, "float32", interface=target.interface)
-    return " ".join(declarations(target, scope, by_what, chunk))
+    return target, scope
+
+
+def tried(kernel, op, contract, by_what):
+    return " ".join(declarations(*asked(kernel, op, contract), by_what))
 
 
 @pytest.mark.parametrize("case", FACTORS)
 def test_what_is_right_by_another_contract_is_found(case):
     (kernel, op, contract, _), expected = DECLARED[case]
-    chunk = 16 if "chunk_size" in expected else None
-    assert tried(kernel, op, contract, FACTORS[case], chunk) == expected
+    assert tried(kernel, op, contract, FACTORS[case]) == expected
+
+
+@pytest.mark.parametrize("case", ["state", "part", "scores", "operands", "sums"])
+def test_the_dtype_of_what_is_rounded_is_declared(case):
+    (kernel, op, contract, _), expected = DECLARED[case]
+    target, scope = asked(kernel, op, contract)
+    assert " ".join(rounding(target, scope).declaration) == expected
+    assert first_right(target, scope, [{}, {"scale": 2.0}]) == ()
 
 
 @pytest.mark.parametrize("by_what", ["", "0.5", "2", "-5", "1e-6", "1 / scale"])
@@ -305,5 +312,5 @@ def test_what_no_bound_is_proved_of_is_not_declared(monkeypatch):
 def test_nothing_is_declared_for_a_correct_kernel(name):
     one = CORRECT[name]
     contract = Contract(**one.contract)
-    for by_what in ("1e-6", "values are rounded to 8 bits", "0.5"):
+    for by_what in ("1e-6", "0.5"):
         assert tried(one.kernel, one.op, contract, by_what) == ""

@@ -196,21 +196,6 @@ def test_exceptions_are_counted():
     assert 0.01 < result.spared < 0.03
 
 
-def test_union_of_two():
-    def test(c, length):
-        tail = CAUSAL(c) & (c["row"] >= length // 16 * 16)
-        return tail | (c["row"] == c["source"])
-
-    result, wrong = described(test, *TWO)
-    assert set(result.text.split(", or ")) == {
-        "the diagonal",
-        "rows in the tail of chunks of 16",
-    }
-    for x in wrong:
-        inside = CAUSAL(x.coordinates)
-        np.testing.assert_array_equal(result.contains(x) & inside, x.wrong)
-
-
 def test_noise_gets_no_set():
     result, _ = described(
         lambda c, _: CAUSAL(c) & (np.random.default_rng(0).random(len(c["row"])) < 0.4),

@@ -8,6 +8,7 @@ import pytest
 
 from linkern.testing.diagnosis.pictures import CELLS, picture
 from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.problems.context import Shape
 
 
 def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinates):
@@ -17,9 +18,9 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     measured = np.where(head == heads - 1, changed(row, source, exact), exact)
     bound = np.full(exact.shape, 1e-6)
     places = {"row": row, "source": source, "head": head} | coordinates
-    shape = SimpleNamespace(length=length, keys=length)
+    shape = Shape(1, 1, length, length, 1, 1)
     scope = SimpleNamespace(dtype="float32", output_dtype="float32", narrowest_bits=24)
-    problem = SimpleNamespace(shape=shape, knobs={}, scope=scope)
+    problem = SimpleNamespace(shape=shape, knobs={}, scope=scope, inputs={})
     return InfluenceMap("output", problem, measured, exact, bound, bound, places)
 
 

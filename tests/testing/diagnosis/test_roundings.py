@@ -1,7 +1,10 @@
 """Stages of few bits, told by the paths on which bits are lost."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.influence.paths import survivals
 from linkern.testing.kernels.correct import CORRECT
@@ -39,13 +42,48 @@ def test_the_stage_that_rounds_is_told_with_its_bits(name):
 
 def test_the_place_and_what_declares_it_are_measured():
     observed = rounding(*of(MUTANTS["bfloat16_state"]))
-    assert observed.where == "sources 16 back or more"
+    assert observed.where == "pairs across edges of chunks of 16"
     assert observed.by_what == "rounded to 8 bits"
     assert observed.declaration == (
+        "chunk_size=16",
         "state_dtype=bfloat16",
         "normalizer_dtype=bfloat16",
-        "chunk_size=16",
     )
+
+
+PLACES = {
+    "bfloat16_normalizer": "pairs across edges of chunks of 16",
+    "bfloat16_scores": "pairs inside chunks of 16",
+    "tfloat32_operands": "everywhere",
+    "bfloat16_from_128_tokens": "lengths above 127",
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_place_is_said_in_the_words_of_maps(name):
+    assert rounding(*of(MUTANTS[name])).where == PLACES[name]
+
+
+def test_the_length_of_a_wrong_map_is_tried_where_others_lose_nothing():
+    target, scope = of(MUTANTS["narrow_at_multiples_of_16"])
+    assert rounding(target, scope) is None
+    maps = (SimpleNamespace(problem=SimpleNamespace(length=128)),)
+    observed = rounding(target, scope, maps)
+    assert observed.where == "lengths that are multiples of 16"
+    assert observed.declaration == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("state_returned_in_bfloat16", "final state"),
+        ("gradient_of_rate_in_bfloat16", "gradient of beta"),
+    ],
+)
+def test_results_that_are_stored_in_few_bits_say_so(name, tensor):
+    observed = diagnose(*of(MUTANTS[name]))
+    assert observed.sentence == f"the {tensor} is rounded to 8 bits"
+    assert (observed.stage, observed.where) == (tensor, "everywhere")
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -138,6 +138,27 @@ def test_a_gradient_ahead_of_the_one_row_is_wrong() -> None:
     assert (table["source"][table["wrong"]] > table["row"][table["wrong"]]).all()
 
 
+@pytest.mark.parametrize("name", ["query", "key"])
+def test_a_denominator_without_a_gradient_is_told_apart(name: str) -> None:
+    maps = measured(f"{name}_gradient_without_normalizer", "gradients")
+    tensor = f"gradient of {name} through the denominator"
+    assert tensor in wrong(maps)
+    table = entries(maps, tensor)
+    # Of channels that a key does not have, features are not quite zero.
+    assert abs(table["measured"]).max() < 1e-12 * np.median(abs(table["exact"]))
+    assert not any(
+        tensor in one.tensor for one in measured("gla by tokens", "gradients")
+    )
+
+
+def test_rows_after_the_last_packed_sequence_are_told_apart() -> None:
+    stage = "gradients of packed sequences"
+    maps = measured("packed_gradient_slack_not_written", stage)
+    wrong_ones = wrong(maps)
+    assert wrong_ones
+    assert all(name.endswith("after the last sequence") for name in wrong_ones)
+
+
 def test_gradients_without_the_slope_of_a_feature_map_are_divided_by_it() -> None:
     maps = measured("gradient_ignores_feature_map", "gradients")
     queries = [x for x in maps if x.tensor == "gradient of query" and x.wrong.any()]

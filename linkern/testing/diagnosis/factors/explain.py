@@ -1,8 +1,8 @@
 """Factors: measured entries as the shortest formula of exact ones.
 
-Products of quantities are tried first; then thresholds, of which all entries of a map
-tell; then entries of another place. Nothing is said of entries of which no formula
-holds.
+Products of quantities are tried first; then what strong errors follow and all entries
+agree with; then entries of another place. Nothing is said of entries of which no
+formula holds.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.formulas import Factor, holds
+from linkern.testing.diagnosis.factors.factor import KINDS, Factor, holds
 from linkern.testing.diagnosis.factors.moves import MOVES
 from linkern.testing.diagnosis.factors.products import STRONG, product_of
 from linkern.testing.diagnosis.factors.quantities import part
@@ -55,84 +55,51 @@ def explain(
     chunk : int or None
         The size of chunks, if the entries are described by one.
     """
-    every = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
-    pairs = [pair for pair in every if pair[1].any()]
+    pairs = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
     # Weights are products at least where keys have one channel each.
     simple = [pair for pair in pairs if "key channel" in pair[0].coordinates]
-    factor = _product(pairs, chunk)
-    if factor is None and len(simple) < len(pairs):
-        factor = _product(simple, chunk)
-    if factor is not None:
-        return _clamped(factor, every)
-    return _threshold(maps, chunk) or _move(pairs)
+    strong = [(one, (one.error > 2 * STRONG * one.bound) & ~one.silent) for one in maps]
+    factor = _product(pairs, chunk) or _product(simple, chunk)
+    wide = _everywhere(factor or _product(strong, chunk), maps)
+    return wide or factor or _move(pairs)
 
 
-def _threshold(maps: Sequence[InfluenceMap], chunk: int | None) -> Factor | None:
-    """Return a clamp, or a constant in a denominator, of which all entries follow.
+def _product(pairs: Pairs, chunk: int | None) -> Factor | None:
+    """Return the shortest product that holds in all chosen entries, if there is one."""
+    parts = [part(one, flags) for one, flags in pairs if flags.any()]
+    factor = product_of(parts, chunk)
+    if factor is None or factor.kind != "instead":
+        return factor
+    nothing = not any(one.exact.any() for one in parts)
+    suffix = "" if nothing else " in its place"
+    return replace(factor, text=factor.text + suffix)
+
+
+def _everywhere(factor: Factor | None, maps: Sequence[InfluenceMap]) -> Factor | None:
+    """Return a clamp, or a constant in a denominator, that all entries agree with.
 
     It shows where a quantity is beyond some number, and hardly in other entries.
     """
-    pairs = [(one, (one.error > 2 * STRONG * one.bound) & ~one.silent) for one in maps]
-    factor = _product([pair for pair in pairs if pair[1].any()], chunk)
-    factor = factor and _clamped(factor, pairs)
-    if factor is None or factor.kind in ("product", "instead", "added"):
+    if factor is None or abs(factor.constant) in (0, 1) or len(factor.exponents) != 1:
         return None
+    clamps = [kind for kind in KINDS if kind.startswith("clamp")]
     there = [~one.silent & (one.exact != 0) for one in maps]
-    if all(holds(factor, one, flags) for one, flags in zip(maps, there, strict=True)):
-        return factor
+    for kind in clamps if factor.kind == "product" else (factor.kind,):
+        other = replace(factor, kind=kind)
+        pairs = zip(maps, there, strict=True)
+        if kind in ("in the denominator", *clamps) and all(
+            holds(other, one, flags) for one, flags in pairs
+        ):
+            return other
     return None
 
 
 def _move(pairs: Pairs) -> Factor | None:
     """Return the move that holds in all chosen entries, if there is one."""
-    few = [(one, flags & (one.error > STRONG * one.bound)) for one, flags in pairs]
-    few = [(one, flags) for one, flags in few if flags.any()]
+    strong = [(one, flags & (one.error > STRONG * one.bound)) for one, flags in pairs]
+    strong = [(one, flags) for one, flags in strong if flags.any()]
     for text in MOVES:
         factor = Factor("moved", 1.0, {}, text, cost=6.0)
-        if few and all(holds(factor, one, flags) for one, flags in few):
+        if strong and all(holds(factor, one, flags) for one, flags in strong):
             return factor
     return None
-
-
-def _product(pairs: Pairs, chunk: int | None) -> Factor | None:
-    """Return the shortest product that holds in all chosen entries, if there is one."""
-    return product_of([part(one, flags) for one, flags in pairs], chunk)
-
-
-def _clamped(factor: Factor, pairs: Sequence[tuple[InfluenceMap, Flags]]) -> Factor:
-    """Return a clamp in place of a constant over a quantity, if it is one.
-
-    The product is on one side of 1 in the chosen entries, on the other in the rest.
-    """
-    powers = [*factor.exponents.values()]
-    if (
-        factor.kind != "product"
-        or powers not in ([1], [-1])
-        or factor.constant in (1, -1)
-    ):
-        return factor
-    inside, outside = [], []
-    for one, flags in pairs:
-        ratio = replace(factor, kind="instead").predict(one)
-        inside.append(ratio[flags])
-        outside.append(ratio[~flags & ~one.silent & (one.exact != 0)])
-    ratios, others = np.concatenate(inside), np.concatenate(outside)
-    others = others[np.isfinite(others)]
-    if not others.size:
-        return factor
-    for kind, chosen, rest in (
-        ("clamp from above", ratios < 1, others >= 1),
-        ("clamp from below", ratios > 1, others <= 1),
-    ):
-        if chosen.all() and rest.mean() > 0.98:
-            return replace(factor, kind=kind, where=_where(factor, kind))
-    return factor
-
-
-def _where(factor: Factor, kind: str) -> str:
-    """Return the words for the entries in which a clamp is beyond its limit."""
-    ((name, power),) = factor.exponents.items()
-    limit = float(-np.log(factor.constant) / power)
-    limit = limit if "log_decay" in name else float(np.exp(limit))
-    side = "below" if (kind == "clamp from above") == (power > 0) else "above"
-    return f"where {name} is {side} {limit:.4g}"

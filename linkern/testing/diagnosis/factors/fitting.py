@@ -1,94 +1,47 @@
 """Fits of logarithms: small exponents of few quantities that leave only rounding."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.quantities import Quantity
-from linkern.testing.influence.maps import Index, Real
+from linkern.testing.influence.maps import Real
 
-__all__ = ["System", "distinct", "exponents"]
+__all__ = ["exponents"]
 
-# Subsets that are looked at closer, of each size.
+# Subsets of each size that are looked at closer.
 KEPT = 150
 # Columns that are as good as a combination of others.
 DEPENDENT = 1e-7
 LARGEST_EXPONENT = 4
+# Exponents that make powers of 2 of those of e, or the reverse.
+BASES = (np.log(2) - 1, 1 / np.log(2) - 1)
 
 
-@dataclass(frozen=True, eq=False)
-class System:
-    """Equations: a logarithm is to be a sum of columns and a constant for each problem.
-
-    Parameters
-    ----------
-    target, sign : array (N,)
-        The logarithm and the sign of what is to be explained.
-    weight : array (N,)
-        One over the error that its logarithm may have.
-    problem : array (N,)
-        The number of the problem of each entry.
-    columns : mapping of str to Quantity
-        The quantities, no two of them the same.
-    same : mapping of str to tuple of str
-        Further names of each column.
-    """
-
-    target: Real
-    sign: Real
-    weight: Real
-    problem: Index
-    columns: Mapping[str, Quantity]
-    same: Mapping[str, tuple[str, ...]]
-
-    def centred(self, x: Real) -> Real:
-        """Return columns without their mean in each problem, weighted."""
-        w = self.weight**2
-        total = np.maximum(np.bincount(self.problem, w), 1e-300)
-        means = np.stack([np.bincount(self.problem, w * y) / total for y in x])
-        return np.asarray((x - means[:, self.problem]) * self.weight)
-
-
-def distinct(
-    columns: Mapping[str, Quantity],
-) -> tuple[dict[str, Quantity], dict[str, tuple[str, ...]]]:
-    """Return columns without those that repeat a cheaper one, and all their names."""
-    kept: dict[str, Quantity] = {}
-    same: dict[str, tuple[str, ...]] = {}
-    first: dict[bytes, str] = {}
-    for name, one in sorted(columns.items(), key=lambda item: item[1].cost):
-        key = (np.round(one.log, 8) + 0.0).tobytes()
-        other = first.setdefault(key, name)
-        if other == name:
-            kept[name] = one
-        else:
-            same[other] = (*same.get(other, ()), name)
-    return kept, same
-
-
-def exponents(system: System, most: int) -> Iterator[dict[str, float]]:
+def exponents(
+    table: Real, names: Sequence[str], most: int
+) -> Iterator[dict[str, float]]:
     """Yield exponents of up to `most` quantities that leave no more than rounding.
 
     The normal equations of all subsets are solved at once; the exponents of those that
     leave little are rounded to multiples of one half.
+
+    Parameters
+    ----------
+    table : array (quantities + 1, N)
+        The quantities and behind them the target, in units of what rounding explains.
+    names : sequence of str
+        The names of the quantities.
+    most : int
+        The most quantities in a product.
     """
     yield {}
-    names = [*system.columns]
-    logs = np.stack([*(system.columns[n].log for n in names), system.target])
-    table = system.centred(logs)
-    size = np.sqrt((table * table).sum(axis=1))
+    size = np.maximum(np.sqrt((table * table).sum(axis=1)), 1e-300)
+    allowed = table.shape[1] / size[-1] ** 2 + 1e-12
+    table = table / size[:, None]
     # More quantities than a few entries can tell apart fit anything.
-    values = np.unique(np.round(table[-1] / np.maximum(size[-1], 1e-300), 7)).size
-    if not names or size[-1] == 0:
-        return
-    table = table / np.maximum(size, 1e-300)[:, None]
-    gram = table @ table.T
-    allowed = system.target.size / size[-1] ** 2 + 1e-12
-    for used in range(1, most + 1):
-        if values < 2 * used + 1:
-            return
-        for chosen in _subsets(gram, used, allowed):
+    values = np.unique(np.round(table[-1], 7)).size
+    for used in range(1, min(most, (values - 1) // 2) + 1):
+        for chosen in _subsets(table @ table.T, used, allowed):
             solved, *_ = np.linalg.lstsq(table[[*chosen]].T, table[-1], rcond=None)
             powers = solved * size[-1] / size[[*chosen]]
             rounded = {
@@ -132,19 +85,15 @@ def _pairs(
 
 
 def _rounded(name: str, exponent: float, *, alone: bool) -> float:
-    """Return a short number beside an exponent; 0 if there is none.
-
-    Powers of one number may have any exponent, and those of e the ones that make powers
-    of 2 of them, or of 2 those of e.
-    """
+    """Return a short number beside an exponent; 0 if there is none."""
     if name.startswith("e^("):
+        # Powers of a number: it may be any.
         near = float(f"{exponent:.2g}")
         close = abs(near - exponent) <= 1e-3 * abs(exponent)
         return (near if close else exponent) if alone else 0.0
     options = [round(2 * exponent) / 2]
     if "log_decay" in name:
-        bases = np.log(2) - 1, 1 / np.log(2) - 1
-        options += [sign * float(x) for x in bases for sign in (1, -1)]
+        options += [sign * float(x) for x in BASES for sign in (1, -1)]
     best = min(options, key=lambda x: abs(x - exponent))
-    near = abs(best - exponent) <= 0.05 and abs(best) <= LARGEST_EXPONENT
-    return best if near else 0.0
+    close = abs(best - exponent) <= 0.05 and abs(best) <= LARGEST_EXPONENT
+    return best if close else 0.0

@@ -9,46 +9,23 @@ from linkern.testing.influence.maps import Index, InfluenceMap, Real
 __all__ = ["MOVES", "moved"]
 
 Places = Mapping[str, Index]
-# Places of an entry in an output; others follow from them.
-_OF_OUTPUT = ("batch", "head", "row", "value channel", "sequence", "span")
-# Of a gradient, those that are of the pair that it comes from.
+# Coordinates of a weight that are no place in its tensor, and those of gradients.
+_OF_WEIGHTS = {"output": ("source", "written", "key channel")}
 _OF_PAIRS = ("row", "source", "written", "earlier token")
-
-
-def _to(axis: str, change: Callable[[Index], Index]) -> Callable[[Places], Places]:
-    return lambda places: {**places, axis: change(places[axis])}
-
-
-def _exchanged(places: Places) -> Places:
-    key, value = places["key channel"], places["value channel"]
-    return {**places, "key channel": value, "value channel": key}
-
-
-# Moves by their texts, with the axes that they need.
-MOVES: dict[str, tuple[tuple[str, ...], Callable[[Places], Places]]] = {
-    "that of head 0": (("head",), _to("head", np.zeros_like)),
-    "that of the head before": (("head",), _to("head", lambda x: x - 1)),
-    "that of the next head": (("head",), _to("head", lambda x: x + 1)),
-    "that of the row before": (("row",), _to("row", lambda x: x - 1)),
-    "that of the next row": (("row",), _to("row", lambda x: x + 1)),
-    "that of batch entry 0": (("batch",), _to("batch", np.zeros_like)),
-    "that of sequence 0": (("sequence",), _to("sequence", np.zeros_like)),
-    "key channel and value channel exchanged": (
-        ("key channel", "value channel"),
-        _exchanged,
-    ),
+# The other place by the text of a move.
+MOVES: Mapping[str, Callable[[Places], Places]] = {
+    "that of head 0": lambda at: {"head": 0 * at["head"]},
+    "that of the head before": lambda at: {"head": at["head"] - 1},
+    "that of the next head": lambda at: {"head": at["head"] + 1},
+    "that of the row before": lambda at: {"row": at["row"] - 1},
+    "that of the next row": lambda at: {"row": at["row"] + 1},
+    "that of batch entry 0": lambda at: {"batch": 0 * at["batch"]},
+    "that of sequence 0": lambda at: {"sequence": 0 * at["sequence"]},
+    "key channel and value channel exchanged": lambda at: {
+        "key channel": at["value channel"],
+        "value channel": at["key channel"],
+    },
 }
-
-
-def _positions(entries: InfluenceMap) -> dict[str, Index]:
-    """Return the coordinates that are the place of an entry in its tensor."""
-    known = entries.coordinates
-    if entries.tensor == "output":
-        return {name: known[name] for name in _OF_OUTPUT if name in known}
-    token = {"gradient of query": "row"}.get(entries.tensor, "source")
-    if not entries.tensor.startswith("gradient"):
-        token = ""
-    return {n: x for n, x in known.items() if n not in _OF_PAIRS or n == token}
 
 
 def moved(entries: InfluenceMap, text: str) -> Real:
@@ -56,19 +33,19 @@ def moved(entries: InfluenceMap, text: str) -> Real:
 
     They are NaN where the map has no such entry, and where it is the same one.
     """
-    needed, change = MOVES[text]
-    places = _positions(entries)
-    nothing = np.full(entries.exact.shape, np.nan)
-    if not set(needed) <= places.keys() or not nothing.size:
-        return nothing
-    others = change(places)
-    least = {name: min(places[name].min(), others[name].min()) for name in places}
-    most = {name: max(places[name].max(), others[name].max()) for name in places}
-    size = tuple(int(most[name] - least[name]) + 1 for name in places)
-    index, other = (
-        np.ravel_multi_index(tuple(x[name] - least[name] for name in places), size)
-        for x in (places, others)
-    )
+    omitted = _OF_WEIGHTS.get(entries.tensor, _OF_PAIRS)
+    token = {"gradient of query": "row"}.get(entries.tensor, "source")
+    kept = {token} if entries.tensor.startswith("gradient") else set()
+    known = entries.coordinates
+    places = {n: x for n, x in known.items() if n not in omitted or n in kept}
+    try:
+        others = {**places, **MOVES[text](places)}
+    except KeyError:
+        return np.full(entries.exact.shape, np.nan)
+    both = np.array([[places[name], others[name]] for name in places])
+    both -= both.min(axis=(1, 2), keepdims=True)
+    size = tuple(both.max(axis=(1, 2)) + 1)
+    index, other = (np.ravel_multi_index(tuple(both[:, i]), size) for i in (0, 1))
     order = np.argsort(index)
     at = order[np.searchsorted(index, other, sorter=order).clip(0, len(order) - 1)]
     there = (index[at] == other) & (index != other)

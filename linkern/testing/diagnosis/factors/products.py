@@ -5,17 +5,18 @@ A product is kept if it holds in every entry within rounding, and is shorter tha
 numbers that it describes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.fitting import System, distinct, exponents
-from linkern.testing.diagnosis.factors.formulas import (
+from linkern.testing.diagnosis.factors.factor import (
     LEAST,
     Factor,
     as_predicted,
     tolerance,
 )
+from linkern.testing.diagnosis.factors.fitting import exponents
 from linkern.testing.diagnosis.factors.quantities import (
     Quantity,
     part,
@@ -24,10 +25,10 @@ from linkern.testing.diagnosis.factors.quantities import (
 from linkern.testing.diagnosis.factors.spelling import (
     CONSTANTS,
     Spelled,
-    formula,
     spell,
+    text_of,
 )
-from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
 __all__ = ["STRONG", "product_of"]
 
@@ -35,11 +36,54 @@ __all__ = ["STRONG", "product_of"]
 SAMPLE, TRIED = 400, 4000
 # Bits by which a description must be shorter than the numbers, and than the next one.
 MARGIN = 10.0
-# Quantities in a product, by its kind.
-MOST = {"product": 3, "instead": 3, "added": 3, "in the denominator": 1}
+# Formulas that are tried of each kind.
+BEST = 12
 # Errors that are larger than rounding makes them by less follow many formulas: of
 # constants, and of products that vary as the errors do and leave little of them.
 STRONG, WEAK, LEFT = 4.0, 1.5, 0.1
+# The kinds with the most quantities in a product, and the product of measured entries.
+SOUGHT: Mapping[str, tuple[int, Callable[[Real, Real], Real]]] = {
+    "product": (3, lambda measured, exact: measured / exact),
+    "instead": (3, lambda measured, _: measured),
+    "added": (3, lambda measured, exact: measured - exact),
+    "in the denominator": (1, lambda measured, exact: exact / measured - 1),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """Equations: a logarithm is to be a sum of columns and a constant for each problem.
+
+    Parameters
+    ----------
+    target, sign : array (N,)
+        The logarithm and the sign of what is to be explained.
+    weight : array (N,)
+        One over the error that its logarithm may have.
+    problem : array (N,)
+        The number of the problem of each entry.
+    columns : mapping of str to Quantity
+        The quantities, no two of them the same.
+    same : mapping of str to list of str
+        Further names of each column.
+    constants : list of mapping of str to float
+        The logarithms of the numbers that all entries of each problem share.
+    """
+
+    target: Real
+    sign: Real
+    weight: Real
+    problem: Index
+    columns: Mapping[str, Quantity]
+    same: Mapping[str, list[str]]
+    constants: list[dict[str, float]]
+
+    def centred(self, x: Real) -> Real:
+        """Return columns without their mean in each problem, weighted."""
+        w = self.weight**2
+        total = np.maximum(np.bincount(self.problem, w), 1e-300)
+        means = np.stack([np.bincount(self.problem, w * y) / total for y in x])
+        return np.asarray((x - means[:, self.problem]) * self.weight)
 
 
 def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | None:
@@ -49,16 +93,17 @@ def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | Non
     lost = Factor("product", 0.0, {}, "0", chunk, cost=2.0)
     if _gain(lost, parts) > MARGIN:
         return lost
-    if (
-        np.median(np.concatenate([x.error / tolerance(x, x.exact) for x in parts]))
-        < WEAK
-    ):
+    sizes = np.concatenate([one.error / tolerance(one, one.exact) for one in parts])
+    if np.median(sizes) < WEAK:
         return None
-    samples = [_sample(one, SAMPLE // len(parts) + 1) for one in parts]
-    tried = [_sample(one, TRIED // len(parts) + 1) for one in parts]
+    samples, tried = (
+        [_sample(one, most // len(parts) + 1) for one in parts]
+        for most in (SAMPLE, TRIED)
+    )
     tables = [signed_quantities(one, chunk) for one in samples]
-    for kind in MOST:
-        for factor in _candidates(kind, samples, tables, chunk):
+    for kind in SOUGHT:
+        system = _system(kind, samples, tables)
+        for factor in _candidates(kind, system, chunk) if system else ():
             if all(_gain(factor, few) > MARGIN for few in (samples, tried, parts)):
                 return factor
     return None
@@ -67,10 +112,8 @@ def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | Non
 def _sample(entries: InfluenceMap, most: int) -> InfluenceMap:
     """Return some of the entries, drawn by chance."""
     count = entries.exact.size
-    if count <= most:
-        return entries
     rng = np.random.default_rng(count)
-    return part(entries, np.sort(rng.choice(count, most, replace=False)))
+    return part(entries, np.sort(rng.permutation(count)[:most]))
 
 
 def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
@@ -99,33 +142,6 @@ def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
     return float(np.log2(ratios).sum()) - factor.cost
 
 
-def _candidates(
-    kind: str,
-    samples: Sequence[InfluenceMap],
-    tables: Sequence[Mapping[str, Quantity]],
-    chunk: int | None,
-) -> Iterator[Factor]:
-    """Yield formulas of a kind that fit samples of the entries, the shortest first."""
-    system = _system(kind, samples, tables)
-    if system is None:
-        return
-    constants = [
-        {name: float(np.nanmax(table[name].log)) for name in CONSTANTS if name in table}
-        for table in tables
-    ]
-    nothing = not any(one.exact.any() for one in samples)
-    ranked = [
-        (bits, _factor(kind, system, sign, spelled, named, chunk, nothing=nothing))
-        for powers in exponents(system, MOST[kind])
-        for bits, sign, spelled, named in _spelled(system, powers, constants)
-    ]
-    ranked.sort(key=lambda pair: pair[0] + pair[1].cost)
-    for bits, factor in ranked[:12]:
-        # Formulas that leave much more than the best one are no better explained.
-        if bits + factor.cost <= ranked[0][0] + ranked[0][1].cost + MARGIN:
-            yield factor
-
-
 def _system(
     kind: str,
     samples: Sequence[InfluenceMap],
@@ -133,53 +149,64 @@ def _system(
 ) -> System | None:
     """Return the equations of the entries that are known well, if most of them are."""
     wanted, spread = [], []
+    _, read = SOUGHT[kind]
     for one in samples:
-        allowed = tolerance(one, one.measured)
         with np.errstate(all="ignore"):
-            match kind:
-                case "product":
-                    # Errors of a product are in proportion to it.
-                    wanted.append(one.measured / one.exact)
-                    spread.append(tolerance(one, one.exact) / abs(one.exact))
-                case "instead":
-                    wanted.append(one.measured)
-                    spread.append(allowed / abs(one.measured))
-                case "added":
-                    wanted.append(one.measured - one.exact)
-                    spread.append(allowed / abs(wanted[-1]))
-                case _:
-                    wanted.append(one.exact / one.measured - 1)
-                    off = allowed * abs(one.exact) / one.measured**2
-                    spread.append(off / abs(wanted[-1]))
+            allowed = tolerance(one, one.measured)
+            if kind == "product":  # its errors are in proportion to it
+                allowed = tolerance(one, one.exact) * abs(one.measured / one.exact)
+            x = read(one.measured, one.exact)
+            wanted.append(x)
+            spread.append(abs((read(one.measured + allowed, one.exact) - x) / x))
     target, relative = np.concatenate(wanted), np.concatenate(spread)
     usable = np.isfinite(target) & (target != 0) & (relative < 0.25)
-    if not usable.any() or usable.mean() < 0.5:
+    if usable.mean() < 0.5:
         return None
-    count = [one.exact.size for one in samples]
-    problem = np.repeat(np.arange(len(samples)), count)[usable]
-    columns: dict[str, Quantity] = {}
-    for name in [x for x in tables[0] if all(x in table for table in tables)]:
-        log, sign = (
-            np.concatenate([getattr(table[name], x) for table in tables])[usable]
-            for x in ("log", "sign")
-        )
-        if np.isfinite(log).all():
-            one_map = np.ptp(log[problem == problem[0]])
-            if one_map > 1e-9 or any(
-                np.ptp(log[problem == i]) > 1e-9 for i in np.unique(problem)
-            ):
-                columns[name] = Quantity(log, sign, tables[0][name].cost)
-    weight = 1 / relative[usable]
+    problem = np.repeat(np.arange(len(samples)), [one.exact.size for one in samples])
+    target, problem = target[usable], problem[usable]
+    weight = 1 / np.maximum(relative[usable], LEAST)
     weight = np.minimum(weight, 30 * np.median(weight))
-    target = target[usable]
-    kept = distinct(columns)
-    return System(np.log(abs(target)), np.sign(target), weight, problem, *kept)
+    columns: dict[str, Quantity] = {}
+    same: dict[str, list[str]] = {}
+    first: dict[bytes, str] = {}
+    for name in sorted(tables[0], key=lambda name: tables[0][name].cost):
+        if not all(name in table for table in tables):
+            continue
+        log = np.concatenate([table[name].log for table in tables])[usable]
+        sign = np.concatenate([table[name].sign for table in tables])[usable]
+        varies = (np.ptp(log[problem == i]) > 1e-9 for i in np.unique(problem))
+        if np.isfinite(log).all() and any(varies):
+            known = first.setdefault((np.round(log, 8) + 0.0).tobytes(), name)
+            same.setdefault(known, []).append(name)
+            columns.setdefault(known, Quantity(log, sign, tables[0][name].cost))
+    constants = [
+        {name: float(np.nanmax(table[name].log)) for name in CONSTANTS if name in table}
+        for table in tables
+    ]
+    log, sign = np.log(abs(target)), np.sign(target)
+    return System(log, sign, weight, problem, columns, same, constants)
+
+
+def _candidates(kind: str, system: System, chunk: int | None) -> Iterator[Factor]:
+    """Yield formulas of a kind that fit samples of the entries, the shortest first."""
+    names = [*system.columns]
+    logs = [*(one.log for one in system.columns.values()), system.target]
+    table = system.centred(np.stack(logs))
+    most, _ = SOUGHT[kind]
+    ranked = [
+        (bits, _factor(kind, system, sign, spelled, named, chunk))
+        for powers in exponents(table, names, most)
+        for bits, sign, spelled, named in _spelled(system, powers)
+    ]
+    ranked.sort(key=lambda pair: pair[0] + pair[1].cost)
+    for bits, factor in ranked[:BEST]:
+        # Formulas that leave much more than the best one are no better explained.
+        if bits + factor.cost <= ranked[0][0] + ranked[0][1].cost + MARGIN:
+            yield factor
 
 
 def _spelled(
-    system: System,
-    powers: Mapping[str, float],
-    constants: Sequence[Mapping[str, float]],
+    system: System, powers: Mapping[str, float]
 ) -> Iterator[tuple[float, float, Spelled, Mapping[str, float]]]:
     """Yield short constants of a product.
 
@@ -207,12 +234,14 @@ def _spelled(
     scatter = np.sqrt((system.centred(log[None]) ** 2).mean()) * spread
     scatter = min(3 * scatter / np.sqrt(min(len(log), 100)) + LEAST, spread)
     natural = any("log_decay" in name for name in powers)
-    known = [constants[i] for i in there]
+    known = [system.constants[i] for i in there]
     for one in spell(levels, known, spread, scatter, natural=natural):
-        rest = log - np.array([one.log(x) for x in constants])[system.problem]
-        misfit = np.sqrt(((rest * system.weight) ** 2).mean())
+        offsets = np.array([one.log(x) for x in system.constants])
+        misfit = np.sqrt(
+            (((log - offsets[system.problem]) * system.weight) ** 2).mean()
+        )
         # Fits below a hundredth of what rounding allows are as good as each other.
-        bits = min(rest.size, 48) * float(np.log2(max(misfit, 0.01)))
+        bits = min(log.size, 48) * float(np.log2(max(misfit, 0.01)))
         yield bits, float(sign[0]), one, powers
 
 
@@ -223,38 +252,21 @@ def _factor(
     constant: Spelled,
     powers: Mapping[str, float],
     chunk: int | None,
-    *,
-    nothing: bool,
 ) -> Factor:
     """Return a formula, with the others that are the same in all entries."""
-
-    def text(powers: Mapping[str, float]) -> str:
-        if kind == "in the denominator":
-            return _quotient(sign, constant, powers)
-        words = formula(sign, constant, powers)
-        suffix = "" if nothing else " in its place"
-        return {"added": f"plus {words}", "instead": words + suffix}.get(kind, words)
-
+    names = {name: system.same[name.strip("|")] for name in powers}
+    bars = {name: "|" if name.startswith("|") else "" for name in powers}
     others = tuple(
-        text({other if n == name else n: x for n, x in powers.items()})
-        for name in powers
-        for other in system.same.get(name, ())
+        text_of(
+            kind, sign, constant, {x if n == name else n: powers[n] for n in powers}
+        )
+        for name, same in names.items()
+        for x in (bars[name] + other + bars[name] for other in same[1:])
     )
     cost = constant.cost + (sign < 0)
     cost += sum(
         system.columns[n.strip("|")].cost + 2 * abs(x) for n, x in powers.items()
     )
     every = {**constant.exponents, **powers}
-    number = sign * constant.number
-    return Factor(kind, number, every, text(powers), chunk, others, cost=cost)
-
-
-def _quotient(sign: float, constant: Spelled, powers: Mapping[str, float]) -> str:
-    """Return the text of 1 over 1 plus a product."""
-    divided = [name for name, x in powers.items() if x == -1]
-    if not divided:
-        return f"1 / (1 + {formula(sign, constant, powers)})"
-    name, *_ = divided
-    rest = {other: x for other, x in powers.items() if other != name}
-    added = formula(1.0, constant, rest)
-    return f"{name} / ({name} {'-' if sign < 0 else '+'} {added})"
+    text = text_of(kind, sign, constant, powers)
+    return Factor(kind, sign * constant.number, every, text, chunk, others, cost)

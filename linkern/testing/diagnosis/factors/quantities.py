@@ -6,24 +6,41 @@ first and last tokens of their chunks, and the same places of another head. Log-
 and factors of erasing also add up over ranges of tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.lookup import LEAST, Lookup
+from linkern.testing.diagnosis.factors.places import LEAST, Places
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = ["Quantity", "part", "quantities", "signed_quantities"]
 
 # The most pairs of tokens of which scores are kept.
 PAIRS = 2**23
+# What another head costs more than that of the entry, and a factor than an input.
+ANOTHER, COMPOSED = 2.0, 1.0
 # The weights of a pair of tokens by their score, where no feature map is declared.
-_WEIGHTS: dict[str, Callable[[Real], Real]] = {
+_WEIGHTS: Mapping[str, Callable[[Real], Real]] = {
     "based": lambda x: 1 + x + x * x / 2,
     "rebased": lambda x: x * x,
 }
+# What a token takes of a channel of the memory; beta times its square for the others.
+_ERASED: Mapping[str, tuple[str, Callable[[Mapping[str, Real]], Real]]] = {
+    "gdn2": (" - erase_gate key^2", lambda x: x.get("erase_gate", 1) * x["key"] ** 2),
+    "comba": (
+        " - beta key auxiliary_key",
+        lambda x: x["beta"][..., None] * x["key"] * x["auxiliary_key"],
+    ),
+    "iplr": (" + a b", lambda x: -x["a"] * x["b"]),
+    "dplr": (" + a b", lambda x: -x["a"] * x["b"]),
+    "rwkv7": (
+        " - removal_rate removal_key^2",
+        lambda x: x["removal_rate"] * x["removal_key"] ** 2,
+    ),
+}
+_ERASED_BESIDES_DECAY = ("comba", "dplr", "rwkv7")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +60,29 @@ class Quantity:
     cost: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Field:
+    """Numbers of a problem along some axes, as logarithms of magnitudes and signs."""
+
+    name: str
+    axes: str
+    log: Real
+    sign: Real
+    cost: float = 0.0
+    total: str = ""  # words for its sum, or product, over tokens
+
+
+Made = Iterator[tuple[str, float, Callable[[], Quantity]]]
+
+
 def part(entries: InfluenceMap, chosen: Flags | Index) -> InfluenceMap:
     """Return the map of some entries."""
+    arrays = ("measured", "exact", "bound", "likely")
     return replace(
         entries,
-        measured=entries.measured[chosen],
-        exact=entries.exact[chosen],
-        bound=entries.bound[chosen],
-        likely=entries.likely[chosen],
+        **{name: getattr(entries, name)[chosen] for name in arrays},
         coordinates={name: x[chosen] for name, x in entries.coordinates.items()},
+        unaffected=None,
     )
 
 
@@ -76,13 +107,18 @@ def signed_quantities(
         The names that are asked for; all by default.
     """
     table: dict[str, Quantity] = {}
-    for name, cost, make in _everything(Lookup(entries, chunk)):
-        if name not in table and (only is None or name in only):
-            one = make()
-            known = np.isfinite(one.log)
-            if known.any():
-                log, sign = (np.where(known, x, np.nan) for x in (one.log, one.sign))
-                table[name] = Quantity(log, sign, cost)
+    places = Places(entries, chunk)
+    fields = [*_fields(places)]
+    for quantities_of in (_counts, _pairs, _slope, partial(_of_fields, fields)):
+        for name, cost, make in quantities_of(places):
+            if name not in table and (only is None or name in only):
+                one = make()
+                known = np.isfinite(one.log)
+                if known.any():
+                    log, sign = (
+                        np.where(known, x, np.nan) for x in (one.log, one.sign)
+                    )
+                    table[name] = Quantity(log, sign, cost)
     return table
 
 
@@ -91,274 +127,218 @@ def _number(values: Real) -> Quantity:
         return Quantity(np.log(abs(values)), np.sign(values))
 
 
-def _exponent(log: Real) -> Quantity:
-    return Quantity(log, np.ones(log.shape))
+# -- constants and counts
 
 
-Made = Iterator[tuple[str, float, Callable[[], Quantity]]]
-
-
-def _everything(look: Lookup) -> Made:
-    """Yield the names of quantities, what they cost, and their makers."""
-    yield from _constants(look)
-    yield from _inputs_at_tokens(look)
-    yield from _slopes(look)
-    yield from _products(look)
-    yield from _ranges(look)
-    yield from _counts(look)
-
-
-def _constants(look: Lookup) -> Made:
-    """Yield the quantities that all entries of a map share."""
-    scale = look.entries.problem._oracle_call.scale
-    numbers = {"scale": scale, "chunk": look.chunk}
-    numbers |= {letter.upper(): look.sizes[letter] for letter in "kvt"}
-    for name, number in numbers.items():
-        if number is not None:
-            values = np.full(look.row.shape, float(number))
-            yield name, 3.0, partial(_number, values)
-
-
-def _inputs_at_tokens(look: Lookup) -> Made:
-    """Yield every input at the tokens near an entry, and at other heads."""
-    for name, x in look.inputs.items():
-        axes = look.axes(name)
-        places: list[tuple[str, Index | None, float]] = [("", None, 2.0)]
-        if {"t", "s"} & {*axes}:
-            places = [(f"[{at}]", token, cost) for at, token, cost in look.near()]
-        if "s" in axes and look.sourced:
-            first = look.source * look.micro
-            places = [
-                (at, look.key if at == "[source]" else token * look.micro, cost)
-                for at, token, cost in places
-                if token is not None
-            ]
-            places += [("[first of the source's micro-steps]", first, 4.0)]
-        make = partial(_input, look, x, axes, name == "log_decay")
-        for at, token, cost in places:
-            for label, head in look.heads.items() if {"g", "h"} & {*axes} else ():
-                if head is None or at in ("", "[row]", "[source]"):
-                    more = 0.0 if head is None else 2.0
-                    yield name + at + label, cost + more, partial(make, token, head)
-
-
-def _slopes(look: Lookup) -> Made:
-    """Yield the slope of the feature map in the input that a gradient is of."""
-    scope = look.entries.problem.scope
-    name = look.entries.tensor.removeprefix("gradient of ").split(" ")[0]
-    token = {"query": look.row, "key": look.key}.get(name)
-    if scope.operator.feature_map and token is not None:
-        x = look.inputs[name]
-        feature_map = scope.query_map if name == "query" else scope.key_map
-        slope = feature_map.pullback(x, np.ones(x.shape))
-        make = partial(_input, look, slope, look.axes(name), False, token, None)
-        yield "slope of the feature map", 2.0, make
-
-
-def _input(
-    look: Lookup, x: Real, axes: str, log: bool, token: Index | None, head: int | None
-) -> Quantity:
-    values = look.at(x, axes, token, head)
-    return _exponent(values) if log else _number(values)
-
-
-# -- products of queries and keys
-
-
-def _weights(look: Lookup) -> Real | None:
-    """Return the numerators of all pairs of tokens, where an operator has some."""
-    problem = look.entries.problem
-    scope, operator = problem.scope, problem.scope.operator
-    pairs = look.sizes["b"] * look.sizes["h"] * look.sizes["t"] * look.sizes["s"]
-    weigh = _WEIGHTS.get(operator.name)
-    if pairs > PAIRS or not (weigh or operator.feature_map):
-        return None
-
-    def compute() -> Real:
-        query, key = look.inputs["query"], look.inputs["key"]
-        if operator.feature_map:
-            query, key = scope.query_map.value(query), scope.key_map.value(key)
-        scores = np.einsum("bhtk,bhsk->bhts", query, key)
-        made = weigh(problem._oracle_call.scale * scores) if weigh else scores
-        return np.asarray(made)
-
-    return problem.recalled("numerators", compute)
-
-
-def _products(look: Lookup) -> Made:
-    """Yield the products of queries and keys, and what they are divided by."""
-    scope = look.entries.problem.scope
-    if not look.sourced or not {"query", "key"} <= look.inputs.keys():
-        return
-    yield "query[row] . key[source]", 2.5, partial(_score, look)
-    every = _weights(look)
-    if every is None:
-        return
-    x = np.tril(every) if scope.operator.causal else every
-    total = np.pad(np.cumsum(x, axis=-1), ((0, 0),) * 3 + ((1, 0),))
-    weight = _pair(look, x, look.row, look.key)
-    # A weight that leaks is one of a token behind the row.
-    yield "numerator", 2.5, partial(_number, _pair(look, every, look.row, look.key))
-    if not scope.normalised:
-        return
-    end = total.shape[-1] - 1
-    whole = _pair(look, total, look.row, 0 * look.row + end)
-    itself = _pair(look, x, look.row, look.row)
-    after = _pair(look, every, look.row, look.row + 1)
-    full = _pair(look, every.sum(axis=-1, keepdims=True), look.row, 0 * look.row)
-    last = _pair(look, total, 0 * look.row + look.sizes["t"] - 1, 0 * look.row + end)
-    for name, cost, values in (
-        ("denominator", 2.0, whole),
-        ("(1 - weight)", 3.5, 1 - weight / whole),
-        ("(denominator - numerator)", 3.5, whole - weight),
-        ("(denominator + numerator)", 3.5, whole + weight),
-        ("(denominator - numerator[row])", 3.5, whole - itself),
-        ("(denominator + numerator[row])", 3.5, whole + itself),
-        ("(denominator + numerator[row + 1])", 4.0, whole + after),
-        ("sum of numerators over all tokens", 4.0, full),
-        ("denominator[row - 1]", 3.5, _pair(look, total, look.row - 1, look.row)),
-        ("denominator[the last token]", 4.0, last),
-    ):
-        yield name, cost, partial(_number, values)
-    for name, first, behind, cost in look.spans():
-        before, after = (_pair(look, total, look.row, i) for i in (first, behind))
-        values = after - before
-        yield f"sum of numerators over {name}", cost, partial(_number, values)
-
-
-def _score(look: Lookup) -> Quantity:
-    query, key = look.inputs["query"], look.inputs["key"]
-    row, at = look.row, look.key
-    real = (at >= 0) & (at < key.shape[-2]) & (row >= 0) & (row < query.shape[-2])
-    row, at = np.where(real, row, 0), np.where(real, at, 0)
-    b, h = look.places["b"], look.places["h"]
-    scores = np.einsum("nk,nk->n", query[b, h, row], key[b, h, at])
-    return _number(np.where(real, scores, np.nan))
-
-
-def _pair(look: Lookup, x: Real, row: Index, key: Index) -> Real:
-    row = np.where((row < 0) | (row >= x.shape[-2]), 0, row)
-    key = key.clip(0, x.shape[-1] - 1)
-    return np.asarray(x[look.places["b"], look.places["h"], row, key])
-
-
-# -- ranges of tokens
-
-
-def _ranges(look: Lookup) -> Made:
-    """Yield sums of log-decays, and products of what is not erased, over tokens."""
-    decay = look.inputs.get("log_decay")
-    if decay is not None:
-        axes = look.axes("log_decay")
-        if "t" not in axes:
-            place = axes.index("g") + 1
-            spread = np.expand_dims(decay, place)
-            decay = np.repeat(spread, look.sizes["t"], place)
-            axes = axes.replace("g", "gt")
-        for name, cost, make in _sums(look, decay, None, axes):
-            yield f"sum of log_decay over {name}", cost, make
-    kept = _kept(look)
-    if kept is not None:
-        text, x = kept
-        with np.errstate(divide="ignore"):
-            log = np.maximum(np.log(abs(x)), LEAST)
-        for at, token, cost in look.near():
-            make = partial(_input, look, x, "bgtk", False, token, None)
-            yield f"{text}[{at}]", cost + 1, make
-        for name, cost, make in _sums(look, log, x < 0, "bgtk"):
-            yield f"product of {text} over {name}", cost + 1, make
-
-
-def _kept(look: Lookup) -> tuple[str, Real] | None:
-    """Return the factor of each channel that a token leaves of the memory."""
-    x, operator = look.inputs, look.entries.problem.scope.operator
-    if look.micro > 1 or not operator.erases or operator.erase_along != "key":
-        return None
-    key = np.repeat(x["key"], look.groups, axis=1)
-    decay = np.exp(x.get("log_decay", np.zeros((1, 1, 1))))
-    decay = decay if decay.ndim == key.ndim else decay[..., None]
-    beta = x.get("beta", np.ones((1, 1, 1)))[..., None]
-    decayed = "exp(log decay)" if "log_decay" in x else "1"
-    match operator.name:
-        case "gdn2":
-            gate = x.get("erase_gate", np.ones(1))
-            return "(1 - erase_gate key^2)", 1 - gate * key**2
-        case "comba":
-            other = np.repeat(x["auxiliary_key"], look.groups, axis=1)
-            text = f"({decayed} - beta key auxiliary_key)"
-            return text, decay - beta * key * other
-        case "iplr" | "dplr":
-            return f"({decayed} + a b)", decay + x["a"] * x["b"]
-        case "rwkv7":
-            removed = x["removal_rate"] * x["removal_key"] ** 2
-            return f"({decayed} - removal_rate removal_key^2)", decay - removed
-    return "(1 - beta key^2)", 1 - beta * key**2
-
-
-def _sums(look: Lookup, x: Real, negative: Flags | None, axes: str) -> Made:
-    """Yield sums of logarithms over ranges of tokens, with signs of products."""
-    axis, heads = axes.index("t"), look.heads.items()
-    tokens = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
-    width = [(int(i == axis), 0) for i in range(x.ndim)]
-
-    def total(x: Real) -> Real:
-        return np.asarray(np.pad(np.cumsum(x, axis=axis), width))
-
-    def over(x: Real, first: Index, end: Index, head: int | None) -> Real:
-        first, end = (i.clip(0, len(tokens)) for i in (first, end))
-        before, after = (look.at(x, axes, i, head) for i in (first, end))
-        return np.where(end <= first, 0 * after, after - before)
-
-    def make(
-        sums: Real, signs: Real | None, first: Index, end: Index, head: int | None
-    ) -> Quantity:
-        log = over(sums, first, end, head)
-        if signs is None:
-            return _exponent(log)
-        return Quantity(log, 1 - 2 * (over(signs, first, end, head) % 2))
-
-    signs = None if negative is None else total(negative.astype(float))
-    sums = total(x)
-    for name, first, end, cost in look.spans():
-        for label, head in heads:
-            more = 0.0 if head is None else 2.0
-            text = name + label
-            yield text, cost + more, partial(make, sums, signs, first, end, head)
-    if look.chunk is None or not look.sourced:
-        return
-    begin, end = np.maximum(look.source, -1) + 1, look.row + 1
-    for place, label in ((0, "first"), (look.chunk - 1, "last")):
-        marked = tokens % look.chunk == place
-        sums = total(x * marked)
-        signs = None if negative is None else total(marked * negative.astype(float))
-        text = f"the {label} tokens of chunks in (source, row]"
-        yield text, 5.0, partial(make, sums, signs, begin, end, None)
-
-
-def _counts(look: Lookup) -> Made:
-    """Yield numbers of tokens."""
-    row, source, chunk = (
-        look.row.astype(float),
-        look.source.astype(float),
-        look.chunk,
-    )
-    numbers = [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
-    numbers += [("row", 4.0, row), ("(T - row)", 4.5, look.sizes["t"] - row)]
+def _counts(places: Places) -> Made:
+    """Yield the numbers that entries of a map share, and numbers of tokens."""
+    row, source = places.row.astype(float), places.source.astype(float)
+    shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": places.chunk}
+    shared |= {letter.upper(): places.sizes[letter] for letter in "kvt"}
+    numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
+    numbers += [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
+    numbers += [("row", 4.0, row), ("(T - row)", 4.5, places.sizes["t"] - row)]
     powers = []
-    if look.sourced:
-        apart = row - source
-        numbers += [
-            ("(source + 1)", 4.0, source + 1),
-            ("(row - source)", 4.0, apart),
-        ]
+    if places.sourced:
+        apart = np.where(source < 0, np.nan, row - source)
+        numbers += [("(source + 1)", 4.0, np.maximum(source, -1) + 1)]
+        numbers += [("(row - source)", 4.0, apart)]
         numbers += [("(row - source + 1)", 4.0, apart + 1)]
         powers += [("e^(row - source)", 4.0, apart)]
-    if chunk is not None:
-        numbers += [("(place in the chunk + 1)", 5.0, row % chunk + 1)]
-    if chunk is not None and look.sourced:
-        edges = row // chunk - np.maximum(source, 0) // chunk
+    if places.chunk is not None:
+        numbers += [("(place in the chunk + 1)", 5.0, row % places.chunk + 1)]
+    if places.chunk is not None and places.sourced:
+        edges = row // places.chunk - np.maximum(source, 0) // places.chunk
         powers += [("e^(chunk edges crossed)", 4.0, edges)]
     for name, cost, values in numbers:
         yield name, cost, partial(_number, values)
     for name, cost, values in powers:
-        yield name, cost, partial(_exponent, values)
+        yield name, cost, partial(Quantity, values, np.ones(values.shape))
+
+
+# -- pairs of queries and keys
+
+
+def _pairs(places: Places) -> Made:
+    """Yield scores, numerators, and sums of these that a weight can be divided by."""
+    inputs, sizes, problem = places.inputs, places.sizes, places.entries.problem
+    pairs = sizes["b"] * sizes["h"] * sizes["t"] * sizes["s"]
+    if not places.sourced or not {"query", "key"} <= inputs.keys() or pairs > PAIRS:
+        return
+    operator = problem.scope.operator
+    weigh = _WEIGHTS.get(operator.name)
+
+    def read(x: Real, row: Index, key: Index) -> Real:
+        b, h = places.known["b"], places.known["h"]
+        row, key = row.clip(0, x.shape[-2] - 1), key.clip(0, x.shape[-1] - 1)
+        return np.asarray(x[b, h, row, key])
+
+    def weights() -> Real:
+        query, key = inputs["query"], inputs["key"]
+        if operator.feature_map:
+            scope = problem.scope
+            query, key = scope.query_map.value(query), scope.key_map.value(key)
+        x = np.einsum("bhtk,bhsk->bhts", query, key)
+        x = weigh(problem._oracle_call.scale * x) if weigh else x
+        return np.stack([x, np.cumsum(np.tril(x) if operator.causal else x, axis=-1)])
+
+    every, sums = problem.recalled("numerators", weights)
+    row, at = places.row, places.key
+    # A weight that leaks is one of a token behind the row.
+    weight, itself = read(every, row, at), read(every, row, row)
+    weighs = weigh or operator.feature_map
+    name = "numerator" if weighs else "query[row] . key[source]"
+    yield name, 2.5, partial(_number, weight)
+    if not problem.scope.normalised:
+        return
+    end = 0 * row + sizes["s"] - 1
+    whole = read(sums, row, end)
+    all_tokens = read(every.sum(axis=-1, keepdims=True), row, 0 * row)
+    for name, cost, values in (
+        ("denominator", 2.0, whole),
+        ("denominator[row - 1]", 3.5, read(sums, row - 1, end)),
+        ("denominator[the last token]", 4.0, read(sums, end, end)),
+        ("(denominator - numerator)", 3.5, whole - weight),
+        ("(denominator + numerator)", 3.5, whole + weight),
+        ("(denominator - numerator[row])", 3.5, whole - itself),
+        ("(denominator + numerator[row])", 3.5, whole + itself),
+        ("(denominator + numerator[row + 1])", 4.0, whole + read(every, row, row + 1)),
+        ("sum of numerators over all tokens", 4.0, all_tokens),
+    ):
+        yield name, cost, partial(_number, values)
+    for name, first, behind, cost in places.ranges():
+        upto, before = (
+            np.where(i > 0, read(sums, row, i - 1), 0.0) for i in (behind, first)
+        )
+        yield f"sum of numerators over {name}", cost, partial(_number, upto - before)
+
+
+# -- inputs, and what is made of them
+
+
+def _slope(places: Places) -> Made:
+    """Yield the slope of the feature map in the input that a gradient is of."""
+    scope = places.entries.problem.scope
+    name = places.entries.tensor.removeprefix("gradient of ").split(" ")[0]
+    if scope.operator.feature_map and name in ("query", "key"):
+        x, axes = places.inputs[name], places.axes(name)
+        feature_map = scope.query_map if name == "query" else scope.key_map
+        slope = feature_map.pullback(x, np.ones(x.shape))
+        values = places.at(slope, axes, places.row if name == "query" else places.key)
+        yield "slope of the feature map", 2.0, partial(_number, values)
+
+
+def _fields(places: Places) -> Iterator[Field]:
+    """Yield the inputs, and what erasing leaves."""
+    for name, x in places.inputs.items():
+        if name == "log_decay":
+            words = "sum of log_decay"
+            yield Field(name, places.axes(name), x, np.ones(x.shape), 0.0, words)
+        else:
+            made = _number(x)
+            yield Field(name, places.axes(name), made.log, made.sign)
+    kept = _kept(places)
+    if kept is not None:
+        text, x = kept
+        made = _number(x)
+        log = np.maximum(made.log, LEAST)
+        sign = np.where(x < 0, -1.0, 1.0)
+        yield Field(text, "bgtk", log, sign, COMPOSED, f"product of {text}")
+
+
+def _kept(places: Places) -> tuple[str, Real] | None:
+    """Return the factor of each channel that a token leaves of the memory."""
+    operator = places.entries.problem.scope.operator
+    if places.micro > 1 or not operator.erases or operator.erase_along != "key":
+        return None
+    x = {
+        name: np.repeat(x, places.groups, axis=1)
+        if places.axes(name).startswith("bh")
+        else x
+        for name, x in places.inputs.items()
+    }
+    usual = (" - beta key^2", lambda x: x.get("beta", ONE)[..., None] * x["key"] ** 2)
+    text, erased = _ERASED.get(operator.name, usual)
+    left, rest = "1", np.ones(())
+    if operator.name in _ERASED_BESIDES_DECAY and "log_decay" in x:
+        decay = np.exp(x["log_decay"])
+        left, rest = "exp(log decay)", decay if decay.ndim == 4 else decay[..., None]
+    return f"({left}{text})", rest - erased(x)
+
+
+ONE = np.ones((1, 1, 1))
+
+
+def _of_fields(fields: list[Field], places: Places) -> Made:
+    """Yield fields at the tokens near an entry, and over ranges of tokens."""
+    for field in fields:
+        yield from _at_tokens(field, places)
+        if field.total:
+            yield from _over_ranges(field, places)
+
+
+def _at_tokens(field: Field, places: Places) -> Made:
+    near: list[tuple[str, Index | None, float]] = [("", None, 2.0)]
+    if "t" in field.axes:
+        near = [(f"[{at}]", token, cost) for at, token, cost in places.tokens()]
+    if "s" in field.axes:
+        near = [
+            (f"[{at}]", places.key if at == "source" else token * places.micro, cost)
+            for at, token, cost in places.tokens()
+        ]
+
+    def make(token: Index | None, head: int | None) -> Quantity:
+        log, sign = (
+            places.at(x, field.axes, token, head) for x in (field.log, field.sign)
+        )
+        return Quantity(log, sign)
+
+    for at, token, cost in near:
+        for label, head in places.heads.items() if {"g", "h"} & {*field.axes} else ():
+            if head is None or at in ("", "[row]", "[source]"):
+                more = field.cost + ANOTHER * (head is not None)
+                yield field.name + at + label, cost + more, partial(make, token, head)
+
+
+def _over_ranges(field: Field, places: Places) -> Made:
+    """Yield a field over ranges of tokens: its logarithms add up, signs multiply."""
+    axes, logs, negative = field.axes, field.log, (field.sign < 0).astype(float)
+    if "t" not in axes:
+        axis = axes.index("g") + 1
+        axes = axes.replace("g", "gt")
+        logs, negative = (
+            np.repeat(np.expand_dims(x, axis), places.sizes["t"], axis)
+            for x in (logs, negative)
+        )
+    axis = axes.index("t")
+    count = logs.shape[axis]
+    tokens = np.arange(count).reshape((-1,) + (1,) * (logs.ndim - axis - 1))
+    marks = {"": tokens >= 0}
+    if places.chunk is not None:
+        for label, at in (("first", 0), ("last", places.chunk - 1)):
+            marks[f"the {label} tokens of chunks in "] = tokens % places.chunk == at
+
+    @cache
+    def totals(label: str) -> list[Real]:
+        width = [(int(i == axis), 0) for i in range(logs.ndim)]
+        marked = (x * marks[label] for x in (logs, negative))
+        return [np.pad(np.cumsum(x, axis=axis), width) for x in marked]
+
+    def make(label: str, first: Index, end: Index, head: int | None) -> Quantity:
+        upto, before = (
+            [places.at(x, axes, i.clip(0, count), head) for x in totals(label)]
+            for i in (end, first)
+        )
+        log, signs = (
+            np.where(end <= first, 0 * x, x - y)
+            for x, y in zip(upto, before, strict=True)
+        )
+        return Quantity(log, 1 - 2 * (signs % 2))
+
+    for label in marks:
+        for name, first, end, cost in places.ranges():
+            for ending, head in places.heads.items():
+                if not label or (name == "(source, row]" and head is None):
+                    more = field.cost + ANOTHER * ((head is not None) + bool(label))
+                    text = f"{field.total} over {label}{name}{ending}"
+                    yield text, cost + more, partial(make, label, first, end, head)

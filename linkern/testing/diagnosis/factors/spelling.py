@@ -9,22 +9,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["CONSTANTS", "Spelled", "formula", "spell"]
+__all__ = ["CONSTANTS", "Spelled", "spell", "text_of"]
 
 # Quantities that all entries of one problem share.
 CONSTANTS = ("scale", "K", "V", "T", "chunk")
-_KNOWN = (
-    ("pi", np.pi, 6.0),
-    ("1/pi", 1 / np.pi, 6.0),
-    ("e", np.e, 6.0),
-    ("1/e", 1 / np.e, 6.0),
-    ("ln 2", np.log(2), 5.0),
-    ("1/ln 2", 1 / np.log(2), 5.0),
-    ("2^0.5", 2**0.5, 4.0),
-    ("2^-0.5", 2**-0.5, 4.0),
-)
+_KNOWN = {"pi": np.pi, "e": np.e, "ln 2": np.log(2), "2^0.5": 2**0.5}
 _POWERS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
-MOST_DIGITS = 5
+LARGEST, MOST_DIGITS = 16, 5
 
 
 @dataclass(frozen=True)
@@ -55,21 +46,20 @@ class Spelled:
 
 
 def _small() -> list[Spelled]:
-    """Return the constants that have names, the shortest first."""
+    """Return the constants that have names."""
     known = [Spelled("1", 1.0)]
-    for top in range(1, 17):
-        for below in range(1, 17):
+    for top in range(1, LARGEST + 1):
+        for below in range(1, LARGEST + 1):
             if top != below and np.gcd(top, below) == 1:
                 text = f"{top}/{below}" if below > 1 else f"{top}"
                 bits = sum(1.0 if x in (2, 4, 8, 16) else 2.0 for x in (top, below))
-                cost = bits * float(np.log2(top * below))
-                known.append(Spelled(text, top / below, cost=1 + cost))
-    known += [Spelled(text, number, cost=cost) for text, number, cost in _KNOWN]
-    return sorted(known, key=lambda one: one.cost)
+                cost = 1 + bits * float(np.log2(top * below))
+                known.append(Spelled(text, top / below, cost=cost))
+    known += [Spelled(text, number, cost=5.0) for text, number in _KNOWN.items()]
+    return known + [Spelled(f"1/{x}", 1 / y, cost=6.0) for x, y in _KNOWN.items()]
 
 
 _SMALL = _small()
-_LOGS = np.log([one.number for one in _SMALL])
 
 
 def spell(
@@ -97,21 +87,20 @@ def spell(
     """
     powers: list[tuple[dict[str, float], float]] = [({}, 0.0)]
     for i, name in enumerate(CONSTANTS):
-        if all(name in one for one in constants) and any(x[name] for x in constants):
-            extra = 1.0 + i
-            powers += [({name: x}, extra + 2 * abs(np.log2(abs(x)))) for x in _POWERS]
+        if any(one.get(name, 0.0) for one in constants):
+            powers += [({name: x}, 1 + i + 2 * abs(np.log2(abs(x)))) for x in _POWERS]
     spelled: list[Spelled] = []
     for exponents, cost in powers:
-        rest = [
-            level - sum(x * one[name] for name, x in exponents.items())
-            for level, one in zip(levels, constants, strict=True)
-        ]
+        known = Spelled("1", 1.0, exponents)
+        rest = [x - known.log(y) for x, y in zip(levels, constants, strict=True)]
         if max(rest) - min(rest) > 2 * spread:
             continue
         middle = (max(rest) + min(rest)) / 2
-        for at in np.flatnonzero(abs(_LOGS - middle) <= spread):
-            one = _SMALL[at]
-            spelled.append(Spelled(one.text, one.number, exponents, one.cost + cost))
+        spelled += [
+            Spelled(one.text, one.number, exponents, one.cost + cost)
+            for one in _SMALL
+            if abs(np.log(one.number) - middle) <= spread
+        ]
         if not exponents:
             spelled += _digits(middle, spread, natural)
             spelled += _digits(middle, scatter, natural)
@@ -128,8 +117,7 @@ def _digits(level: float, spread: float, natural: bool) -> list[Spelled]:
             number = float(np.exp(exponent))
             return [Spelled(f"exp({exponent:g})", number, cost=6 + 4.0 * digits)]
     for digits in range(1, MOST_DIGITS + 1):
-        text = f"{np.exp(level):.{digits - 1}e}"
-        number = float(text)
+        number = float(f"{np.exp(level):.{digits - 1}e}")
         if abs(np.log(number) - level) <= spread:
             plain = f"{number:g}" if 1e-4 < number < 1e5 else f"{number:.{digits}g}"
             bits = 4.0 * digits + float(np.log2(1 + abs(level)))
@@ -137,31 +125,50 @@ def _digits(level: float, spread: float, natural: bool) -> list[Spelled]:
     return []
 
 
-def formula(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> str:
+def text_of(
+    kind: str, sign: float, constant: Spelled, powers: Mapping[str, float]
+) -> str:
+    """Return the text of a formula of a kind.
+
+    Examples
+    --------
+    >>> text_of("product", -1.0, Spelled("1/2", 0.5), {"beta[row]": 1.0})
+    '-beta[row] / 2'
+    >>> text_of("in the denominator", 1.0, Spelled("3", 3.0), {"denominator": -1.0})
+    'denominator / (denominator + 3)'
+    """
+    divided = [name for name, x in powers.items() if x == -1]
+    if kind != "in the denominator":
+        words = _product(sign, constant, powers)
+        return f"plus {words}" if kind == "added" else words
+    if not divided:
+        return f"1 / (1 + {_product(sign, constant, powers)})"
+    rest = {name: x for name, x in powers.items() if name != divided[0]}
+    added = f"{'-' if sign < 0 else '+'} {_product(1.0, constant, rest)}"
+    return f"{divided[0]} / ({divided[0]} {added})"
+
+
+def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> str:
     """Return the text of a product."""
     above, _, below = constant.text.partition("/")
-    up = [above] if above != "1" else []
+    logs = [above[4:-1]] if above.startswith("exp(") else []
+    up = [above] if above != "1" and not logs else []
     down = [below] if below else []
-    logs: list[str] = []
-    if above.startswith("exp("):
-        up, logs = [], [above[4:-1]]
     powers = {**constant.exponents, **exponents}
-    if powers == {"K": -0.5} and not up and not down:
-        return "-K^-0.5" if sign < 0 else "K^-0.5"
     for name, x in sorted(powers.items(), key=lambda item: item[1] < 0):
+        size = "" if abs(x) == 1 else f"^{abs(x):g}"
         if "log_decay" in name:
-            logs.append(_term(name, x, first=not logs))
+            logs.append(_term(name, x))
         elif name.startswith("e^("):
             up.append(_power_of_count(name[2:], x))
-        elif x > 0:
-            up.append(name if x == 1 else f"{name}^{x:g}")
         else:
-            down.append(name if x == -1 else f"{name}^{-x:g}")
+            (up if x > 0 else down).append(name + size)
     if logs:
-        up.append(f"exp({''.join(logs)})")
+        joined = " + ".join(logs).replace("+ -", "- ")
+        up.append(f"exp({joined})")
     text = " * ".join(up) or "1"
-    if not up and below and len(down) == 1:
-        text = f"1/{below}"
+    if not up and down in (["K^0.5"], [below]):
+        text = "K^-0.5" if not below else constant.text
     elif up == [above] and down == [below]:
         text = constant.text
     elif down:
@@ -180,15 +187,13 @@ def _power_of_count(count: str, power: float) -> str:
     return f"{base:.7g}^{count}"
 
 
-def _term(name: str, power: float, *, first: bool) -> str:
+def _term(name: str, power: float) -> str:
     """Return a summand of an exponent."""
-    size = abs(power)
-    if np.isclose(size, 1 - np.log(2)):
-        factor = "(1 - ln 2) * "
-    elif np.isclose(size, 1 / np.log(2) - 1):
-        factor = "(1/ln 2 - 1) * "
-    else:
-        factor = "" if size == 1 else f"{size:g} * "
-    if first:
-        return ("-" if power < 0 else "") + factor + name
-    return (" - " if power < 0 else " + ") + factor + name
+    sizes = {
+        1.0: "",
+        1 - np.log(2): "(1 - ln 2) * ",
+        1 / np.log(2) - 1: "(1/ln 2 - 1) * ",
+    }
+    near = [text for x, text in sizes.items() if np.isclose(abs(power), x)]
+    text = near[0] if near else f"{abs(power):g} * "
+    return ("-" if power < 0 else "") + text + name

@@ -4,7 +4,7 @@ A set is a conjunction of atoms. Of all conjunctions, the one is chosen whose wo
 numbers and exceptions take the fewest bits: the shortest description.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,12 +24,12 @@ from linkern.testing.diagnosis.index_sets.search import (
     inside_of,
     shortest,
 )
-from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.influence.maps import Flags, Index, InfluenceMap
 
 __all__ = ["IndexSet", "corner", "describe", "misfit"]
 
 # Wrong entries, and right ones, by which sets are searched.
-SAMPLE = 6_000
+SAMPLE, FEW = 4_000, 1_500
 # Quantities are consulted where a larger share of entries is off.
 OPEN = 0.02
 # Wrong places that each atom of a set needs, at least.
@@ -61,12 +61,10 @@ def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float
     measure = next((a.measure for a in chosen.atoms if a.measure), None)
     if not any(x.wrong.any() for x in maps):
         return 0.0, float(any(chosen.contains(x).any() for x in maps))
-    maps = _of_wrong_calls(maps)
-    missed, spared = _errors(_table(maps, measure), chosen)
-    if spared > OPEN and _has_dense(maps):
-        _, other = _errors(_table(maps, measure, dense=True), chosen)
-        spared = min(spared, other)
-    return missed, spared
+    errors = [
+        _errors(table, chosen) for table in _tables(_of_wrong_calls(maps), measure)
+    ]
+    return errors[0][0], min(spared for _, spared in errors)
 
 
 def describe(
@@ -90,14 +88,28 @@ def describe(
     maps = _of_wrong_calls(maps)
     if not maps:
         return None
-    best = _of_table(_table(maps, None), None)
-    if best.spared > OPEN and _has_dense(maps):
-        other = _of_table(_table(maps, None, dense=True), None)
-        best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
-    if best.missed + best.spared > OPEN and quantities is not None:
-        other = _of_table(_table([*map(_thinned, maps)], quantities), quantities)
-        best = min((best, other), key=lambda x: (x.missed + x.spared, x.cost))
+    best = _best(IndexSet(missed=1.0), maps, None)
+    # A quantity has no number in a call of no token.
+    few = [x.part(_few(x.wrong, FEW)) for x in maps if x.problem.shape.length]
+    wrong = any(x.wrong.any() for x in few)
+    if quantities is not None and wrong and _off(best) > OPEN:
+        best = _best(best, few, quantities)
     return best if _instances(maps) >= INSTANCES * len(best.atoms) else None
+
+
+def _best(
+    best: IndexSet, maps: Sequence[InfluenceMap], measure: Measure | None
+) -> IndexSet:
+    """Return a set, or a better one of some maps if it is off."""
+    for table in _tables(maps, measure):
+        if _off(best) > OPEN:
+            other = _of_table(table, measure)
+            best = min(best, other, key=lambda x: (_off(x), x.cost))
+    return best
+
+
+def _off(chosen: IndexSet) -> float:
+    return chosen.missed + chosen.spared
 
 
 def _instances(maps: Sequence[InfluenceMap]) -> int:
@@ -107,7 +119,9 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
         axes = [x.coordinates[k][x.wrong] for k in TOKENS if k in x.coordinates]
         if not axes:
             return int(x.wrong.sum())
-        codes.append(x.problem.length + sum(y << 20 * k for k, y in enumerate(axes, 1)))
+        codes.append(
+            x.problem.shape.length + sum(y << 20 * k for k, y in enumerate(axes, 1))
+        )
     return len(np.unique(np.concatenate(codes)))
 
 
@@ -118,45 +132,28 @@ def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
     """
 
     def sort(x: InfluenceMap) -> tuple[str, ...]:
-        inputs = getattr(x.problem, "inputs", ())
-        return (*sorted(inputs), str(x.problem.knobs.get("scale")))
+        return (*sorted(x.problem.inputs), str(x.problem.knobs.get("scale")))
 
     wrong = {sort(x) for x in maps if x.wrong.any()}
     return [x for x in maps if len(x.exact) and sort(x) in wrong]
 
 
-def _thinned(influence: InfluenceMap) -> InfluenceMap:
-    """Return a map of some of the wrong and some of the right entries."""
+def _few(wrong: Flags, count: int) -> Index:
+    """Return the indices of at most so many wrong and so many right entries."""
     rng = np.random.default_rng(0)
-    parts = (np.flatnonzero(x) for x in (influence.wrong, ~influence.wrong))
-    few = SAMPLE // 4
-    chosen = np.sort(np.concatenate([rng.permutation(x)[:few] for x in parts]))
-    columns = ("measured", "exact", "bound", "likely")
-    unaffected = influence.unaffected
-    return replace(
-        influence,
-        **{name: getattr(influence, name)[chosen] for name in columns},
-        coordinates={k: x[chosen] for k, x in influence.coordinates.items()},
-        unaffected=None if unaffected is None else unaffected[chosen],
-    )
-
-
-def _has_dense(maps: Sequence[InfluenceMap]) -> bool:
-    """Return True if a map with wrong entries is not one of products."""
-    return any(x.wrong.any() and not x.is_product for x in maps)
+    parts = (np.flatnonzero(x) for x in (wrong, ~wrong))
+    return np.concatenate([rng.permutation(x)[:count] for x in parts])
 
 
 def _of_table(whole: Table, measure: Measure | None) -> IndexSet:
     """Return the set that a sample and the exceptions from its set lead to."""
-    rng = np.random.default_rng(0)
-    parts = (np.flatnonzero(x) for x in (whole.wrong, ~whole.wrong))
-    chosen = np.concatenate([rng.permutation(x)[:SAMPLE] for x in parts])
+    chosen = _few(whole.wrong, SAMPLE)
     for _ in range(ROUNDS):
         best = shortest(whole.part(chosen), measure)
         off = np.flatnonzero(inside_of(whole, best.atoms) != whole.wrong)
         if np.isin(off, chosen).any() or not len(off):
             break
-        chosen = np.concatenate([chosen, rng.permutation(off)[:SAMPLE]])
+        chosen = np.concatenate([chosen, off[:: len(off) // SAMPLE + 1]])
     missed, spared = _errors(whole, best)
     atoms = _on_chunk(whole, best.atoms)
     return replace(best, atoms=atoms, missed=missed, spared=spared)
@@ -184,43 +181,45 @@ def _errors(table: Table, chosen: IndexSet) -> tuple[float, float]:
     return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 
 
-def _table(
-    maps: Sequence[InfluenceMap], quantities: Measure | None, dense: bool = False
-) -> Table:
-    """Return the entries of all maps of which a deviation would show.
+def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[Table]:
+    """Yield the entries of all maps of which a deviation would show.
 
-    In maps of products a token is affected by those of its channel alone: if `dense`,
-    their right entries are left out.
+    In maps of products a token is affected by those of its channel alone: if there are
+    others, a second table leaves the right entries of products out.
     """
-    wrong = np.concatenate([x.wrong for x in maps])
-    bound = np.concatenate([x.bound for x in maps])
-    exact = abs(np.concatenate([x.exact for x in maps]))
-    error = np.concatenate([x.error for x in maps])
+    wrong, bound, exact, error, clear = (
+        np.concatenate(columns)
+        for columns in zip(
+            *((x.wrong, x.bound, abs(x.exact), x.error, _clear(x)) for x in maps),
+            strict=True,
+        )
+    )
     with np.errstate(all="ignore"):
         relative = (error / exact)[wrong & np.isfinite(error)]
         usual = np.median(relative) if relative.size else np.inf
-        faint = ~(bound <= usual * exact) & (exact > 0)
+        clear &= (bound <= usual * exact) | (exact <= 0)
         near = np.mean(error[wrong] < 2 * bound[wrong])
-    doubtful = np.concatenate([x.doubtful | x.silent for x in maps])
-    unclear = doubtful | faint | ~np.isfinite(bound)
-    if dense:
-        unclear |= np.repeat([x.is_product for x in maps], [len(x.exact) for x in maps])
-    chosen = np.flatnonzero(wrong | ~unclear)
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
-    tables = [places(x) for x in maps]
-    names = dict.fromkeys(name for x in tables for name in x)
-    known = {
+    quantities = [measure(x) if measure else {} for x in maps]
+    shared = sorted(set(quantities[0]).intersection(*quantities))
+    other = {k: np.concatenate([x[k] for x in quantities]) for k in shared}
+    table = Table(_pooled([places(x) for x in maps]), other, wrong, exception)
+    yield table.part(wrong | clear)
+    if any(x.wrong.any() and not x.is_product for x in maps):
+        product = np.concatenate([np.full(len(x.exact), x.is_product) for x in maps])
+        yield table.part(wrong | (clear & ~product))
+
+
+def _clear(one: InfluenceMap) -> Flags:
+    return np.asarray(~(one.doubtful | one.silent) & np.isfinite(one.bound))
+
+
+def _pooled(tables: Sequence[Mapping[str, Index]]) -> dict[str, Index]:
+    """Return the places of all maps, unknown where a map has none."""
+    blanks = [np.full(len(x["length"]), UNKNOWN) for x in tables]
+    return {
         name: np.concatenate(
-            [
-                x.get(name, np.full(len(one.exact), UNKNOWN))
-                for x, one in zip(tables, maps, strict=True)
-            ]
-        )[chosen]
-        for name in names
+            [x.get(name, y) for x, y in zip(tables, blanks, strict=True)]
+        )
+        for name in dict.fromkeys(name for x in tables for name in x)
     }
-    other: dict[str, Real] = {}
-    if quantities is not None:
-        measured = [quantities(x) for x in maps]
-        for name in sorted(set(measured[0]).intersection(*measured)):
-            other[name] = np.concatenate([x[name] for x in measured])[chosen]
-    return Table(known, other, wrong[chosen], exception)

@@ -1,4 +1,4 @@
-"""Search of the shortest set: a conjunction of atoms, or a union of two.
+"""Search of the shortest set: a conjunction of atoms.
 
 A set costs the bits of its words and numbers, and those of its exceptions.
 """
@@ -12,7 +12,6 @@ from linkern.testing.diagnosis.index_sets.atoms import (
     BEST,
     Atom,
     Measure,
-    Places,
     interval_atoms,
 )
 from linkern.testing.diagnosis.index_sets.chunks import chunk_atoms
@@ -26,15 +25,13 @@ MOST_ATOMS = 4
 # Conjunctions that are kept while longer ones are searched.
 BEAM = 32
 # A wrong entry outside of a set costs as many bits as so many right ones inside.
-LOSS, STRICT = 6.0, 1e6
-# The same while a union is searched: its first part leaves entries to the second.
-PART_LOSS = 0.4
+LOSS = 6.0
+# The same while the numbers of atoms are chosen: each may hold of too few, or too many.
+LOOSE, STRICT = 2.4, 1e6
 # Exceptions come in at most so many clumps, whose bits are those of one entry.
 CLUMPS, ROUNDS = 30, 3
-# The second part of a union explains at least this share of the wrong entries.
-SECOND_PART = 0.01
-# Bits of a right entry inside of a set, and of the words of a union.
-EXCEPTION, UNION = 4.0, 4.0
+# Bits of a right entry inside of a set.
+EXCEPTION = 4.0
 # Sets whose lengths differ by less are as short.
 TIE = 2.0
 
@@ -92,7 +89,7 @@ class Table:
     wrong: Flags
     exception: float
 
-    def part(self, chosen: Flags) -> "Table":
+    def part(self, chosen: Flags | Index) -> "Table":
         """Return the table of some entries."""
         known = {name: x[chosen] for name, x in self.known.items()}
         quantities = {name: x[chosen] for name, x in self.quantities.items()}
@@ -112,26 +109,13 @@ def inside_of(table: Table, atoms: Sequence[Atom]) -> Flags:
 
 
 def shortest(table: Table, measure: Measure | None) -> IndexSet:
-    """Return the shortest conjunction, or union of two, of a table."""
-    best, length = _shortest(table, measure)
-    if length - best.cost > 4 * EXCEPTION:
-        unions = [_union(table, measure, loss) for loss in (PART_LOSS, 1.0)]
-        for union, other in filter(None, unions):
-            if other < length:
-                best, length = union, other
-    return best
-
-
-def _shortest(
-    table: Table, measure: Measure | None, loss: float = LOSS
-) -> tuple[IndexSet, float]:
-    """Return the shortest conjunction, and its bits with those of its exceptions."""
-    candidates = _candidates(table, measure, loss)
+    """Return the set of the fewest bits, with those of its exceptions."""
+    candidates = _candidates(table, measure)
     inside, wrong, right = _signatures(table, candidates)
     costs = np.array([0.0, *(a.cost for a in candidates)])
     price = table.exception
     for _ in range(ROUNDS):
-        ranked = _ranked(inside, costs, price * right, loss * EXCEPTION * wrong)
+        ranked = _ranked(inside, costs, price * right, LOSS * EXCEPTION * wrong)
         (length, chosen), *others = ranked
         cover = inside[[0, *chosen]].all(axis=0)
         price = table.exception / max(1.0, right[cover].sum() / CLUMPS)
@@ -140,13 +124,13 @@ def _shortest(
         if more <= length + TIE and (inside[[0, *other]].all(axis=0) == cover).all():
             same += [other] * all(not {*other} > {*shorter} for shorter in same)
     texts = tuple(_named(candidates, other).text for other in same[1:])
-    return replace(_named(candidates, chosen), alternatives=texts), length
+    return replace(_named(candidates, chosen), alternatives=texts)
 
 
-def _candidates(table: Table, measure: Measure | None, loss: float) -> list[Atom]:
+def _candidates(table: Table, measure: Measure | None) -> list[Atom]:
     """Return the atoms that tell wrong entries from right ones, by some losses."""
     atoms: dict[str, Atom] = {}
-    for x in (loss, PART_LOSS * LOSS, STRICT) if loss == LOSS else (loss,):
+    for x in (LOSS, LOOSE, STRICT):
         weight = np.where(table.wrong, -x, 1.0)
         rated = [
             *chunk_atoms(table.known, weight),
@@ -206,53 +190,15 @@ def _ranked(
         masks = np.array([held[[0, *x]].min(axis=0) for x in beam])
         lengths = (masks @ weighted).astype(np.float64) + missed.sum() + costs
         lengths += np.array([[costs[[*x]].sum()] for x in beam])
+        lengths[lengths >= np.array([[kept[x]] for x in beam])] = np.inf
         longer: dict[tuple[int, ...], float] = {}
-        for indices, row in zip(beam, lengths, strict=True):
-            for k in np.flatnonzero(row < kept[indices]):
-                if k and k not in indices:
-                    longer[tuple(sorted((*indices, int(k))))] = float(row[k])
+        for at in np.argsort(lengths, axis=None)[: MOST_ATOMS * BEAM]:
+            row, k = divmod(int(at), len(costs))
+            if np.isfinite(lengths[row, k]) and k not in (0, *beam[row]):
+                indices = tuple(sorted((*beam[row], k)))
+                longer[indices] = float(lengths[row, k])
         kept |= longer
         beam = sorted(longer, key=lambda x: longer[x])[:BEAM]
         if not beam:
             break
     return sorted((length, indices) for indices, length in kept.items())[:BEAM]
-
-
-def _union(
-    table: Table, measure: Measure | None, loss: float
-) -> tuple[IndexSet, float] | None:
-    """Return a union of two conjunctions, and its bits."""
-    first, _ = _shortest(table, measure, loss)
-    inside = inside_of(table, first.atoms)
-    rest = table.part(~inside)
-    if not first.atoms or rest.wrong.sum() < SECOND_PART * table.wrong.sum():
-        return None
-    second, _ = _shortest(rest, measure)
-    if not second.atoms:
-        return None
-    both = inside | inside_of(table, second.atoms)
-    exceptions = min(both[~table.wrong].sum(), CLUMPS)
-    length = first.cost + second.cost + UNION + table.exception * exceptions
-    length += LOSS * EXCEPTION * (~both[table.wrong]).sum()
-    return IndexSet((_either(first, second),)), float(length)
-
-
-def _either(first: IndexSet, second: IndexSet) -> Atom:
-    """Return the atom that holds of either of two sets."""
-    measures = [a.measure for a in (*first.atoms, *second.atoms) if a.measure]
-
-    def test(known: Places) -> Flags:
-        count = len(known["length"])
-        sides = (
-            np.all([atom.holds(known, count) for atom in part.atoms], axis=0)
-            for part in (first, second)
-        )
-        return np.asarray(np.any([*sides], axis=0))
-
-    return Atom(
-        f"{first.text}, or {second.text}",
-        first.cost + second.cost + UNION,
-        test,
-        chunk=first.chunk or second.chunk,
-        measure=next(iter(measures), None),
-    )

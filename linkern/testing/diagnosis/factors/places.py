@@ -12,7 +12,7 @@ import numpy as np
 
 from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
-__all__ = ["LEAST", "Lookup"]
+__all__ = ["LEAST", "Places"]
 
 # The logarithm of a decay to zero, and of a factor that is zero.
 LEAST = -1e4
@@ -21,7 +21,7 @@ NOWHERE = -9
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class Places:
     """The entries of a map, and numbers of its problem at their places."""
 
     entries: InfluenceMap
@@ -33,8 +33,8 @@ class Lookup:
         problem = self.entries.problem
         meant = problem._oracle_call.meant
         defaults = problem.scope.operator.defaults
-        made = {name: make(meant) for name, make in defaults.items()}
-        known = {**made, **{name: x for name, x in meant.items() if x is not None}}
+        known = {name: make(meant) for name, make in defaults.items()}
+        known |= {name: x for name, x in meant.items() if x is not None}
         if "log_decay" in known:
             known["log_decay"] = np.maximum(known["log_decay"], LEAST)
         return known
@@ -72,12 +72,13 @@ class Lookup:
     def source(self) -> Index:
         """The sources: `NOWHERE` where there are none."""
         none = np.full(self.entries.exact.shape, NOWHERE)
-        return self.entries.coordinates.get("source", none)
+        source = self.entries.coordinates.get("source", none)
+        return np.where(source < 0, NOWHERE, source)
 
     @cached_property
     def sourced(self) -> bool:
-        """True if some entries have a source."""
-        return bool(self.source.max(initial=NOWHERE) > NOWHERE)
+        """True if entries have sources."""
+        return "source" in self.entries.coordinates
 
     @cached_property
     def key(self) -> Index:
@@ -86,55 +87,25 @@ class Lookup:
         return np.asarray(self.source * self.micro + step)
 
     @cached_property
-    def places(self) -> dict[str, Index]:
+    def known(self) -> dict[str, Index]:
         """The index of every entry along each axis but those of tokens."""
-        known = self.entries.coordinates
+        places = self.entries.coordinates
         zero = np.zeros(self.row.shape, np.int64)
-        head = known.get("head", zero)
-        places = {"b": known.get("batch", zero), "g": head, "h": head // self.groups}
+        head = places.get("head", zero)
+        known = {"b": places.get("batch", zero), "g": head, "h": head // self.groups}
         names = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
-        return places | {x: known[name] for x, name in names.items() if name in known}
-
-    def near(self) -> Iterator[tuple[str, Index, float]]:
-        """Yield the tokens near an entry by their names."""
-        row, last = self.row, self.sizes["t"] - 1
-        source = np.where(self.source < 0, NOWHERE, self.source)
-        yield "row", row, 2.0
-        if self.sourced:
-            yield "source", source, 2.0
-            yield "source + 1", source + 1, 3.0
-            yield "source - 1", source - 1, 3.5
-        if "written" in self.entries.coordinates:
-            yield "written", self.entries.coordinates["written"], 2.0
-        yield "row - 1", row - 1, 3.0
-        yield "row + 1", row + 1, 3.5
-        yield "0", 0 * row, 4.0
-        yield "the last token", 0 * row + last, 4.0
-        chunk = self.chunk
-        if chunk is None:
-            return
-        first = row // chunk * chunk
-        yield "first of the chunk", first, 3.0
-        yield "last of the chunk before", first - 1, 3.5
-        yield "last of the chunk", np.minimum(first + chunk - 1, last), 3.5
-        if self.sourced:
-            first = np.where(source < 0, NOWHERE, source // chunk * chunk)
-            end = np.where(source < 0, NOWHERE, first + chunk - 1)
-            yield "first of the source's chunk", first, 4.0
-            yield "last of the source's chunk", np.minimum(end, last), 4.0
+        return known | {x: places[name] for x, name in names.items() if name in places}
 
     def at(
         self, x: Real, axes: str, token: Index | None = None, head: int | None = None
     ) -> Real:
         """Return numbers at the places of the entries; NaN where there is no place."""
-        places = dict(self.places)
+        places = dict(self.known)
         if token is not None:
             places |= {"t": token, "s": token}
         if head is not None:
-            places |= {
-                "g": 0 * self.row + head,
-                "h": 0 * self.row + head // self.groups,
-            }
+            both = np.full_like(self.row, head)
+            places |= {"g": both, "h": both // self.groups}
         if not set(axes) <= places.keys():
             return np.full(self.row.shape, np.nan)
         inside = np.ones(self.row.shape, bool)
@@ -147,35 +118,65 @@ class Lookup:
     def heads(self) -> dict[str, int | None]:
         """The head of an entry and others, by what is appended to a name."""
         last = self.sizes["g"] - 1
-        others = {" of head 0": 0, " of the last head": last} if last else {}
-        return {"": None, **others}
+        return {"": None, **({" of head 0": 0} if last else {})}
 
-    def spans(self) -> Iterator[tuple[str, Index, Index, float]]:
-        """Yield ranges of tokens: their names, first tokens and ends."""
-        row, chunk, known = self.row, self.chunk, self.entries.coordinates
-        source, start, end = np.maximum(self.source, -1), 0 * row, 0 * row
-        end = end + self.sizes["t"]
+    def tokens(self) -> Iterator[tuple[str, Index, float]]:
+        """Yield the tokens near an entry: their names, places and cost."""
+        row, source, last = self.row, self.source, self.sizes["t"] - 1
+        yield "row", row, 2.0
+        yield "row - 1", row - 1, 3.0
+        yield "row + 1", row + 1, 3.5
+        if self.sourced:
+            yield "source", source, 2.0
+            yield "source + 1", source + 1, 3.0
+            yield "source - 1", source - 1, 3.5
+        if self.micro > 1:
+            yield "first of the source's micro-steps", source, 4.0
+        if "written" in self.entries.coordinates:
+            yield "written", self.entries.coordinates["written"], 2.0
+        yield "0", 0 * row, 4.0
+        yield "the last token", 0 * row + last, 4.0
+        if self.chunk is not None:
+            first = row // self.chunk * self.chunk
+            yield "first of the chunk", first, 3.0
+            yield "last of the chunk before", first - 1, 3.5
+            yield "last of the chunk", np.minimum(first + self.chunk - 1, last), 3.5
+        if self.chunk is not None and self.sourced:
+            first = source // self.chunk * self.chunk
+            end = np.minimum(first + self.chunk - 1, last)
+            yield "first of the source's chunk", first, 4.0
+            yield "last of the source's chunk", np.where(source < 0, source, end), 4.0
+
+    def ranges(self) -> Iterator[tuple[str, Index, Index, float]]:
+        """Yield ranges of tokens: their names, first tokens, ends and cost."""
+        row, source, known = self.row, self.source, self.entries.coordinates
+        before, source = 0 * row, np.maximum(source, -1)
         if self.sourced:
             yield "(source, row]", source + 1, row + 1, 3.0
-            yield "the tokens up to the source", start, source + 1, 4.5
+            yield "the tokens up to the source", before, source + 1, 4.5
         if "written" in known:
             written = np.maximum(known["written"], -1)
             yield "(written, row]", written + 1, row + 1, 3.0
             yield "(written, source]", written + 1, source + 1, 3.0
-        yield "the tokens up to the row", start, row + 1, 4.0
-        yield "the tokens after the row", row + 1, end, 4.5
-        if chunk is None:
+        yield "the tokens up to the row", before, row + 1, 4.0
+        yield "the tokens after the row", row + 1, before + self.sizes["t"], 4.5
+        if self.chunk is None:
             return
-        first = row // chunk * chunk
+        first, end = self._chunk(row)
         yield "the chunk up to the row", first, row + 1, 3.5
-        yield "the chunk", first, first + chunk, 4.0
-        yield "the chunk before", first - chunk, first, 4.0
+        yield "the chunk", first, end, 4.0
+        yield "the chunk before", first - self.chunk, first, 4.0
         yield "the chunk before the row", first, row, 4.0
-        yield "the rest of the chunk", row + 1, first + chunk, 4.0
+        yield "the rest of the chunk", row + 1, end, 4.0
         if self.sourced:
-            begin = source // chunk * chunk
-            after = np.where(source < 0, 0, begin + chunk)
+            begin, after = self._chunk(source)
             yield "the source's chunk", np.maximum(begin, 0), after, 4.0
             yield "the rest of the source's chunk", source + 1, after, 4.0
             yield "the chunks between", after, first, 4.0
             yield "the tokens from the source to the chunk", source + 1, first, 4.0
+
+    def _chunk(self, token: Index) -> tuple[Index, Index]:
+        """Return the first tokens and the ends of chunks; no tokens before them all."""
+        assert self.chunk is not None
+        first = token // self.chunk * self.chunk
+        return first, np.where(token < 0, 0, first + self.chunk)

@@ -1,6 +1,6 @@
 """Formulas of measured entries, from exact ones and quantities at hand."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +10,22 @@ from linkern.testing.diagnosis.factors.moves import moved
 from linkern.testing.diagnosis.factors.quantities import part, signed_quantities
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 
-__all__ = ["Factor", "as_predicted", "holds", "tolerance"]
+__all__ = ["KINDS", "Factor", "as_predicted", "holds", "tolerance"]
 
 # Of smaller numbers the oracle does not know all digits.
 SMALLEST = 1e-290
 # Errors of the oracle itself.
 LEAST = 1e-11
+
+# Entries by their kind, of exact ones and a product.
+KINDS: Mapping[str, Callable[[Real, Real], Real]] = {
+    "product": lambda exact, x: exact * x,
+    "instead": lambda _, x: x,
+    "added": lambda exact, x: exact + x,
+    "in the denominator": lambda exact, x: exact / (1 + x),
+    "clamp from above": lambda exact, x: exact * np.minimum(x, 1),
+    "clamp from below": lambda exact, x: exact * np.maximum(x, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -25,10 +35,10 @@ class Factor:
     Parameters
     ----------
     kind : str
-        ``product``: exact times a product of quantities; ``clamp``: where that is on
-        one side of 1; ``added``: exact plus a product; ``instead``: the product alone;
-        ``in the denominator``: exact over 1 plus the product; ``moved``: the exact
-        entry of another place.
+        ``product``: exact times a product of quantities; ``clamp from above``, ``clamp
+        from below``: where that is on one side of 1; ``added``: exact plus a product;
+        ``instead``: the product alone; ``in the denominator``: exact over 1 plus the
+        product; ``moved``: the exact entry of another place.
     constant : float
         The constant of the product.
     exponents : mapping of str to float
@@ -39,8 +49,6 @@ class Factor:
         The size of the chunks that quantities refer to.
     alternatives : tuple of str
         Other formulas that are the same in all entries.
-    where : str
-        The entries that a clamp changes, in words.
     cost : float
         Its length in bits.
     """
@@ -51,7 +59,6 @@ class Factor:
     text: str
     chunk: int | None = None
     alternatives: tuple[str, ...] = ()
-    where: str = ""
     cost: float = field(default=0.0, compare=False)
 
     def predict(self, entries: InfluenceMap) -> Real:
@@ -63,32 +70,20 @@ class Factor:
         if self.kind == "moved":
             return moved(entries, self.text)
         names = {name: name.strip("|") for name in self.exponents}
-        table = {}
-        if names:
-            table = signed_quantities(entries, self.chunk, frozenset(names.values()))
+        wanted = frozenset(names.values())
+        table = signed_quantities(entries, self.chunk, wanted) if names else {}
         product = np.full(entries.exact.shape, self.constant)
-        for name, exponent in self.exponents.items():
-            if names[name] not in table:
-                return np.full(entries.exact.shape, np.inf)
-            one = table[names[name]]
-            odd = exponent % 2 == 1 and name == names[name]
-            with np.errstate(all="ignore"):
-                power = np.exp(exponent * one.log) * one.sign**odd
-            product = product * np.where(np.isnan(power), np.inf, power)
+        if not wanted <= table.keys():
+            return np.full(entries.exact.shape, np.inf)
         with np.errstate(all="ignore"):
-            match self.kind:
-                case "clamp from above":
-                    return np.asarray(entries.exact * np.minimum(product, 1))
-                case "clamp from below":
-                    return np.asarray(entries.exact * np.maximum(product, 1))
-                case "added":
-                    return np.asarray(entries.exact + product)
-                case "instead":
-                    return np.asarray(product)
-                case "in the denominator":
-                    return np.asarray(entries.exact / (1 + product))
-            vanished = (abs(entries.exact) < SMALLEST) & (abs(product) > 1)
-            return np.where(vanished, np.nan, entries.exact * product)
+            for name, exponent in self.exponents.items():
+                one = table[names[name]]
+                odd = exponent % 2 == 1 and name == names[name]
+                power = np.exp(exponent * one.log) * one.sign**odd
+                product = product * np.where(np.isnan(power), np.inf, power)
+            predicted = KINDS[self.kind](entries.exact, product)
+        vanished = (abs(entries.exact) < SMALLEST) & (abs(product) > 1)
+        return np.where(vanished & (self.kind == "product"), np.nan, predicted)
 
 
 def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
@@ -104,28 +99,26 @@ def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
         grown = entries.bound * np.fmax(1.0, abs(predicted) / size)
     usual = usual if np.isfinite(usual) else 0.0
     of_nothing = entries.bound + usual * abs(predicted)
-    floor = _least(entries) * np.fmax(size, abs(predicted))
+    least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
+    floor = least * np.fmax(size, abs(predicted))
     return np.asarray(np.where(size > 0, grown, of_nothing) + floor)
 
 
-def _least(entries: InfluenceMap) -> float:
-    return max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
-
-
 def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
-    """Return True if the chosen entries are as predicted, within rounding."""
-    if factor.kind == "moved":
-        # Entries at an edge of the map have no such neighbour.
-        predicted = factor.predict(entries)[chosen]
-        there = np.isfinite(predicted).mean() > 0.5
-        return bool(there) and as_predicted(part(entries, chosen), predicted)
+    """Return True if the chosen entries are as predicted, within rounding.
+
+    Those that a formula cannot tell count as such; a move has to tell half of them.
+    """
     few = part(entries, chosen)
-    return as_predicted(few, factor.predict(few))
+    # A place that a move leads to is not always one of the chosen entries.
+    moves = factor.kind == "moved"
+    predicted = factor.predict(entries)[chosen] if moves else factor.predict(few)
+    told = ~np.isnan(predicted)
+    return as_predicted(few, predicted) and (not moves or told.mean() > 0.5)
 
 
 def as_predicted(entries: InfluenceMap, predicted: Real) -> bool:
     """Return True if entries are as predicted within rounding, or cannot be told."""
     with np.errstate(all="ignore"):
-        error = abs(entries.measured - predicted)
-        close = (error <= tolerance(entries, predicted)) & np.isfinite(predicted)
-    return bool((close | np.isnan(predicted)).all())
+        close = abs(entries.measured - predicted) <= tolerance(entries, predicted)
+    return bool((close & np.isfinite(predicted) | np.isnan(predicted)).all())

@@ -1,0 +1,104 @@
+"""Inputs that a target replaces are named, and nothing else is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from linkern.testing.diagnosis.index_sets.describe import IndexSet
+from linkern.testing.diagnosis.replaced_inputs import replaced
+from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.readings import of_output
+from linkern.testing.influence.scenes import dense_scene
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.protocol import Reply
+
+Inputs = dict[str, Any]
+
+
+def reply_of(output: Any) -> Reply:
+    return Reply(output, "float32", "numpy", output.shape, output.shape)
+
+
+def maps_of(
+    op: str, change: Callable[[Problem], Inputs], early_erase: bool | None = None
+) -> list[InfluenceMap]:
+    """Return maps of the oracle with changed inputs, as if a target had made them."""
+    scope, maps = Scope(OPERATORS[op], Contract(), "float32"), []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        problem = dense_scene(scope, (1, 2, 40 + seed, 4, 44), rng)
+        call = problem._oracle_call
+        operator = scope.operator
+        if early_erase is not None:
+            operator = replace(operator, early_erase=early_erase)
+        meant = {**call.meant, **change(problem)}
+        output = operator.evaluate(meant, call.scale).output.astype(np.float32)
+        maps.append(of_output(problem, reply_of(output)))
+    return maps
+
+
+def text_of(maps: list[InfluenceMap], place: IndexSet | None = None) -> str:
+    result = replaced(maps, place)
+    return result.text if result else ""
+
+
+def wide(problem: Problem, name: str) -> Any:
+    return problem.inputs[name].astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("op", "change", "text"),
+    [
+        (
+            "delta_rule",
+            lambda p: {"beta": wide(p, "beta")[:, [0, 0]]},
+            "beta of head 0 in place of beta",
+        ),
+        ("gated_delta_rule", lambda _: {"beta": None}, "beta left out"),
+        (
+            "kda",
+            lambda p: {"log_decay": np.maximum(wide(p, "log_decay"), -0.04)},
+            "log_decay clamped at -0.04 from below",
+        ),
+        (
+            "dplr",
+            lambda p: {"a": wide(p, "b"), "b": wide(p, "a")},
+            "a and b exchanged",
+        ),
+        (
+            "delta_rule",
+            lambda p: {
+                "beta": np.ones(p.inputs["beta"].shape),
+                "value": wide(p, "value") * wide(p, "beta")[..., None],
+            },
+            "1 in place of beta in the erase",
+        ),
+    ],
+)
+def test_replaced_inputs_are_named(
+    op: str, change: Callable[[Problem], Inputs], text: str
+) -> None:
+    assert text_of(maps_of(op, change)) == text
+
+
+def test_the_order_of_decay_and_erase_is_named() -> None:
+    maps = maps_of("gated_delta_rule", lambda _: {}, early_erase=True)
+    assert text_of(maps) == "an erase that reads the state before its decay"
+
+
+def test_nothing_is_said_of_right_outputs_or_of_noise() -> None:
+    right = maps_of("delta_rule", lambda _: {})
+    assert text_of(right) == ""
+    rng = np.random.default_rng(0)
+    noisy = [
+        replace(one, measured=one.measured * rng.uniform(0.9, 1.1, one.exact.shape))
+        for one in right
+    ]
+    assert noisy[0].wrong.any()
+    assert text_of(noisy) == ""
