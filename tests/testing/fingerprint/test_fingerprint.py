@@ -165,7 +165,7 @@ def test_a_narrow_stage_is_measured_and_contradicts_the_declaration(name, dtype)
         assert {found.bits[stage] for stage in others} == {accumulator(dtype)}
         (sentence,) = found.contradicted
         assert f"{bits} bits" in sentence
-        assert f"declare {declared}" in sentence
+        assert declared in sentence
 
 
 def test_a_contradiction_says_what_to_declare():
@@ -173,7 +173,7 @@ def test_a_contradiction_says_what_to_declare():
     assert found.contradicted[0] == (
         "`state_dtype` is float32 (24 bits) and `normalizer_dtype` is float32 (24 "
         "bits), but the state and normalizer are rounded to 8 bits (bfloat16) every 16 "
-        "tokens: declare state_dtype=bfloat16 normalizer_dtype=bfloat16 chunk_size=16"
+        "tokens: declare chunk_size=16 state_dtype=bfloat16 normalizer_dtype=bfloat16"
     )
     declared = {"state_dtype": "bfloat16", "normalizer_dtype": "bfloat16"}
     assert not take(FAULTY["bfloat16_state"], **declared).contradicted
