@@ -6,6 +6,7 @@ through the recurrence. The oracle computes them as soon as the replacement is n
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,13 +78,15 @@ class Replacement:
     def bounded(self, entries: InfluenceMap) -> Bounded:
         """Return the same with their bounds."""
         call = self.change(entries.problem._oracle_call)
-        if call is None or not _is_whole(entries):
-            nothing = np.full(entries.exact.shape, np.nan)
-            return Bounded(nothing, nothing)
-        whole = entries.problem.recalled(
-            ("replaced", self), lambda: expected.output(call)
-        )
-        return Bounded(*(_picked(entries, x) for x in (whole.output, whole.bound)))
+        with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
+            if call is not None and _is_whole(entries):
+                whole = entries.problem.recalled(
+                    ("replaced", self), lambda: expected.output(call)
+                )
+                pair = (whole.output, whole.bound)
+                return Bounded(*(_picked(entries, x) for x in pair))
+        nothing = np.full(entries.exact.shape, np.nan)
+        return Bounded(nothing, nothing)
 
     def holds(self, entries: InfluenceMap) -> bool:
         """Return True if all wrong entries are as predicted, and tell so."""
@@ -182,11 +185,13 @@ def _comes_close(candidate: Replacement, one: InfluenceMap) -> bool:
 def _rest(candidate: Replacement, one: InfluenceMap) -> Real:
     """Return the distances from a replacement, which needs no bounds."""
     call = candidate.change(one.problem._oracle_call)
-    if call is None:
-        return np.full(one.exact.shape, np.inf)
-    result = call.operator.evaluate(call.meant, call.scale, options=call.options())
-    with np.errstate(all="ignore"):
-        return np.asarray(abs(one.measured - _picked(one, result.output)))
+    with suppress(np.linalg.LinAlgError), np.errstate(all="ignore"):
+        if call is not None:
+            result = call.operator.evaluate(
+                call.meant, call.scale, options=call.options()
+            )
+            return np.asarray(abs(one.measured - _picked(one, result.output)))
+    return np.full(one.exact.shape, np.inf)
 
 
 def _is_whole(one: InfluenceMap) -> bool:

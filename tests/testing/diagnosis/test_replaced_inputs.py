@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linkern.testing.diagnosis import replaced_inputs
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
-from linkern.testing.diagnosis.replaced_inputs import replaced
+from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
 from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.readings import of_output
+from linkern.testing.influence.readings import output_maps
 from linkern.testing.influence.scenes import dense_scene
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
@@ -39,7 +41,7 @@ def maps_of(
             operator = replace(operator, early_erase=early_erase)
         meant = {**call.meant, **change(problem)}
         output = operator.evaluate(meant, call.scale).output.astype(np.float32)
-        maps.append(of_output(problem, reply_of(output)))
+        maps += output_maps(problem, reply_of(output))
     return maps
 
 
@@ -102,3 +104,20 @@ def test_nothing_is_said_of_right_outputs_or_of_noise() -> None:
     ]
     assert noisy[0].wrong.any()
     assert text_of(noisy) == ""
+
+
+def test_replacements_without_a_result_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def singular(call: OracleCall) -> OracleCall:
+        other = replace(call)
+        nothing = {name: 0 * call.meant[name] for name in ("key", "ridge")}
+        vars(other)["meant"] = {**call.meant, **nothing}
+        return other
+
+    monkeypatch.setattr(
+        replaced_inputs, "replacements", lambda *_: iter([("singular", singular)])
+    )
+    maps = maps_of("mesa", lambda p: {"ridge": 2 * wide(p, "ridge")})
+    assert text_of(maps) == ""
+    assert np.isnan(Replacement("singular", singular).predict(maps[0])).all()
