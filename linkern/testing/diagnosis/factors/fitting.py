@@ -35,7 +35,7 @@ def exponents(
         The most quantities in a product.
     """
     yield {}
-    size = np.maximum(np.sqrt((table * table).sum(axis=1)), 1e-300)
+    size = np.maximum(np.sqrt((table * table).sum(axis=1)), 1e-150)
     allowed = table.shape[1] / size[-1] ** 2 + 1e-12
     table = table / size[:, None]
     # More quantities than a few entries can tell apart fit anything.
