@@ -45,7 +45,7 @@ def test_cells_display_what_their_text_says(results):
     shape, _, passes, _, cause, page, _, verdict = results
     assert shape == (1, 2, 40, 8)
     assert passes
-    assert cause == ("key_lost_at_chunk_edge", ["value_on_integers"])
+    assert cause == ("output_lost", ["value_on_integers"])
     assert "value_on_integers" in page._repr_html_()
     assert verdict == "passed"
 

@@ -176,10 +176,12 @@ def test_a_cause_is_named_and_what_is_known_otherwise(tmp_path):
             *("--html", str(path)),
         ],
     )
-    assert "agrees with `eps=1e-6` added to the denominator" in result.output
+    said = " ".join(result.output.split())
+    assert "right if `eps=1e-6` is declared" in said
+    assert "--declare eps=1e-6" in said
     assert "eps=1e-6" in path.read_text()
     result = run(*checks, target="off_by_a_little")
-    assert "nothing that was measured tells" in " ".join(result.output.split())
+    assert "unlike any product: ratios" in " ".join(result.output.split())
     assert "causality" in result.output
 
 

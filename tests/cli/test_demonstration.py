@@ -22,7 +22,7 @@ def test_the_demo_shows_the_kernel_its_fault_and_what_comes_next():
     for text in (
         "def attention(query",
         "$ linkern verify linkern.testing.kernels.faulty:attention",
-        "the last key of every chunk of 64 lost",
+        "cause: the output lacks pairs across edges of chunks of 64",
         "linkern verify your_package.module:kernel",
     ):
         assert text in result.output
