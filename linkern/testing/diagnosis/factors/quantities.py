@@ -306,9 +306,10 @@ def _over_ranges(field: Field, places: Places) -> Made:
     if "t" not in axes:
         axis = axes.index("g") + 1
         axes = axes.replace("g", "gt")
+        # Decays of heads have no end.
+        length = places.sizes["t"] + (places.chunk or 0)
         logs, negative = (
-            np.repeat(np.expand_dims(x, axis), places.sizes["t"], axis)
-            for x in (logs, negative)
+            np.repeat(np.expand_dims(x, axis), length, axis) for x in (logs, negative)
         )
     axis = axes.index("t")
     count = logs.shape[axis]

@@ -89,6 +89,8 @@ def spell(
     for i, name in enumerate(CONSTANTS):
         if any(one.get(name, 0.0) for one in constants):
             powers += [({name: x}, 1 + i + 2 * abs(np.log2(abs(x)))) for x in _POWERS]
+    # A scale that is another one than what the call says.
+    powers += [({"scale": x, "K": y}, 5.0) for x, y in ((-1.0, -0.5), (-1.0, -1.0))]
     spelled: list[Spelled] = []
     for exponents, cost in powers:
         known = Spelled("1", 1.0, exponents)
