@@ -38,8 +38,8 @@ SAMPLE, TRIED = 400, 4000
 MARGIN = 10.0
 # Formulas that are tried of each kind.
 BEST = 12
-# Errors that are larger than rounding makes them by less follow many formulas: those
-# that leave more than a part of them, or its square where they do not vary as errors do.
+# Errors that are larger than rounding makes them by less follow many formulas. They are
+# told by those that leave little of them, and hardly anything if they are constants.
 STRONG, WEAK, LEFT = 4.0, 1.5, 0.1
 # The kinds with the most quantities in a product, and the product of measured entries.
 SOUGHT: Mapping[str, tuple[int, Callable[[Real, Real], Real]]] = {

