@@ -135,6 +135,7 @@ def _counts(places: Places) -> Made:
     row, source = places.row.astype(float), places.source.astype(float)
     shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": places.chunk}
     shared |= {letter.upper(): places.sizes[letter] for letter in "kvt"}
+    shared["padded K"] = 1 << (places.sizes["k"] - 1).bit_length()
     numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
     numbers += [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
     numbers += [("row", 4.0, row), ("(T - row)", 4.5, places.sizes["t"] - row)]
