@@ -1,5 +1,6 @@
 """Localising: the place and the factor of a deviation, held to fresh maps."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -186,9 +187,17 @@ def _affected(maps: Maps, factor: Factor | Replacement) -> Maps:
     return marked
 
 
+def _chunk(place: IndexSet | None) -> int | None:
+    """Return the size of chunks that a place names, or whose first it leaves out."""
+    if place is None or place.chunk is not None:
+        return place.chunk if place else None
+    first = re.fullmatch(r"(?:rows|sources) from (\d+) on", place.text)
+    return int(first[1]) if first and int(first[1]) > 1 else None
+
+
 def _explained(maps: Maps, others: Maps, place: IndexSet | None) -> Factor | None:
     """Return a factor that holds in the wrong entries of all maps."""
-    chunk = place.chunk if place else None
+    chunk = _chunk(place)
     factor = explain(maps, [one.wrong for one in maps], chunk)
     if factor is None or all(
         holds(factor, one, one.wrong) for one in others if one.wrong.any()

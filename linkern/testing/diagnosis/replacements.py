@@ -141,6 +141,9 @@ def _of_one(
         count = int(tile[2])
         before: Move = lambda i: np.where(i < count, i, i - count)  # noqa: E731
         places[f"{count} channels before"] = (tile[1][0], before)
+    each = call.sizes["s"] // max(call.sizes["t"], 1)
+    if call.operator.micro_steps and each > 1:
+        places["the first micro-step"] = ("s", lambda i: i - i % each)
     for text, change in ENTRIES.items():
         yield text.format(name), _changed(change)
     for words, (letters, index) in places.items():

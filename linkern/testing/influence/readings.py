@@ -156,7 +156,7 @@ def _places(problem: Problem, shape: tuple[int, ...]) -> dict[str, Index]:
         groups = shape[1] // sources.channels.shape[1]
         inside = np.clip(key, 0, sources.channels.shape[-1] - 1)
         channels = sources.channels[batch, head // groups, inside]
-        places["key channel"] = np.where(key == inside, channels, NOWHERE)
+        places[sources.axis] = np.where(key == inside, channels, NOWHERE)
     return places
 
 
@@ -222,7 +222,8 @@ def _kept(problem: Problem, rows: Index) -> Sources:
     inside = np.where(np.isin(sources.tokens, keys), sources.tokens, NOWHERE)
     tokens = np.where(inside < 0, NOWHERE, np.searchsorted(keys, inside))
     channels = sources.channels
-    return Sources(tokens, None if channels is None else channels[..., keys])
+    kept = None if channels is None else channels[..., keys]
+    return replace(sources, tokens=tokens, channels=kept)
 
 
 def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:

@@ -67,10 +67,13 @@ class Sources:
         belongs to, or `NOWHERE`.
     channels : array (B, H, S), optional
         The one channel of each key, where it has one.
+    axis : str
+        The name of these channels as coordinates.
     """
 
     tokens: Index
     channels: Index | None = None
+    axis: str = "key channel"
 
     def __repr__(self) -> str:
         """Say how many there are."""
@@ -156,8 +159,10 @@ def product_scene(
         inputs["query"] = signs * rng.uniform(0.5, 1.5, made.query.shape)
     changed = made.with_inputs(**{n: x.astype(dtype) for n, x in inputs.items()})
     sources: Sources = made.knobs["sources"]
-    one = channels if along[0] == "key" else None
-    return changed.told(sources=replace(sources, channels=one))
+    if along[0] not in ("key", "slots"):
+        return changed
+    axis = "slot" if along[0] == "slots" else sources.axis
+    return changed.told(sources=replace(sources, channels=channels, axis=axis))
 
 
 def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:

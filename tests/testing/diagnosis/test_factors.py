@@ -8,6 +8,7 @@ import pytest
 
 from linkern.testing.diagnosis.factors.explain import explain, holds, numbers
 from linkern.testing.diagnosis.factors.quantities import quantities, signed_quantities
+from linkern.testing.diagnosis.factors.spelling import spell, text_of
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import product_scene
@@ -82,6 +83,10 @@ PLANTED: dict[str, tuple[str, dict[str, float]]] = {
     ),
     "(row + 1) / (row + 2)": ("linear_attention", {"(row + 1)": 1, "(row + 2)": -1}),
     "exp(-0.5 * (row - source))": ("gated_delta_rule", {"e^(row - source)": -0.5}),
+    "exp(-sum of log_decay over (source, row])": (
+        "gsa",
+        {"sum of log_decay over (source, row]": -1},
+    ),
     "query[row - 1] * exp(log_decay[row]) / query[row]": (
         "gla",
         {"query[row - 1]": 1, "query[row]": -1, "log_decay[row]": 1},
@@ -139,15 +144,43 @@ def test_a_constant_is_named(text: str, number: float) -> None:
     assert factor.text == text
 
 
-def test_a_constant_in_the_denominator_is_named() -> None:
-    maps = _maps(_kernel("linear_attention"))
+@pytest.mark.parametrize(
+    ("op", "epsilon"),
+    [("linear_attention", "0.03"), ("based", "0.03"), ("rebased", "1e-5")],
+)
+def test_a_constant_in_the_denominator_is_named(op: str, epsilon: str) -> None:
+    maps = _maps(_kernel(op))
     changed = []
     for one in maps:
         below = np.exp(quantities(one, None)["denominator"])
-        changed.append(_with(one, one.measured * below / (below + 0.03)))
-    factor = explain(changed, [_inside(one) for one in maps], None)
+        changed.append(_with(one, one.measured * below / (below + float(epsilon))))
+    wrong = [_inside(one) & one.wrong for one in changed]
+    factor = explain(changed, wrong, None)
     assert factor is not None
-    assert factor.text == "denominator / (denominator + 0.03)"
+    assert factor.text == f"denominator / (denominator + {epsilon})"
+
+
+def test_a_constant_is_told_from_errors_of_a_few_roundings() -> None:
+    rng = np.random.default_rng(3)
+    changed = []
+    for one in _maps(_kernel("simple_gla")):
+        noise = 1 + 2.0**-9 * rng.uniform(-1, 1, one.exact.shape)
+        coarse = replace(one, bound=abs(one.exact) / 27)
+        changed.append(_with(coarse, 0.9 * noise * one.exact))
+    factor = explain(changed, [_inside(one) for one in changed], None)
+    assert factor is not None
+    assert factor.text == "0.9"
+
+
+def test_a_scale_by_default_is_named() -> None:
+    constants = [
+        {"scale": float(np.log(share / size**0.5)), "K": float(np.log(size))}
+        for size, share in ((6, 0.5), (6, 3.0), (11, 3.0))
+    ]
+    levels = [-x["scale"] - x["K"] / 2 for x in constants]
+    first, *_ = spell(levels, constants, 1e-6, 1e-6, natural=False)
+    assert first.exponents == {"scale": -1.0, "K": -0.5}
+    assert text_of("product", 1.0, first, {}) == "K^-0.5 / scale"
 
 
 def test_a_clamp_is_told_from_a_constant() -> None:

@@ -64,6 +64,11 @@ def wide(problem: Problem, name: str) -> Any:
         ),
         ("gated_delta_rule", lambda _: {"beta": None}, "beta left out"),
         (
+            "gated_delta_product",
+            lambda p: {"beta": np.repeat(wide(p, "beta")[..., ::2], 2, axis=-1)},
+            "beta of the first micro-step in place of beta",
+        ),
+        (
             "kda",
             lambda p: {"log_decay": np.maximum(wide(p, "log_decay"), -0.04)},
             "log_decay clamped at -0.04 from below",

@@ -56,8 +56,9 @@ def explain(
         The size of chunks, if the entries are described by one.
     """
     pairs = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
-    # Weights are products at least where keys have one channel each.
-    simple = [pair for pair in pairs if "key channel" in pair[0].coordinates]
+    # Weights are products at least where keys have one channel or slot each.
+    axes = {"key channel", "slot"}
+    simple = [pair for pair in pairs if axes & pair[0].coordinates.keys()]
     strong = [(one, (one.error > 2 * STRONG * one.bound) & ~one.silent) for one in maps]
     factor = _product(pairs, chunk) or _product(simple, chunk)
     wide = _everywhere(factor or _product(strong, chunk), maps)

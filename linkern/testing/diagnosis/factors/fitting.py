@@ -40,12 +40,13 @@ def exponents(
     table = table / size[:, None]
     # More quantities than a few entries can tell apart fit anything.
     values = np.unique(np.round(table[-1], 7)).size
+    varies = size[-1] ** 2 > table.shape[1]
     for used in range(1, min(most, (values - 1) // 2) + 1):
         for chosen in _subsets(table @ table.T, used, allowed):
             solved, *_ = np.linalg.lstsq(table[[*chosen]].T, table[-1], rcond=None)
             powers = solved * size[-1] / size[[*chosen]]
             rounded = {
-                names[i]: _rounded(names[i], float(x), alone=used == 1)
+                names[i]: _rounded(names[i], float(x), alone=used == 1 and varies)
                 for i, x in zip(chosen, powers, strict=True)
             }
             if all(rounded.values()):

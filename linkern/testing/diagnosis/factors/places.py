@@ -159,9 +159,11 @@ class Places:
             yield "(written, row]", written + 1, row + 1, 3.0
             yield "(written, source]", written + 1, source + 1, 3.0
         yield "the tokens up to the row", before, row + 1, 4.0
-        yield "the tokens after the row", row + 1, before + self.sizes["t"], 4.5
+        end = before + self.sizes["t"]
+        yield "the tokens after the row", row + 1, end, 4.5
         if self.chunk is None:
             return
+        yield "the padding of the last chunk", end, end + -end % self.chunk, 4.0
         first, end = self._chunk(row)
         yield "the chunk up to the row", first, row + 1, 3.5
         yield "the chunk", first, end, 4.0
@@ -179,4 +181,5 @@ class Places:
         """Return the first tokens and the ends of chunks; no tokens before them all."""
         assert self.chunk is not None
         first = token // self.chunk * self.chunk
-        return first, np.where(token < 0, 0, first + self.chunk)
+        end = np.minimum(first + self.chunk, self.sizes["t"])
+        return first, np.where(token < 0, 0, end)

@@ -38,15 +38,15 @@ SAMPLE, TRIED = 400, 4000
 MARGIN = 10.0
 # Formulas that are tried of each kind.
 BEST = 12
-# Errors that are larger than rounding makes them by less follow many formulas: of
-# constants, and of products that vary as the errors do and leave little of them.
+# Errors that are larger than rounding makes them by less follow many formulas. They are
+# told by those that leave little of them, and hardly anything if they are constants.
 STRONG, WEAK, LEFT = 4.0, 1.5, 0.1
 # The kinds with the most quantities in a product, and the product of measured entries.
 SOUGHT: Mapping[str, tuple[int, Callable[[Real, Real], Real]]] = {
     "product": (3, lambda measured, exact: measured / exact),
     "instead": (3, lambda measured, _: measured),
-    "added": (3, lambda measured, exact: measured - exact),
     "in the denominator": (1, lambda measured, exact: exact / measured - 1),
+    "added": (3, lambda measured, exact: measured - exact),
 }
 
 
@@ -135,8 +135,9 @@ def _gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
     ratios = np.clip(np.nan_to_num(np.concatenate(before)), 1.0, 2.0**20)
     if not ratios.size:
         return -np.inf
-    left = (np.concatenate(after) ** 2).sum() < LEFT * (ratios**2).sum()
-    strong = WEAK if factor.exponents and left else STRONG
+    left = (np.concatenate(after) ** 2).sum() / (ratios**2).sum()
+    varies = factor.exponents and factor.kind != "instead"
+    strong = WEAK if left < (LEFT if varies else LEFT**2) else STRONG
     if np.median(ratios) < strong and factor.cost > 2:
         return -np.inf
     return float(np.log2(ratios).sum()) - factor.cost

@@ -135,6 +135,7 @@ def _counts(places: Places) -> Made:
     row, source = places.row.astype(float), places.source.astype(float)
     shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": places.chunk}
     shared |= {letter.upper(): places.sizes[letter] for letter in "kvt"}
+    shared["padded K"] = 1 << (places.sizes["k"] - 1).bit_length()
     numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
     numbers += [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
     numbers += [("row", 4.0, row), ("(T - row)", 4.5, places.sizes["t"] - row)]
@@ -306,9 +307,10 @@ def _over_ranges(field: Field, places: Places) -> Made:
     if "t" not in axes:
         axis = axes.index("g") + 1
         axes = axes.replace("g", "gt")
+        # Decays of heads have no end.
+        length = places.sizes["t"] + (places.chunk or 0)
         logs, negative = (
-            np.repeat(np.expand_dims(x, axis), places.sizes["t"], axis)
-            for x in (logs, negative)
+            np.repeat(np.expand_dims(x, axis), length, axis) for x in (logs, negative)
         )
     axis = axes.index("t")
     count = logs.shape[axis]

@@ -12,7 +12,9 @@ import numpy as np
 __all__ = ["CONSTANTS", "Spelled", "spell", "text_of"]
 
 # Quantities that all entries of one problem share.
-CONSTANTS = ("scale", "K", "V", "T", "chunk")
+CONSTANTS = ("scale", "K", "V", "T", "chunk", "padded K")
+# Scales that are other ones than a call says: that by default, that of padded channels.
+_SCALES = ({"scale": -1.0, "K": -0.5}, {"K": 0.5, "padded K": -0.5})
 _KNOWN = {"pi": np.pi, "e": np.e, "ln 2": np.log(2), "2^0.5": 2**0.5}
 _POWERS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 LARGEST, MOST_DIGITS = 16, 5
@@ -89,6 +91,9 @@ def spell(
     for i, name in enumerate(CONSTANTS):
         if any(one.get(name, 0.0) for one in constants):
             powers += [({name: x}, 1 + i + 2 * abs(np.log2(abs(x)))) for x in _POWERS]
+    for scales in _SCALES:
+        if all(scales.keys() <= one.keys() for one in constants):
+            powers.append((dict(scales), 5.0))
     spelled: list[Spelled] = []
     for exponents, cost in powers:
         known = Spelled("1", 1.0, exponents)
@@ -161,6 +166,8 @@ def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> 
             logs.append(_term(name, x))
         elif name.startswith("e^("):
             up.append(_power_of_count(name[2:], x))
+        elif name == "K" and x == -0.5 and len(powers) > 1:
+            up.append("K^-0.5")
         else:
             (up if x > 0 else down).append(name + size)
     if logs:

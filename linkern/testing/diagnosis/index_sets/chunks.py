@@ -174,5 +174,5 @@ def _atom(
     def holds(known: Places) -> Flags:
         return test(_Chunks(*_columns(axes, known), size))
 
-    named = size if {"row", "source"} & set(axes) else None
+    named = size if {"row", "source", "length"} & set(axes) else None
     return Atom(text, cost, holds, axes, named)
