@@ -130,7 +130,7 @@ def product_scene(
     operator, dtype = scope.operator, numpy_dtype(scope.dtype)
     along = _directions(scope)
     if not along:
-        return made
+        return _with_equal_channels(made) if scope.normalised else made
     *lead, count = made.inputs[along[0]].shape
     # As many tokens for each channel as for another.
     places = np.broadcast_to(np.arange(lead[-1]) % count, lead)
@@ -158,6 +158,20 @@ def product_scene(
     sources: Sources = made.knobs["sources"]
     one = channels if along[0] == "key" else None
     return changed.told(sources=replace(sources, channels=one))
+
+
+def _with_equal_channels(problem: Problem) -> Problem:
+    """Return the problem with inputs that are the same in all value channels.
+
+    Then all weights of a row, each in the value channel of its source, have one sum.
+    """
+    axes = {one.name: one.axes for one in problem.scope.operator.inputs}
+    equal = {
+        name: np.broadcast_to(x[..., :1], x.shape).copy()
+        for name, x in problem.inputs.items()
+        if axes[name].endswith("v") and name != carrier(problem.scope)
+    }
+    return problem.with_inputs(**equal)
 
 
 def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
