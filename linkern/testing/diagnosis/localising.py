@@ -126,7 +126,7 @@ def _finding(*every: Maps) -> Finding:
     factor = _explained(_products(first), _products(second), place)
     clamped = factor is not None and factor.kind.startswith("clamp")
     if factor is not None and not clamped and (place is None or place.spared > EXACT):
-        place = _place(*(_affected(part, factor) for part in (first, second))) or place
+        place = _place_of_affected(place, factor, first, second)
     if place is None:
         place = _place(first, second, thresholds=True)
     if every[0][0].problem.kind != first[0].problem.kind:
@@ -147,6 +147,21 @@ def _place(first: Maps, second: Maps, *, thresholds: bool = False) -> IndexSet |
     if not _located(place, second):
         place = describe([*first, *second], measure)
     return place if _located(place, [*first, *second]) else None
+
+
+def _place_of_affected(
+    place: IndexSet | None, factor: Factor, first: Maps, second: Maps
+) -> IndexSet | None:
+    """Return the place among the entries that a factor changes.
+
+    One statement that is true of all of them says more than none.
+    """
+    affected = [_affected(part, factor) for part in (first, second)]
+    shortest = _place(*affected)
+    if shortest is not None and not shortest.atoms and place and len(place.atoms) == 1:
+        missed, spared = misfit(place, [*affected[0], *affected[1]])
+        return place if missed + spared == 0 else shortest
+    return shortest or place
 
 
 def _numbers(one: InfluenceMap) -> dict[str, Real]:

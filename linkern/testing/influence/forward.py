@@ -29,6 +29,7 @@ from linkern.testing.influence.readings import (
 from linkern.testing.influence.scenes import (
     dense_scene,
     faint_scene,
+    heavy_scene,
     impulse_shape,
     kept_sources,
     longer_keys,
@@ -97,8 +98,9 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 def _unusual(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of features, gates and values under which shortcuts show."""
     features = scope.operator.feature_map
-    if scope.normalised and "query" in scope.operator.names:
-        yield faint_scene(scope, sizes, rng)
+    if scope.normalised:
+        with_query = "query" in scope.operator.names
+        yield (faint_scene if with_query else heavy_scene)(scope, sizes, rng)
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
         # Of many channels, keys of one direction have small entries.
         channels = 24 if kind == "parallel" else 4

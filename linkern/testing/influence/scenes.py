@@ -30,6 +30,7 @@ __all__ = [
     "carrier",
     "dense_scene",
     "faint_scene",
+    "heavy_scene",
     "impulse_shape",
     "kept_sources",
     "longer_keys",
@@ -45,6 +46,8 @@ LARGEST_BATCH = 24
 FEW_CHANNELS = 4
 # Features of the channels that a key of one channel does not have.
 ABSENT = 2.0**-58
+# The part of keys that are large exponents, and how large they are.
+HEAVY, LARGEST_EXPONENT = 1 / 6, 100.0
 # Inputs that erase along one direction for each token, with the range of their size.
 _DIRECTIONS = {
     "key": (0.4, 0.8),
@@ -187,6 +190,16 @@ def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem
         query = size * query
     changed = made.with_inputs(query=query.astype(made.query.dtype))
     return replace(changed, kind="queries of many sizes")
+
+
+def heavy_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
+    """Return impulses in values, with some large keys that are exponents."""
+    made = product_scene(scope, sizes, rng)
+    key = made.key.astype(np.float64)
+    heavy = rng.random((*key.shape[:-1], 1)) < HEAVY
+    key += heavy * rng.uniform(4, LARGEST_EXPONENT, heavy.shape)
+    changed = made.with_inputs(key=key.astype(made.key.dtype))
+    return replace(changed, kind="keys of many sizes")
 
 
 def with_impulses(
