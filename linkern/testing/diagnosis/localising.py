@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
-from linkern.testing.diagnosis.factors.quantities import quantities
+from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
 from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
 from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
@@ -78,12 +78,13 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         Measures maps of it on other inputs. What does not hold on them is fitted to
         all maps once more, and dropped if that fails.
     """
-    first, second = (_telling(part) for part in (maps, fresh()))
-    best = _finding(first, second)
+    every = maps, fresh()
+    first, second = (_telling(part) for part in every)
+    best = _finding(*every)
     for view, others in _views(maps):
         if best.place is not None and best.factor is not None and not others:
             break
-        seen = [_seen(view, part) for part in (first, second)]
+        seen = [_seen(view, part) for part in every]
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
             if finding.cost + WORDS < best.cost:
@@ -119,29 +120,64 @@ def _seen(view: View, maps: Maps) -> Maps:
     return [one for one in seen if one is not None]
 
 
-def _finding(first: Maps, second: Maps) -> Finding:
+def _finding(*every: Maps) -> Finding:
+    """Return what is wrong in two lists of maps, the second of fresh inputs."""
+    first, second = (_telling(maps) for maps in every)
     place = _place(first, second)
     factor = _explained(_products(first), _products(second), place)
     clamped = factor is not None and factor.kind.startswith("clamp")
     if factor is not None and not clamped and (place is None or place.spared > EXACT):
-        place = _place(*(_affected(part, factor) for part in (first, second))) or place
+        place = _place_of_affected(place, factor, first, second)
     if place is None:
         place = _place(first, second, thresholds=True)
+    if every[0][0].problem.kind != first[0].problem.kind:
+        # What is usual is right: the inputs that are not say more than a place.
+        contrast = _place(
+            *(_of_sizes(maps, first[0]) for maps in every), thresholds=True
+        )
+        if contrast is not None and contrast.spared <= EXACT:
+            place = contrast
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
 
 
 def _place(first: Maps, second: Maps, *, thresholds: bool = False) -> IndexSet | None:
     """Return the place of the wrong entries, if it holds on fresh maps."""
-    measure = _logarithms if thresholds else None
+    measure = _numbers if thresholds else None
     place = describe(first, measure)
     if not _located(place, second):
         place = describe([*first, *second], measure)
     return place if _located(place, [*first, *second]) else None
 
 
-def _logarithms(one: InfluenceMap) -> dict[str, Real]:
-    return quantities(one, None)
+def _place_of_affected(
+    place: IndexSet | None, factor: Factor, first: Maps, second: Maps
+) -> IndexSet | None:
+    """Return the place among the entries that a factor changes.
+
+    One statement that is true of all of them says more than none.
+    """
+    affected = [_affected(part, factor) for part in (first, second)]
+    shortest = _place(*affected)
+    if shortest is not None and not shortest.atoms and place and len(place.atoms) == 1:
+        missed, spared = misfit(place, [*affected[0], *affected[1]])
+        return place if missed + spared == 0 else shortest
+    return shortest or place
+
+
+def _numbers(one: InfluenceMap) -> dict[str, Real]:
+    """Return the quantities of a map; of those of both signs, also the magnitudes."""
+    numbers: dict[str, Real] = {}
+    for name, x in signed_quantities(one, None).items():
+        if "log_decay" in name:
+            numbers[name] = x.log
+            continue
+        with np.errstate(over="ignore", under="ignore"):
+            size = np.exp(x.log)
+        numbers[name] = x.sign * size
+        if (x.sign < 0).any():
+            numbers[f"|{name}|"] = size
+    return numbers
 
 
 def _relative(one: InfluenceMap) -> float:
@@ -161,6 +197,12 @@ def _telling(maps: Maps) -> Maps:
         if any(one.wrong.any() for one in same):
             return same
     return maps
+
+
+def _of_sizes(maps: Maps, as_in: InfluenceMap) -> Maps:
+    """Return the maps of all kinds of inputs that have the sizes of one of them."""
+    sizes = as_in.problem.shape
+    return [one for one in maps if one.problem.shape.length == sizes.length]
 
 
 def _products(maps: Maps) -> Maps:

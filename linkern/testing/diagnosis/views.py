@@ -18,6 +18,10 @@ __all__ = ["VIEWS", "View", "beside_rows", "row_sums", "steps"]
 View = Callable[[InfluenceMap], InfluenceMap | None]
 # Part of a row whose common factor is that of its sum.
 COMMON = 0.5
+# Sources of a row that has a factor.
+FEWEST = 3
+# The source of entries that say nothing.
+NOWHERE = -2
 
 
 def beside_rows(one: InfluenceMap) -> InfluenceMap | None:
@@ -116,7 +120,7 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
         np.stack(apart), axis=1, return_index=True, return_inverse=True
     )
     row = row.reshape(-1)
-    if np.bincount(row).min() < one.problem.shape.keys:
+    if _vary_in_channels(one) or np.bincount(row).min() < one.problem.shape.keys:
         return None  # the sources of a row are those of several problems
     with np.errstate(all="ignore"):
         ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
@@ -127,14 +131,27 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
     return row.astype(np.int64), shared, first.astype(np.int64)
 
 
-def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
-    """Return the factor that half of some entries share; NaN if there is none.
+def _vary_in_channels(one: InfluenceMap) -> bool:
+    """Return True if each value channel has weights of its own."""
+    problem = one.problem
+    axes = {x.name: x.axes for x in problem.scope.operator.inputs}
+    return any(
+        axes[name].endswith("v") and name != "value" and (x != x[..., :1]).any()
+        for name, x in problem.inputs.items()
+    )
 
-    Entries that are lost have no part in it.
+
+def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
+    """Return the factor that half of the sources of a row share; NaN if there is none.
+
+    Sources that are lost have no part in it. Of two, none is in the majority.
     """
     telling = np.isfinite(ratio) & (ratio != 0) & ~one.silent[entries]
+    sources = one.coordinates["source"][entries]
+    _, first = np.unique(np.where(telling, sources, NOWHERE), return_index=True)
+    telling = telling & np.isin(np.arange(len(ratio)), first)
     ratios = np.sort(ratio[telling])
-    if len(ratios) < 2:
+    if len(ratios) < FEWEST:
         return np.nan
     # The shortest interval that holds half of them.
     half = int(np.ceil(COMMON * len(ratios)))

@@ -29,6 +29,7 @@ from linkern.testing.influence.readings import (
 from linkern.testing.influence.scenes import (
     dense_scene,
     faint_scene,
+    heavy_scene,
     impulse_shape,
     kept_sources,
     longer_keys,
@@ -50,6 +51,8 @@ Scenes = Callable[[Scope, np.random.Generator], Iterator[Problem]]
 # Kinds of features, and of gates, under which a shortcut shows that others hide.
 _KINDS_OF_FEATURES = ("tiny", "wide", "bigfirst")
 _KINDS_OF_GATES = ("strong", "typical", "long", "parallel", "sharp", "scaled")
+# Those of decays and of arguments of exponentials, of any kind of keys.
+_KINDS_IN_PRODUCTS = ("strong", "typical", "long")
 # Rows behind the last packed sequence.
 SLACK = 6
 # Shapes of targets that compile each one.
@@ -95,12 +98,15 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 def _unusual(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of features, gates and values under which shortcuts show."""
     features = scope.operator.feature_map
-    if scope.normalised and "query" in scope.operator.names:
-        yield faint_scene(scope, sizes, rng)
+    if scope.normalised:
+        with_query = "query" in scope.operator.names
+        yield (faint_scene if with_query else heavy_scene)(scope, sizes, rng)
     for kind in _KINDS_OF_FEATURES if features else _KINDS_OF_GATES:
         # Of many channels, keys of one direction have small entries.
         channels = 24 if kind == "parallel" else 4
         yield dense_scene(scope, (*sizes[:3], channels, sizes[4]), rng, kind=kind)
+        if kind in _KINDS_IN_PRODUCTS:
+            yield product_scene(scope, sizes, rng, kind=kind)
     yield dense_scene(scope, sizes, rng, spread=True)
     for kind in ("huge", "tiny"):
         drawn = extreme_problem(scope, impulse_shape(scope, sizes), kind, rng)

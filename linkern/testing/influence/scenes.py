@@ -30,6 +30,7 @@ __all__ = [
     "carrier",
     "dense_scene",
     "faint_scene",
+    "heavy_scene",
     "impulse_shape",
     "kept_sources",
     "longer_keys",
@@ -45,6 +46,8 @@ LARGEST_BATCH = 24
 FEW_CHANNELS = 4
 # Features of the channels that a key of one channel does not have.
 ABSENT = 2.0**-58
+# The part of keys that are large exponents, and how large they are.
+HEAVY, LARGEST_EXPONENT = 1 / 6, 100.0
 # Inputs that erase along one direction for each token, with the range of their size.
 _DIRECTIONS = {
     "key": (0.4, 0.8),
@@ -133,7 +136,7 @@ def product_scene(
     operator, dtype = scope.operator, numpy_dtype(scope.dtype)
     along = _directions(scope)
     if not along:
-        return made
+        return _with_equal_channels(made) if scope.normalised else made
     *lead, count = made.inputs[along[0]].shape
     # As many tokens for each channel as for another.
     places = np.broadcast_to(np.arange(lead[-1]) % count, lead)
@@ -165,6 +168,20 @@ def product_scene(
     return changed.told(sources=replace(sources, channels=channels, axis=axis))
 
 
+def _with_equal_channels(problem: Problem) -> Problem:
+    """Return the problem with inputs that are the same in all value channels.
+
+    Then all weights of a row, each in the value channel of its source, have one sum.
+    """
+    axes = {one.name: one.axes for one in problem.scope.operator.inputs}
+    equal = {
+        name: np.broadcast_to(x[..., :1], x.shape).copy()
+        for name, x in problem.inputs.items()
+        if axes[name].endswith("v") and name != carrier(problem.scope)
+    }
+    return problem.with_inputs(**equal)
+
+
 def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
     """Return impulses in values, with queries of many sizes, small ones among them."""
     made = dense_scene(scope, sizes, rng, kind="tiny" * scope.operator.feature_map)
@@ -178,6 +195,16 @@ def faint_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem
         query = size * query
     changed = made.with_inputs(query=query.astype(made.query.dtype))
     return replace(changed, kind="queries of many sizes")
+
+
+def heavy_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
+    """Return impulses in values, with some large keys that are exponents."""
+    made = product_scene(scope, sizes, rng)
+    key = made.key.astype(np.float64)
+    heavy = rng.random((*key.shape[:-1], 1)) < HEAVY
+    key += heavy * rng.uniform(4, LARGEST_EXPONENT, heavy.shape)
+    changed = made.with_inputs(key=key.astype(made.key.dtype))
+    return replace(changed, kind="keys of many sizes")
 
 
 def with_impulses(

@@ -209,10 +209,10 @@ def test_threshold_on_a_quantity():
     def measure(influence):
         c = influence.coordinates
         mixed = c["row"] * 7919 + c["source"] * 104729 + c["head"] * 1299709
-        return {"other": np.sin(mixed), "denominator": np.cos(mixed * 0.7) - 1}
+        return {"other": np.sin(mixed), "denominator": np.exp(np.cos(mixed * 0.7) - 1)}
 
     maps = [
-        planted(x, CAUSAL(x.coordinates) & (measure(x)["denominator"] < np.log(0.5)))
+        planted(x, CAUSAL(x.coordinates) & (measure(x)["denominator"] < 0.5))
         for x in TWO
     ]
     result = describe(maps, measure)
@@ -221,6 +221,26 @@ def test_threshold_on_a_quantity():
         inside = CAUSAL(x.coordinates)
         np.testing.assert_array_equal(result.contains(x) & inside, x.wrong)
     assert describe(maps).text == "everywhere"
+
+
+@pytest.mark.parametrize(
+    ("test", "text"),
+    [
+        (lambda x: x == -5, "where log_decay[row] is -5"),
+        (lambda x: x < -7, "where log_decay[row] is below -7"),
+        (lambda x: x >= 3, "where log_decay[row] is above 3"),
+    ],
+)
+def test_number_that_a_quantity_has(test, text):
+    def measure(influence):
+        c = influence.coordinates
+        return {"log_decay[row]": -5.0 + (c["row"] * 7919 + c["head"] * 31) % 23 - 11}
+
+    maps = [
+        planted(x, CAUSAL(x.coordinates) & test(measure(x)["log_decay[row]"]))
+        for x in TWO
+    ]
+    assert describe(maps, measure).text == text
 
 
 def test_numbers_are_those_of_the_chunk_where_they_may_be():

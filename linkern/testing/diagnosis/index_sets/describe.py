@@ -128,11 +128,13 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
 def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
     """Return the maps of those sorts of calls in which something is wrong.
 
-    Calls are of a sort if they take the same inputs and the same scale.
+    Calls are of a sort if they take the same inputs and the same scale, and if weights
+    are products in both or in none.
     """
 
-    def sort(x: InfluenceMap) -> tuple[str, ...]:
-        return (*sorted(x.problem.inputs), str(x.problem.knobs.get("scale")))
+    def sort(x: InfluenceMap) -> tuple[object, ...]:
+        scale = str(x.problem.knobs.get("scale"))
+        return (*sorted(x.problem.inputs), scale, x.is_product)
 
     wrong = {sort(x) for x in maps if x.wrong.any()}
     return [x for x in maps if len(x.exact) and sort(x) in wrong]

@@ -10,6 +10,9 @@ from linkern.testing.influence.maps import Real
 
 __all__ = ["threshold_atoms"]
 
+# A number that a quantity is by no chance has so many entries.
+REPEATED = 8
+
 
 def threshold_atoms(
     measure: Measure, quantities: Mapping[str, Real], weight: Real
@@ -19,7 +22,7 @@ def threshold_atoms(
     Parameters
     ----------
     measure : callable
-        Returns the quantities of a map, as logarithms of magnitudes.
+        Returns the quantities of a map.
     quantities : mapping of str to array (N,)
         The same of the entries that say something.
     weight : array (N,)
@@ -30,32 +33,39 @@ def threshold_atoms(
         values, inverse = np.unique(x, return_inverse=True)
         if np.isnan(x).any() or len(values) < 2:
             continue
-        below = np.cumsum(np.bincount(inverse, weight))
+        gain, count = np.bincount(inverse, weight), np.bincount(inverse)
+        below = np.cumsum(gain)
+        # of two names of one quantity, the shorter
+        word = words + len(name) / 16
         for side, gains in (("above", below), ("below", below[-1] - below)):
             k = int(np.argmax(gains[:-1]))
-            limit, number = _between(values[k], values[k + 1])
-            # of two names of one quantity, the shorter
-            cost = words + 2.0 * len(number) + len(name) / 16
-            yield gains[k], _threshold(measure, name, side, limit, number, cost)
+            limit = _between(values[k], values[k + 1])
+            yield gains[k], _threshold(measure, name, side, limit, word)
+        k = int(np.argmin(np.where(count < REPEATED, np.inf, gain)))
+        if count[k] >= REPEATED:
+            yield below[-1] - gain[k], _threshold(measure, name, "", values[k], word)
 
 
-def _between(low: float, high: float) -> tuple[float, str]:
-    """Return the number of fewest digits between two logarithms, and its text."""
-    with np.errstate(over="ignore", under="ignore"):
-        small, large = float(np.exp(low)), float(np.exp(high))
-    if 0 < small < large < math.inf:
+def _between(low: float, high: float) -> float:
+    """Return the number of fewest digits above one number and up to another."""
+    size = max(abs(low), abs(high))
+    if np.isfinite(size):
         for digits in range(1, 17):
-            step = 10.0 ** (math.floor(math.log10(large)) - digits + 1)
-            text = f"{math.floor(large / step) * step:.{digits}g}"
-            if small < float(text) <= large:
-                return math.log(float(text)), f"{float(text):g}"
-    return high, f"{large:.3g}"
+            step = 10.0 ** (math.floor(math.log10(size)) - digits + 1)
+            number = float(f"{math.floor(high / step) * step:.{digits}g}")
+            if low < number <= high:
+                return number
+    return high
 
 
 def _threshold(
-    measure: Measure, name: str, side: str, limit: float, number: str, cost: float
+    measure: Measure, name: str, side: str, limit: float, cost: float
 ) -> Atom:
-    text = f"where {name} is {side} {number}"
+    number = f"{limit:.6g}"
+    text = f"where {name} is {side} {number}".replace("  ", " ")
+    cost += 2.0 * len(number)
     if side == "below":
         return Atom(text, cost, lambda p: p[name] < limit, measure=measure)
-    return Atom(text, cost, lambda p: p[name] >= limit, measure=measure)
+    if side == "above":
+        return Atom(text, cost, lambda p: p[name] >= limit, measure=measure)
+    return Atom(text, cost, lambda p: p[name] == limit, measure=measure)
