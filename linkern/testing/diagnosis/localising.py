@@ -10,7 +10,7 @@ from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
 from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
-from linkern.testing.diagnosis.views import View, beside_rows, row_sums, steps
+from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
 from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = ["Finding", "localise"]
@@ -19,6 +19,8 @@ Maps = list[InfluenceMap]
 # A place that leaves out more than this share of the wrong entries, or holds more than
 # this share of right ones, is none.
 MISSED, SPARED = 0.02, 0.25
+# Where no words are that exact, those of which most entries are wrong.
+MOST_WRONG = 0.5
 # A place with no larger share of right entries needs no factor to explain them.
 EXACT = 0.01
 # Errors of rounding to a narrow format are hardly larger than this part of an entry.
@@ -112,6 +114,8 @@ def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
     if weights and maps[0].problem.scope.normalised:
         yield beside_rows, True
         yield row_sums, False
+    if maps[0].problem.scope.operator.erases:
+        yield lost, False
     yield steps, False
 
 
@@ -137,17 +141,21 @@ def _finding(*every: Maps) -> Finding:
         )
         if contrast is not None and contrast.spared <= EXACT:
             place = contrast
+    if place is None:
+        place = _place(first, second, spared=MOST_WRONG)
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     return Finding(wrong, place, factor)
 
 
-def _place(first: Maps, second: Maps, *, thresholds: bool = False) -> IndexSet | None:
+def _place(
+    first: Maps, second: Maps, *, thresholds: bool = False, spared: float = SPARED
+) -> IndexSet | None:
     """Return the place of the wrong entries, if it holds on fresh maps."""
     measure = _numbers if thresholds else None
     place = describe(first, measure)
-    if not _located(place, second):
+    if not _located(place, second, spared):
         place = describe([*first, *second], measure)
-    return place if _located(place, [*first, *second]) else None
+    return place if _located(place, [*first, *second], spared) else None
 
 
 def _place_of_affected(
@@ -211,12 +219,15 @@ def _products(maps: Maps) -> Maps:
     return products if any(one.wrong.any() for one in products) else maps
 
 
-def _located(place: IndexSet | None, maps: Maps) -> bool:
-    """Return True if the wrong entries of some maps are those of a place."""
+def _located(place: IndexSet | None, maps: Maps, most: float) -> bool:
+    """Return True if the wrong entries of some maps are those of a place.
+
+    Of its entries, at most a share of `most` may be right.
+    """
     if place is None:
         return False
     missed, spared = misfit(place, maps)
-    return missed <= MISSED and spared <= SPARED
+    return missed <= MISSED and spared <= most
 
 
 def _affected(maps: Maps, factor: Factor | Replacement) -> Maps:

@@ -5,6 +5,7 @@ through the recurrence. The oracle computes them as soon as the replacement is n
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from linkern.testing.problems import expected
 
 __all__ = ["Replacement", "replaced"]
 
+# Seconds of the processor after which no further replacement is tried.
+BUDGET = 2.5
 # Maps that are compared, and entries that tell one of them.
 FEW, TELLING = 6, 24
 # A replacement is worth its bound if most entries are this much closer to it.
@@ -116,7 +119,8 @@ def replaced(
     known = sorted(known, key=lambda one: one.exact.size)[:FEW]
     if not known:
         return None
-    for candidate in _candidates(known[0], place):
+    until = time.process_time() + BUDGET
+    for candidate in _candidates(known[0], place, until):
         if _comes_close(candidate, known[0]) and all(
             candidate.holds(one) for one in known
         ):
@@ -124,12 +128,16 @@ def replaced(
     return None
 
 
-def _candidates(one: InfluenceMap, place: IndexSet | None) -> Iterator[Replacement]:
+def _candidates(
+    one: InfluenceMap, place: IndexSet | None, until: float
+) -> Iterator[Replacement]:
     """Yield replacements without numbers, then those at edges, then fitted numbers."""
     call = one.problem._oracle_call
     changes = dict(replacements(call, place.text if place else ""))
     for text, change in changes.items():
         yield Replacement(text, change)
+        if time.process_time() > until:
+            return
     if place is not None and place.chunk is not None:
         for token in ("first", "last"):
             where = f"at the {token} token of every chunk of {place.chunk}"
@@ -137,10 +145,17 @@ def _candidates(one: InfluenceMap, place: IndexSet | None) -> Iterator[Replaceme
                 yield Replacement(
                     f"{text} {where}", at_edges(change, place.chunk, token)
                 )
-    for text, numbered in constants(call):
-        yield from _fitted(text, numbered, one, np.linspace(-1, 1, 13))
-    for text, numbered, x in clamps(call):
-        grid = np.unique(np.quantile(x, LEVELS))
+                if time.process_time() > until:
+                    return
+    unit = np.linspace(-1, 1, 13)
+    fitted = [(text, numbered, unit) for text, numbered in constants(call)]
+    fitted += [
+        (text, numbered, np.unique(np.quantile(x, LEVELS)))
+        for text, numbered, x in clamps(call)
+    ]
+    for text, numbered, grid in fitted:
+        if time.process_time() > until:
+            return
         yield from _fitted(text, numbered, one, grid)
 
 

@@ -2,7 +2,8 @@
 
 A weight is a product over the tokens from its source to its row. What is wrong at one
 of them is wrong in all later rows; in the factor from one row to the next, it is wrong
-once. Where weights are divided by their sum, a wrong sum is wrong in a whole row, and a
+once. A token that is lost changes the weights of others, but is lost alone. Where
+weights are divided by their sum, a wrong sum is wrong in a whole row, and a
 pair is wrong beside the others of its row.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
-__all__ = ["VIEWS", "View", "beside_rows", "row_sums", "steps"]
+__all__ = ["VIEWS", "View", "beside_rows", "lost", "row_sums", "steps"]
 
 View = Callable[[InfluenceMap], InfluenceMap | None]
 # Part of a row whose common factor is that of its sum.
@@ -101,7 +102,22 @@ def steps(one: InfluenceMap) -> InfluenceMap | None:
     )
 
 
-VIEWS: tuple[View, ...] = (beside_rows, row_sums, steps)
+def lost(one: InfluenceMap) -> InfluenceMap | None:
+    """Return the right weights of a map and those that are lost as a whole.
+
+    A token that is lost does not erase either: the other products are too large, but
+    none appears where there was none. Of a map that is wrong otherwise, the view is
+    None.
+    """
+    gone = abs(one.measured) <= one.bound
+    others = one.wrong & ~gone
+    larger = (abs(one.measured) > abs(one.exact)) & (one.exact != 0)
+    if not one.is_product or not larger[others].all():
+        return None
+    return _part(one, ~others)
+
+
+VIEWS: tuple[View, ...] = (beside_rows, row_sums, lost, steps)
 
 
 def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:

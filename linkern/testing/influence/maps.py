@@ -106,9 +106,10 @@ class InfluenceMap:
     def silent(self) -> Flags:
         """Entries of which no factor shows: zeros, and those that rounding may hide.
 
-        Weights of zero in front of their source say something if one of them leaks.
+        Weights of zero in front of their source say something if one of them leaks, and
+        so do zeros of a map that has nothing else.
         """
-        zero = (self.exact == 0) & (self.measured == 0)
+        zero = (self.exact == 0) & (self.measured == 0) & bool(self.exact.any())
         rows, sources = (self.coordinates.get(name) for name in ("row", "source"))
         if rows is not None and sources is not None:
             ahead = rows < sources

@@ -268,12 +268,13 @@ def _state_places(
 def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     """Yield the maps of each packed sequence: its outputs and its final state.
 
-    The weights of tokens of other sequences, which are zero, are maps of their own.
+    The weights of tokens of other sequences, which are zero, are maps of their own, and
+    come first: a state that is kept too long spoils the other maps too.
     """
     packing: Packing = problem.knobs["packing"]
     measured = _shaped(reply.output, problem.shape.of("bgtv"))
     parts = zip(packing.tokens(), packed_sequences(problem), strict=True)
-    across: list[InfluenceMap] = []
+    own: list[InfluenceMap] = []
     for number, (rows, whole) in enumerate(parts):
         alone = whole.told(
             sources=_kept(problem, rows), sequences=len(packing.lengths[0])
@@ -282,15 +283,15 @@ def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         if len(rows):
             table = _output(alone, measured[..., rows, :], reply.dtype)
             table = replace(table, places={**table.places, **sequence})
-            yield from _spans(table, _edges(packing, rows))
-            across.append(_across(problem, table, rows))
+            yield _across(problem, table, rows)
+            own += _spans(table, _edges(packing, rows))
         states = tuple(x[number : number + 1] for x in reply.states or ())
         for one in state_maps(alone, replace(reply, states=states)):
             size = np.full(one.exact.shape, number)
-            yield replace(one, coordinates={**one.coordinates, "sequence": size})
+            own.append(replace(one, coordinates={**one.coordinates, "sequence": size}))
     if packing.ends[-1] < problem.length:
-        yield _behind(problem, reply, measured)
-    yield from across
+        own.append(_behind(problem, reply, measured))
+    yield from own
 
 
 def _edges(packing: Packing, rows: Index) -> tuple[int, ...]:
@@ -300,12 +301,15 @@ def _edges(packing: Packing, rows: Index) -> tuple[int, ...]:
 
 
 def _across(problem: Problem, table: _Table, rows: Index) -> InfluenceMap:
-    """Return the weights of the tokens of other sequences in some rows."""
+    """Return the largest weight in each head of tokens of other sequences."""
     tokens = kept_sources(problem).tokens
     other = (tokens >= 0) & ~np.isin(tokens // _per_token(problem), rows)
-    places = {name: table.places[name] for name in ("row", "head", "sequence")}
+    places = {name: table.places[name] for name in ("head", "sequence")}
     apart = replace(table, tensor="output across sequences", places=places)
-    return apart.of(other[:, None, None, :])
+    every = apart.of(other[:, None, None, :])
+    order = np.lexsort((-every.error, every.coordinates["head"]))
+    _, first = np.unique(every.coordinates["head"][order], return_index=True)
+    return every.part(order[first])
 
 
 def _behind(problem: Problem, reply: Reply, measured: Real) -> InfluenceMap:

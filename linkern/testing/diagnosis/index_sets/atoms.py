@@ -89,6 +89,8 @@ SPECIAL = {
     ("source", "<", 0): ("the initial state", 1.0),
     ("source", "==", -1): ("the initial state", 1.0),
     ("sequence", "==", 0): ("the first sequence", 2.0),
+    ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
+    ("length", "<", 2): ("sequences of one token", 1.5),
     ("left", ">=", 2): ("{0}s other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
     ("left", "==", 0): ("rows behind the last {0}", 2.0),
@@ -165,7 +167,8 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     zero = np.zeros(len(influence.exact), np.int64)
     known: dict[str, Index] = {}
     for name, x in influence.coordinates.items():
-        known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
+        if name != "earlier token":  # of a state, no place of its own
+            known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
     known |= {name: zero for name in SINGLE if name not in known}
     shape, knobs = influence.problem.shape, influence.problem.knobs
     for name, size in zip(BOUNDED, ("length", "key_dim", "value_dim"), strict=True):
@@ -175,6 +178,8 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     for name in ("sequence", "span"):
         if f"{name}s" in knobs:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
+    if "source" in known:
+        known["beyond"] = (known["source"] >= shape.length).astype(np.int64)
     for name, (later, earlier) in (
         ("back", ("row", "source")),
         ("after", ("source", "written")),
@@ -241,7 +246,9 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
 
     k = int(np.argmax(before[1:-1])) + 1
     yield before[k], interval(name, ">=", between(k))
-    if name in BOUNDED:
+    if name == "length" and values[0] == 1:
+        yield after[1], interval(name, "<", 2)
+    if name in BOUNDED or name == "beyond":
         return
     if len(values) > 2:  # of the first alone, its number is shorter
         k = int(np.argmax(after[2:-1])) + 2

@@ -94,7 +94,9 @@ def describe(
     wrong = any(x.wrong.any() for x in few)
     if quantities is not None and wrong and _off(best) > OPEN:
         best = _best(best, few, quantities)
-    return best if _instances(maps) >= INSTANCES * len(best.atoms) else None
+    # All entries of a call are wrong alike.
+    about_tokens = sum(atom.axes != ("length",) for atom in best.atoms)
+    return best if _instances(maps) >= INSTANCES * about_tokens else None
 
 
 def _best(
@@ -116,9 +118,10 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
     """Return how many tokens, or pairs of them, are wrong in calls of some lengths."""
     codes = []
     for x in maps:
-        axes = [x.coordinates[k][x.wrong] for k in TOKENS if k in x.coordinates]
+        names = (*TOKENS, "earlier token")
+        axes = [x.coordinates[k][x.wrong] for k in names if k in x.coordinates]
         if not axes:
-            return int(x.wrong.sum())
+            return sum(int(y.wrong.sum()) for y in maps)
         codes.append(
             x.problem.shape.length + sum(y << 20 * k for k, y in enumerate(axes, 1))
         )
