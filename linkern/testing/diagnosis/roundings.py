@@ -237,8 +237,10 @@ def narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int]:
     # Sums round more than once, on some paths more often than on others.
     typical = max if stage == "sums" else np.median
     bits = int(typical([one.bits for one in entries])) if entries else 0
-    errors = np.asarray([x for one in entries for x in one.errors])
-    if not entries or not _spread(errors):
+    errors = [np.asarray(one.errors) for one in entries]
+    if stage == "quotient":  # those of a chopped one are of one sign, and few
+        errors = [np.concatenate(errors)]
+    if not entries or not all(_spread(one) for one in errors):
         return "", 0
     return stage, usual_bits(bits)
 

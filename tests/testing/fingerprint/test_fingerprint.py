@@ -339,9 +339,9 @@ def test_without_a_normalizer_there_is_no_epsilon(dtype):
     declared = {"feature_map": "identity", "normalize": "false", "scale": "K^-0.5"}
     found = take(not_normalised, dtype, **declared)
     assert found.bits.keys() == set(STAGES) - {"normalizer"}
-    # A product of a key and a value of few bits holds no more than both of them.
-    held = 2 * SIGNIFICAND_BITS[dtype] - (dtype == "float16")
-    assert found.bits["state"] >= min(held, accumulator(dtype))
+    # Outputs of few bits show some more, since most is taken back.
+    shown = SIGNIFICAND_BITS[dtype] + 6
+    assert found.bits["state"] >= min(shown, accumulator(dtype))
     assert (found.eps, found.eps_resolution) == (None, np.inf)
     assert found.chunk_size == 64
     assert not found.contradicted
