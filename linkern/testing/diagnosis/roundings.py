@@ -18,7 +18,13 @@ from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.paths import DISTANCES, LENGTH, Survival, survivals
+from linkern.testing.influence.paths import (
+    DISTANCES,
+    LENGTH,
+    Survival,
+    survivals,
+    usual_bits,
+)
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
@@ -120,6 +126,7 @@ def _said(
     keys = DTYPES.get(stage, ())
     formats_first = names if stage == "operands" else names[::-1]
     same = [dict.fromkeys(keys, name) for name in formats_first if keys]
+    every *= scope.operator.causal
     sizes = [{"chunk_size": chunk}] if every and chunk > 1 else []
     candidates = [size | one for size in (*sizes, {}) for one in same]
     what = f"rounded to {bits} bits"
@@ -139,6 +146,8 @@ def _place(
     ask: Callable[..., bool], path: str, length: int, *, near: bool
 ) -> tuple[str, str, int]:
     """Return the place of what is rounded, how often it is, and the tokens of each."""
+    if path == "state" and ask(path, (0, 0), length):
+        return "", " at every token", 1
     if path in ("state", "normalizer"):
         chunk, on_edges = _edge(ask, path, length, inside=False)
         every = f" every {chunk} tokens" if chunk > 1 else " at every token"
@@ -223,41 +232,50 @@ def narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int]:
     other = any(one.lost and (one.scaled or one.bits < FEWEST) for one in paths)
     if not lost or other:
         return "", 0
-    states = [one for one in paths if one.path == "state"]
-    far = states[-1].lost if states else False
-    near = states[0].lost if states else False
-    narrowest = min(paths, key=lambda one: (not one.lost, one.bits)).path
-    if "value" in lost and summed:
-        stage, shown = "sums", lost
-    elif narrowest not in ARITHMETIC:
-        stage, shown = narrowest, {narrowest}
-    elif "value" in lost and not near and not far:
-        normalised = any(one.path == "normalizer" for one in paths)
-        stage, shown = "output", {"value"}
-        if normalised:
-            stage, shown = "quotient", {"normalizer"}
-    elif "value" in lost and lost & {"key", "query"}:
-        stage, shown = "operands", {"value", "key", "query"}
-    elif "value" in lost:
-        stage, shown = "values", {"value"}
-    elif near and not far:
-        stage, shown = "scores", {"score"}
-    elif lost & {"key", "query"}:
-        shown = lost & {"key", "query"}
-        stage = "features" if len(shown) > 1 else WORDS[next(iter(shown))]
-    elif far:
-        stage = "state and normalizer" if "normalizer" in lost else "state"
-        shown = {"state"}
-    else:
-        stage = narrowest
-        shown = {stage}
+    stage, shown = _stage(paths, lost, fewest, summed=summed)
     entries = [one for one in paths if one.lost and one.path in shown]
     # Sums round more than once, on some paths more often than on others.
     typical = max if stage == "sums" else np.median
     bits = int(typical([one.bits for one in entries])) if entries else 0
-    if not entries or not all(_spread(np.asarray(one.errors)) for one in entries):
+    errors = [np.asarray(one.errors) for one in entries]
+    if stage == "quotient":  # those of a chopped one are of one sign, and few
+        errors = [np.concatenate(errors)]
+    if not entries or not all(_spread(one) for one in errors):
         return "", 0
-    return stage, _usual(bits)
+    return stage, usual_bits(bits)
+
+
+def _stage(
+    paths: tuple[Survival, ...], lost: set[str], fewest: int, *, summed: bool
+) -> tuple[str, set[str]]:
+    """Return the stage on paths that lose bits, and the paths that show how many."""
+    states = [one.lost for one in paths if one.path == "state"] or [False]
+    near, far = states[0], states[-1]
+    narrowest = min(paths, key=lambda one: (not one.lost, one.bits)).path
+    arguments = lost & {"key", "query"}
+    # Values of so few bits lose none.
+    hidden = all(one.limit <= fewest + 1 for one in paths if one.path == "value")
+    if "value" in lost and summed:
+        return "sums", lost
+    if narrowest not in ARITHMETIC:
+        return narrowest, {narrowest}
+    if "value" in lost and not near and not far:
+        if any(one.path == "normalizer" for one in paths):
+            return "quotient", {"normalizer"}
+        return "output", {"value"}
+    # Products of keys and values alone, which no normalizer holds.
+    products = arguments == {"key"} and "normalizer" not in lost
+    if near and far and products and (hidden or "value" in lost):
+        return "state", {"state"}
+    if "value" in lost:
+        return "operands" if arguments else "values", {"value"} | arguments
+    if near and not far:
+        return "scores", {"score"}
+    if arguments:
+        return "features" if len(arguments) > 1 else WORDS[min(arguments)], arguments
+    if far:
+        return "state and normalizer" if "normalizer" in lost else "state", {"state"}
+    return narrowest, {narrowest}
 
 
 def _spread(errors: NDArray[np.float64]) -> bool:
@@ -265,13 +283,3 @@ def _spread(errors: NDArray[np.float64]) -> bool:
     sizes = abs(errors)
     both = (errors > 0).any() and (errors < 0).any()
     return bool(both or sizes.min() < EVEN * sizes.max())
-
-
-def _usual(bits: int) -> int:
-    """Return the bits of a dtype that are one apart or less, or the bits themselves.
-
-    The largest of a few errors is somewhat smaller than half of a unit, and two
-    roundings make one that is somewhat larger.
-    """
-    near = [n for n in SIGNIFICAND_BITS.values() if abs(n - bits) <= 1]
-    return min(near, key=lambda n: abs(n - bits), default=bits)

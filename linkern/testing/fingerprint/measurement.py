@@ -115,6 +115,10 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     if not measured.bits:
         return sheet
     eps = epsilon.measure(target, scope, measured.narrowest)
+    if measured.scaled and eps.mode and eps.size:
+        # With its epsilon declared, what is left is rounding.
+        contract = replace(scope.contract, eps=eps.size, eps_mode=eps.mode)
+        measured = stages.measure(target, replace(scope, contract=contract))
     chunk_size = chunks.measure(target, scope)
     contradicted = (
         *claims.about_stages(target, scope),

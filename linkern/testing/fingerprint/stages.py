@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
-from linkern.testing.influence.paths import Survival, survivals
+from linkern.testing.influence.paths import Survival, survivals, usual_bits
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
@@ -25,16 +25,20 @@ class Stages(NamedTuple):
     """Bits by the quantity that has a full significand.
 
     Stages that are `capped` cannot show more; those that are `wrong` have no bits,
-    since the output is wrong by more than rounding.
+    since the output is wrong by more than rounding. If outputs are `scaled`, by an
+    epsilon perhaps, bits are not those of a dtype.
     """
 
     bits: dict[str, int]
     capped: tuple[str, ...]
     wrong: tuple[str, ...]
+    scaled: bool = False
 
     @property
     def narrowest(self) -> int:
-        """The fewest bits seen where more could have been."""
+        """The fewest bits seen where more could have been, of roundings."""
+        if self.scaled:
+            return max(SIGNIFICAND_BITS.values())
         seen = [n for stage, n in self.bits.items() if stage not in self.capped]
         return min(seen, default=max(SIGNIFICAND_BITS.values()))
 
@@ -62,7 +66,7 @@ def measure(target: Target, scope: Scope) -> Stages:
         if narrowest.lost and narrowest.bits < FEWEST:
             wrong.append(stage)
         elif narrowest.lost:
-            bits[stage] = min(narrowest.usual_bits, limit)
+            bits[stage] = min(usual_bits(narrowest.bits), limit)
         else:
             whole = narrowest.bits >= narrowest.limit - SUMS
             bits[stage] = limit if whole else narrowest.bits
@@ -70,7 +74,8 @@ def measure(target: Target, scope: Scope) -> Stages:
                 capped.append(stage)
     if "value" in wrong:  # nothing is added to it, nor taken back
         return Stages({}, (), stages)
-    return Stages(bits, tuple(capped), tuple(wrong))
+    scaled = any(one.scaled for one in paths)
+    return Stages(bits, tuple(capped), tuple(wrong), scaled)
 
 
 def _at_full_precision(scope: Scope) -> Scope:

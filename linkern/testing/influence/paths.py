@@ -25,7 +25,15 @@ from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
-__all__ = ["DISTANCES", "LENGTH", "SIZES", "Survival", "ask", "survivals"]
+__all__ = [
+    "DISTANCES",
+    "LENGTH",
+    "SIZES",
+    "Survival",
+    "ask",
+    "survivals",
+    "usual_bits",
+]
 
 Real = NDArray[np.float64]
 Only = tuple[str, tuple[tuple[int, int], ...]] | None
@@ -36,7 +44,8 @@ HEADS, LENGTH = 8, SIZES[0][0]
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
 # Significand bits of all that has few.
 FEW = 3
-# Bits of the value that takes back: fewer than any format has.
+# Bits of the value that takes back: fewer than any format has. Sums in float64 need
+# more to show in outputs of float32.
 BACK = 7
 # The log-decay of tokens whose log-decays have a full significand.
 CALM = -0.75
@@ -74,16 +83,6 @@ class Survival:
     lost: bool
     errors: tuple[float, ...] = ()
     scaled: bool = False
-
-    @property
-    def usual_bits(self) -> int:
-        """The bits of a dtype that are one apart or less, or the bits themselves.
-
-        The largest of a few errors is somewhat smaller than half of a unit, and two
-        roundings make one that is somewhat larger.
-        """
-        near = [n for n in SIGNIFICAND_BITS.values() if abs(n - self.bits) <= 1]
-        return min(near, key=lambda n: abs(n - self.bits), default=self.bits)
 
 
 @dataclass(frozen=True)
@@ -165,6 +164,16 @@ def survivals(
             )
         )
     return tuple(survived)
+
+
+def usual_bits(bits: int) -> int:
+    """Return the bits of a dtype that are one apart or less, or the bits themselves.
+
+    The largest of a few errors is somewhat smaller than half of a unit, and two
+    roundings make one that is somewhat larger.
+    """
+    near = [n for n in SIGNIFICAND_BITS.values() if abs(n - bits) <= 1]
+    return min(near, key=lambda n: abs(n - bits), default=bits)
 
 
 def _dims(target: Target, scope: Scope) -> tuple[int, int, int]:
@@ -353,7 +362,8 @@ def _directions(scope: Scope, name: str, tokens: Real, source: int, row: int) ->
     if scope.operator.feature_map and features.from_integers is not None:
         chosen = np.asarray(features.from_integers(chosen.astype(np.int64)), np.float64)
         if not features.homogeneous and name == "key":
-            chosen[source, :, 0] = 0.5  # a feature of 1 has no bits to fill
+            # A feature of 1 has no bits to fill, and one near 1 hides those of its key.
+            chosen[source, :, 0] = 2.5
     tokens[...] = chosen
 
 
@@ -365,7 +375,10 @@ def _taken_back(problem: Problem, entries: list[_Entry], each: int) -> Problem:
     for at, entry in enumerate(entries):
         if entry.path != "normalizer":
             ones[at, :, entry.row * each] = 1.0
-    dtype = problem.value.dtype
+    dtype, scope = problem.value.dtype, problem.scope
+    summed = SIGNIFICAND_BITS[scope.contract.precisions(scope.dtype).accumulator]
+    outputs = max(SIGNIFICAND_BITS[x] for x in (scope.output_dtype, "float32"))
+    bits = max(BACK, min(summed - outputs, SIGNIFICAND_BITS[scope.dtype]))
     weights = problem.with_inputs(value=ones.astype(dtype)).solve().output
     output = problem.solve().output
     for at, entry in enumerate(entries):
@@ -374,5 +387,5 @@ def _taken_back(problem: Problem, entries: list[_Entry], each: int) -> Problem:
         weight, size = weights[at, :, entry.row], output[at, :, entry.row]
         with np.errstate(all="ignore"):
             back = np.where(abs(weight) > 2.0**-6, -size / weight, 0.0)
-        value[at, :, entry.row * each] = _few_bits(back, BACK)
+        value[at, :, entry.row * each] = _few_bits(back, bits)
     return problem.with_inputs(value=value.astype(dtype))
