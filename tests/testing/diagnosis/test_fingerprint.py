@@ -665,22 +665,22 @@ def test_every_operator_is_measured_or_says_why_not(op, monkeypatch):
     scope = Scope(operator, Contract(), "float32")
     # Distances of outputs need no exact sums: every operator is asked for them.
     assert invariance.measure(target, scope) == {}
-    of_distances = list(asked)
-    assert of_distances
+    distances = list(asked)
+    assert distances
     asked.clear()
     monkeypatch.setattr(invariance, "measure", lambda *_: {})
-    found = fingerprint(target, scope)
-    assert found.bits == {}
-    assert found.reason.startswith("nothing is measured: ") == (op in NEVER)
+    measured = fingerprint(target, scope)
+    assert measured.bits == {}
+    assert measured.reason.startswith("nothing is measured: ") == (op in NEVER)
     assert (asked == []) == (op in NEVER)
-    for shapes in asked + of_distances:
+    for shapes in asked + distances:
         sizes = operator.sizes(
             {name: np.empty(shape) for name, shape in shapes.items()}
         )
         axes = {one.name: one.axes for one in operator.inputs}
         assert shapes == {n: tuple(sizes[a] for a in axes[n]) for n in operator.names}
-    assert (found.reason or "nothing could be measured") in printed(found)
-    assert found.to_dict().get("reason", "") == found.reason
+    assert (measured.reason or "nothing could be measured") in printed(measured)
+    assert measured.to_dict().get("reason", "") == measured.reason
 
 
 def test_outputs_that_could_have_equal_bits_are_compared():
