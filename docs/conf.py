@@ -73,6 +73,7 @@ numpydoc_xref_aliases = {
     "array": "linkern.typing.Array",
     "bool": ":class:`python:bool`",
     "callable": "collections.abc.Callable",
+    "iterable": "collections.abc.Iterable",
     "mapping": "collections.abc.Mapping",
     "sequence": "collections.abc.Sequence",
 }

@@ -44,7 +44,7 @@ def grade_many(
 
     Parameters
     ----------
-    candidates : list of str
+    candidates : iterable of str
         Their names, ``path/to/file.py:attribute`` or ``package.module:attribute``; of
         an iterator each is taken when a process is free.
     op : str

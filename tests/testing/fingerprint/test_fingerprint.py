@@ -615,10 +615,10 @@ def test_every_operator_is_asked_in_its_shapes(op):
         raise TargetRaised
 
     target.call = answer
-    found = fingerprint(target, Scope(operator, Contract(), "float32"))
-    assert found.bits == {}
-    assert found.distances == {}
-    assert "the target raised" in printed(found)
+    measured = fingerprint(target, Scope(operator, Contract(), "float32"))
+    assert measured.bits == {}
+    assert measured.distances == {}
+    assert "the target raised" in printed(measured)
     for shapes in asked:
         sizes = operator.sizes(
             {name: np.empty(shape) for name, shape in shapes.items()}
