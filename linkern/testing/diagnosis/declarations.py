@@ -152,7 +152,8 @@ def _swapped(problem: Problem) -> dict[str, Any]:
 def _divisors(answers: Sequence[_Answer], scope: Scope) -> list[float]:
     """Return what divisors have in common: what they are, or exceed the exact ones by.
 
-    It is taken where outputs differ most, and spelt in some numbers of digits.
+    It is taken where outputs differ most, also beside `K^-0.5` and beside the sum of a
+    query's features, and spelt in some numbers of digits.
     """
     contract = replace(scope.contract, normalize=False, eps=0.0)
     undivided = replace(scope, contract=contract)
@@ -160,11 +161,16 @@ def _divisors(answers: Sequence[_Answer], scope: Scope) -> list[float]:
     for answer in answers:
         exact = answer.problem.solve()
         numerator = replace(answer.problem, scope=undivided).solve().output
+        query = answer.problem.query.astype(np.float64)
+        features = scope.query_map.value(query).sum(axis=-1, keepdims=True)
         with np.errstate(all="ignore"):
             beyond = np.nan_to_num(abs(answer.output - exact.output) / exact.bound)
+            most = beyond >= np.median(beyond)
             divisor = numerator / answer.output
-            for one in (divisor - numerator / exact.output, divisor):
-                usual = np.median(one[beyond >= np.median(beyond)])
+            excess = divisor - numerator / exact.output
+            root = query.shape[-1] ** 0.5
+            for one in (excess, divisor, excess / features, excess / root, divisor / root):
+                usual = np.median(one[most])
                 for digits in (1, 2, 3, 4) if np.isfinite(usual) else ():
                     numbers[float(f"{usual:.{digits}g}")] = None
     return [x for x in numbers if x > 0]

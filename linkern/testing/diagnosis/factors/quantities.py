@@ -168,6 +168,7 @@ def _pairs(places: Places) -> Made:
         return
     operator = problem.scope.operator
     weigh = _WEIGHTS.get(operator.name)
+    weighs = weigh or operator.feature_map
 
     def read(x: Real, row: Index, key: Index) -> Real:
         b, h = places.known["b"], places.known["h"]
@@ -180,14 +181,14 @@ def _pairs(places: Places) -> Made:
             scope = problem.scope
             query, key = scope.query_map.value(query), scope.key_map.value(key)
         x = np.einsum("bhtk,bhsk->bhts", query, key)
-        x = weigh(problem._oracle_call.scale * x) if weigh else x
+        x = problem._oracle_call.scale * x if weighs else x
+        x = weigh(x) if weigh else x
         return np.stack([x, np.cumsum(np.tril(x) if operator.causal else x, axis=-1)])
 
     every, sums = problem.recalled("numerators", weights)
     row, at = places.row, places.key
     # A weight that leaks is one of a token behind the row.
     weight, itself = read(every, row, at), read(every, row, row)
-    weighs = weigh or operator.feature_map
     name = "numerator" if weighs else "query[row] . key[source]"
     yield name, 2.5, partial(_number, weight)
     if not problem.scope.normalised:
