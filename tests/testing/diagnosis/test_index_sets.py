@@ -399,3 +399,19 @@ def test_numbers_of_lengths_are_those_of_the_chunk_too():
     test = SETS["rows in the tail of chunks of 16"]
     result, _ = described(lambda c, n: test(c, n) & (n > 1), *maps)
     assert result.text == "rows from 16 on and rows in the tail of chunks of 16"
+
+
+def test_sources_beyond_the_rows():
+    scope, maps = Scope(OPERATORS["linear_attention"], Contract(), "float32"), []
+    for length, rows in ((59, 30), (37, 20)):
+        every = blank(length, heads=1, causal=False)
+        one = every.part(every.coordinates["row"] < rows)
+        shape = replace(every.problem.shape, length=rows)
+        rng = np.random.default_rng(0)
+        problem = real_problem(scope, shape, "mild", "normal", rng)
+        assert (problem.length, problem.shape.keys) == (rows, length)
+        one = replace(one, problem=problem)
+        maps.append(planted(one, one.coordinates["source"] >= rows))
+    result = describe(maps)
+    assert result.text == "sources beyond the rows"
+    assert result.missed == result.spared == 0
