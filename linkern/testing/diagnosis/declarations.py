@@ -61,15 +61,23 @@ def declarations(target: Target, scope: Scope, by_what: str) -> tuple[str, ...]:
     tuple of str
         Empty if there is none, or if no output is wrong in these calls.
     """
+    answers = [*_answers(target, scope)]
     numbers = [float(x) for x in _NUMBER.findall(by_what)]
-    return first_right(target, scope, _candidates(scope, numbers))
+    if scope.operator.feature_map and scope.contract.normalize:
+        numbers += dict.fromkeys(_divisors(answers, scope))
+    return _first_right(scope, answers, _candidates(scope, numbers))
 
 
 def first_right(
     target: Target, scope: Scope, candidates: Iterable[Declared]
 ) -> tuple[str, ...]:
     """Return the first of some declarations under which wrong outputs are right."""
-    answers = [*_answers(target, scope)]
+    return _first_right(scope, [*_answers(target, scope)], candidates)
+
+
+def _first_right(
+    scope: Scope, answers: Sequence[_Answer], candidates: Iterable[Declared]
+) -> tuple[str, ...]:
     right = [one for one in answers if _share_right(scope.contract, *one) >= 0]
     wrong = [one for one in answers if _share_right(scope.contract, *one) < 0]
     for declared in candidates if wrong else ():
@@ -129,6 +137,32 @@ def _share_right(contract: Contract, problem: Problem, output: Real) -> float:
         proved = np.isfinite(exact.bound)
         right = abs(output - exact.output) <= exact.once_stored(scope.output_dtype)
     return -1.0 if (proved & ~right).any() else float(proved.mean())
+
+
+def _divisors(answers: Sequence[_Answer], scope: Scope) -> Iterator[float]:
+    """Yield what divisors have in common: what they are, and which epsilons they hold.
+
+    It is taken where outputs differ most, and spelt in some numbers of digits.
+    """
+    contract = replace(scope.contract, eps=1.0, normalize=True)
+    contracts = [replace(contract, eps=0.0, normalize=False)]
+    contracts += [replace(contract, eps_mode=x) for x in ("denominator", "normalizer")]
+    for problem, output in answers:
+        exact = problem.solve()
+        scopes = (replace(scope, contract=x) for x in contracts)
+        numerator, *others = (replace(problem, scope=x).solve().output for x in scopes)
+        with np.errstate(all="ignore"):
+            beyond = np.nan_to_num(abs(output - exact.output) / exact.bound)
+            most = beyond >= np.median(beyond)
+            divisor = numerator / output
+            excess = divisor - numerator / exact.output
+            units = [numerator / x - numerator / exact.output for x in others]
+            sizes = [
+                np.median(x[most]) for x in (*[excess / y for y in units], divisor)
+            ]
+        for size in sizes:
+            for digits in (1, 2, 3, 4) if np.isfinite(size) and size > 0 else ():
+                yield float(f"{size:.{digits}g}")
 
 
 def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
