@@ -99,9 +99,10 @@ def rounding(
     for length in [*lengths][:TRIED]:
         try:
             paths = survivals(target, scope, length=length)
-            stage, bits = _narrow_stage(paths)
+            stage, bits, way = _narrow_stage(paths)
             if stage:
-                return _said(target, scope, stage, bits, paths, length)
+                what = f"{way} to {bits} bits"
+                return _said(target, scope, stage, bits, what, paths, length)
         except (DoesNotApply, TargetRaised):
             continue
     return None
@@ -112,6 +113,7 @@ def _said(
     scope: Scope,
     stage: str,
     bits: int,
+    what: str,
     paths: tuple[Survival, ...],
     length: int,
 ) -> Diagnosis:
@@ -126,7 +128,6 @@ def _said(
     formats = f" ({' or '.join(names)})" if names else ""
     every = f" every {chunk} tokens" if chunk > 1 else " at every token" * chunk
     at = f" at {some}" * bool(some)
-    what = f"rounded to {bits} bits"
     widths = [dict.fromkeys(keys, x) for x in names if keys]
     widths = widths if stage == "operands" else widths[::-1]
     size = {"chunk_size": chunk} if chunk > 1 and scope.operator.causal else {}
@@ -194,8 +195,10 @@ def _be(noun: str) -> str:
     return "are" if noun.endswith("s") or " and " in noun else "is"
 
 
-def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int]:
+def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int, str]:
     """Return the stage that explains the paths on which bits are lost; and its bits.
+
+    The last is the way in which it loses them.
 
     The stage is empty if nothing is lost.
     """
@@ -208,18 +211,20 @@ def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int]:
     lost = {one.path for one in paths if one.lost}
     other = any(one.lost and (one.scaled or one.bits < FEWEST) for one in paths)
     if not lost or other:
-        return "", 0
+        return "", 0, ""
     stage, shown = _stage(paths, lost, fewest, summed=summed)
     entries = [one for one in paths if one.lost and one.path in shown]
+    errors = [np.asarray(one.errors) for one in entries] or [np.zeros(1)]
+    every = np.concatenate(errors)
+    # Those of a chopped quotient are few on each path.
+    if not all(_spread(one) for one in ([every] if stage == "quotient" else errors)):
+        return "", 0, ""
     # Sums round more than once, on some paths more often than on others.
     typical = max if stage == "sums" else np.median
-    bits = int(typical([one.bits for one in entries])) if entries else 0
-    errors = [np.asarray(one.errors) for one in entries]
-    if stage == "quotient":  # those of a chopped one are of one sign, and few
-        errors = [np.concatenate(errors)]
-    if not entries or not all(_spread(one) for one in errors):
-        return "", 0
-    return stage, usual_bits(bits)
+    bits = int(typical([one.bits for one in entries]))
+    if (every >= 0).all() or (every <= 0).all():
+        return stage, bits + 1, "truncated"
+    return stage, usual_bits(bits), "rounded"
 
 
 def _stage(
