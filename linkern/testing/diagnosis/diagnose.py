@@ -18,9 +18,8 @@ from linkern.testing.diagnosis.behaviour import (
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
-from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
-from linkern.testing.diagnosis.stored_results import rounded_result
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES

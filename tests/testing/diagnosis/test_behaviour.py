@@ -29,20 +29,26 @@ BEFORE = {
 }
 AFTER = {
     "seeds_generator": ("leaves_traces", "the random state of NumPy"),
-    "assumes_contiguous": ("assumes_contiguous", "fortran or transposed"),
-    "reads_past_the_end": ("reads_around_inputs", "returns NaN in the last row"),
-    "writes_past_the_end": ("overwrites_input", "overwrites the memory around key"),
-    "state_updated_in_place": ("overwrites_input", "overwrites initial_state"),
-    "swallows_nan": ("swallows_nan", "finite numbers in row 15 and after a NaN"),
+    "assumes_contiguous": (
+        "assumes_contiguous",
+        "wrong if inputs are fortran in memory",
+    ),
+    "reads_past_the_end": ("reads_around_inputs", "wrong if inputs are offset"),
+    "writes_past_the_end": ("writes_around_inputs", "wrote to the memory around key"),
+    "state_updated_in_place": ("overwrites_input", "overwrote its initial_state"),
+    "swallows_nan": ("swallows_nan", "a nan in the value of token 1 became finite"),
     "decays_divided_out": ("not_finite", "where log_decay reaches -17"),
-    "tile_by_batch": ("not_batch_invariant", "in batch sizes above 2"),
-    "split_by_tokens": ("not_batch_invariant", "in all batch sizes that were tried"),
+    "tile_by_batch": ("not_batch_invariant", "row 3 of a batch of 5"),
+    "split_by_tokens": ("not_batch_invariant", "row 3 of a batch of 5"),
     "another_tile_for_the_last_row": (
         "not_batch_invariant",
-        "no multiple of 2, as the last of them",
+        "rows 0, 4, 3 have other bits in another batch",
     ),
-    "packed_in_another_order": ("not_batch_invariant", "of 32 tokens packed with"),
-    "decodes_in_another_order": ("not_split_invariant", "split after 32 tokens"),
+    "packed_in_another_order": ("not_batch_invariant", "packed at 32, tokens 0 to 32"),
+    "decodes_in_another_order": (
+        "not_split_invariant",
+        "cut at 32, the sequence has other bits",
+    ),
     "zeros_where_inputs_are_normal": (
         "depends_on_values",
         "returns zeros for normal features, normal values, and the right output",

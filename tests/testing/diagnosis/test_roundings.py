@@ -20,7 +20,7 @@ STAGES = {
     "tfloat32_operands": "the operands are rounded to 11 bits (tfloat32 or float16)",
     "float16_values": "the values are rounded to 11 bits (tfloat32 or float16)",
     "all_in_float16": "the sums are rounded to 11 bits",
-    "coarse_reciprocal": "the quotient is rounded to 11 bits",
+    "coarse_reciprocal": "the quotient is truncated to 12 bits",
     "memory_carried_in_bfloat16": "the state is rounded to 8 bits (bfloat16) every 16",
     "gates_of_eleven_bits": "the log_decay is rounded to 11 bits",
     "products_in_tfloat32": "the operands are rounded to 11 bits",
