@@ -9,7 +9,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
-from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
+from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
 from linkern.testing.influence.maps import InfluenceMap, Real
 
@@ -39,14 +39,14 @@ class Finding:
         The maps that have wrong entries, fresh ones among them.
     place : IndexSet or None
         The places that are wrong; None if no description held on the fresh maps.
-    factor : Factor, Replacement or None
+    factor : Factor or None
         Measured entries as a function of the exact ones, or of other inputs; None if
         nothing held.
     """
 
     maps: Maps
     place: IndexSet | None
-    factor: Factor | Replacement | None
+    factor: Factor | None
 
     @property
     def cost(self) -> float:
@@ -99,7 +99,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     """Return a finding with the input that was replaced, if one was."""
     wrong = [one for one in (*first, *second) if one.wrong.any()]
-    factor = replaced(wrong, finding.place)
+    factor = replaced(wrong)
     if factor is None:
         return finding
     affected = (_affected(part, factor) for part in (first, second))
@@ -230,7 +230,7 @@ def _located(place: IndexSet | None, maps: Maps, most: float) -> bool:
     return missed <= MISSED and spared <= most
 
 
-def _affected(maps: Maps, factor: Factor | Replacement) -> Maps:
+def _affected(maps: Maps, factor: Factor) -> Maps:
     """Return maps with the entries that a factor does not change marked as such."""
     marked = []
     for one in maps:

@@ -14,7 +14,6 @@ from linkern.testing.diagnosis.factors.explain import Factor, numbers
 from linkern.testing.diagnosis.factors.factor import tolerance
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
-from linkern.testing.diagnosis.replaced_inputs import Replacement
 from linkern.testing.influence.maps import Flags, InfluenceMap
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
@@ -101,7 +100,7 @@ def _missing(by_what: str) -> str:
 def localised(
     maps: Sequence[InfluenceMap],
     place: IndexSet | None,
-    factor: Factor | Replacement | None,
+    factor: Factor | None,
     *,
     declaration: tuple[str, ...] = (),
     not_measured: tuple[str, ...] = (),
@@ -114,7 +113,7 @@ def localised(
         The maps of one tensor in which the deviation shows.
     place : IndexSet or None
         The wrong entries; None if no short description fits.
-    factor : Factor, Replacement or None
+    factor : Factor or None
         What was measured in their place; None if no formula holds.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which the target is right.
@@ -127,7 +126,7 @@ def localised(
         chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
-    if isinstance(factor, Replacement) and factor.where:
+    if factor is not None and factor.where:
         where = factor.where
     words = [sentence(stage, where, by_what, kind)]
     # A declaration explains all that is wrong, wherever it is.
@@ -170,7 +169,7 @@ def _width(one: InfluenceMap) -> int:
 
 
 def _ratio(
-    factor: Factor | Replacement | None,
+    factor: Factor | None,
     maps: Sequence[InfluenceMap],
     chosen: Sequence[Flags],
 ) -> float:

@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from linkern.testing.diagnosis.index_sets.describe import corner, describe, misfit
+from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
@@ -241,6 +242,16 @@ def test_number_that_a_quantity_has(test, text):
         for x in TWO
     ]
     assert describe(maps, measure).text == text
+
+
+def test_thresholds_between_the_smallest_numbers():
+    quantities = {"x": np.array([0.0, 5e-324, 5e-310])}
+    atoms = threshold_atoms(
+        lambda _: quantities, quantities, np.array([1.0, 2.0, -3.0])
+    )
+    (_, above), (_, below) = atoms
+    assert above.text == "where x is above 5e-310"
+    assert below.text == "where x is below 4.94066e-324"
 
 
 def test_numbers_are_those_of_the_chunk_where_they_may_be():

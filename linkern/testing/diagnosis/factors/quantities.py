@@ -6,16 +6,17 @@ first and last tokens of their chunks, and the same places of another head. Log-
 and factors of erasing also add up over ranges of tokens.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.places import LEAST, Places
-from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
+from linkern.testing.diagnosis.factors.places import LEAST, Places, places_of
+from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
-__all__ = ["Quantity", "part", "quantities", "signed_quantities"]
+__all__ = ["Quantity", "signed_quantities"]
 
 # The most pairs of tokens of which scores are kept.
 PAIRS = 2**23
@@ -26,19 +27,13 @@ _WEIGHTS: Mapping[str, Callable[[Real], Real]] = {
     "based": lambda x: 1 + x + x * x / 2,
     "rebased": lambda x: x * x,
 }
-# What a token takes of a channel of the memory; beta times its square for the others.
-_ERASED: Mapping[str, tuple[str, Callable[[Mapping[str, Real]], Real]]] = {
-    "gdn2": (" - erase_gate key^2", lambda x: x.get("erase_gate", 1) * x["key"] ** 2),
-    "comba": (
-        " - beta key auxiliary_key",
-        lambda x: x["beta"][..., None] * x["key"] * x["auxiliary_key"],
-    ),
-    "iplr": (" + a b", lambda x: -x["a"] * x["b"]),
-    "dplr": (" + a b", lambda x: -x["a"] * x["b"]),
-    "rwkv7": (
-        " - removal_rate removal_key^2",
-        lambda x: x["removal_rate"] * x["removal_key"] ** 2,
-    ),
+# The product that a token takes of a channel of the memory, or adds if it has an `a`.
+_ERASED: Mapping[str, str] = {
+    "gdn2": "erase_gate key key",
+    "comba": "beta key auxiliary_key",
+    "iplr": "a b",
+    "dplr": "a b",
+    "rwkv7": "removal_rate removal_key removal_key",
 }
 _ERASED_BESIDES_DECAY = ("comba", "dplr", "rwkv7")
 
@@ -75,23 +70,6 @@ class Field:
 Made = Iterator[tuple[str, float, Callable[[], Quantity]]]
 
 
-def part(entries: InfluenceMap, chosen: Flags | Index) -> InfluenceMap:
-    """Return the map of some entries."""
-    arrays = ("measured", "exact", "bound", "likely")
-    return replace(
-        entries,
-        **{name: getattr(entries, name)[chosen] for name in arrays},
-        coordinates={name: x[chosen] for name, x in entries.coordinates.items()},
-        unaffected=None,
-    )
-
-
-def quantities(entries: InfluenceMap, chunk: int | None) -> dict[str, Real]:
-    """Return the log magnitude of each quantity at hand, for every entry."""
-    table = signed_quantities(entries, chunk)
-    return {name: one.log for name, one in table.items()}
-
-
 def signed_quantities(
     entries: InfluenceMap, chunk: int | None, only: frozenset[str] | None = None
 ) -> dict[str, Quantity]:
@@ -107,9 +85,8 @@ def signed_quantities(
         The names that are asked for; all by default.
     """
     table: dict[str, Quantity] = {}
-    places = Places(entries, chunk)
-    fields = [*_fields(places)]
-    for quantities_of in (_counts, _pairs, _slope, partial(_of_fields, fields)):
+    places = places_of(entries, chunk)
+    for quantities_of in (_counts, _pairs, _slope, _of_inputs):
         for name, cost, make in quantities_of(places):
             if name not in table and (only is None or name in only):
                 one = make()
@@ -132,24 +109,24 @@ def _number(values: Real) -> Quantity:
 
 def _counts(places: Places) -> Made:
     """Yield the numbers that entries of a map share, and numbers of tokens."""
-    row, source = places.row.astype(float), places.source.astype(float)
-    shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": places.chunk}
-    shared |= {letter.upper(): places.sizes[letter] for letter in "kvt"}
-    shared["padded K"] = 1 << (places.sizes["k"] - 1).bit_length()
+    row, sizes, chunk = places.row.astype(float), places.sizes, places.chunk
+    source = np.where(places.source < 0, np.nan, places.source)
+    shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": chunk}
+    shared |= {letter.upper(): sizes[letter] for letter in "kvt"}
+    shared["padded K"] = 1 << (sizes["k"] - 1).bit_length()
     numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
     numbers += [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
-    numbers += [("row", 4.0, row), ("(T - row)", 4.5, places.sizes["t"] - row)]
+    numbers += [("row", 4.0, row), ("(T - row)", 4.5, sizes["t"] - row)]
     powers = []
     if places.sourced:
-        apart = np.where(source < 0, np.nan, row - source)
-        numbers += [("(source + 1)", 4.0, np.maximum(source, -1) + 1)]
-        numbers += [("(row - source)", 4.0, apart)]
-        numbers += [("(row - source + 1)", 4.0, apart + 1)]
-        powers += [("e^(row - source)", 4.0, apart)]
-    if places.chunk is not None:
-        numbers += [("(place in the chunk + 1)", 5.0, row % places.chunk + 1)]
-    if places.chunk is not None and places.sourced:
-        edges = row // places.chunk - np.maximum(source, 0) // places.chunk
+        numbers += [("(source + 1)", 4.0, np.nan_to_num(source, nan=-1.0) + 1)]
+        numbers += [("(row - source)", 4.0, row - source)]
+        numbers += [("(row - source + 1)", 4.0, row - source + 1)]
+        powers += [("e^(row - source)", 4.0, row - source)]
+    if chunk is not None:
+        numbers += [("(place in the chunk + 1)", 5.0, row % chunk + 1)]
+    if chunk is not None and places.sourced:
+        edges = row // chunk - np.nan_to_num(source) // chunk
         powers += [("e^(chunk edges crossed)", 4.0, edges)]
     for name, cost, values in numbers:
         yield name, cost, partial(_number, values)
@@ -170,7 +147,7 @@ def _pairs(places: Places) -> Made:
     weigh = _WEIGHTS.get(operator.name)
 
     def read(x: Real, row: Index, key: Index) -> Real:
-        b, h = places.known["b"], places.known["h"]
+        b, h = places.index["b"], places.index["h"]
         row, key = row.clip(0, x.shape[-2] - 1), key.clip(0, x.shape[-1] - 1)
         return np.asarray(x[b, h, row, key])
 
@@ -222,83 +199,81 @@ def _slope(places: Places) -> Made:
     scope = places.entries.problem.scope
     name = places.entries.tensor.removeprefix("gradient of ").split(" ")[0]
     if scope.operator.feature_map and name in ("query", "key"):
-        x, axes = places.inputs[name], places.axes(name)
+        x, token = places.inputs[name], places.row if name == "query" else places.key
         feature_map = scope.query_map if name == "query" else scope.key_map
         slope = feature_map.pullback(x, np.ones(x.shape))
-        values = places.at(slope, axes, places.row if name == "query" else places.key)
+        values = places.at(slope, places.axes[name], token)
         yield "slope of the feature map", 2.0, partial(_number, values)
 
 
-def _fields(places: Places) -> Iterator[Field]:
-    """Yield the inputs, and what erasing leaves."""
+def _of_inputs(places: Places) -> Made:
+    """Yield inputs, and what erasing leaves, at tokens and over ranges of them."""
     for name, x in places.inputs.items():
+        axes = places.axes[name]
         if name == "log_decay":
-            words = "sum of log_decay"
-            yield Field(name, places.axes(name), x, np.ones(x.shape), 0.0, words)
+            field = Field(name, axes, x, np.ones(x.shape), total="sum of log_decay")
+            yield from _over_ranges(field, places)
         else:
             made = _number(x)
-            yield Field(name, places.axes(name), made.log, made.sign)
+            field = Field(name, axes, made.log, made.sign)
+        yield from _at_tokens(field, places)
     kept = _kept(places)
     if kept is not None:
-        text, x = kept
-        made = _number(x)
-        log = np.maximum(made.log, LEAST)
-        sign = np.where(x < 0, -1.0, 1.0)
-        yield Field(text, "bgtk", log, sign, COMPOSED, f"product of {text}")
+        yield from _at_tokens(kept, places)
+        yield from _over_ranges(kept, places)
 
 
-def _kept(places: Places) -> tuple[str, Real] | None:
+def _kept(places: Places) -> Field | None:
     """Return the factor of each channel that a token leaves of the memory."""
     operator = places.entries.problem.scope.operator
     if places.micro > 1 or not operator.erases or operator.erase_along != "key":
         return None
-    x = {
-        name: np.repeat(x, places.groups, axis=1)
-        if places.axes(name).startswith("bh")
-        else x
-        for name, x in places.inputs.items()
-    }
-    usual = (" - beta key^2", lambda x: x.get("beta", ONE)[..., None] * x["key"] ** 2)
-    text, erased = _ERASED.get(operator.name, usual)
-    left, rest = "1", np.ones(())
-    if operator.name in _ERASED_BESIDES_DECAY and "log_decay" in x:
-        decay = np.exp(x["log_decay"])
-        left, rest = "exp(log decay)", decay if decay.ndim == 4 else decay[..., None]
-    return f"({left}{text})", rest - erased(x)
 
+    def expanded(name: str) -> Real:
+        x = places.inputs.get(name, np.ones((1, 1, 1)))
+        x = x if x.ndim == 4 else x[..., None]
+        return np.repeat(x, places.groups if "h" in places.axes.get(name, "") else 1, 1)
 
-ONE = np.ones((1, 1, 1))
-
-
-def _of_fields(fields: list[Field], places: Places) -> Made:
-    """Yield fields at the tokens near an entry, and over ranges of tokens."""
-    for field in fields:
-        yield from _at_tokens(field, places)
-        if field.total:
-            yield from _over_ranges(field, places)
+    names = _ERASED.get(operator.name, "beta key key").split()
+    words = [name + "^2" * (names.count(name) > 1) for name in dict.fromkeys(names)]
+    erased = math.prod(expanded(name) for name in names)
+    decays = operator.name in _ERASED_BESIDES_DECAY and "log_decay" in places.inputs
+    left = np.exp(expanded("log_decay")) if decays else np.ones(())
+    x = left + erased if "a" in names else left - erased
+    text = " ".join(["exp(log decay)" if decays else "1", "-+"["a" in names], *words])
+    log = np.maximum(_number(x).log, LEAST)
+    sign = np.where(x < 0, -1.0, 1.0)
+    return Field(f"({text})", "bgtk", log, sign, COMPOSED, f"product of ({text})")
 
 
 def _at_tokens(field: Field, places: Places) -> Made:
+    """Yield a field at the tokens near an entry."""
     near: list[tuple[str, Index | None, float]] = [("", None, 2.0)]
-    if "t" in field.axes:
+    if {"t", "s"} & {*field.axes}:
         near = [(f"[{at}]", token, cost) for at, token, cost in places.tokens()]
     if "s" in field.axes:
         near = [
-            (f"[{at}]", places.key if at == "source" else token * places.micro, cost)
-            for at, token, cost in places.tokens()
+            (at, places.key if at == "[source]" else token * places.micro, cost)
+            for at, token, cost in near
+            if token is not None
         ]
 
     def make(token: Index | None, head: int | None) -> Quantity:
-        log, sign = (
-            places.at(x, field.axes, token, head) for x in (field.log, field.sign)
-        )
+        logs, signs = field.log, field.sign
+        log, sign = (places.at(x, field.axes, token, head) for x in (logs, signs))
         return Quantity(log, sign)
 
     for at, token, cost in near:
-        for label, head in places.heads.items() if {"g", "h"} & {*field.axes} else ():
+        for label, head in _heads(field.axes, places).items():
             if head is None or at in ("", "[row]", "[source]"):
                 more = field.cost + ANOTHER * (head is not None)
                 yield field.name + at + label, cost + more, partial(make, token, head)
+
+
+def _heads(axes: str, places: Places) -> dict[str, int | None]:
+    """Return the head of an entry and others, by what is appended to a name."""
+    several = {"g", "h"} & {*axes} and places.sizes["g"] > 1
+    return {"": None, **({" of head 0": 0} if several else {})}
 
 
 def _over_ranges(field: Field, places: Places) -> Made:
@@ -339,7 +314,7 @@ def _over_ranges(field: Field, places: Places) -> Made:
 
     for label in marks:
         for name, first, end, cost in places.ranges():
-            for ending, head in places.heads.items():
+            for ending, head in _heads(axes, places).items():
                 if not label or (name == "(source, row]" and head is None):
                     more = field.cost + ANOTHER * ((head is not None) + bool(label))
                     text = f"{field.total} over {label}{name}{ending}"

@@ -155,31 +155,27 @@ def text_of(
 
 def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> str:
     """Return the text of a product."""
+    powers = {**constant.exponents, **exponents}
     above, _, below = constant.text.partition("/")
     logs = [above[4:-1]] if above.startswith("exp(") else []
     up = [above] if above != "1" and not logs else []
     down = [below] if below else []
-    powers = {**constant.exponents, **exponents}
     for name, x in sorted(powers.items(), key=lambda item: item[1] < 0):
-        size = "" if abs(x) == 1 else f"^{abs(x):g}"
         if "log_decay" in name:
             logs.append(_term(name, x))
         elif name.startswith("e^("):
             up.append(_power_of_count(name[2:], x))
-        elif name == "K" and x == -0.5 and len(powers) > 1:
+        elif name == "K" and x == -0.5:
             up.append("K^-0.5")
         else:
+            size = "" if abs(x) == 1 else f"^{abs(x):g}"
             (up if x > 0 else down).append(name + size)
     if logs:
-        joined = " + ".join(logs).replace("+ -", "- ")
-        up.append(f"exp({joined})")
+        up.append(f"exp({' + '.join(logs).replace('+ -', '- ')})")
     text = " * ".join(up) or "1"
-    if not up and down in (["K^0.5"], [below]):
-        text = "K^-0.5" if not below else constant.text
-    elif up == [above] and down == [below]:
-        text = constant.text
-    elif down:
+    if down:
         text += f" / {down[0]}" if len(down) == 1 else f" / ({' * '.join(down)})"
+    text = text if powers else constant.text
     return f"-{text}" if sign < 0 else text
 
 

@@ -1,6 +1,7 @@
 """Atoms about quantities: "where denominator is below 0.001"."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -49,7 +50,7 @@ def threshold_atoms(
 def _between(low: float, high: float) -> float:
     """Return the number of fewest digits above one number and up to another."""
     size = max(abs(low), abs(high))
-    if np.isfinite(size):
+    if sys.float_info.min < size < math.inf:
         for digits in range(1, 17):
             step = 10.0 ** (math.floor(math.log10(size)) - digits + 1)
             number = float(f"{math.floor(high / step) * step:.{digits}g}")
