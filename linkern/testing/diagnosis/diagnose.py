@@ -64,7 +64,10 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     not_measured: list[str] = []
     began = time.monotonic()
     for stage in (*STAGES, *GRADIENT_STAGES, LONG):
-        if not stage.applies(scope):
+        reason = stage.skipped(scope)
+        if reason:
+            if not any(said.endswith(reason) for said in not_measured):
+                not_measured.append(f"{stage.name}: {reason}")
             continue
         if time.monotonic() - began > BUDGET:
             not_measured.append(f"{stage.name}: no time is left")
