@@ -53,11 +53,11 @@ PLAIN = (
     (
         "across sequences",
         "through the initial state",
-        "through the final state",
         "after the last sequence",
     ),
     ("gradient of value",),
     ("denominator",),
+    ("through the final state",),
 )
 # Weights of tokens of other packed sequences.
 ACROSS = "output across sequences"
@@ -71,7 +71,7 @@ def maps_of(
     *,
     wants_state: bool = False,
 ) -> list[InfluenceMap]:
-    """Return the maps of those problems that a target answers, plain ones first.
+    """Return the maps of those problems that a target answers.
 
     The knobs ``cuts`` and ``packing`` of a problem say how it is called.
 
@@ -94,21 +94,20 @@ def maps_of(
             cotangent=problem.cotangent,
         )
         try:
-            maps += read(problem, target.call(call))
+            maps += sorted(read(problem, target.call(call)), key=_rank)
         except TargetRaised as error:
             raised.append(error)
         else:
             raised.append(None)
     if raised and raised[0] is not None and all(raised):
         raise raised[0]
-    return sorted(maps, key=_rank)
+    return maps
 
 
 def _rank(one: InfluenceMap) -> int:
     """Return the rank of a map: a defect shows in the first ones most plainly.
 
-    What is wrong on the way through a state reaches the tokens behind it, too, and what
-    is wrong in a weight, or in a denominator, all that follows from it.
+    What is wrong in a weight, or in a denominator, reaches all that follows from it.
     """
     ranks = (k for k, ends in enumerate(PLAIN) if one.tensor.endswith(ends))
     return next(ranks, len(PLAIN))
@@ -225,26 +224,27 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     other = np.where(source < 0, mine, parts.of(source))
     _, _, span, sequence, _ = parts.table
     same, through = sequence[mine] == sequence[other], span[other] < span[mine]
-    own = parts.places(mine)
-    places = {**table.places} | own | {"row": parts.seen(row, mine)}
     # Weights behind the last sequence are any numbers, wherever they come from.
     behind = sequence[mine] == parts.sequences
-    places["source"] = np.where(behind, 0, parts.seen(source, mine))
+    own = parts.places(mine)
+    places = {**table.places} | own | {"row": parts.seen(row, mine)}
+    known = {name: places[name] for name in (*own, "head")}
+    rest = {x: places[x] for x in places if x not in ("source", "span")}
+    places["source"] = parts.seen(source, mine)
     if "span" in own:
         places["earlier token"] = np.where(other < mine, source, NOWHERE)
-    across = {**own, "head": places["head"]}
-    listed = same | behind
-    for tensor, chosen, known in (
-        (ACROSS, ~listed & ~through, across),
-        (f"{ACROSS} through the initial state", ~listed & through, across),
-        ("output", listed, places),
+    for tensor, chosen, at in (
+        (ACROSS, ~same & ~through & ~behind, known),
+        (f"{ACROSS} through the initial state", ~same & through & ~behind, known),
+        ("output", same & ~behind, places),
+        ("output", behind, rest),
     ):
-        named = replace(table, tensor=tensor, places=known)
+        named = replace(table, tensor=tensor, places=at)
         for k, part in enumerate(parts.problems()):
             inside = chosen & (mine == k)
             if inside.any():
                 one = replace(named, problem=part).of(inside)
-                yield one if tensor == "output" else one.worst_of_each(*across)
+                yield one.worst_of_each(*known) if at is known else one
 
 
 def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
