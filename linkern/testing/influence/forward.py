@@ -137,7 +137,7 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     for lengths in (
         ((7, 33, 0, 1, 70),),
         ((48, 64),),
-        ((21, 5, 20, 1), (19, 33, 0, 7)),
+        ((21, 1, 20, 5), (19, 33, 0, 7)),
     )[: 3 if stateful else 2]:
         rounded = tuple(tuple(-(-n // unit) * unit for n in row) for row in lengths)
         total = sum(map(sum, rounded)) + SLACK * unit

@@ -55,7 +55,7 @@ PLAIN = (
         "through the initial state",
         "after the last sequence",
     ),
-    ("gradient of value",),
+    ("output", "gradient of value"),
     ("denominator",),
     ("through the final state",),
 )
@@ -71,7 +71,7 @@ def maps_of(
     *,
     wants_state: bool = False,
 ) -> list[InfluenceMap]:
-    """Return the maps of those problems that a target answers.
+    """Return the maps of those problems that a target answers, plain ones first.
 
     The knobs ``cuts`` and ``packing`` of a problem say how it is called.
 
@@ -94,14 +94,14 @@ def maps_of(
             cotangent=problem.cotangent,
         )
         try:
-            maps += sorted(read(problem, target.call(call)), key=_rank)
+            maps += read(problem, target.call(call))
         except TargetRaised as error:
             raised.append(error)
         else:
             raised.append(None)
     if raised and raised[0] is not None and all(raised):
         raise raised[0]
-    return maps
+    return sorted(maps, key=_rank)
 
 
 def _rank(one: InfluenceMap) -> int:
