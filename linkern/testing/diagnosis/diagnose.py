@@ -6,7 +6,6 @@ at all of a target whose maps are right.
 """
 
 import time
-from functools import partial
 
 import numpy as np
 
@@ -63,7 +62,10 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     not_measured: list[str] = []
     began = time.monotonic()
     for stage in (*STAGES, *GRADIENT_STAGES, LONG):
-        if not stage.applies(scope):
+        reason = stage.skipped(scope)
+        if reason:
+            if not any(said.endswith(reason) for said in not_measured):
+                not_measured.append(f"{stage.name}: {reason}")
             continue
         if time.monotonic() - began > BUDGET:
             not_measured.append(f"{stage.name}: no time is left")
@@ -82,25 +84,30 @@ def _of_stage(
     target: Target, scope: Scope, stage: Stage, not_measured: tuple[str, ...]
 ) -> Diagnosis | None:
     maps = _measured(target, scope, stage, SEED)
-    for tensor, same in maps.items():
-        if any(one.wrong.any() for one in same):
-            again = partial(_measured, target, scope, stage, FRESH)
-            finding = localise(same, lambda: again().get(tensor, []))  # noqa: B023
-            behaviour = _rounded_or_not_finite(target, scope, tensor, finding)
-            if behaviour is not None:
-                return behaviour
-            declared: tuple[str, ...] = ()
-            if tensor == "output":
-                by_what = finding.factor.text if finding.factor else ""
-                declared = declarations(target, scope, by_what)
-            return localised(
-                finding.maps,
-                finding.place,
-                finding.factor,
-                declaration=declared,
-                not_measured=not_measured,
-            )
-    return None
+    tensor = next((one.tensor for one in maps if one.wrong.any()), "")
+    if not tensor:
+        return None
+
+    def of_tensor(maps: list[InfluenceMap]) -> list[InfluenceMap]:
+        return [one for one in maps if one.tensor == tensor]
+
+    finding = localise(
+        of_tensor(maps), lambda: of_tensor(_measured(target, scope, stage, FRESH))
+    )
+    behaviour = _rounded_or_not_finite(target, scope, tensor, finding)
+    if behaviour is not None:
+        return behaviour
+    declared: tuple[str, ...] = ()
+    if tensor == "output":
+        by_what = finding.factor.text if finding.factor else ""
+        declared = declarations(target, scope, by_what)
+    return localised(
+        finding.maps,
+        finding.place,
+        finding.factor,
+        declaration=declared,
+        not_measured=not_measured,
+    )
 
 
 def _rounded_or_not_finite(
@@ -118,9 +125,6 @@ def _rounded_or_not_finite(
 
 def _measured(
     target: Target, scope: Scope, stage: Stage, seed: int
-) -> dict[str, list[InfluenceMap]]:
-    """Return the maps of a stage by their tensor, in the order of the stage."""
-    maps: dict[str, list[InfluenceMap]] = {}
-    for one in stage.measure(target, scope, np.random.default_rng(seed)):
-        maps.setdefault(one.tensor, []).append(one)
-    return maps
+) -> list[InfluenceMap]:
+    """Return the maps of a stage."""
+    return stage.measure(target, scope, np.random.default_rng(seed))

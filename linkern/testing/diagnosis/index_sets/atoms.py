@@ -220,7 +220,7 @@ def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
         The gain of excluding each entry: negative of wrong ones.
     """
     for name, x in known.items():
-        if name.startswith("end of "):
+        if name.startswith("end of ") or name == "start":
             continue
         yield from _of_axis(name, x, weight)
         if name in ENDED and f"end of {name}" in known:

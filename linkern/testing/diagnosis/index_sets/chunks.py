@@ -34,6 +34,7 @@ AXES = (
     ("key channel",),
     ("value channel",),
     ("length",),
+    ("start",),
 )
 
 
@@ -101,7 +102,11 @@ LENGTHS: tuple[Statement, ...] = (
     ("{0}s that are multiples of {n}", 3, lambda c: c.place == 0),
     ("{0}s that are no multiple of {n}", 3, lambda c: c.place > 0),
 )
-STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS}
+STARTS: tuple[Statement, ...] = (
+    ("sequences that begin inside of chunks of {n}", 3, lambda c: c.place > 0),
+    ("sequences that begin with a chunk of {n}", 3, lambda c: c.place == 0),
+)
+STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS, "start": STARTS}
 
 
 def chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:
