@@ -23,6 +23,8 @@ MISSED, SPARED = 0.02, 0.25
 MOST_WRONG = 0.5
 # A place with no larger share of right entries needs no factor to explain them.
 EXACT = 0.01
+# Errors beyond so many times the bound are clear.
+CLEAR = 2.0
 # Errors of rounding to a narrow format are hardly larger than this part of an entry.
 COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
@@ -83,7 +85,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     every = maps, fresh()
     first, second = (_telling(part) for part in every)
     best = _finding(*every)
-    for view, others in _views(maps):
+    for view, others in () if best.broken else _views(maps):
         if best.place is not None and best.factor is not None and not others:
             break
         seen = [_seen(view, part) for part in every]
@@ -198,12 +200,14 @@ def _relative(one: InfluenceMap) -> float:
 def _telling(maps: Maps) -> Maps:
     """Return the maps of the first kind of inputs with wrong entries.
 
-    The first kind is that under which all weights are visible.
+    The first kind is that under which all weights are visible. Errors that are hardly
+    larger than rounding makes them are told by other kinds, if those have larger ones.
     """
-    for kind in dict.fromkeys(one.problem.kind for one in maps):
-        same = [one for one in maps if one.problem.kind == kind]
-        if any(one.wrong.any() for one in same):
-            return same
+    for least in (CLEAR, 1.0):
+        for kind in dict.fromkeys(one.problem.kind for one in maps):
+            same = [one for one in maps if one.problem.kind == kind]
+            if any((one.error > least * one.bound).any() for one in same):
+                return same
     return maps
 
 

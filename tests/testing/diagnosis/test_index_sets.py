@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from linkern.testing.diagnosis.index_sets.describe import corner, describe, misfit
 from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
+from linkern.testing.influence.scenes import Sources
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.spec.contract import Contract
@@ -426,3 +427,52 @@ def test_sources_beyond_the_rows():
     result = describe(maps)
     assert result.text == "sources beyond the rows"
     assert result.missed == result.spared == 0
+
+
+def test_sets_that_are_the_same_everywhere_are_said_once():
+    edges = SETS["pairs across edges of chunks of 16"]
+    maps = [blank(59), blank(90)]
+    result, _ = described(lambda c, n: edges(c, n) & (c["source"] % 16 == 15), *maps)
+    assert result.text == (
+        "pairs across edges of chunks of 16 and the last source of every chunk of 16"
+    )
+    assert not any("last source" in text for text in result.alternatives)
+
+
+def test_maps_of_zeros_say_nothing_beside_others():
+    wrong, right = (
+        replace(x, coordinates={**x.coordinates, "span": np.full(x.exact.size, k)})
+        for k, x in enumerate((blank(59), blank(37)))
+    )
+    wrong = planted(wrong, CAUSAL(wrong.coordinates))
+    zeros = replace(right, measured=0 * right.exact, exact=0 * right.exact)
+    assert describe([wrong, zeros]).text == "everywhere"
+    assert describe([wrong, right]).text == "span 0"
+    leak = replace(zeros, measured=1.0 * (right.coordinates["row"] >= 20))
+    assert describe([leak]).text == "rows from 20 on"
+
+
+def test_right_entries_that_nothing_erases_decide_nothing():
+    scope = Scope(OPERATORS["delta_rule"], Contract(), "float32")
+    maps = []
+    for length, channels in ((59, 4), (64, 64)):
+        chosen = np.arange(length) % channels
+        one = blank(length, heads=1, batch=1)
+        knobs = {"sources": Sources(np.zeros((1, 1), int), chosen[None, None])}
+        places = {**one.coordinates, "key channel": chosen[one.coordinates["source"]]}
+        problem = replace(one.problem, scope=scope, knobs=knobs)
+        one = replace(one, problem=problem, coordinates=places)
+        rows, sources = places["row"], places["source"]
+        maps.append(planted(one, rows - sources >= channels))
+    result = describe(maps)
+    assert result.text == "sources 1 back or more"
+    assert misfit(result, maps) == (0, 0)
+
+
+def test_quantities_as_small_as_numbers_are_have_thresholds():
+    one = blank(59, heads=1, batch=1)
+    numbers = np.where(np.random.default_rng(0).random(59) < 0.5, 5e-324, 1e-310)
+    small = numbers[one.coordinates["row"]]
+    wrong = planted(one, CAUSAL(one.coordinates) & (small < 1e-320))
+    result = describe([wrong], lambda x: {"beta": numbers[x.coordinates["row"]]})
+    assert result.text == "where beta is below 1e-310"
