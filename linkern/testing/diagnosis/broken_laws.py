@@ -82,9 +82,9 @@ def broken_law(target: Target, scope: Scope) -> Diagnosis | None:
         shared = check == "thread_safety" and scope.contract.mutates
         if shared or CHECKS[check].unless(scope) is not None:
             continue
-        styles = scope.styles if check == "strides" else ("",)
-        for style in styles:
-            said = _violation(target, check, problem.told(memory=style or "offset"))
+        styles = set(scope.styles) - {"broadcast"} if check == "strides" else {"offset"}
+        for style in sorted(styles):
+            said = _violation(target, check, problem.told(memory=style))
             for law in LAWS if said else ():
                 if law.check == check and law.word in said:
                     return Diagnosis(

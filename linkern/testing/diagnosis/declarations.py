@@ -40,6 +40,12 @@ _CALLS: tuple[tuple[Sizes, str, str], ...] = (
 )
 _NUMBER = re.compile(r"(?<![\w.^-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 _OTHER_LAYOUT = {"bhtd": "bthd", "bthd": "bhtd"}
+# Ways in which an epsilon enters, the usual one first.
+_EPS_MODES: tuple[Declared, ...] = (
+    {},
+    {"eps_mode": "normalizer"},
+    {"eps_mode": "clamp"},
+)
 # Epsilons under the square root of a norm.
 _NORM_EPSILONS = (1e-6, 1e-5, 1e-12, 0.0)
 
@@ -156,11 +162,10 @@ def _divisors(answers: Sequence[_Answer], scope: Scope) -> Iterator[float]:
             most = beyond >= np.median(beyond)
             divisor = numerator / output
             excess = divisor - numerator / exact.output
-            units = [numerator / x - numerator / exact.output for x in others]
-            sizes = [
-                np.median(x[most]) for x in (*[excess / y for y in units], divisor)
+            epsilons = [
+                excess / (numerator / x - numerator / exact.output) for x in others
             ]
-        for size in sizes:
+        for size in (np.median(x[most]) for x in (*epsilons, divisor)):
             for digits in (1, 2, 3, 4) if np.isfinite(size) and size > 0 else ():
                 yield float(f"{size:.{digits}g}")
 
@@ -172,20 +177,15 @@ def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     if contract.eps:
         yield {"eps": 0.0}
     if scope.operator.feature_map:
-        for scale in scales:
-            for eps in (abs(x) for x in numbers):
-                yield {"eps": eps} | scale
-                yield {"eps": eps, "eps_mode": "normalizer"} | scale
-                yield {"eps": eps, "eps_mode": "clamp"} | scale
-        for scale in scales:
-            if contract.normalize:
-                yield (
-                    {"normalize": False, "eps": 0.0} | scale
-                    if contract.eps
-                    else {"normalize": False} | scale
-                )
-            else:
-                yield {"normalize": True} | scale
+        yield from (
+            {"eps": abs(x)} | mode | scale
+            for scale in scales
+            for x in numbers
+            for mode in _EPS_MODES
+        )
+        other: Declared = {"normalize": not contract.normalize}
+        other |= {"eps": 0.0} if contract.eps else {}
+        yield from (other | scale for scale in scales)
         yield from _maps(contract)
     yield from scales[1:]
     yield {"decay_log_base": "e" if contract.decay_log_base == "2" else "2"}
@@ -204,12 +204,10 @@ def _scales(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
         return
     default = 1.0 if scope.operator.feature_map else scope.operator.scale
     scale = default if scope.contract.scale is None else scope.contract.scale
-    others = (
-        {}
-        if isinstance(scale, str)
-        else {scale * x: None for n in numbers if n for x in (n, 1 / n)}
-    )
-    for other in (1.0, INVERSE_ROOT_KEY_DIM, *others, *numbers):
+    others = [*numbers]
+    if not isinstance(scale, str):
+        others = [scale * x for n in numbers if n for x in (n, 1 / n)] + others
+    for other in dict.fromkeys((1.0, INVERSE_ROOT_KEY_DIM, *others)):
         if other != scale:
             yield {"scale": other}
 
