@@ -1,11 +1,13 @@
 """Behaviours that no map holds, observed in kernels that are known to have them."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
 from linkern.testing import OPERATORS, Contract
 from linkern.testing.diagnosis.behaviour import observed_after, observed_before
-from linkern.testing.kernels.assembly import Parts, assemble
+from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
@@ -23,7 +25,6 @@ BEFORE = {
     "replays_by_corners_and_sum": ("replays_output", "same numbers in another order"),
     "answers_from_memory_once_warm": ("replays_output", "had the same shape"),
     "keeps_state_by_shape": ("state_kept_between_calls", "had the same shape"),
-    "narrow_from_call_30": ("state_kept_between_calls", "wrong from a later call on"),
     "narrow_at_every_third_call": ("state_kept_between_calls", "one of every 3 calls"),
     "narrow_once_a_shape_is_known": ("state_kept_between_calls", "first call of each"),
 }
@@ -71,6 +72,18 @@ def test_what_depends_on_the_call_is_observed_before_the_maps(name):
     observed = observed_before(*opened(kernel.kernel, kernel.op, **kernel.contract))
     assert observed.name == behaviour
     assert words in observed.sentence
+
+
+def test_a_kernel_that_is_narrow_from_some_call_on_keeps_a_state():
+    calls = count(1)  # those of a mutant include the calls of other tests
+
+    def kernel(*inputs):
+        narrow = next(calls) >= 30
+        return CHUNKED(*(rounded_to(8)(x) if narrow else x for x in inputs))
+
+    observed = observed_before(*opened(kernel))
+    assert observed.name == "state_kept_between_calls"
+    assert "wrong from a later call on" in observed.sentence
 
 
 @pytest.mark.parametrize("name", AFTER)
