@@ -118,6 +118,8 @@ def test_errors_of_another_spread_than_that_of_rounding_are_none():
     stored = np.rint(exact * 128) / 128
     observed = rounded_result([a_map(stored, exact)], "", scope)
     assert observed.sentence == "the final state is rounded to 8 bits"
+    far = np.rint(exact * (1 + 2.0**-6.5) * 128) / 128
+    assert rounded_result([a_map(far, exact)], "", scope) is None
     exact[3], stored[3] = 0.0, 1.0
     assert rounded_result([a_map(stored, exact)], "", scope) is None
     stored[3] = np.nan
