@@ -117,7 +117,11 @@ def _said(
     paths: tuple[Survival, ...],
     length: int,
 ) -> Diagnosis:
-    ask = partial(_lost, target, scope, bits + BESIDES)
+    def ask(path: str, pair: tuple[int, int], length: int) -> bool:
+        """Return True if so many bits are lost on a path between two tokens."""
+        between = survivals(target, scope, (path, (pair,)), length)
+        return any(one.lost and one.bits <= bits + BESIDES for one in between)
+
     name, path, keys = STAGES.get(stage, _Stage(f"{stage}_rounded"))
     path = path or stage
     lost = min((x for x in paths if x.lost), key=lambda x: (x.path != path, x.distance))
@@ -128,13 +132,14 @@ def _said(
     formats = f" ({' or '.join(names)})" if names else ""
     every = f" every {chunk} tokens" if chunk > 1 else " at every token" * chunk
     at = f" at {some}" * bool(some)
+    verb = "are" if stage.endswith("s") or " and " in stage else "is"
     widths = [dict.fromkeys(keys, x) for x in names if keys]
     widths = widths if stage == "operands" else widths[::-1]
     size = {"chunk_size": chunk} if chunk > 1 and scope.operator.causal else {}
     candidates = [one | width for one in (size, {}) for width in widths]
     return Diagnosis(
         name if scope.operator.feature_map else name.replace("features", "keys"),
-        f"the {stage} {_be(stage)} {what}{formats}{every * scope.operator.causal}{at}",
+        f"the {stage} {verb} {what}{formats}{every * scope.operator.causal}{at}",
         declaration=() if some else first_right(target, scope, candidates),
         stage="output",
         where=" and ".join(x for x in (where, some) if x) or "everywhere",
@@ -164,19 +169,6 @@ def _place(
     return f"pairs across edges of chunks of {chunk}" if on_edges else far, chunk
 
 
-def _lost(
-    target: Target,
-    scope: Scope,
-    most: int,
-    path: str,
-    pair: tuple[int, int],
-    length: int,
-) -> bool:
-    """Return True if bits are lost on a path between two tokens."""
-    paths = survivals(target, scope, (path, (pair,)), length)
-    return any(one.lost and one.bits <= most for one in paths)
-
-
 def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:
     """Return the lengths at which a path loses bits; empty if at all of them."""
     narrow = partial(ask, lost.path, (0, lost.distance))
@@ -189,10 +181,6 @@ def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:
         between = range(others[-1] + 1, chosen[0])
         return f"lengths above {others[-1] + bisect_left(between, True, key=narrow)}"
     return in_words("lengths", chosen, tried)[0]
-
-
-def _be(noun: str) -> str:
-    return "are" if noun.endswith("s") or " and " in noun else "is"
 
 
 def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int, str]:
@@ -222,9 +210,11 @@ def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int, str]:
     # Sums round more than once, on some paths more often than on others.
     typical = max if stage == "sums" else np.median
     bits = int(typical([one.bits for one in entries]))
-    if (every >= 0).all() or (every <= 0).all():
-        return stage, bits + 1, "truncated"
-    return stage, usual_bits(bits), "rounded"
+    if every.min() < 0 < every.max():
+        return stage, usual_bits(bits), "rounded"
+    # A chopped number is nearer to 0, and so is the output, but for a divisor.
+    chopped = every.min() < 0 or stage == "normalizer"
+    return (stage, bits + 1, "truncated") if chopped else ("", 0, "")
 
 
 def _stage(

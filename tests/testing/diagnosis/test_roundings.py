@@ -8,6 +8,7 @@ import pytest
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
+from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import slow_unless
@@ -118,10 +119,27 @@ def test_errors_of_another_spread_than_that_of_rounding_are_none():
     stored = np.rint(exact * 128) / 128
     observed = rounded_result([a_map(stored, exact)], "", scope)
     assert observed.sentence == "the final state is rounded to 8 bits"
+    far = np.rint(exact * (1 + 2.0**-6.5) * 128) / 128
+    assert rounded_result([a_map(far, exact)], "", scope) is None
     exact[3], stored[3] = 0.0, 1.0
     assert rounded_result([a_map(stored, exact)], "", scope) is None
     stored[3] = np.nan
     assert rounded_result([a_map(stored, exact)], "", scope) is None
+
+
+def test_a_chopped_state_is_told_from_a_rounded_one():
+    def chopped(x):
+        mantissa, exponent = np.frexp(x)
+        return np.ldexp(np.trunc(mantissa * 256), exponent - 8).astype(x.dtype)
+
+    observed = rounding(*opened(assemble(Parts(chunk=16, carried=chopped))))
+    assert "truncated to 8 bits (bfloat16) every 16" in observed.sentence
+
+
+def test_errors_that_make_outputs_larger_are_no_chopping():
+    kernel = of(MUTANTS["squared_lengths_with_epsilon"], "float64")
+    assert any(one.lost for one in survivals(*kernel))
+    assert rounding(*kernel) is None
 
 
 @pytest.mark.parametrize("name", OTHERS)
