@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.errors import TargetRaised
+from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
     AXES,
     Flags,
@@ -79,6 +79,8 @@ def maps_of(
     ------
     TargetRaised
         If it answers none.
+    OutOfTime
+        If a clock ends before the first map; the later ones are left out.
     """
     maps: list[InfluenceMap] = []
     raised: list[TargetRaised | None] = []
@@ -97,6 +99,10 @@ def maps_of(
             maps += read(problem, target.call(call))
         except TargetRaised as error:
             raised.append(error)
+        except OutOfTime:
+            if not maps:
+                raise
+            break
         else:
             raised.append(None)
     if raised and raised[0] is not None and all(raised):
