@@ -10,7 +10,6 @@ from linkern.testing.influence.parts import packings
 from linkern.testing.influence.readings import (
     output_maps,
     packed_maps,
-    span_maps,
     state_maps,
 )
 from linkern.testing.influence.scenes import (
@@ -146,6 +145,6 @@ STAGES = (
     stage("outputs", _outputs, output_maps),
     stage("omitted", _omitted, output_maps),
     stage("state", _whole, state_maps, not_causal, no_state, wants_state=True),
-    stage("spans", _cut, span_maps, one_token, not_causal, no_state),
+    stage("spans", _cut, output_maps, one_token, not_causal, no_state),
     stage("packed", _packed, packed_maps, not_causal, not_packed, wants_state=True),
 )

@@ -20,7 +20,7 @@ from linkern.testing.influence.gradient_places import coordinates, kept_pairs
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.parts import packings
-from linkern.testing.influence.readings import half_ulp, shaped
+from linkern.testing.influence.readings import Table, shaped
 from linkern.testing.influence.stages import stage
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import exact_gradients
@@ -52,21 +52,20 @@ def gradient_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
             continue
         expected = exact[one.name]
         measured = shaped(reply.gradients[place], expected.output.shape)
-        dtype = reply.gradient_dtypes[place] or problem.scope.dtype
-        bound = expected.bound + half_ulp(measured, dtype)
+        stored = reply.gradient_dtypes[place] or problem.scope.dtype
         # Those of values are weights: ahead of a row they say that they are zero.
         unaffected = (expected.output == 0) & (one.name != "value")
         for part, tensor, chosen, places in coordinates(problem, one, measured.shape):
-            made = InfluenceMap(
+            made = Table(
                 tensor,
                 part,
-                measured[chosen],
-                expected.output[chosen],
-                bound[chosen],
-                bound[chosen],
-                {name: x[chosen] for name, x in places.items()},
-                unaffected[chosen],
-            )
+                measured,
+                expected,
+                expected.bound,
+                stored,
+                places,
+                unaffected,
+            ).of(chosen)
             across = tensor.endswith("across sequences")
             yield made.worst_of_each(*LEAKS) if across else made
 
