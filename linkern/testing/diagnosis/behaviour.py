@@ -24,7 +24,7 @@ from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call
 
-__all__ = ["not_finite", "observed_after", "observed_before"]
+__all__ = ["Observe", "not_finite", "observed_after", "observed_before"]
 
 Observe = Callable[[Target, Scope], Diagnosis | None]
 # Batch, heads, length, key and value dimension: no two axes are of one size.

@@ -6,10 +6,10 @@ import numpy as np
 
 from linkern.testing.checks.packed import not_packed
 from linkern.testing.checks.registry import no_state, not_causal
+from linkern.testing.influence.parts import packings
 from linkern.testing.influence.readings import (
     output_maps,
     packed_maps,
-    span_maps,
     state_maps,
 )
 from linkern.testing.influence.scenes import (
@@ -25,7 +25,6 @@ from linkern.testing.influence.scenes import (
 from linkern.testing.influence.stages import one_token, stage
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import extreme_problem, integer_problem
-from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes
 from linkern.testing.problems.strategies import no_integers
@@ -132,25 +131,20 @@ def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield packed sequences, an empty one among them, with rows behind the last."""
-    unit = scope.contract.length_multiple_of
+    slack = SLACK * scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
-    for lengths in (
-        ((7, 33, 0, 1, 70),),
-        ((48, 64),),
-        ((21, 1, 20, 5), (19, 33, 0, 7)),
-    )[: 3 if stateful else 2]:
-        rounded = tuple(tuple(-(-n // unit) * unit for n in row) for row in lengths)
-        total = sum(map(sum, rounded)) + SLACK * unit
+    for packing in packings(scope, 2 if stateful else 1):
+        total = packing.ends[-1] + slack
         for scene in (product_scene, dense_scene):
             made = scene(scope, (1, 2, total, 6, total), rng).first_of_batch()
             if made.length == total:
-                yield made.told(packing=Packing(rounded))
+                yield made.told(packing=packing)
 
 
 STAGES = (
     stage("outputs", _outputs, output_maps),
     stage("omitted", _omitted, output_maps),
     stage("state", _whole, state_maps, not_causal, no_state, wants_state=True),
-    stage("spans", _cut, span_maps, one_token, not_causal, no_state),
+    stage("spans", _cut, output_maps, one_token, not_causal, no_state),
     stage("packed", _packed, packed_maps, not_causal, not_packed, wants_state=True),
 )

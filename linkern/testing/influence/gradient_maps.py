@@ -19,10 +19,11 @@ from linkern.testing.checks.registry import (
 from linkern.testing.influence.gradient_places import coordinates, kept_pairs
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
 from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.readings import half_ulp, shaped
+from linkern.testing.influence.parts import packings
+from linkern.testing.influence.readings import Table, shaped
 from linkern.testing.influence.stages import stage
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.packing import Packing, exact_gradients
+from linkern.testing.problems.packing import exact_gradients
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import Input
 from linkern.testing.target.protocol import Reply
@@ -31,11 +32,6 @@ __all__ = ["GRADIENT_STAGES", "gradient_maps"]
 
 # Coordinates of the largest gradients that come from other sequences.
 LEAKS = ("span", "sequence", "start", "head")
-# Parts of the length that packed sequences take, by the number of calls.
-SHARES = {
-    1: ((0.22, 0.0, 0.14, 0.3, 0.01, 0.2),),
-    2: ((0.2, 0.0, 0.25), (0.16, 0.2, 0.01)),
-}
 
 
 def gradient_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
@@ -56,21 +52,20 @@ def gradient_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
             continue
         expected = exact[one.name]
         measured = shaped(reply.gradients[place], expected.output.shape)
-        dtype = reply.gradient_dtypes[place] or problem.scope.dtype
-        bound = expected.bound + half_ulp(measured, dtype)
+        stored = reply.gradient_dtypes[place] or problem.scope.dtype
         # Those of values are weights: ahead of a row they say that they are zero.
         unaffected = (expected.output == 0) & (one.name != "value")
         for part, tensor, chosen, places in coordinates(problem, one, measured.shape):
-            made = InfluenceMap(
+            made = Table(
                 tensor,
                 part,
-                measured[chosen],
-                expected.output[chosen],
-                bound[chosen],
-                bound[chosen],
-                {name: x[chosen] for name, x in places.items()},
-                unaffected[chosen],
-            )
+                measured,
+                expected,
+                expected.bound,
+                stored,
+                places,
+                unaffected,
+            ).of(chosen)
             across = tensor.endswith("across sequences")
             yield made.worst_of_each(*LEAKS) if across else made
 
@@ -144,25 +139,11 @@ def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of packed sequences, in one call and in two."""
-    most = 2 if no_gradients_of_state(scope) is None else 1
+    calls = 2 if no_gradients_of_state(scope) is None else 1
     for made in _pairs(scope, int(rng.integers(2**32)), 1, 8):
-        for calls in range(1, most + 1):
-            lengths = _lengths(made, calls, rng)
-            if sum(map(sum, lengths)) < made.length:
-                yield made.told(packing=Packing(lengths))
-
-
-def _lengths(
-    made: Problem, calls: int, rng: np.random.Generator
-) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens of sequences in each call; some are left that no one has."""
-    contract = made.scope.contract
-    unit, least = contract.length_multiple_of, contract.min_length
-    length = made.length * rng.uniform(0.8, 1)
-    return tuple(
-        tuple(max(int(share * length) // unit * unit, least) for share in shares)
-        for shares in SHARES[calls]
-    )
+        for packing in packings(scope, calls):
+            if packing.ends[-1] < made.length:
+                yield made.told(packing=packing)
 
 
 # In the order in which a defect is to be explained.

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.errors import Inapplicable, TargetRaised, not_applicable
+from linkern.testing.errors import (
+    Inapplicable,
+    OutOfTime,
+    TargetRaised,
+    not_applicable,
+)
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import calmed, carrier, product_scene
@@ -55,7 +60,7 @@ class _Probe:
         problem = calmed(product_scene(self.scope, sizes, rng, tokens=tokens))
         try:
             return output_map(self.target, problem)
-        except TargetRaised:
+        except (TargetRaised, OutOfTime):
             return None
 
     def grid(self, length: int) -> tuple[int, ...]:

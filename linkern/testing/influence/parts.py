@@ -4,6 +4,7 @@ Tokens are counted from the first one of their part. What comes from an earlier 
 the sequence comes through a state: its source is `INITIAL_STATE`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,10 +13,29 @@ import numpy as np
 
 from linkern.testing.influence.maps import INITIAL_STATE, Index
 from linkern.testing.influence.scenes import kept_sources
+from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "packings"]
+
+# Tokens of packed sequences in each call: on a grid of chunks and on none, an empty one
+# among them, one of a token, and some that reach into one more chunk of the grid.
+LENGTHS = (
+    ((7, 30, 0, 1, 72),),
+    ((48, 64),),
+    ((21, 1, 28, 5), (19, 30, 0, 7)),
+)
+
+
+def packings(scope: Scope, calls: int) -> Iterator[Packing]:
+    """Yield sequences of a few tokens, in at most so many calls."""
+    unit, least = scope.contract.length_multiple_of, scope.contract.min_length
+    for rows in LENGTHS:
+        if len(rows) <= calls:
+            yield Packing(
+                tuple(tuple(max(-(-n // unit) * unit, least) for n in x) for x in rows)
+            )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.errors import TargetRaised
+from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
     AXES,
     Flags,
@@ -35,13 +35,12 @@ from linkern.testing.target.protocol import Call, Reply
 __all__ = [
     "CONFIDENCE",
     "Reading",
-    "half_ulp",
+    "Table",
     "maps_of",
     "output_map",
     "output_maps",
     "packed_maps",
     "shaped",
-    "span_maps",
     "state_maps",
 ]
 
@@ -50,11 +49,7 @@ Reading = Callable[[Problem, Reply], Iterable[InfluenceMap]]
 CONFIDENCE = 5.0
 # Ends of the names of results, those in which a defect shows most plainly first.
 PLAIN = (
-    (
-        "across sequences",
-        "through the initial state",
-        "after the last sequence",
-    ),
+    ("across sequences", "through the initial state", "after the last sequence"),
     ("output", "gradient of value"),
     ("denominator",),
     ("through the final state",),
@@ -77,11 +72,11 @@ def maps_of(
 
     Raises
     ------
-    TargetRaised
+    TargetRaised, OutOfTime
         If it answers none.
     """
     maps: list[InfluenceMap] = []
-    raised: list[TargetRaised | None] = []
+    errors: list[TargetRaised | OutOfTime] = []
     for problem in problems:
         packing: Packing | None = problem.knobs.get("packing")
         cuts = packing.cuts if packing else problem.knobs.get("cuts", ())
@@ -95,12 +90,10 @@ def maps_of(
         )
         try:
             maps += read(problem, target.call(call))
-        except TargetRaised as error:
-            raised.append(error)
-        else:
-            raised.append(None)
-    if raised and raised[0] is not None and all(raised):
-        raise raised[0]
+        except (TargetRaised, OutOfTime) as error:
+            errors.append(error)
+    if errors and not maps:
+        raise errors[0]
     return sorted(maps, key=_rank)
 
 
@@ -125,7 +118,7 @@ def output_map(target: Target, problem: Problem) -> InfluenceMap:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class Table:
     """One result of a call: exact and likely values, places of its entries."""
 
     tensor: str
@@ -135,24 +128,27 @@ class _Table:
     likely: Real
     stored: str
     places: Mapping[str, Index]
+    unaffected: Flags | None = None
 
     def of(self, chosen: Flags | bool = True) -> InfluenceMap:
         """Return the map of those of some entries that have a source."""
-        exact = self.exact.output
+        exact, unaffected = self.exact.output, self.unaffected
         source = self.places.get("source", np.zeros(1, np.int64))
         chosen = np.broadcast_to((source != NOWHERE) & chosen, exact.shape)
-        rounding = half_ulp(self.measured[chosen], self.stored)
-        bound, likely = (
-            np.broadcast_to(x, exact.shape)[chosen] + rounding
-            for x in (self.exact.bound, self.likely)
-        )
-        places = {
-            name: np.broadcast_to(x, exact.shape)[chosen].astype(np.int64)
-            for name, x in self.places.items()
-        }
         measured = self.measured[chosen]
+        rounding = _half_ulp(measured, self.stored)
         return InfluenceMap(
-            self.tensor, self.problem, measured, exact[chosen], bound, likely, places
+            self.tensor,
+            self.problem,
+            measured,
+            exact[chosen],
+            self.exact.bound[chosen] + rounding,
+            self.likely[chosen] + rounding,
+            {
+                name: np.broadcast_to(x, exact.shape)[chosen].astype(np.int64)
+                for name, x in self.places.items()
+            },
+            None if unaffected is None else unaffected[chosen],
         )
 
 
@@ -163,7 +159,7 @@ def shaped(measured: Any, shape: tuple[int, ...]) -> Real:
     return np.asarray(measured.astype(np.float64))
 
 
-def _output(problem: Problem, reply: Reply) -> _Table:
+def _output(problem: Problem, reply: Reply) -> Table:
     """Return the table of an output."""
     measured = shaped(reply.output, problem.shape.of("bgtv"))
     truncates = problem.scope.contract.rounding == "truncation"
@@ -171,7 +167,7 @@ def _output(problem: Problem, reply: Reply) -> _Table:
     likely = exact if truncates else _solved(problem, CONFIDENCE)
     stored = reply.dtype or problem.scope.output_dtype
     places = _places(problem, measured.shape)
-    return _Table("output", problem, measured, exact, likely.bound, stored, places)
+    return Table("output", problem, measured, exact, likely.bound, stored, places)
 
 
 def _solved(problem: Problem, confidence: float | None = None) -> Bounded:
@@ -218,6 +214,8 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     sequences, which are zero, are maps of their own, and come first: a state that is
     kept too long spoils the other maps too.
     """
+    if "cuts" in problem.knobs and not reply.state_kind:
+        return
     table, parts = _output(problem, reply), Parts(problem)
     row, source = table.places["row"], table.places["source"]
     mine = parts.of(row)
@@ -259,7 +257,7 @@ def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         stored = dtype or precisions.accumulator
         places = _state_places(problem, tensor, measured.shape)
         likely = bounded.bound
-        table = _Table(tensor, problem, measured, bounded, likely, stored, places)
+        table = Table(tensor, problem, measured, bounded, likely, stored, places)
         yield table.of()
 
 
@@ -286,12 +284,6 @@ def _state_places(
     return places
 
 
-def span_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
-    """Yield the maps of the outputs of a sequence that was cut, if it was."""
-    if reply.state_kind:
-        yield from output_maps(problem, reply)
-
-
 def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     """Yield the maps of packed sequences: their outputs and their final states."""
     yield from output_maps(problem, reply)
@@ -306,7 +298,7 @@ def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
             yield replace(one, coordinates={**one.coordinates, "sequence": size})
 
 
-def half_ulp(x: Real, dtype: str) -> Real:
+def _half_ulp(x: Real, dtype: str) -> Real:
     """Return the error of storing numbers in a dtype."""
     if not dtype or dtype == "float64":
         return np.zeros(x.shape)

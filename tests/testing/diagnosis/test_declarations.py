@@ -211,7 +211,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("case", every(4, DECLARED))
+@pytest.mark.parametrize("case", every(5, DECLARED))
 def test_what_is_declared_as_proposed_is_right(case):
     (kernel, op, contract, checks), declaration = DECLARED[case]
     verdicts, cause = ran(kernel, op, contract, checks)
@@ -228,7 +228,7 @@ def test_what_is_declared_as_proposed_is_right(case):
 @pytest.mark.parametrize(
     ("kernel", "op", "contract", "checks"),
     every(
-        3,
+        4,
         [
             *UNDECLARED.values(),
             mutant("scale_twice"),
@@ -290,7 +290,9 @@ def test_the_dtype_of_what_is_rounded_is_declared(case):
 
 @pytest.mark.parametrize(
     ("kernel", "by_what"),
-    every(5, product([*UNDECLARED, None], ["", "0.5", "2", "-5", "1e-6", "1 / scale"])),
+    every(
+        11, product([*UNDECLARED, None], ["", "0.5", "2", "-5", "1e-6", "1 / scale"])
+    ),
 )
 def test_what_is_wrong_by_every_contract_is_not_declared(kernel, by_what):
     twice = MUTANTS["scale_twice"]
