@@ -44,11 +44,14 @@ class Finding:
     factor : Factor or None
         Measured entries as a function of the exact ones, or of other inputs; None if
         nothing held.
+    broken : bool
+        True if some entries are not finite that should be, whatever the view.
     """
 
     maps: Maps
     place: IndexSet | None
     factor: Factor | None
+    broken: bool = False
 
     @property
     def cost(self) -> float:
@@ -63,12 +66,6 @@ class Finding:
         if said and not said.startswith("rounded"):
             return False
         return all(_relative(one) <= COARSE for one in self.maps)
-
-    @property
-    def broken(self) -> bool:
-        """True if some entries are not finite that should be."""
-        wrong = (one.measured[one.wrong & np.isfinite(one.exact)] for one in self.maps)
-        return not all(np.isfinite(x).all() for x in wrong)
 
 
 def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
@@ -85,14 +82,14 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     every = maps, fresh()
     first, second = (_telling(part) for part in every)
     best = _finding(*every)
-    for view, others in () if best.broken else _views(maps):
+    for view, others in _views(maps):
         if best.place is not None and best.factor is not None and not others:
             break
         seen = [_seen(view, part) for part in every]
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
             if finding.cost + WORDS < best.cost:
-                best = finding
+                best = replace(finding, broken=best.broken)
     if best.factor is None and not best.coarse and not best.broken:
         return _with_replacement(best, first, second)
     return best
@@ -146,7 +143,11 @@ def _finding(*every: Maps) -> Finding:
     if place is None:
         place = _place(first, second, spared=MOST_WRONG)
     wrong = [one for one in (*first, *second) if one.wrong.any()]
-    return Finding(wrong, place, factor)
+    broken = any(
+        not np.isfinite(one.measured[one.wrong & np.isfinite(one.exact)]).all()
+        for one in wrong
+    )
+    return Finding(wrong, place, factor, broken)
 
 
 def _place(

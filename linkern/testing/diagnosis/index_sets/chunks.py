@@ -42,7 +42,7 @@ def chunk_bits(size: int) -> float:
     """Return the bits of a chunk size: few of powers of two from 16 to 128."""
     exponent = (size & -size).bit_length() - 1
     odd = size >> exponent
-    return min(2 * math.log2(odd) + abs(exponent - 5.5), math.log2(size) + 4)
+    return min(2 * math.log2(odd) + abs(exponent - 5.5), math.log2(size) + 8)
 
 
 @dataclass(frozen=True, eq=False)

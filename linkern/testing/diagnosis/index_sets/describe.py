@@ -223,17 +223,19 @@ def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[T
 
 
 def _erased(one: InfluenceMap) -> Flags:
-    """Return the entries that another token of their channel may erase, or none can."""
-    sources: Any = one.problem.knobs.get("sources")
-    places = one.coordinates
-    every = np.ones(len(one.exact), np.bool_)
-    if not one.is_product or not {"row", "source", sources.axis} <= places.keys():
+    """Return the entries that another token of their channel may erase, or none can.
+
+    They are told in the output of whole sequences.
+    """
+    places, every = one.coordinates, np.ones(len(one.exact), np.bool_)
+    part = {"sequence", "span"} & places.keys()
+    if one.tensor != "output" or part or not one.is_product:
         return every
-    if {"sequence", "span"} & places.keys():  # tokens before the first one may, too
-        return every
+    sources: Any = one.problem.knobs["sources"]
     channels: Index = sources.channels
     batch, head = (places.get(x, every * 0) for x in ("batch", "head"))
-    head = head // (one.problem.shape.heads // channels.shape[1])
+    shape = one.problem.shape
+    head = head * channels.shape[1] // (shape.heads * shape.groups)
     each = channels.shape[2] // one.problem.length
     same = channels[..., None] == np.arange(channels.max() + 1)
     counts = np.pad(same.cumsum(axis=2), ((0, 0), (0, 0), (1, 0), (0, 0)))

@@ -30,7 +30,7 @@ LOSS = 6.0
 # The same while the numbers of atoms are chosen: each may hold of too few, or too many.
 LOOSE, STRICT = 2.4, 1e6
 # Exceptions come in at most so many clumps, whose bits are those of one entry.
-CLUMPS, ROUNDS = 30, 3
+CLUMPS, ROUNDS = 60, 3
 # Bits of a right entry inside of a set.
 EXCEPTION = 4.0
 # Sets whose lengths differ by less are as short.
@@ -135,8 +135,9 @@ def _said(same: Sequence[IndexSet]) -> IndexSet:
     known = anywhere()
     alike: dict[bytes, list[IndexSet]] = {}
     for one in same:
-        if any(atom.measure for atom in one.atoms):
-            return same[0]  # nothing is known of quantities elsewhere
+        if any(atom.measure for atom in one.atoms):  # of quantities nothing is known
+            alike[one.text.encode()] = [one]
+            continue
         inside = [atom.holds(known, len(known["row"])) for atom in one.atoms]
         alike.setdefault(np.all(inside, axis=0).tobytes(), []).append(one)
 
