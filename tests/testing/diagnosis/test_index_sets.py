@@ -467,12 +467,3 @@ def test_right_entries_that_nothing_erases_decide_nothing():
     result = describe(maps)
     assert result.text == "sources 1 back or more"
     assert misfit(result, maps) == (0, 0)
-
-
-def test_quantities_as_small_as_numbers_are_have_thresholds():
-    one = blank(59, heads=1, batch=1)
-    numbers = np.where(np.random.default_rng(0).random(59) < 0.5, 5e-324, 1e-310)
-    small = numbers[one.coordinates["row"]]
-    wrong = planted(one, CAUSAL(one.coordinates) & (small < 1e-320))
-    result = describe([wrong], lambda x: {"beta": numbers[x.coordinates["row"]]})
-    assert result.text == "where beta is below 1e-310"
