@@ -49,10 +49,9 @@ Reading = Callable[[Problem, Reply], Iterable[InfluenceMap]]
 CONFIDENCE = 5.0
 # Ends of the names of results, those in which a defect shows most plainly first.
 PLAIN = (
-    ("across sequences", "through the initial state", "after the last sequence"),
+    (" across sequences", " initial state", " the final state", " last sequence"),
     ("output", "gradient of value"),
     ("denominator",),
-    ("through the final state",),
 )
 # Weights of tokens of other packed sequences.
 ACROSS = "output across sequences"
@@ -97,13 +96,16 @@ def maps_of(
     return sorted(maps, key=_rank)
 
 
-def _rank(one: InfluenceMap) -> int:
+def _rank(one: InfluenceMap) -> tuple[bool, bool, int]:
     """Return the rank of a map: a defect shows in the first ones most plainly.
 
-    What is wrong in a weight, or in a denominator, reaches all that follows from it.
+    States hold what outputs show, and several calls what one call does. What is wrong
+    on the way through a state, in a weight or in a denominator reaches all that
+    follows from it.
     """
     ranks = (k for k, ends in enumerate(PLAIN) if one.tensor.endswith(ends))
-    return next(ranks, len(PLAIN))
+    calls = one.problem.knobs.get("spans", 1)
+    return one.tensor in STATES, calls > 1, next(ranks, len(PLAIN))
 
 
 def output_map(target: Target, problem: Problem) -> InfluenceMap:
