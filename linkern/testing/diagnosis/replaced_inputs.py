@@ -81,7 +81,7 @@ def _predicted(change: Change, entries: InfluenceMap) -> Real:
     """Return the entries that the oracle computes after a change; NaN if it cannot."""
     call = change(entries.problem._oracle_call)
     with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
-        if call is not None and _is_whole(entries):
+        if _is_whole(entries):
             operator, options = call.operator, call.options()
             result = operator.evaluate(call.meant, call.scale, options=options)
             return _picked(entries, result.output)
@@ -97,10 +97,7 @@ def _left(change: Change, one: InfluenceMap) -> float:
 
 def _holds(change: Change, one: InfluenceMap) -> bool:
     """Return True if all entries are as after a change, and most tell so."""
-    call = change(one.problem._oracle_call)
-    if call is None:
-        return False
-    result = expected.output(call)
+    result = expected.output(change(one.problem._oracle_call))
     output, bound = _picked(one, result.output), _picked(one, result.bound)
     with np.errstate(all="ignore"):
         rounding = SLACK * np.fmax(bound, one.bound)

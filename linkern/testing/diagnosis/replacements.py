@@ -5,7 +5,6 @@ They are made of an operator's inputs and axes, so that they are the same for al
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -15,7 +14,8 @@ from linkern.testing.problems.expected import OracleCall
 
 __all__ = ["Change", "clamps", "replacements"]
 
-Change = Callable[[OracleCall], OracleCall | None]
+Inputs = Mapping[str, Real | None]
+Change = Callable[[OracleCall], OracleCall]
 Values = Callable[[OracleCall, Real], Real | None]
 
 # Other values of an input, entry by entry.
@@ -34,7 +34,7 @@ ENTRIES: dict[str, Callable[[Real], Real]] = {
         x / np.sqrt(np.square(x).sum(-1, keepdims=True))
     ),
 }
-# Entries of other places: letters of the axis, and the index that is read at each one
+# Entries of other places: letters of the axis, and the index that is read at each one,
 # by the keys of a query.
 PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "head 0": ("hg", lambda i, _: 0 * i),
@@ -65,7 +65,7 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
                 yield f"{text} in the erase", _with(name, values, erase=True)
     for one, other in combinations(present, 2):
         if present[one].shape == present[other].shape:
-            yield f"{one} and {other} exchanged", partial(_exchanged, one, other)
+            yield f"{one} and {other} exchanged", _exchanged(one, other)
     if call.sizes["g"] > call.sizes["h"]:
         yield "heads of keys in turns in place of groups", _in_turns
     if operator.erases and "log_decay" in present:
@@ -77,16 +77,14 @@ def clamps(
     call: OracleCall,
 ) -> Iterator[tuple[str, str, Callable[[float], Change], Real]]:
     """Yield inputs with a limit, the side of what it changes, and their entries."""
+
+    def clamp(name: str, limited: np.ufunc) -> Callable[[float], Change]:
+        return lambda limit: _with(name, lambda _, x: limited(x, limit))
+
     for name, x in _present(call).items():
-        for side, limited in (("above", np.minimum), ("below", np.maximum)):
-
-            def clamp(
-                limit: float, name: str = name, limited: np.ufunc = limited
-            ) -> Change:
-                return _with(name, lambda _, y: limited(y, limit))
-
-            if name != "value":
-                yield name, side, clamp, x
+        if name != "value":
+            yield name, "above", clamp(name, np.minimum), x
+            yield name, "below", clamp(name, np.maximum), x
 
 
 def _present(call: OracleCall) -> dict[str, Real]:
@@ -107,11 +105,18 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
         if other != name and y.shape == shape:
             yield f"{other} in place of {name}", _another(other)
     if call.contract.l2norm is not None and name in ("query", "key"):
-        yield f"{name} that is not normalised", lambda c, _: _raw(c, name)
+        yield (
+            f"{name} that is not normalised",
+            lambda c, _: c.inputs[name].astype(float),
+        )
 
 
 def _changed(change: Callable[[Real], Real]) -> Values:
     return lambda _, x: change(x)
+
+
+def _another(name: str) -> Values:
+    return lambda call, _: call.meant[name]
 
 
 def _taken(axis: int, index: Callable[[Index, int], Index]) -> Values:
@@ -122,56 +127,42 @@ def _taken(axis: int, index: Callable[[Index, int], Index]) -> Values:
     return taken
 
 
-def _another(name: str) -> Values:
-    return lambda call, _: call.meant[name]
-
-
-def _raw(call: OracleCall, name: str) -> Real:
-    return np.asarray(call.inputs[name].astype(np.float64))
-
-
 def _with(name: str, values: Values, *, erase: bool = False) -> Change:
     """Return the change of a call that changes an input, or in erases alone."""
 
-    def changed(call: OracleCall) -> OracleCall | None:
-        x, value = call.meant[name], call.meant["value"]
-        if x is None or value is None:
-            return None
+    def changed(call: OracleCall) -> OracleCall:
+        known = _present(call)
         with np.errstate(all="ignore"):
-            inputs = {name: values(call, x)}
-            if erase:  # What is written is as before.
-                inputs["value"] = value * (x / np.asarray(inputs[name]))[..., None]
+            inputs = {name: values(call, known[name])} if name in known else {}
+            if erase and inputs:  # What is written is as before.
+                ratio = known[name] / np.asarray(inputs[name])
+                inputs["value"] = known["value"] * ratio[..., None]
         return _meaning(call, inputs)
 
     return changed
 
 
-def _meaning(call: OracleCall, inputs: Mapping[str, Real | None]) -> OracleCall:
-    """Return a call in which some inputs mean something else."""
-    other = replace(call)
-    vars(other)["meant"] = {**call.meant, **inputs}
-    return other
-
-
-def _exchanged(one: str, other: str, call: OracleCall) -> OracleCall:
-    return _meaning(call, {one: call.meant[other], other: call.meant[one]})
+def _exchanged(one: str, other: str) -> Change:
+    return lambda call: _meaning(call, {one: call.meant[other], other: call.meant[one]})
 
 
 def _in_turns(call: OracleCall) -> OracleCall:
     """Return the call in which heads of values take those of keys in turns."""
-    times = call.sizes["g"] // call.sizes["h"]
-    few = (x.name for x in call.operator.inputs if "h" in x.axes)
-    known = {name: call.meant[name] for name in few}
-    return _meaning(
-        call,
-        {
-            name: np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
-            for name, x in known.items()
-            if x is not None
-        },
-    )
+    times, known = call.sizes["g"] // call.sizes["h"], _present(call)
+    inputs = {x.name: known.get(x.name) for x in call.operator.inputs if "h" in x.axes}
+    for name, x in inputs.items():
+        if x is not None:
+            inputs[name] = np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
+    return _meaning(call, inputs)
 
 
 def _other_erase(call: OracleCall) -> OracleCall:
     early = not call.operator.early_erase
     return replace(call, operator=replace(call.operator, early_erase=early))
+
+
+def _meaning(call: OracleCall, inputs: Inputs) -> OracleCall:
+    """Return a call in which some inputs mean something else."""
+    other = replace(call)
+    vars(other)["meant"] = {**call.meant, **inputs}
+    return other

@@ -178,7 +178,7 @@ def test_a_scale_by_default_is_named() -> None:
         for size, share in ((6, 0.5), (6, 3.0), (11, 3.0))
     ]
     levels = [-x["scale"] - x["K"] / 2 for x in constants]
-    first, *_ = spell(levels, constants, 1e-6, 1e-6, natural=False)
+    first, *_ = spell(levels, constants, 1e-6, natural=False)
     assert first.exponents == {"scale": -1.0, "K": -0.5}
     assert text_of("product", 1.0, first, {}) == "K^-0.5 / scale"
 

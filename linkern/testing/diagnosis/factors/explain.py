@@ -57,10 +57,7 @@ def explain(
     """
     pairs = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
     strong = [(x, (x.error > 2 * STRONG * x.bound) & ~x.silent) for x in maps]
-    # Weights are products at least where keys have one channel or slot each.
-    axes = {"key channel", "slot"}
-    simple = [pair for pair in pairs if axes & pair[0].coordinates.keys()]
-    factor = _product(pairs, chunk) or _product(simple, chunk)
+    factor = _product(pairs, chunk)
     wide = _everywhere(factor or _product(strong, chunk), maps)
     return wide or factor or _move(pairs)
 

@@ -18,8 +18,8 @@ LEAST = 1e-11
 # Bits by which a description must be shorter than the numbers, and than the next one.
 MARGIN = 10.0
 # Errors that are larger than rounding makes them by less follow many formulas. They are
-# told by those that leave little of them, and hardly anything if they are constants.
-STRONG, WEAK, LEFT = 4.0, 1.5, 0.1
+# told by those that leave hardly anything of them.
+STRONG, WEAK, LEFT = 4.0, 1.5, 0.01
 
 # Entries by their kind, of exact ones and a product.
 KINDS: Mapping[str, Callable[[Real, Real], Real]] = {
@@ -76,16 +76,15 @@ class Factor:
         """
         if self.rule is not None:
             return self.rule(entries)
-        names = {name: name.strip("|") for name in self.exponents}
-        wanted = frozenset(names.values())
-        table = signed_quantities(entries, self.chunk, wanted) if names else {}
+        wanted = frozenset(name.strip("|") for name in self.exponents)
+        table = signed_quantities(entries, self.chunk, wanted) if wanted else {}
         product = np.full(entries.exact.shape, self.constant)
         if not wanted <= table.keys():
             return np.full(entries.exact.shape, np.inf)
         with np.errstate(all="ignore"):
             for name, exponent in self.exponents.items():
-                one = table[names[name]]
-                odd = exponent % 2 == 1 and name == names[name]
+                one = table[name.strip("|")]
+                odd = exponent % 2 == 1 and not name.startswith("|")
                 power = np.exp(exponent * one.log) * one.sign**odd
                 product = product * np.where(np.isnan(power), np.inf, power)
             predicted = KINDS[self.kind](entries.exact, product)
@@ -99,16 +98,14 @@ def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
     It is the bound, in proportion where numbers are larger; where an exact entry is
     zero, as much relatively as in the rest of the map.
     """
-    size = abs(entries.exact)
+    size, scale = abs(entries.exact), abs(predicted)
     with np.errstate(all="ignore"):
-        relative = np.where(size > 0, entries.bound / size, np.nan)
-        usual = float(np.nanmedian(relative)) if (size > 0).any() else 0.0
-        grown = entries.bound * np.fmax(1.0, abs(predicted) / size)
-    usual = usual if np.isfinite(usual) else 0.0
-    of_nothing = entries.bound + usual * abs(predicted)
+        relative = entries.bound / size
+        usual = np.median(relative[size > 0]) if (size > 0).any() else 0.0
+        relative = np.where(size > 0, relative, usual if np.isfinite(usual) else 0.0)
+        grown = np.fmax(entries.bound, relative * scale)
     least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
-    floor = least * np.fmax(size, abs(predicted))
-    return np.asarray(np.where(size > 0, grown, of_nothing) + floor)
+    return np.asarray(grown + least * np.fmax(size, scale))
 
 
 def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
@@ -144,8 +141,7 @@ def gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
     if not ratios.size:
         return -np.inf
     left = (np.concatenate(after) ** 2).sum() / (ratios**2).sum()
-    varies = factor.exponents and factor.kind != "instead"
-    strong = WEAK if left < (LEFT if varies else LEFT**2) else STRONG
+    strong = WEAK if left < LEFT else STRONG
     if np.median(ratios) < strong and factor.cost > 2:
         return -np.inf
     return float(np.log2(ratios).sum()) - factor.cost

@@ -6,8 +6,10 @@ one of their chunks.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
@@ -62,8 +64,12 @@ class Places:
         return "source" in self.entries.coordinates
 
     def at(
-        self, x: Real, axes: str, token: Index | None = None, head: int | None = None
-    ) -> Real:
+        self,
+        x: NDArray[Any],
+        axes: str,
+        token: Index | None = None,
+        head: int | None = None,
+    ) -> NDArray[Any]:
         """Return numbers at the places of the entries; NaN where there is no place."""
         places = {**self.index}
         if token is not None:

@@ -30,8 +30,8 @@ from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
 __all__ = ["product_of"]
 
-# Entries that a search looks at, and those on which its results are tried first.
-SAMPLE, TRIED = 400, 4000
+# Entries that a search looks at.
+SAMPLE = 400
 # Formulas that are tried of each kind.
 BEST = 12
 # The kinds with the most quantities in a product, and the product of measured entries.
@@ -85,16 +85,13 @@ def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | Non
     sizes = np.concatenate([one.error / tolerance(one, one.exact) for one in parts])
     if np.median(sizes) < WEAK:
         return None
-    samples, tried = (
-        [_sample(one, most // len(parts) + 1) for one in parts]
-        for most in (SAMPLE, TRIED)
-    )
+    samples = [_sample(one, SAMPLE // len(parts) + 1) for one in parts]
     tables = [signed_quantities(one, chunk) for one in samples]
     suffix = " in its place" if any(one.exact.any() for one in parts) else ""
     for kind in SOUGHT:
         system = _system(kind, samples, tables)
         for factor in _candidates(kind, system, chunk) if system else ():
-            if all(gain(factor, few) > MARGIN for few in (samples, tried, parts)):
+            if all(gain(factor, few) > MARGIN for few in (samples, parts)):
                 text = factor.text + suffix * (kind == "instead")
                 return replace(factor, text=text)
     return None
@@ -130,7 +127,6 @@ def _system(
     problem = np.repeat(np.arange(len(samples)), [one.exact.size for one in samples])
     target, problem = target[usable], problem[usable]
     weight = 1 / np.maximum(relative[usable], LEAST)
-    weight = np.minimum(weight, 30 * np.median(weight))
     columns: dict[bytes, tuple[str, Quantity]] = {}
     for name in sorted(tables[0], key=lambda name: tables[0][name].cost):
         if not all(name in table for table in tables):
@@ -149,40 +145,30 @@ def _system(
     return System(log, sign, weight, problem, dict(columns.values()), constants)
 
 
-def _candidates(kind: str, system: System, chunk: int | None) -> Iterator[Factor]:
-    """Yield formulas of a kind that fit samples of the entries, the shortest first."""
+def _candidates(kind: str, system: System, chunk: int | None) -> list[Factor]:
+    """Return formulas of a kind that fit samples of the entries, the shortest first."""
     names = [*system.columns]
     logs = [*(one.log for one in system.columns.values()), system.target]
     table = system.centred(np.stack(logs))
     most, _ = SOUGHT[kind]
-    ranked = []
+    factors = []
     for fitted in exponents(table, names, most):
-        for bits, sign, constant, powers in _spelled(system, fitted):
-            cost = constant.cost + (sign < 0)
-            for name, x in fitted.items():
-                cost += system.columns[name].cost + 2 * abs(x)
-            every = {**constant.exponents, **powers}
+        words = sum(system.columns[x].cost + 2 * abs(n) for x, n in fitted.items())
+        for sign, constant, powers in _constants(system, fitted):
             text = text_of(kind, sign, constant, powers)
+            cost = words + constant.cost + (sign < 0)
+            every = {**constant.exponents, **powers}
             number = sign * constant.number
-            ranked.append((bits + cost, Factor(kind, number, every, text, chunk, cost)))
-    ranked.sort(key=lambda pair: pair[0])
-    # Formulas that leave much more than the best one are no better explained.
-    return (x for bits, x in ranked[:BEST] if bits <= ranked[0][0] + MARGIN)
+            factors.append(Factor(kind, number, every, text, chunk, cost))
+    return sorted(factors, key=lambda one: one.cost)[:BEST]
 
 
-def _spelled(
+def _constants(
     system: System, powers: Mapping[str, float]
-) -> Iterator[tuple[float, float, Spelled, Mapping[str, float]]]:
-    """Yield short constants of a product.
+) -> Iterator[tuple[float, Spelled, Mapping[str, float]]]:
+    """Yield the sign and short constants of a product, and its exponents.
 
-    Yields
-    ------
-    bits, sign : float
-        The bits of the misfit; the sign of the constant.
-    constant : Spelled
-        The constant.
-    powers : mapping of str to float
-        The exponents, of magnitudes if signs do not matter.
+    The exponents are those of magnitudes if signs do not matter.
     """
     log, sign = system.target.copy(), system.sign.copy()
     for name, exponent in powers.items():
@@ -196,14 +182,7 @@ def _spelled(
     there = np.unique(system.problem)
     levels = [float(np.median(log[system.problem == i])) for i in there]
     spread = float(np.median(1 / system.weight))
-    scatter = np.sqrt((system.centred(log[None]) ** 2).mean()) * spread
-    scatter = min(3 * scatter / np.sqrt(min(len(log), 100)) + LEAST, spread)
     natural = any("log_decay" in name for name in powers)
     known = [system.constants[i] for i in there]
-    for one in spell(levels, known, spread, scatter, natural=natural):
-        offsets = np.array([one.log(x) for x in system.constants])
-        misfit = (log - offsets[system.problem]) * system.weight
-        size = np.sqrt((misfit**2).mean())
-        # Fits below a hundredth of what rounding allows are as good as each other.
-        bits = min(log.size, 48) * float(np.log2(max(size, 0.01)))
-        yield bits, float(sign[0]), one, powers
+    for constant in spell(levels, known, spread, natural=natural):
+        yield float(sign[0]), constant, powers

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.factors.places import LEAST, Places, places_of
 from linkern.testing.influence.maps import Index, InfluenceMap, Real
@@ -55,19 +57,20 @@ class Quantity:
     cost: float = 0.0
 
 
+# Logarithms: real parts add up to those of magnitudes, an odd imaginary part is a sign.
+Logs = NDArray[Any]
+Made = Iterator[tuple[str, float, Callable[[], Logs]]]
+
+
 @dataclass(frozen=True, eq=False)
 class Field:
-    """Numbers of a problem along some axes, as logarithms of magnitudes and signs."""
+    """Logarithms of numbers of a problem along some axes."""
 
     name: str
     axes: str
-    log: Real
-    sign: Real
+    logs: Logs
     cost: float = 0.0
     total: str = ""  # words for its sum, or product, over tokens
-
-
-Made = Iterator[tuple[str, float, Callable[[], Quantity]]]
 
 
 def signed_quantities(
@@ -89,19 +92,16 @@ def signed_quantities(
     for quantities_of in (_counts, _pairs, _slope, _of_inputs):
         for name, cost, make in quantities_of(places):
             if name not in table and (only is None or name in only):
-                one = make()
-                known = np.isfinite(one.log)
-                if known.any():
-                    log, sign = (
-                        np.where(known, x, np.nan) for x in (one.log, one.sign)
-                    )
-                    table[name] = Quantity(log, sign, cost)
+                logs = make()
+                log = np.where(np.isfinite(logs.real), logs.real, np.nan)
+                if not np.isnan(log).all():
+                    table[name] = Quantity(log, 1 - 2 * (logs.imag % 2), cost)
     return table
 
 
-def _number(values: Real) -> Quantity:
+def _log(values: Real) -> Logs:
     with np.errstate(divide="ignore"):
-        return Quantity(np.log(abs(values)), np.sign(values))
+        return np.asarray(np.log(abs(values)) + 1j * (values < 0))
 
 
 # -- constants and counts
@@ -129,9 +129,9 @@ def _counts(places: Places) -> Made:
         edges = row // chunk - np.nan_to_num(source) // chunk
         powers += [("e^(chunk edges crossed)", 4.0, edges)]
     for name, cost, values in numbers:
-        yield name, cost, partial(_number, values)
+        yield name, cost, partial(_log, values)
     for name, cost, values in powers:
-        yield name, cost, partial(Quantity, values, np.ones(values.shape))
+        yield name, cost, partial(np.asarray, values + 0j)
 
 
 # -- pairs of queries and keys
@@ -166,7 +166,7 @@ def _pairs(places: Places) -> Made:
     weight, itself = read(every, row, at), read(every, row, row)
     weighs = weigh or operator.feature_map
     name = "numerator" if weighs else "query[row] . key[source]"
-    yield name, 2.5, partial(_number, weight)
+    yield name, 2.5, partial(_log, weight)
     if not problem.scope.normalised:
         return
     end = 0 * row + sizes["s"] - 1
@@ -183,12 +183,12 @@ def _pairs(places: Places) -> Made:
         ("(denominator + numerator[row + 1])", 4.0, whole + read(every, row, row + 1)),
         ("sum of numerators over all tokens", 4.0, all_tokens),
     ):
-        yield name, cost, partial(_number, values)
+        yield name, cost, partial(_log, values)
     for name, first, behind, cost in places.ranges():
         upto, before = (
             np.where(i > 0, read(sums, row, i - 1), 0.0) for i in (behind, first)
         )
-        yield f"sum of numerators over {name}", cost, partial(_number, upto - before)
+        yield f"sum of numerators over {name}", cost, partial(_log, upto - before)
 
 
 # -- inputs, and what is made of them
@@ -203,31 +203,28 @@ def _slope(places: Places) -> Made:
         feature_map = scope.query_map if name == "query" else scope.key_map
         slope = feature_map.pullback(x, np.ones(x.shape))
         values = places.at(slope, places.axes[name], token)
-        yield "slope of the feature map", 2.0, partial(_number, values)
+        yield "slope of the feature map", 2.0, partial(_log, values)
 
 
 def _of_inputs(places: Places) -> Made:
     """Yield inputs, and what erasing leaves, at tokens and over ranges of them."""
-    for name, x in places.inputs.items():
-        axes = places.axes[name]
-        if name == "log_decay":
-            field = Field(name, axes, x, np.ones(x.shape), total="sum of log_decay")
-            yield from _over_ranges(field, places)
-        else:
-            made = _number(x)
-            field = Field(name, axes, made.log, made.sign)
+    fields = [
+        Field(name, places.axes[name], x + 0j, total="sum of log_decay")
+        if name == "log_decay"
+        else Field(name, places.axes[name], _log(x))
+        for name, x in places.inputs.items()
+    ]
+    for field in (*fields, *_kept(places)):
         yield from _at_tokens(field, places)
-    kept = _kept(places)
-    if kept is not None:
-        yield from _at_tokens(kept, places)
-        yield from _over_ranges(kept, places)
+        if field.total:
+            yield from _over_ranges(field, places)
 
 
-def _kept(places: Places) -> Field | None:
-    """Return the factor of each channel that a token leaves of the memory."""
+def _kept(places: Places) -> Iterator[Field]:
+    """Yield the factor of each channel that a token leaves of the memory."""
     operator = places.entries.problem.scope.operator
     if places.micro > 1 or not operator.erases or operator.erase_along != "key":
-        return None
+        return
 
     def expanded(name: str) -> Real:
         x = places.inputs.get(name, np.ones((1, 1, 1)))
@@ -241,9 +238,14 @@ def _kept(places: Places) -> Field | None:
     left = np.exp(expanded("log_decay")) if decays else np.ones(())
     x = left + erased if "a" in names else left - erased
     text = " ".join(["exp(log decay)" if decays else "1", "-+"["a" in names], *words])
-    log = np.maximum(_number(x).log, LEAST)
-    sign = np.where(x < 0, -1.0, 1.0)
-    return Field(f"({text})", "bgtk", log, sign, COMPOSED, f"product of ({text})")
+    logs = np.maximum(_log(x).real, LEAST) + 1j * (x < 0)
+    yield Field(f"({text})", "bgtk", logs, COMPOSED, f"product of ({text})")
+
+
+def _heads(axes: str, places: Places) -> dict[str, int | None]:
+    """Return the head of an entry and others, by what is appended to a name."""
+    several = {"g", "h"} & {*axes} and places.sizes["g"] > 1
+    return {"": None, **({" of head 0": 0} if several else {})}
 
 
 def _at_tokens(field: Field, places: Places) -> Made:
@@ -257,36 +259,22 @@ def _at_tokens(field: Field, places: Places) -> Made:
             for at, token, cost in near
             if token is not None
         ]
-
-    def make(token: Index | None, head: int | None) -> Quantity:
-        logs, signs = field.log, field.sign
-        log, sign = (places.at(x, field.axes, token, head) for x in (logs, signs))
-        return Quantity(log, sign)
-
     for at, token, cost in near:
         for label, head in _heads(field.axes, places).items():
             if head is None or at in ("", "[row]", "[source]"):
                 more = field.cost + ANOTHER * (head is not None)
-                yield field.name + at + label, cost + more, partial(make, token, head)
-
-
-def _heads(axes: str, places: Places) -> dict[str, int | None]:
-    """Return the head of an entry and others, by what is appended to a name."""
-    several = {"g", "h"} & {*axes} and places.sizes["g"] > 1
-    return {"": None, **({" of head 0": 0} if several else {})}
+                make = partial(places.at, field.logs, field.axes, token, head)
+                yield field.name + at + label, cost + more, make
 
 
 def _over_ranges(field: Field, places: Places) -> Made:
-    """Yield a field over ranges of tokens: its logarithms add up, signs multiply."""
-    axes, logs, negative = field.axes, field.log, (field.sign < 0).astype(float)
-    if "t" not in axes:
+    """Yield a field over ranges of tokens: its logarithms add up."""
+    axes, logs = field.axes, field.logs
+    if "t" not in axes:  # Decays of heads have no end.
         axis = axes.index("g") + 1
         axes = axes.replace("g", "gt")
-        # Decays of heads have no end.
         length = places.sizes["t"] + (places.chunk or 0)
-        logs, negative = (
-            np.repeat(np.expand_dims(x, axis), length, axis) for x in (logs, negative)
-        )
+        logs = np.repeat(np.expand_dims(logs, axis), length, axis)
     axis = axes.index("t")
     count = logs.shape[axis]
     tokens = np.arange(count).reshape((-1,) + (1,) * (logs.ndim - axis - 1))
@@ -296,21 +284,15 @@ def _over_ranges(field: Field, places: Places) -> Made:
             marks[f"the {label} tokens of chunks in "] = tokens % places.chunk == at
 
     @cache
-    def totals(label: str) -> list[Real]:
+    def sums(label: str) -> Logs:
         width = [(int(i == axis), 0) for i in range(logs.ndim)]
-        marked = (x * marks[label] for x in (logs, negative))
-        return [np.pad(np.cumsum(x, axis=axis), width) for x in marked]
+        return np.pad(np.cumsum(np.where(marks[label], logs, 0), axis=axis), width)
 
-    def make(label: str, first: Index, end: Index, head: int | None) -> Quantity:
+    def make(label: str, first: Index, end: Index, head: int | None) -> Logs:
         upto, before = (
-            [places.at(x, axes, i.clip(0, count), head) for x in totals(label)]
-            for i in (end, first)
+            places.at(sums(label), axes, i.clip(0, count), head) for i in (end, first)
         )
-        log, signs = (
-            np.where(end <= first, 0 * x, x - y)
-            for x, y in zip(upto, before, strict=True)
-        )
-        return Quantity(log, 1 - 2 * (signs % 2))
+        return np.where(end <= first, 0 * upto, upto - before)
 
     for label in marks:
         for name, first, end, cost in places.ranges():
