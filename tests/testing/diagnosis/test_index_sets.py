@@ -467,3 +467,21 @@ def test_right_entries_that_nothing_erases_decide_nothing():
     result = describe(maps)
     assert result.text == "sources 1 back or more"
     assert misfit(result, maps) == (0, 0)
+
+
+def test_where_there_is_no_such_quantity_no_statement_about_it_holds():
+    numbers = np.random.default_rng(0).random(59)
+    one = blank(59, heads=1, batch=1)
+    wrong = planted(
+        one, CAUSAL(one.coordinates) & (numbers[one.coordinates["row"]] < 0.5)
+    )
+
+    def measure(x):
+        rows = x.coordinates["row"]
+        return {"beta": numbers[rows]} if x.problem.length == 59 else {}
+
+    result = describe([wrong], measure)
+    assert result.text == "where beta is below 0.5"
+    other = planted(blank(37), CAUSAL(blank(37).coordinates))
+    assert not result.contains(other).any()
+    assert misfit(result, [other]) == (1, 0)

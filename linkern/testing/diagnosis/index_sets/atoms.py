@@ -154,7 +154,7 @@ class Atom:
         """
         lacking = np.full(count, UNKNOWN)
         known = {**dict.fromkeys(self.axes, lacking), **known}
-        inside = np.asarray(self.test(known))
+        inside = np.broadcast_to(self.test(known), count)
         for axis in self.axes:
             summed, ends = known[axis] == UNKNOWN, known.get(f"end of {axis}", lacking)
             inside = inside | summed

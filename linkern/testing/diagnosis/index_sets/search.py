@@ -35,6 +35,8 @@ CLUMPS, ROUNDS = 60, 3
 EXCEPTION = 4.0
 # Sets whose lengths differ by less are as short.
 TIE = 2.0
+# Other sets, as short, that are said.
+SAID = 4
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _said(same: Sequence[IndexSet]) -> IndexSet:
         return len({*named}), -len(named)
 
     best, *others = (min(sets, key=sizes) for sets in alike.values())
-    return replace(best, alternatives=tuple(x.text for x in others))
+    return replace(best, alternatives=tuple(x.text for x in others[:SAID]))
 
 
 def _candidates(table: Table, measure: Measure | None) -> list[Atom]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, Rated
-from linkern.testing.influence.maps import Real
+from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, Places, Rated
+from linkern.testing.influence.maps import Flags, Real
 
 __all__ = ["threshold_atoms"]
 
@@ -62,11 +62,12 @@ def _between(low: float, high: float) -> float:
 def _threshold(
     measure: Measure, name: str, side: str, limit: float, cost: float
 ) -> Atom:
+    """Return an atom; it holds of no entry of a map that has no such quantity."""
     number = f"{limit:.6g}"
     text = f"where {name} is {side} {number}".replace("  ", " ")
-    cost += 2.0 * len(number)
-    if side == "below":
-        return Atom(text, cost, lambda p: p[name] < limit, measure=measure)
-    if side == "above":
-        return Atom(text, cost, lambda p: p[name] >= limit, measure=measure)
-    return Atom(text, cost, lambda p: p[name] == limit, measure=measure)
+    compare = {"below": np.less, "above": np.greater_equal, "": np.equal}[side]
+
+    def test(known: Places) -> Flags:
+        return np.asarray(compare(known.get(name, np.array(np.nan)), limit))
+
+    return Atom(text, cost + 2.0 * len(number), test, measure=measure)
