@@ -172,6 +172,7 @@ _STATEMENTS: tuple[tuple[str, Any], ...] = (
     (rf"the {_AXIS} (\d+) before the end", lambda p, axis, n: _left(p, axis) == n),
     (r"lengths above (\d+)", lambda p, n: p["length"] > n),
     (r"lengths (?:before|below) (\d+)", lambda p, n: p["length"] < n),
+    ("sequences of one token", lambda p: p["length"] == 1),
     (r"lengths? (?:of )?(\d+)", lambda p, n: p["length"] == n),
     (r"lengths that are no multiple of (\d+)", lambda p, n: p["length"] % n > 0),
     (r"lengths that are multiples of (\d+)", lambda p, n: p["length"] % n == 0),

@@ -177,7 +177,7 @@ def test_a_cause_is_named_and_what_is_known_otherwise(tmp_path):
         ],
     )
     said = " ".join(result.output.split())
-    assert "right if `eps=1e-6` is declared" in said
+    assert "multiplied by `denominator / (denominator + 1e-6)`" in said
     assert "--declare eps=1e-6" in said
     assert "eps=1e-6" in path.read_text()
     result = run(*checks, target="off_by_a_little")

@@ -5,14 +5,14 @@ which it starts. What is asked before the maps explains why they mean nothing; w
 asked after them explains a target whose maps are right.
 """
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
-from linkern.testing.checks.registry import no_gradients, not_thread_safe
-from linkern.testing.diagnosis.arrangements import other_bits
+from linkern.testing.diagnosis.broken_laws import broken_law
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.histories import agrees, kept_between_calls
 from linkern.testing.diagnosis.sizes import in_words
@@ -22,13 +22,13 @@ from linkern.testing.problems.generators import real_problem, with_cotangent
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call, Reply
+from linkern.testing.target.protocol import Call
 
-__all__ = ["not_finite", "observed_after", "observed_before"]
+__all__ = ["Observe", "not_finite", "observed_after", "observed_before"]
 
 Observe = Callable[[Target, Scope], Diagnosis | None]
 # Batch, heads, length, key and value dimension: no two axes are of one size.
-SIZES, BUSY = (2, 3, 47, 4, 5), (1, 2, 129, 16, 17)
+SIZES = (2, 3, 47, 4, 5)
 # Sizes of one axis each, which calls try one after the other; the first alone where
 # each shape is compiled.
 LONG = (100, 128, 130, 192, 256)
@@ -41,11 +41,15 @@ TRIED = {
 }
 REFUSED = (1, 2, 17, 4, 5)
 AXES = ("batch", "heads", "length", "key_dim", "value_dim")
-# Memory around inputs of these layouts holds NaN.
-POISONED = {"offset", "sliced", "padded"}
-# How far inputs are scaled, in powers of two, and steps between the last two powers.
-FURTHEST, STEPS = 20, 4
-THREADED_CALLS = 2
+# Names of outputs with swapped axes.
+SWAPPED = (
+    ("output_transposed", "last two axes", (-2, -1)),
+    ("output_layout_swapped", "axes of heads and tokens", (1, 2)),
+)
+# How far inputs are scaled, in powers of two, and steps between two powers.
+FURTHEST, STEPS = 20, 16
+# Numbers that each dtype can hold.
+LARGEST = dict.fromkeys(SIGNIFICAND_BITS, 3e38) | {"float16": 6e4}
 # Kinds of problems with features, and with gates.
 FEATURES, GATES = ("normal", "uniform", "constant"), ("mild", "typical", "strong")
 
@@ -70,8 +74,7 @@ def observed_before(target: Target, scope: Scope) -> Diagnosis | None:
 
 def observed_after(target: Target, scope: Scope) -> Diagnosis | None:
     """Return the behaviour of a target whose maps are right."""
-    inputs = (_side_effects, not_finite, _memory, _swallowed_nan, _numbers)
-    return _first((*inputs, other_bits, _threads), target, scope)
+    return _first((_dtype, not_finite, broken_law, _numbers), target, scope)
 
 
 def _first(
@@ -105,16 +108,12 @@ def _form(target: Target, scope: Scope) -> Diagnosis | None:
         return Diagnosis("returns_other_type", sentence, np.inf)
     if agrees(reply.output, problem):
         return None
-    orders = (
-        ("output_transposed", "last two axes", (-2, -1)),
-        ("output_layout_swapped", "axes of heads and tokens", (1, 2)),
-    )
-    for name, axes, swapped in orders if reply.output.ndim > 3 else ():
-        back = np.swapaxes(reply.output, *swapped)
-        sizes = np.swapaxes(np.zeros(problem.solve().output.shape), *swapped).shape
-        same = reply.output.size == np.prod(sizes)
-        reread = np.swapaxes(reply.output.reshape(sizes), *swapped) if same else back
-        if agrees(back, problem) or agrees(reread, problem):
+    exact = problem.solve().output
+    for name, axes, swapped in SWAPPED if exact.ndim > 3 else ():
+        other = np.swapaxes(exact, *swapped).shape
+        if reply.output.size == exact.size and agrees(
+            np.swapaxes(reply.output.reshape(other), *swapped), problem
+        ):
             sentence = f"returns the output with its {axes} swapped"
             return Diagnosis(name, sentence, np.inf)
     if reply.shape != reply.expected_shape:
@@ -125,15 +124,13 @@ def _form(target: Target, scope: Scope) -> Diagnosis | None:
 
 def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
     """Observe the allowed sizes on which a target raises."""
-    everywhere = None
+    observed = []
     for noun, (axis, sizes) in TRIED.items():
         raised: dict[int, str] = {}
         tried = set()
         for size in sizes[: 2 if scope.few_shapes else None]:
-            wanted = list(REFUSED)
-            wanted[axis] = size
-            problem = _problem(scope, (*wanted,))
-            actual = [getattr(problem.shape, name) for name in AXES][axis]
+            problem = _problem(scope, (*REFUSED[:axis], size, *REFUSED[axis + 1 :]))
+            actual = getattr(problem.shape, AXES[axis])
             tried.add(actual)
             try:
                 target.call(Call(problem.inputs))
@@ -143,121 +140,56 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
             where, declaration = in_words(noun, raised, tried)
             name = "raises_on_one_token" if where == "one token" else "raises"
             sentence = f"raises on {where}: {raised[min(raised)]}"
-            observed = Diagnosis(name, sentence, np.inf, declaration)
-            if raised.keys() != tried:
-                return observed
-            everywhere = everywhere or observed
-    return everywhere
+            refusal = Diagnosis(name, sentence, np.inf, declaration)
+            observed.append((raised.keys() == tried, refusal))
+    return min(observed, key=lambda one: one[0], default=(True, None))[1]
 
 
 def not_finite(target: Target, scope: Scope) -> Diagnosis | None:
     """Observe how large an input is at which the output is no longer finite."""
     problem = _problem(scope)
+    powers = range(FURTHEST * STEPS + 1)
     for name in ("log_decay", "key", "query", "value", "slots"):
         if name not in problem.inputs:
             continue
-        low = -1.0
-        while low < FURTHEST and _finite(target, problem, name, low + 1):
-            low += 1
-        if low in (-1, FURTHEST):
+        scaled = partial(_scaled, problem, name)
+        first = bisect_left(powers, True, key=lambda n: not _finite(target, scaled(n)))
+        if first in (0, len(powers)) or not _is_expected_finite(scaled(first)):
             continue
-        high = low + 1
-        if not _is_expected_finite(_scaled(problem, name, high)):
-            continue
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            fine = _finite(target, problem, name, middle)
-            low, high = (middle, high) if fine else (low, middle)
-        sizes = [
-            abs(_scaled(problem, name, n).inputs[name].astype(float)).max()
-            for n in (high, low)
-        ]
+        high, low = (
+            abs(scaled(n).inputs[name].astype(float)) for n in (first, first - 1)
+        )
         sign = "-" if name == "log_decay" else ""
-        output = target.call(Call(_scaled(problem, name, high).inputs)).output
+        output = target.call(Call(scaled(first).inputs)).output
         kind = "NaN" if np.isnan(np.asarray(output)).any() else "an infinity"
         sentence = (
-            f"returns {kind} where {name} reaches {sign}{sizes[0]:.3g} "
-            f"(finite at {sign}{sizes[1]:.3g}); the exact output is finite"
+            f"returns {kind} where {name} reaches {sign}{high.max():.3g} "
+            f"(finite at {sign}{low.max():.3g}); the exact output is finite"
         )
         return Diagnosis("not_finite", sentence, np.inf)
     return None
 
 
-def _scaled(problem: Problem, name: str, power: float) -> Problem:
+def _scaled(problem: Problem, name: str, steps: int) -> Problem:
     """Return a problem with one input times a power of two, within its floor."""
     x = problem.inputs[name]
-    with np.errstate(over="ignore"):
-        scaled = x.astype(np.float64) * 2.0**power
+    low, high = -LARGEST[problem.scope.dtype], LARGEST[problem.scope.dtype]
     if name == "log_decay":
-        scaled = np.maximum(scaled, problem.scope.contract.decay_floor)
+        low = problem.scope.contract.decay_floor
+    scaled = np.clip(x.astype(np.float64) * 2.0 ** (steps / STEPS), low, high)
     return problem.with_inputs(**{name: scaled.astype(x.dtype)})
 
 
-def _finite(target: Target, problem: Problem, name: str, power: float) -> bool:
-    scaled = _scaled(problem, name, power)
-    if not np.isfinite(scaled.inputs[name].astype(np.float64)).all():
-        return False
-    output = target.call(Call(scaled.inputs)).output
+def _finite(target: Target, problem: Problem) -> bool:
+    output = target.call(Call(problem.inputs)).output
     return output is None or bool(np.isfinite(output).all())
 
 
 def _is_expected_finite(problem: Problem) -> bool:
-    if not all(np.isfinite(x.astype(float)).all() for x in problem.inputs.values()):
-        return False
     exact = problem.solve()
-    largest = 6e4 if problem.scope.output_dtype == "float16" else 3e38
     with np.errstate(all="ignore"):
-        return bool((abs(exact.output) + exact.bound < largest).all())
-
-
-def _memory(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe inputs that are not contiguous, or have NaN around them."""
-    problem = _problem(scope)
-    alone = target.call(Call(problem.inputs)).output
-    any_strides = scope.contract.strides != "contiguous"
-    if not any_strides or alone is None or not agrees(alone, problem):
-        return None
-    replies = {
-        style: target.call(Call(problem.inputs, memory=style))
-        for style in scope.styles
-        if style != "broadcast"
-    }
-    wrong = {
-        style: reply
-        for style, reply in replies.items()
-        if reply.output is None or not agrees(reply.output, problem)
-    }
-    if wrong.keys() - POISONED:
-        sentence = f"is wrong where inputs lie {' or '.join(wrong)} in memory"
-        declaration = ("strides=contiguous",)
-        return Diagnosis("assumes_contiguous", sentence, np.inf, declaration)
-    if wrong:
-        outputs = [r.output for r in wrong.values() if r.output is not None]
-        rows = {int(n) for x in outputs for n in np.argwhere(np.isnan(x))[:, 2]}
-        where = "in the last row" if rows == {problem.length - 1} else ""
-        sentence = (
-            f"returns NaN {where} where only the memory around its inputs holds any"
-        )
-        return Diagnosis("reads_around_inputs", " ".join(sentence.split()), np.inf)
-    return None
-
-
-def _swallowed_nan(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe a NaN in a value that is a finite number in a later row."""
-    if "value" not in scope.linear or scope.contract.nan_policy == "any":
-        return None
-    problem = _problem(scope)
-    value, token = problem.value.copy(), problem.shape.keys // 3
-    value[..., token, 0] = np.nan
-    reply = target.call(Call(problem.with_inputs(value=value).inputs))
-    first = token // max(problem.shape.keys // problem.length, 1)
-    if reply.output is None or not reply.output.shape[-2]:
-        return None
-    after = reply.output[..., first if scope.operator.causal else 0 :, 0]
-    if not np.isfinite(after).any():
-        return None
-    sentence = f"returns finite numbers in row {first} and after a NaN in its value"
-    return Diagnosis("swallows_nan", sentence, np.inf, ("nan_policy=any",))
+        sizes = abs(exact.output) + exact.bound
+        return bool((sizes < LARGEST[problem.scope.output_dtype]).all())
 
 
 def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
@@ -279,65 +211,11 @@ def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
     return Diagnosis("depends_on_values", sentence, np.inf, by_what=by_what)
 
 
-def _threads(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe outputs that a call from another thread changes."""
-    if scope.contract.mutates or not_thread_safe(scope) is not None:
+def _dtype(target: Target, scope: Scope) -> Diagnosis | None:
+    """Observe an output of another dtype."""
+    dtype = target.call(Call(_problem(scope).inputs)).dtype
+    if dtype == scope.output_dtype:
         return None
-    problem = _problem(scope, BUSY)
-    alone = target.call(Call(problem.inputs)).output
-    for _ in range(THREADED_CALLS):
-        for output in target.call(Call(problem.inputs, threads=2)).other_outputs:
-            if not np.array_equal(output, np.asarray(alone), equal_nan=True):
-                sentence = (
-                    "a call from another thread at the same time changes the output"
-                )
-                declaration = ("thread_safe=false",)
-                return Diagnosis("not_thread_safe", sentence, np.inf, declaration)
-    return None
-
-
-def _side_effects(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe another dtype, and all that a target does besides returning an output."""
-    replies = [*_plain_replies(target, scope)]
-    dtype, expected = replies[0].dtype, scope.output_dtype
-    if dtype != expected:
-        sentence = f"returns {dtype} instead of {expected}"
-        declared = (f"output_dtype={dtype}",) * (dtype in SIGNIFICAND_BITS)
-        return Diagnosis("returns_other_dtype", sentence, declaration=declared)
-    changed = {x for r in replies for x in r.changed} - {*scope.contract.mutates}
-    inputs = {*scope.operator.names, "initial_state"}
-    if changed:
-        names = ",".join(sorted({*scope.contract.mutates, *(changed & inputs)}))
-        declared = (f"mutates={names}",) * (changed <= inputs)
-        sentence = f"overwrites {' and '.join(sorted(changed))}"
-        return Diagnosis("overwrites_input", sentence, declaration=declared)
-    traces = {x for r in replies for x in r.traces}
-    if traces:
-        return Diagnosis("leaves_traces", f"changes {' and '.join(sorted(traces))}")
-    aliased = {x for r in replies for x in r.aliased}
-    if aliased:
-        sentence = f"returns the memory of {' and '.join(sorted(aliased))}"
-        return Diagnosis("shares_memory", sentence)
-    if any(r.overwritten for r in replies):
-        return Diagnosis(
-            "overwrites_output", "overwrites the output of the call before"
-        )
-    return None
-
-
-def _plain_replies(target: Target, scope: Scope) -> Iterator[Reply]:
-    """Yield replies to calls of every kind: twice, in memory, in spans, backwards."""
-    problem = _problem(scope)
-    calls = [Call(problem.inputs)] * 2
-    calls += [Call(problem.inputs, memory="offset")] * ("offset" in scope.styles)
-    cut = 16 // scope.contract.length_multiple_of * scope.contract.length_multiple_of
-    if scope.interface.takes_state and 0 < cut < problem.length:
-        calls.append(Call(problem.inputs, cuts=(cut,), wants_state=True))
-    if no_gradients(scope) is None:
-        calls.append(Call(problem.inputs, cotangent=problem.cotangent))
-    for at, call in enumerate(calls):
-        try:
-            yield target.call(call)
-        except TargetRaised:
-            if not at:
-                raise
+    sentence = f"returns {dtype} instead of {scope.output_dtype}"
+    declared = (f"output_dtype={dtype}",) * (dtype in SIGNIFICAND_BITS)
+    return Diagnosis("returns_other_dtype", sentence, declaration=declared)

@@ -6,7 +6,7 @@ by one of them, computes what can be declared. Numbers are those of the measured
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from linkern.testing.target.protocol import Call
 __all__ = ["declarations", "first_right"]
 
 Declared = dict[str, Any]
+_Answer = tuple[Problem, Real]
 
 # Share of the entries with a proved bound, without which nothing is known.
 LEAST_PROVED = 0.5
@@ -39,6 +40,12 @@ _CALLS: tuple[tuple[Sizes, str, str], ...] = (
 )
 _NUMBER = re.compile(r"(?<![\w.^-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 _OTHER_LAYOUT = {"bhtd": "bthd", "bthd": "bhtd"}
+# Ways in which an epsilon enters, the usual one first.
+_EPS_MODES: tuple[Declared, ...] = (
+    {},
+    {"eps_mode": "normalizer"},
+    {"eps_mode": "clamp"},
+)
 # Epsilons under the square root of a norm.
 _NORM_EPSILONS = (1e-6, 1e-5, 1e-12, 0.0)
 
@@ -60,10 +67,10 @@ def declarations(target: Target, scope: Scope, by_what: str) -> tuple[str, ...]:
     tuple of str
         Empty if there is none, or if no output is wrong in these calls.
     """
-    answers = tuple(_answers(target, scope))
+    answers = [*_answers(target, scope)]
     numbers = [float(x) for x in _NUMBER.findall(by_what)]
     if scope.operator.feature_map and scope.contract.normalize:
-        numbers += _divisors(answers, scope)
+        numbers += dict.fromkeys(_divisors(answers, scope))
     return _first_right(scope, answers, _candidates(scope, numbers))
 
 
@@ -71,33 +78,27 @@ def first_right(
     target: Target, scope: Scope, candidates: Iterable[Declared]
 ) -> tuple[str, ...]:
     """Return the first of some declarations under which wrong outputs are right."""
-    return _first_right(scope, tuple(_answers(target, scope)), candidates)
+    return _first_right(scope, [*_answers(target, scope)], candidates)
 
 
 def _first_right(
-    scope: Scope, answers: Sequence["_Answer"], candidates: Iterable[Declared]
+    scope: Scope, answers: Sequence[_Answer], candidates: Iterable[Declared]
 ) -> tuple[str, ...]:
-    wrong = [_share_right(answer, scope) < 0 for answer in answers]
-    for declared in candidates if any(wrong) else ():
+    right = [one for one in answers if _share_right(scope.contract, *one) >= 0]
+    wrong = [one for one in answers if _share_right(scope.contract, *one) < 0]
+    for declared in candidates if wrong else ():
         try:
             contract = replace(scope.contract, **declared)
             contract.require_of(scope.operator)
         except UsageError:
             continue
-        if _explains(replace(scope, contract=contract), answers, wrong):
+        if _explains(contract, wrong, right):
             return tuple(f"{key}={_spelt(x)}" for key, x in declared.items())
     return ()
 
 
-@dataclass(frozen=True, eq=False)
-class _Answer:
-    """A problem, and what the target returned."""
-
-    problem: Problem
-    output: Real
-
-
 def _answers(target: Target, scope: Scope) -> Iterator[_Answer]:
+    """Yield problems, and what the target returned."""
     rng = np.random.default_rng(0)
     for sizes, features, gates in _CALLS:
         kind = features if scope.operator.feature_map else gates
@@ -108,72 +109,67 @@ def _answers(target: Target, scope: Scope) -> Iterator[_Answer]:
         except (DoesNotApply, TargetRaised, TargetDied):
             continue
         if output is not None:
-            yield _Answer(problem, output.astype(np.float64))
+            yield problem, output.astype(np.float64)
 
 
-def _explains(scope: Scope, answers: Sequence[_Answer], wrong: Sequence[bool]) -> bool:
+def _explains(
+    contract: Contract, wrong: Sequence[_Answer], right: Sequence[_Answer]
+) -> bool:
     """Return True if all answers are right, and most of one is proved that was not."""
-    proved = 0.0
-    for answer, before in zip(answers, wrong, strict=True):
-        share = _share_right(answer, scope)
-        if share < 0:
-            return False
-        proved = max(proved, share * before)
-    return proved > LEAST_PROVED
+    shares = [_share_right(contract, *answer) for answer in wrong]
+    if min(shares) < 0 or max(shares) <= LEAST_PROVED:
+        return False
+    return all(_share_right(contract, *answer) >= 0 for answer in right)
 
 
-def _share_right(answer: _Answer, scope: Scope) -> float:
+def _share_right(contract: Contract, problem: Problem, output: Real) -> float:
     """Return the share of an output that is proved right; -1 if some of it is wrong."""
-    problem = replace(answer.problem, scope=scope)
-    swapped = scope.contract.layout != answer.problem.scope.contract.layout
-    if swapped:
-        if len({x.shape[:3] for x in problem.inputs.values()}) > 1:
+    scope = replace(problem.scope, contract=contract)
+    inputs = problem.inputs
+    if contract.layout != problem.scope.contract.layout:
+        if len({x.shape[:3] for x in inputs.values()}) > 1:
             return -1.0
-        problem = problem.with_inputs(**_swapped(problem))
-    floor, decays = scope.contract.decay_floor, problem.inputs.get("log_decay")
-    if np.isfinite(floor) and decays is not None:
+        # As a target reads them whose axes of heads and tokens are swapped.
+        inputs = {name: np.swapaxes(x, 1, 2) for name, x in inputs.items()}
+        output = np.swapaxes(output, 1, 2)
+    problem = replace(problem, scope=scope).with_inputs(**inputs)
+    if np.isfinite(contract.decay_floor) and "log_decay" in inputs:
         # What is below the floor, a contract that has it does not ask.
-        problem = with_decays(problem, decays.astype(np.float64))
+        problem = with_decays(problem, inputs["log_decay"].astype(np.float64))
     with np.errstate(all="ignore"):
         exact = problem.solve()
-        output = np.swapaxes(answer.output, 1, 2) if swapped else answer.output
         if output.shape != exact.output.shape:
             return -1.0
         proved = np.isfinite(exact.bound)
-        right = abs(output - exact.output) <= exact.bound
+        right = abs(output - exact.output) <= exact.once_stored(scope.output_dtype)
     return -1.0 if (proved & ~right).any() else float(proved.mean())
 
 
-def _swapped(problem: Problem) -> dict[str, Any]:
-    """Return the inputs as a target reads them whose heads and tokens are swapped."""
-    return {name: np.swapaxes(x, 1, 2) for name, x in problem.inputs.items()}
+def _divisors(answers: Sequence[_Answer], scope: Scope) -> Iterator[float]:
+    """Yield what divisors have in common: what they are, and which epsilons they hold.
 
-
-def _divisors(answers: Sequence[_Answer], scope: Scope) -> list[float]:
-    """Return what divisors have in common: what they are, or exceed the exact ones by.
-
-    It is taken where outputs differ most, also beside `K^-0.5` and beside the sum of a
-    query's features, and spelt in some numbers of digits.
+    It is taken where outputs differ most, also beside a scale of `K^-0.5`, and spelt in
+    some numbers of digits.
     """
-    contract = replace(scope.contract, normalize=False, eps=0.0)
-    undivided = replace(scope, contract=contract)
-    numbers: dict[float, None] = {}
-    for answer in answers:
-        exact = answer.problem.solve()
-        numerator = replace(answer.problem, scope=undivided).solve().output
-        query = answer.problem.query.astype(np.float64)
-        features = scope.query_map.value(query).sum(axis=-1, keepdims=True)
+    contract = replace(scope.contract, eps=1.0, normalize=True)
+    contracts = [replace(contract, eps=0.0, normalize=False)]
+    contracts += [replace(contract, eps_mode=x) for x in ("denominator", "normalizer")]
+    for problem, output in answers:
+        exact = problem.solve()
+        scopes = (replace(scope, contract=x) for x in contracts)
+        numerator, *others = (replace(problem, scope=x).solve().output for x in scopes)
         with np.errstate(all="ignore"):
-            beyond = np.nan_to_num(abs(answer.output - exact.output) / exact.bound)
+            beyond = np.nan_to_num(abs(output - exact.output) / exact.bound)
             most = beyond >= np.median(beyond)
-            divisor = numerator / answer.output
+            divisor = numerator / output
             excess = divisor - numerator / exact.output
-            root = query.shape[-1] ** 0.5
-            for one in (excess, divisor, excess / features, excess / root, divisor / root):
-                usual = np.median(one[most])
-                for digits in (1, 2, 3, 4) if np.isfinite(usual) else ():
-                    numbers[float(f"{usual:.{digits}g}")] = None
-    return [x for x in numbers if x > 0]
+            epsilons = [
+                excess / (numerator / x - numerator / exact.output) for x in others
+            ]
+        sizes = [np.median(x[most]) for x in (*epsilons, divisor)]
+        for size in (*sizes, *(x * problem.shape.key_dim**-0.5 for x in sizes)):
+            for digits in (1, 2, 3, 4) if np.isfinite(size) and size > 0 else ():
+                yield float(f"{size:.{digits}g}")
 
 
 def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
@@ -183,20 +179,15 @@ def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     if contract.eps:
         yield {"eps": 0.0}
     if scope.operator.feature_map:
-        for scale in scales:
-            for eps in (abs(x) for x in numbers):
-                yield {"eps": eps} | scale
-                yield {"eps": eps, "eps_mode": "normalizer"} | scale
-                yield {"eps": eps, "eps_mode": "clamp"} | scale
-        for scale in scales:
-            if contract.normalize:
-                yield (
-                    {"normalize": False, "eps": 0.0} | scale
-                    if contract.eps
-                    else {"normalize": False} | scale
-                )
-            else:
-                yield {"normalize": True} | scale
+        yield from (
+            {"eps": abs(x)} | mode | scale
+            for scale in scales
+            for x in numbers
+            for mode in _EPS_MODES
+        )
+        other: Declared = {"normalize": not contract.normalize}
+        other |= {"eps": 0.0} if contract.eps else {}
+        yield from (other | scale for scale in scales)
         yield from _maps(contract)
     yield from scales[1:]
     yield {"decay_log_base": "e" if contract.decay_log_base == "2" else "2"}
@@ -215,12 +206,10 @@ def _scales(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
         return
     default = 1.0 if scope.operator.feature_map else scope.operator.scale
     scale = default if scope.contract.scale is None else scope.contract.scale
-    others = (
-        {}
-        if isinstance(scale, str)
-        else {scale * x: None for n in numbers if n for x in (n, 1 / n)}
-    )
-    for other in (1.0, INVERSE_ROOT_KEY_DIM, *others, *numbers):
+    others = [*numbers]
+    if not isinstance(scale, str):
+        others = [scale * x for n in numbers if n for x in (n, 1 / n)] + others
+    for other in dict.fromkeys((1.0, INVERSE_ROOT_KEY_DIM, *others)):
         if other != scale:
             yield {"scale": other}
 

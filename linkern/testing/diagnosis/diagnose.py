@@ -5,12 +5,10 @@ is wrong is described. Nothing is said that does not hold on fresh inputs, and n
 at all of a target whose maps are right.
 """
 
-import time
-from functools import partial
-
 import numpy as np
 
 from linkern.testing.diagnosis.behaviour import (
+    Observe,
     not_finite,
     observed_after,
     observed_before,
@@ -18,24 +16,28 @@ from linkern.testing.diagnosis.behaviour import (
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
-from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
-from linkern.testing.diagnosis.stored_results import rounded_result
-from linkern.testing.errors import TargetRaised
+from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
+from linkern.testing.target.clock import Clock, Timed
 from linkern.testing.target.process import Target
 
 __all__ = ["Diagnosis", "diagnose"]
 
 # Inputs are the same in every run; those of the second seed test what the first says.
 SEED, FRESH = 1, 2
-# Seconds after which no further stage begins: several times those of a fast target.
-BUDGET = 30.0
+# Seconds for the maps of all stages, several times those of a fast target; and those
+# for behaviour, and for maps of fresh inputs.
+SECONDS, FEWER = 30.0, 15.0
+LATE = "no time is left"
+# What was not measured, by the reason.
+Reasons = dict[str, list[str]]
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
@@ -58,50 +60,75 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     TargetDied
         If the target crashed or hung.
     """
-    behaviour = observed_before(target, scope)
+    not_measured: Reasons = {}
+    behaviour = _observed(observed_before, target, scope, not_measured)
     if behaviour is not None:
         return behaviour
-    not_measured: list[str] = []
-    began = time.monotonic()
+    clock = Clock(SECONDS)
     for stage in (*STAGES, *GRADIENT_STAGES, LONG):
-        if not stage.applies(scope):
-            continue
-        if time.monotonic() - began > BUDGET:
-            not_measured.append(f"{stage.name}: no time is left")
-            continue
+        reason = stage.skipped(scope)
+        maps: list[InfluenceMap] = []
         try:
-            diagnosis = _of_stage(target, scope, stage, tuple(not_measured))
-        except TargetRaised as raised:
-            not_measured.append(f"{stage.name}: {raised}")
-            continue
-        if diagnosis is not None:
-            return diagnosis
-    return observed_after(target, scope)
+            if not reason:
+                maps = _measured(Timed(target, clock), scope, stage, SEED)
+                reason = LATE if clock.left <= 0 else ""
+        except (TargetRaised, OutOfTime) as error:
+            reason = str(error) or LATE
+        if reason:
+            not_measured.setdefault(reason, []).append(stage.name)
+        tensor = next((one.tensor for one in maps if one.wrong.any()), "")
+        if tensor:
+            same = [one for one in maps if one.tensor == tensor]
+            return _described(target, scope, stage, same, not_measured)
+    return _observed(observed_after, target, scope, not_measured)
 
 
-def _of_stage(
-    target: Target, scope: Scope, stage: Stage, not_measured: tuple[str, ...]
+def _observed(
+    observe: Observe, target: Target, scope: Scope, not_measured: Reasons
 ) -> Diagnosis | None:
-    maps = _measured(target, scope, stage, SEED)
-    for tensor, same in maps.items():
-        if any(one.wrong.any() for one in same):
-            again = partial(_measured, target, scope, stage, FRESH)
-            finding = localise(same, lambda: again().get(tensor, []))  # noqa: B023
-            behaviour = _rounded_or_not_finite(target, scope, tensor, finding)
-            if behaviour is not None:
-                return behaviour
-            declared: tuple[str, ...] = ()
-            if tensor == "output":
-                by_what = finding.factor.text if finding.factor else ""
-                declared = declarations(target, scope, by_what)
-            return localised(
-                finding.maps,
-                finding.place,
-                finding.factor,
-                declaration=declared,
-                not_measured=not_measured,
-            )
-    return None
+    """Return a behaviour that shows in the time that there is."""
+    try:
+        return observe(Timed(target, Clock(FEWER)), scope)
+    except OutOfTime:
+        not_measured.setdefault(LATE, []).append("behaviour")
+        return None
+
+
+def _described(
+    target: Target,
+    scope: Scope,
+    stage: Stage,
+    maps: list[InfluenceMap],
+    not_measured: Reasons,
+) -> Diagnosis:
+    """Return what is wrong in maps of one result, some of which are wrong."""
+    tensor = maps[0].tensor
+
+    def fresh() -> list[InfluenceMap]:
+        try:
+            others = _measured(Timed(target, Clock(FEWER)), scope, stage, FRESH)
+        except (TargetRaised, OutOfTime) as error:
+            not_measured.setdefault(str(error) or LATE, []).append("fresh inputs")
+            return []
+        return [one for one in others if one.tensor == tensor]
+
+    finding = localise(maps, fresh)
+    behaviour = _rounded_or_not_finite(target, scope, tensor, finding)
+    if behaviour is not None:
+        return behaviour
+    declared: tuple[str, ...] = ()
+    if tensor == "output":
+        by_what = finding.factor.text if finding.factor else ""
+        declared = declarations(target, scope, by_what)
+    return localised(
+        finding.maps,
+        finding.place,
+        finding.factor,
+        declaration=declared,
+        not_measured=tuple(
+            f"{', '.join(names)}: {reason}" for reason, names in not_measured.items()
+        ),
+    )
 
 
 def _rounded_or_not_finite(
@@ -119,9 +146,6 @@ def _rounded_or_not_finite(
 
 def _measured(
     target: Target, scope: Scope, stage: Stage, seed: int
-) -> dict[str, list[InfluenceMap]]:
-    """Return the maps of a stage by their tensor, in the order of the stage."""
-    maps: dict[str, list[InfluenceMap]] = {}
-    for one in stage.measure(target, scope, np.random.default_rng(seed)):
-        maps.setdefault(one.tensor, []).append(one)
-    return maps
+) -> list[InfluenceMap]:
+    """Return the maps of a stage."""
+    return stage.measure(target, scope, np.random.default_rng(seed))

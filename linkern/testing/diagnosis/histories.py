@@ -11,7 +11,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
@@ -81,55 +80,39 @@ def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool], ...]:
     """Return problems in turn, with what each shares with the one before it."""
     rng = np.random.default_rng(0)
     kind = "normal" if scope.operator.feature_map else "mild"
-    shape, other_shape = (nearest_shape(scope, x) for x in (SIZES, OTHER_SIZES))
-    one = real_problem(scope, shape, kind, "normal", rng)
-    new = real_problem(scope, shape, kind, "normal", rng)
-    other = real_problem(scope, other_shape, kind, "normal", rng)
-    takes_state = scope.interface.takes_state and shape.length > CUT
-    cut = takes_state and CUT % scope.contract.length_multiple_of == 0
-    names = [n for n in scope.operator.names if n in one.inputs]
+    shapes = [nearest_shape(scope, x) for x in (SIZES, SIZES, OTHER_SIZES)]
+    one, new, other = (real_problem(scope, x, kind, "normal", rng) for x in shapes)
+    names = scope.operator.names
     variants = {"shape": new}
+    variants |= {name: new.with_inputs(**{name: one.inputs[name]}) for name in names}
+    begins, swapped, single = (_copied(problem) for problem in (new, one, one))
+    middle = one.length // 2
     for name in names:
-        rest = {n: new.inputs[n] for n in names if n != name}
-        variants[name] = one.with_inputs(**rest)
-    tokens = [n for n in names if scope.operator.input(n).token_axis is not None]
-    starts = {n: _spliced(one, new, n, slice(0, 1)) for n in tokens}
-    variants["first token"] = new.with_inputs(**starts)
-    variants["numbers in another order"] = one.with_inputs(
-        **{n: _swapped(one, n) for n in tokens if n != "log_decay"}
-    )
-    value = one.value.copy()
-    value[-1, -1, shape.keys // 2 + 1, 0] *= value.dtype.type(-2)
-    variants["inputs but one number"] = one.with_inputs(value=value)
+        axis = scope.operator.input(name).token_axis
+        if axis is None:
+            continue
+        begins.of_tokens(name, 0, 1)[...] = one.of_tokens(name, 0, 1)
+        pair = one.of_tokens(name, middle - 1, middle + 1)
+        swapped.of_tokens(name, middle - 1, middle + 1)[...] = np.flip(pair, axis)
+    place = one.shape.keys // 2
+    single.value[-1:, -1:, place : place + 1, :1] *= -2
+    variants["first token"] = begins
+    variants["numbers in another order"] = swapped
+    variants["inputs but one number"] = single
     turns = [(one, "", False)] * BEFORE
     for shared, variant in variants.items():
         turns += [(one, "", False), (variant, shared, False)]
-        if shape != other_shape:
+        if other.shape != one.shape:
             turns += [(other, "", False), (variant, "", False)]
-    if cut:
+    takes_state = scope.interface.takes_state and one.length > CUT
+    if takes_state and CUT % scope.contract.length_multiple_of == 0:
         turns += [(one, "", True), (new, "shape", True)]
         turns += [(other, "", True), (new, "", True)]
     return (*turns, *[(one, "", False)] * AFTER)
 
 
-def _spliced(
-    first: Problem, rest: Problem, name: str, span: slice
-) -> NDArray[np.generic]:
-    """Return an input with some tokens of one problem and the others of another."""
-    axis = first.scope.operator.input(name).token_axis
-    assert axis is not None
-    x, place = rest.inputs[name].copy(), (slice(None),) * axis
-    x[(*place, span)] = first.inputs[name][(*place, span)]
-    return x
-
-
-def _swapped(problem: Problem, name: str) -> NDArray[np.generic]:
-    """Return an input in which two tokens in the middle trade places."""
-    axis = problem.scope.operator.input(name).token_axis
-    order = np.arange(problem.inputs[name].shape[axis or 0])
-    middle = len(order) // 2
-    order[[middle - 1, middle]] = order[[middle, middle - 1]]
-    return np.take(problem.inputs[name], order, axis or 0)
+def _copied(problem: Problem) -> Problem:
+    return problem.with_inputs(**{n: x.copy() for n, x in problem.inputs.items()})
 
 
 def _ask(target: Target, problem: Problem, shared: str, cut: bool) -> _Asked:
@@ -143,43 +126,36 @@ def _same(one: Real, other: Real) -> bool:
     return np.array_equal(one, other, equal_nan=True)
 
 
-def _source(asked: list[_Asked], at: int) -> int | None:
-    """Return the last call before one that had other inputs and the same output."""
-    one = asked[at]
-    for before in range(at - 1, -1, -1):
-        other = asked[before]
-        if other.problem is not one.problem and _same(other.output, one.output):
-            return before
-    return None
-
-
 def agrees(output: NDArray[np.generic], problem: Problem) -> bool:
     """Return True if an output is that of a problem, within rounding."""
     exact = problem.solve()
     if output.shape != exact.output.shape:
         return False
-    # Half of a unit in the last place of a stored output, and no less.
-    stored = np.exp2(-float(SIGNIFICAND_BITS[problem.scope.output_dtype]))
-    allowed = exact.bound + stored * abs(exact.output)
     with np.errstate(all="ignore"):
-        return bool((abs(output.astype(np.float64) - exact.output) <= allowed).all())
+        error = abs(output.astype(np.float64) - exact.output)
+        return bool((error <= exact.once_stored(problem.scope.output_dtype)).all())
 
 
 def _replayed(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
     """Return the replay of an earlier output, if all that is wrong is one."""
     places = np.flatnonzero(wrong).tolist()
-    if not places or any(_source(asked, at) is None for at in places):
+    if not places or not all(_is_replay(asked, at) for at in places):
         return None
     shared = _common([asked[at].shared for at in places])
     sentence = f"returns the output of an earlier call that had {shared}"
     return Diagnosis("replays_output", sentence, np.inf)
 
 
+def _is_replay(asked: list[_Asked], at: int) -> bool:
+    """Return True if a call before had other inputs and the same output."""
+    others = (one for one in asked[:at] if one.problem is not asked[at].problem)
+    return any(_same(one.output, asked[at].output) for one in others)
+
+
 def _stale(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
     """Return the input of an earlier call that explains what is wrong."""
-    places = [at for at in np.flatnonzero(wrong).tolist() if at and not asked[at].cut][
-        :FEW
-    ]
+    calls = [(at, one) for at, one in enumerate(asked) if wrong[at] and not one.cut]
+    places = [at for at, _ in calls if at][:FEW]
     for name in asked[0].problem.inputs if places else ():
         if all(_is_stale(asked, at, name) for at in places):
             shared = _common([asked[at].shared for at in places])
@@ -191,8 +167,8 @@ def _stale(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
 def _is_stale(asked: list[_Asked], at: int, name: str) -> bool:
     """Return True if an output is that of an input of an earlier call."""
     now = asked[at].problem
-    earlier = {id(x.problem): x.problem for x in reversed(asked[:at])}
-    others = [x.inputs[name] for x in earlier.values() if x.shape == now.shape]
+    earlier = {id(x.problem): x.problem.inputs[name] for x in reversed(asked[:at])}
+    others = (x for x in earlier.values() if x.shape == now.inputs[name].shape)
     return any(
         agrees(asked[at].output, now.with_inputs(**{name: x}))
         for x in others

@@ -9,7 +9,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
-from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
+from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
 from linkern.testing.influence.maps import InfluenceMap, Real
 
@@ -23,6 +23,8 @@ MISSED, SPARED = 0.02, 0.25
 MOST_WRONG = 0.5
 # A place with no larger share of right entries needs no factor to explain them.
 EXACT = 0.01
+# Errors beyond so many times the bound are clear.
+CLEAR = 2.0
 # Errors of rounding to a narrow format are hardly larger than this part of an entry.
 COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
@@ -39,14 +41,17 @@ class Finding:
         The maps that have wrong entries, fresh ones among them.
     place : IndexSet or None
         The places that are wrong; None if no description held on the fresh maps.
-    factor : Factor, Replacement or None
+    factor : Factor or None
         Measured entries as a function of the exact ones, or of other inputs; None if
         nothing held.
+    broken : bool
+        True if some entries are not finite that should be, whatever the view.
     """
 
     maps: Maps
     place: IndexSet | None
-    factor: Factor | Replacement | None
+    factor: Factor | None
+    broken: bool = False
 
     @property
     def cost(self) -> float:
@@ -61,12 +66,6 @@ class Finding:
         if said and not said.startswith("rounded"):
             return False
         return all(_relative(one) <= COARSE for one in self.maps)
-
-    @property
-    def broken(self) -> bool:
-        """True if some entries are not finite that should be."""
-        wrong = (one.measured[one.wrong & np.isfinite(one.exact)] for one in self.maps)
-        return not all(np.isfinite(x).all() for x in wrong)
 
 
 def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
@@ -90,7 +89,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
             if finding.cost + WORDS < best.cost:
-                best = finding
+                best = replace(finding, broken=best.broken)
     if best.factor is None and not best.coarse and not best.broken:
         return _with_replacement(best, first, second)
     return best
@@ -99,7 +98,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     """Return a finding with the input that was replaced, if one was."""
     wrong = [one for one in (*first, *second) if one.wrong.any()]
-    factor = replaced(wrong, finding.place)
+    factor = replaced(wrong)
     if factor is None:
         return finding
     affected = (_affected(part, factor) for part in (first, second))
@@ -144,7 +143,11 @@ def _finding(*every: Maps) -> Finding:
     if place is None:
         place = _place(first, second, spared=MOST_WRONG)
     wrong = [one for one in (*first, *second) if one.wrong.any()]
-    return Finding(wrong, place, factor)
+    broken = any(
+        not np.isfinite(one.measured[one.wrong & np.isfinite(one.exact)]).all()
+        for one in wrong
+    )
+    return Finding(wrong, place, factor, broken)
 
 
 def _place(
@@ -198,12 +201,14 @@ def _relative(one: InfluenceMap) -> float:
 def _telling(maps: Maps) -> Maps:
     """Return the maps of the first kind of inputs with wrong entries.
 
-    The first kind is that under which all weights are visible.
+    The first kind is that under which all weights are visible. Errors that are hardly
+    larger than rounding makes them are told by other kinds, if those have larger ones.
     """
-    for kind in dict.fromkeys(one.problem.kind for one in maps):
-        same = [one for one in maps if one.problem.kind == kind]
-        if any(one.wrong.any() for one in same):
-            return same
+    for least in (CLEAR, 1.0):
+        for kind in dict.fromkeys(one.problem.kind for one in maps):
+            same = [one for one in maps if one.problem.kind == kind]
+            if any((one.error > least * one.bound).any() for one in same):
+                return same
     return maps
 
 
@@ -230,7 +235,7 @@ def _located(place: IndexSet | None, maps: Maps, most: float) -> bool:
     return missed <= MISSED and spared <= most
 
 
-def _affected(maps: Maps, factor: Factor | Replacement) -> Maps:
+def _affected(maps: Maps, factor: Factor) -> Maps:
     """Return maps with the entries that a factor does not change marked as such."""
     marked = []
     for one in maps:

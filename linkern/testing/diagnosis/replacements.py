@@ -3,7 +3,6 @@
 They are made of an operator's inputs and axes, so that they are the same for all.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -12,12 +11,11 @@ import numpy as np
 
 from linkern.testing.influence.maps import Index, Real
 from linkern.testing.problems.expected import OracleCall
-from linkern.testing.spec.operators import Input
 
-__all__ = ["Change", "at_edges", "clamps", "constants", "replacements"]
+__all__ = ["Change", "clamps", "replacements"]
 
-Change = Callable[[OracleCall], OracleCall | None]
-Move = Callable[[Index], Index]
+Inputs = Mapping[str, Real | None]
+Change = Callable[[OracleCall], OracleCall]
 Values = Callable[[OracleCall, Real], Real | None]
 
 # Other values of an input, entry by entry.
@@ -36,42 +34,38 @@ ENTRIES: dict[str, Callable[[Real], Real]] = {
         x / np.sqrt(np.square(x).sum(-1, keepdims=True))
     ),
 }
-# Entries of other places: letters of the axis, and the index that is read at each one.
-PLACES: dict[str, tuple[str, Move]] = {
-    "head 0": ("hg", np.zeros_like),
-    "the head before": ("hg", lambda i: np.maximum(i - 1, 0)),
-    "the next head": ("hg", lambda i: np.minimum(i + 1, i.max())),
-    "the token before": ("ts", lambda i: np.maximum(i - 1, 0)),
-    "the next token": ("ts", lambda i: np.minimum(i + 1, i.max())),
-    "batch entry 0": ("b", np.zeros_like),
-    "channel 0": ("kvm", np.zeros_like),
+# Entries of other places: letters of the axis, and the index that is read at each one,
+# by the keys of a query.
+PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
+    "head 0": ("hg", lambda i, _: 0 * i),
+    "the head before": ("hg", lambda i, _: i - (i > 0)),
+    "the next head": ("hg", lambda i, _: np.minimum(i + 1, i.max())),
+    "the token before": ("ts", lambda i, _: i - (i > 0)),
+    "the next token": ("ts", lambda i, _: np.minimum(i + 1, i.max())),
+    "the first micro-step": ("s", lambda i, each: i - i % each),
+    "batch entry 0": ("b", lambda i, _: 0 * i),
+    "channel 0": ("kvm", lambda i, _: 0 * i),
 }
-# Channels of a tile, where a place begins behind the first one.
-_TILE = re.compile(r"(key|value) channels from (\d+) on")
 
 
-def replacements(call: OracleCall, place: str) -> Iterator[tuple[str, Change]]:
+def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield the replacements that have no number in them, and their texts."""
-    operator = call.operator
+    operator, present = call.operator, _present(call)
     if operator.has_scale:
-        yield "1 in place of scale", _scores(lambda scale: 1 / scale)
-        yield "scale^2 in place of scale", _scores(lambda scale: scale)
-    for one in operator.inputs:
-        x, name = call.meant[one.name], one.name
-        if x is None:
-            continue
-        if one.optional:
+        yield "1 in place of scale", _with("query", lambda c, x: x / c.scale)
+        yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
+    for name, x in present.items():
+        if operator.input(name).optional:
             yield f"{name} left out", _with(name, lambda *_: None)
         # A rate that is in writes and in erases may be wrong in one of them.
         twofold = operator.erases and x.ndim == 3 and name != "log_decay"
-        for text, values in _of_one(call, one, x, place):
+        for text, values in _values(call, name):
             yield text, _with(name, values)
             if twofold:
-                yield f"{text} in the erase", _in_the_erase(name, values)
-    present = {name: x.shape for name, x in call.meant.items() if x is not None}
-    for one_name, other in combinations(present, 2):
-        if present[one_name] == present[other]:
-            yield f"{one_name} and {other} exchanged", _exchanged(one_name, other)
+                yield f"{text} in the erase", _with(name, values, erase=True)
+    for one, other in combinations(present, 2):
+        if present[one].shape == present[other].shape:
+            yield f"{one} and {other} exchanged", _exchanged(one, other)
     if call.sizes["g"] > call.sizes["h"]:
         yield "heads of keys in turns in place of groups", _in_turns
     if operator.erases and "log_decay" in present:
@@ -79,82 +73,42 @@ def replacements(call: OracleCall, place: str) -> Iterator[tuple[str, Change]]:
         yield f"an erase that reads the state {side} its decay", _other_erase
 
 
-def constants(call: OracleCall) -> Iterator[tuple[str, Callable[[float], Change]]]:
-    """Yield numbers in place of inputs that the call left out."""
-    for name, x in call.meant.items():
-        axes = call.operator.input(name).axes
-
-        def constant(number: float, name: str = name, axes: str = axes) -> Change:
-            def changed(call: OracleCall) -> OracleCall:
-                shape = tuple(call.sizes[axis] for axis in axes)
-                return _meaning(call, {name: np.full(shape, number)})
-
-            return changed
-
-        if x is None:
-            yield f"{{}} in place of {name} where it is left out", constant
-
-
 def clamps(
     call: OracleCall,
-) -> Iterator[tuple[str, Callable[[float], Change], Real]]:
-    """Yield inputs with an upper limit and with a lower one, and their entries."""
-    for name, x in call.meant.items():
-        for side, limited in (("above", np.minimum), ("below", np.maximum)):
+) -> Iterator[tuple[str, str, Callable[[float], Change], Real]]:
+    """Yield inputs with a limit, the side of what it changes, and their entries."""
 
-            def clamp(
-                limit: float, name: str = name, limited: np.ufunc = limited
-            ) -> Change:
-                return _with(name, lambda _, y: limited(y, limit))
+    def clamp(name: str, limited: np.ufunc) -> Callable[[float], Change]:
+        return lambda limit: _with(name, lambda _, x: limited(x, limit))
 
-            if name != "value" and x is not None:
-                yield f"{name} clamped at {{}} from {side}", clamp, x
+    for name, x in _present(call).items():
+        if name != "value":
+            yield name, "above", clamp(name, np.minimum), x
+            yield name, "below", clamp(name, np.maximum), x
 
 
-def at_edges(change: Change, chunk: int, token: str) -> Change:
-    """Return a change of the first token of each chunk alone, or of the last."""
-    edge = 0 if token == "first" else chunk - 1
-
-    def changed(call: OracleCall) -> OracleCall | None:
-        other = change(call)
-        inputs: dict[str, Real | None] = {}
-        for one in call.operator.inputs if other else ():
-            x, y = call.meant[one.name], other.meant[one.name] if other else None
-            if x is None or y is None or x is y or one.token_axis is None:
-                continue
-            shape = [1] * x.ndim
-            shape[one.token_axis] = -1
-            edges = np.arange(x.shape[one.token_axis]) % chunk == edge
-            inputs[one.name] = np.where(edges.reshape(shape), y, x)
-        return _meaning(call, inputs) if inputs else None
-
-    return changed
+def _present(call: OracleCall) -> dict[str, Real]:
+    return {name: x for name, x in call.meant.items() if x is not None}
 
 
-def _of_one(
-    call: OracleCall, one: Input, x: Real, place: str
-) -> Iterator[tuple[str, Values]]:
+def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
     """Yield replacements of one input by other numbers, places and inputs."""
-    name, places = one.name, dict(PLACES)
-    tile = _TILE.search(place)
-    if tile is not None:
-        count = int(tile[2])
-        before: Move = lambda i: np.where(i < count, i, i - count)  # noqa: E731
-        places[f"{count} channels before"] = (tile[1][0], before)
-    each = call.sizes["s"] // max(call.sizes["t"], 1)
-    if call.operator.micro_steps and each > 1:
-        places["the first micro-step"] = ("s", lambda i: i - i % each)
+    present, axes = _present(call), call.operator.input(name).axes
+    shape = present[name].shape
     for text, change in ENTRIES.items():
         yield text.format(name), _changed(change)
-    for words, (letters, index) in places.items():
-        axis = next((one.axes.index(a) for a in letters if a in one.axes), None)
-        if axis is not None and x.shape[axis] > 1:
+    for words, (letters, index) in PLACES.items():
+        axis = next((axes.index(a) for a in letters if a in axes), None)
+        if axis is not None and shape[axis] > 1:
             yield f"{name} of {words} in place of {name}", _taken(axis, index)
-    for other, y in call.meant.items():
-        if other != name and y is not None and y.shape == x.shape:
+    for other, y in present.items():
+        if other != name and y.shape == shape:
             yield f"{other} in place of {name}", _another(other)
     if call.contract.l2norm is not None and name in ("query", "key"):
-        yield f"{name} that is not normalised", _raw(name)
+        yield (
+            f"{name} that is not normalised",
+            lambda c, _: c.inputs[name].astype(float),
+        )
 
 
 def _changed(change: Callable[[Real], Real]) -> Values:
@@ -165,49 +119,27 @@ def _another(name: str) -> Values:
     return lambda call, _: call.meant[name]
 
 
-def _raw(name: str) -> Values:
-    return lambda call, _: np.asarray(call.inputs[name].astype(np.float64))
+def _taken(axis: int, index: Callable[[Index, int], Index]) -> Values:
+    def taken(call: OracleCall, x: Real) -> Real:
+        each = call.sizes["s"] // max(call.sizes["t"], 1)
+        return np.take(x, index(np.arange(x.shape[axis]), each), axis=axis)
+
+    return taken
 
 
-def _meaning(call: OracleCall, inputs: Mapping[str, Real | None]) -> OracleCall:
-    """Return a call in which some inputs mean something else."""
-    other = replace(call)
-    vars(other)["meant"] = {**call.meant, **inputs}
-    return other
+def _with(name: str, values: Values, *, erase: bool = False) -> Change:
+    """Return the change of a call that changes an input, or in erases alone."""
 
-
-def _with(name: str, values: Values) -> Change:
-    """Return the change of a call that changes one of its inputs."""
-
-    def changed(call: OracleCall) -> OracleCall | None:
-        x = call.meant[name]
+    def changed(call: OracleCall) -> OracleCall:
+        known = _present(call)
         with np.errstate(all="ignore"):
-            return None if x is None else _meaning(call, {name: values(call, x)})
+            inputs = {name: values(call, known[name])} if name in known else {}
+            if erase and inputs:  # What is written is as before.
+                ratio = known[name] / np.asarray(inputs[name])
+                inputs["value"] = known["value"] * ratio[..., None]
+        return _meaning(call, inputs)
 
     return changed
-
-
-def _scores(factor: Callable[[float], float]) -> Change:
-    return _with("query", lambda call, x: x * factor(call.scale))
-
-
-def _in_the_erase(name: str, values: Values) -> Change:
-    """Return the change of a rate where values are written as if it were none."""
-
-    def changed(call: OracleCall) -> OracleCall | None:
-        rate, value = call.meant[name], call.meant["value"]
-        if rate is None or value is None:
-            return None
-        with np.errstate(all="ignore"):
-            other = np.asarray(values(call, rate))
-            written = value * (rate / other)[..., None]
-        return _meaning(call, {name: other, "value": written})
-
-    return changed
-
-
-def _taken(axis: int, index: Move) -> Values:
-    return lambda _, x: np.take(x, index(np.arange(x.shape[axis])), axis=axis)
 
 
 def _exchanged(one: str, other: str) -> Change:
@@ -216,19 +148,21 @@ def _exchanged(one: str, other: str) -> Change:
 
 def _in_turns(call: OracleCall) -> OracleCall:
     """Return the call in which heads of values take those of keys in turns."""
-    times = call.sizes["g"] // call.sizes["h"]
-    few = {one.name for one in call.operator.inputs if "h" in one.axes}
-    return _meaning(
-        call,
-        {
-            name: np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
-            for name, x in call.meant.items()
-            if name in few and x is not None
-        },
-    )
+    times, known = call.sizes["g"] // call.sizes["h"], _present(call)
+    inputs = {x.name: known.get(x.name) for x in call.operator.inputs if "h" in x.axes}
+    for name, x in inputs.items():
+        if x is not None:
+            inputs[name] = np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
+    return _meaning(call, inputs)
 
 
 def _other_erase(call: OracleCall) -> OracleCall:
-    operator = call.operator
-    other = replace(operator, early_erase=not operator.early_erase)
-    return replace(call, operator=other)
+    early = not call.operator.early_erase
+    return replace(call, operator=replace(call.operator, early_erase=early))
+
+
+def _meaning(call: OracleCall, inputs: Inputs) -> OracleCall:
+    """Return a call in which some inputs mean something else."""
+    other = replace(call)
+    vars(other)["meant"] = {**call.meant, **inputs}
+    return other

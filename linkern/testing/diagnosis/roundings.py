@@ -5,9 +5,11 @@ from the source and not beside it, what a score loses beside it and not far, and
 the sums lose is lost everywhere.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,40 +21,46 @@ from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.paths import (
-    DISTANCES,
     LENGTH,
     Survival,
+    few_bits,
     survivals,
     usual_bits,
 )
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import Target
 
-__all__ = ["narrow_stage", "rounding"]
+__all__ = ["rounded_result", "rounding"]
 
-# Declarations of each stage; those without any are inputs and the output.
-DTYPES = {
-    "sums": ("accumulator_dtype", "feature_dtype"),
-    "operands": ("operand_dtype",),
-    "keys": ("feature_dtype",),
-    "queries": ("feature_dtype",),
-    "features": ("feature_dtype",),
-    "state": ("state_dtype",),
-    "state and normalizer": ("state_dtype", "normalizer_dtype"),
-    "normalizer": ("normalizer_dtype",),
-    "scores": ("score_dtype",),
+
+class _Stage(NamedTuple):
+    """Name of what a stage does, the path that shows its place, its declarations."""
+
+    name: str
+    path: str = ""
+    keys: tuple[str, ...] = ()
+
+
+FEATURES = _Stage("features_rounded", "", ("feature_dtype",))
+SUMS = ("accumulator_dtype", "feature_dtype")
+STATES = ("state_dtype", "normalizer_dtype")
+# Stages that a declaration allows, or whose place is measured.
+STAGES = {
+    "sums": _Stage("computed_in_narrower_dtype", "", SUMS),
+    "operands": _Stage("operands_rounded", "value", ("operand_dtype",)),
+    "keys": FEATURES,
+    "queries": FEATURES,
+    "features": FEATURES,
+    "state": _Stage("state_rounded", "state", STATES[:1]),
+    "state and normalizer": _Stage("state_rounded", "state", STATES),
+    "normalizer": _Stage("normalizer_rounded", "normalizer", STATES[1:]),
+    "scores": _Stage("scores_rounded", "score", ("score_dtype",)),
+    "quotient": _Stage("coarse_reciprocal"),
+    "log_decay": _Stage("decays_rounded"),
 }
 # Paths whose losses may be those of a stage; others are inputs of their own.
 ARITHMETIC = {"value", "key", "query", "score", "sum", "state", "normalizer"}
 WORDS = {"key": "keys", "query": "queries"}
-# The path on which the place of a stage is measured, where it has one.
-PATHS = {
-    "state": "state",
-    "state and normalizer": "state",
-    "normalizer": "normalizer",
-    "scores": "score",
-    "operands": "value",
-}
 # Lengths that are tried for one at which nothing is lost, and lengths of wrong maps.
 LENGTHS, TRIED = (17, 24, 32, 40, 47, 48, 64, 80, 100, 128, LENGTH), 3
 # No format has fewer bits: a larger error is none of rounding.
@@ -61,14 +69,6 @@ FEWEST = 6
 EVEN = 0.2
 # Bits from the narrowest path to others that lose as much.
 BESIDES = 4
-NAMES = {
-    "sums": "computed_in_narrower_dtype",
-    "keys": "features_rounded",
-    "queries": "features_rounded",
-    "state and normalizer": "state_rounded",
-    "quotient": "coarse_reciprocal",
-    "log_decay": "decays_rounded",
-}
 
 
 def rounding(
@@ -99,9 +99,10 @@ def rounding(
     for length in [*lengths][:TRIED]:
         try:
             paths = survivals(target, scope, length=length)
-            stage, bits = narrow_stage(paths)
+            stage, bits, way = _narrow_stage(paths)
             if stage:
-                return _said(target, scope, stage, bits, paths, length)
+                what = f"{way} to {bits} bits"
+                return _said(target, scope, stage, bits, what, paths, length)
         except (DoesNotApply, TargetRaised):
             continue
     return None
@@ -112,29 +113,33 @@ def _said(
     scope: Scope,
     stage: str,
     bits: int,
+    what: str,
     paths: tuple[Survival, ...],
     length: int,
 ) -> Diagnosis:
-    ask = partial(_lost, target, scope, bits + BESIDES)
-    path = PATHS.get(stage, stage)
+    def ask(path: str, pair: tuple[int, int], length: int) -> bool:
+        """Return True if so many bits are lost on a path between two tokens."""
+        between = survivals(target, scope, (path, (pair,)), length)
+        return any(one.lost and one.bits <= bits + BESIDES for one in between)
+
+    name, path, keys = STAGES.get(stage, _Stage(f"{stage}_rounded"))
+    path = path or stage
     lost = min((x for x in paths if x.lost), key=lambda x: (x.path != path, x.distance))
     near = any(one.path == "state" and not one.lost for one in paths)
-    where, every, chunk = _place(ask, path, length, near=near)
+    where, chunk = _place(ask, path, length, near=near)
     some = "" if scope.few_shapes else _lengths(ask, lost, length)
     names = [name for name, width in SIGNIFICAND_BITS.items() if width == bits]
     formats = f" ({' or '.join(names)})" if names else ""
-    keys = DTYPES.get(stage, ())
-    formats_first = names if stage == "operands" else names[::-1]
-    same = [dict.fromkeys(keys, name) for name in formats_first if keys]
-    every *= scope.operator.causal
-    sizes = [{"chunk_size": chunk}] if every and chunk > 1 else []
-    candidates = [size | one for size in (*sizes, {}) for one in same]
-    what = f"rounded to {bits} bits"
-    place = f" at {some}" * bool(some)
-    name = NAMES.get(stage, f"{stage}_rounded")
+    every = f" every {chunk} tokens" if chunk > 1 else " at every token" * chunk
+    at = f" at {some}" * bool(some)
+    verb = "are" if stage.endswith("s") or " and " in stage else "is"
+    widths = [dict.fromkeys(keys, x) for x in names if keys]
+    widths = widths if stage == "operands" else widths[::-1]
+    size = {"chunk_size": chunk} if chunk > 1 and scope.operator.causal else {}
+    candidates = [one | width for one in (size, {}) for width in widths]
     return Diagnosis(
         name if scope.operator.feature_map else name.replace("features", "keys"),
-        f"the {stage} {_be(stage)} {what}{formats}{every}{place}",
+        f"the {stage} {verb} {what}{formats}{every * scope.operator.causal}{at}",
         declaration=() if some else first_right(target, scope, candidates),
         stage="output",
         where=" and ".join(x for x in (where, some) if x) or "everywhere",
@@ -144,81 +149,44 @@ def _said(
 
 def _place(
     ask: Callable[..., bool], path: str, length: int, *, near: bool
-) -> tuple[str, str, int]:
-    """Return the place of what is rounded, how often it is, and the tokens of each."""
+) -> tuple[str, int]:
+    """Return the place of what is rounded, and of a state the tokens between two."""
     if path == "state" and ask(path, (0, 0), length):
-        return "", " at every token", 1
-    if path in ("state", "normalizer"):
-        chunk, on_edges = _edge(ask, path, length, inside=False)
-        every = f" every {chunk} tokens" if chunk > 1 else " at every token"
-        if on_edges:
-            return f"pairs across edges of chunks of {chunk}", every, chunk
-        return f"sources {chunk} back or more", every, chunk
-    if path == "score" and near:
-        chunk, on_edges = _edge(ask, "state", length, inside=True)
-        if on_edges:
-            return f"pairs inside chunks of {chunk}", "", chunk
-        return f"sources less than {chunk} back", "", chunk
-    return "", "", 0
-
-
-def _lost(
-    target: Target,
-    scope: Scope,
-    most: int,
-    path: str,
-    pair: tuple[int, int],
-    length: int,
-) -> bool:
-    """Return True if bits are lost on a path between two tokens."""
-    paths = survivals(target, scope, (path, (pair,)), length)
-    return any(one.lost and one.bits <= most for one in paths)
-
-
-def _edge(
-    ask: Callable[..., bool], path: str, length: int, *, inside: bool
-) -> tuple[int, bool]:
-    """Return the least distance from the first token at which a path is another.
-
-    And True if that is the place of an edge, which neighbouring tokens have across it.
-    """
-    low, high = 0, length - 1
-    for high in (n for n in DISTANCES if n < length):
-        if ask(path, (0, high), length) != inside:
-            break
-        low = high
-    while high - low > 1:
-        middle = (low + high) // 2
-        other = ask(path, (0, middle), length) != inside
-        low, high = (low, middle) if other else (middle, high)
-    return high, high > 1 and ask(path, (high - 1, high), length) != inside
+        return "", 1
+    inside = path == "score" and near
+    if path not in ("state", "normalizer") and not inside:
+        return "", 0
+    # What is read far from its source is another path, from an edge or a distance on.
+    asked = "state" if inside else path
+    chunk = 1 + bisect_left(
+        range(1, length - 1), True, key=lambda n: ask(asked, (0, n), length) != inside
+    )
+    on_edges = chunk > 1 and ask(asked, (chunk - 1, chunk), length) != inside
+    if inside:
+        near_by = f"sources less than {chunk} back"
+        return f"pairs inside chunks of {chunk}" if on_edges else near_by, 0
+    far = f"sources {chunk} back or more"
+    return f"pairs across edges of chunks of {chunk}" if on_edges else far, chunk
 
 
 def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:
     """Return the lengths at which a path loses bits; empty if at all of them."""
+    narrow = partial(ask, lost.path, (0, lost.distance))
     tried = sorted({n for n in (*LENGTHS, length) if n > lost.distance})
-    pair = (0, lost.distance)
-    narrow = {n: ask(lost.path, pair, n) for n in tried}
-    chosen = [n for n in tried if narrow[n]]
-    low = max((n for n in tried if not narrow[n]), default=0)
-    if not low or not chosen:
+    chosen = [n for n in tried if narrow(n)]
+    others = sorted({*tried} - {*chosen})
+    if not others or not chosen:
         return ""
-    if low < chosen[0]:
-        high = chosen[0]
-        while high - low > 1:
-            middle = (low + high) // 2
-            is_narrow = ask(lost.path, pair, middle)
-            low, high = (low, middle) if is_narrow else (middle, high)
-        return f"lengths above {low}"
+    if others[-1] < chosen[0]:
+        between = range(others[-1] + 1, chosen[0])
+        return f"lengths above {others[-1] + bisect_left(between, True, key=narrow)}"
     return in_words("lengths", chosen, tried)[0]
 
 
-def _be(noun: str) -> str:
-    return "are" if noun.endswith("s") or " and " in noun else "is"
-
-
-def narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int]:
+def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int, str]:
     """Return the stage that explains the paths on which bits are lost; and its bits.
+
+    The last is the way in which it loses them.
 
     The stage is empty if nothing is lost.
     """
@@ -231,18 +199,22 @@ def narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int]:
     lost = {one.path for one in paths if one.lost}
     other = any(one.lost and (one.scaled or one.bits < FEWEST) for one in paths)
     if not lost or other:
-        return "", 0
+        return "", 0, ""
     stage, shown = _stage(paths, lost, fewest, summed=summed)
     entries = [one for one in paths if one.lost and one.path in shown]
+    errors = [np.asarray(one.errors) for one in entries] or [np.zeros(1)]
+    every = np.concatenate(errors)
+    # Those of a chopped quotient are few on each path.
+    if not all(_spread(one) for one in ([every] if stage == "quotient" else errors)):
+        return "", 0, ""
     # Sums round more than once, on some paths more often than on others.
     typical = max if stage == "sums" else np.median
-    bits = int(typical([one.bits for one in entries])) if entries else 0
-    errors = [np.asarray(one.errors) for one in entries]
-    if stage == "quotient":  # those of a chopped one are of one sign, and few
-        errors = [np.concatenate(errors)]
-    if not entries or not all(_spread(one) for one in errors):
-        return "", 0
-    return stage, usual_bits(bits)
+    bits = int(typical([one.bits for one in entries]))
+    if every.min() < 0 < every.max():
+        return stage, usual_bits(bits), "rounded"
+    # A chopped number is nearer to 0, and so is the output, but for a divisor.
+    chopped = every.min() < 0 or stage == "normalizer"
+    return (stage, bits + 1, "truncated") if chopped else ("", 0, "")
 
 
 def _stage(
@@ -283,3 +255,46 @@ def _spread(errors: NDArray[np.float64]) -> bool:
     sizes = abs(errors)
     both = (errors > 0).any() and (errors < 0).any()
     return bool(both or sizes.min() < EVEN * sizes.max())
+
+
+def rounded_result(
+    maps: Sequence[InfluenceMap], place: str, scope: Scope
+) -> Diagnosis | None:
+    """Return the bits of a result that is stored with fewer than it should have.
+
+    Parameters
+    ----------
+    maps : sequence of InfluenceMap
+        Maps of the result, with wrong entries.
+    place : str
+        Words for the wrong entries; empty if there are none.
+    scope : Scope
+        What the target claims and declares.
+
+    Returns
+    -------
+    Diagnosis or None
+        None unless errors are those of numbers of so many bits, or of products of them.
+    """
+    tensor = maps[0].tensor
+    held = SIGNIFICAND_BITS["float32" if "state" in tensor else scope.output_dtype]
+    wrong = np.concatenate([one.measured[one.wrong] for one in maps])
+    with np.errstate(all="ignore"):
+        relative = [(one.error / abs(one.exact))[one.wrong] for one in maps]
+        sizes = -np.log2(np.concatenate(relative))
+    if not sizes.min() >= FEWEST:
+        return None
+    stored = [n for n in range(2, held) if np.array_equal(few_bits(wrong, n), wrong)]
+    bits = stored[0] if stored else int(sizes.min())
+    # Errors of rounding are up to half of a unit, and most are hardly smaller.
+    spread = sizes.min() < bits + 1 / 4 and 1 < np.median(sizes) - bits < 2
+    if sizes.min() < bits or not (stored or (spread and bits < held)):
+        return None
+    if all(np.array_equal(few_bits(x.measured, bits), x.measured) for x in maps):
+        place = "everywhere"
+    name = "state" if tensor == "final state" else tensor.replace(" ", "_")
+    what = f"rounded to {bits} bits"
+    sentence = f"the {tensor} is {'' if stored else 'as if '}{what}"
+    return Diagnosis(
+        f"{name}_rounded", sentence, stage=tensor, where=place, by_what=what
+    )

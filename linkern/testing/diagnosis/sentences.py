@@ -14,8 +14,8 @@ from linkern.testing.diagnosis.factors.explain import Factor, numbers
 from linkern.testing.diagnosis.factors.factor import tolerance
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
-from linkern.testing.diagnosis.replaced_inputs import Replacement
 from linkern.testing.influence.maps import Flags, InfluenceMap
+from linkern.testing.problems.context import Scope
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
 
@@ -101,7 +101,7 @@ def _missing(by_what: str) -> str:
 def localised(
     maps: Sequence[InfluenceMap],
     place: IndexSet | None,
-    factor: Factor | Replacement | None,
+    factor: Factor | None,
     *,
     declaration: tuple[str, ...] = (),
     not_measured: tuple[str, ...] = (),
@@ -114,7 +114,7 @@ def localised(
         The maps of one tensor in which the deviation shows.
     place : IndexSet or None
         The wrong entries; None if no short description fits.
-    factor : Factor, Replacement or None
+    factor : Factor or None
         What was measured in their place; None if no formula holds.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which the target is right.
@@ -127,12 +127,15 @@ def localised(
         chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
     stage, where = maps[0].tensor, place.text if place else ""
-    if isinstance(factor, Replacement) and factor.where:
+    if factor is not None and factor.where:
         where = factor.where
-    words = [sentence(stage, where, by_what, kind)]
     # A declaration explains all that is wrong, wherever it is.
-    explained = factor is None and bool(declaration)
-    if factor is None:
+    quotient = _quotient(maps[0].problem.scope, declaration)
+    explained = bool(quotient) or (factor is None and bool(declaration))
+    if quotient:
+        kind, where, by_what = "in the denominator", "everywhere", quotient
+    words = [sentence(stage, where, by_what, kind)]
+    if factor is None and not quotient:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
         declared = f"right if `{' '.join(declaration)}` is declared"
@@ -162,6 +165,20 @@ def localised(
     )
 
 
+def _quotient(scope: Scope, declaration: tuple[str, ...]) -> str:
+    """Return the factor that a declared epsilon stands for; empty if none is."""
+    declared = dict(text.split("=", 1) for text in declaration)
+    eps = declared.get("eps", "0")
+    if scope.contract.eps or eps == "0":
+        return ""
+    divisors = {
+        "denominator": f"(denominator + {eps})",
+        "normalizer": f"(denominator + {eps} * sum of feature(query)[row])",
+        "clamp": f"max(denominator, {eps})",
+    }
+    return f"denominator / {divisors[declared.get('eps_mode', 'denominator')]}"
+
+
 def _width(one: InfluenceMap) -> int:
     """Return how many cells a picture of a map has along its axes, at least."""
     places = (one.coordinates.get(name) for name in ("row", "source"))
@@ -170,7 +187,7 @@ def _width(one: InfluenceMap) -> int:
 
 
 def _ratio(
-    factor: Factor | Replacement | None,
+    factor: Factor | None,
     maps: Sequence[InfluenceMap],
     chosen: Sequence[Flags],
 ) -> float:

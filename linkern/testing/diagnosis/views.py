@@ -14,7 +14,7 @@ import numpy as np
 
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
-__all__ = ["VIEWS", "View", "beside_rows", "lost", "row_sums", "steps"]
+__all__ = ["View", "beside_rows", "lost", "row_sums", "steps"]
 
 View = Callable[[InfluenceMap], InfluenceMap | None]
 # Part of a row whose common factor is that of its sum.
@@ -115,9 +115,6 @@ def lost(one: InfluenceMap) -> InfluenceMap | None:
     if not one.is_product or not larger[others].all():
         return None
     return _part(one, ~others)
-
-
-VIEWS: tuple[View, ...] = (beside_rows, row_sums, lost, steps)
 
 
 def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:

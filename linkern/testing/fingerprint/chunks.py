@@ -8,6 +8,8 @@ nowhere else; token by token, everywhere. Source of the idea: P. Xie, Y. Gao and
 arXiv:2411.00442 (2024), which asks for the whole tree of additions.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,11 +22,11 @@ from linkern.testing.target.process import Target
 
 __all__ = ["measure"]
 
-Real = NDArray[np.float64]
 # float64 has 53 bits, and float16 a range of 40 powers of two with its subnormals.
-LARGE = 2.0**60
-LARGE_AND_SMALL_IN_FLOAT16 = (2.0**15, 2.0**-10)
-MOST_CALLS = 100
+LARGE_AND_SMALL = (2.0**60, 1.0)
+IN_FLOAT16 = (2.0**15, 2.0**-10)
+# Most value channels that a call holds, over all batch entries.
+MOST_CHANNELS = 1600
 # Length, key and value dimension: four chunks of 256, and some more tokens; the others
 # for kernels that take whole tiles.
 SIZES = ((1040, 4, 64), (1024, 16, 64), (1024, 64, 64), (256, 16, 16))
@@ -33,7 +35,6 @@ SIZES = ((1040, 4, 64), (1024, 16, 64), (1024, 64, 64), (256, 16, 16))
 def measure(target: Target, scope: Scope) -> int | None:
     """Return the chunk size; None if sums have no edges at regular distances."""
     for length, key_dim, value_dim in SIZES:
-        # Each value channel is a question of its own.
         keys = value_dim if scope.contract.equal_dims else key_dim
         try:
             shape = nearest_shape(scope, (1, 1, length, keys, value_dim))
@@ -47,41 +48,29 @@ def measure(target: Target, scope: Scope) -> int | None:
 def _closed(target: Target, scope: Scope, shape: Shape) -> NDArray[np.bool_] | None:
     """Return the tokens before which sums are closed; None if that cannot be read.
 
-    Nothing is asked about the first quarter, in which the first chunk may lie.
+    Each value channel asks about one token; nothing is asked about the first quarter,
+    in which the first chunk may lie.
     """
-    length, columns = shape.length, shape.value_dim
-    if shape.keys != length or length > MOST_CALLS * columns:
+    positions = np.arange(max(shape.length // 4, 2), shape.length)
+    entry, channel = divmod(np.arange(len(positions)), shape.value_dim)
+    if shape.keys != shape.length or not 0 < len(positions) <= MOST_CHANNELS:
         return None
-    large, small = LARGE, 1.0
-    if scope.dtype == "float16":
-        large, small = LARGE_AND_SMALL_IN_FLOAT16
-
-    def last(value: Real) -> Real:
-        x = np.broadcast_to(value, shape.of("bgsv"))
-        made = with_features(scope, shape, query=query, key=key, value=x)
-        return np.asarray(ask(target, made)[0, 0, -1], np.float64)
-
-    query, key = np.zeros(shape.query), np.zeros(shape.key)
+    shape = replace(shape, batch=int(entry[-1]) + 2)
+    large, small = IN_FLOAT16 if scope.dtype == "float16" else LARGE_AND_SMALL
+    query, key, value = (np.zeros(x) for x in (shape.query, shape.key, shape.value))
     query[..., 0] = key[..., 0] = 1.0
-    value = np.zeros((length, columns))
-    value[0] = 1.0
-    one = last(value)[0] * small
-    closed = np.zeros(length, dtype=np.bool_)
-    for first in range(length // 4, length, columns):
-        positions = np.arange(first, min(first + columns, length))
-        value = np.zeros((length, columns))
-        value[0] = large
-        value[positions - 1, positions - first] = -large
-        value[positions, positions - first] = small
-        with np.errstate(all="ignore"):
-            survived = last(value)[: len(positions)] / one
-        told = np.minimum(abs(survived), abs(survived - 1)) < 1 / 4
-        closed[positions] = survived > 1 / 2
-        each = (closed[1:] & closed[:-1]).any()
-        never = positions[-1] >= length // 2 and not closed.any()
-        if not told.all() or each or never:
-            return None
-    return closed
+    value[:, :, 0] = large
+    value[entry, :, positions - 1, channel] = -large
+    value[entry, :, positions, channel] = small
+    value[-1], value[-1, :, 0] = 0.0, small
+    made = with_features(scope, shape, query=query, key=key, value=value)
+    last = ask(target, made)[:, 0, -1]
+    with np.errstate(all="ignore"):
+        survived = last[entry, channel] / last[-1, channel]
+    told = np.minimum(abs(survived), abs(survived - 1)) < 1 / 4
+    closed = np.zeros(shape.length, dtype=np.bool_)
+    closed[positions] = survived > 1 / 2
+    return closed if told.all() else None
 
 
 def period(closed: NDArray[np.bool_]) -> int | None:

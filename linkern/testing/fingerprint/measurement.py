@@ -104,8 +104,9 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     >>> measured.bits["state"], measured.chunk_size, measured.eps
     (24, 16, None)
     """
-    sheet = Fingerprint(scope.dtype, {}, distances=invariance.measure(target, scope))
+    sheet = Fingerprint(scope.dtype, {})
     try:
+        sheet = replace(sheet, distances=invariance.measure(target, scope))
         measured = stages.measure(target, scope)
     except DoesNotApply as error:
         return replace(sheet, reason=str(error))

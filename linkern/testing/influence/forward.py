@@ -1,29 +1,15 @@
-"""Stages of calls without gradients: outputs, final states, spans, packed sequences.
+"""Stages of calls without gradients: outputs, final states, spans, packed sequences."""
 
-The scenes of a scope are drawn once, so that targets of one scope share their exact
-results.
-"""
-
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 
 import numpy as np
 
 from linkern.testing.checks.packed import not_packed
-from linkern.testing.checks.registry import (
-    Condition,
-    any_of,
-    no_state,
-    not_causal,
-)
-from linkern.testing.errors import Inapplicable, not_applicable
-from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.checks.registry import no_state, not_causal
+from linkern.testing.influence.parts import packings
 from linkern.testing.influence.readings import (
-    Reading,
-    maps_of,
     output_maps,
     packed_maps,
-    span_maps,
     state_maps,
 )
 from linkern.testing.influence.scenes import (
@@ -36,18 +22,15 @@ from linkern.testing.influence.scenes import (
     product_scene,
     with_impulses,
 )
-from linkern.testing.influence.stages import Stage
-from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.influence.stages import one_token, stage
+from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import extreme_problem, integer_problem
-from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes
 from linkern.testing.problems.strategies import no_integers
-from linkern.testing.target.process import Target
 
-__all__ = ["STAGES", "scenes_of"]
+__all__ = ["STAGES"]
 
-Scenes = Callable[[Scope, np.random.Generator], Iterator[Problem]]
 # Kinds of features, and of gates, under which a shortcut shows that others hide.
 _KINDS_OF_FEATURES = ("tiny", "wide", "bigfirst")
 _KINDS_OF_GATES = ("strong", "typical", "long", "parallel", "sharp", "scaled")
@@ -55,23 +38,6 @@ _KINDS_OF_GATES = ("strong", "typical", "long", "parallel", "sharp", "scaled")
 _KINDS_IN_PRODUCTS = ("strong", "typical", "long")
 # Rows behind the last packed sequence.
 SLACK = 6
-# Shapes of targets that compile each one.
-FEW_SHAPES = 3
-
-
-@lru_cache(maxsize=64)
-def scenes_of(draw: Scenes, scope: Scope, seed: int) -> tuple[Problem, ...]:
-    """Return scenes of a scope; the same ones for the same seed."""
-    problems: list[Problem] = []
-    shapes: set[Shape] = set()
-    for problem in draw(scope, np.random.default_rng(seed)):
-        if scope.few_shapes and len({*shapes, problem.shape}) > FEW_SHAPES:
-            continue
-        shapes.add(problem.shape)
-        for x in problem.inputs.values():
-            x.flags.writeable = False
-        problems.append(problem)
-    return tuple(problems)
 
 
 def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
@@ -165,54 +131,20 @@ def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield packed sequences, an empty one among them, with rows behind the last."""
-    unit = scope.contract.length_multiple_of
+    slack = SLACK * scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
-    for lengths in (
-        ((7, 33, 0, 1, 70),),
-        ((48, 64),),
-        ((21, 5, 20, 1), (19, 33, 0, 7)),
-    )[: 3 if stateful else 2]:
-        rounded = tuple(tuple(-(-n // unit) * unit for n in row) for row in lengths)
-        total = sum(map(sum, rounded)) + SLACK * unit
+    for packing in packings(scope, 2 if stateful else 1):
+        total = packing.ends[-1] + slack
         for scene in (product_scene, dense_scene):
             made = scene(scope, (1, 2, total, 6, total), rng).first_of_batch()
             if made.length == total:
-                yield made.told(packing=Packing(rounded))
-
-
-def _stage(name: str, draw: Scenes, read: Reading, *unless: Condition) -> Stage:
-    """Return the stage of some scenes, which a rule may leave out."""
-
-    def measure(
-        target: Target, scope: Scope, rng: np.random.Generator
-    ) -> list[InfluenceMap]:
-        scenes = scenes_of(draw, scope, int(rng.integers(2**31)))
-        wants_state = read is not output_maps and no_state(scope) is None
-        return maps_of(target, scenes, read, wants_state=wants_state)
-
-    def skipped(scope: Scope) -> str:
-        reason = any_of(*unless)(scope)
-        return reason.reason if reason else ""
-
-    return Stage(name, measure, skipped)
-
-
-def _no_options(scope: Scope) -> Inapplicable | None:
-    if scenes_of(_omitted, scope, 0):
-        return None
-    return not_applicable("it takes all inputs in any case")
-
-
-def _one_token(scope: Scope) -> Inapplicable | None:
-    if scope.contract.interface != "step":
-        return None
-    return not_applicable("one call takes one token")
+                yield made.told(packing=packing)
 
 
 STAGES = (
-    _stage("outputs", _outputs, output_maps),
-    _stage("omitted", _omitted, output_maps, _no_options),
-    _stage("state", _whole, state_maps, not_causal, no_state),
-    _stage("spans", _cut, span_maps, _one_token, not_causal, no_state),
-    _stage("packed", _packed, packed_maps, not_causal, not_packed),
+    stage("outputs", _outputs, output_maps),
+    stage("omitted", _omitted, output_maps),
+    stage("state", _whole, state_maps, not_causal, no_state, wants_state=True),
+    stage("spans", _cut, output_maps, one_token, not_causal, no_state),
+    stage("packed", _packed, packed_maps, not_causal, not_packed, wants_state=True),
 )

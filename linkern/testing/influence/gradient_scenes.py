@@ -9,60 +9,46 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.influence.maps import Index
-from linkern.testing.influence.scenes import NOWHERE, calmed, product_scene
+from linkern.testing.influence.scenes import (
+    NOWHERE,
+    calmed,
+    per_token,
+    product_scene,
+)
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem, with_cotangent
-from linkern.testing.problems.packing import Packing
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.target.frameworks import numpy_dtype
 
-__all__ = ["Impulses", "every_row", "one_pair", "one_row"]
+__all__ = ["Pairs", "every_row", "one_pair", "one_row"]
 
 
-@dataclass(frozen=True, eq=False)
-class Impulses:
-    """A problem whose value and cotangent are 1 at one token of each value channel.
+@dataclass(frozen=True, eq=False, repr=False)
+class Pairs:
+    """Tokens of the impulses in values and cotangents: a knob of the problem.
 
     Parameters
     ----------
-    problem : Problem
-        The inputs and the cotangent.
     rows, sources : array (B, G, V)
         The token of the cotangent and the token of the value of each channel, or
         `NOWHERE`; micro-steps count as tokens of a value.
-    cuts : tuple of int
-        First tokens of the spans after the first.
-    packing : Packing or None
-        The packed sequences, if there are several.
     scene : str
         ``every row``: each row has a source; ``one pair``: one in each batch entry and
         head, so that gates have the gradient of that pair alone; ``one row``: values
         are not zero anywhere, cotangents in one row of each batch entry and head.
     """
 
-    problem: Problem
     rows: Index
     sources: Index
-    cuts: tuple[int, ...] = ()
-    packing: Packing | None = None
-    scene: str = "every row"
+    scene: str
 
-    def cut(self, *cuts: int) -> "Impulses":
-        """Return the same, cut as far as the contract allows."""
-        step = self.problem.scope.contract.length_multiple_of
-        inner = sorted({n // step * step for n in cuts})
-        fitting = tuple(n for n in inner if 0 < n < self.problem.length)
-        return replace(self, cuts=fitting)
-
-    def packed(self, lengths: tuple[tuple[int, ...], ...]) -> "Impulses":
-        """Return the same in packed sequences, of so many tokens in each call."""
-        packing = Packing(lengths)
-        problem = self.problem.told(packing=packing)
-        return replace(self, problem=problem, packing=packing, cuts=packing.cuts)
+    def __repr__(self) -> str:
+        """Say what they isolate."""
+        return self.scene
 
 
-def every_row(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
+def every_row(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
     """Return impulses in which each row has one source, as far back as its head says.
 
     Rows whose source would lie before the first token have none.
@@ -79,10 +65,10 @@ def every_row(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
     lags = rng.permutation(_lags(shape.length // 2, int(place.max()) + 1))
     sources = np.minimum(rows - lags[place], shape.keys - 1)
     used &= sources >= 0
-    return _impulses(drawn, rows, sources, used, rng)
+    return _impulses(drawn, rows, sources, used, rng, "every row")
 
 
-def one_pair(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
+def one_pair(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
     """Return impulses of one pair in each batch entry and head, near ones and far."""
     drawn = _drawn(scope, sizes, rng)
     shape = drawn.shape
@@ -95,13 +81,10 @@ def one_pair(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Impulses:
     used = head % shape.groups == place % shape.groups
     used &= channel == rng.integers(shape.value_dim, size=pairs)[place]
     ends = np.asarray(np.minimum(first + lags, shape.length - 1))
-    made = _impulses(drawn, ends[place], first[place], used, rng)
-    return replace(made, scene="one pair")
+    return _impulses(drawn, ends[place], first[place], used, rng, "one pair")
 
 
-def one_row(
-    scope: Scope, sizes: Sizes, kind: str, rng: np.random.Generator
-) -> Impulses:
+def one_row(scope: Scope, sizes: Sizes, kind: str, rng: np.random.Generator) -> Problem:
     """Return values that are not zero anywhere, and one row in each cotangent.
 
     Gradients of tokens behind the row are zero; those before it have many terms.
@@ -114,7 +97,7 @@ def one_row(
     there = np.arange(shape.length)[:, None] == row
     problem = replace(drawn, cotangent=drawn.cotangent * there)
     rows = np.repeat(row[:, :, 0], shape.value_dim, axis=-1)
-    return Impulses(problem, rows, np.full_like(rows, NOWHERE), scene="one row")
+    return problem.told(pairs=Pairs(rows, np.full_like(rows, NOWHERE), "one row"))
 
 
 def _drawn(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
@@ -131,13 +114,17 @@ def _lags(length: int, count: int) -> Index:
 
 
 def _impulses(
-    drawn: Problem, rows: Index, sources: Index, used: Index, rng: np.random.Generator
-) -> Impulses:
+    drawn: Problem,
+    rows: Index,
+    sources: Index,
+    used: Index,
+    rng: np.random.Generator,
+    scene: str,
+) -> Problem:
     """Return a problem with impulses in its cotangent and in its values."""
     shape, scope = drawn.shape, drawn.scope
-    if scope.operator.micro_steps:
-        each = shape.keys // shape.length
-        sources = sources * each + rng.integers(each, size=sources.shape)
+    each = per_token(drawn)
+    sources = sources * each + rng.integers(each, size=sources.shape)
     rows, sources = (np.where(used, x, NOWHERE) for x in (rows, sources))
     value = np.zeros(drawn.value.shape, drawn.value.dtype)
     cotangent = np.zeros(shape.of("bgtv"), numpy_dtype(scope.output_dtype))
@@ -145,4 +132,4 @@ def _impulses(
     value[b, g, sources[b, g, v], v] = 1
     cotangent[b, g, rows[b, g, v], v] = 1
     problem = replace(drawn.with_inputs(value=value), cotangent=cotangent)
-    return Impulses(problem, rows, sources)
+    return problem.told(pairs=Pairs(rows, sources, scene))

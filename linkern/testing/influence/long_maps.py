@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.errors import TargetRaised
+from linkern.testing.errors import (
+    Inapplicable,
+    OutOfTime,
+    TargetRaised,
+    not_applicable,
+)
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import calmed, carrier, product_scene
-from linkern.testing.influence.stages import Stage
+from linkern.testing.influence.stages import Stage, one_token
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.reach import Reach
 from linkern.testing.problems.shapes import fitted, longest
@@ -55,7 +60,7 @@ class _Probe:
         problem = calmed(product_scene(self.scope, sizes, rng, tokens=tokens))
         try:
             return output_map(self.target, problem)
-        except TargetRaised:
+        except (TargetRaised, OutOfTime):
             return None
 
     def grid(self, length: int) -> tuple[int, ...]:
@@ -88,13 +93,12 @@ def _measure(
     if length > full:
         maps.append(probe.map(length, probe.grid(length)))
     answered = [one for one in maps if one is not None]
-    # The map of all sources tells the edges itself.
-    told = step == 1 and bool(answered) and answered[0].wrong.any()
-    if answered and answered[-1].wrong.any() and not told:
-        coarse = answered[-1]
-        answered += _refined(probe, coarse)
-        if length > full:
-            answered += _shortened(probe, coarse)
+    if answered and answered[-1].wrong.any():
+        last = answered[-1]
+        # The map of all sources tells the edges itself.
+        if step > 1 or not answered[0].wrong.any():
+            answered += _refined(probe, last)
+        answered += _shortened(probe, last)
     return answered
 
 
@@ -123,17 +127,24 @@ def _refined(probe: _Probe, first: InfluenceMap) -> list[InfluenceMap]:
 
 
 def _shortened(probe: _Probe, longer: InfluenceMap) -> list[InfluenceMap]:
-    """Return the map of the shortest wrong sequence, and those of right ones."""
+    """Return the map of the shortest wrong sequence, and those of right ones.
+
+    It may end with the first row that is wrong in the longer one.
+    """
     if probe.scope.few_shapes:
         return []
     tokens = np.unique(longer.coordinates["source"])
-    first = int(longer.coordinates["source"][longer.wrong].min())
+    tokens = tokens[:: -(-len(tokens) // probe.sources)]
     step = probe.scope.contract.length_multiple_of
-    right, wrong = max(first, SHORTEST) // step * step, longer.problem.length
+    first = int(longer.coordinates["row"][longer.wrong].min()) // step * step
+    guesses = [first + step, first]
+    right, wrong = SHORTEST // step * step, longer.problem.length
     maps: list[InfluenceMap] = []
     shortest: list[InfluenceMap] = []
     while wrong - right > step:
-        middle = (right + wrong) // 2 // step * step
+        middle = guesses.pop() if guesses else (right + wrong) // 2 // step * step
+        if not right < middle < wrong:
+            continue
         made = probe.map(middle, tuple(tokens[tokens < middle].tolist()))
         if made is None:
             break
@@ -145,12 +156,10 @@ def _shortened(probe: _Probe, longer: InfluenceMap) -> list[InfluenceMap]:
     return [*maps, *shortest]
 
 
-def _too_short(scope: Scope) -> str:
-    if longest(scope, reach=Reach()) <= SHORTEST:
-        return "it takes no long sequences in one call"
-    if scope.contract.interface == "step":
-        return "one call takes one token"
-    return ""
+def _too_short(scope: Scope) -> Inapplicable | None:
+    if longest(scope, reach=Reach()) > SHORTEST:
+        return None
+    return not_applicable("it takes no long sequences in one call")
 
 
-LONG = Stage("long", _measure, _too_short)
+LONG = Stage("long", _measure, (_too_short, one_token))

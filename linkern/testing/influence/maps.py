@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["INITIAL_STATE", "Flags", "Index", "InfluenceMap", "Real"]
+__all__ = ["AXES", "INITIAL_STATE", "Flags", "Index", "InfluenceMap", "Real"]
 
 Real = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -23,6 +23,8 @@ Flags = NDArray[np.bool_]
 
 # The source of an entry that comes from the state before the first token.
 INITIAL_STATE = -1
+# Coordinates by the letters of axes.
+AXES = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
 # The part of an entry that rounding may be, where factors still show.
 BLURRED = 2.0**-6
 
@@ -78,6 +80,14 @@ class InfluenceMap:
             coordinates={name: x[chosen] for name, x in self.coordinates.items()},
             unaffected=None if unaffected is None else unaffected[chosen],
         )
+
+    def worst_of_each(self, *names: str) -> "InfluenceMap":
+        """Return the map of the most wrong entry of each place, by some coordinates."""
+        known = {n: x for n, x in self.coordinates.items() if n in names}
+        order = np.lexsort((-self.error, ~self.wrong))
+        places = np.stack([*known.values()])[:, order]
+        _, first = np.unique(places, axis=1, return_index=True)
+        return replace(self, coordinates=known).part(order[first])
 
     @cached_property
     def error(self) -> Real:

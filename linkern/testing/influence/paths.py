@@ -31,6 +31,7 @@ __all__ = [
     "SIZES",
     "Survival",
     "ask",
+    "few_bits",
     "survivals",
     "usual_bits",
 ]
@@ -276,7 +277,7 @@ def _problem(
     problem = real_problem(scope, shape, kind, "normal", rng)
     each = shape.keys // shape.length if scope.operator.micro_steps else 1
     inputs = {
-        name: _few_bits(np.asarray(x, np.float64), FEW)
+        name: few_bits(np.asarray(x, np.float64), FEW)
         for name, x in problem.inputs.items()
     }
     for at, entry in enumerate(entries):
@@ -287,7 +288,7 @@ def _problem(
     return entries, _taken_back(made, entries, each), sizes
 
 
-def _few_bits(x: Real, bits: int) -> Real:
+def few_bits(x: Real, bits: int) -> Real:
     """Return numbers of few significand bits near the ones passed."""
     mantissa, exponent = np.frexp(x)
     kept = np.rint(np.ldexp(mantissa, bits))
@@ -345,7 +346,7 @@ def _arrange(
     if entry.path == "normalizer":
         # Values of the other token alone, so that the numerator has few bits.
         value = np.moveaxis(inputs["value"][at], 1, 0)
-        value[entry.row * each] = _few_bits(rng.uniform(1, 2, value[0].shape), FEW + 3)
+        value[entry.row * each] = few_bits(rng.uniform(1, 2, value[0].shape), FEW + 3)
         value[entry.source * each] = 0.0
 
 
@@ -387,5 +388,5 @@ def _taken_back(problem: Problem, entries: list[_Entry], each: int) -> Problem:
         weight, size = weights[at, :, entry.row], output[at, :, entry.row]
         with np.errstate(all="ignore"):
             back = np.where(abs(weight) > 2.0**-6, -size / weight, 0.0)
-        value[at, :, entry.row * each] = _few_bits(back, bits)
+        value[at, :, entry.row * each] = few_bits(back, bits)
     return problem.with_inputs(value=value.astype(dtype))

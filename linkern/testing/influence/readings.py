@@ -7,22 +7,26 @@ source is `INITIAL_STATE`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.errors import TargetRaised
+from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
-    INITIAL_STATE,
+    AXES,
     Flags,
     Index,
     InfluenceMap,
     Real,
 )
-from linkern.testing.influence.scenes import NOWHERE, Sources, kept_sources
-from linkern.testing.problems.packing import Packing, packed_sequences
+from linkern.testing.influence.parts import Parts
+from linkern.testing.influence.scenes import NOWHERE, kept_sources, per_token
+from linkern.testing.problems.packing import (
+    Packing,
+    exact_outputs,
+    packed_sequences,
+)
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
@@ -31,20 +35,27 @@ from linkern.testing.target.protocol import Call, Reply
 __all__ = [
     "CONFIDENCE",
     "Reading",
-    "half_ulp",
+    "Table",
     "maps_of",
     "output_map",
     "output_maps",
     "packed_maps",
-    "span_maps",
+    "shaped",
     "state_maps",
 ]
 
 Reading = Callable[[Problem, Reply], Iterable[InfluenceMap]]
 # Of independent errors, hardly one in a million is beyond.
 CONFIDENCE = 5.0
+# Ends of the names of results, those in which a defect shows most plainly first.
+PLAIN = (
+    (" across sequences", " initial state", " the final state", " last sequence"),
+    ("output", "gradient of value"),
+    ("denominator",),
+)
+# Weights of tokens of other packed sequences.
+ACROSS = "output across sequences"
 STATES = ("final state", "final normalizer")
-AXES = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
 
 
 def maps_of(
@@ -54,35 +65,47 @@ def maps_of(
     *,
     wants_state: bool = False,
 ) -> list[InfluenceMap]:
-    """Return the maps of those problems that a target answers.
+    """Return the maps of those problems that a target answers, plain ones first.
 
     The knobs ``cuts`` and ``packing`` of a problem say how it is called.
 
     Raises
     ------
-    TargetRaised
+    TargetRaised, OutOfTime
         If it answers none.
     """
     maps: list[InfluenceMap] = []
-    raised: list[TargetRaised | None] = []
+    errors: list[TargetRaised | OutOfTime] = []
     for problem in problems:
         packing: Packing | None = problem.knobs.get("packing")
+        cuts = packing.cuts if packing else problem.knobs.get("cuts", ())
         call = Call(
             problem.inputs,
             scale=problem.scale,
-            cuts=packing.cuts if packing else problem.knobs.get("cuts", ()),
+            cuts=cuts,
             segments=packing.segments if packing else (),
-            wants_state=wants_state,
+            wants_state=wants_state or bool(cuts),
+            cotangent=problem.cotangent,
         )
         try:
             maps += read(problem, target.call(call))
-        except TargetRaised as error:
-            raised.append(error)
-        else:
-            raised.append(None)
-    if raised and raised[0] is not None and all(raised):
-        raise raised[0]
-    return maps
+        except (TargetRaised, OutOfTime) as error:
+            errors.append(error)
+    if errors and not maps:
+        raise errors[0]
+    return sorted(maps, key=_rank)
+
+
+def _rank(one: InfluenceMap) -> tuple[bool, bool, int]:
+    """Return the rank of a map: a defect shows in the first ones most plainly.
+
+    States hold what outputs show, and several calls what one call does. What is wrong
+    on the way through a state, in a weight or in a denominator reaches all that
+    follows from it.
+    """
+    ranks = (k for k, ends in enumerate(PLAIN) if one.tensor.endswith(ends))
+    calls = one.problem.knobs.get("spans", 1)
+    return one.tensor in STATES, calls > 1, next(ranks, len(PLAIN))
 
 
 def output_map(target: Target, problem: Problem) -> InfluenceMap:
@@ -97,7 +120,7 @@ def output_map(target: Target, problem: Problem) -> InfluenceMap:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class Table:
     """One result of a call: exact and likely values, places of its entries."""
 
     tensor: str
@@ -107,42 +130,59 @@ class _Table:
     likely: Real
     stored: str
     places: Mapping[str, Index]
+    unaffected: Flags | None = None
 
     def of(self, chosen: Flags | bool = True) -> InfluenceMap:
         """Return the map of those of some entries that have a source."""
-        exact = self.exact.output
+        exact, unaffected = self.exact.output, self.unaffected
         source = self.places.get("source", np.zeros(1, np.int64))
         chosen = np.broadcast_to((source != NOWHERE) & chosen, exact.shape)
-        rounding = half_ulp(self.measured[chosen], self.stored)
-        bound, likely = (
-            np.broadcast_to(x, exact.shape)[chosen] + rounding
-            for x in (self.exact.bound, self.likely)
-        )
-        places = {
-            name: np.broadcast_to(x, exact.shape)[chosen].astype(np.int64)
-            for name, x in self.places.items()
-        }
         measured = self.measured[chosen]
+        rounding = _half_ulp(measured, self.stored)
         return InfluenceMap(
-            self.tensor, self.problem, measured, exact[chosen], bound, likely, places
+            self.tensor,
+            self.problem,
+            measured,
+            exact[chosen],
+            self.exact.bound[chosen] + rounding,
+            self.likely[chosen] + rounding,
+            {
+                name: np.broadcast_to(x, exact.shape)[chosen].astype(np.int64)
+                for name, x in self.places.items()
+            },
+            None if unaffected is None else unaffected[chosen],
         )
 
 
-def _shaped(measured: Any, shape: tuple[int, ...]) -> Real:
+def shaped(measured: Any, shape: tuple[int, ...]) -> Real:
     """Return what came back, NaN if it has another shape."""
     if measured is None or measured.shape != shape:
         return np.full(shape, np.nan)
     return np.asarray(measured.astype(np.float64))
 
 
-def _output(problem: Problem, measured: Real, dtype: str) -> _Table:
+def _output(problem: Problem, reply: Reply) -> Table:
     """Return the table of an output."""
-    exact = problem.solve()
+    measured = shaped(reply.output, problem.shape.of("bgtv"))
     truncates = problem.scope.contract.rounding == "truncation"
-    likely = exact if truncates else problem.solve(confidence=CONFIDENCE)
-    stored = dtype or problem.scope.output_dtype
-    places = _places(problem, exact.output.shape)
-    return _Table("output", problem, measured, exact, likely.bound, stored, places)
+    exact = _solved(problem)
+    likely = exact if truncates else _solved(problem, CONFIDENCE)
+    stored = reply.dtype or problem.scope.output_dtype
+    places = _places(problem, measured.shape)
+    return Table("output", problem, measured, exact, likely.bound, stored, places)
+
+
+def _solved(problem: Problem, confidence: float | None = None) -> Bounded:
+    """Return the exact output; behind the last packed sequence, of any number."""
+    if "packing" not in problem.knobs:
+        return problem.solve(confidence=confidence)
+    solved = exact_outputs(problem, confidence)
+    rest = problem.length - solved.output.shape[-2]
+    wide, largest = ((0, 0), (0, 0), (0, rest), (0, 0)), np.finfo(np.float64).max
+    return Bounded(
+        np.pad(solved.output, wide),
+        np.pad(solved.bound, wide, constant_values=largest),
+    )
 
 
 def _places(problem: Problem, shape: tuple[int, ...]) -> dict[str, Index]:
@@ -162,68 +202,49 @@ def _places(problem: Problem, shape: tuple[int, ...]) -> dict[str, Index]:
 
 def _of_key(problem: Problem, key: Index) -> dict[str, Index]:
     """Return the token of a key, and its micro-step."""
-    each = _per_token(problem)
+    each = per_token(problem)
     if each == 1:
         return {"source": key}
     source = np.where(key < 0, key, key // each)
     return {"source": source, "micro-step": key % each}
 
 
-def _per_token(problem: Problem) -> int:
-    """Return the number of keys of each token."""
-    if not problem.scope.operator.micro_steps:
-        return 1
-    return problem.shape.keys // max(problem.length, 1)
-
-
 def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
-    """Yield the weights of the sources of a problem, as a target has returned them."""
-    measured = _shaped(reply.output, problem.shape.of("bgtv"))
-    yield _output(problem, measured, reply.dtype).of()
+    """Yield the weights of the sources of a problem, as a target has returned them.
 
-
-def span_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
-    """Yield a map for each span of a sequence that was cut.
-
-    The knob ``cuts`` holds the first tokens of the spans.
+    A sequence that is cut has a map for each span. Weights of tokens of other packed
+    sequences, which are zero, are maps of their own, and come first: a state that is
+    kept too long spoils the other maps too.
     """
-    if reply.state_kind:
-        measured = _shaped(reply.output, problem.shape.of("bgtv"))
-        table = _output(problem, measured, reply.dtype)
-        yield from _spans(table, (0, *problem.knobs["cuts"], problem.length))
-
-
-def _spans(table: _Table, edges: tuple[int, ...]) -> Iterator[InfluenceMap]:
-    """Yield the map of each span of a sequence that has tokens."""
+    if "cuts" in problem.knobs and not reply.state_kind:
+        return
+    table, parts = _output(problem, reply), Parts(problem)
     row, source = table.places["row"], table.places["source"]
-    for number, (start, end) in enumerate(pairwise(edges)):
-        if start == end:
-            continue
-        earlier = source < start
-        places = {
-            **table.places,
-            "row": row - start,
-            "source": np.where(earlier, INITIAL_STATE, source - start),
-            "earlier token": np.where(earlier, source, NOWHERE),
-            "span": np.asarray(number),
-        }
-        places["source"] = np.where(source == NOWHERE, NOWHERE, places["source"])
-        sources = _kept(table.problem, np.arange(start, end))
-        alone = table.problem.span(start, end)
-        alone = alone.told(cuts=(), spans=len(edges) - 1, sources=sources)
-        part = replace(table, problem=alone, places=places)
-        yield part.of((row >= start) & (row < end))
-
-
-def _kept(problem: Problem, rows: Index) -> Sources:
-    """Return the impulses of some tokens, counted from the first of them."""
-    sources, each = kept_sources(problem), _per_token(problem)
-    keys = (rows[:, None] * each + np.arange(each)).ravel()
-    inside = np.where(np.isin(sources.tokens, keys), sources.tokens, NOWHERE)
-    tokens = np.where(inside < 0, NOWHERE, np.searchsorted(keys, inside))
-    channels = sources.channels
-    kept = None if channels is None else channels[..., keys]
-    return replace(sources, tokens=tokens, channels=kept)
+    mine = parts.of(row)
+    other = np.where(source < 0, mine, parts.of(source))
+    _, _, span, sequence, _ = parts.table
+    same, through = sequence[mine] == sequence[other], span[other] < span[mine]
+    # Weights behind the last sequence are any numbers, wherever they come from.
+    behind = sequence[mine] == parts.sequences
+    own = parts.places(mine)
+    places = {**table.places} | own | {"row": parts.seen(row, mine)}
+    known = {name: places[name] for name in (*own, "head")}
+    rest = {x: places[x] for x in places if x not in ("source", "span")}
+    places["source"] = parts.seen(source, mine)
+    if "span" in own:
+        places["earlier token"] = np.where(other < mine, source, NOWHERE)
+    for tensor, chosen, at in (
+        (ACROSS, ~same & ~through & ~behind, known),
+        (f"{ACROSS} through the initial state", ~same & through & ~behind, known),
+        ("output", same & ~behind, places),
+        ("output", behind, rest),
+    ):
+        named = replace(table, tensor=tensor, places=at)
+        for k, part in enumerate(parts.problems()):
+            inside = chosen & (mine == k)
+            if inside.any():
+                one = replace(named, problem=part).of(inside)
+                yield one.worst_of_each(*known) if at is known else one
 
 
 def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
@@ -234,11 +255,11 @@ def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     for tensor, state, bounded, dtype in zip(
         STATES, reply.states or (), exact, dtypes, strict=False
     ):
-        measured = _shaped(state, bounded.output.shape)
+        measured = shaped(state, bounded.output.shape)
         stored = dtype or precisions.accumulator
         places = _state_places(problem, tensor, measured.shape)
         likely = bounded.bound
-        table = _Table(tensor, problem, measured, bounded, likely, stored, places)
+        table = Table(tensor, problem, measured, bounded, likely, stored, places)
         yield table.of()
 
 
@@ -266,66 +287,20 @@ def _state_places(
 
 
 def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
-    """Yield the maps of each packed sequence: its outputs and its final state.
-
-    The weights of tokens of other sequences, which are zero, are maps of their own, and
-    come first: a state that is kept too long spoils the other maps too.
-    """
+    """Yield the maps of packed sequences: their outputs and their final states."""
+    yield from output_maps(problem, reply)
     packing: Packing = problem.knobs["packing"]
-    measured = _shaped(reply.output, problem.shape.of("bgtv"))
     parts = zip(packing.tokens(), packed_sequences(problem), strict=True)
-    own: list[InfluenceMap] = []
     for number, (rows, whole) in enumerate(parts):
-        alone = whole.told(
-            sources=_kept(problem, rows), sequences=len(packing.lengths[0])
-        )
-        sequence = {"sequence": np.asarray(number)}
-        if len(rows):
-            table = _output(alone, measured[..., rows, :], reply.dtype)
-            table = replace(table, places={**table.places, **sequence})
-            yield _across(problem, table, rows)
-            own += _spans(table, _edges(packing, rows))
+        sources = kept_sources(problem, rows)
+        alone = whole.told(sources=sources, sequences=len(packing.lengths[0]))
         states = tuple(x[number : number + 1] for x in reply.states or ())
         for one in state_maps(alone, replace(reply, states=states)):
             size = np.full(one.exact.shape, number)
-            own.append(replace(one, coordinates={**one.coordinates, "sequence": size}))
-    if packing.ends[-1] < problem.length:
-        own.append(_behind(problem, reply, measured))
-    yield from own
+            yield replace(one, coordinates={**one.coordinates, "sequence": size})
 
 
-def _edges(packing: Packing, rows: Index) -> tuple[int, ...]:
-    """Return the tokens of a sequence that calls begin with, and its end."""
-    inner = np.searchsorted(rows, packing.cuts)
-    return (0, *(int(n) for n in inner), len(rows))
-
-
-def _across(problem: Problem, table: _Table, rows: Index) -> InfluenceMap:
-    """Return the largest weight in each head of tokens of other sequences."""
-    tokens = kept_sources(problem).tokens
-    other = (tokens >= 0) & ~np.isin(tokens // _per_token(problem), rows)
-    places = {name: table.places[name] for name in ("head", "sequence")}
-    apart = replace(table, tensor="output across sequences", places=places)
-    every = apart.of(other[:, None, None, :])
-    order = np.lexsort((-every.error, every.coordinates["head"]))
-    _, first = np.unique(every.coordinates["head"][order], return_index=True)
-    return every.part(order[first])
-
-
-def _behind(problem: Problem, reply: Reply, measured: Real) -> InfluenceMap:
-    """Return the map of rows behind the last sequence: any numbers, but no NaN."""
-    packing: Packing = problem.knobs["packing"]
-    rest = measured[..., packing.ends[-1] :, :]
-    any_number = np.full(rest.shape, np.finfo(np.float64).max)
-    exact = Bounded(np.zeros(rest.shape), any_number)
-    places, count = _places(problem, rest.shape), len(packing.lengths[0])
-    places["sequence"] = np.asarray(count)
-    made = problem.told(sequences=count)
-    table = _Table("output", made, rest, exact, any_number, reply.dtype, places)
-    return table.of()
-
-
-def half_ulp(x: Real, dtype: str) -> Real:
+def _half_ulp(x: Real, dtype: str) -> Real:
     """Return the error of storing numbers in a dtype."""
     if not dtype or dtype == "float64":
         return np.zeros(x.shape)

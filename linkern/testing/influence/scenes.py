@@ -34,6 +34,7 @@ __all__ = [
     "impulse_shape",
     "kept_sources",
     "longer_keys",
+    "per_token",
     "product_scene",
     "with_impulses",
 ]
@@ -242,10 +243,28 @@ def with_impulses(
     return made.told(sources=Sources(sources.astype(np.int64)))
 
 
-def kept_sources(problem: Problem) -> Sources:
-    """Return the tokens of the impulses of a scene."""
+def kept_sources(problem: Problem, tokens: Index | None = None) -> Sources:
+    """Return the impulses of a scene: all, or those of some tokens.
+
+    Those of some tokens are counted from the first of them.
+    """
     sources: Sources = problem.knobs["sources"]
-    return sources
+    if tokens is None:
+        return sources
+    each = per_token(problem)
+    keys = (tokens[:, None] * each + np.arange(each)).ravel()
+    place = np.searchsorted(keys, sources.tokens)
+    inside = np.where(np.isin(sources.tokens, keys), place, NOWHERE)
+    channels = sources.channels
+    channels = None if channels is None else channels[..., keys]
+    return replace(sources, tokens=inside, channels=channels)
+
+
+def per_token(problem: Problem) -> int:
+    """Return the number of keys of each token: its micro-steps."""
+    if not problem.scope.operator.micro_steps:
+        return 1
+    return problem.shape.keys // max(problem.length, 1)
 
 
 def _assigned(tokens: Index, places: int, rng: np.random.Generator) -> Index:

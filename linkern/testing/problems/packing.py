@@ -172,14 +172,17 @@ def _index(
     return axis, (tokens[:, None] * each + np.arange(each)).ravel()
 
 
-def exact_outputs(problem: Problem) -> Bounded:
-    """Return the outputs of packed sequences, without rows behind the last one."""
+def exact_outputs(problem: Problem, confidence: float | None = None) -> Bounded:
+    """Return the outputs of packed sequences, without rows behind the last one.
+
+    The confidence is that of `Problem.solve`.
+    """
     packing: Packing = problem.knobs["packing"]
     shape = replace(problem.shape, length=packing.ends[-1]).of("bgtv")
     output, bound = np.zeros(shape), np.zeros(shape)
     pairs = zip(packing.tokens(), packed_sequences(problem), strict=True)
     for tokens, sequence in pairs:
-        solved = sequence.solve()
+        solved = sequence.solve(confidence=confidence)
         output[..., tokens, :] = solved.output
         bound[..., tokens, :] = solved.bound
     return Bounded(output, bound)

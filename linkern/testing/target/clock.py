@@ -107,6 +107,8 @@ class Timed:
             if death.hung:
                 self._clock.require()
             raise
+        finally:
+            self._target.timeout = self._timeout
 
     def reopen(self, config: TargetConfig) -> None:
         """Load the target to be called in another way."""

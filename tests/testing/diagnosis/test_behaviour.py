@@ -1,11 +1,13 @@
 """Behaviours that no map holds, observed in kernels that are known to have them."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
 from linkern.testing import OPERATORS, Contract
 from linkern.testing.diagnosis.behaviour import observed_after, observed_before
-from linkern.testing.kernels.assembly import Parts, assemble
+from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
@@ -23,26 +25,31 @@ BEFORE = {
     "replays_by_corners_and_sum": ("replays_output", "same numbers in another order"),
     "answers_from_memory_once_warm": ("replays_output", "had the same shape"),
     "keeps_state_by_shape": ("state_kept_between_calls", "had the same shape"),
-    "narrow_from_call_30": ("state_kept_between_calls", "wrong from a later call on"),
     "narrow_at_every_third_call": ("state_kept_between_calls", "one of every 3 calls"),
     "narrow_once_a_shape_is_known": ("state_kept_between_calls", "first call of each"),
 }
 AFTER = {
     "seeds_generator": ("leaves_traces", "the random state of NumPy"),
-    "assumes_contiguous": ("assumes_contiguous", "fortran or transposed"),
-    "reads_past_the_end": ("reads_around_inputs", "returns NaN in the last row"),
-    "writes_past_the_end": ("overwrites_input", "overwrites the memory around key"),
-    "state_updated_in_place": ("overwrites_input", "overwrites initial_state"),
-    "swallows_nan": ("swallows_nan", "finite numbers in row 15 and after a NaN"),
+    "assumes_contiguous": (
+        "assumes_contiguous",
+        "wrong if inputs are fortran in memory",
+    ),
+    "reads_past_the_end": ("reads_around_inputs", "wrong if inputs are offset"),
+    "writes_past_the_end": ("writes_around_inputs", "wrote to the memory around key"),
+    "state_updated_in_place": ("overwrites_input", "overwrote its initial_state"),
+    "swallows_nan": ("swallows_nan", "a nan in the value of token 1 became finite"),
     "decays_divided_out": ("not_finite", "where log_decay reaches -17"),
-    "tile_by_batch": ("not_batch_invariant", "in batch sizes above 2"),
-    "split_by_tokens": ("not_batch_invariant", "in all batch sizes that were tried"),
+    "tile_by_batch": ("not_batch_invariant", "row 3 of a batch of 5"),
+    "split_by_tokens": ("not_batch_invariant", "row 3 of a batch of 5"),
     "another_tile_for_the_last_row": (
         "not_batch_invariant",
-        "no multiple of 2, as the last of them",
+        "rows 0, 4, 3 have other bits in another batch",
     ),
-    "packed_in_another_order": ("not_batch_invariant", "of 32 tokens packed with"),
-    "decodes_in_another_order": ("not_split_invariant", "split after 32 tokens"),
+    "packed_in_another_order": ("not_batch_invariant", "packed at 32, tokens 0 to 32"),
+    "decodes_in_another_order": (
+        "not_split_invariant",
+        "cut at 32, the sequence has other bits",
+    ),
     "zeros_where_inputs_are_normal": (
         "depends_on_values",
         "returns zeros for normal features, normal values, and the right output",
@@ -65,6 +72,18 @@ def test_what_depends_on_the_call_is_observed_before_the_maps(name):
     observed = observed_before(*opened(kernel.kernel, kernel.op, **kernel.contract))
     assert observed.name == behaviour
     assert words in observed.sentence
+
+
+def test_a_kernel_that_is_narrow_from_some_call_on_keeps_a_state():
+    calls = count(1)  # those of a mutant include the calls of other tests
+
+    def kernel(*inputs):
+        narrow = next(calls) >= 30
+        return CHUNKED(*(rounded_to(8)(x) if narrow else x for x in inputs))
+
+    observed = observed_before(*opened(kernel))
+    assert observed.name == "state_kept_between_calls"
+    assert "wrong from a later call on" in observed.sentence
 
 
 @pytest.mark.parametrize("name", AFTER)

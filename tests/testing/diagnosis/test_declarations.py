@@ -1,5 +1,7 @@
 """A cause that can be declared says how, and declared so the kernel is right."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -209,7 +211,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("case", every(4, DECLARED))
+@pytest.mark.parametrize("case", every(5, DECLARED))
 def test_what_is_declared_as_proposed_is_right(case):
     (kernel, op, contract, checks), declaration = DECLARED[case]
     verdicts, cause = ran(kernel, op, contract, checks)
@@ -224,18 +226,20 @@ def test_what_is_declared_as_proposed_is_right(case):
 
 
 @pytest.mark.parametrize(
-    "subject",
-    [
-        *UNDECLARED.values(),
-        mutant("scale_twice"),
-        gated(arrange=to_base_two),
-        mutant("writes_past_the_end"),
-        mutant("state_returned_in_bfloat16"),
-    ],
-    ids=lambda subject: subject[0].__name__,
+    ("kernel", "op", "contract", "checks"),
+    every(
+        4,
+        [
+            *UNDECLARED.values(),
+            mutant("scale_twice"),
+            gated(arrange=to_base_two),
+            mutant("writes_past_the_end"),
+            mutant("state_returned_in_bfloat16"),
+        ],
+    ),
 )
-def test_what_no_contract_knows_cannot_be_declared(subject):
-    _, cause = ran(*subject)
+def test_what_no_contract_knows_cannot_be_declared(kernel, op, contract, checks):
+    _, cause = ran(kernel, op, contract, checks)
     assert cause is not None
     assert cause.declaration == ()
 
@@ -270,7 +274,7 @@ def tried(kernel, op, contract, by_what):
     return " ".join(declarations(*asked(kernel, op, contract), by_what))
 
 
-@pytest.mark.parametrize("case", FACTORS)
+@pytest.mark.parametrize("case", every(2, FACTORS))
 def test_what_is_right_by_another_contract_is_found(case):
     (kernel, op, contract, _), expected = DECLARED[case]
     assert tried(kernel, op, contract, FACTORS[case]) == expected
@@ -284,8 +288,12 @@ def test_the_dtype_of_what_is_rounded_is_declared(case):
     assert first_right(target, scope, [{}, {"scale": 2.0}]) == ()
 
 
-@pytest.mark.parametrize("by_what", ["", "0.5", "2", "-5", "1e-6", "1 / scale"])
-@pytest.mark.parametrize("kernel", [*UNDECLARED, None])
+@pytest.mark.parametrize(
+    ("kernel", "by_what"),
+    every(
+        11, product([*UNDECLARED, None], ["", "0.5", "2", "-5", "1e-6", "1 / scale"])
+    ),
+)
 def test_what_is_wrong_by_every_contract_is_not_declared(kernel, by_what):
     twice = MUTANTS["scale_twice"]
     function, op = UNDECLARED[kernel][:2] if kernel else (twice.kernel, twice.op)

@@ -2,6 +2,8 @@
 
 import math
 from fractions import Fraction
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,8 +38,9 @@ def exchanged(output):
     return output
 
 
-@pytest.mark.parametrize("chunk", every(3, (16, 24, 40)))
-@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize(
+    ("chunk", "place"), every(6, product((16, 24, 40), ("last", "first")))
+)
 def test_the_size_of_chunks_is_measured(chunk, place):
     diagnosis = diagnosed(edges_of(chunk, {"first": 0, "last": -1}[place]))
     assert diagnosis.stage == "output"
@@ -134,3 +137,52 @@ def test_what_cannot_be_called_is_said_to_be_left_out():
         return 2 * gla()(query, key, value, log_decay)
 
     assert diagnosed(refusing, "simple_gla").where == "everywhere"
+
+
+@pytest.mark.parametrize("seconds", every(2, (1, 7, 40)))
+def test_of_a_slow_kernel_is_said_what_few_calls_show(monkeypatch, seconds):
+    calls = []
+    passed = SimpleNamespace(monotonic=lambda: float(seconds * len(calls)))
+    monkeypatch.setattr("linkern.testing.target.clock.time", passed)
+
+    def slow(query, key, value):
+        calls.append(query.shape)
+        return edges_of(16, 0)(query, key, value)
+
+    diagnosis = diagnosed(slow)
+    assert "the first source of every chunk of 16" in diagnosis.where
+    (late,) = diagnosis.not_measured
+    assert late.startswith("behaviour")
+    assert late.endswith(": no time is left")
+    assert ("outputs" in late) == (seconds > 1)
+    assert len(calls) <= 6 + 60 / seconds
+
+
+def test_what_no_call_shows_is_said():
+    """A kernel without states and gradients is wrong in long sequences alone."""
+
+    def late_rows(output):
+        output[..., 300:, :] *= 2
+        return output
+
+    diagnosis = diagnosed(dense(finish=late_rows))
+    assert (diagnosis.where, diagnosis.by_what) == ("rows from 300 on", "2")
+    said = [text.split(": ")[0] for text in diagnosis.not_measured]
+    assert said[0].startswith("state, spans")
+    assert any(text.startswith("gradients, gradients of all") for text in said)
+
+
+@pytest.mark.slow
+def test_a_kernel_of_one_shape_is_described():
+    shape = {"min_length": 64, "max_length": 64, "length_multiple_of": 64}
+    dims = {"key_dims": (64,), "value_dims": (64,)}
+    seen = set()
+
+    def kernel(query, key, value):
+        seen.add((*query.shape[2:], value.shape[-1]))
+        return edges_of(16, -1)(query, key, value)
+
+    diagnosis = diagnosed(kernel, **shape, **dims)
+    assert "the last source of every chunk of 16" in diagnosis.where
+    assert diagnosis.by_what == "0"
+    assert seen == {(64, 64, 64)}

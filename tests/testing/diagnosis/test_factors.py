@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from linkern.testing.diagnosis.factors.explain import explain, holds, numbers
-from linkern.testing.diagnosis.factors.quantities import quantities, signed_quantities
+from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.diagnosis.factors.spelling import spell, text_of
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 from linkern.testing.influence.readings import output_map
@@ -115,7 +115,7 @@ def test_a_planted_product_is_recovered(text: str) -> None:
     ]
     factor = explain(changed, flags, CHUNK)
     assert factor is not None
-    assert text in (factor.text, *factor.alternatives)
+    assert factor.text == text
     # It holds on fresh inputs, and does not where nothing was planted.
     (fresh,) = _maps(_kernel(op), seed=1, lengths=(60,))
     chosen = _across(fresh) & np.isfinite(_planted(fresh, powers)) & ~fresh.silent
@@ -152,7 +152,7 @@ def test_a_constant_in_the_denominator_is_named(op: str, epsilon: str) -> None:
     maps = _maps(_kernel(op))
     changed = []
     for one in maps:
-        below = np.exp(quantities(one, None)["denominator"])
+        below = np.exp(signed_quantities(one, None)["denominator"].log)
         changed.append(_with(one, one.measured * below / (below + float(epsilon))))
     wrong = [_inside(one) & one.wrong for one in changed]
     factor = explain(changed, wrong, None)
@@ -178,7 +178,7 @@ def test_a_scale_by_default_is_named() -> None:
         for size, share in ((6, 0.5), (6, 3.0), (11, 3.0))
     ]
     levels = [-x["scale"] - x["K"] / 2 for x in constants]
-    first, *_ = spell(levels, constants, 1e-6, 1e-6, natural=False)
+    first, *_ = spell(levels, constants, 1e-6, natural=False)
     assert first.exponents == {"scale": -1.0, "K": -0.5}
     assert text_of("product", 1.0, first, {}) == "K^-0.5 / scale"
 
@@ -187,7 +187,7 @@ def test_a_clamp_is_told_from_a_constant() -> None:
     maps = _maps(_kernel("gla"))
     changed, flags = [], []
     for one in maps:
-        decay = quantities(one, None)["log_decay[row]"]
+        decay = signed_quantities(one, None)["log_decay[row]"].log
         clamped = one.measured * np.exp(np.maximum(decay, -0.05) - decay)
         changed.append(_with(one, clamped))
         flags.append((decay < -0.05) & _inside(one) & (one.coordinates["row"] > 0))

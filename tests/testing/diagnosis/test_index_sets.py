@@ -7,7 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from linkern.testing.diagnosis.index_sets.describe import corner, describe, misfit
+from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
+from linkern.testing.influence.scenes import Sources
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.spec.contract import Contract
@@ -243,6 +245,16 @@ def test_number_that_a_quantity_has(test, text):
     assert describe(maps, measure).text == text
 
 
+def test_thresholds_between_the_smallest_numbers():
+    quantities = {"x": np.array([0.0, 5e-324, 5e-310])}
+    atoms = threshold_atoms(
+        lambda _: quantities, quantities, np.array([1.0, 2.0, -3.0])
+    )
+    (_, above), (_, below) = atoms
+    assert above.text == "where x is above 5e-310"
+    assert below.text == "where x is below 4.94066e-324"
+
+
 def test_numbers_are_those_of_the_chunk_where_they_may_be():
     def test(c, length):
         return CAUSAL(c) & (c["row"] >= length // 16 * 16) & (length > 16)
@@ -399,3 +411,77 @@ def test_numbers_of_lengths_are_those_of_the_chunk_too():
     test = SETS["rows in the tail of chunks of 16"]
     result, _ = described(lambda c, n: test(c, n) & (n > 1), *maps)
     assert result.text == "rows from 16 on and rows in the tail of chunks of 16"
+
+
+def test_sources_beyond_the_rows():
+    scope, maps = Scope(OPERATORS["linear_attention"], Contract(), "float32"), []
+    for length, rows in ((59, 30), (37, 20)):
+        every = blank(length, heads=1, causal=False)
+        one = every.part(every.coordinates["row"] < rows)
+        shape = replace(every.problem.shape, length=rows)
+        rng = np.random.default_rng(0)
+        problem = real_problem(scope, shape, "mild", "normal", rng)
+        assert (problem.length, problem.shape.keys) == (rows, length)
+        one = replace(one, problem=problem)
+        maps.append(planted(one, one.coordinates["source"] >= rows))
+    result = describe(maps)
+    assert result.text == "sources beyond the rows"
+    assert result.missed == result.spared == 0
+
+
+def test_sets_that_are_the_same_everywhere_are_said_once():
+    edges = SETS["pairs across edges of chunks of 16"]
+    maps = [blank(59), blank(90)]
+    result, _ = described(lambda c, n: edges(c, n) & (c["source"] % 16 == 15), *maps)
+    assert result.text == (
+        "pairs across edges of chunks of 16 and the last source of every chunk of 16"
+    )
+    assert not any("last source" in text for text in result.alternatives)
+
+
+def test_maps_of_zeros_say_nothing_beside_others():
+    wrong, right = (
+        replace(x, coordinates={**x.coordinates, "span": np.full(x.exact.size, k)})
+        for k, x in enumerate((blank(59), blank(37)))
+    )
+    wrong = planted(wrong, CAUSAL(wrong.coordinates))
+    zeros = replace(right, measured=0 * right.exact, exact=0 * right.exact)
+    assert describe([wrong, zeros]).text == "everywhere"
+    assert describe([wrong, right]).text == "span 0"
+    leak = replace(zeros, measured=1.0 * (right.coordinates["row"] >= 20))
+    assert describe([leak]).text == "rows from 20 on"
+
+
+def test_right_entries_that_nothing_erases_decide_nothing():
+    scope = Scope(OPERATORS["delta_rule"], Contract(), "float32")
+    maps = []
+    for length, channels in ((59, 4), (64, 64)):
+        chosen = np.arange(length) % channels
+        one = blank(length, heads=1, batch=1)
+        knobs = {"sources": Sources(np.zeros((1, 1), int), chosen[None, None])}
+        places = {**one.coordinates, "key channel": chosen[one.coordinates["source"]]}
+        problem = replace(one.problem, scope=scope, knobs=knobs)
+        one = replace(one, problem=problem, coordinates=places)
+        rows, sources = places["row"], places["source"]
+        maps.append(planted(one, rows - sources >= channels))
+    result = describe(maps)
+    assert result.text == "sources 1 back or more"
+    assert misfit(result, maps) == (0, 0)
+
+
+def test_where_there_is_no_such_quantity_no_statement_about_it_holds():
+    numbers = np.random.default_rng(0).random(59)
+    one = blank(59, heads=1, batch=1)
+    wrong = planted(
+        one, CAUSAL(one.coordinates) & (numbers[one.coordinates["row"]] < 0.5)
+    )
+
+    def measure(x):
+        rows = x.coordinates["row"]
+        return {"beta": numbers[rows]} if x.problem.length == 59 else {}
+
+    result = describe([wrong], measure)
+    assert result.text == "where beta is below 0.5"
+    other = planted(blank(37), CAUSAL(blank(37).coordinates))
+    assert not result.contains(other).any()
+    assert misfit(result, [other]) == (1, 0)

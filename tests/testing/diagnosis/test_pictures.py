@@ -19,7 +19,12 @@ def a_map(length, changed=lambda row, source, exact: exact, heads=1, **coordinat
     bound = np.full(exact.shape, 1e-6)
     places = {"row": row, "source": source, "head": head} | coordinates
     shape = Shape(1, 1, length, length, 1, 1)
-    scope = SimpleNamespace(dtype="float32", output_dtype="float32", narrowest_bits=24)
+    scope = SimpleNamespace(
+        dtype="float32",
+        output_dtype="float32",
+        narrowest_bits=24,
+        operator=SimpleNamespace(erases=False),
+    )
     problem = SimpleNamespace(
         shape=shape, length=length, knobs={}, scope=scope, inputs={}
     )

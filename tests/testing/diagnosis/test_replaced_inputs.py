@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from linkern.testing.diagnosis import replaced_inputs
-from linkern.testing.diagnosis.index_sets.describe import IndexSet
-from linkern.testing.diagnosis.replaced_inputs import Replacement, replaced
+from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import output_maps
 from linkern.testing.influence.scenes import dense_scene
@@ -45,8 +44,8 @@ def maps_of(
     return maps
 
 
-def text_of(maps: list[InfluenceMap], place: IndexSet | None = None) -> str:
-    result = replaced(maps, place)
+def text_of(maps: list[InfluenceMap]) -> str:
+    result = replaced(maps)
     return result.text if result else ""
 
 
@@ -125,4 +124,3 @@ def test_replacements_without_a_result_are_passed_over(
     )
     maps = maps_of("mesa", lambda p: {"ridge": 2 * wide(p, "ridge")})
     assert text_of(maps) == ""
-    assert np.isnan(Replacement("singular", singular).predict(maps[0])).all()

@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
+from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import slow_unless
@@ -20,7 +22,7 @@ STAGES = {
     "tfloat32_operands": "the operands are rounded to 11 bits (tfloat32 or float16)",
     "float16_values": "the values are rounded to 11 bits (tfloat32 or float16)",
     "all_in_float16": "the sums are rounded to 11 bits",
-    "coarse_reciprocal": "the quotient is rounded to 11 bits",
+    "coarse_reciprocal": "the quotient is truncated to 12 bits",
     "memory_carried_in_bfloat16": "the state is rounded to 8 bits (bfloat16) every 16",
     "gates_of_eleven_bits": "the log_decay is rounded to 11 bits",
     "products_in_tfloat32": "the operands are rounded to 11 bits",
@@ -84,6 +86,60 @@ def test_results_that_are_stored_in_few_bits_say_so(name, tensor):
     observed = diagnose(*of(MUTANTS[name]))
     assert observed.sentence == f"the {tensor} is rounded to 8 bits"
     assert (observed.stage, observed.where) == (tensor, "everywhere")
+
+
+def test_gradients_of_an_output_saved_in_few_bits_are_as_if_rounded():
+    observed = diagnose(*of(MUTANTS["output_saved_in_bfloat16"]))
+    assert observed.by_what == "rounded to 8 bits"
+    assert "through the denominator is as if rounded" in observed.sentence
+
+
+def a_map(measured, exact):
+    wrong, bound = measured != exact, np.zeros(exact.shape)
+    error = abs(measured - exact)
+    return SimpleNamespace(
+        tensor="final state",
+        measured=measured,
+        exact=exact,
+        wrong=wrong,
+        error=error,
+        bound=bound,
+    )
+
+
+def test_errors_of_another_spread_than_that_of_rounding_are_none():
+    rng = np.random.default_rng(0)
+    scope = of(CORRECT["quadratic"])[1]
+    exact = rng.uniform(1, 2, 500)
+    few = [exact * (1 + rng.uniform(-1, 1, 500) * 2.0**-n) for n in (8, 3)]
+    assert rounded_result([a_map(few[0], exact)], "", scope).by_what.endswith("8 bits")
+    assert rounded_result([a_map(few[1], exact)], "", scope) is None
+    constant = exact * (1 + 2.0**-8.1)
+    assert rounded_result([a_map(constant, exact)], "", scope) is None
+    stored = np.rint(exact * 128) / 128
+    observed = rounded_result([a_map(stored, exact)], "", scope)
+    assert observed.sentence == "the final state is rounded to 8 bits"
+    far = np.rint(exact * (1 + 2.0**-6.5) * 128) / 128
+    assert rounded_result([a_map(far, exact)], "", scope) is None
+    exact[3], stored[3] = 0.0, 1.0
+    assert rounded_result([a_map(stored, exact)], "", scope) is None
+    stored[3] = np.nan
+    assert rounded_result([a_map(stored, exact)], "", scope) is None
+
+
+def test_a_chopped_state_is_told_from_a_rounded_one():
+    def chopped(x):
+        mantissa, exponent = np.frexp(x)
+        return np.ldexp(np.trunc(mantissa * 256), exponent - 8).astype(x.dtype)
+
+    observed = rounding(*opened(assemble(Parts(chunk=16, carried=chopped))))
+    assert "truncated to 8 bits (bfloat16) every 16" in observed.sentence
+
+
+def test_errors_that_make_outputs_larger_are_no_chopping():
+    kernel = of(MUTANTS["squared_lengths_with_epsilon"], "float64")
+    assert any(one.lost for one in survivals(*kernel))
+    assert rounding(*kernel) is None
 
 
 @pytest.mark.parametrize("name", OTHERS)

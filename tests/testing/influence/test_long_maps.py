@@ -43,6 +43,18 @@ def test_the_first_wrong_row_is_exact():
     assert {one.problem.length for one in maps} >= {2345, 2346}
 
 
+def test_the_shortest_length_at_which_the_last_row_is_wrong_is_exact():
+    def last(value):
+        rows = np.ones((value.shape[-2], 1), value.dtype)
+        rows[-1] += value.shape[-2] > 400
+        return value, rows
+
+    maps = measured(*asked(gated(last), "simple_gla"))
+    wrong = {one.problem.length for one in maps if one.wrong.any()}
+    right = {one.problem.length for one in maps} - wrong
+    assert (max(right), min(wrong)) == (400, 401)
+
+
 @pytest.mark.slow
 def test_the_first_wrong_source_is_exact():
     def from_source(value):

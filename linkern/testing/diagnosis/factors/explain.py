@@ -7,13 +7,13 @@ formula holds.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.factor import KINDS, Factor, holds
-from linkern.testing.diagnosis.factors.moves import MOVES
-from linkern.testing.diagnosis.factors.products import STRONG, product_of
-from linkern.testing.diagnosis.factors.quantities import part
+from linkern.testing.diagnosis.factors.factor import KINDS, STRONG, Factor, holds
+from linkern.testing.diagnosis.factors.moves import MOVES, moved
+from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.influence.maps import Flags, InfluenceMap
 
 __all__ = ["Factor", "explain", "holds", "numbers"]
@@ -23,7 +23,7 @@ Pairs = Sequence[tuple[InfluenceMap, Flags]]
 
 def numbers(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> str:
     """Return the range of what was measured, for entries that follow no formula."""
-    few = [part(one, flags) for one, flags in zip(maps, chosen, strict=True)]
+    few = [one.part(flags) for one, flags in zip(maps, chosen, strict=True)]
     measured = np.concatenate([one.measured for one in few])
     exact = np.concatenate([one.exact for one in few])
     finite = np.isfinite(measured)
@@ -56,24 +56,14 @@ def explain(
         The size of chunks, if the entries are described by one.
     """
     pairs = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
-    # Weights are products at least where keys have one channel or slot each.
-    axes = {"key channel", "slot"}
-    simple = [pair for pair in pairs if axes & pair[0].coordinates.keys()]
-    strong = [(one, (one.error > 2 * STRONG * one.bound) & ~one.silent) for one in maps]
-    factor = _product(pairs, chunk) or _product(simple, chunk)
+    strong = [(x, (x.error > 2 * STRONG * x.bound) & ~x.silent) for x in maps]
+    factor = _product(pairs, chunk)
     wide = _everywhere(factor or _product(strong, chunk), maps)
     return wide or factor or _move(pairs)
 
 
 def _product(pairs: Pairs, chunk: int | None) -> Factor | None:
-    """Return the shortest product that holds in all chosen entries, if there is one."""
-    parts = [part(one, flags) for one, flags in pairs if flags.any()]
-    factor = product_of(parts, chunk)
-    if factor is None or factor.kind != "instead":
-        return factor
-    nothing = not any(one.exact.any() for one in parts)
-    suffix = "" if nothing else " in its place"
-    return replace(factor, text=factor.text + suffix)
+    return product_of([one.part(flags) for one, flags in pairs if flags.any()], chunk)
 
 
 def _everywhere(factor: Factor | None, maps: Sequence[InfluenceMap]) -> Factor | None:
@@ -83,24 +73,21 @@ def _everywhere(factor: Factor | None, maps: Sequence[InfluenceMap]) -> Factor |
     """
     if factor is None or abs(factor.constant) in (0, 1) or len(factor.exponents) != 1:
         return None
-    clamps = [kind for kind in KINDS if kind.startswith("clamp")]
-    there = [~one.silent & (one.exact != 0) for one in maps]
-    for kind in clamps if factor.kind == "product" else (factor.kind,):
+    others = {"in the denominator": ["in the denominator"], "product": [*KINDS][-2:]}
+    for kind in others.get(factor.kind, ()):
         other = replace(factor, kind=kind)
-        pairs = zip(maps, there, strict=True)
-        if kind in ("in the denominator", *clamps) and all(
-            holds(other, one, flags) for one, flags in pairs
-        ):
+        if all(holds(other, one, ~one.silent & (one.exact != 0)) for one in maps):
             return other
     return None
 
 
 def _move(pairs: Pairs) -> Factor | None:
-    """Return the move that holds in all chosen entries, if there is one."""
+    """Return the move that holds in all clearly wrong entries, if there is one."""
     strong = [(one, flags & (one.error > STRONG * one.bound)) for one, flags in pairs]
     strong = [(one, flags) for one, flags in strong if flags.any()]
     for text in MOVES:
-        factor = Factor("moved", 1.0, {}, text, cost=6.0)
+        move = partial(moved, text=text)
+        factor = Factor("moved", 1.0, {}, text, cost=6.0, rule=move)
         if strong and all(holds(factor, one, flags) for one, flags in strong):
             return factor
     return None

@@ -1,21 +1,25 @@
 """Formulas of measured entries, from exact ones and quantities at hand."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from linkern.oracle import unit_roundoff
-from linkern.testing.diagnosis.factors.moves import moved
-from linkern.testing.diagnosis.factors.quantities import part, signed_quantities
+from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 
-__all__ = ["KINDS", "Factor", "as_predicted", "holds", "tolerance"]
+__all__ = ["KINDS", "MARGIN", "Factor", "gain", "holds", "tolerance"]
 
 # Of smaller numbers the oracle does not know all digits.
 SMALLEST = 1e-290
 # Errors of the oracle itself.
 LEAST = 1e-11
+# Bits by which a description must be shorter than the numbers, and than the next one.
+MARGIN = 10.0
+# Errors that are larger than rounding makes them by less follow many formulas. They are
+# told by those that leave hardly anything of them.
+STRONG, WEAK, LEFT = 4.0, 1.5, 0.01
 
 # Entries by their kind, of exact ones and a product.
 KINDS: Mapping[str, Callable[[Real, Real], Real]] = {
@@ -38,7 +42,7 @@ class Factor:
         ``product``: exact times a product of quantities; ``clamp from above``, ``clamp
         from below``: where that is on one side of 1; ``added``: exact plus a product;
         ``instead``: the product alone; ``in the denominator``: exact over 1 plus the
-        product; ``moved``: the exact entry of another place.
+        product; ``moved``, ``replaced``: other numbers of the oracle.
     constant : float
         The constant of the product.
     exponents : mapping of str to float
@@ -47,10 +51,12 @@ class Factor:
         The formula in words.
     chunk : int or None
         The size of the chunks that quantities refer to.
-    alternatives : tuple of str
-        Other formulas that are the same in all entries.
     cost : float
         Its length in bits.
+    rule : callable, optional
+        Returns the entries of a whole map, NaN where it cannot tell: of other kinds.
+    where : str
+        The entries that it changes, in words, if it says so.
     """
 
     kind: str
@@ -58,8 +64,9 @@ class Factor:
     exponents: Mapping[str, float]
     text: str
     chunk: int | None = None
-    alternatives: tuple[str, ...] = ()
     cost: float = field(default=0.0, compare=False)
+    rule: Callable[[InfluenceMap], Real] | None = None
+    where: str = ""
 
     def predict(self, entries: InfluenceMap) -> Real:
         """Return the entries that the formula stands for.
@@ -67,18 +74,17 @@ class Factor:
         They are infinite where a quantity does not exist, and NaN where an entry is too
         small to be multiplied.
         """
-        if self.kind == "moved":
-            return moved(entries, self.text)
-        names = {name: name.strip("|") for name in self.exponents}
-        wanted = frozenset(names.values())
-        table = signed_quantities(entries, self.chunk, wanted) if names else {}
+        if self.rule is not None:
+            return self.rule(entries)
+        wanted = frozenset(name.strip("|") for name in self.exponents)
+        table = signed_quantities(entries, self.chunk, wanted) if wanted else {}
         product = np.full(entries.exact.shape, self.constant)
         if not wanted <= table.keys():
             return np.full(entries.exact.shape, np.inf)
         with np.errstate(all="ignore"):
             for name, exponent in self.exponents.items():
-                one = table[names[name]]
-                odd = exponent % 2 == 1 and name == names[name]
+                one = table[name.strip("|")]
+                odd = exponent % 2 == 1 and not name.startswith("|")
                 power = np.exp(exponent * one.log) * one.sign**odd
                 product = product * np.where(np.isnan(power), np.inf, power)
             predicted = KINDS[self.kind](entries.exact, product)
@@ -92,32 +98,56 @@ def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
     It is the bound, in proportion where numbers are larger; where an exact entry is
     zero, as much relatively as in the rest of the map.
     """
-    size = abs(entries.exact)
+    size, scale = abs(entries.exact), abs(predicted)
     with np.errstate(all="ignore"):
-        relative = np.where(size > 0, entries.bound / size, np.nan)
-        usual = float(np.nanmedian(relative)) if (size > 0).any() else 0.0
-        grown = entries.bound * np.fmax(1.0, abs(predicted) / size)
-    usual = usual if np.isfinite(usual) else 0.0
-    of_nothing = entries.bound + usual * abs(predicted)
+        relative = entries.bound / size
+        usual = np.median(relative[size > 0]) if (size > 0).any() else 0.0
+        relative = np.where(size > 0, relative, usual if np.isfinite(usual) else 0.0)
+        grown = np.fmax(entries.bound, relative * scale)
     least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
-    floor = least * np.fmax(size, abs(predicted))
-    return np.asarray(np.where(size > 0, grown, of_nothing) + floor)
+    return np.asarray(grown + least * np.fmax(size, scale))
 
 
 def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
     """Return True if the chosen entries are as predicted, within rounding.
 
-    Those that a formula cannot tell count as such; a move has to tell half of them.
+    Those that a formula cannot tell count as such; a rule has to tell half of them.
     """
-    few = part(entries, chosen)
-    # A place that a move leads to is not always one of the chosen entries.
-    moves = factor.kind == "moved"
-    predicted = factor.predict(entries)[chosen] if moves else factor.predict(few)
+    few = entries.part(chosen)
+    # Other places that a rule reads are not always among the chosen entries.
+    rule = factor.rule is not None
+    predicted = factor.predict(entries)[chosen] if rule else factor.predict(few)
     told = ~np.isnan(predicted)
-    return as_predicted(few, predicted) and (not moves or told.mean() > 0.5)
+    return _as_predicted(few, predicted) and (not rule or told.mean() > 0.5)
 
 
-def as_predicted(entries: InfluenceMap, predicted: Real) -> bool:
+def gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:
+    """Return the bits that a formula spares; minus infinity where it does not hold.
+
+    An entry that is D times as far from the exact one as rounding explains, and follows
+    the formula, spares ``log2(D)`` bits.
+    """
+    before, after = [], []
+    for one in parts:
+        predicted = factor.predict(one)
+        if not _as_predicted(one, predicted):
+            return -np.inf
+        known = ~np.isnan(predicted)
+        with np.errstate(all="ignore"):
+            allowed = tolerance(one, np.nan_to_num(predicted))
+            before.append((one.error / allowed)[known])
+            after.append((abs(one.measured - predicted) / allowed)[known])
+    ratios = np.clip(np.nan_to_num(np.concatenate(before)), 1.0, 2.0**20)
+    if not ratios.size:
+        return -np.inf
+    left = (np.concatenate(after) ** 2).sum() / (ratios**2).sum()
+    strong = WEAK if left < LEFT else STRONG
+    if np.median(ratios) < strong and factor.cost > 2:
+        return -np.inf
+    return float(np.log2(ratios).sum()) - factor.cost
+
+
+def _as_predicted(entries: InfluenceMap, predicted: Real) -> bool:
     """Return True if entries are as predicted within rounding, or cannot be told."""
     with np.errstate(all="ignore"):
         close = abs(entries.measured - predicted) <= tolerance(entries, predicted)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from linkern.testing.diagnosis.factors.spelling import BASES
 from linkern.testing.influence.maps import Real
 
 __all__ = ["exponents"]
@@ -13,8 +14,6 @@ KEPT = 150
 # Columns that are as good as a combination of others.
 DEPENDENT = 1e-7
 LARGEST_EXPONENT = 4
-# Exponents that make powers of 2 of those of e, or the reverse.
-BASES = (np.log(2) - 1, 1 / np.log(2) - 1)
 
 
 def exponents(

@@ -4,103 +4,74 @@ A token near an entry is its row or source, a neighbour of these, or the first o
 one of their chunks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
-__all__ = ["LEAST", "Places"]
+__all__ = ["LEAST", "Places", "places_of"]
 
 # The logarithm of a decay to zero, and of a factor that is zero.
 LEAST = -1e4
 # No token.
 NOWHERE = -9
+_CHANNELS = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The entries of a map, and numbers of its problem at their places."""
+    """The entries of a map, and numbers of its problem at their places.
+
+    Parameters
+    ----------
+    entries : InfluenceMap
+        The entries.
+    chunk : int or None
+        The size of chunks, if one is known.
+    inputs, axes : mapping of str to array or str
+        The inputs as the oracle takes them, those by default among them, and the
+        letters of their axes.
+    sizes : mapping of str to int
+        The size of each axis by its letter.
+    groups, micro : int
+        The heads of values for each head of keys; the keys of each query.
+    row, source, key : array (N,)
+        The rows, or the last token where a result comes after all of them; the sources,
+        or `NOWHERE`; the sources among the keys.
+    index : mapping of str to array (N,)
+        The index of every entry along each axis but those of tokens, by its letter.
+    """
 
     entries: InfluenceMap
     chunk: int | None
+    inputs: Mapping[str, Real]
+    axes: Mapping[str, str]
+    sizes: Mapping[str, int]
+    groups: int
+    micro: int
+    row: Index
+    source: Index
+    key: Index
+    index: Mapping[str, Index]
 
-    @cached_property
-    def inputs(self) -> dict[str, Real]:
-        """The inputs as the oracle takes them, those by default among them."""
-        problem = self.entries.problem
-        meant = problem._oracle_call.meant
-        defaults = problem.scope.operator.defaults
-        known = {name: make(meant) for name, make in defaults.items()}
-        known |= {name: x for name, x in meant.items() if x is not None}
-        if "log_decay" in known:
-            known["log_decay"] = np.maximum(known["log_decay"], LEAST)
-        return known
-
-    def axes(self, name: str) -> str:
-        """Return the letters of the axes of an input."""
-        operator = self.entries.problem.scope.operator
-        if name in operator.names:
-            return operator.input(name).axes[-self.inputs[name].ndim :]
-        return "g"
-
-    @cached_property
-    def sizes(self) -> dict[str, int]:
-        """The size of each axis by its letter."""
-        return self.entries.problem.sizes
-
-    @cached_property
-    def groups(self) -> int:
-        """The heads of values for each head of keys."""
-        return self.sizes["g"] // max(self.sizes["h"], 1)
-
-    @cached_property
-    def micro(self) -> int:
-        """The keys of each query."""
-        each = self.sizes["s"] // max(self.sizes["t"], 1)
-        return each if self.entries.problem.scope.operator.micro_steps else 1
-
-    @cached_property
-    def row(self) -> Index:
-        """The rows; the last token where a result comes after all of them."""
-        last = np.full(self.entries.exact.shape, self.sizes["t"] - 1)
-        return self.entries.coordinates.get("row", last)
-
-    @cached_property
-    def source(self) -> Index:
-        """The sources: `NOWHERE` where there are none."""
-        none = np.full(self.entries.exact.shape, NOWHERE)
-        source = self.entries.coordinates.get("source", none)
-        return np.where(source < 0, NOWHERE, source)
-
-    @cached_property
+    @property
     def sourced(self) -> bool:
         """True if entries have sources."""
         return "source" in self.entries.coordinates
 
-    @cached_property
-    def key(self) -> Index:
-        """The places of the sources among the keys."""
-        step = self.entries.coordinates.get("micro-step", 0)
-        return np.asarray(self.source * self.micro + step)
-
-    @cached_property
-    def known(self) -> dict[str, Index]:
-        """The index of every entry along each axis but those of tokens."""
-        places = self.entries.coordinates
-        zero = np.zeros(self.row.shape, np.int64)
-        head = places.get("head", zero)
-        known = {"b": places.get("batch", zero), "g": head, "h": head // self.groups}
-        names = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
-        return known | {x: places[name] for x, name in names.items() if name in places}
-
     def at(
-        self, x: Real, axes: str, token: Index | None = None, head: int | None = None
-    ) -> Real:
+        self,
+        x: NDArray[Any],
+        axes: str,
+        token: Index | None = None,
+        head: int | None = None,
+    ) -> NDArray[Any]:
         """Return numbers at the places of the entries; NaN where there is no place."""
-        places = dict(self.known)
+        places = {**self.index}
         if token is not None:
             places |= {"t": token, "s": token}
         if head is not None:
@@ -108,17 +79,9 @@ class Places:
             places |= {"g": both, "h": both // self.groups}
         if not set(axes) <= places.keys():
             return np.full(self.row.shape, np.nan)
-        inside = np.ones(self.row.shape, bool)
-        for letter, size in zip(axes, x.shape, strict=True):
-            inside &= (places[letter] >= 0) & (places[letter] < size)
-        safe = tuple(np.where(inside, places[letter], 0) for letter in axes)
-        return np.where(inside, x[safe], np.nan)
-
-    @cached_property
-    def heads(self) -> dict[str, int | None]:
-        """The head of an entry and others, by what is appended to a name."""
-        last = self.sizes["g"] - 1
-        return {"": None, **({" of head 0": 0} if last else {})}
+        index = np.stack([places[letter] for letter in axes])
+        inside = ((index >= 0) & (index < np.reshape(x.shape, (-1, 1)))).all(axis=0)
+        return np.where(inside, x[tuple(index * inside)], np.nan)
 
     def tokens(self) -> Iterator[tuple[str, Index, float]]:
         """Yield the tokens near an entry: their names, places and cost."""
@@ -183,3 +146,29 @@ class Places:
         first = token // self.chunk * self.chunk
         end = np.minimum(first + self.chunk, self.sizes["t"])
         return first, np.where(token < 0, 0, end)
+
+
+def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
+    """Return the places of the entries of a map, of chunks of a size if it is known."""
+    problem, known = entries.problem, entries.coordinates
+    operator, meant = problem.scope.operator, problem._oracle_call.meant
+    inputs = {name: make(meant) for name, make in operator.defaults.items()}
+    inputs |= {name: x for name, x in meant.items() if x is not None}
+    if "log_decay" in inputs:
+        inputs["log_decay"] = np.maximum(inputs["log_decay"], LEAST)
+    letters = dict.fromkeys(inputs, "g") | {x.name: x.axes for x in operator.inputs}
+    axes = {name: letters[name][-x.ndim :] for name, x in inputs.items()}
+    sizes = problem.sizes
+    groups = sizes["g"] // max(sizes["h"], 1)
+    micro = sizes["s"] // max(sizes["t"], 1) if operator.micro_steps else 1
+    none = np.zeros(entries.exact.shape, np.int64)
+    row = known.get("row", none + sizes["t"] - 1)
+    source = known.get("source", none + NOWHERE)
+    source = np.where(source < 0, NOWHERE, source)
+    key = source * micro + known.get("micro-step", 0)
+    head = known.get("head", none)
+    index = {"b": known.get("batch", none), "g": head, "h": head // groups}
+    index |= {x: known[name] for x, name in _CHANNELS.items() if name in known}
+    return Places(
+        entries, chunk, inputs, axes, sizes, groups, micro, row, source, key, index
+    )

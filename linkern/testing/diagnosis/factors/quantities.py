@@ -6,16 +6,19 @@ first and last tokens of their chunks, and the same places of another head. Log-
 and factors of erasing also add up over ranges of tokens.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.factors.places import LEAST, Places
-from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
+from linkern.testing.diagnosis.factors.places import LEAST, Places, places_of
+from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
-__all__ = ["Quantity", "part", "quantities", "signed_quantities"]
+__all__ = ["Quantity", "signed_quantities"]
 
 # The most pairs of tokens of which scores are kept.
 PAIRS = 2**23
@@ -26,19 +29,13 @@ _WEIGHTS: Mapping[str, Callable[[Real], Real]] = {
     "based": lambda x: 1 + x + x * x / 2,
     "rebased": lambda x: x * x,
 }
-# What a token takes of a channel of the memory; beta times its square for the others.
-_ERASED: Mapping[str, tuple[str, Callable[[Mapping[str, Real]], Real]]] = {
-    "gdn2": (" - erase_gate key^2", lambda x: x.get("erase_gate", 1) * x["key"] ** 2),
-    "comba": (
-        " - beta key auxiliary_key",
-        lambda x: x["beta"][..., None] * x["key"] * x["auxiliary_key"],
-    ),
-    "iplr": (" + a b", lambda x: -x["a"] * x["b"]),
-    "dplr": (" + a b", lambda x: -x["a"] * x["b"]),
-    "rwkv7": (
-        " - removal_rate removal_key^2",
-        lambda x: x["removal_rate"] * x["removal_key"] ** 2,
-    ),
+# The product that a token takes of a channel of the memory, or adds if it has an `a`.
+_ERASED: Mapping[str, str] = {
+    "gdn2": "erase_gate key key",
+    "comba": "beta key auxiliary_key",
+    "iplr": "a b",
+    "dplr": "a b",
+    "rwkv7": "removal_rate removal_key removal_key",
 }
 _ERASED_BESIDES_DECAY = ("comba", "dplr", "rwkv7")
 
@@ -60,36 +57,20 @@ class Quantity:
     cost: float = 0.0
 
 
+# Logarithms: real parts add up to those of magnitudes, an odd imaginary part is a sign.
+Logs = NDArray[Any]
+Made = Iterator[tuple[str, float, Callable[[], Logs]]]
+
+
 @dataclass(frozen=True, eq=False)
 class Field:
-    """Numbers of a problem along some axes, as logarithms of magnitudes and signs."""
+    """Logarithms of numbers of a problem along some axes."""
 
     name: str
     axes: str
-    log: Real
-    sign: Real
+    logs: Logs
     cost: float = 0.0
     total: str = ""  # words for its sum, or product, over tokens
-
-
-Made = Iterator[tuple[str, float, Callable[[], Quantity]]]
-
-
-def part(entries: InfluenceMap, chosen: Flags | Index) -> InfluenceMap:
-    """Return the map of some entries."""
-    arrays = ("measured", "exact", "bound", "likely")
-    return replace(
-        entries,
-        **{name: getattr(entries, name)[chosen] for name in arrays},
-        coordinates={name: x[chosen] for name, x in entries.coordinates.items()},
-        unaffected=None,
-    )
-
-
-def quantities(entries: InfluenceMap, chunk: int | None) -> dict[str, Real]:
-    """Return the log magnitude of each quantity at hand, for every entry."""
-    table = signed_quantities(entries, chunk)
-    return {name: one.log for name, one in table.items()}
 
 
 def signed_quantities(
@@ -107,24 +88,20 @@ def signed_quantities(
         The names that are asked for; all by default.
     """
     table: dict[str, Quantity] = {}
-    places = Places(entries, chunk)
-    fields = [*_fields(places)]
-    for quantities_of in (_counts, _pairs, _slope, partial(_of_fields, fields)):
+    places = places_of(entries, chunk)
+    for quantities_of in (_counts, _pairs, _slope, _of_inputs):
         for name, cost, make in quantities_of(places):
             if name not in table and (only is None or name in only):
-                one = make()
-                known = np.isfinite(one.log)
-                if known.any():
-                    log, sign = (
-                        np.where(known, x, np.nan) for x in (one.log, one.sign)
-                    )
-                    table[name] = Quantity(log, sign, cost)
+                logs = make()
+                log = np.where(np.isfinite(logs.real), logs.real, np.nan)
+                if not np.isnan(log).all():
+                    table[name] = Quantity(log, 1 - 2 * (logs.imag % 2), cost)
     return table
 
 
-def _number(values: Real) -> Quantity:
+def _log(values: Real) -> Logs:
     with np.errstate(divide="ignore"):
-        return Quantity(np.log(abs(values)), np.sign(values))
+        return np.asarray(np.log(abs(values)) + 1j * (values < 0))
 
 
 # -- constants and counts
@@ -132,29 +109,29 @@ def _number(values: Real) -> Quantity:
 
 def _counts(places: Places) -> Made:
     """Yield the numbers that entries of a map share, and numbers of tokens."""
-    row, source = places.row.astype(float), places.source.astype(float)
-    shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": places.chunk}
-    shared |= {letter.upper(): places.sizes[letter] for letter in "kvt"}
-    shared["padded K"] = 1 << (places.sizes["k"] - 1).bit_length()
+    row, sizes, chunk = places.row.astype(float), places.sizes, places.chunk
+    source = np.where(places.source < 0, np.nan, places.source)
+    shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": chunk}
+    shared |= {letter.upper(): sizes[letter] for letter in "kvt"}
+    shared["padded K"] = 1 << (sizes["k"] - 1).bit_length()
     numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
     numbers += [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
-    numbers += [("row", 4.0, row), ("(T - row)", 4.5, places.sizes["t"] - row)]
+    numbers += [("row", 4.0, row), ("(T - row)", 4.5, sizes["t"] - row)]
     powers = []
     if places.sourced:
-        apart = np.where(source < 0, np.nan, row - source)
-        numbers += [("(source + 1)", 4.0, np.maximum(source, -1) + 1)]
-        numbers += [("(row - source)", 4.0, apart)]
-        numbers += [("(row - source + 1)", 4.0, apart + 1)]
-        powers += [("e^(row - source)", 4.0, apart)]
-    if places.chunk is not None:
-        numbers += [("(place in the chunk + 1)", 5.0, row % places.chunk + 1)]
-    if places.chunk is not None and places.sourced:
-        edges = row // places.chunk - np.maximum(source, 0) // places.chunk
+        numbers += [("(source + 1)", 4.0, np.nan_to_num(source, nan=-1.0) + 1)]
+        numbers += [("(row - source)", 4.0, row - source)]
+        numbers += [("(row - source + 1)", 4.0, row - source + 1)]
+        powers += [("e^(row - source)", 4.0, row - source)]
+    if chunk is not None:
+        numbers += [("(place in the chunk + 1)", 5.0, row % chunk + 1)]
+    if chunk is not None and places.sourced:
+        edges = row // chunk - np.nan_to_num(source) // chunk
         powers += [("e^(chunk edges crossed)", 4.0, edges)]
     for name, cost, values in numbers:
-        yield name, cost, partial(_number, values)
+        yield name, cost, partial(_log, values)
     for name, cost, values in powers:
-        yield name, cost, partial(Quantity, values, np.ones(values.shape))
+        yield name, cost, partial(np.asarray, values + 0j)
 
 
 # -- pairs of queries and keys
@@ -171,7 +148,7 @@ def _pairs(places: Places) -> Made:
     weighs = weigh or operator.feature_map
 
     def read(x: Real, row: Index, key: Index) -> Real:
-        b, h = places.known["b"], places.known["h"]
+        b, h = places.index["b"], places.index["h"]
         row, key = row.clip(0, x.shape[-2] - 1), key.clip(0, x.shape[-1] - 1)
         return np.asarray(x[b, h, row, key])
 
@@ -190,7 +167,7 @@ def _pairs(places: Places) -> Made:
     # A weight that leaks is one of a token behind the row.
     weight, itself = read(every, row, at), read(every, row, row)
     name = "numerator" if weighs else "query[row] . key[source]"
-    yield name, 2.5, partial(_number, weight)
+    yield name, 2.5, partial(_log, weight)
     if not problem.scope.normalised:
         return
     end = 0 * row + sizes["s"] - 1
@@ -207,12 +184,12 @@ def _pairs(places: Places) -> Made:
         ("(denominator + numerator[row + 1])", 4.0, whole + read(every, row, row + 1)),
         ("sum of numerators over all tokens", 4.0, all_tokens),
     ):
-        yield name, cost, partial(_number, values)
+        yield name, cost, partial(_log, values)
     for name, first, behind, cost in places.ranges():
         upto, before = (
             np.where(i > 0, read(sums, row, i - 1), 0.0) for i in (behind, first)
         )
-        yield f"sum of numerators over {name}", cost, partial(_number, upto - before)
+        yield f"sum of numerators over {name}", cost, partial(_log, upto - before)
 
 
 # -- inputs, and what is made of them
@@ -223,96 +200,82 @@ def _slope(places: Places) -> Made:
     scope = places.entries.problem.scope
     name = places.entries.tensor.removeprefix("gradient of ").split(" ")[0]
     if scope.operator.feature_map and name in ("query", "key"):
-        x, axes = places.inputs[name], places.axes(name)
+        x, token = places.inputs[name], places.row if name == "query" else places.key
         feature_map = scope.query_map if name == "query" else scope.key_map
         slope = feature_map.pullback(x, np.ones(x.shape))
-        values = places.at(slope, axes, places.row if name == "query" else places.key)
-        yield "slope of the feature map", 2.0, partial(_number, values)
+        values = places.at(slope, places.axes[name], token)
+        yield "slope of the feature map", 2.0, partial(_log, values)
 
 
-def _fields(places: Places) -> Iterator[Field]:
-    """Yield the inputs, and what erasing leaves."""
-    for name, x in places.inputs.items():
-        if name == "log_decay":
-            words = "sum of log_decay"
-            yield Field(name, places.axes(name), x, np.ones(x.shape), 0.0, words)
-        else:
-            made = _number(x)
-            yield Field(name, places.axes(name), made.log, made.sign)
-    kept = _kept(places)
-    if kept is not None:
-        text, x = kept
-        made = _number(x)
-        log = np.maximum(made.log, LEAST)
-        sign = np.where(x < 0, -1.0, 1.0)
-        yield Field(text, "bgtk", log, sign, COMPOSED, f"product of {text}")
-
-
-def _kept(places: Places) -> tuple[str, Real] | None:
-    """Return the factor of each channel that a token leaves of the memory."""
-    operator = places.entries.problem.scope.operator
-    if places.micro > 1 or not operator.erases or operator.erase_along != "key":
-        return None
-    x = {
-        name: np.repeat(x, places.groups, axis=1)
-        if places.axes(name).startswith("bh")
-        else x
+def _of_inputs(places: Places) -> Made:
+    """Yield inputs, and what erasing leaves, at tokens and over ranges of them."""
+    fields = [
+        Field(name, places.axes[name], x + 0j, total="sum of log_decay")
+        if name == "log_decay"
+        else Field(name, places.axes[name], _log(x))
         for name, x in places.inputs.items()
-    }
-    usual = (" - beta key^2", lambda x: x.get("beta", ONE)[..., None] * x["key"] ** 2)
-    text, erased = _ERASED.get(operator.name, usual)
-    left, rest = "1", np.ones(())
-    if operator.name in _ERASED_BESIDES_DECAY and "log_decay" in x:
-        decay = np.exp(x["log_decay"])
-        left, rest = "exp(log decay)", decay if decay.ndim == 4 else decay[..., None]
-    return f"({left}{text})", rest - erased(x)
-
-
-ONE = np.ones((1, 1, 1))
-
-
-def _of_fields(fields: list[Field], places: Places) -> Made:
-    """Yield fields at the tokens near an entry, and over ranges of tokens."""
-    for field in fields:
+    ]
+    for field in (*fields, *_kept(places)):
         yield from _at_tokens(field, places)
         if field.total:
             yield from _over_ranges(field, places)
 
 
+def _kept(places: Places) -> Iterator[Field]:
+    """Yield the factor of each channel that a token leaves of the memory."""
+    operator = places.entries.problem.scope.operator
+    if places.micro > 1 or not operator.erases or operator.erase_along != "key":
+        return
+
+    def expanded(name: str) -> Real:
+        x = places.inputs.get(name, np.ones((1, 1, 1)))
+        x = x if x.ndim == 4 else x[..., None]
+        return np.repeat(x, places.groups if "h" in places.axes.get(name, "") else 1, 1)
+
+    names = _ERASED.get(operator.name, "beta key key").split()
+    words = [name + "^2" * (names.count(name) > 1) for name in dict.fromkeys(names)]
+    erased = math.prod(expanded(name) for name in names)
+    decays = operator.name in _ERASED_BESIDES_DECAY and "log_decay" in places.inputs
+    left = np.exp(expanded("log_decay")) if decays else np.ones(())
+    x = left + erased if "a" in names else left - erased
+    text = " ".join(["exp(log decay)" if decays else "1", "-+"["a" in names], *words])
+    logs = np.maximum(_log(x).real, LEAST) + 1j * (x < 0)
+    yield Field(f"({text})", "bgtk", logs, COMPOSED, f"product of ({text})")
+
+
+def _heads(axes: str, places: Places) -> dict[str, int | None]:
+    """Return the head of an entry and others, by what is appended to a name."""
+    several = {"g", "h"} & {*axes} and places.sizes["g"] > 1
+    return {"": None, **({" of head 0": 0} if several else {})}
+
+
 def _at_tokens(field: Field, places: Places) -> Made:
+    """Yield a field at the tokens near an entry."""
     near: list[tuple[str, Index | None, float]] = [("", None, 2.0)]
-    if "t" in field.axes:
+    if {"t", "s"} & {*field.axes}:
         near = [(f"[{at}]", token, cost) for at, token, cost in places.tokens()]
     if "s" in field.axes:
         near = [
-            (f"[{at}]", places.key if at == "source" else token * places.micro, cost)
-            for at, token, cost in places.tokens()
+            (at, places.key if at == "[source]" else token * places.micro, cost)
+            for at, token, cost in near
+            if token is not None
         ]
-
-    def make(token: Index | None, head: int | None) -> Quantity:
-        log, sign = (
-            places.at(x, field.axes, token, head) for x in (field.log, field.sign)
-        )
-        return Quantity(log, sign)
-
     for at, token, cost in near:
-        for label, head in places.heads.items() if {"g", "h"} & {*field.axes} else ():
+        for label, head in _heads(field.axes, places).items():
             if head is None or at in ("", "[row]", "[source]"):
                 more = field.cost + ANOTHER * (head is not None)
-                yield field.name + at + label, cost + more, partial(make, token, head)
+                make = partial(places.at, field.logs, field.axes, token, head)
+                yield field.name + at + label, cost + more, make
 
 
 def _over_ranges(field: Field, places: Places) -> Made:
-    """Yield a field over ranges of tokens: its logarithms add up, signs multiply."""
-    axes, logs, negative = field.axes, field.log, (field.sign < 0).astype(float)
-    if "t" not in axes:
+    """Yield a field over ranges of tokens: its logarithms add up."""
+    axes, logs = field.axes, field.logs
+    if "t" not in axes:  # Decays of heads have no end.
         axis = axes.index("g") + 1
         axes = axes.replace("g", "gt")
-        # Decays of heads have no end.
         length = places.sizes["t"] + (places.chunk or 0)
-        logs, negative = (
-            np.repeat(np.expand_dims(x, axis), length, axis) for x in (logs, negative)
-        )
+        logs = np.repeat(np.expand_dims(logs, axis), length, axis)
     axis = axes.index("t")
     count = logs.shape[axis]
     tokens = np.arange(count).reshape((-1,) + (1,) * (logs.ndim - axis - 1))
@@ -322,25 +285,19 @@ def _over_ranges(field: Field, places: Places) -> Made:
             marks[f"the {label} tokens of chunks in "] = tokens % places.chunk == at
 
     @cache
-    def totals(label: str) -> list[Real]:
+    def sums(label: str) -> Logs:
         width = [(int(i == axis), 0) for i in range(logs.ndim)]
-        marked = (x * marks[label] for x in (logs, negative))
-        return [np.pad(np.cumsum(x, axis=axis), width) for x in marked]
+        return np.pad(np.cumsum(np.where(marks[label], logs, 0), axis=axis), width)
 
-    def make(label: str, first: Index, end: Index, head: int | None) -> Quantity:
+    def make(label: str, first: Index, end: Index, head: int | None) -> Logs:
         upto, before = (
-            [places.at(x, axes, i.clip(0, count), head) for x in totals(label)]
-            for i in (end, first)
+            places.at(sums(label), axes, i.clip(0, count), head) for i in (end, first)
         )
-        log, signs = (
-            np.where(end <= first, 0 * x, x - y)
-            for x, y in zip(upto, before, strict=True)
-        )
-        return Quantity(log, 1 - 2 * (signs % 2))
+        return np.where(end <= first, 0 * upto, upto - before)
 
     for label in marks:
         for name, first, end, cost in places.ranges():
-            for ending, head in places.heads.items():
+            for ending, head in _heads(axes, places).items():
                 if not label or (name == "(source, row]" and head is None):
                     more = field.cost + ANOTHER * ((head is not None) + bool(label))
                     text = f"{field.total} over {label}{name}{ending}"

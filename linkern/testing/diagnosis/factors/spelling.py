@@ -5,12 +5,14 @@ power of the scale or of a size.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-__all__ = ["CONSTANTS", "Spelled", "spell", "text_of"]
+__all__ = ["BASES", "CONSTANTS", "Spelled", "spell", "text_of"]
 
+# Exponents that make powers of 2 of those of e, or the reverse.
+BASES = {1 - np.log(2): "(1 - ln 2) * ", 1 / np.log(2) - 1: "(1/ln 2 - 1) * "}
 # Quantities that all entries of one problem share.
 CONSTANTS = ("scale", "K", "V", "T", "chunk", "padded K")
 # Scales that are other ones than a call says: that by default, that of padded channels.
@@ -68,7 +70,6 @@ def spell(
     levels: Sequence[float],
     constants: Sequence[Mapping[str, float]],
     spread: float,
-    scatter: float,
     *,
     natural: bool,
 ) -> list[Spelled]:
@@ -82,33 +83,33 @@ def spell(
         The logarithms of the constants of every problem.
     spread : float
         How far the levels are off at most.
-    scatter : float
-        How far they are off if errors are independent.
     natural : bool
         Whether a power of e is a constant as well.
     """
-    powers: list[tuple[dict[str, float], float]] = [({}, 0.0)]
-    for i, name in enumerate(CONSTANTS):
-        if any(one.get(name, 0.0) for one in constants):
-            powers += [({name: x}, 1 + i + 2 * abs(np.log2(abs(x)))) for x in _POWERS]
-    for scales in _SCALES:
-        if all(scales.keys() <= one.keys() for one in constants):
-            powers.append((dict(scales), 5.0))
+    shared: list[tuple[dict[str, float], float]] = [({}, 0.0)]
+    shared += [(scales, 5.0) for scales in _SCALES]
+    shared += [
+        ({name: x}, 1 + i + 2 * abs(np.log2(abs(x))))
+        for i, name in enumerate(CONSTANTS)
+        for x in _POWERS
+        if any(one.get(name) for one in constants)
+    ]
     spelled: list[Spelled] = []
-    for exponents, cost in powers:
-        known = Spelled("1", 1.0, exponents)
+    for powers, cost in shared:
+        if not all(powers.keys() <= one.keys() for one in constants):
+            continue
+        known = Spelled("1", 1.0, powers)
         rest = [x - known.log(y) for x, y in zip(levels, constants, strict=True)]
         if max(rest) - min(rest) > 2 * spread:
             continue
         middle = (max(rest) + min(rest)) / 2
         spelled += [
-            Spelled(one.text, one.number, exponents, one.cost + cost)
+            replace(one, exponents=powers, cost=one.cost + cost)
             for one in _SMALL
             if abs(np.log(one.number) - middle) <= spread
         ]
-        if not exponents:
+        if not powers:
             spelled += _digits(middle, spread, natural)
-            spelled += _digits(middle, scatter, natural)
     return sorted(spelled, key=lambda one: one.cost)[:6]
 
 
@@ -155,31 +156,27 @@ def text_of(
 
 def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> str:
     """Return the text of a product."""
+    powers = {**constant.exponents, **exponents}
     above, _, below = constant.text.partition("/")
     logs = [above[4:-1]] if above.startswith("exp(") else []
     up = [above] if above != "1" and not logs else []
     down = [below] if below else []
-    powers = {**constant.exponents, **exponents}
     for name, x in sorted(powers.items(), key=lambda item: item[1] < 0):
-        size = "" if abs(x) == 1 else f"^{abs(x):g}"
         if "log_decay" in name:
             logs.append(_term(name, x))
         elif name.startswith("e^("):
             up.append(_power_of_count(name[2:], x))
-        elif name == "K" and x == -0.5 and len(powers) > 1:
+        elif name == "K" and x == -0.5:
             up.append("K^-0.5")
         else:
+            size = "" if abs(x) == 1 else f"^{abs(x):g}"
             (up if x > 0 else down).append(name + size)
     if logs:
-        joined = " + ".join(logs).replace("+ -", "- ")
-        up.append(f"exp({joined})")
+        up.append(f"exp({' + '.join(logs).replace('+ -', '- ')})")
     text = " * ".join(up) or "1"
-    if not up and down in (["K^0.5"], [below]):
-        text = "K^-0.5" if not below else constant.text
-    elif up == [above] and down == [below]:
-        text = constant.text
-    elif down:
+    if down:
         text += f" / {down[0]}" if len(down) == 1 else f" / ({' * '.join(down)})"
+    text = text if powers else constant.text
     return f"-{text}" if sign < 0 else text
 
 
@@ -196,11 +193,5 @@ def _power_of_count(count: str, power: float) -> str:
 
 def _term(name: str, power: float) -> str:
     """Return a summand of an exponent."""
-    sizes = {
-        1.0: "",
-        1 - np.log(2): "(1 - ln 2) * ",
-        1 / np.log(2) - 1: "(1/ln 2 - 1) * ",
-    }
-    near = [text for x, text in sizes.items() if np.isclose(abs(power), x)]
-    text = near[0] if near else f"{abs(power):g} * "
-    return ("-" if power < 0 else "") + text + name
+    text = {1.0: "", **BASES}.get(abs(power), f"{abs(power):g} * ")
+    return "-" * (power < 0) + text + name

@@ -24,6 +24,7 @@ __all__ = [
     "Measure",
     "Places",
     "Rated",
+    "anywhere",
     "bits",
     "interval",
     "interval_atoms",
@@ -48,6 +49,11 @@ SIZES = {
     "key channel": "key_dim",
     "value channel": "value_dim",
 }
+CHANNELS = {"key channel": "key dimension", "value channel": "value dimension"}
+# Differences of coordinates.
+DISTANCES = {"back": ("row", "source"), "after": ("source", "written")}
+# Places by which sets are compared, and the share of them that are near each other.
+ANYWHERE, NEAR = 20_000, 0.5
 # Coordinates that are also counted from their end.
 ENDED = ("row", "source", "sequence", "span")
 # Atoms of a kind that are kept.
@@ -148,7 +154,7 @@ class Atom:
         """
         lacking = np.full(count, UNKNOWN)
         known = {**dict.fromkeys(self.axes, lacking), **known}
-        inside = np.asarray(self.test(known))
+        inside = np.broadcast_to(self.test(known), count)
         for axis in self.axes:
             summed, ends = known[axis] == UNKNOWN, known.get(f"end of {axis}", lacking)
             inside = inside | summed
@@ -180,14 +186,33 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
     if "source" in known:
         known["beyond"] = (known["source"] >= shape.length).astype(np.int64)
-    for name, (later, earlier) in (
-        ("back", ("row", "source")),
-        ("after", ("source", "written")),
-    ):
+    return known | _distances(known)
+
+
+def _distances(known: Places) -> dict[str, Index]:
+    """Return the tokens between those of a place."""
+    distances: dict[str, Index] = {}
+    for name, (later, earlier) in DISTANCES.items():
         if later in known and earlier in known:
             whole = (known[later] != UNKNOWN) & (known[earlier] != UNKNOWN)
-            known[name] = np.where(whole, known[later] - known[earlier], UNKNOWN)
-    return known
+            distances[name] = np.where(whole, known[later] - known[earlier], UNKNOWN)
+    return distances
+
+
+def anywhere() -> dict[str, Index]:
+    """Return places in calls of any sizes, no source of them ahead of its row."""
+    rng = np.random.default_rng(0)
+    length, *sizes = (2 ** rng.uniform(0, 12, (6, ANYWHERE))).astype(np.int64)
+    row = rng.integers(0, length)
+    source = np.where(rng.random(ANYWHERE) < NEAR, row - sizes[0] % 32, row // sizes[1])
+    known = {"row": row, "source": source.clip(-1), "length": length}
+    known["written"] = rng.integers(-1, known["source"] + 1)
+    known |= {f"end of {name}": length for name in TOKENS}
+    for name, end, size in zip(CHANNELS, sizes[2:], CHANNELS.values(), strict=False):
+        known |= {name: rng.integers(0, end), f"end of {name}": end, size: end}
+    for name in SINGLE:
+        known |= {name: rng.integers(0, 4, ANYWHERE), f"end of {name}": length * 0 + 4}
+    return known | _distances(known)
 
 
 def bits(number: int) -> float:
@@ -220,7 +245,7 @@ def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
         The gain of excluding each entry: negative of wrong ones.
     """
     for name, x in known.items():
-        if name.startswith("end of "):
+        if name.startswith("end of ") or name == "start":
             continue
         yield from _of_axis(name, x, weight)
         if name in ENDED and f"end of {name}" in known:

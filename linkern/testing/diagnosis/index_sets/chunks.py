@@ -34,6 +34,7 @@ AXES = (
     ("key channel",),
     ("value channel",),
     ("length",),
+    ("start",),
 )
 
 
@@ -41,7 +42,7 @@ def chunk_bits(size: int) -> float:
     """Return the bits of a chunk size: few of powers of two from 16 to 128."""
     exponent = (size & -size).bit_length() - 1
     odd = size >> exponent
-    return min(2 * math.log2(odd) + abs(exponent - 5.5), math.log2(size) + 4)
+    return min(2 * math.log2(odd) + abs(exponent - 5.5), math.log2(size) + 8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,11 @@ LENGTHS: tuple[Statement, ...] = (
     ("{0}s that are multiples of {n}", 3, lambda c: c.place == 0),
     ("{0}s that are no multiple of {n}", 3, lambda c: c.place > 0),
 )
-STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS}
+STARTS: tuple[Statement, ...] = (
+    ("sequences that begin inside of chunks of {n}", 3, lambda c: c.place > 0),
+    ("sequences that begin with a chunk of {n}", 3, lambda c: c.place == 0),
+)
+STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS, "start": STARTS}
 
 
 def chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:

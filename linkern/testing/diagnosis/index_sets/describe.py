@@ -6,6 +6,7 @@ numbers and exceptions take the fewest bits: the shortest description.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -132,7 +133,7 @@ def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
     """Return the maps of those sorts of calls in which something is wrong.
 
     Calls are of a sort if they take the same inputs and the same scale, and if weights
-    are products in both or in none.
+    are products in both or in none. Maps of zeros say nothing beside others.
     """
 
     def sort(x: InfluenceMap) -> tuple[object, ...]:
@@ -140,7 +141,9 @@ def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
         return (*sorted(x.problem.inputs), scale, x.is_product)
 
     wrong = {sort(x) for x in maps if x.wrong.any()}
-    return [x for x in maps if len(x.exact) and sort(x) in wrong]
+    maps = [x for x in maps if len(x.exact) and sort(x) in wrong]
+    telling = [x for x in maps if x.exact.any()]
+    return [x for x in maps if x.wrong.any() or x in telling or not telling]
 
 
 def _few(wrong: Flags, count: int) -> Index:
@@ -190,7 +193,8 @@ def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[T
     """Yield the entries of all maps of which a deviation would show.
 
     In maps of products a token is affected by those of its channel alone: if there are
-    others, a second table leaves the right entries of products out.
+    others, a second table leaves the right entries of products out. If all wrong ones
+    are of tokens that others erase, right ones that nothing erases decide nothing.
     """
     wrong, bound, exact, error, clear = (
         np.concatenate(columns)
@@ -204,6 +208,9 @@ def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[T
         usual = np.median(relative) if relative.size else np.inf
         clear &= (bound <= usual * exact) | (exact <= 0)
         near = np.mean(error[wrong] < 2 * bound[wrong])
+    if maps[0].problem.scope.operator.erases:
+        erased = np.concatenate([_erased(x) for x in maps])
+        clear &= erased | (wrong & ~erased).any()
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
     quantities = [measure(x) if measure else {} for x in maps]
     shared = sorted(set(quantities[0]).intersection(*quantities))
@@ -213,6 +220,30 @@ def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[T
     if any(x.wrong.any() and not x.is_product for x in maps):
         product = np.concatenate([np.full(len(x.exact), x.is_product) for x in maps])
         yield table.part(wrong | (clear & ~product))
+
+
+def _erased(one: InfluenceMap) -> Flags:
+    """Return the entries that another token of their channel may erase, or none can.
+
+    They are told in the output of whole sequences.
+    """
+    places, every = one.coordinates, np.ones(len(one.exact), np.bool_)
+    part = {"sequence", "span"} & places.keys()
+    if one.tensor != "output" or part or not one.is_product:
+        return every
+    sources: Any = one.problem.knobs["sources"]
+    channels: Index = sources.channels
+    batch, head = (places.get(x, every * 0) for x in ("batch", "head"))
+    shape = one.problem.shape
+    head = head * channels.shape[1] // (shape.heads * shape.groups)
+    each = channels.shape[2] // one.problem.length
+    same = channels[..., None] == np.arange(channels.max() + 1)
+    counts = np.pad(same.cumsum(axis=2), ((0, 0), (0, 0), (1, 0), (0, 0)))
+    until, since = (
+        counts[batch, head, (places[x] + 1).clip(0) * each, places[sources.axis]]
+        for x in ("row", "source")
+    )
+    return np.asarray((until != since) | (places["row"] == places["source"]))
 
 
 def _clear(one: InfluenceMap) -> Flags:

@@ -12,6 +12,7 @@ from linkern.testing.diagnosis.index_sets.atoms import (
     BEST,
     Atom,
     Measure,
+    anywhere,
     interval_atoms,
 )
 from linkern.testing.diagnosis.index_sets.chunks import chunk_atoms
@@ -29,11 +30,13 @@ LOSS = 6.0
 # The same while the numbers of atoms are chosen: each may hold of too few, or too many.
 LOOSE, STRICT = 2.4, 1e6
 # Exceptions come in at most so many clumps, whose bits are those of one entry.
-CLUMPS, ROUNDS = 30, 3
+CLUMPS, ROUNDS = 60, 3
 # Bits of a right entry inside of a set.
 EXCEPTION = 4.0
 # Sets whose lengths differ by less are as short.
 TIE = 2.0
+# Other sets, as short, that are said.
+SAID = 4
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,29 @@ def shortest(table: Table, measure: Measure | None) -> IndexSet:
     for more, other in others:
         if more <= length + TIE and (inside[[0, *other]].all(axis=0) == cover).all():
             same += [other] * all(not {*other} > {*shorter} for shorter in same)
-    texts = tuple(_named(candidates, other).text for other in same[1:])
-    return replace(_named(candidates, chosen), alternatives=texts)
+    return _said([_named(candidates, other) for other in same])
+
+
+def _said(same: Sequence[IndexSet]) -> IndexSet:
+    """Return the first set, and those of the others that differ from it somewhere.
+
+    Of sets that hold of the same places everywhere, that of fewest chunk sizes is said.
+    """
+    known = anywhere()
+    alike: dict[bytes, list[IndexSet]] = {}
+    for one in same:
+        if any(atom.measure for atom in one.atoms):  # of quantities nothing is known
+            alike[one.text.encode()] = [one]
+            continue
+        inside = [atom.holds(known, len(known["row"])) for atom in one.atoms]
+        alike.setdefault(np.all(inside, axis=0).tobytes(), []).append(one)
+
+    def sizes(one: IndexSet) -> tuple[int, int]:
+        named = [atom.chunk for atom in one.atoms if atom.chunk]
+        return len({*named}), -len(named)
+
+    best, *others = (min(sets, key=sizes) for sets in alike.values())
+    return replace(best, alternatives=tuple(x.text for x in others[:SAID]))
 
 
 def _candidates(table: Table, measure: Measure | None) -> list[Atom]:

@@ -1,12 +1,13 @@
 """Atoms about quantities: "where denominator is below 0.001"."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, Rated
-from linkern.testing.influence.maps import Real
+from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, Places, Rated
+from linkern.testing.influence.maps import Flags, Real
 
 __all__ = ["threshold_atoms"]
 
@@ -49,7 +50,7 @@ def threshold_atoms(
 def _between(low: float, high: float) -> float:
     """Return the number of fewest digits above one number and up to another."""
     size = max(abs(low), abs(high))
-    if np.isfinite(size):
+    if sys.float_info.min < size < math.inf:
         for digits in range(1, 17):
             step = 10.0 ** (math.floor(math.log10(size)) - digits + 1)
             number = float(f"{math.floor(high / step) * step:.{digits}g}")
@@ -61,11 +62,12 @@ def _between(low: float, high: float) -> float:
 def _threshold(
     measure: Measure, name: str, side: str, limit: float, cost: float
 ) -> Atom:
+    """Return an atom; it holds of no entry of a map that has no such quantity."""
     number = f"{limit:.6g}"
     text = f"where {name} is {side} {number}".replace("  ", " ")
-    cost += 2.0 * len(number)
-    if side == "below":
-        return Atom(text, cost, lambda p: p[name] < limit, measure=measure)
-    if side == "above":
-        return Atom(text, cost, lambda p: p[name] >= limit, measure=measure)
-    return Atom(text, cost, lambda p: p[name] == limit, measure=measure)
+    compare = {"below": np.less, "above": np.greater_equal, "": np.equal}[side]
+
+    def test(known: Places) -> Flags:
+        return np.asarray(compare(known.get(name, np.array(np.nan)), limit))
+
+    return Atom(text, cost + 2.0 * len(number), test, measure=measure)

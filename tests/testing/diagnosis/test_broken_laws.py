@@ -1,0 +1,55 @@
+"""Laws of calls, broken by kernels that are right besides."""
+
+import numpy as np
+import pytest
+
+from linkern.testing.diagnosis.broken_laws import broken_law
+from linkern.testing.kernels.assembly import Parts, assemble
+from linkern.testing.kernels.mutants import MUTANTS
+from tests.testing.diagnosis.test_behaviour import opened
+
+CHUNKED = assemble(Parts())
+
+
+def in_place(query, key, value):
+    value[...] = CHUNKED(query, key, value)
+    return value
+
+
+def refuses_nan(query, key, value):
+    assert not np.isnan(value).any()
+    return CHUNKED(query, key, value)
+
+
+def refuses_strides(query, key, value):
+    assert key.flags.c_contiguous
+    return CHUNKED(query, key, value)
+
+
+def test_an_output_in_the_memory_of_an_input_is_told_from_an_input_overwritten():
+    observed = broken_law(*opened(in_place))
+    assert observed.name == "overwrites_input"
+    assert observed.declaration == ("mutates=value",)
+    observed = broken_law(*opened(in_place, mutates=("value",)))
+    assert observed.name == "shares_memory"
+    assert observed.sentence.endswith("shares memory with its input value")
+    assert observed.declaration == ()
+
+
+@pytest.mark.parametrize("kernel", [refuses_nan, refuses_strides])
+def test_an_exception_is_no_violation_of_the_law_in_which_it_is_raised(kernel):
+    assert broken_law(*opened(kernel)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("swallows_nan", {"nan_policy": "any"}),
+        ("assumes_contiguous", {"strides": "contiguous"}),
+        ("tile_by_batch", {"batch_invariant": "false"}),
+    ],
+)
+def test_what_is_declared_is_no_violation(name, declared):
+    kernel = MUTANTS[name]
+    assert broken_law(*opened(kernel.kernel, **kernel.contract)).name
+    assert broken_law(*opened(kernel.kernel, **{**kernel.contract, **declared})) is None
