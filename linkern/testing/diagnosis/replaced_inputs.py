@@ -20,8 +20,8 @@ __all__ = ["replaced"]
 
 # Seconds of the processor after which no further replacement is tried.
 BUDGET = 2.5
-# Maps that are compared, entries that tell one of them, and bits of a replacement.
-FEW, TELLING, COST = 6, 24, 12.0
+# Entries that tell a map, and bits of a replacement.
+TELLING, COST = 24, 12.0
 # Part of the error that hardly matters, multiple of rounding that a limit may be off.
 CLOSE, SLACK = 0.02, 4.0
 # Part of the error that is left after some steps, where a limit fits at all.
@@ -42,7 +42,7 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
         Maps of the output, those on fresh inputs among them.
     """
     known = [one for one in maps if one.wrong.sum() >= TELLING and _is_whole(one)]
-    known = sorted(known, key=lambda one: one.exact.size)[:FEW]
+    known = sorted(known, key=lambda one: one.exact.size)
     parts = [one.part(one.wrong) for one in known]
     if not parts or not all(np.isfinite(one.measured).all() for one in parts):
         return None

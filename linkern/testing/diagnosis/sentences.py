@@ -133,7 +133,8 @@ def localised(
     quotient = _quotient(maps[0].problem.scope, declaration)
     explained = bool(quotient) or (factor is None and bool(declaration))
     if quotient:
-        kind, where, by_what = "in the denominator", "everywhere", quotient
+        kind, by_what = "in the denominator", quotient
+        stage, where = "output", "everywhere"
     words = [sentence(stage, where, by_what, kind)]
     if factor is None and not quotient:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]

@@ -145,6 +145,10 @@ DECLARED = {
         "eps=0.001 eps_mode=normalizer",
     ),
     "clamp": (linear(divide=at_least(0.5)), "eps=0.5 eps_mode=clamp"),
+    "clamp of scaled ones": (
+        linear(query_map=divided_by_root, divide=at_least(0.5)),
+        "eps=0.5 eps_mode=clamp scale=K^-0.5",
+    ),
     "no quotient": (linear(divide=lambda n, d: n), "normalize=false"),
     "no quotient, scaled": (
         linear(divide=lambda n, d: n * n.dtype.type(0.25)),

@@ -14,7 +14,15 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
 from tests.marks import every
-from tests.testing.diagnosis.unlisted import dense, gla, lost, part, plus, window
+from tests.testing.diagnosis.unlisted import (
+    at_least,
+    dense,
+    gla,
+    lost,
+    part,
+    plus,
+    window,
+)
 
 
 def diagnosed(kernel, op="linear_attention", **declared):
@@ -72,11 +80,27 @@ def test_what_the_normaliser_lacks_is_measured():
     assert diagnosis.declaration == ("normalize=false",)
 
 
-@pytest.mark.parametrize("eps", every(2, (1e-6, 1e-3)))
-def test_a_constant_in_the_denominator_can_be_declared(eps):
-    assert diagnosed(dense(divide=plus(eps))).declaration == (
-        f"eps={eps:g}".replace("e-0", "e-"),
-    )
+@pytest.mark.parametrize(
+    ("divide", "divisor", "declaration"),
+    every(
+        2,
+        [
+            (plus(1e-6), "(denominator + 1e-6)", ("eps=1e-6",)),
+            (plus(1e-3), "(denominator + 0.001)", ("eps=0.001",)),
+            (
+                at_least(1e-3),
+                "max(denominator, 0.001)",
+                ("eps=0.001", "eps_mode=clamp"),
+            ),
+        ],
+    ),
+)
+def test_an_epsilon_that_can_be_declared_is_the_factor(divide, divisor, declaration):
+    diagnosis = diagnosed(dense(divide=divide))
+    assert diagnosis.declaration == declaration
+    assert diagnosis.by_what == f"denominator / {divisor}"
+    assert (diagnosis.stage, diagnosis.where) == ("output", "everywhere")
+    assert diagnosis.alternatives == ()
 
 
 def test_what_is_declared_is_no_deviation():

@@ -110,6 +110,15 @@ def test_nothing_is_said_of_right_outputs_or_of_noise() -> None:
     assert text_of(noisy) == ""
 
 
+def test_what_the_largest_map_contradicts_is_not_said() -> None:
+    clamped = maps_of("kda", lambda p: {"log_decay": 0 * wide(p, "log_decay")})
+    assert text_of(clamped) == "log_decay left out"
+    *smaller, largest = sorted(clamped, key=lambda one: one.exact.size)
+    measured = np.where(largest.wrong, 1.01 * largest.measured, largest.measured)
+    many = [*smaller] * 8
+    assert text_of([*many, replace(largest, measured=measured)]) == ""
+
+
 def test_replacements_without_a_result_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
