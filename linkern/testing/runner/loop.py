@@ -155,6 +155,7 @@ def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
             yield from _shrunk(session, broken[0])
         if session.broken and plan.diagnose:
             yield Diagnosed(session.diagnosis())
+            over |= clock.left <= 0  # what was measured until then is said
         if plan.fingerprint and session.alive:
             yield Fingerprinted(session.fingerprint())
         if over:
