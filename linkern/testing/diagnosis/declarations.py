@@ -69,9 +69,15 @@ def declarations(target: Target, scope: Scope, by_what: str) -> tuple[str, ...]:
     """
     answers = [*_answers(target, scope)]
     numbers = [float(x) for x in _NUMBER.findall(by_what)]
+    candidates = [*_candidates(scope, numbers)]
     if scope.operator.feature_map and scope.contract.normalize:
-        numbers += dict.fromkeys(_divisors(answers, scope))
-    return _first_right(scope, answers, _candidates(scope, numbers))
+        scales: list[Declared] = [{}, *_scales(scope, ())]
+        candidates += [
+            one
+            for one in _epsilons(answers, scope)
+            if {name: one[name] for name in one if name == "scale"} in scales
+        ]
+    return _first_right(scope, answers, candidates)
 
 
 def first_right(
@@ -145,15 +151,15 @@ def _share_right(contract: Contract, problem: Problem, output: Real) -> float:
     return -1.0 if (proved & ~right).any() else float(proved.mean())
 
 
-def _divisors(answers: Sequence[_Answer], scope: Scope) -> Iterator[float]:
-    """Yield what divisors have in common: what they are, and which epsilons they hold.
+def _epsilons(answers: Sequence[_Answer], scope: Scope) -> Iterator[Declared]:
+    """Yield the epsilons, or clamps, that divisors have in common.
 
-    It is taken where outputs differ most, also beside a scale of `K^-0.5`, and spelt in
-    some numbers of digits.
+    They are taken where outputs differ most, also beside a scale of `K^-0.5`, and spelt
+    in some numbers of digits.
     """
     contract = replace(scope.contract, eps=1.0, normalize=True)
     contracts = [replace(contract, eps=0.0, normalize=False)]
-    contracts += [replace(contract, eps_mode=x) for x in ("denominator", "normalizer")]
+    contracts += [replace(contract, **mode) for mode in _EPS_MODES[:2]]
     for problem, output in answers:
         exact = problem.solve()
         scopes = (replace(scope, contract=x) for x in contracts)
@@ -161,15 +167,15 @@ def _divisors(answers: Sequence[_Answer], scope: Scope) -> Iterator[float]:
         with np.errstate(all="ignore"):
             beyond = np.nan_to_num(abs(output - exact.output) / exact.bound)
             most = beyond >= np.median(beyond)
-            divisor = numerator / output
-            excess = divisor - numerator / exact.output
-            epsilons = [
-                excess / (numerator / x - numerator / exact.output) for x in others
-            ]
-        sizes = [np.median(x[most]) for x in (*epsilons, divisor)]
-        for size in (*sizes, *(x * problem.shape.key_dim**-0.5 for x in sizes)):
-            for digits in (1, 2, 3, 4) if np.isfinite(size) and size > 0 else ():
-                yield float(f"{size:.{digits}g}")
+            divisor, usual = numerator / output, numerator / exact.output
+            excess = [(divisor - usual) / (numerator / x - usual) for x in others]
+        root: Declared = {"scale": INVERSE_ROOT_KEY_DIM}
+        for mode, x in zip(_EPS_MODES, (*excess, divisor), strict=True):
+            size = np.median(x[most])
+            scaled = size * problem.shape.key_dim**-0.5
+            for eps, scale in ((size, {}), (scaled, root)):
+                for digits in (1, 2, 3, 4) if np.isfinite(eps) and eps > 0 else ():
+                    yield {"eps": float(f"{eps:.{digits}g}")} | mode | scale
 
 
 def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
