@@ -134,7 +134,8 @@ def localised(
     explained = bool(quotient) or (factor is None and bool(declaration))
     if quotient:
         kind, by_what = "in the denominator", quotient
-        stage, where = "output", "everywhere"
+        stage, clamp = "output", quotient.partition("max(denominator, ")[2]
+        where = f"where denominator is below {clamp[:-1]}" if clamp else "everywhere"
     words = [sentence(stage, where, by_what, kind)]
     if factor is None and not quotient:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]

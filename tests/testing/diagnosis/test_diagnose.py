@@ -81,25 +81,28 @@ def test_what_the_normaliser_lacks_is_measured():
 
 
 @pytest.mark.parametrize(
-    ("divide", "divisor", "declaration"),
+    ("divide", "divisor", "where", "declaration"),
     every(
         2,
         [
-            (plus(1e-6), "(denominator + 1e-6)", ("eps=1e-6",)),
-            (plus(1e-3), "(denominator + 0.001)", ("eps=0.001",)),
+            (plus(1e-6), "(denominator + 1e-6)", "everywhere", ("eps=1e-6",)),
+            (plus(1e-3), "(denominator + 0.001)", "everywhere", ("eps=0.001",)),
             (
                 at_least(1e-3),
                 "max(denominator, 0.001)",
+                "where denominator is below 0.001",
                 ("eps=0.001", "eps_mode=clamp"),
             ),
         ],
     ),
 )
-def test_an_epsilon_that_can_be_declared_is_the_factor(divide, divisor, declaration):
+def test_an_epsilon_that_can_be_declared_is_the_factor(
+    divide, divisor, where, declaration
+):
     diagnosis = diagnosed(dense(divide=divide))
     assert diagnosis.declaration == declaration
     assert diagnosis.by_what == f"denominator / {divisor}"
-    assert (diagnosis.stage, diagnosis.where) == ("output", "everywhere")
+    assert (diagnosis.stage, diagnosis.where) == ("output", where)
     assert diagnosis.alternatives == ()
 
 
