@@ -122,10 +122,15 @@ def _explains(
     contract: Contract, wrong: Sequence[_Answer], right: Sequence[_Answer]
 ) -> bool:
     """Return True if all answers are right, and most of one is proved that was not."""
-    shares = [_share_right(contract, *answer) for answer in wrong]
-    if min(shares) < 0 or max(shares) <= LEAST_PROVED:
-        return False
-    return all(_share_right(contract, *answer) >= 0 for answer in right)
+    most = 0.0
+    for answer in wrong:
+        share = _share_right(contract, *answer)
+        if share < 0:
+            return False
+        most = max(most, share)
+    return most > LEAST_PROVED and all(
+        _share_right(contract, *answer) >= 0 for answer in right
+    )
 
 
 def _share_right(contract: Contract, problem: Problem, output: Real) -> float:
@@ -185,12 +190,6 @@ def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     if contract.eps:
         yield {"eps": 0.0}
     if scope.operator.feature_map:
-        yield from (
-            {"eps": abs(x)} | mode | scale
-            for scale in scales
-            for x in numbers
-            for mode in _EPS_MODES
-        )
         other: Declared = {"normalize": not contract.normalize}
         other |= {"eps": 0.0} if contract.eps else {}
         yield from (other | scale for scale in scales)

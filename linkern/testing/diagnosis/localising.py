@@ -62,10 +62,8 @@ class Finding:
     @property
     def coarse(self) -> bool:
         """True if no formula holds and errors are as small as those of rounding."""
-        said = self.factor.text if self.factor else ""
-        if said and not said.startswith("rounded"):
-            return False
-        return all(_relative(one) <= COARSE for one in self.maps)
+        errors = (_relative(one) for one in self.maps)
+        return self.factor is None and all(error <= COARSE for error in errors)
 
 
 def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:

@@ -76,8 +76,6 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
         "moved": f"is {by_what}",
         "replaced": f"is as with `{by_what}`",
     }.get(kind, f"is multiplied by `{by_what}`")
-    if by_what.startswith(("rounded ", "unlike ")):
-        said = f"is {by_what}"
     if missing:
         said = f"lacks the factor `{missing}`"
     return f"{subject} {said} {inside}" if by_what else f"{subject} is wrong {inside}"
@@ -130,14 +128,13 @@ def localised(
     if factor is not None and factor.where:
         where = factor.where
     # A declaration explains all that is wrong, wherever it is.
-    quotient = _quotient(maps[0].problem.scope, declaration)
-    explained = bool(quotient) or (factor is None and bool(declaration))
-    if quotient:
-        kind, by_what = "in the denominator", quotient
-        stage, clamp = "output", quotient.partition("max(denominator, ")[2]
-        where = f"where denominator is below {clamp[:-1]}" if clamp else "everywhere"
+    explained = factor is None and bool(declaration)
+    epsilon = _epsilon(maps[0].problem.scope, declaration)
+    if epsilon:
+        explained, kind, stage = True, "in the denominator", "output"
+        where, by_what = epsilon
     words = [sentence(stage, where, by_what, kind)]
-    if factor is None and not quotient:
+    if not by_what:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
         declared = f"right if `{' '.join(declaration)}` is declared"
@@ -167,18 +164,21 @@ def localised(
     )
 
 
-def _quotient(scope: Scope, declaration: tuple[str, ...]) -> str:
-    """Return the factor that a declared epsilon stands for; empty if none is."""
+def _epsilon(scope: Scope, declaration: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the place and the factor of an epsilon that is declared."""
     declared = dict(text.split("=", 1) for text in declaration)
     eps = declared.get("eps", "0")
-    if scope.contract.eps or eps == "0":
-        return ""
-    divisors = {
-        "denominator": f"(denominator + {eps})",
-        "normalizer": f"(denominator + {eps} * sum of feature(query)[row])",
-        "clamp": f"max(denominator, {eps})",
-    }
-    return f"denominator / {divisors[declared.get('eps_mode', 'denominator')]}"
+    if eps == "0" or scope.contract.eps:
+        return None
+    where, divisor = {
+        "denominator": ("everywhere", f"(denominator + {eps})"),
+        "normalizer": (
+            "everywhere",
+            f"(denominator + {eps} * sum of feature(query)[row])",
+        ),
+        "clamp": (f"where denominator is below {eps}", f"max(denominator, {eps})"),
+    }[declared.get("eps_mode", "denominator")]
+    return where, f"denominator / {divisor}"
 
 
 def _width(one: InfluenceMap) -> int:
@@ -215,10 +215,8 @@ def name_of(stage: str, by_what: str, kind: str = "product") -> str:
     ('gradient_of_key_lost', 'output_scaled')
     """
     ending = _VERBS[by_what][0] if by_what in _VERBS else _KINDS.get(kind, "wrong")
-    if not by_what or by_what.startswith("unlike"):
+    if not by_what:
         ending = "wrong"
-    if by_what.startswith("rounded"):
-        ending = "rounded"
     return f"{stage}_{ending}".replace(" ", "_")
 
 

@@ -59,12 +59,6 @@ SUM = "sum of log_decay over the chunk before"
             f"the output has `value[source]` added in {EDGES}",
         ),
         (
-            "everywhere",
-            "rounded to 8 bits",
-            "rounded",
-            "the output is rounded to 8 bits everywhere",
-        ),
-        (
             "heads from 1 on",
             "that of head 0",
             "moved",
@@ -110,18 +104,18 @@ def test_what_follows_no_formula_is_shown_as_numbers():
         maps,
         IndexSet(missed=0.25, alternatives=("row 1",)),
         None,
-        declaration=("eps=1",),
+        declaration=("layout=bthd",),
     )
     assert declared.alternatives == ()
     assert declared.sentence == (
-        "the output is wrong everywhere; right if `eps=1` is declared; "
+        "the output is wrong everywhere; right if `layout=bthd` is declared; "
         "seen first at T=2"
     )
-    nowhere = localised(maps, None, None, declaration=("eps=1", "scale=2"))
+    nowhere = localised(maps, None, None, declaration=("normalize=false", "scale=2"))
     assert nowhere.where == ""
     assert nowhere.sentence == (
         f"the output is wrong in {NOWHERE}; "
-        "right if `eps=1 scale=2` is declared; seen first at T=2"
+        "right if `normalize=false scale=2` is declared; seen first at T=2"
     )
 
 
@@ -131,8 +125,6 @@ def test_names_are_words_for_programs():
         "2",
         "-1",
         "scale",
-        "rounded to 8 bits",
-        "unlike any product",
         "",
     ):
         assert re.fullmatch("[a-z_]+", name_of("gradient of key", by_what))
