@@ -148,6 +148,12 @@ _STATEMENTS: tuple[tuple[str, Any], ...] = (
         lambda p, axis, n: p[axis] < p[f"end of {axis}"] // n * n,
     ),
     (
+        rf"{_AXIS}s (in|before) the last chunk of (\d+)",
+        lambda p, axis, side, n: (
+            (p[axis] // n == (p[f"end of {axis}"] - 1) // n) == (side == "in")
+        ),
+    ),
+    (
         rf"{_AXIS}s in (odd|even) chunks of (\d+)",
         lambda p, axis, half, n: p[axis] // n % 2 == (half == "odd"),
     ),

@@ -29,6 +29,8 @@ CLEAR = 2.0
 COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
+# Bits that shares of a row must spare: they are wrong in fewer places than weights.
+SHARES = 1.0
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,17 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     """
     every = maps, fresh()
     first, second = (_telling(part) for part in every)
-    best = _finding(*every)
+    best, shares = _finding(*every), False
     for view, others in _views(maps):
         if best.place is not None and best.factor is not None and not others:
             break
         seen = [_seen(view, part) for part in every]
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
-            if finding.cost + WORDS < best.cost:
-                best = replace(finding, broken=best.broken)
+            shorter = finding.cost + (SHARES if others else WORDS) < best.cost
+            # Beside wrong shares of a row, its sum says little without a factor.
+            if shorter and (finding.factor or not (shares and best.place)):
+                best, shares = replace(finding, broken=best.broken), others
     if best.factor is None and not best.coarse and not best.broken:
         return _with_replacement(best, first, second)
     return best
@@ -164,8 +168,13 @@ def _place_of_affected(
 ) -> IndexSet | None:
     """Return the place among the entries that a factor changes.
 
-    One statement that is true of all of them says more than none.
+    One statement that is true of all of them says more than none. A constant in a
+    denominator that no entry contradicts is in all of them.
     """
+    if factor.kind == "in the denominator" and all(
+        holds(factor, one, ~one.silent) for one in (*first, *second)
+    ):
+        return IndexSet()
     affected = [_affected(part, factor) for part in (first, second)]
     shortest = _place(*affected)
     if shortest is not None and not shortest.atoms and place and len(place.atoms) == 1:

@@ -13,6 +13,7 @@ from linkern.testing.influence.readings import (
     state_maps,
 )
 from linkern.testing.influence.scenes import (
+    carrier,
     dense_scene,
     faint_scene,
     heavy_scene,
@@ -49,7 +50,9 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
     # Tiles of channels, the last one of some of them full.
     tiles = product_scene(scope, (1, 1, 140, 136, 140), rng)
-    yield tiles
+    # Few sources that have one channel each would tell nothing of tiles.
+    if carrier(scope) == "value":
+        yield tiles
     if "query" in scope.operator.names and kept_sources(tiles).channels is None:
         yield dense_scene(scope, (1, 1, 65, 136, 140), rng)
     yield dense_scene(scope, (1, 1, 64, 72, 64), rng)

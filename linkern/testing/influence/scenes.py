@@ -43,8 +43,9 @@ __all__ = [
 NOWHERE = -2
 # The most batch entries of a scene: where channels are few, some tokens have none.
 LARGEST_BATCH = 24
-# The value channels of operators that have impulses in keys, one in each batch entry.
-FEW_CHANNELS = 4
+# Operators that have impulses in keys, one in each batch entry: their value channels
+# where there are not many key channels either, and else those of all entries together.
+FEW_CHANNELS, MANY_CHANNELS, ALL_CHANNELS = 4, 24, 840
 # Features of the channels that a key of one channel does not have.
 ABSENT = 2.0**-58
 # The part of keys that are large exponents, and how large they are.
@@ -284,8 +285,12 @@ def impulse_shape(scope: Scope, sizes: Sizes, sources: int = 0) -> Shape:
 
     The length is what the contract allows, since a map says itself where no bound does.
     """
+    largest = LARGEST_BATCH
     if carrier(scope) == "key":
-        sizes = (*sizes[:4], FEW_CHANNELS)
+        if sizes[3] > MANY_CHANNELS:
+            largest = ALL_CHANNELS // sizes[4]
+        else:
+            sizes = (*sizes[:4], FEW_CHANNELS)
     shape = nearest_shape(scope, sizes)
     each = shape.keys // shape.length if scope.operator.micro_steps else 1
     length = fitted(scope, reach=Reach())(sizes[2])
@@ -300,7 +305,7 @@ def impulse_shape(scope: Scope, sizes: Sizes, sources: int = 0) -> Shape:
         return shape
     columns = shape.value_dim if carrier(scope) == "value" else 1
     copies = -(-(sources or shape.keys) // (columns * shape.batch))
-    most_copies = max(1, LARGEST_BATCH // shape.batch)
+    most_copies = max(1, largest // shape.batch)
     return replace(shape, batch=shape.batch * max(1, min(copies, most_copies)))
 
 

@@ -70,6 +70,11 @@ class _Chunks:
         return np.asarray(self.at // self.size - self.source // self.size)
 
     @property
+    def last(self) -> Flags:
+        """The tokens of the last chunk, whole or not."""
+        return np.asarray(self.at // self.size == (self.end - 1) // self.size)
+
+    @property
     def across_last(self) -> Flags:
         """Pairs with the last token of a chunk after the source, up to the row."""
         row, source = self.at + 1, self.source + 1
@@ -95,6 +100,8 @@ TOKENS: tuple[Statement, ...] = (
     ("the last {0} of every chunk of {n}", 2, lambda c: c.place == c.size - 1),
     ("{0}s after the first of every chunk of {n}", 3, lambda c: c.place > 0),
     ("{0}s before the last of every chunk of {n}", 3, lambda c: c.place != c.size - 1),
+    ("{0}s in the last chunk of {n}", 3, lambda c: c.last),
+    ("{0}s before the last chunk of {n}", 3, lambda c: ~c.last),
     ("{0}s in odd chunks of {n}", 5, lambda c: c.at // c.size % 2 == 1),
     ("{0}s in even chunks of {n}", 5, lambda c: c.at // c.size % 2 == 0),
 )
