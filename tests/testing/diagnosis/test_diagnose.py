@@ -10,6 +10,7 @@ import pytest
 
 from linkern.testing import OPERATORS, Contract
 from linkern.testing.diagnosis.diagnose import diagnose
+from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
@@ -104,6 +105,68 @@ def test_an_epsilon_that_can_be_declared_is_the_factor(
     assert diagnosis.by_what == f"denominator / {divisor}"
     assert (diagnosis.stage, diagnosis.where) == ("output", where)
     assert diagnosis.alternatives == ()
+
+
+def second_order(x):
+    """Features of `based`: 1, x and all products of two channels."""
+    pairs = (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)
+    half = x.dtype.type(0.5**0.5)
+    return np.concatenate([np.ones_like(x[..., :1]), x, half * pairs], -1)
+
+
+def based(divide):
+    def kernel(query, key, value, *, scale=None):
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        q = second_order(query * query.dtype.type(scale))
+        weights = np.tril(q @ np.swapaxes(second_order(key), -1, -2))
+        return divide(weights @ value, weights.sum(-1, keepdims=True))
+
+    return kernel
+
+
+def test_an_epsilon_is_in_all_rows_though_rounding_hides_it_in_most():
+    diagnosis = diagnosed(based(plus(1e-4)), "based")
+    assert diagnosis.by_what == "denominator / (denominator + 0.0001)"
+    assert diagnosis.where == "everywhere"
+    assert diagnosed(based(np.divide), "based") is None
+
+
+def padded_with_the_last_key(query, key, value):
+    """Linear attention of all tokens, keys padded to 16 with copies of the last."""
+    index = np.minimum(np.arange(-(-key.shape[-2] // 16) * 16), key.shape[-2] - 1)
+    scores = elu_plus_one(query) @ np.swapaxes(elu_plus_one(key[..., index, :]), -1, -2)
+    return (scores @ value[..., index, :]) / scores.sum(-1, keepdims=True)
+
+
+def test_wrong_shares_of_a_row_say_more_than_its_sum():
+    op = "linear_attention_noncausal"
+    diagnosis = diagnosed(padded_with_the_last_key, op)
+    assert diagnosis.stage == "output"
+    assert "the last source" in diagnosis.where
+    assert "sources in the tail of chunks of 16" in diagnosis.where
+
+
+def tiles_of_oja(query, key, value, log_decay, beta):
+    """Oja's rule whose gates are to base two in all value channels from 16 on."""
+    decay = np.exp(log_decay)
+    decay[..., 16:] = np.exp2(log_decay[..., 16:])
+    state = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]), value.dtype)
+    rows = []
+    for t in range(value.shape[2]):
+        q, k, v = (x[:, :, t, :, None] for x in (query, key, value))
+        state = state * decay[:, :, t, None, :]
+        row = np.swapaxes(v, -1, -2)
+        state = state + beta[:, :, t, None, None] * (k - state @ v) @ row
+        rows.append((np.swapaxes(q, -1, -2) @ state)[:, :, 0])
+    scale = np.asarray(query.shape[-1] ** -0.5, query.dtype)
+    return scale * np.stack(rows, 2) if rows else np.zeros_like(value)
+
+
+@pytest.mark.slow
+def test_tiles_of_value_channels_are_seen_where_impulses_are_in_keys():
+    diagnosis = diagnosed(tiles_of_oja, "oja")
+    assert diagnosis.stage == "output"
+    assert "sources 1 back or more" in diagnosis.where
 
 
 def test_what_is_declared_is_no_deviation():

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -104,6 +105,12 @@ SETS = {
     "sources in whole chunks of 16": lambda c, length: (
         CAUSAL(c) & (c["source"] < length // 16 * 16)
     ),
+    "rows in the last chunk of 16": lambda c, length: (
+        CAUSAL(c) & (c["row"] // 16 == (length - 1) // 16)
+    ),
+    "sources before the last chunk of 16": lambda c, length: (
+        CAUSAL(c) & (c["source"] // 16 < (length - 1) // 16)
+    ),
     "rows in odd chunks of 8": lambda c, _: CAUSAL(c) & (c["row"] // 8 % 2 == 1),
     "rows in even chunks of 8": lambda c, _: CAUSAL(c) & (c["row"] // 8 % 2 == 0),
     "rows from 20 on": lambda c, _: CAUSAL(c) & (c["row"] >= 20),
@@ -132,6 +139,8 @@ def test_each_atom_is_recovered(text):
         maps = (blank(37), blank(20, batch=3))
     if text.startswith("lengths"):
         maps = (*TWO, blank(60))
+    if "the last chunk" in text:
+        maps = (*TWO, blank(48))
     result, wrong = described(SETS[text], *maps)
     assert text in (result.text, *result.alternatives)
     assert result.missed == result.spared == 0
@@ -167,6 +176,20 @@ def test_conjunctions_of_three():
         "rows in the tail of chunks of 16"
     )
     assert result.chunk == 16
+
+
+def test_an_end_that_a_chunk_implies_has_no_number_of_its_own():
+    """Of the last tokens of chunks, only that at the very end is left out."""
+    maps = [blank(n, heads=3, batch=8) for n in (96, 84)]
+
+    def edge(c, length):
+        last = (c["source"] % 16 == 15) & (c["source"] < length - 1)
+        return CAUSAL(c) & last
+
+    result, _ = described(edge, *maps)
+    assert {*re.findall(r"\d+", result.text)} == {"16"}
+    assert len(result.atoms) == 2
+    assert result.missed == result.spared == 0
 
 
 def test_as_short_sets_are_said():

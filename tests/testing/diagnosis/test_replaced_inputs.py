@@ -73,6 +73,11 @@ def wide(problem: Problem, name: str) -> Any:
             "log_decay clamped at -0.04 from below",
         ),
         (
+            "gla",
+            lambda p: {"log_decay": np.maximum(wide(p, "log_decay"), -(2**-4.5))},
+            "log_decay clamped at -0.04419 from below",
+        ),
+        (
             "dplr",
             lambda p: {"a": wide(p, "b"), "b": wide(p, "a")},
             "a and b exchanged",
@@ -117,6 +122,15 @@ def test_what_the_largest_map_contradicts_is_not_said() -> None:
     measured = np.where(largest.wrong, 1.01 * largest.measured, largest.measured)
     many = [*smaller] * 8
     assert text_of([*many, replace(largest, measured=measured)]) == ""
+
+
+def test_a_map_of_large_bounds_speaks_for_nothing_and_against_nothing() -> None:
+    clear = maps_of("kda", lambda p: {"beta": wide(p, "beta") / 2})
+    vague = [replace(one, bound=one.error / 2) for one in clear]
+    assert text_of(vague) == ""
+    assert text_of([*clear, vague[0]]) == "beta / 2 in place of beta"
+    wrong = replace(vague[0], measured=vague[0].measured + 99 * vague[0].error)
+    assert text_of([*clear, wrong]) == ""
 
 
 def test_replacements_without_a_result_are_passed_over(

@@ -168,21 +168,14 @@ def _of_table(whole: Table, measure: Measure | None) -> IndexSet:
 
 
 def _on_chunk(table: Table, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
-    """Return the atoms of a set, of rounder numbers if they mean the same entries.
-
-    Those are the second chunk for a first token, and the end without its last token.
-    """
+    """Return the atoms of a set, from the second chunk on if that is the same."""
     size, axis = next(
         ((a.chunk, a.axes[0]) for a in atoms if a.chunk and a.axes), (0, "")
     )
     for atom in atoms:
         name, _ = atom.first
-        later = None
-        if name.startswith("left "):
-            later = interval(name, ">=", 2)
-        elif size and name in ("row", "source", "length"):
+        if size and name in ("row", "source", "length"):
             later = interval(axis if name == "length" else name, ">=", size)
-        if later is not None:
             others = tuple(later if x is atom else x for x in atoms)
             if (inside_of(table, others) == inside_of(table, atoms)).all():
                 atoms = others
