@@ -57,9 +57,19 @@ class Finding:
 
     @property
     def cost(self) -> float:
-        """Bits of all that is said."""
-        place = NUMBERS if self.place is None else self.place.cost
-        return place + (NUMBERS if self.factor is None else self.factor.cost)
+        """Bits of all that is said, and of what the place does not fit."""
+        place, factor = NUMBERS, NUMBERS
+        if self.place is not None:
+            place = self.place.cost + NUMBERS * (self.place.missed + self.place.spared)
+        if self.factor is not None:
+            factor = self.factor.cost
+        return place + factor
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """Words of the place and of the factor, empty where there are none."""
+        place = self.place.text if self.place else ""
+        return place, self.factor.text if self.factor else ""
 
     @property
     def coarse(self) -> bool:
@@ -89,6 +99,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
             shorter = finding.cost + (SHARES if others else WORDS) < best.cost
+            shorter &= finding.words != best.words
             # Beside wrong shares of a row, its sum says little without a factor.
             if shorter and (finding.factor or not (shares and best.place)):
                 best, shares = replace(finding, broken=best.broken), others

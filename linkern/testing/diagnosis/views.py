@@ -36,7 +36,9 @@ def beside_rows(one: InfluenceMap) -> InfluenceMap | None:
     row, shared, _ = table
     with np.errstate(all="ignore"):
         measured = one.measured / shared[row]
+    # A quotient that overflows is no number of the target.
     known = np.isfinite(shared[row])
+    known &= np.isfinite(measured) | ~np.isfinite(one.measured)
     return _part(replace(one, measured=np.where(known, measured, np.nan)), known)
 
 

@@ -183,6 +183,15 @@ def test_a_scale_by_default_is_named() -> None:
     assert text_of("product", 1.0, first, {}) == "K^-0.5 / scale"
 
 
+def test_a_fraction_that_rounding_allows_by_chance_is_not_named() -> None:
+    def named(number: float, spread: float) -> list[str]:
+        return [x.text for x in spell([np.log(number)], [{}], spread, natural=False)]
+
+    assert named(4 / 7, 1e-6)[0] == "4/7"
+    assert "4/7" not in named(4 / 7, 0.02)
+    assert named(1 / 2, 0.02)[0] == "1/2"
+
+
 def test_a_clamp_is_told_from_a_constant() -> None:
     maps = _maps(_kernel("gla"))
     changed, flags = [], []

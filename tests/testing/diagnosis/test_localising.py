@@ -57,6 +57,21 @@ def test_most_entries_of_a_place_are_wrong(share, text):
     assert finding.cost > 40
 
 
+def test_exact_words_are_shorter_than_wrong_ones_that_are_few():
+    """Of two views, that is said whose place fits, though it has a number more."""
+    row, everywhere = partly_wrong(1.0, 1), blank(59)
+    random = np.random.default_rng(0).random(everywhere.exact.size)
+    wrong = CAUSAL(everywhere.coordinates) & (random > 0.2)
+    everywhere = replace(
+        everywhere,
+        measured=np.where(wrong, (2 + random) * everywhere.exact, everywhere.exact),
+    )
+    finding = localising._finding([everywhere], [everywhere])
+    assert finding.place.text == "everywhere"
+    assert finding.place.spared > 0.1
+    assert localise([row], lambda: [row]).cost < finding.cost
+
+
 def test_a_place_that_fresh_maps_contradict_is_not_said():
     def at(row, seed):
         one = map_of(dense("gla", seed))

@@ -20,6 +20,8 @@ _SCALES = ({"scale": -1.0, "K": -0.5}, {"K": 0.5, "padded K": -0.5})
 _KNOWN = {"pi": np.pi, "e": np.e, "ln 2": np.log(2), "2^0.5": 2**0.5}
 _POWERS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 LARGEST, MOST_DIGITS = 16, 5
+# Bits that a constant may have beyond those in which it was measured.
+BY_CHANCE = 4.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ def spell(
         for x in _POWERS
         if any(one.get(name) for one in constants)
     ]
+    # Within what rounding allows, there is always some fraction of more bits.
+    most = BY_CHANCE - np.log2(max(spread, 1e-300))
     spelled: list[Spelled] = []
     for powers, cost in shared:
         if not all(powers.keys() <= one.keys() for one in constants):
@@ -106,7 +110,7 @@ def spell(
         spelled += [
             replace(one, exponents=powers, cost=one.cost + cost)
             for one in _SMALL
-            if abs(np.log(one.number) - middle) <= spread
+            if abs(np.log(one.number) - middle) <= spread and one.cost <= most
         ]
         if not powers:
             spelled += _digits(middle, spread, natural)
