@@ -225,7 +225,7 @@ def _telling(maps: Maps) -> Maps:
     for least in (CLEAR, 1.0):
         for kind in dict.fromkeys(one.problem.kind for one in maps):
             same = [one for one in maps if one.problem.kind == kind]
-            if any((one.error > least * one.bound).any() for one in same):
+            if any(one.beyond(least).any() for one in same):
                 return same
     return maps
 

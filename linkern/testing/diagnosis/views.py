@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from linkern.oracle import unit_roundoff
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = ["View", "beside_rows", "lost", "row_sums", "steps"]
@@ -33,13 +34,20 @@ def beside_rows(one: InfluenceMap) -> InfluenceMap | None:
     table = _rows(one)
     if table is None:
         return None
-    row, shared, _ = table
+    row, shared, unsure, _ = table
     with np.errstate(all="ignore"):
         measured = one.measured / shared[row]
+        more = np.nan_to_num(abs(one.exact) * unsure[row])
     # A quotient that overflows is no number of the target.
     known = np.isfinite(shared[row])
     known &= np.isfinite(measured) | ~np.isfinite(one.measured)
-    return _part(replace(one, measured=np.where(known, measured, np.nan)), known)
+    view = replace(
+        one,
+        measured=np.where(known, measured, np.nan),
+        bound=one.bound + more,
+        likely=one.likely + more,
+    )
+    return _part(view, known)
 
 
 def row_sums(one: InfluenceMap) -> InfluenceMap | None:
@@ -47,7 +55,7 @@ def row_sums(one: InfluenceMap) -> InfluenceMap | None:
     table = _rows(one)
     if table is None:
         return None
-    row, shared, first = table
+    row, shared, _, first = table
     with np.errstate(all="ignore"):
         relative = one.bound / abs(one.exact)
         likely = one.likely / abs(one.exact)
@@ -119,8 +127,8 @@ def lost(one: InfluenceMap) -> InfluenceMap | None:
     return _part(one, ~others)
 
 
-def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
-    """Return the row of each entry, the factor of each row, and an entry of it.
+def _rows(one: InfluenceMap) -> tuple[Index, Real, Real, Index] | None:
+    """Return the row of each entry; of each row its factor, how unsure, and an entry.
 
     None if the map has no rows with all of their sources.
     """
@@ -139,11 +147,11 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Index] | None:
         return None  # the sources of a row are those of several problems
     with np.errstate(all="ignore"):
         ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
-    shared = np.full(len(first), np.nan)
+    shared, unsure = np.full((2, len(first)), np.nan)
     order = np.argsort(row, kind="stable")
     for k, entries in enumerate(np.split(order, _starts(row)[1:])):
-        shared[k] = _common(ratio[entries], one, entries)
-    return row.astype(np.int64), shared, first.astype(np.int64)
+        shared[k], unsure[k] = _common(ratio[entries], one, entries)
+    return row.astype(np.int64), shared, unsure, first.astype(np.int64)
 
 
 def _vary_in_channels(one: InfluenceMap) -> bool:
@@ -156,10 +164,11 @@ def _vary_in_channels(one: InfluenceMap) -> bool:
     )
 
 
-def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
+def _common(ratio: Real, one: InfluenceMap, entries: Index) -> tuple[float, float]:
     """Return the factor that half of the sources of a row share; NaN if there is none.
 
-    Sources that are lost have no part in it. Of two, none is in the majority.
+    The second number is the part of it that rounding may have changed. Sources that are
+    lost have no part in it. Of two, none is in the majority.
     """
     telling = np.isfinite(ratio) & (ratio != 0) & ~one.silent[entries]
     sources = one.coordinates["source"][entries]
@@ -167,7 +176,7 @@ def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
     telling = telling & np.isin(np.arange(len(ratio)), first)
     ratios = np.sort(ratio[telling])
     if len(ratios) < FEWEST:
-        return np.nan
+        return np.nan, np.nan
     # The shortest interval that holds half of them.
     half = int(np.ceil(COMMON * len(ratios)))
     half = max(half, 2)
@@ -175,9 +184,12 @@ def _common(ratio: Real, one: InfluenceMap, entries: Index) -> float:
     at = int(np.argmin(widths))
     middle = float(np.median(ratios[at : at + half]))
     with np.errstate(all="ignore"):
-        allowed = 2 * one.bound[entries][telling] / abs(one.exact[entries][telling])
-    close = abs(ratio[telling] - middle) <= allowed * abs(middle)
-    return middle if close.mean() >= COMMON else np.nan
+        allowed = one.bound[entries][telling] / abs(one.exact[entries][telling])
+        close = abs(ratio[telling] - middle) <= 2 * allowed * abs(middle)
+    # Exact weights may round less than their multiples do.
+    stored = unit_roundoff(one.problem.scope.output_dtype)
+    unsure = float(np.median(allowed)) + 2 * stored
+    return (middle, unsure) if close.mean() >= COMMON else (np.nan, np.nan)
 
 
 def _starts(row: Index) -> Index:

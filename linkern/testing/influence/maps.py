@@ -89,6 +89,11 @@ class InfluenceMap:
         _, first = np.unique(places, axis=1, return_index=True)
         return replace(self, coordinates=known).part(order[first])
 
+    def beyond(self, times: float) -> Flags:
+        """Return the entries whose errors are larger than so many times the bound."""
+        with np.errstate(over="ignore"):
+            return np.asarray(self.error > times * self.bound)
+
     @cached_property
     def error(self) -> Real:
         """Distances from the exact entries; infinite where one of both is not finite.

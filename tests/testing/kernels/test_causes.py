@@ -44,10 +44,15 @@ def test_mutants_are_described_as_the_page_says(name):
     assert mutant.by_chance or not less_right(CLAIMS[name], measured)
 
 
+# What is rounded in float32 may be hidden, or not round at all, in another dtype.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [n for n, x in expectations().items() if MUTANTS[n].op == LINEAR and x.where],
+    [
+        name
+        for name, expected in expectations().items()
+        if MUTANTS[name].op == LINEAR and expected.kind == "map"
+    ],
 )
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_what_is_said_of_a_mutant_in_another_dtype_is_right(name, dtype):

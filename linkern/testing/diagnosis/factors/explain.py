@@ -30,8 +30,9 @@ def numbers(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> str:
     if not finite.all():
         return "partly not finite" if finite.any() else "not finite"
     known = exact != 0
-    values = measured[known] / exact[known] if known.any() else measured
-    low, high = (float(x) for x in np.quantile(values, (0.02, 0.98)))
+    with np.errstate(all="ignore"):
+        values = measured[known] / exact[known] if known.any() else measured
+        low, high = (float(x) for x in np.quantile(values, (0.02, 0.98)))
     digits = 3
     while f"{low:.{digits}g}" == f"{high:.{digits}g}" and digits < 8:
         digits += 1
@@ -56,7 +57,7 @@ def explain(
         The size of chunks, if the entries are described by one.
     """
     pairs = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
-    strong = [(x, (x.error > 2 * STRONG * x.bound) & ~x.silent) for x in maps]
+    strong = [(x, x.beyond(2 * STRONG) & ~x.silent) for x in maps]
     factor = _product(pairs, chunk)
     wide = _everywhere(factor or _product(strong, chunk), maps)
     return wide or factor or _move(pairs)
@@ -83,7 +84,7 @@ def _everywhere(factor: Factor | None, maps: Sequence[InfluenceMap]) -> Factor |
 
 def _move(pairs: Pairs) -> Factor | None:
     """Return the move that holds in all clearly wrong entries, if there is one."""
-    strong = [(one, flags & (one.error > STRONG * one.bound)) for one, flags in pairs]
+    strong = [(one, flags & one.beyond(STRONG)) for one, flags in pairs]
     strong = [(one, flags) for one, flags in strong if flags.any()]
     for text in MOVES:
         move = partial(moved, text=text)

@@ -82,7 +82,8 @@ def product_of(parts: Sequence[InfluenceMap], chunk: int | None) -> Factor | Non
     lost = Factor("product", 0.0, {}, "0", chunk, cost=2.0)
     if gain(lost, parts) > MARGIN:
         return lost
-    sizes = np.concatenate([one.error / tolerance(one, one.exact) for one in parts])
+    with np.errstate(all="ignore"):
+        sizes = np.concatenate([one.error / tolerance(one, one.exact) for one in parts])
     if np.median(sizes) < WEAK:
         return None
     samples = [_sample(one, SAMPLE // len(parts) + 1) for one in parts]
