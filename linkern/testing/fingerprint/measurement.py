@@ -116,14 +116,17 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     if not measured.bits:
         return sheet
     eps = epsilon.measure(target, scope, measured.narrowest)
-    if measured.scaled and eps.mode and eps.size:
-        # With its epsilon declared, what is left is rounding.
-        contract = replace(scope.contract, eps=eps.size, eps_mode=eps.mode)
-        measured = stages.measure(target, replace(scope, contract=contract))
+    rounded, other = scope, tuple(claims.about_epsilon(scope, eps))
+    if other or (measured.scaled and eps.size):
+        # With its epsilon declared, or none, what is left is rounding.
+        size, mode = eps.size or 0.0, eps.mode or "denominator"
+        contract = replace(scope.contract, eps=size, eps_mode=mode)
+        rounded = replace(scope, contract=contract)
+        measured = stages.measure(target, rounded)
     chunk_size = chunks.measure(target, scope)
     contradicted = (
-        *claims.about_stages(target, scope),
-        *claims.about_epsilon(scope, eps),
+        *claims.about_stages(target, rounded),
+        *other,
         *claims.about_chunks(scope, chunk_size),
     )
     return replace(
