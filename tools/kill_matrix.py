@@ -290,7 +290,8 @@ def main() -> int:
     else:
         text = PAGE.read_text(encoding="utf-8")
         caught = claimed(text) if chosen.diagnoses else measured()
-        PAGE.write_text(page(caught, descriptions()), encoding="utf-8")
+        described = descriptions([*MUTANTS])
+        PAGE.write_text(page(caught, described), encoding="utf-8")
         wrong = [] if chosen.diagnoses else survivors(caught)
         wrong += [f"flagged though right: {name}" for name in CORRECT if caught[name]]
     sys.stderr.writelines(f"{sentence}\n" for sentence in wrong)

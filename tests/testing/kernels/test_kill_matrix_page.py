@@ -97,3 +97,20 @@ def test_a_diagnosis_that_is_right_on_the_page_only_is_named(matrix):
     matrix.descriptions = lambda _: {name: right}
     assert matrix.differences(page) == []
     assert len(MUTANTS) / 10 < len(asked) < len(MUTANTS) / 6
+
+
+@pytest.mark.parametrize("option", [["--diagnoses"], []])
+def test_the_page_is_written(matrix, option, tmp_path, monkeypatch):
+    page = matrix.PAGE.read_text(encoding="utf-8")
+    catching_all_but(matrix)
+    asked = []
+    told = matrix.claimed_descriptions(page) | {"heads_mixed": ("head 1", "—")}
+    matrix.descriptions = lambda names: asked.extend(names) or told
+    matrix.measured = lambda: matrix.claimed(page)
+    matrix.PAGE = tmp_path / "page.md"
+    matrix.PAGE.write_text(page, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["kill_matrix.py", *option])
+    assert matrix.main() == 0
+    written = matrix.PAGE.read_text(encoding="utf-8")
+    assert matrix.claimed_descriptions(written) == told
+    assert asked == [*MUTANTS]
