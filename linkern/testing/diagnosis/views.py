@@ -42,10 +42,7 @@ def beside_rows(one: InfluenceMap) -> InfluenceMap | None:
     known = np.isfinite(shared[row])
     known &= np.isfinite(measured) | ~np.isfinite(one.measured)
     view = replace(
-        one,
-        measured=np.where(known, measured, np.nan),
-        bound=one.bound + more,
-        likely=one.likely + more,
+        one, measured=measured, bound=one.bound + more, likely=one.likely + more
     )
     return _part(view, known)
 

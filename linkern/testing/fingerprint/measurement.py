@@ -116,17 +116,17 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     if not measured.bits:
         return sheet
     eps = epsilon.measure(target, scope, measured.narrowest)
-    rounded, other = scope, tuple(claims.about_epsilon(scope, eps))
-    if other or (measured.scaled and eps.size):
+    corrected, other_epsilon = scope, tuple(claims.about_epsilon(scope, eps))
+    if other_epsilon or (measured.scaled and eps.size):
         # With its epsilon declared, or none, what is left is rounding.
         size, mode = eps.size or 0.0, eps.mode or "denominator"
         contract = replace(scope.contract, eps=size, eps_mode=mode)
-        rounded = replace(scope, contract=contract)
-        measured = stages.measure(target, rounded)
+        corrected = replace(scope, contract=contract)
+        measured = stages.measure(target, corrected)
     chunk_size = chunks.measure(target, scope)
     contradicted = (
-        *claims.about_stages(target, rounded),
-        *other,
+        *claims.about_stages(target, corrected),
+        *other_epsilon,
         *claims.about_chunks(scope, chunk_size),
     )
     return replace(

@@ -42,8 +42,8 @@ def test_of_a_lost_token_its_weights_are_shown_and_not_the_missing_erase():
     assert places(seen, "source") == {TOKEN}
     assert (seen.measured[seen.wrong] == 0).all()
     later = one.coordinates["row"] >= TOKEN
-    own = (one.coordinates["source"] == TOKEN) & later & (abs(one.exact) > one.bound)
-    assert seen.wrong.sum() == own.sum()
+    clear = (one.coordinates["source"] == TOKEN) & later & (abs(one.exact) > one.bound)
+    assert seen.wrong.sum() == clear.sum()
 
 
 def test_tokens_are_not_lost_where_others_are_wrong_in_another_way():

@@ -9,6 +9,7 @@ numbers take; powers of two and small numbers are cheap.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,7 @@ def _distances(known: Places) -> dict[str, Index]:
     return distances
 
 
+@cache
 def anywhere() -> dict[str, Index]:
     """Return places in calls of any sizes, no source of them ahead of its row."""
     rng = np.random.default_rng(0)
