@@ -226,8 +226,21 @@ def _telling(maps: Maps) -> Maps:
         for kind in dict.fromkeys(one.problem.kind for one in maps):
             same = [one for one in maps if one.problem.kind == kind]
             if any(one.beyond(least).any() for one in same):
-                return same
+                return _first_wrong_span(same)
     return maps
+
+
+def _first_wrong_span(maps: Maps) -> Maps:
+    """Return the maps of spans up to the first wrong one.
+
+    Later ones inherit what is wrong in the state that is handed over.
+    """
+
+    def last(one: InfluenceMap) -> int:
+        return int(one.coordinates.get("span", np.zeros(1)).max(initial=0))
+
+    first = min((last(one) for one in maps if one.wrong.any()), default=0)
+    return [one for one in maps if last(one) <= first]
 
 
 def _of_sizes(maps: Maps, as_in: InfluenceMap) -> Maps:

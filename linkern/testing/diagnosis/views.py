@@ -140,8 +140,8 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Real, Index] | None:
         np.stack(apart), axis=1, return_index=True, return_inverse=True
     )
     row = row.reshape(-1)
-    if _vary_in_channels(one) or np.bincount(row).min() < one.problem.shape.keys:
-        return None  # the sources of a row are those of several problems
+    if _vary_in_channels(one):
+        return None
     with np.errstate(all="ignore"):
         ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
     shared, unsure = np.full((2, len(first)), np.nan)
