@@ -5,8 +5,9 @@ by one of them, computes what can be declared. Numbers are those of the measured
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from linkern.oracle import FEATURE_MAPS
 from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
 from linkern.testing.influence.maps import Real
+from linkern.testing.influence.scenes import faint_scene
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.generators import real_problem
@@ -32,12 +34,6 @@ _Answer = tuple[Problem, Real]
 # Share of the entries with a proved bound, without which nothing is known.
 LEAST_PROVED = 0.5
 
-# Calls: their sizes, and their kinds with features and with gates.
-_CALLS: tuple[tuple[Sizes, str, str], ...] = (
-    ((1, 2, 5, 3, 4), "normal", "mild"),
-    ((2, 3, 40, 6, 5), "tiny", "strong"),
-    ((1, 2, 100, 4, 3), "uniform", "typical"),
-)
 _NUMBER = re.compile(r"(?<![\w.^-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
 _OTHER_LAYOUT = {"bhtd": "bthd", "bthd": "bhtd"}
 # Ways in which an epsilon enters, the usual one first.
@@ -103,14 +99,35 @@ def _first_right(
     return ()
 
 
+def _drawn(
+    sizes: Sizes, features: str, gates: str, scope: Scope, rng: np.random.Generator
+) -> Problem:
+    """Return a problem of a kind of features, or of gates."""
+    kind = features if scope.operator.feature_map else gates
+    return real_problem(scope, nearest_shape(scope, sizes), kind, "normal", rng)
+
+
+def _faint(scope: Scope, rng: np.random.Generator) -> Problem:
+    """Return a problem in which some denominators are small."""
+    drawn = faint_scene(scope, (1, 2, 30, 4, 3), rng)
+    value = rng.normal(size=drawn.value.shape)
+    return drawn.with_inputs(value=value.astype(drawn.value.dtype))
+
+
+# Problems of a few calls.
+_CALLS: tuple[Callable[[Scope, np.random.Generator], Problem], ...] = (
+    partial(_drawn, (1, 2, 5, 3, 4), "normal", "mild"),
+    partial(_drawn, (2, 3, 40, 6, 5), "tiny", "strong"),
+    partial(_drawn, (1, 2, 100, 4, 3), "uniform", "typical"),
+)
+
+
 def _answers(target: Target, scope: Scope) -> Iterator[_Answer]:
     """Yield problems, and what the target returned."""
-    rng = np.random.default_rng(0)
-    for sizes, features, gates in _CALLS:
-        kind = features if scope.operator.feature_map else gates
+    divides = scope.operator.feature_map and scope.normalised
+    for draw in (*_CALLS, _faint) if divides else _CALLS:
         try:
-            shape = nearest_shape(scope, sizes)
-            problem = real_problem(scope, shape, kind, "normal", rng)
+            problem = draw(scope, np.random.default_rng(0))
             output = target.call(Call(problem.inputs)).output
         except (DoesNotApply, TargetRaised, TargetDied):
             continue

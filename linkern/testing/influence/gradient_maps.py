@@ -110,7 +110,8 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
 def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of one row, to which all sources contribute.
 
-    They have some gates, and more channels than a tile.
+    They have some gates, more channels than a tile, several batch entries, and other
+    scales than by default.
     """
     length, most = int(rng.integers(130, 160)), scope.operator.largest_key_dim
     tiles = (1, 1, 33, min(136, most or 136), 140)
@@ -120,7 +121,12 @@ def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
         kinds = {"open": 50, "strong": 128}
     for kind, n in kinds.items():
         yield one_row(scope, (1, 8, n, 4, 5), kind, rng)
-    yield one_row(scope, tiles, next(iter(kinds)), rng)
+    usual = next(iter(kinds))
+    yield one_row(scope, tiles, usual, rng)
+    several = one_row(scope, (3, 2, 24, 4, 5), usual, rng)
+    yield several
+    for scale in scope.scales[1:]:
+        yield several.scaled(scale)
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
