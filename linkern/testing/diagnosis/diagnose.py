@@ -65,7 +65,7 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     if behaviour is not None:
         return behaviour
     clock = Clock(SECONDS)
-    for stage in (*STAGES, *GRADIENT_STAGES, LONG):
+    for stage in (*STAGES, *GRADIENT_STAGES, *LONG):
         reason = stage.skipped(scope)
         maps: list[InfluenceMap] = []
         try:

@@ -5,10 +5,12 @@ and their neighbours are not, sources between them follow, until the edge is kno
 shorter sequences, until the shortest wrong one is known.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from linkern.testing.checks.registry import no_state, not_causal
 from linkern.testing.errors import (
     Inapplicable,
     OutOfTime,
@@ -16,10 +18,11 @@ from linkern.testing.errors import (
     not_applicable,
 )
 from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.readings import output_map
+from linkern.testing.influence.readings import output_map, state_maps
 from linkern.testing.influence.scenes import calmed, carrier, product_scene
-from linkern.testing.influence.stages import Stage, one_token
+from linkern.testing.influence.stages import Stage, one_token, stage
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reach import Reach
 from linkern.testing.problems.shapes import fitted, longest
 from linkern.testing.target.process import Target
@@ -34,6 +37,8 @@ SHORTEST = 160
 SOURCES, FEW_SOURCES = 32, 8
 # Rows that a dense proof has at most.
 ROWS = 1290
+# Sources of which final states are read: more than the tail of any chunk up to 128.
+STORED = 140
 # Rounds of refinement, and edges that are refined.
 ROUNDS, EDGES = 4, 3
 
@@ -162,4 +167,27 @@ def _too_short(scope: Scope) -> Inapplicable | None:
     return not_applicable("it takes no long sequences in one call")
 
 
-LONG = Stage("long", _measure, (_too_short, one_token))
+def _states(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
+    """Yield scenes of whose last tokens the final state is read."""
+    longest = _length(scope, LONGEST)
+    for length in dict.fromkeys((longest, longest // 2, 2 * SHORTEST)):
+        n = fitted(scope, reach=Reach())(length - int(rng.integers(1, 128)))
+        count = min(STORED, n)
+        sizes = (1, 2, n, 4, count)
+        last = range(n - count, n)
+        yield calmed(product_scene(scope, sizes, rng, tokens=tuple(last)))
+
+
+LONG = (
+    Stage("long", _measure, (_too_short, one_token)),
+    stage(
+        "states of long sequences",
+        _states,
+        state_maps,
+        _too_short,
+        one_token,
+        not_causal,
+        no_state,
+        wants_state=True,
+    ),
+)
