@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.target import side_effects
 from linkern.testing.target.frameworks import Undifferentiable, dtype_name
-from linkern.testing.target.memory_layout import Placed, place
+from linkern.testing.target.memory_layout import Placed, place, with_room
 from linkern.testing.target.protocol import (
     Call,
     Reply,
@@ -132,7 +132,10 @@ class Caller:
 
     def _buffer(self, name: str, x: NDArray[Any]) -> Any:
         signature = (x.shape, x.dtype)
-        fresh = self._framework.to_native(x, self._config.device)
+        wrap, device = self._framework.wrap, self._config.device
+        fresh = (
+            wrap(with_room(x), device) if wrap else self._framework.to_native(x, device)
+        )
         kept = self._buffers.get(name)
         if self._framework.mutable and kept is not None and kept[0] == signature:
             kept[1][...] = fresh

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GUARD", "STYLES", "Placed", "place"]
+__all__ = ["GUARD", "STYLES", "Placed", "place", "with_room"]
 
 # Entries around an input: more than one tile of the widest kernels, so that whatever
 # runs past the end of the last tile lands here.
@@ -121,6 +121,23 @@ def place(x: NDArray[Any], style: str) -> Placed:
     if view.flags.writeable:
         view[...] = x
     return Placed(view, base, base.copy())
+
+
+def with_room(x: NDArray[Any]) -> NDArray[Any]:
+    """Return a contiguous copy with unused memory before and after it.
+
+    A target that writes past the end of an input would otherwise damage the heap of its
+    process, and fail in whatever runs next.
+
+    Examples
+    --------
+    >>> with_room(np.arange(3.0))
+    array([0., 1., 2.])
+    """
+    base = np.zeros(x.size + 2 * GUARD, x.dtype)
+    view = base[GUARD : GUARD + x.size].reshape(x.shape)
+    view[...] = x
+    return view
 
 
 def _poisoned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

@@ -126,7 +126,9 @@ def test_writes_past_the_end_of_an_input():
     found = judge("writes_past_its_input", AROUND, PLAIN)
     verdict, message = found[AROUND]
     assert verdict == "failed"
-    assert "the memory around value" in message or "crashed with" in message
+    assert "the memory around value" in message
+    # Other checks give it inputs with unused memory around them: its heap stays whole.
+    assert found[PLAIN][0] == "passed"
 
 
 def alive(group):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linkern.testing.target.memory_layout import GUARD, STYLES, place
+from linkern.testing.target.memory_layout import GUARD, STYLES, place, with_room
 
 SHAPES = [(2, 3, 5, 4), (3, 5, 4), (5, 4), (1, 1, 1, 1), (2, 3, 0, 4)]
 # What lies around the others belongs to nobody in particular.
@@ -79,3 +79,17 @@ def test_another_nan_in_the_surrounding_is_seen():
     placed.base[:1].view(np.int32)[...] ^= 1
     assert np.isnan(placed.base[0])
     assert placed.disturbed
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if 0 not in shape])
+def test_unused_memory_lies_around_a_copy(shape):
+    x = equal_heads(shape)
+    copy = with_room(x)
+    assert np.array_equal(copy, x)
+    assert copy.flags.c_contiguous
+    base = copy
+    while base.base is not None:
+        base = base.base
+    before = copy.ctypes.data - base.ctypes.data
+    after = base.nbytes - before - copy.nbytes
+    assert before == after == GUARD * x.itemsize
