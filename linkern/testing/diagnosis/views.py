@@ -18,8 +18,12 @@ from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 __all__ = ["View", "beside_rows", "lost", "row_sums", "steps"]
 
 View = Callable[[InfluenceMap], InfluenceMap | None]
-# Part of a row whose common factor is that of its sum.
+# Coordinates that a row shares with all of its sources.
+OF_ROWS = ("row", "batch", "head", "sequence", "span")
+# Part of a row whose common factor is that of its sum; and if not all of its sources
+# are in the map, which may be those of a fault.
 COMMON = 0.5
+NEARLY_ALL = 0.9
 # Sources of a row that has a factor.
 FEWEST = 3
 # The source of entries that say nothing.
@@ -60,7 +64,7 @@ def row_sums(one: InfluenceMap) -> InfluenceMap | None:
         np.maximum.reduceat(np.nan_to_num(x, nan=0.0, posinf=0.0)[np.argsort(row)], at)
         for x, at in ((relative, _starts(row)), (likely, _starts(row)))
     )
-    coordinates = {k: x[first] for k, x in one.coordinates.items() if k != "source"}
+    coordinates = {k: x[first] for k, x in one.coordinates.items() if k in OF_ROWS}
     entries = InfluenceMap(
         f"factor of rows of the {one.tensor}",
         one.problem,
@@ -127,15 +131,11 @@ def lost(one: InfluenceMap) -> InfluenceMap | None:
 def _rows(one: InfluenceMap) -> tuple[Index, Real, Real, Index] | None:
     """Return the row of each entry; of each row its factor, how unsure, and an entry.
 
-    None if the map has no rows with all of their sources.
+    None if the map has no rows, or if value channels have weights of their own.
     """
     if "row" not in one.coordinates or "source" not in one.coordinates:
         return None
-    apart = [
-        one.coordinates[name]
-        for name in ("row", "batch", "head", "sequence", "span")
-        if name in one.coordinates
-    ]
+    apart = [one.coordinates[name] for name in OF_ROWS if name in one.coordinates]
     _, first, row = np.unique(
         np.stack(apart), axis=1, return_index=True, return_inverse=True
     )
@@ -147,7 +147,8 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Real, Index] | None:
     shared, unsure = np.full((2, len(first)), np.nan)
     order = np.argsort(row, kind="stable")
     for k, entries in enumerate(np.split(order, _starts(row)[1:])):
-        shared[k], unsure[k] = _common(ratio[entries], one, entries)
+        part = NEARLY_ALL if len(entries) < one.problem.shape.keys else COMMON
+        shared[k], unsure[k] = _common(ratio[entries], one, entries, part)
     return row.astype(np.int64), shared, unsure, first.astype(np.int64)
 
 
@@ -161,8 +162,10 @@ def _vary_in_channels(one: InfluenceMap) -> bool:
     )
 
 
-def _common(ratio: Real, one: InfluenceMap, entries: Index) -> tuple[float, float]:
-    """Return the factor that half of the sources of a row share; NaN if there is none.
+def _common(
+    ratio: Real, one: InfluenceMap, entries: Index, part: float
+) -> tuple[float, float]:
+    """Return the factor that this part of a row's sources shares; NaN without one.
 
     The second number is the part of it that rounding may have changed. Sources that are
     lost have no part in it. Of two, none is in the majority.
@@ -174,19 +177,18 @@ def _common(ratio: Real, one: InfluenceMap, entries: Index) -> tuple[float, floa
     ratios = np.sort(ratio[telling])
     if len(ratios) < FEWEST:
         return np.nan, np.nan
-    # The shortest interval that holds half of them.
-    half = int(np.ceil(COMMON * len(ratios)))
-    half = max(half, 2)
-    widths = ratios[half - 1 :] - ratios[: len(ratios) - half + 1]
+    # The shortest interval that holds so many of them.
+    many = max(int(np.ceil(part * len(ratios))), 2)
+    widths = ratios[many - 1 :] - ratios[: len(ratios) - many + 1]
     at = int(np.argmin(widths))
-    middle = float(np.median(ratios[at : at + half]))
+    middle = float(np.median(ratios[at : at + many]))
     with np.errstate(all="ignore"):
         allowed = one.bound[entries][telling] / abs(one.exact[entries][telling])
         close = abs(ratio[telling] - middle) <= 2 * allowed * abs(middle)
     # Exact weights may round less than their multiples do.
     stored = unit_roundoff(one.problem.scope.output_dtype)
     unsure = float(np.median(allowed)) + 2 * stored
-    return (middle, unsure) if close.mean() >= COMMON else (np.nan, np.nan)
+    return (middle, unsure) if close.mean() >= part else (np.nan, np.nan)
 
 
 def _starts(row: Index) -> Index:
