@@ -21,6 +21,8 @@ Maps = list[InfluenceMap]
 MISSED, SPARED = 0.02, 0.25
 # Where no words are that exact, those of which most entries are wrong.
 MOST_WRONG = 0.5
+# Quantities that all entries of a problem share.
+SIZES = ("scale", "K", "V", "T", "padded K")
 # A place with no larger share of right entries needs no factor to explain them.
 EXACT = 0.01
 # Errors beyond so many times the bound are clear.
@@ -195,9 +197,15 @@ def _place_of_affected(
 
 
 def _numbers(one: InfluenceMap) -> dict[str, Real]:
-    """Return the quantities of a map; of those of both signs, also the magnitudes."""
+    """Return the quantities of a map; of those of both signs, also the magnitudes.
+
+    Sizes are left out: places have words for large ones, and small ones only put more
+    tokens into a channel, where more can be seen.
+    """
     numbers: dict[str, Real] = {}
     for name, x in signed_quantities(one, None).items():
+        if name in SIZES:
+            continue
         if "log_decay" in name:
             numbers[name] = x.log
             continue

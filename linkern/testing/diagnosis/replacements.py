@@ -45,6 +45,9 @@ PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "the first micro-step": ("s", lambda i, each: i - i % each),
     "batch entry 0": ("b", lambda i, _: 0 * i),
     "channel 0": ("kvm", lambda i, _: 0 * i),
+    "the first 16 channels": ("kvm", lambda i, _: i % 16),
+    "the first 32 channels": ("kvm", lambda i, _: i % 32),
+    "the first 64 channels": ("kvm", lambda i, _: i % 64),
 }
 
 
@@ -99,7 +102,10 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
         yield text.format(name), _changed(change)
     for words, (letters, index) in PLACES.items():
         axis = next((axes.index(a) for a in letters if a in axes), None)
-        if axis is not None and shape[axis] > 1:
+        if axis is None:
+            continue
+        every = np.arange(shape[axis])
+        if (index(every, 1) != every).any():
             yield f"{name} of {words} in place of {name}", _taken(axis, index)
     for other, y in present.items():
         if other != name and y.shape == shape:

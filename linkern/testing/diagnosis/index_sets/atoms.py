@@ -97,6 +97,7 @@ SPECIAL = {
     ("source", "==", -1): ("the initial state", 1.0),
     ("sequence", "==", 0): ("the first sequence", 2.0),
     ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
+    ("behind", ">=", 1): ("rows beyond the sources", 2.0),
     ("length", "<", 2): ("sequences of one token", 1.5),
     ("left", ">=", 2): ("{0}s other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
@@ -187,6 +188,8 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
     if "source" in known:
         known["beyond"] = (known["source"] >= shape.length).astype(np.int64)
+    if "row" in known:
+        known["behind"] = (known["row"] >= shape.keys).astype(np.int64)
     return known | _distances(known)
 
 
@@ -275,7 +278,7 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     yield before[k], interval(name, ">=", between(k))
     if name == "length" and values[0] == 1:
         yield after[1], interval(name, "<", 2)
-    if name in BOUNDED or name == "beyond":
+    if name in BOUNDED or name in ("beyond", "behind"):
         return
     if len(values) > 2:  # of the first alone, its number is shorter
         k = int(np.argmax(after[2:-1])) + 2

@@ -88,6 +88,7 @@ PAIRS: tuple[Statement, ...] = (
     ("{0}s inside chunks of {n}", 1, lambda c: c.apart == 0),
     ("{0}s of neighbouring chunks of {n}", 2, lambda c: c.apart == 1),
     ("{0}s two or more chunks of {n} apart", 3, lambda c: c.apart >= 2),
+    ("{0}s three or more chunks of {n} apart", 4, lambda c: c.apart >= 3),
     ("{0}s across the last token of chunks of {n}", 3, lambda c: c.across_last),
 )
 TAILS: tuple[Statement, ...] = (

@@ -116,9 +116,10 @@ def shortest(table: Table, measure: Measure | None) -> IndexSet:
     candidates = _candidates(table, measure)
     inside, wrong, right = _signatures(table, candidates)
     costs = np.array([0.0, *(a.cost for a in candidates)])
+    apart = _apart([None, *(a.chunk for a in candidates)])
     price = table.exception
     for _ in range(ROUNDS):
-        ranked = _ranked(inside, costs, price * right, LOSS * EXCEPTION * wrong)
+        ranked = _ranked(inside, costs, price * right, LOSS * EXCEPTION * wrong, apart)
         (length, chosen), *others = ranked
         cover = inside[[0, *chosen]].all(axis=0)
         price = table.exception / max(1.0, right[cover].sum() / CLUMPS)
@@ -192,8 +193,17 @@ def _signatures(table: Table, atoms: Sequence[Atom]) -> tuple[Flags, Real, Real]
     return masks[:, first], wrong, np.bincount(kind) - wrong
 
 
+def _apart(chunks: Sequence[int | None]) -> Flags:
+    """Return the pairs of atoms with chunks of which neither fits into the other.
+
+    Together they would draw any edge; no kernel has such chunks.
+    """
+    one = np.array([chunk or 1 for chunk in chunks])
+    return (one[:, None] % one != 0) & (one % one[:, None] != 0)
+
+
 def _ranked(
-    inside: Flags, costs: Real, spared: Real, missed: Real
+    inside: Flags, costs: Real, spared: Real, missed: Real, apart: Flags
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Return conjunctions with their bits, the shortest first.
 
@@ -205,6 +215,8 @@ def _ranked(
         Bits of the atoms.
     spared, missed : array (kinds,)
         Bits of the right entries of a kind inside of a set, of the wrong ones outside.
+    apart : array (atoms, atoms) of bool
+        Atoms that are in no conjunction together.
     """
     held = inside.astype(np.float32)
     weighted = (held * (spared - missed)).astype(np.float32).T
@@ -215,6 +227,7 @@ def _ranked(
         lengths = (masks @ weighted).astype(np.float64) + missed.sum() + costs
         lengths += np.array([[costs[[*x]].sum()] for x in beam])
         lengths[lengths >= np.array([[kept[x]] for x in beam])] = np.inf
+        lengths[[apart[[*x]].any(axis=0) for x in beam]] = np.inf
         longer: dict[tuple[int, ...], float] = {}
         for at in np.argsort(lengths, axis=None)[: MOST_ATOMS * BEAM]:
             row, k = divmod(int(at), len(costs))
