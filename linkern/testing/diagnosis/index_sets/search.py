@@ -199,7 +199,7 @@ def _apart(chunks: Sequence[int | None]) -> Flags:
     Together they would draw any edge; no kernel has such chunks.
     """
     one = np.array([chunk or 1 for chunk in chunks])
-    return (one[:, None] % one != 0) & (one % one[:, None] != 0)
+    return np.asarray((one[:, None] % one != 0) & (one % one[:, None] != 0))
 
 
 def _ranked(
