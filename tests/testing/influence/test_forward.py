@@ -16,7 +16,7 @@ from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
 from tests.marks import every
 
-ALL = {stage.name: stage for stage in (*STAGES, LONG)}
+ALL = {stage.name: stage for stage in (*STAGES, *LONG)}
 
 
 def asked(kernel, op="linear_attention", dtype="float32", **declared):
