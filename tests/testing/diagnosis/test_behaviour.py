@@ -1,6 +1,6 @@
 """Behaviours that no map holds, observed in kernels that are known to have them."""
 
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
-from tests.marks import slow_unless
+from tests.marks import in_turn
 
 BEFORE = {
     "crashes_on_one_token": ("raises_on_one_token", "raises on one token: IndexError"),
@@ -101,9 +101,12 @@ FEW += ("rwkv4 by tokens", "gsa", "hgrn by tokens")
 
 
 @pytest.mark.parametrize(
-    "dtype", slow_unless(lambda x: x == "float32", ("float32", "bfloat16"))
+    ("name", "dtype"),
+    in_turn(
+        lambda name, dtype: name in FEW and dtype == "float32",
+        product(CORRECT, ("float32", "bfloat16")),
+    ),
 )
-@pytest.mark.parametrize("name", slow_unless(lambda x: x in FEW, CORRECT))
 def test_nothing_is_observed_of_a_correct_kernel(name, dtype):
     kernel = CORRECT[name]
     target, scope = opened(kernel.kernel, kernel.op, dtype, **kernel.contract)

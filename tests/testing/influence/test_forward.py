@@ -1,5 +1,7 @@
 """Maps of outputs, states, spans and packed sequences."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -14,8 +16,9 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
-from tests.marks import every
+from tests.marks import every, in_turn
 
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 ALL = {stage.name: stage for stage in (*STAGES, *LONG)}
 
 
@@ -50,9 +53,9 @@ def wrong_places(maps):
             yield one, {k: x[one.wrong] for k, x in one.coordinates.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize(
+    ("name", "dtype"), in_turn(lambda *_: False, product(CORRECT, DTYPES))
+)
 def test_no_entry_of_a_correct_kernel_is_wrong(name, dtype):
     target, scope = known(name, dtype)
     for stage in ALL.values():
