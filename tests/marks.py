@@ -42,8 +42,8 @@ def in_turn(kept, cases):
     ----------
     kept : callable
         Called with the values of a case: True if it runs by default.
-    cases : iterable of tuple of str
-        Values for `pytest.mark.parametrize`.
+    cases : iterable of tuple
+        Values for `pytest.mark.parametrize`, of which `repr` says the same everywhere.
     """
     alike = {}
     for case in cases:

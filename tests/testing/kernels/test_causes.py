@@ -11,6 +11,8 @@ from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
 
+pytestmark = pytest.mark.usefixtures("exact_answers")
+
 LINEAR = "linear_attention"
 CLAIMS = kill_matrix.claimed_descriptions(kill_matrix.PAGE.read_text(encoding="utf-8"))
 # By default, some that take about a second each.
