@@ -1,16 +1,17 @@
 """Marks for parameters of tests."""
 
+from zlib import crc32
+
 import pytest
 
-__all__ = ["every", "slow_unless"]
+__all__ = ["every", "in_turn", "slow_unless"]
 
 
 def every(step, cases):
     """Return the cases of a test; one of `step` runs by default, the rest is slow."""
-    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
         pytest.param(*case, marks=pytest.mark.slow if i % step else ())
-        for i, case in enumerate(tuples)
+        for i, case in enumerate(_tuples(cases))
     ]
 
 
@@ -24,8 +25,39 @@ def slow_unless(kept, cases):
     cases : iterable
         Values, or tuples of values, for `pytest.mark.parametrize`.
     """
-    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
         pytest.param(*case, marks=() if kept(*case) else pytest.mark.slow)
-        for case in tuples
+        for case in _tuples(cases)
     ]
+
+
+def in_turn(kept, cases):
+    """Return the cases of a test, most of them exhaustive.
+
+    Of the cases that differ in their last value alone and do not run by default, one is
+    slow, and the others are exhaustive as well. Which one follows from the other values
+    of the case, so that among many cases each last value has its turn.
+
+    Parameters
+    ----------
+    kept : callable
+        Called with the values of a case: True if it runs by default.
+    cases : iterable of tuple
+        Values for `pytest.mark.parametrize`, of which `repr` says the same everywhere.
+    """
+    alike = {}
+    for case in cases:
+        alike.setdefault(case[:-1], []).append(case)
+    marked = []
+    for first, group in alike.items():
+        slow = [case for case in group if not kept(*case)]
+        marked += [pytest.param(*case) for case in group if kept(*case)]
+        turn = crc32(repr(first).encode()) % max(len(slow), 1)
+        for i, case in enumerate(slow):
+            others = () if i == turn else (pytest.mark.exhaustive,)
+            marked.append(pytest.param(*case, marks=(pytest.mark.slow, *others)))
+    return marked
+
+
+def _tuples(cases):
+    return [case if isinstance(case, tuple) else (case,) for case in cases]

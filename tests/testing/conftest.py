@@ -11,6 +11,7 @@ from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.contract import Contract
+from tests.testing.solved_once import solved_once
 
 HOSTILE = (
     "</script><script>alert(`1`)</script><img src=x onerror=alert(2)>&\x1b[31m\u202e"
@@ -106,6 +107,13 @@ CHECKS = (
     CheckResult("gradient", "right", "inconclusive", message="nothing proved"),
     CheckResult(HOSTILE, HOSTILE, "error", message="odd ` backtick\nsecond line"),
 )
+
+
+@pytest.fixture(scope="module")
+def exact_answers():
+    """Answers of the oracle, computed once for all kernels with the same inputs."""
+    with solved_once() as answers:
+        yield answers
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ COMMON = 0.5
 NEARLY_ALL = 0.9
 # Sources of a row that has a factor.
 FEWEST = 3
-# The source of entries that say nothing.
+# No source and no row.
 NOWHERE = -2
 
 
@@ -144,11 +144,9 @@ def _rows(one: InfluenceMap) -> tuple[Index, Real, Real, Index] | None:
         return None
     with np.errstate(all="ignore"):
         ratio = np.where(one.exact == 0, np.nan, one.measured / one.exact)
-    shared, unsure = np.full((2, len(first)), np.nan)
-    order = np.argsort(row, kind="stable")
-    for k, entries in enumerate(np.split(order, _starts(row)[1:])):
-        part = NEARLY_ALL if len(entries) < one.problem.shape.keys else COMMON
-        shared[k], unsure[k] = _common(ratio[entries], one, entries, part)
+    whole = np.bincount(row) >= one.problem.shape.keys
+    part = np.where(whole, COMMON, NEARLY_ALL)
+    shared, unsure = _common(ratio, one, row, part)
     return row.astype(np.int64), shared, unsure, first.astype(np.int64)
 
 
@@ -163,32 +161,55 @@ def _vary_in_channels(one: InfluenceMap) -> bool:
 
 
 def _common(
-    ratio: Real, one: InfluenceMap, entries: Index, part: float
-) -> tuple[float, float]:
-    """Return the factor that this part of a row's sources shares; NaN without one.
+    ratio: Real, one: InfluenceMap, row: Index, part: Real
+) -> tuple[Real, Real]:
+    """Return the factor that a part of the sources of each row shares; NaN without one.
 
-    The second number is the part of it that rounding may have changed. Sources that are
+    The second array is the part of it that rounding may have changed. Sources that are
     lost have no part in it. Of two, none is in the majority.
     """
-    telling = np.isfinite(ratio) & (ratio != 0) & ~one.silent[entries]
-    sources = one.coordinates["source"][entries]
-    _, first = np.unique(np.where(telling, sources, NOWHERE), return_index=True)
-    telling = telling & np.isin(np.arange(len(ratio)), first)
-    ratios = np.sort(ratio[telling])
-    if len(ratios) < FEWEST:
-        return np.nan, np.nan
+    n = len(part)
+    telling = _one_of_each_source(ratio, one, row)
+    row, ratio = row[telling], ratio[telling]
+    count = np.bincount(row, minlength=n)
+    column = np.arange(len(row)) - (np.cumsum(count) - count)[row]
+    table = np.full((2, n, count.max(initial=1)), np.inf)
     # The shortest interval that holds so many of them.
-    many = max(int(np.ceil(part * len(ratios))), 2)
-    widths = ratios[many - 1 :] - ratios[: len(ratios) - many + 1]
-    at = int(np.argmin(widths))
-    middle = float(np.median(ratios[at : at + many]))
+    many = np.maximum(np.ceil(part * count), 2).astype(np.int64)
     with np.errstate(all="ignore"):
-        allowed = one.bound[entries][telling] / abs(one.exact[entries][telling])
-        close = abs(ratio[telling] - middle) <= 2 * allowed * abs(middle)
+        allowed = one.bound[telling] / abs(one.exact[telling])
+        table[:, row, column] = ratio, allowed
+        ratios, bounds = np.sort(table)
+        begin = np.arange(table.shape[-1])
+        end = np.minimum(begin + many[:, None], table.shape[-1]) - 1
+        widths = np.take_along_axis(ratios, end, axis=1) - ratios
+        complete = begin + many[:, None] <= count[:, None]
+        middle = _middle(ratios, np.argmin(np.where(complete, widths, np.inf), 1), many)
+        close = abs(ratio - middle[row]) <= 2 * allowed * abs(middle[row])
+        unsure = _middle(bounds, np.zeros(n, np.int64), count)
     # Exact weights may round less than their multiples do.
-    stored = unit_roundoff(one.problem.scope.output_dtype)
-    unsure = float(np.median(allowed)) + 2 * stored
-    return (middle, unsure) if close.mean() >= part else (np.nan, np.nan)
+    unsure += 2 * unit_roundoff(one.problem.scope.output_dtype)
+    known = np.bincount(row, close, minlength=n) >= part * count
+    known &= count >= FEWEST
+    return np.where(known, middle, np.nan), np.where(known, unsure, np.nan)
+
+
+def _one_of_each_source(ratio: Real, one: InfluenceMap, row: Index) -> Index:
+    """Return the first entry that tells of each source of a row, row by row."""
+    telling = np.flatnonzero(np.isfinite(ratio) & (ratio != 0) & ~one.silent)
+    places = np.stack([one.coordinates["source"], row])[:, telling]
+    order = np.lexsort(places)
+    new = np.diff(places[:, order], prepend=NOWHERE).any(axis=0)
+    return telling[order][new]
+
+
+def _middle(table: Real, begin: Index, count: Index) -> Real:
+    """Return the median of some neighbours of each row of a sorted table."""
+    rows, last = np.arange(len(table)), table.shape[1] - 1
+    low, high = (
+        table[rows, np.clip(begin + part // 2, 0, last)] for part in (count - 1, count)
+    )
+    return np.asarray(np.where(low == high, low, (low + high) / 2))
 
 
 def _starts(row: Index) -> Index:

@@ -1,5 +1,6 @@
 """Gradients on tensor cores in the emulator: exact for integers, else bounded."""
 
+from itertools import product
 from unittest import mock
 
 import numpy as np
@@ -12,9 +13,10 @@ from tests.kernels.cuda.emulator.device import Emulator
 from tests.kernels.cuda.problems import DTYPES, WAYS
 from tests.kernels.cuda.test_chunk_bwd_simt import on_device, rounded
 from tests.kernels.numpy.backward_problems import Problem, problem
-from tests.marks import slow_unless
+from tests.marks import in_turn, slow_unless
 
 NAMES = ("bfloat16", "float16", "float32")
+FLAGS = (False, True)
 # Relative to the norm: for rows, which are rounded to their dtype, and for states and
 # log-decays, which are sums in float32 of rounded operands.
 BOUNDS = {
@@ -67,10 +69,11 @@ def whole_numbers(length, dtype, decays, seed=0):
     )
 
 
-@pytest.mark.parametrize("length", [1, 15, 64, 200])
-@pytest.mark.parametrize("decays", [False, True])
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "bfloat16", NAMES))
-def test_whole_numbers_are_exact(dtype, decays, length):
+@pytest.mark.parametrize(
+    ("length", "decays", "dtype"),
+    in_turn(lambda *x: x[2] == "bfloat16", product([1, 15, 64, 200], FLAGS, NAMES)),
+)
+def test_whole_numbers_are_exact(length, decays, dtype):
     case, wide = whole_numbers(length, dtype, decays)
     results, expected = gradients_of(case), on_numpy(*wide.arrays(), **wide.options())
     for name, x, y in zip(Gradients._fields, results, expected, strict=True):
@@ -117,10 +120,11 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("length", [63, 130])
-@pytest.mark.parametrize("decays", [False, True])
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "bfloat16", NAMES))
-def test_weights(dtype, decays, length):
+@pytest.mark.parametrize(
+    ("length", "decays", "dtype"),
+    in_turn(lambda *x: x[2] == "bfloat16", product([63, 130], FLAGS, NAMES)),
+)
+def test_weights(length, decays, dtype):
     check(length, dtype=dtype, decays=decays, **WEIGHTS)
 
 

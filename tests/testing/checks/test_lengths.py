@@ -51,7 +51,18 @@ def of_each_kind(name):
     return name in ("chunk_32_with_state", "kda by chunks", "abc by tokens")
 
 
-@pytest.mark.parametrize("name", slow_unless(of_each_kind, CORRECT))
+# Those of linear attention meet every law in tests/testing/kernels.
+@pytest.mark.parametrize(
+    "name",
+    slow_unless(
+        of_each_kind,
+        (
+            name
+            for name, kernel in CORRECT.items()
+            if kernel.op != "linear_attention" or of_each_kind(name)
+        ),
+    ),
+)
 def test_correct_kernels_pass(name):
     kernel = CORRECT[name]
     found = verdicts(kernel.kernel, kernel.op, *BOTH, **kernel.contract)

@@ -35,6 +35,8 @@ from tests.testing.diagnosis.unlisted import (
     swapped_axes,
 )
 
+pytestmark = pytest.mark.usefixtures("exact_answers")
+
 BOTH = ("value_on_integers", "value_on_reals")
 REALS = BOTH[1:]
 

@@ -1,5 +1,6 @@
 """Stages of few bits, told by the paths on which bits are lost."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,10 @@ from linkern.testing.influence.paths import survivals
 from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
-from tests.marks import slow_unless
+from tests.marks import in_turn
 from tests.testing.diagnosis.test_behaviour import opened
+
+pytestmark = pytest.mark.usefixtures("exact_answers")
 
 STAGES = {
     "bfloat16_state": "the state and normalizer are rounded to 8 bits (bfloat16) every",
@@ -150,8 +153,12 @@ def test_small_errors_of_other_faults_are_no_rounding(name):
 FEW = ("quadratic", "gla by chunks", "delta_rule by chunks", "rwkv4 by tokens", "gsa")
 
 
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x != "float64", DTYPES))
-@pytest.mark.parametrize("name", slow_unless(lambda x: x in FEW, CORRECT))
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    in_turn(
+        lambda name, dtype: name in FEW and dtype != "float64", product(CORRECT, DTYPES)
+    ),
+)
 def test_no_correct_kernel_loses_more_than_it_declares(name, dtype):
     paths = survivals(*of(CORRECT[name], dtype))
     assert {one.path for one in paths} >= {"value", "state"}

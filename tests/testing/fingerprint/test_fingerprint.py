@@ -1,6 +1,7 @@
 """The precision sheet of kernels whose arithmetic is known."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -31,10 +32,18 @@ from linkern.testing.kernels.assembly import (
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
-from tests.marks import slow_unless
+from tests.marks import in_turn, slow_unless
 from tests.testing.linear_kernels import CORRECT, FAULTY
 
+pytestmark = pytest.mark.usefixtures("exact_answers")
+
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def in_float32(*case):
+    return case[-1] == "float32"
+
+
 STAGES = ("value", "key", "query", "score", "sum", "state", "normalizer")
 # The stages that each defect narrows, to how many bits, and what is to be declared.
 NARROWED = {
@@ -135,8 +144,10 @@ def all_in_bfloat16(query, key, value):
     return output.astype(query.dtype)
 
 
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
-@pytest.mark.parametrize("name", CORRECT)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    in_turn(in_float32, product(CORRECT, DTYPES)),
+)
 def test_nothing_is_lost_or_contradicted_in_a_correct_kernel(name, dtype):
     found = take(CORRECT[name], dtype)
     whole = accumulator(dtype)
@@ -151,8 +162,10 @@ def test_nothing_is_lost_or_contradicted_in_a_correct_kernel(name, dtype):
     assert found.chunk_size == CHUNKS.get(name)
 
 
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
-@pytest.mark.parametrize("name", NARROWED)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    in_turn(in_float32, product(NARROWED, DTYPES)),
+)
 def test_a_narrow_stage_is_measured_and_contradicts_the_declaration(name, dtype):
     found = take(FAULTY[name], dtype)
     stages, bits, declared = NARROWED[name]
@@ -187,9 +200,10 @@ ALL_NARROW = {
 }
 
 
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
-@pytest.mark.parametrize("key_dims", ["4", "3,8"])
-@pytest.mark.parametrize("chunk", [1, 2, 128])
+@pytest.mark.parametrize(
+    ("chunk", "key_dims", "dtype"),
+    in_turn(in_float32, product([1, 2, 128], ["4", "3,8"], DTYPES)),
+)
 def test_what_is_declared_is_not_contradicted(chunk, key_dims, dtype):
     kernel = assemble(
         Parts(
@@ -321,8 +335,10 @@ def test_a_coarse_quotient_has_no_epsilon():
     assert "no declaration allows that" in found.contradicted[0]
 
 
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
-@pytest.mark.parametrize("chunk", [2, 7, 64, 256])
+@pytest.mark.parametrize(
+    ("chunk", "dtype"),
+    in_turn(in_float32, product([2, 7, 64, 256], DTYPES)),
+)
 def test_a_chunk_size_is_measured(chunk, dtype):
     assert take(assemble(Parts(chunk=chunk)), dtype).chunk_size == chunk
 
@@ -403,16 +419,19 @@ def test_the_limits_of_the_contract_are_kept(declared):
     assert found.chunk_size == 16
 
 
-@pytest.mark.parametrize("feature_map", ["elu_plus_one", "relu", "exp"])
-@pytest.mark.parametrize("dtype", slow_unless(lambda x: x == "float32", DTYPES))
-@pytest.mark.parametrize("length", [0, 1, 8, 20, 50])
+FEATURE_MAPS = {
+    "elu_plus_one": Parts().features,
+    "relu": lambda x: np.maximum(x, 0),
+    "exp": np.exp,
+}
+
+
+@pytest.mark.parametrize(
+    ("length", "feature_map", "dtype"),
+    in_turn(in_float32, product([0, 1, 8, 20, 50], FEATURE_MAPS, DTYPES)),
+)
 def test_short_sequences_show_less_and_nothing_wrong(length, dtype, feature_map):
-    features = {
-        "relu": lambda x: np.maximum(x, 0),
-        "exp": np.exp,
-        "elu_plus_one": Parts().features,
-    }
-    kernel = assemble(Parts(features=features[feature_map]))
+    kernel = assemble(Parts(features=FEATURE_MAPS[feature_map]))
     found = take(kernel, dtype, feature_map=feature_map, max_length=length)
     assert bool(found.bits) == (length >= 1)
     assert not found.contradicted

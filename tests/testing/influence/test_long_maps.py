@@ -9,7 +9,7 @@ from tests.testing.influence.test_forward import asked, known, wrong_places
 
 
 def measured(target, scope):
-    return LONG.measure(target, scope, np.random.default_rng(0))
+    return LONG[0].measure(target, scope, np.random.default_rng(0))
 
 
 def gated(change):
