@@ -105,7 +105,7 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
         if axis is None:
             continue
         every = np.arange(shape[axis])
-        if (index(every, 1) != every).any():
+        if (index(every, _keys_per_query(call)) != every).any():
             yield f"{name} of {words} in place of {name}", _taken(axis, index)
     for other, y in present.items():
         if other != name and y.shape == shape:
@@ -127,10 +127,14 @@ def _another(name: str) -> Values:
 
 def _taken(axis: int, index: Callable[[Index, int], Index]) -> Values:
     def taken(call: OracleCall, x: Real) -> Real:
-        each = call.sizes["s"] // max(call.sizes["t"], 1)
-        return np.take(x, index(np.arange(x.shape[axis]), each), axis=axis)
+        read = index(np.arange(x.shape[axis]), _keys_per_query(call))
+        return np.take(x, read, axis=axis)
 
     return taken
+
+
+def _keys_per_query(call: OracleCall) -> int:
+    return call.sizes["s"] // max(call.sizes["t"], 1)
 
 
 def _with(name: str, values: Values, *, erase: bool = False) -> Change:

@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,6 +79,9 @@ SETS = {
     ),
     "pairs two or more chunks of 8 apart": lambda c, _: (
         c["row"] // 8 - c["source"] // 8 >= 2
+    ),
+    "pairs three or more chunks of 8 apart": lambda c, _: (
+        c["row"] // 8 - c["source"] // 8 >= 3
     ),
     "pairs across the last token of chunks of 16": lambda c, _: (
         CAUSAL(c) & ((c["row"] + 1) // 16 != (c["source"] + 1) // 16)
@@ -450,6 +454,31 @@ def test_sources_beyond_the_rows():
     result = describe(maps)
     assert result.text == "sources beyond the rows"
     assert result.missed == result.spared == 0
+
+
+def test_rows_beyond_the_sources():
+    scope, maps = Scope(OPERATORS["linear_attention"], Contract(), "float32"), []
+    for length, keys in ((59, 30), (37, 20)):
+        every = blank(length, heads=1, causal=False)
+        one = every.part(every.coordinates["source"] < keys)
+        shape = replace(every.problem.shape, keys=keys)
+        rng = np.random.default_rng(0)
+        one = replace(one, problem=real_problem(scope, shape, "mild", "normal", rng))
+        maps.append(planted(one, one.coordinates["row"] >= keys))
+    result = describe(maps)
+    assert result.text == "rows beyond the sources"
+    assert result.missed == result.spared == 0
+
+
+def test_chunks_of_one_place_fit_into_each_other():
+    # Every third row from some on: no chunks have such edges, two of them could.
+    def ragged(c, _):
+        rows = np.isin(c["row"], (9, 10, 11, 17, 18, 28, 29, 30, 31, 35))
+        return CAUSAL(c) & rows & (c["source"] % 5 < 3)
+
+    result, _ = described(ragged, *TWO)
+    sizes = [int(n) for n in re.findall(r"chunks? of (\d+)", result.text)]
+    assert all(max(pair) % min(pair) == 0 for pair in combinations(sizes, 2))
 
 
 def test_sets_that_are_the_same_everywhere_are_said_once():

@@ -27,13 +27,16 @@ def reply_of(output: Any) -> Reply:
 
 
 def maps_of(
-    op: str, change: Callable[[Problem], Inputs], early_erase: bool | None = None
+    op: str,
+    change: Callable[[Problem], Inputs],
+    early_erase: bool | None = None,
+    key_dim: int = 4,
 ) -> list[InfluenceMap]:
     """Return maps of the oracle with changed inputs, as if a target had made them."""
     scope, maps = Scope(OPERATORS[op], Contract(), "float32"), []
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
-        problem = dense_scene(scope, (1, 2, 40 + seed, 4, 44), rng)
+        problem = dense_scene(scope, (1, 2, 40 + seed, key_dim, 44), rng)
         call = problem._oracle_call
         operator = scope.operator
         if early_erase is not None:
@@ -96,6 +99,16 @@ def test_replaced_inputs_are_named(
     op: str, change: Callable[[Problem], Inputs], text: str
 ) -> None:
     assert text_of(maps_of(op, change)) == text
+
+
+@pytest.mark.parametrize("tile", [16, 32])
+def test_inputs_of_the_first_tile_of_channels_are_named(tile: int) -> None:
+    def change(problem: Problem) -> Inputs:
+        x = wide(problem, "log_decay")
+        return {"log_decay": x[..., np.arange(x.shape[-1]) % tile]}
+
+    text = f"log_decay of the first {tile} channels in place of log_decay"
+    assert text_of(maps_of("gla", change, key_dim=40)) == text
 
 
 def test_the_order_of_decay_and_erase_is_named() -> None:

@@ -108,3 +108,20 @@ def test_a_pair_is_wrong_beside_the_others_of_its_row():
 def test_rows_of_two_weights_have_no_sum_that_is_told_from_them():
     one = map_of(dense("linear_attention"), lambda o: o / 2)
     assert row_sums(one).coordinates["row"].min() == 2
+
+
+def test_of_few_sources_of_a_row_nearly_all_share_its_factor():
+    one = map_of(dense("linear_attention"), halved_row)
+    row, source = (one.coordinates[name] for name in ("row", "source"))
+    assert places(row_sums(one), "row") == {TOKEN}
+    few = one.part((source < 4) & (row >= 4))
+    assert places(row_sums(few), "row") == {TOKEN}
+    # Of four, two at edges of chunks: what they share is not what the row shares.
+    edges = np.isin(few.coordinates["source"], (1, 3))
+    doubled = np.where(edges, 2 * few.measured, few.measured)
+    assert row_sums(replace(few, measured=doubled)) is None
+
+
+def test_the_factor_of_a_row_is_in_no_channel():
+    sums = row_sums(map_of(dense("linear_attention"), halved_row))
+    assert not any("channel" in name for name in sums.coordinates)
