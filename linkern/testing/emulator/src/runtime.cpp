@@ -4,6 +4,7 @@
 // kernels.
 #include "runtime.hpp"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -11,10 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "emulator.hpp"
 #include "fiber.hpp"
-#undef threadIdx
-#undef blockIdx
+#include "threads.hpp"
 
 #ifndef EMULATOR_UCONTEXT
 asm(R"(
@@ -51,9 +50,14 @@ Statistics statistics{};
 
 namespace {
 
-constexpr int kWarp = 32;
-// Most threads of a block on any GPU.
+// Most threads of a block on any GPU, and bytes of its static and of all shared memory.
 constexpr int kMostThreads = 1024;
+constexpr std::size_t kMostStatic = 48 << 10, kMostShared = 227 << 10;
+// A variable begins at a multiple of this, behind at least as many bytes that are nobody's.
+constexpr std::size_t kBetween = 128;
+constexpr std::size_t kArena = 2 * kMostStatic, kMostVariables = kArena / (2 * kBetween);
+// Masks of lanes of one warp that can meet at the same time.
+constexpr int kMasks = 16;
 
 enum class State { runs, waits_for_block, waits_for_warp, done };
 
@@ -77,18 +81,46 @@ struct Order {
   char* at(int barrier) { return &of[barrier % 2]; }
 };
 
-struct Warp {
-  int first = 0, size = 0, arrived = 0, meetings = 0;
+// Lanes of one mask that meet again and again.
+struct Meeting {
+  u32 mask = 0;
+  int arrived = 0, number = 0;
   Together together = nullptr;
-  void* of_lanes[kWarp];
+  void* of_lanes[kWarp] = {};
   Order order;
+};
+
+struct Warp {
+  int first = 0, size = 0;
+  u32 alive = 0;  // lanes that have not ended
+  std::array<Meeting, kMasks> meetings;
+
+  // The meeting of a mask; null if others take up all places.
+  Meeting* meeting(u32 mask) {
+    Meeting* idle = nullptr;
+    for (Meeting& one : meetings) {
+      if (one.mask == mask) return &one;
+      if (idle == nullptr && one.arrived == 0) idle = &one;
+    }
+    if (idle != nullptr) idle->mask = mask;
+    return idle;
+  }
+};
+
+// A variable of the arena of a block.
+struct Variable {
+  const void* key;
+  unsigned char* place;
 };
 
 struct Block {
   std::vector<std::unique_ptr<Running>> threads;
   std::vector<Warp> warps;
   std::vector<int> order;  // of threads, or of warps
-  unsigned char* shared = nullptr;
+  unsigned char *shared = nullptr, *arena = nullptr;
+  // Allocated by the scheduler: what a thread allocates is its own to ThreadSanitizer.
+  std::array<Variable, kMostVariables> variables;
+  std::size_t variable_count = 0, static_bytes = 0, arena_used = 0;
   int left = 0, waiting = 0, line = 0, barriers = 0;
   std::uint64_t random = 1;
   Order order_of_memory;
@@ -156,6 +188,33 @@ void fail(const char* what, int line) {
 
 // -- barriers and warp operations
 
+namespace {
+
+void open_barrier(Block& block) {
+  block.waiting = 0;
+  for (auto& other : block.threads)
+    if (other->state == State::waits_for_block) other->state = State::runs;
+  for (Warp& warp : block.warps) count_accesses(block, warp);
+}
+
+// Ends a meeting if all lanes of its mask are there; lanes that have ended need not be.
+bool complete(Block& block, Warp& warp, Meeting& meeting) {
+  u32 mask = meeting.mask;
+  if (meeting.arrived < __builtin_popcount(mask & warp.alive)) return false;
+  meeting.arrived = 0;
+  meeting.number++;
+  if (meeting.together != nullptr) meeting.together(meeting.of_lanes, warp.size);
+  for (int i = 0; i < warp.size; i++) {
+    Running& lane = *block.threads[warp.first + i];
+    if ((mask & warp.alive) >> i & 1) lane.state = State::runs;
+    meeting.of_lanes[i] = nullptr;
+  }
+  if (__builtin_popcount(mask) == warp.size) count_accesses(block, warp);
+  return true;
+}
+
+}  // namespace
+
 void meet_block(int line) {
   Running& thread = self();
   Block& block = *thread.of;
@@ -169,10 +228,7 @@ void meet_block(int line) {
     thread.state = State::waits_for_block;
     leave();
   } else {
-    block.waiting = 0;
-    for (auto& other : block.threads)
-      if (other->state == State::waits_for_block) other->state = State::runs;
-    for (Warp& warp : block.warps) count_accesses(block, warp);
+    open_barrier(block);
     if (settings.schedule == Schedule::shuffled) give_way();
   }
   acquire(order);
@@ -180,26 +236,27 @@ void meet_block(int line) {
 
 namespace {
 
-void meet(Together together, void* of_lane, int line, bool orders) {
+void meet(Together together, void* of_lane, int line, u32 mask, bool orders) {
   Running& thread = self();
   Block& block = *thread.of;
   Warp& warp = block.warps[thread.number / kWarp];
   statistics.meetings++;
-  if (warp.arrived == 0) warp.together = together;
-  if (warp.together != together) fail("lanes of a warp are at different instructions", line);
-  warp.of_lanes[thread.lane] = of_lane;
+  if (!(mask >> thread.lane & 1)) fail("a lane is not named by the mask of its operation", line);
+  if (warp.size < kWarp) mask &= (1u << warp.size) - 1;
+  Meeting* place = warp.meeting(mask);
+  if (place == nullptr) fail("the lanes of a warp wait under more than 16 masks", line);
+  Meeting& meeting = *place;
+  if (meeting.arrived == 0) meeting.together = together;
+  if (meeting.together != together) fail("lanes of a warp are at different instructions", line);
+  meeting.of_lanes[thread.lane] = of_lane;
   thread.line = line;
-  char* order = warp.order.at(warp.meetings);
+  char* order = meeting.order.at(meeting.number);
   if (orders) release(order);
-  if (++warp.arrived < warp.size) {
+  meeting.arrived++;
+  if (!complete(block, warp, meeting)) {
     thread.state = State::waits_for_warp;
     leave();
   } else {
-    warp.arrived = 0;
-    warp.meetings++;
-    if (together != nullptr) together(warp.of_lanes, warp.size);
-    for (int i = 0; i < warp.size; i++) block.threads[warp.first + i]->state = State::runs;
-    count_accesses(block, warp);
     if (settings.schedule == Schedule::shuffled && drawn(block.random) % 4 == 0) give_way();
   }
   if (orders) acquire(order);
@@ -207,9 +264,9 @@ void meet(Together together, void* of_lane, int line, bool orders) {
 
 }  // namespace
 
-void meet_warp(int line) { meet(nullptr, nullptr, line, true); }
-void meet_lanes(Together together, void* of_lane, int line) {
-  meet(together, of_lane, line, false);
+void meet_warp(int line, u32 mask) { meet(nullptr, nullptr, line, mask, true); }
+void meet_lanes(Together together, void* of_lane, int line, u32 mask) {
+  meet(together, of_lane, line, mask, false);
 }
 
 void give_way() {
@@ -218,6 +275,23 @@ void give_way() {
 }
 
 bool planted(int fault) { return fault == settings.fault; }
+
+// -- variables in shared memory
+
+void* shared_variable(const void* key, std::size_t bytes) {
+  Block& block = *self().of;
+  for (std::size_t i = 0; i < block.variable_count; i++)
+    if (block.variables[i].key == key) return block.variables[i].place;
+  std::size_t end = block.arena_used + (bytes + 2 * kBetween - 1) / kBetween * kBetween;
+  block.static_bytes += bytes;
+  if (block.static_bytes > kMostStatic || end > kArena)
+    fail("the __shared__ variables of a block have more than 48 KiB", 0);
+  unsigned char* place = block.arena + block.arena_used;
+  block.variables[block.variable_count++] = {key, place};
+  block.arena_used = end;
+  unpoison(place, bytes);
+  return place;
+}
 
 // -- copies
 
@@ -249,6 +323,16 @@ void count_banks(const void* place, std::size_t bytes, int line) {
 
 namespace {
 
+// Barriers and warps no longer wait for a thread that ends, as on a GPU since Volta.
+void end_early(Running& thread, Block& block) {
+  Warp& warp = block.warps[thread.number / kWarp];
+  warp.alive &= ~(1u << thread.lane);
+  block.left--;
+  if (block.waiting > 0 && block.waiting == block.left) open_barrier(block);
+  for (Meeting& meeting : warp.meetings)
+    if (meeting.arrived > 0) complete(block, warp, meeting);
+}
+
 void thread_main() {
   Running& thread = self();
   thread.fiber->entered();
@@ -259,6 +343,11 @@ void thread_main() {
     if (copy.to != nullptr) fail("a thread ends with a cp.async that it has not waited for", 0);
   Block& block = *thread.of;
   thread.state = State::done;
+  if (settings.early_ends) {
+    end_early(thread, block);
+    leave(true);
+    std::abort();
+  }
   // All threads must reach every barrier, whichever ends first.
   if (block.left == int(block.threads.size())) block.barriers = thread.barriers;
   block.left--;
@@ -311,7 +400,7 @@ constexpr bool kFreshInEachBlock = false;
 #endif
 typedef std::vector<std::unique_ptr<Fiber>> Fibers;
 // Never destroyed: the sanitizer may be gone by then.
-Fibers &idle = *new Fibers, &left_behind = *new Fibers;
+Fibers& idle = *new Fibers;
 
 std::unique_ptr<Fiber> idle_fiber() {
   if (idle.empty()) return std::make_unique<Fiber>();
@@ -320,11 +409,19 @@ std::unique_ptr<Fiber> idle_fiber() {
   return fiber;
 }
 
+// New memory for a block, filled with NaN.
+unsigned char* nan_bytes(std::size_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 1024, bytes)) std::abort();
+  std::memset(memory, 0xff, bytes);
+  return static_cast<unsigned char*>(memory);
+}
+
 void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) {
-  // New for each block, and filled with NaN.
-  if (posix_memalign(reinterpret_cast<void**>(&block.shared), 1024, std::max<std::size_t>(shared, 1)))
-    std::abort();
-  std::memset(block.shared, 0xff, shared);
+  block.shared = nan_bytes(std::max<std::size_t>(shared, 1));
+  block.arena = nan_bytes(kArena);
+  poison(block.arena, kArena);
+  block.variable_count = block.static_bytes = block.arena_used = 0;
   release(&begun);
   int count = int(block.threads.size());
   block.left = count;
@@ -334,6 +431,7 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
   for (int i = 0; i < int(block.warps.size()); i++) {
     block.warps[i].first = i * kWarp;
     block.warps[i].size = std::min(kWarp, count - i * kWarp);
+    block.warps[i].alive = kWholeWarp >> (kWarp - block.warps[i].size);
   }
   bool by_warp = settings.schedule == Schedule::ahead;
   block.order.resize(by_warp ? block.warps.size() : block.threads.size());
@@ -359,7 +457,8 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
     thread.group = thread.barriers = 0;
     thread.copies.clear();
     thread.accesses.clear();
-    if (kFreshInEachBlock && thread.fiber) left_behind.push_back(std::move(thread.fiber));
+    // Destroyed at once: ThreadSanitizer knows 8128 threads at most.
+    if (kFreshInEachBlock) thread.fiber.reset();
     if (!thread.fiber) thread.fiber = idle_fiber();
     thread.fiber->begin(thread_main);
   }
@@ -382,7 +481,7 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
     for (unsigned i = 0; i < size.x * size.y * size.z; i++)
       block->threads.push_back(std::make_unique<Running>());
     begin(*block, numbers[next++], grid, size, shared);
-    memories.push_back(block->shared);
+    memories.insert(memories.end(), {block->shared, block->arena});
   }
   for (bool any = true; any && failure.empty();) {
     any = false;
@@ -406,16 +505,14 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
       }
       if (next < total) {
         begin(*block, numbers[next++], grid, size, shared);
-        memories.push_back(block->shared);
+        memories.insert(memories.end(), {block->shared, block->arena});
       }
     }
   }
   acquire(&ended);
   for (unsigned char* memory : memories) std::free(memory);
   for (auto& block : resident)
-    for (auto& thread : block->threads) left_behind.push_back(std::move(thread->fiber));
-  for (auto& fiber : left_behind) idle.push_back(std::move(fiber));
-  left_behind.clear();
+    for (auto& thread : block->threads) idle.push_back(std::move(thread->fiber));
   current = nullptr;
 }
 
@@ -427,9 +524,10 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED void emulator_configure(int schedule, int landing, int truncates,
-                                 unsigned long long seed, int resident, int fault) {
+                                 unsigned long long seed, int resident, int early_ends,
+                                 int fault) {
   emulator::settings = {emulator::Schedule(schedule), landing, truncates != 0, seed, resident,
-                        fault};
+                        early_ends != 0, fault};
 }
 
 EXPORTED void emulator_statistics(long long* found) {
@@ -446,6 +544,7 @@ EXPORTED const char* emulator_launch(void (*kernel)(void**), const unsigned* gri
   dim3 of_grid{grid[0], grid[1], grid[2]}, of_block{block[0], block[1], block[2]};
   long threads = long(of_block.x) * of_block.y * of_block.z;
   if (threads < 1 || threads > kMostThreads) return "a block has 1 to 1024 threads";
+  if (shared > kMostShared) return "a block has at most 227 KiB of shared memory";
   if (of_grid.x < 1 || of_grid.x > 0x7fffffffu || of_grid.y < 1 || of_grid.y > 65535 ||
       of_grid.z < 1 || of_grid.z > 65535)
     return "a grid has 1 to 2^31 - 1 blocks along x, 1 to 65535 along y and z";
