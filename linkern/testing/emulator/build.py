@@ -10,7 +10,14 @@ from pathlib import Path
 
 from linkern.testing.errors import UsageError
 
-__all__ = ["COMMON", "MODES", "SOURCES", "compiled", "runtime_library"]
+__all__ = [
+    "COMMON",
+    "MODES",
+    "SOURCES",
+    "CompileError",
+    "compiled",
+    "runtime_library",
+]
 
 SOURCES = Path(__file__).parent / "src"
 
@@ -25,6 +32,10 @@ MODES = {
 }
 COMMON = ["-std=c++17", "-fPIC", f"-I{SOURCES}"]
 _WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+
+
+class CompileError(UsageError):
+    """The compiler refused a source; the message is its output."""
 
 
 def runtime_library(mode: str = "plain", more: Sequence[Path] = ()) -> Path:
@@ -61,7 +72,9 @@ def compiled(
     Raises
     ------
     UsageError
-        If there is no compiler, or it refuses the files.
+        If there is no compiler.
+    CompileError
+        If it refuses the files.
     """
     headers = [
         path.read_text(encoding="utf-8")
@@ -81,7 +94,7 @@ def compiled(
             command, cwd=place, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise UsageError(done.stderr.strip())
+            raise CompileError(done.stderr.strip())
         # Atomically, since other processes may look for it.
         (Path(place) / "result").rename(result)
     return result

@@ -1,5 +1,6 @@
 """Calls of a function of CUDA C++: source, launch and arguments as data."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +18,27 @@ from linkern.testing.emulator.build import (
     COMMON,
     MODES,
     SOURCES,
+    CompileError,
     compiled,
     runtime_library,
 )
-from linkern.testing.emulator.source import rewritten
+from linkern.testing.emulator.source import blanked, rewritten
 from linkern.testing.errors import UsageError
 
 __all__ = ["Call", "Prepared", "prepared"]
 
 # The tensors of a file by name, each with its dtype, shape and bytes.
 Stored = Mapping[str, Mapping[str, Any]]
+# Parts of CUDA that the emulator lacks, and what a source with them contains.
+_BEYOND = {
+    "inline PTX": r"\basm\b",
+    "tensor cores by `wmma`": r"\bwmma::",
+    "CUB": r"\bcub::",
+    "cooperative groups": r"\bcooperative_groups\b",
+    "CuTe or CUTLASS": r"\b(?:cute|cutlass)::",
+    "ThunderKittens": r"\bkittens\b",
+    "asynchronous copies": r"\b__pipeline_|\bcuda::(?:memcpy_async|barrier|pipeline)",
+}
 _MAIN = """
 #line 1 "emulator"
 int main(int, char** words) {{ emulator::run_{kind}(words[1], {entry}); }}
@@ -100,7 +112,20 @@ class Prepared:
         instrumented, _ = MODES[mode]
         library = runtime_library(mode)
         options = [*COMMON, *self.options, *instrumented, "main.cpp", str(library)]
-        return compiled(options, {"main.cpp": self.text}, [SOURCES])
+        try:
+            return compiled(options, {"main.cpp": self.text}, [SOURCES])
+        except CompileError as error:
+            raise UsageError(_refusal(str(error), self.text)) from None
+
+
+def _refusal(said: str, text: str) -> str:
+    """Return the sentence for a source that does not compile: first error, cause."""
+    errors = re.findall(r"^(\S+?:\d+):(?:\d+:)? (?:fatal )?error: (.*)$", said, re.M)
+    place, what = errors[0] if errors else ("the source", said.splitlines()[-1])
+    code = blanked(text)
+    beyond = [name for name, sign in _BEYOND.items() if re.search(sign, code)]
+    cause = f"; it uses {', '.join(beyond)}, which the emulator lacks" if beyond else ""
+    return f"`{place}` cannot be compiled for a CPU: {what}{cause}."
 
 
 def prepared(call: Call, tensors: Stored) -> Prepared:

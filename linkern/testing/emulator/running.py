@@ -150,7 +150,8 @@ def _race(block: str) -> str:
     sides = []
     starts = [match.start() for match in _ACCESS.finditer(block)]
     for start, end in pairwise([*starts, len(block)]):
-        frame = _FRAME.search(block, start, end)
+        blank = block.find("\n\n", start, end)
+        frame = _FRAME.search(block, start, blank if blank >= 0 else end)
         access = _ACCESS.match(block, start)
         if access is not None:
             sides.append(f"{access[1].lower()} at {frame[1] if frame else 'unknown'}")

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -398,9 +399,12 @@ constexpr bool kFreshInEachBlock = true;
 #else
 constexpr bool kFreshInEachBlock = false;
 #endif
-typedef std::vector<std::unique_ptr<Fiber>> Fibers;
+// It knows 8128 threads at most, so those that ended first are destroyed; their stacks are
+// missing in reports.
+constexpr std::size_t kMostLeftBehind = 4000;
+typedef std::deque<std::unique_ptr<Fiber>> Fibers;
 // Never destroyed: the sanitizer may be gone by then.
-Fibers& idle = *new Fibers;
+Fibers &idle = *new Fibers, &left_behind = *new Fibers;
 
 std::unique_ptr<Fiber> idle_fiber() {
   if (idle.empty()) return std::make_unique<Fiber>();
@@ -457,8 +461,8 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
     thread.group = thread.barriers = 0;
     thread.copies.clear();
     thread.accesses.clear();
-    // Destroyed at once: ThreadSanitizer knows 8128 threads at most.
-    if (kFreshInEachBlock) thread.fiber.reset();
+    if (kFreshInEachBlock && thread.fiber) left_behind.push_back(std::move(thread.fiber));
+    if (left_behind.size() > kMostLeftBehind) left_behind.pop_front();
     if (!thread.fiber) thread.fiber = idle_fiber();
     thread.fiber->begin(thread_main);
   }
@@ -512,7 +516,9 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   acquire(&ended);
   for (unsigned char* memory : memories) std::free(memory);
   for (auto& block : resident)
-    for (auto& thread : block->threads) idle.push_back(std::move(thread->fiber));
+    for (auto& thread : block->threads) left_behind.push_back(std::move(thread->fiber));
+  for (auto& fiber : left_behind) idle.push_back(std::move(fiber));
+  left_behind.clear();
   current = nullptr;
 }
 
