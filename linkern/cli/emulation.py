@@ -37,7 +37,7 @@ def _pairs(
     ]
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+_FILE = click.Path(path_type=Path, dir_okay=False)
 _ARRAY = "PARAMETER=TENSOR[AXES]"
 
 

@@ -83,13 +83,14 @@ def entry_of(text: str, name: str) -> Entry:
     code = blanked(text)
     plain = name.split("<", maxsplit=1)[0].rsplit("::", maxsplit=1)[-1].strip()
     for match in re.finditer(rf"\b{re.escape(plain)}\s*\(", code):
-        last = closing(code, match.end() - 1, "")
+        last = closing(code, match.end() - 1)
         if not re.match(r"\s*\{", code[last + 1 :]):
             continue
         before = re.split(r"[;}]", code[: match.start()])[-1]
         listed = [x for x in pieces(code[match.end() : last]) if x.strip() != ""]
         names = tuple(_parameter(x) for x in listed if x.strip() != "void")
         return Entry(name, names, "__global__" in before)
+    code = re.sub(r"__launch_bounds__\s*\([^()]*\)", "", code)
     kernels = sorted(set(re.findall(r"__global__[^(;]*?(\w+)\s*\(", code)))
     known = ", ".join(f"`{kernel}`" for kernel in kernels) or "none"
     msg = (

@@ -22,7 +22,7 @@ from linkern.testing.emulator.build import (
     compiled,
     runtime_library,
 )
-from linkern.testing.emulator.source import blanked, rewritten
+from linkern.testing.emulator.source import blanked, pieces, rewritten
 from linkern.testing.errors import UsageError
 
 __all__ = ["Call", "Prepared", "prepared"]
@@ -167,7 +167,7 @@ def _macro(name: str, value: str, sizes: Mapping[str, Number]) -> str:
 
 
 def _launch(call: Call, entry: Entry, sizes: Mapping[str, Number]) -> list[str]:
-    """Return the size of the launch in two lines; of one thread for a host function."""
+    """Return three lines: blocks, threads and bytes of shared memory of a kernel."""
     sized = call.grid is not None and call.block is not None
     if entry.kernel and not sized:
         msg = (
@@ -182,9 +182,10 @@ def _launch(call: Call, entry: Entry, sizes: Mapping[str, Number]) -> list[str]:
         )
         raise UsageError(msg)
     lines = []
-    for extent in (call.grid or "1", call.block or "1"):
-        parts = [int(evaluated(x, sizes)) for x in extent.split(",")]
-        lines.append(" ".join(map(str, [*parts, 1, 1][:3])))
+    for extent in (call.grid, call.block):
+        texts = [] if extent is None else pieces(extent)
+        parts = [int(evaluated(text, sizes)) for text in texts]
+        lines.append(" ".join(map(str, [*parts, 1, 1, 1][:3])))
     return [*lines, str(int(evaluated(call.shared, sizes)))]
 
 

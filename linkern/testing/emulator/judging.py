@@ -69,7 +69,7 @@ def emulated(
 def _read(path: Path) -> Stored:
     try:
         return dict(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
-    except SafetensorError as error:
+    except (OSError, SafetensorError) as error:
         msg = f"`{path}` must be a safetensors file, but: {error}."
         raise UsageError(msg) from None
 

@@ -43,20 +43,16 @@ def blanked(text: str) -> str:
     return _HIDDEN.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def closing(text: str, start: int, angles: str = "<>") -> int:
-    """Return the index of the bracket that closes the one at `start`.
-
-    `angles` are the brackets that may be comparisons: none of them if it is empty.
-    """
-    opening = _OPEN.replace("<", angles[:1])
-    ending = _CLOSE.replace(">", angles[1:])
+def closing(text: str, start: int) -> int:
+    """Return the index of the bracket that closes the one at `start`."""
+    opening, ending = text[start], _CLOSE[_OPEN.index(text[start])]
     depth = 0
     for i in range(start, len(text)):
-        arrow = text[i] == ">" and text[i - 1] == "-"
-        depth += (text[i] in opening) - (text[i] in ending and not arrow)
+        depth += (text[i] == opening) - (text[i] == ending)
         if depth == 0:
             return i
-    msg = "a bracket is never closed."
+    line = text.count("\n", 0, start) + 1
+    msg = f"the bracket `{opening}` in line {line} is never closed."
     raise UsageError(msg)
 
 
@@ -87,7 +83,7 @@ def _expanded(path: Path, once: set[Path]) -> str:
         header = path.parent / match[1]
         if not header.exists():
             continue
-        line = text.count("\n", 0, match.end()) + 1
+        line = text.count("\n", 0, match.end()) + 2
         included = "" if header.resolve() in once else _expanded(header, once)
         parts += [text[end : match.start()], included]
         parts.append(f'\n#line {line} "{path.name}"')
@@ -194,7 +190,7 @@ def _each_launch(code: str, text: str) -> Iterator[tuple[int, int, str]]:
             line = code.count("\n", 0, match.start()) + 1
             msg = f"the launch in line {line} must be `kernel<<<...>>>(...)`."
             raise UsageError(msg)
-        last = closing(code, opening.end() - 1, "")
+        last = closing(code, opening.end() - 1)
         config, callee = text[match.end() : stop], text[start : match.start()]
         call = f"{callee}{text[opening.end() - 1 : last + 1]}"
         yield start, last + 1, f"(emulator::Launch({config}) = [=]() {{ {call}; }})"

@@ -89,7 +89,10 @@ FAULTS = {
     "beyond_array": ("address", "faults.cu:15: write of 4 bytes outside of an array"),
     "beyond_shared": ("address", "faults.cu:20: write of 4 bytes outside of the `__sh"),
     "misaligned": ("address", "faults.cu:25: .*misaligned address"),
-    "different_lanes": ("plain", "lanes of a warp are at different instructions.* line 30"),
+    "different_lanes": (
+        "plain",
+        "lanes of a warp are at different.* line 30",
+    ),
 }
 
 
