@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ COMMAND = re.search(
 )[1]
 # The options of the command at the head of the example.
 OPTIONS = shlex.split(re.sub(r"\\\n// +", "", COMMAND))[4:]
+
+MAIN = "from linkern.cli import main; main()"
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +120,16 @@ def test_sanitizers_name_the_lines_of_planted_faults(tmp_path, mode, fault, says
 )
 def test_a_kernel_is_judged_without_a_gpu(tmp_path, fault, code):
     source = KERNEL if fault is None else planted(tmp_path, *fault)
-    program = [sys.executable, "-c", "from linkern.cli import main; main()"]
-    words = [*program, "emulate", str(source), "{inputs}", "{outputs}", *OPTIONS]
+    words = [
+        sys.executable,
+        "-c",
+        MAIN,
+        "emulate",
+        str(source),
+        "{inputs}",
+        "{outputs}",
+        *OPTIONS,
+    ]
     checks = ("value_on_integers", "causality", "state_split")
     judged = ["verify", "--command", shlex.join(words), "--op", "linear_attention"]
     judged += ["--declare", "takes_state=true", "--dtype", "float32"]
@@ -153,6 +164,20 @@ def test_what_is_left_out_is_asked_for(tmp_path):
     assert "`--grid` and `--block` must say" in done.output
     done = emulate(tmp_path, inputs_of(0), *OPTIONS[:6])
     assert "the parameter `initial_memory` must have a value" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["thread", "address"])
+def test_a_sanitizer_without_addresses_says_what_to_do(tmp_path, mode):
+    words = ["ulimit -d 4194304; exec", sys.executable, "-c", shlex.quote(MAIN)]
+    save_file(inputs_of(0), tmp_path / "inputs")
+    words += ["emulate", shlex.join([str(KERNEL), str(tmp_path / "inputs")])]
+    words += [str(tmp_path / "outputs"), shlex.join([*OPTIONS, "--sanitize", mode])]
+    done = subprocess.run(
+        ["sh", "-c", " ".join(words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "`ulimit -d unlimited`" in done.stderr
 
 
 def test_a_file_that_is_none_of_tensors_is_refused(tmp_path):

@@ -113,7 +113,11 @@ def _compiler() -> str:
 def _cache() -> Path:
     """Return the folder of this user for what was compiled."""
     folder = Path(tempfile.gettempdir()) / f"linkern-emulator-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        msg = f"`{folder}` must be a folder for what is compiled, but: {error}."
+        raise UsageError(msg) from None
     if folder.stat().st_uid != os.getuid():
         msg = (
             f"`{folder}` must belong to the user who compiles into it, but another "

@@ -18,6 +18,8 @@ __all__ = ["Outcome", "address_layout", "run"]
 
 # Exit codes of `program.hpp`, and those that the sanitizers are told to use.
 _USAGE, _REPORTED = 2, 66
+# Words of a sanitizer that cannot reserve its addresses.
+_NO_ADDRESSES = ("ReserveShadowMemoryRange failed", "Make sure to compile with -fPIE")
 _ENVIRONMENT = {
     "plain": {},
     "thread": {
@@ -88,6 +90,13 @@ def run(prepared: Prepared, way: Way, mode: str, seconds: float) -> Outcome:
             fault = f"the launch did not end within {seconds:g} s"
             return Outcome({}, (fault,))
         said = done.stderr.decode(errors="replace")
+        if any(sign in said for sign in _NO_ADDRESSES):
+            msg = (
+                f"`--sanitize {mode}` must have terabytes of addresses, which cost no "
+                "memory, but a limit is in the way; lift it: `ulimit -d unlimited`, or "
+                "`--memory 1000000` of `linkern verify`."
+            )
+            raise UsageError(msg)
         if done.returncode == _USAGE:
             raise UsageError(said.strip().removeprefix("emulator: "))
         faults = _faults(said, done.returncode)
