@@ -90,7 +90,7 @@ def _serialized(tensors: Stored) -> bytes:
 def _differences(first: Stored, other: Stored, way: Way) -> list[str]:
     """Return a sentence for each tensor that another order of threads changes."""
     return [
-        f"`{name}` depends on the order of threads: it is another one in the order "
+        f"`{name}` depends on the order of threads: its bits are others in the order "
         f"`{way}` than in the order `forward`"
         for name in first
         if name in other and first[name]["data"] != other[name]["data"]

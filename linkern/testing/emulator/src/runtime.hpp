@@ -1,4 +1,4 @@
-// Shared by the parts of the emulator; kernels do not include it.
+// Settings and counters of a launch; kernels do not include them.
 #pragma once
 #include <cstdint>
 
