@@ -27,6 +27,10 @@ COMMANDS = {
         "fingerprints:fingerprint",
         "Measure the precision, epsilon and chunk size of a kernel.",
     ),
+    "emulate": (
+        "emulation:emulate",
+        "Run CUDA C++ on a CPU, and report what its threads do wrong.",
+    ),
     "check-bundle": ("bundles:check_bundle", "Run the reproducers of a bundle again."),
     "bench": ("benches:bench", "Measure linkern beside its peers and the machine."),
 }

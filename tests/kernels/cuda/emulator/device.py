@@ -3,7 +3,6 @@
 import ctypes
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -11,12 +10,11 @@ import numpy as np
 
 from linkern.kernels.cuda.launch import Launch
 from linkern.kernels.cuda.sources import source
+from linkern.testing.emulator.ways import LANDINGS, SCHEDULES, Way
 from tests.kernels.cuda.emulator.build import kernel_library, runtime_library
 
 __all__ = ["Change", "Emulator", "LaunchFailed", "Way"]
 
-SCHEDULES = ("forward", "reverse", "shuffled", "ahead")
-LANDINGS = ("at once", "when waited for", "at random")
 COUNTED = (
     *("switches", "barriers", "meetings", "copies", "products"),
     *("matrix_loads", "matrix_passes", "accesses", "bank_passes", "least_bank_passes"),
@@ -28,32 +26,6 @@ _ALONE = Lock()
 
 class LaunchFailed(Exception):
     """Undefined behaviour of a kernel, such as a deadlock or a misaligned row."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """Order in which threads run, and time at which copies finish.
-
-    Parameters
-    ----------
-    schedule : {"forward", "reverse", "shuffled", "ahead"}
-        Thread by thread, each as far as it can run, from the first or from the last; in
-        a new order in every round; one warp far ahead of the others.
-    landing : {"at once", "when waited for", "at random"}
-        When asynchronous copies finish.
-    truncates : bool
-        True if sums of products are truncated, as tensor cores may do, not rounded.
-    seed : int
-        Seed of random choices.
-    resident : int
-        Blocks that run at the same time.
-    """
-
-    schedule: str = "forward"
-    landing: str = "when waited for"
-    truncates: bool = False
-    seed: int = 1
-    resident: int = 1
 
 
 class Change(NamedTuple):
@@ -205,6 +177,7 @@ class Emulator:
             int(way.truncates),
             ctypes.c_ulonglong(way.seed),
             way.resident,
+            0,  # all threads must reach all barriers, which is portable
             -1 if self._fault is None else self._fault,
         )
         parameters = (ctypes.c_void_p * 1)(launch.parameters.ctypes.data)

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from linkern.testing.emulator.running import address_layout
 from tests.kernels.cuda.emulator.build import require_compiler
 from tests.kernels.cuda.emulator.device import Change, Emulator, LaunchFailed, Way
 
@@ -99,7 +100,7 @@ def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
     }
-    command = [*_without_aslr(), sys.executable, "-m", __name__, mode]
+    command = [*address_layout(), sys.executable, "-m", __name__, mode]
     serialized = [run._replace(way=run.way.__dict__) for run in runs]
     done = subprocess.run(
         command,
@@ -120,16 +121,6 @@ def reports(mode: str, runs: Sequence[Run]) -> list[list[str]]:
         [line for line in part.splitlines() if any(x in line for x in _REPORTED)]
         for part in parts
     ]
-
-
-def _without_aslr() -> list[str]:
-    """Return a command prefix that turns address randomization off, if allowed.
-
-    ThreadSanitizer needs certain addresses. Without the prefix they may be free too.
-    """
-    prefix = ["setarch", "-R"]
-    trial = subprocess.run([*prefix, "true"], capture_output=True, check=False)
-    return prefix if trial.returncode == 0 else []
 
 
 def main(mode: str) -> None:

@@ -2,19 +2,11 @@
 //
 // Compiled without sanitizers; EMULATOR_TSAN or EMULATOR_ASAN says which one instruments the
 // kernels.
-#include "runtime.hpp"
-
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
+#include <deque>
 #include <numeric>
-#include <string>
-#include <vector>
 
-#include "emulator.hpp"
-#include "fiber.hpp"
-#undef threadIdx
-#undef blockIdx
+#include "block.hpp"
 
 #ifndef EMULATOR_UCONTEXT
 asm(R"(
@@ -48,206 +40,20 @@ namespace emulator {
 Thread* current = nullptr;
 Settings settings;
 Statistics statistics{};
+std::string failure;
 
 namespace {
-
-constexpr int kWarp = 32;
-// Most threads of a block on any GPU.
-constexpr int kMostThreads = 1024;
-
-enum class State { runs, waits_for_block, waits_for_warp, done };
-
-struct Block;
-
-// One CUDA thread.
-struct Running : Thread {
-  std::unique_ptr<Fiber> fiber;
-  State state = State::runs;
-  bool gave_way = false;
-  int number = 0, line = 0, group = 0, barriers = 0;
-  Block* of = nullptr;
-  std::vector<Copy> copies;
-  std::vector<Access> accesses;  // of shared memory, since its warp last met
-};
-
-// Two synchronization variables of a barrier, used in turn. With one, a thread that leaves a
-// barrier late would also be ordered after writes before the next barrier.
-struct Order {
-  char of[2] = {};
-  char* at(int barrier) { return &of[barrier % 2]; }
-};
-
-struct Warp {
-  int first = 0, size = 0, arrived = 0, meetings = 0;
-  Together together = nullptr;
-  void* of_lanes[kWarp];
-  Order order;
-};
-
-struct Block {
-  std::vector<std::unique_ptr<Running>> threads;
-  std::vector<Warp> warps;
-  std::vector<int> order;  // of threads, or of warps
-  unsigned char* shared = nullptr;
-  int left = 0, waiting = 0, line = 0, barriers = 0;
-  std::uint64_t random = 1;
-  Order order_of_memory;
-};
 
 void (*kernel)(void**) = nullptr;
 void** arguments = nullptr;
 // A launch orders its threads after its start and before its end, and no thread or block
 // before another.
 char begun = 0, ended = 0;
-std::string failure;
-
-Running& self() { return *static_cast<Running*>(current); }
-
-std::uint64_t drawn(std::uint64_t& random) {
-  random ^= random << 13;
-  random ^= random >> 7;
-  random ^= random << 17;
-  return random;
-}
 
 template <class Items> void shuffle(Items& items, std::uint64_t& random) {
   for (std::size_t i = items.size(); i > 1; i--)
     std::swap(items[i - 1], items[drawn(random) % i]);
 }
-
-void leave(bool done = false) {
-  statistics.switches++;
-  self().fiber->leave(done);
-}
-
-// The nth accesses of all lanes since they last met are one instruction if they agree.
-void count_accesses(Block& block, Warp& warp) {
-  auto of = [&](int i) -> std::vector<Access>& {
-    return block.threads[warp.first + i]->accesses;
-  };
-  std::size_t least = of(0).size();
-  for (int i = 1; i < warp.size; i++) least = std::min(least, of(i).size());
-  for (std::size_t n = 0; n < least; n++) {
-    Access lanes[kWarp];
-    bool agree = true;
-    for (int i = 0; i < warp.size; i++) {
-      lanes[i] = of(i)[n];
-      agree &= lanes[i].line == lanes[0].line && lanes[i].bytes == lanes[0].bytes;
-    }
-    if (!agree) break;
-    statistics.accesses++;
-    statistics.bank_passes += bank_passes(lanes, warp.size);
-    statistics.least_bank_passes += std::max(1, warp.size * int(lanes[0].bytes) / 128);
-  }
-  for (int i = 0; i < warp.size; i++) of(i).clear();
-}
-
-}  // namespace
-
-void fail(const char* what, int line) {
-  char text[256];
-  const Running& thread = self();
-  std::snprintf(text, sizeof text, "%s: block (%u, %u, %u), thread %d, line %d", what,
-                thread.block.x, thread.block.y, thread.block.z, thread.number, line);
-  failure = text;
-  leave(true);
-  std::abort();
-}
-
-// -- barriers and warp operations
-
-void meet_block(int line) {
-  Running& thread = self();
-  Block& block = *thread.of;
-  statistics.barriers++;
-  char* order = block.order_of_memory.at(thread.barriers++);
-  if (block.waiting == 0) block.line = line;
-  if (block.line != line) fail("threads of a block are at different __syncthreads", line);
-  thread.line = line;
-  release(order);
-  if (++block.waiting < block.left) {
-    thread.state = State::waits_for_block;
-    leave();
-  } else {
-    block.waiting = 0;
-    for (auto& other : block.threads)
-      if (other->state == State::waits_for_block) other->state = State::runs;
-    for (Warp& warp : block.warps) count_accesses(block, warp);
-    if (settings.schedule == Schedule::shuffled) give_way();
-  }
-  acquire(order);
-}
-
-namespace {
-
-void meet(Together together, void* of_lane, int line, bool orders) {
-  Running& thread = self();
-  Block& block = *thread.of;
-  Warp& warp = block.warps[thread.number / kWarp];
-  statistics.meetings++;
-  if (warp.arrived == 0) warp.together = together;
-  if (warp.together != together) fail("lanes of a warp are at different instructions", line);
-  warp.of_lanes[thread.lane] = of_lane;
-  thread.line = line;
-  char* order = warp.order.at(warp.meetings);
-  if (orders) release(order);
-  if (++warp.arrived < warp.size) {
-    thread.state = State::waits_for_warp;
-    leave();
-  } else {
-    warp.arrived = 0;
-    warp.meetings++;
-    if (together != nullptr) together(warp.of_lanes, warp.size);
-    for (int i = 0; i < warp.size; i++) block.threads[warp.first + i]->state = State::runs;
-    count_accesses(block, warp);
-    if (settings.schedule == Schedule::shuffled && drawn(block.random) % 4 == 0) give_way();
-  }
-  if (orders) acquire(order);
-}
-
-}  // namespace
-
-void meet_warp(int line) { meet(nullptr, nullptr, line, true); }
-void meet_lanes(Together together, void* of_lane, int line) {
-  meet(together, of_lane, line, false);
-}
-
-void give_way() {
-  self().gave_way = true;
-  leave();
-}
-
-bool planted(int fault) { return fault == settings.fault; }
-
-// -- copies
-
-Landing landing() { return Landing(settings.landing); }
-bool coin() { return drawn(self().of->random) & 1; }
-Copy& begin_copy(void* to, const void* from, bool valid) {
-  statistics.copies++;
-  self().copies.push_back({to, from, valid, self().group});
-  return self().copies.back();
-}
-Copy* copies(int& count) {
-  count = int(self().copies.size());
-  return self().copies.data();
-}
-int current_group() { return self().group; }
-void end_group() { self().group++; }
-void forget_landed() {
-  auto& all = self().copies;
-  all.erase(std::remove_if(all.begin(), all.end(),
-                           [](const Copy& copy) { return copy.to == nullptr; }),
-            all.end());
-}
-
-void count_banks(const void* place, std::size_t bytes, int line) {
-  self().accesses.push_back({reinterpret_cast<std::uintptr_t>(place), bytes, line});
-}
-
-// -- running
-
-namespace {
 
 void thread_main() {
   Running& thread = self();
@@ -259,6 +65,11 @@ void thread_main() {
     if (copy.to != nullptr) fail("a thread ends with a cp.async that it has not waited for", 0);
   Block& block = *thread.of;
   thread.state = State::done;
+  if (settings.early_ends) {
+    end_early(thread, block);
+    leave(true);
+    std::abort();
+  }
   // All threads must reach every barrier, whichever ends first.
   if (block.left == int(block.threads.size())) block.barriers = thread.barriers;
   block.left--;
@@ -309,7 +120,10 @@ constexpr bool kFreshInEachBlock = true;
 #else
 constexpr bool kFreshInEachBlock = false;
 #endif
-typedef std::vector<std::unique_ptr<Fiber>> Fibers;
+// It knows 8128 threads at most, so those that ended first are destroyed; their stacks are
+// missing in reports.
+constexpr std::size_t kMostLeftBehind = 4000;
+typedef std::deque<std::unique_ptr<Fiber>> Fibers;
 // Never destroyed: the sanitizer may be gone by then.
 Fibers &idle = *new Fibers, &left_behind = *new Fibers;
 
@@ -320,11 +134,19 @@ std::unique_ptr<Fiber> idle_fiber() {
   return fiber;
 }
 
+// New memory for a block, filled with NaN.
+unsigned char* nan_bytes(std::size_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 1024, bytes)) std::abort();
+  std::memset(memory, 0xff, bytes);
+  return static_cast<unsigned char*>(memory);
+}
+
 void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) {
-  // New for each block, and filled with NaN.
-  if (posix_memalign(reinterpret_cast<void**>(&block.shared), 1024, std::max<std::size_t>(shared, 1)))
-    std::abort();
-  std::memset(block.shared, 0xff, shared);
+  block.shared = nan_bytes(std::max<std::size_t>(shared, 1));
+  block.arena = nan_bytes(kArena);
+  poison(block.arena, kArena);
+  block.variable_count = block.static_bytes = block.arena_used = 0;
   release(&begun);
   int count = int(block.threads.size());
   block.left = count;
@@ -334,6 +156,7 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
   for (int i = 0; i < int(block.warps.size()); i++) {
     block.warps[i].first = i * kWarp;
     block.warps[i].size = std::min(kWarp, count - i * kWarp);
+    block.warps[i].alive = kWholeWarp >> (kWarp - block.warps[i].size);
   }
   bool by_warp = settings.schedule == Schedule::ahead;
   block.order.resize(by_warp ? block.warps.size() : block.threads.size());
@@ -360,9 +183,23 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
     thread.copies.clear();
     thread.accesses.clear();
     if (kFreshInEachBlock && thread.fiber) left_behind.push_back(std::move(thread.fiber));
+    if (left_behind.size() > kMostLeftBehind) left_behind.pop_front();
     if (!thread.fiber) thread.fiber = idle_fiber();
     thread.fiber->begin(thread_main);
   }
+}
+
+// The message of a block in which no thread can run.
+std::string deadlock(const Block& block) {
+  char text[160] = "";
+  for (auto& thread : block.threads) {
+    if (thread->state == State::done) continue;
+    std::snprintf(text, sizeof text, "deadlock: block %u, thread %d waits for its %s at line %d",
+                  thread->block.x, thread->number,
+                  thread->state == State::waits_for_warp ? "warp" : "block", thread->line);
+    break;
+  }
+  return text;
 }
 
 void launch(dim3 grid, dim3 size, std::size_t shared) {
@@ -373,7 +210,7 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   if (settings.schedule == Schedule::reverse) std::reverse(numbers.begin(), numbers.end());
   if (settings.schedule == Schedule::shuffled) shuffle(numbers, random);
   long next = 0;
-  // Freed at the end, so that the sanitizer sees no reuse during the launch.
+  // Memory of blocks that ThreadSanitizer must not see reused during the launch.
   std::vector<unsigned char*> memories;
   std::vector<std::unique_ptr<Block>> resident(
       std::min<long>(std::max(settings.resident, 1), total));
@@ -382,7 +219,6 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
     for (unsigned i = 0; i < size.x * size.y * size.z; i++)
       block->threads.push_back(std::make_unique<Running>());
     begin(*block, numbers[next++], grid, size, shared);
-    memories.push_back(block->shared);
   }
   for (bool any = true; any && failure.empty();) {
     any = false;
@@ -393,27 +229,27 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
       if (!failure.empty()) break;
       if (block->left > 0) {
         if (ran) continue;
-        for (auto& thread : block->threads)
-          if (thread->state != State::done) {
-            char text[160];
-            std::snprintf(text, sizeof text, "deadlock: block %u, thread %d waits for its %s at line %d",
-                          thread->block.x, thread->number,
-                          thread->state == State::waits_for_warp ? "warp" : "block", thread->line);
-            failure = text;
-            break;
-          }
+        failure = deadlock(*block);
         break;
       }
       if (next < total) {
+        if (kFreshInEachBlock) {
+          memories.insert(memories.end(), {block->shared, block->arena});
+        } else {
+          std::free(block->shared);
+          std::free(block->arena);
+        }
         begin(*block, numbers[next++], grid, size, shared);
-        memories.push_back(block->shared);
       }
     }
   }
   acquire(&ended);
   for (unsigned char* memory : memories) std::free(memory);
-  for (auto& block : resident)
+  for (auto& block : resident) {
+    std::free(block->shared);
+    std::free(block->arena);
     for (auto& thread : block->threads) left_behind.push_back(std::move(thread->fiber));
+  }
   for (auto& fiber : left_behind) idle.push_back(std::move(fiber));
   left_behind.clear();
   current = nullptr;
@@ -427,9 +263,10 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED void emulator_configure(int schedule, int landing, int truncates,
-                                 unsigned long long seed, int resident, int fault) {
+                                 unsigned long long seed, int resident, int early_ends,
+                                 int fault) {
   emulator::settings = {emulator::Schedule(schedule), landing, truncates != 0, seed, resident,
-                        fault};
+                        early_ends != 0, fault};
 }
 
 EXPORTED void emulator_statistics(long long* found) {
@@ -446,6 +283,7 @@ EXPORTED const char* emulator_launch(void (*kernel)(void**), const unsigned* gri
   dim3 of_grid{grid[0], grid[1], grid[2]}, of_block{block[0], block[1], block[2]};
   long threads = long(of_block.x) * of_block.y * of_block.z;
   if (threads < 1 || threads > kMostThreads) return "a block has 1 to 1024 threads";
+  if (shared > kMostShared) return "a block has at most 227 KiB of shared memory";
   if (of_grid.x < 1 || of_grid.x > 0x7fffffffu || of_grid.y < 1 || of_grid.y > 65535 ||
       of_grid.z < 1 || of_grid.z > 65535)
     return "a grid has 1 to 2^31 - 1 blocks along x, 1 to 65535 along y and z";

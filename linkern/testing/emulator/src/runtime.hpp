@@ -1,4 +1,4 @@
-// Shared by the parts of the emulator; kernels do not include it.
+// Settings and counters of a launch; kernels do not include them.
 #pragma once
 #include <cstdint>
 
@@ -17,6 +17,7 @@ struct Settings {
   bool truncates = false;  // sums of products are truncated instead of rounded
   std::uint64_t seed = 1;
   int resident = 1;    // blocks that run at the same time
+  bool early_ends = false;  // threads may end before others pass a barrier
   int fault = -1;      // number of the planted fault
 };
 extern Settings settings;

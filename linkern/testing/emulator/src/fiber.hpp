@@ -27,6 +27,8 @@ void __tsan_release(void*);
 extern "C" {
 void __sanitizer_start_switch_fiber(void**, const void*, std::size_t);
 void __sanitizer_finish_switch_fiber(void*, const void**, std::size_t*);
+void __asan_poison_memory_region(const volatile void*, std::size_t);
+void __asan_unpoison_memory_region(const volatile void*, std::size_t);
 }
 #endif
 
@@ -40,6 +42,18 @@ inline void acquire([[maybe_unused]] void* order) {
 inline void release([[maybe_unused]] void* order) {
 #ifdef EMULATOR_TSAN
   __tsan_release(order);
+#endif
+}
+
+// Accesses of poisoned memory are reported.
+inline void poison([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#ifdef EMULATOR_ASAN
+  __asan_poison_memory_region(memory, bytes);
+#endif
+}
+inline void unpoison([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#ifdef EMULATOR_ASAN
+  __asan_unpoison_memory_region(memory, bytes);
 #endif
 }
 

@@ -1,0 +1,1 @@
+"""CUDA C++ on a CPU: thread by thread, in many orders, with sanitizers."""
