@@ -1,7 +1,5 @@
 """Diagnoses of mutants are as right as on the page; correct kernels have none."""
 
-import math
-from importlib import import_module
 from itertools import cycle
 
 import kill_matrix
@@ -13,9 +11,8 @@ from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
 
-pytestmark = pytest.mark.usefixtures("exact_answers")
+pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 
-DIAGNOSE = import_module("linkern.testing.diagnosis.diagnose")
 LINEAR = "linear_attention"
 CLAIMS = kill_matrix.claimed_descriptions(kill_matrix.PAGE.read_text(encoding="utf-8"))
 # By default, some that take about a second each.
@@ -26,13 +23,6 @@ DTYPES = ("float64", "bfloat16")
 # Shares of places and factors that are right on the page, as measured: of mutants that
 # the diagnosis was developed on, and of those that were set aside.
 LEAST = {False: (0.95, 0.9), True: (0.69, 0.57)}
-
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    """Diagnose however long that takes: on a busy machine it is no less right."""
-    monkeypatch.setattr(DIAGNOSE, "SECONDS", math.inf)
-    monkeypatch.setattr(DIAGNOSE, "FEWER", math.inf)
 
 
 @pytest.mark.parametrize(
