@@ -15,7 +15,7 @@ from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
 from tests.testing.diagnosis.test_behaviour import opened
 
-pytestmark = pytest.mark.usefixtures("exact_answers")
+pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 
 STAGES = {
     "bfloat16_state": "the state and normalizer are rounded to 8 bits (bfloat16) every",

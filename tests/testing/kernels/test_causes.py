@@ -11,7 +11,7 @@ from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
 
-pytestmark = pytest.mark.usefixtures("exact_answers")
+pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 
 LINEAR = "linear_attention"
 CLAIMS = kill_matrix.claimed_descriptions(kill_matrix.PAGE.read_text(encoding="utf-8"))
