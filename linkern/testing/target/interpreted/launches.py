@@ -23,19 +23,30 @@ def install(accesses: Accesses) -> None:
     """Record the kernel of every launch, and describe the failure of one."""
     interpreter: Any = import_module("triton.runtime.interpreter")
     errors: Any = import_module("triton.runtime.errors")
-    call = interpreter.GridExecutor.__call__
+    call, patch = interpreter.GridExecutor.__call__, interpreter._patch_lang
     # The interpreter keeps the grid and the patched language for the whole process.
     alone = threading.RLock()
+    patched = set[int]()
+
+    def patch_once(function: Any) -> Any:
+        """Patch the language of a module; once a launch, for it takes milliseconds."""
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch(function)
 
     def launch(self: Any, *args: Any, **keywords: Any) -> Any:
         with alone:
             accesses.launch(self.fn.__name__)
+            patched.clear()
             try:
                 return call(self, *args, **keywords)
             except errors.InterpreterError as error:
                 raise LaunchFailed(_described(self.fn.__name__, error)) from None
 
     interpreter.GridExecutor.__call__ = launch
+    interpreter._patch_lang = patch_once
 
 
 def _described(kernel: str, error: BaseException) -> str:
