@@ -67,6 +67,11 @@ _COMMAND = click.option(
 _IN_PROCESS = click.option(
     "--in-process", is_flag=True, help="Do not use a child process."
 )
+_INTERPRET = click.option(
+    "--interpret",
+    is_flag=True,
+    help="Run its Triton kernels by Triton's interpreter: no GPU is needed.",
+)
 # How a target is called, whatever it is.
 _CLAIMS = (
     click.option(
@@ -95,7 +100,9 @@ _CLAIMS = (
         help="Default float32 and float64, as far as it takes them. Repeatable.",
     ),
     click.option(
-        "--timeout", default=20.0, show_default=True, help="Seconds for one call."
+        "--timeout",
+        type=float,
+        help="Seconds for one call. Default: 20; 120 if it is interpreted.",
     ),
     click.option(
         "--memory",
@@ -116,7 +123,7 @@ inputs_option = click.option(
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a target: name, operator, contract, arrays and limits."""
     for option in reversed(
-        (_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS, sandbox_option)
+        (_NAME, _OP, _COMMAND, *_CLAIMS, _INTERPRET, _IN_PROCESS, sandbox_option)
     ):
         command = option(command)
     return command

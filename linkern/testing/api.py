@@ -39,7 +39,7 @@ def verify(
     seed: int | None = None,
     checks: Sequence[str] = (),
     expect_failure: Mapping[str, str] | None = None,
-    timeout: float = 20.0,
+    timeout: float | None = None,
     in_process: bool = False,
     fingerprint: bool = False,
     fail_fast: bool = False,
@@ -47,6 +47,7 @@ def verify(
     options: Mapping[str, Any] | None = None,
     inputs: str | None = None,
     sandbox: bool = False,
+    interpret: bool = False,
 ) -> Report:
     """Judge a kernel.
 
@@ -77,8 +78,9 @@ def verify(
         Names of the checks to run. Default: all.
     expect_failure : mapping, optional
         Checks that must fail, with the reason.
-    timeout : float
-        Seconds that one call may take; in a child process only.
+    timeout : float, optional
+        Seconds that one call may take; in a child process only. Default: 20, or 120 if
+        it is interpreted.
     in_process : bool
         Call a named target in this process.
     fingerprint : bool
@@ -96,6 +98,8 @@ def verify(
     sandbox : bool
         Run the process of a named target by bubblewrap: without network, other
         processes, and files that it could write to.
+    interpret : bool
+        Run the Triton kernels of a named target by Triton's interpreter, on a CPU.
 
     Returns
     -------
@@ -139,6 +143,7 @@ def verify(
         options=options or {},
         inputs=inputs,
         sandbox=sandbox,
+        interpret=interpret,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from dataclasses import replace
 
 from linkern.testing.errors import UsageError
 from linkern.testing.problems.context import Scope
@@ -16,7 +17,13 @@ from linkern.testing.target.process import LOAD_TIMEOUT, ChildProcess, InProcess
 from linkern.testing.target.protocol import TargetConfig
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
-__all__ = ["config_of", "open_target", "scope_of"]
+__all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of"]
+
+# The longest sequence of an interpreted target that declares no other: a tail after a
+# chunk of 128, and after two of 64.
+INTERPRETED_LENGTH = 130
+# Seconds that one call may take, where a plan does not say.
+TIMEOUT, INTERPRETED_TIMEOUT = 20.0, 120.0
 
 
 def config_of(plan: Plan) -> TargetConfig:
@@ -35,6 +42,7 @@ def config_of(plan: Plan) -> TargetConfig:
         op=OPERATORS[plan.op].name,
         options=plan.options,
         memory_limit=plan.memory_limit,
+        interpret=plan.interpret,
     )
 
 
@@ -79,7 +87,8 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
         words = shlex.split(plan.command or "") or [plan.target.rpartition(":")[0]]
         sandbox = Sandbox(paths_in(words), device=plan.device)
     # A target that hangs is seen to do so within the time of a run.
-    timeout = min(plan.timeout, (plan.seconds or math.inf) / 2)
+    usual = INTERPRETED_TIMEOUT if plan.interpret else TIMEOUT
+    timeout = min(plan.timeout or usual, (plan.seconds or math.inf) / 2)
     if plan.command is not None:
         return CommandTarget(
             plan.command,
@@ -98,9 +107,12 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
     """Return the context of all problems of a plan, in one dtype."""
     library = target.opened.library
+    contract = plan.contract
+    if plan.interpret and contract.max_length is None:
+        contract = replace(contract, max_length=INTERPRETED_LENGTH)
     return Scope(
         OPERATORS[plan.op],
-        plan.contract,
+        contract,
         dtype,
         interface=target.interface,
         fixed=frozenset(plan.options),
@@ -108,4 +120,5 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
         styles=() if plan.command else library.styles,
         differentiates=library.differentiates,
         seed=plan.seed,
+        interpreted=plan.interpret,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
 
-from linkern.testing.checks import CHECKS, SMOKE, Check
+from linkern.testing.checks import CHECKS, INTERPRETED, SMOKE, Check
 from linkern.testing.errors import Inapplicable, UsageError, skipped
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
@@ -18,6 +18,8 @@ __all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan", "fresh_s
 
 # Dtypes of a plan that names none, as far as the target takes them.
 DEFAULT_DTYPES = ("float32", "float64")
+# The same of an interpreted target.
+INTERPRETED_DTYPES = ("float32",)
 
 # Examples per check and dtype.
 PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
@@ -58,8 +60,8 @@ class Plan:
         Names of the checks to run; empty for all.
     expect_failure : mapping of str to str
         Checks that must fail, with the reason.
-    timeout : float
-        Seconds that one call may take.
+    timeout : float, optional
+        Seconds that one call may take. Default: 20; 120 if it is interpreted.
     memory_limit : float
         GiB that the target may allocate; in a child process only.
     in_process : bool
@@ -89,6 +91,9 @@ class Plan:
         and a failure ends it. Default: all examples of the profile.
     inputs : str, optional
         A safetensors file with the inputs of one call, on which laws are judged first.
+    interpret : bool
+        Run the Triton kernels of the target by Triton's interpreter, on a CPU; the
+        dtype is float32 unless `dtypes` names others.
     """
 
     target: str
@@ -101,7 +106,7 @@ class Plan:
     seed: int = field(default_factory=fresh_seed)
     checks: tuple[str, ...] = ()
     expect_failure: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = 20.0
+    timeout: float | None = None
     memory_limit: float = 4.0
     in_process: bool = False
     shrink: bool = True
@@ -115,6 +120,7 @@ class Plan:
     seconds: float | None = None
     inputs: str | None = None
     sandbox: bool = False
+    interpret: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -151,11 +157,31 @@ class Plan:
                 '"package.module:function", and leave `in_process` out.'
             )
             raise UsageError(msg)
-        if not self.timeout > 0:
+        if self.interpret:
+            self._require_interpretable(called=called)
+        if self.timeout is not None and not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
             raise UsageError(msg)
         if self.seconds is not None:
             self._require_judgeable_in_time(self.seconds)
+
+    def _require_interpretable(self, *, called: bool) -> None:
+        """Refuse what cannot be interpreted, and settle the dtype."""
+        if called or self.command is not None:
+            msg = (
+                "`interpret` must be set before Triton is imported, so it needs a "
+                'process of its own: name the target, "package.module:function", and '
+                "leave `in_process` out."
+            )
+            raise UsageError(msg)
+        if self.framework not in (None, "torch") or self.device != "cpu":
+            msg = (
+                "`interpret` runs Triton kernels on CPU tensors of torch; got the "
+                f"framework {self.framework or 'torch'} on {self.device}."
+            )
+            raise UsageError(msg)
+        # Most kernels accumulate in float32: they are not meant for float64.
+        object.__setattr__(self, "dtypes", self.dtypes or INTERPRETED_DTYPES)
 
     def _require_judgeable_in_time(self, seconds: float) -> None:
         """Refuse a time in which nothing can be judged, or that has no rounds."""
@@ -172,7 +198,10 @@ class Plan:
 
     def chosen(self) -> list[Check]:
         """Return the checks to run, in their order."""
-        return [c for c in CHECKS.values() if not self.checks or c.name in self.checks]
+        if self.checks:
+            return [c for c in CHECKS.values() if c.name in self.checks]
+        left_out = () if self.interpret else INTERPRETED
+        return [c for c in CHECKS.values() if c.name not in left_out]
 
     def leaves_out(self, check: Check) -> Inapplicable | None:
         """Return the reason why the profile leaves out a check, or None."""

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from linkern.testing.errors import UsageError
 from linkern.testing.target.frameworks import Library, framework_named, require_device
 from linkern.testing.target.inference import Inferred, infer
+from linkern.testing.target.interpreted.launches import LaunchFailed
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.loading import Interface, load, resolve
 from linkern.testing.target.protocol import (
@@ -30,6 +31,7 @@ from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 __all__ = ["Opened", "describe", "main", "open_target", "streams"]
 
 GIBIBYTE = 2**30
+INTERPRETER = "linkern.testing.target.interpreted.start"
 # Characters of an exception that are passed on.
 MESSAGE_LENGTH = 500
 
@@ -55,11 +57,20 @@ class Opened:
 
 def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Caller]:
     """Return the interface of a target, and the function that calls it."""
+    accesses = None
+    if config.interpret:  # before anything imports Triton
+        accesses = import_module(INTERPRETER).start()
     if config.framework is not None:  # the cheapest refusal first
         framework_named(config.framework)
     target = resolve(config.target) if function is None else function
     inferred = infer(target)
     framework = framework_named(config.framework or inferred.name)
+    if config.interpret and framework.name != "torch":
+        msg = (
+            f'`interpret` is for Triton kernels on arrays of torch; "{config.target}" '
+            f"takes those of {framework.name}."
+        )
+        raise UsageError(msg)
     require_device(framework, config.device)
     loaded = load(
         target,
@@ -70,7 +81,7 @@ def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Cal
         op=config.op,
     )
     opened = Opened(loaded.interface, framework.library, inferred)
-    return opened, Caller(SegmentRunner(loaded, config, framework))
+    return opened, Caller(SegmentRunner(loaded, config, framework), accesses)
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
@@ -155,6 +166,8 @@ def _first_line(error: Exception) -> str:
 
 def describe(error: BaseException) -> str:
     """Return an exception in one line, with the line of the target that raised it."""
+    if isinstance(error, LaunchFailed):  # it names the line of the kernel itself
+        return str(error)
     what = traceback.format_exception_only(error)[-1].strip()
     what = what.partition("\n")[0][:MESSAGE_LENGTH]
     frames = traceback.extract_tb(error.__traceback__)
