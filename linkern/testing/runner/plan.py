@@ -89,6 +89,8 @@ class Plan:
         and a failure ends it. Default: all examples of the profile.
     inputs : str, optional
         A safetensors file with the inputs of one call, on which laws are judged first.
+    read_defaults : bool
+        Declare what the defaults of known switches of the target say.
     """
 
     target: str
@@ -115,6 +117,7 @@ class Plan:
     seconds: float | None = None
     inputs: str | None = None
     sandbox: bool = False
+    read_defaults: bool = True
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""

@@ -19,11 +19,13 @@ from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.memory_layout import place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
-from linkern.testing.target.segments import per_query, scale_of
+from linkern.testing.target.segments import gate_arrays, per_query, scale_of
+from linkern.testing.target.signatures import GATE_NAMES
 
 __all__ = ["command", "keywords", "write", "wrong_entry"]
 
@@ -183,6 +185,8 @@ def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[A
             arrays[f"{name}_{i}"] = stored
             if view is not None:
                 seen[f"{name}_{i}"] = view
+        gates = gate_arrays(_environment(plan), call)
+        arrays |= {f"{n}_{i}": x for n, x in zip(GATE_NAMES, gates, strict=False)}
         if output is not None:
             arrays[f"output_{i}"] = to_layout(output.astype(np.float64), layout)
         views.append(seen)
@@ -228,6 +232,7 @@ def _of_function(
         "PACKED": interface.cu_seqlens,
         "OFFSETS": plan.contract.cu_seqlens_dtype,
         "POSITION": interface.position,
+        "GATES": GATE_NAMES if plan.contract.decay_form in RAW_FORMS else (),
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
     }
@@ -263,7 +268,11 @@ def _micro_steps(interface: Interface, plan: Plan, call: Call) -> dict[str, int]
 def _environment(plan: Plan) -> TargetConfig:
     contract = plan.contract
     return TargetConfig(
-        "", layout=contract.layout, scale=contract.scale, op=OPERATORS[plan.op].name
+        "",
+        layout=contract.layout,
+        scale=contract.scale,
+        op=OPERATORS[plan.op].name,
+        decay_form=contract.decay_form,
     )
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.answers import limits_of
 from linkern.testing.target.frameworks import framework_named
 from linkern.testing.target.inference import Inferred
@@ -100,6 +101,11 @@ class CommandTarget:
     ) -> None:
         if config.interface == "step":
             msg = "`interface=step` is for functions; a command gets whole sequences."
+            raise UsageError(msg)
+        if config.decay_form in RAW_FORMS:
+            msg = (
+                f"`decay_form={config.decay_form}` is for functions, not for commands."
+            )
             raise UsageError(msg)
         self.interface = Interface(
             takes_state=takes_state, differentiable=differentiable

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.oracle.inputs import TOKENS
 from linkern.testing.spec.operators import OPERATORS, Operator
+from linkern.testing.spec.raw_gates import RAW_FORMS, gate_parameters
 from linkern.testing.target.frameworks import Framework, Undifferentiable
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import SCALES, Call, TargetConfig
@@ -21,6 +23,7 @@ __all__ = [
     "ABSENT",
     "Natives",
     "SegmentRunner",
+    "gate_arrays",
     "leaves",
     "output_shape",
     "per_query",
@@ -108,6 +111,9 @@ class SegmentRunner:
             edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
             device = self.config.device
             options[interface.cu_seqlens] = self.framework.to_native(edges, device)
+        arrays = gate_arrays(self.config, call)
+        for name, x in zip(interface.gates, arrays, strict=False):
+            options[name] = self.framework.to_native(x, self.config.device)
         return options
 
     def _pieces(self, length: int, cuts: tuple[int, ...]) -> Iterator[Any]:
@@ -291,6 +297,22 @@ def state_parts(
         states.append(x.reshape((*lead, *normalizer)))
     missing = (None,) * (2 - len(lead))
     return tuple(x[missing] for x in states)
+
+
+def gate_arrays(config: TargetConfig, call: Call) -> tuple[NDArray[Any], ...]:
+    """Return `A_log` and `dt_bias` of a call with raw gates; nothing for others.
+
+    They are float32, as in the layers that train them, or float64 beside it.
+    """
+    if config.decay_form not in RAW_FORMS:
+        return ()
+    operator = OPERATORS[config.op]
+    sizes, axes = operator.sizes(call.inputs), operator.input("log_decay").axes
+    channels = None if axes[-1] in TOKENS else sizes[axes[-1]]
+    wide = call.inputs["value"].dtype == np.float64
+    dtype = np.float64 if wide else np.float32
+    made = gate_parameters(sizes["g"], channels)
+    return tuple(x.astype(dtype) for x in made)
 
 
 def per_query(sizes: dict[str, int]) -> int:

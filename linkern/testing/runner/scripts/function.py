@@ -22,6 +22,7 @@ FINAL_STATE: str | None = None
 PACKED: str | None = None
 OFFSETS = "int64"
 POSITION: str | None = None
+GATES: tuple[str, ...] = ()
 TIME, STEPS = 0, False
 WRONG: tuple[tuple[int, ...], float, float] | None = None
 IN_OUTPUTS = True
@@ -73,7 +74,9 @@ def cut(name: str, x: Any, span: Any, length: int) -> Any:
     return x[(*(slice(None),) * TIMES[name], span)]
 
 
-def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
+def called(
+    target: Any, inputs: list[Any], call: dict[str, Any], gates: dict[str, Any]
+) -> Any:
     """Call the target span by span; return its outputs in one NumPy array."""
     named = dict(zip(NAMES, inputs, strict=True))
     length = min(named[n].shape[t] for n, t in TIMES.items() if named[n] is not None)
@@ -82,7 +85,7 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
     outputs = []
     selected: Any = range(length) if STEPS else spans
     for i, span in enumerate(selected):
-        options = dict(call["options"])
+        options = {**call["options"], **gates}
         if FINAL_STATE and call["cuts"]:
             options[FINAL_STATE] = True
         if STATE and (i or STEPS or NEEDS_STATE):
@@ -149,8 +152,9 @@ def main() -> int:
     for i, call in enumerate(CALLS):
         names = [f"{name}_{i}" for name in NAMES]
         inputs = [placed(arrays, n, call) if n in arrays else None for n in names]
+        gates = {name: native(arrays[f"{name}_{i}"]) for name in GATES}
         try:
-            outputs.append(called(target, inputs, call))
+            outputs.append(called(target, inputs, call, gates))
         except Exception as error:
             print(f"call {i} raised {type(error).__name__}: {error}")
             return 1

@@ -1,0 +1,140 @@
+"""Kernels with the signatures of published ones: recognised, faults reported."""
+
+import pytest
+
+from linkern.testing import UsageError, grade, run
+from linkern.testing.api import plan_of
+from linkern.testing.runner.loop import CheckFinished, Opened
+from tests.testing.dialect_targets import (
+    chunk_kda,
+    fused_sigmoid_gating_delta_rule_update,
+)
+
+LAWS = ("value_on_integers", "value_on_reals", "state_value", "decay_extremes")
+SOFTPLUS = {"decay_form": "softplus"}
+SIGMOID = {"decay_form": "sigmoid", "decay_floor": -5.0}
+SERVING = {
+    "use_qk_l2norm_in_kernel": True,
+    "use_gate_in_kernel": True,
+    "use_beta_sigmoid_in_kernel": True,
+    "state_v_first": True,
+}
+BOUNDED = {**SERVING, "safe_gate": True, "lower_bound": -5.0, "allow_neg_eigval": True}
+
+
+def events(kernel, checks, contract, options, **others):
+    plan = plan_of(
+        kernel,
+        op="kda" if kernel is chunk_kda else "gated_delta_rule",
+        checks=checks,
+        contract={"layout": "bthd", **contract},
+        dtypes=("float32",),
+        options=options,
+        **{"shrink": False, "diagnose": False, "profile": "quick", "seed": 3, **others},
+    )
+    return [*run(plan)]
+
+
+def failures(kernel, contract=(), checks=LAWS, **options):
+    """Return the laws that fail, with their messages."""
+    ran = events(kernel, checks, dict(contract), options)
+    results = [e.result for e in ran if isinstance(e, CheckFinished)]
+    assert any(x.verdict in ("passed", "failed") for x in results)
+    broken = ("failed", "error", "inconclusive")
+    return {x.name: x.message for x in results if x.verdict in broken}
+
+
+def opened(kernel, contract=(), **options):
+    """Return contract and options that a run settles on, and its notes."""
+    first = events(kernel, ("shape_and_dtype",), dict(contract), options)[0]
+    assert isinstance(first, Opened)
+    return first.plan.contract.declared(), dict(first.plan.options), first.notes
+
+
+@pytest.mark.parametrize("options", [{}, SERVING, BOUNDED], ids=len)
+def test_switches_of_a_right_kernel_need_no_declaration(options):
+    assert failures(chunk_kda, **options) == {}
+
+
+@pytest.mark.parametrize("contract", [SOFTPLUS, SIGMOID, {"beta_form": "sigmoid"}])
+def test_one_declaration_turns_the_switches_on(contract):
+    assert failures(chunk_kda, contract) == {}
+
+
+def test_parameters_that_only_raw_gates_need_are_recognised():
+    kernel = fused_sigmoid_gating_delta_rule_update
+    assert failures(kernel, use_qk_l2norm_in_kernel=True) == {}
+    declared, options, notes = opened(kernel)
+    assert declared["decay_form"] == "softplus"
+    assert declared["beta_form"] == "sigmoid"
+    assert options["softplus_threshold"] == 20.0
+    assert any("it needs A_log and dt_bias" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "options"),
+    [
+        ("threshold", SERVING),
+        ("bias", SERVING),
+        ("rate", SERVING),
+        ("bound", BOUNDED),
+        ("mirrored", BOUNDED),
+        ("bias", BOUNDED),
+        ("logits", SERVING),
+        ("twice", BOUNDED),
+        ("epsilon", SERVING),
+        ("transposed", SERVING),
+    ],
+)
+def test_faults_in_gates_and_norms_are_caught(fault, options):
+    # Keys as wide as values, so that a transposed memory has the right shape.
+    contract = {"equal_dims": True} if fault == "transposed" else {}
+    assert failures(chunk_kda, contract, fault=fault, **options)
+
+
+@pytest.mark.parametrize("fault", ["threshold", "bias", "logits"])
+def test_faults_of_kernels_that_decode_are_caught(fault):
+    assert failures(fused_sigmoid_gating_delta_rule_update, fault=fault)
+
+
+def test_notes_say_what_was_recognised_and_what_is_passed():
+    declared, _, notes = opened(chunk_kda, **SERVING)
+    assert declared == {
+        "layout": "bthd",
+        "decay_form": "softplus",
+        "beta_form": "sigmoid",
+        "state_layout": "vk",
+        "l2norm": 1e-6,
+    }
+    assert "l2norm=1e-06, recognised: use_qk_l2norm_in_kernel=True" in notes
+    _, options, notes = opened(chunk_kda, SIGMOID)
+    assert options == {
+        "use_gate_in_kernel": True,
+        "lower_bound": -5.0,
+        "safe_gate": True,
+    }
+    assert "use_gate_in_kernel=True is passed" in notes
+
+
+def test_a_declaration_comes_before_what_is_recognised():
+    declared, _, _ = opened(chunk_kda, {"l2norm": 1e-12}, **SERVING)
+    assert declared["l2norm"] == 1e-12
+
+
+def test_raw_gates_need_their_parameters():
+    def plain(q, k, v, g, beta): ...
+
+    with pytest.raises(UsageError, match=r"must have parameters A_log and dt_bias"):
+        events(plain, LAWS, SOFTPLUS, {})
+
+
+def test_a_candidate_does_not_choose_its_contract_by_a_default():
+    def normalises(q, k, v, g, beta, use_qk_l2norm_in_kernel=True):
+        return chunk_kda(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)[0]
+
+    declared = {"layout": "bthd"}
+    checks = ["value_on_integers", "value_on_reals"]
+    assert grade(normalises, op="kda", checks=checks, contract=declared).score == 0
+    results = events(normalises, checks, {}, {})
+    verdicts = [e.result.verdict for e in results if isinstance(e, CheckFinished)]
+    assert "failed" not in verdicts
