@@ -35,7 +35,7 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 
 
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
-LIBRARIES = ("torch", "jax", "dask", "matplotlib", "sklearn")
+LIBRARIES = ("torch", "triton", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
 OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
 
@@ -201,6 +201,14 @@ def eager_lib(request):
 @pytest.fixture(scope="session")
 def torch():
     return library("torch").module
+
+
+@pytest.fixture(scope="session")
+def triton():
+    """Triton, which a process of its own imports, to interpret kernels."""
+    for name in ("torch", "triton"):
+        if find_spec(name) is None:
+            not_installed(name)
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,13 @@ import rst
 from truth import Expected, expectations
 
 from linkern.testing import CHECKS, Check
+from linkern.testing.checks import INTERPRETED
 from linkern.testing.kernels.mutants import MUTANTS, Mutant
 from linkern.testing.kernels.sources import kernels_that_break, source_of
 
 __all__ = ["SECTIONS", "index", "pages"]
 
+ONLY_TRITON = "Only kernels in Triton can break it, judged by ``--interpret``."
 SECTIONS = ("Law", "Defects it reaches", "A kernel that breaks it", "How to fix yours")
 
 
@@ -29,11 +31,11 @@ def pages() -> dict[str, str]:
 
 def page(check: Check, claims: kill_matrix.Caught) -> str:
     """Return the page of one check; `claims` are the rows of the kill matrix."""
-    kernel = kernels_that_break(check.name)[0]
+    kernels = kernels_that_break(check.name)
     bodies = (
         [sentence(check.statement), *conditions(check)],
         [sentence(check.reaches), *mutants_caught(check.name, claims)],
-        list(broken(kernel)),
+        list(broken(kernels[0])) if kernels else [ONLY_TRITON],
         [sentence(check.advice), *run_alone(check.name)],
     )
     parts = [
@@ -81,8 +83,10 @@ def what_is_wrong(expected: Expected) -> Iterator[str]:
 def run_alone(check: str) -> Iterator[str]:
     """Yield the command that runs one check."""
     yield "To run this check alone:"
+    interpret = "--interpret " if check in INTERPRETED else ""
     yield rst.code(
-        f"linkern verify FILE.py:FUNCTION --op NAME --check {check}", "console"
+        f"linkern verify FILE.py:FUNCTION --op NAME {interpret}--check {check}",
+        "console",
     )
 
 

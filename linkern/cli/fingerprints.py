@@ -58,16 +58,18 @@ def _measured(target: str | None, options: dict[str, Any]) -> list[Fingerprint]:
     if options["op"] is None:
         msg = f"say which operator the target is with --op: {', '.join(OPERATORS)}."
         raise UsageError(msg)
+    interpret = options["interpret"]
     plan = Plan(
         target=target or options["command"],
         op=options["op"],
         contract=contract_of(options),
         framework=options["framework"],
         device=options["device"],
-        dtypes=options["dtype"] or ("float32", "float64"),
+        dtypes=options["dtype"] or (() if interpret else ("float32", "float64")),
         timeout=options["timeout"],
         memory_limit=options["memory"],
         in_process=options["in_process"],
+        interpret=interpret,
         sandbox=options["sandbox"],
         options=keywords("--option", options["option"]),
         command=options["command"],

@@ -67,6 +67,11 @@ _COMMAND = click.option(
 _IN_PROCESS = click.option(
     "--in-process", is_flag=True, help="Do not use a child process."
 )
+_INTERPRET = click.option(
+    "--interpret",
+    is_flag=True,
+    help="Run its Triton kernels by Triton's interpreter: no GPU is needed.",
+)
 # How a target is called, whatever it is.
 _CLAIMS = (
     click.option(
@@ -116,7 +121,7 @@ inputs_option = click.option(
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a target: name, operator, contract, arrays and limits."""
     for option in reversed(
-        (_NAME, _OP, _COMMAND, *_CLAIMS, _IN_PROCESS, sandbox_option)
+        (_NAME, _OP, _COMMAND, *_CLAIMS, _INTERPRET, _IN_PROCESS, sandbox_option)
     ):
         command = option(command)
     return command

@@ -154,6 +154,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "timeout": options["timeout"],
         "memory_limit": options["memory"],
         "in_process": options["in_process"],
+        "interpret": options["interpret"],
         "sandbox": options["sandbox"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
         "fail_fast": options["fail_fast"],

@@ -47,6 +47,7 @@ def verify(
     options: Mapping[str, Any] | None = None,
     inputs: str | None = None,
     sandbox: bool = False,
+    interpret: bool = False,
 ) -> Report:
     """Judge a kernel.
 
@@ -96,6 +97,8 @@ def verify(
     sandbox : bool
         Run the process of a named target by bubblewrap: without network, other
         processes, and files that it could write to.
+    interpret : bool
+        Run the Triton kernels of a named target by Triton's interpreter, on a CPU.
 
     Returns
     -------
@@ -139,6 +142,7 @@ def verify(
         options=options or {},
         inputs=inputs,
         sandbox=sandbox,
+        interpret=interpret,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):

@@ -10,6 +10,7 @@ from linkern.testing.checks import (
     extremes,
     gates,
     gradients,
+    interpreted,
     invariance,
     lengths,
     memory,
@@ -21,12 +22,17 @@ from linkern.testing.checks import (
 )
 from linkern.testing.checks.registry import CHECKS, Check
 
-__all__ = ["CHECKS", "ORDER", "SMOKE", "Check"]
+__all__ = ["CHECKS", "INTERPRETED", "ORDER", "SMOKE", "Check"]
+
+# The laws that only an interpreted kernel can be judged by.
+INTERPRETED = ("no_access_out_of_bounds", "no_uninitialised_memory")
 
 # The laws that catch the most mutants in the least time come first, so that a faulty
 # kernel fails within seconds: the first thirteen catch four of five mutants, says
 # `docs/kill-matrix.md`.
 ORDER = (
+    # The line of an interpreted kernel, before its consequences.
+    *INTERPRETED,
     # All others take the form of the output for granted.
     "shape_and_dtype",
     # What it reports, the others do not repeat.
@@ -97,5 +103,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, invariance, lengths
+del calls, extremes, gates, gradients, interpreted, invariance, lengths
 del memory, order, packed, scaling, states, values

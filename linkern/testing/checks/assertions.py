@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Bounded, unit_roundoff
-from linkern.testing.checks.findings import NOT_FINITE, Tally, Violation
+from linkern.testing.checks.findings import NOT_FINITE, OUT_OF_BOUNDS, Tally, Violation
 from linkern.testing.errors import DoesNotApply, TargetRaised, skipped
 from linkern.testing.problems.mixture import provable
 from linkern.testing.problems.problem import Problem
@@ -154,6 +154,8 @@ class CheckedTarget:
             deviation = _without_numbers(str(raised))
             raise Violation(message, problem, deviation=deviation) from None
         self._tally.outputs.append(reply.output)
+        if reply.out_of_bounds and OUT_OF_BOUNDS not in self._tally.reported:
+            raise Violation(reply.out_of_bounds[0], problem, deviation=OUT_OF_BOUNDS)
         return reply
 
     def run(self, problem: Problem, *, cuts: Any = (), **options: Any) -> Real:

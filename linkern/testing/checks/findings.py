@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import Call
 
-__all__ = ["NOT_FINITE", "Tally", "Violation"]
+__all__ = ["NOT_FINITE", "OUT_OF_BOUNDS", "Tally", "Violation"]
 
 Real = NDArray[np.float64]
 
 # The deviation of an output with NaN or infinite entries where they must be finite.
 NOT_FINITE = "an output that is not finite"
+# That of an interpreted kernel, in any call.
+OUT_OF_BOUNDS = "an access out of bounds"
 
 
 class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an error

@@ -285,6 +285,13 @@ def not_mergeable(scope: Scope) -> Inapplicable | None:
     return not_applicable(reason)
 
 
+def not_interpreted(scope: Scope) -> Inapplicable | None:
+    """Require Triton kernels that are interpreted (`--interpret`)."""
+    if scope.interpreted:
+        return None
+    return not_applicable("only Triton's interpreter shows it, by `--interpret`")
+
+
 def not_float64(scope: Scope) -> Inapplicable | None:
     """Require inputs of float64, which finite differences need."""
     if scope.dtype == "float64":

@@ -35,6 +35,8 @@ class Scope:
         Whether its library differentiates.
     seed : int
         Seed of the run: no array can be known without it.
+    interpreted : bool
+        True if the target runs by Triton's interpreter.
     """
 
     operator: Operator
@@ -46,6 +48,7 @@ class Scope:
     styles: tuple[str, ...] = ()
     differentiates: bool = False
     seed: int = 0
+    interpreted: bool = False
 
     @property
     def exposes(self) -> frozenset[str]:

@@ -87,6 +87,8 @@ def explain(name: str) -> Explanation:
 def explain_check(check: Check) -> Explanation:
     """Return the law of a check, when it applies, and how a broken kernel is mended."""
     kernels = kernels_that_break(check.name)
+    if not kernels:
+        return _explain_interpreted(check)
     shown = kernels[0]
     others = ", ".join(one.name for one in kernels[1:MOST])
     if len(kernels) > MOST:
@@ -103,6 +105,19 @@ def explain_check(check: Check) -> Explanation:
     ]
     known = tuple((label, text) for label, text in rows if text)
     return Explanation(check.name, known, source_of(shown))
+
+
+def _explain_interpreted(check: Check) -> Explanation:
+    """Explain a law of interpreted kernels, of which linkern has none."""
+    rows = [
+        ("law", check.statement),
+        ("reaches", check.reaches),
+        ("needs", "; ".join(check.needs)),
+        ("operators", _listed(operators_of(check))),
+        ("fix", check.advice),
+        ("alone", f"linkern verify TARGET --op NAME --interpret --check {check.name}"),
+    ]
+    return Explanation(check.name, tuple(rows))
 
 
 def explain_operator(name: str) -> Explanation:
@@ -173,7 +188,14 @@ def _scopes(operator: Operator) -> Iterator[Scope]:
         inputs=operator.names,
         cu_seqlens="cu_seqlens",
     )
-    plain = Scope(operator, Contract(), "float64", interface, styles=tuple(STYLES))
+    plain = Scope(
+        operator,
+        Contract(),
+        "float64",
+        interface,
+        styles=tuple(STYLES),
+        interpreted=True,
+    )
     for declared in _DECLARED:
         if operator.feature_map or "feature_map" not in declared:
             yield replace(plain, contract=Contract.from_mapping(declared))

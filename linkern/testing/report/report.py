@@ -184,6 +184,7 @@ class Report:
             "rules": RULES,
             "target": self.plan.target,
             "op": self.plan.op,
+            "interpreted": self.plan.interpret,
             "contract": self.plan.contract.declared(),
             "environment": self.environment,
             "notes": list(self.notes),

@@ -37,6 +37,12 @@ __all__ = [
 AFTER = 0.1
 
 
+INTERPRETED = (
+    "Triton's interpreter on a CPU: values, masks, tails, states and gradients are "
+    "judged; races, memory fences, tf32, shared memory and the compiler are not"
+)
+
+
 @dataclass(frozen=True)
 class Opened:
     """The target was called once; `plan` has the library and the dtypes judged.
@@ -143,7 +149,7 @@ def run(plan: Plan, clock: Clock | None = None) -> Generator[Event]:
 def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
     session = Session(plan, clock)
     try:
-        yield Opened(session.plan, (*session.notes, *_of_inputs(session.plan)))
+        yield Opened(session.plan, (*session.notes, *_of_plan(session.plan)))
         broken: list[Question] = []
         over = False
         try:
@@ -164,8 +170,10 @@ def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
         session.close()
 
 
-def _of_inputs(plan: Plan) -> Iterator[str]:
-    """Yield the note on a file of inputs, if there is one."""
+def _of_plan(plan: Plan) -> Iterator[str]:
+    """Yield the notes on an interpreter and on a file of inputs, if there are any."""
+    if plan.interpret:
+        yield INTERPRETED
     if plan.inputs is not None:
         workload = read_workload(plan.inputs, plan.op, plan.contract)
         scope = Scope(OPERATORS[plan.op], plan.contract, workload.dtype)

@@ -19,6 +19,11 @@ from linkern.testing.target.protocol import TargetConfig
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
 __all__ = ["config_of", "open_target", "scope_of", "settle"]
+__all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of"]
+
+# The longest sequence of an interpreted target that declares no other: a tail after a
+# chunk of 128, and after two of 64.
+INTERPRETED_LENGTH = 130
 
 
 def config_of(plan: Plan) -> TargetConfig:
@@ -38,6 +43,7 @@ def config_of(plan: Plan) -> TargetConfig:
         decay_form=contract.decay_form,
         options=plan.options,
         memory_limit=plan.memory_limit,
+        interpret=plan.interpret,
     )
 
 
@@ -120,9 +126,12 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
     """Return the context of all problems of a plan, in one dtype."""
     library = target.opened.library
+    contract = plan.contract
+    if plan.interpret and contract.max_length is None:
+        contract = replace(contract, max_length=INTERPRETED_LENGTH)
     return Scope(
         OPERATORS[plan.op],
-        plan.contract,
+        contract,
         dtype,
         interface=target.interface,
         fixed=frozenset(plan.options),
@@ -130,4 +139,5 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
         styles=() if plan.command else library.styles,
         differentiates=library.differentiates,
         seed=plan.seed,
+        interpreted=plan.interpret,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
 
-from linkern.testing.checks import CHECKS, SMOKE, Check
+from linkern.testing.checks import CHECKS, INTERPRETED, SMOKE, Check
 from linkern.testing.errors import Inapplicable, UsageError, skipped
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
@@ -18,6 +18,8 @@ __all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan", "fresh_s
 
 # Dtypes of a plan that names none, as far as the target takes them.
 DEFAULT_DTYPES = ("float32", "float64")
+# The same of an interpreted target.
+INTERPRETED_DTYPES = ("float32",)
 
 # Examples per check and dtype.
 PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
@@ -91,6 +93,9 @@ class Plan:
         A safetensors file with the inputs of one call, on which laws are judged first.
     read_defaults : bool
         Declare what the defaults of known switches of the target say.
+    interpret : bool
+        Run the Triton kernels of the target by Triton's interpreter, on a CPU; the
+        dtype is float32 unless `dtypes` names others.
     """
 
     target: str
@@ -118,6 +123,7 @@ class Plan:
     inputs: str | None = None
     sandbox: bool = False
     read_defaults: bool = True
+    interpret: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -154,11 +160,31 @@ class Plan:
                 '"package.module:function", and leave `in_process` out.'
             )
             raise UsageError(msg)
+        if self.interpret:
+            self._require_interpretable(called=called)
         if not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
             raise UsageError(msg)
         if self.seconds is not None:
             self._require_judgeable_in_time(self.seconds)
+
+    def _require_interpretable(self, *, called: bool) -> None:
+        """Refuse what cannot be interpreted, and settle the dtype."""
+        if called or self.command is not None:
+            msg = (
+                "`interpret` must be set before Triton is imported, so it needs a "
+                'process of its own: name the target, "package.module:function", and '
+                "leave `in_process` out."
+            )
+            raise UsageError(msg)
+        if self.framework not in (None, "torch") or self.device != "cpu":
+            msg = (
+                "`interpret` runs Triton kernels on CPU tensors of torch; got the "
+                f"framework {self.framework or 'torch'} on {self.device}."
+            )
+            raise UsageError(msg)
+        # Most kernels accumulate in float32: they are not meant for float64.
+        object.__setattr__(self, "dtypes", self.dtypes or INTERPRETED_DTYPES)
 
     def _require_judgeable_in_time(self, seconds: float) -> None:
         """Refuse a time in which nothing can be judged, or that has no rounds."""
@@ -175,7 +201,10 @@ class Plan:
 
     def chosen(self) -> list[Check]:
         """Return the checks to run, in their order."""
-        return [c for c in CHECKS.values() if not self.checks or c.name in self.checks]
+        if self.checks:
+            return [c for c in CHECKS.values() if c.name in self.checks]
+        left_out = () if self.interpret else INTERPRETED
+        return [c for c in CHECKS.values() if c.name not in left_out]
 
     def leaves_out(self, check: Check) -> Inapplicable | None:
         """Return the reason why the profile leaves out a check, or None."""

@@ -73,6 +73,7 @@ def command(plan: Plan, *checks: str) -> str:
         words += ["--framework", plan.framework]
     if plan.device != "cpu":
         words += ["--device", plan.device]
+    words += ["--interpret"] if plan.interpret else []
     for dtype in plan.dtypes if plan.dtypes != DEFAULT_DTYPES else ():
         words += ["--dtype", dtype]
     for key, value in plan.contract.declared().items():

@@ -6,7 +6,8 @@ This runs in the process of the target. It compares nothing with exact numbers.
 import math
 import sys
 import threading
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ from linkern.testing.target.segments import (
     state_parts,
 )
 
+if TYPE_CHECKING:
+    from linkern.testing.target.interpreted.accesses import Accesses
+
 __all__ = ["Caller"]
 
 # Calls of each thread while the others call too.
@@ -48,10 +52,15 @@ class Caller:
     ----------
     segments : SegmentRunner
         The target, in its own interface.
+    accesses : Accesses, optional
+        Records the memory that the kernels of an interpreted target access.
     """
 
-    def __init__(self, segments: SegmentRunner) -> None:
+    def __init__(
+        self, segments: SegmentRunner, accesses: "Accesses | None" = None
+    ) -> None:
         self._segments = segments
+        self._accesses = accesses
         self._config = segments.config
         self._framework = segments.framework
         self._operator = segments.operator
@@ -61,7 +70,15 @@ class Caller:
     def __call__(self, call: Call) -> Reply:
         """Call the target once and report; undo what it did to the process."""
         with side_effects.restored():
-            return self._report(call)
+            if self._accesses is None:
+                return self._report(call)
+            self._accesses.begin(call.fill)
+            reply = self._report(call)
+            return replace(
+                reply,
+                out_of_bounds=self._accesses.out_of_bounds,
+                unwritten=self._accesses.unwritten,
+            )
 
     def _report(self, call: Call) -> Reply:
         layout = self._config.layout

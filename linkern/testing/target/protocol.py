@@ -54,6 +54,8 @@ class TargetConfig:
         Keyword arguments of every call.
     memory_limit : float
         GiB that it may allocate beyond what loading it took; in a child process only.
+    interpret : bool
+        True for Triton kernels that run by Triton's interpreter, on a CPU.
     """
 
     target: str
@@ -69,6 +71,7 @@ class TargetConfig:
     decay_form: str = "log"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
+    interpret: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Call:
         sequence, which may be empty.
     scale : str
         The scale that a target with such a parameter is passed, one of `SCALES`.
+    fill : {"nan", "large"}
+        Content of memory that an interpreted target allocates and has not written.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -108,6 +113,7 @@ class Call:
     threads: int = 1
     segments: tuple[tuple[int, ...], ...] = ()
     scale: str = "declared"
+    fill: str = "nan"
 
     @property
     def sequences(self) -> int:
@@ -148,6 +154,11 @@ class Reply:
         Reason for missing gradients.
     other_outputs : tuple of arrays
         Outputs of the same inputs while other threads called the target too.
+    out_of_bounds : tuple of str
+        Loads and stores of an interpreted target that leave the memory of their
+        argument, each with the line of the kernel.
+    unwritten : tuple of str
+        Its loads of memory that nothing had written.
     """
 
     output: NDArray[Any] | None
@@ -165,6 +176,8 @@ class Reply:
     gradient_dtypes: tuple[str, ...] = ()
     not_differentiable: str = ""
     other_outputs: tuple[NDArray[Any], ...] = ()
+    out_of_bounds: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

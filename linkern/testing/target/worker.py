@@ -30,6 +30,7 @@ from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 __all__ = ["Opened", "describe", "main", "open_target", "streams"]
 
 GIBIBYTE = 2**30
+INTERPRETER = "linkern.testing.target.interpreted.start"
 # Characters of an exception that are passed on.
 MESSAGE_LENGTH = 500
 
@@ -55,11 +56,20 @@ class Opened:
 
 def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Caller]:
     """Return the interface of a target, and the function that calls it."""
+    accesses = None
+    if config.interpret:  # before anything imports Triton
+        accesses = import_module(INTERPRETER).start()
     if config.framework is not None:  # the cheapest refusal first
         framework_named(config.framework)
     target = resolve(config.target) if function is None else function
     inferred = infer(target)
     framework = framework_named(config.framework or inferred.name)
+    if config.interpret and framework.name != "torch":
+        msg = (
+            f'`interpret` is for Triton kernels on arrays of torch; "{config.target}" '
+            f"takes those of {framework.name}."
+        )
+        raise UsageError(msg)
     require_device(framework, config.device)
     loaded = load(
         target,
@@ -71,7 +81,7 @@ def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Cal
         decay_form=config.decay_form,
     )
     opened = Opened(loaded.interface, framework.library, inferred)
-    return opened, Caller(SegmentRunner(loaded, config, framework))
+    return opened, Caller(SegmentRunner(loaded, config, framework), accesses)
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:

@@ -1,0 +1,1 @@
+"""Triton kernels on a CPU, by Triton's interpreter: its patches and its findings."""
