@@ -145,3 +145,33 @@ def fused_sigmoid_gating_delta_rule_update(
         fault=fault,
     )
     return outputs
+
+
+def flash_kda(
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale,
+    out,
+    A_log,
+    dt_bias,
+    lower_bound,
+    initial_state=None,
+    final_state=None,
+    fault="",
+):
+    """Write output and last state, as the forward pass of FlashKDA does."""
+    outputs, last = _judged(
+        *(q, k, v, g, beta),
+        scale=scale,
+        state=initial_state,
+        last=True,
+        switches=(False, True, True, False, True),
+        gates=(A_log, dt_bias, lower_bound),
+        fault=fault,
+    )
+    out[...] = outputs
+    if final_state is not None and fault != "unwritten":
+        final_state[...] = last

@@ -18,8 +18,7 @@ from linkern.testing.target.process import LOAD_TIMEOUT, ChildProcess, InProcess
 from linkern.testing.target.protocol import TargetConfig
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
-__all__ = ["config_of", "open_target", "scope_of", "settle"]
-__all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of"]
+__all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle"]
 
 # The longest sequence of an interpreted target that declares no other: a tail after a
 # chunk of 128, and after two of 64.

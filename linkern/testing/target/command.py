@@ -25,6 +25,7 @@ from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.answers import limits_of
+from linkern.testing.target.arguments import state_axes
 from linkern.testing.target.frameworks import framework_named
 from linkern.testing.target.inference import Inferred
 from linkern.testing.target.loading import Interface
@@ -36,12 +37,7 @@ from linkern.testing.target.protocol import (
     to_layout,
 )
 from linkern.testing.target.sandbox import Sandbox
-from linkern.testing.target.segments import (
-    output_shape,
-    per_query,
-    scale_of,
-    state_axes,
-)
+from linkern.testing.target.segments import output_shape, per_query, scale_of
 from linkern.testing.target.subprocess import (
     INPUTS,
     OUTPUTS,

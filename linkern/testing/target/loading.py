@@ -20,6 +20,8 @@ from linkern.testing.target.signatures import (
     FINAL_STATE_NAMES,
     GATE_NAMES,
     MICRO_STEP_NAMES,
+    OUTPUT_NAMES,
+    OUTPUT_STATE_NAMES,
     PACKED_NAMES,
     POSITION_NAMES,
     STATE_NAMES,
@@ -167,9 +169,11 @@ def load(
     if interface == "step" and state is None:
         state = state_of_step(parameters, inputs, name, operator)
     packed = named_in(PACKED_NAMES, parameters)
+    needed = {n: p for n, p in parameters.items() if p.default is p.empty}
+    output = named_in(OUTPUT_NAMES, needed)
     signature = Interface(
         frozenset(parameters),
-        frozenset(n for n, p in parameters.items() if p.default is p.empty),
+        frozenset(needed),
         takes_state=state is not None,
         differentiable=gradients is not None,
         vjp_takes_state=gradients is not None and gradients.takes_state,
@@ -182,6 +186,8 @@ def load(
         cu_seqlens=packed,
         position=named_in(POSITION_NAMES, parameters),
         micro_steps=named_in(MICRO_STEP_NAMES, parameters),
+        output=output,
+        output_state=output and named_in(OUTPUT_STATE_NAMES, parameters),
         gates=gates_of(parameters),
         switches=switches_of(parameters),
     )

@@ -20,6 +20,8 @@ __all__ = [
     "FINAL_STATE_NAMES",
     "GATE_NAMES",
     "MICRO_STEP_NAMES",
+    "OUTPUT_NAMES",
+    "OUTPUT_STATE_NAMES",
     "PACKED_NAMES",
     "POSITION_NAMES",
     "STATE_COTANGENT_NAMES",
@@ -44,6 +46,9 @@ STATE_COTANGENT_NAMES = ("state_cotangent", "dht")
 PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
 POSITION_NAMES = ("position", "start_position")
 MICRO_STEP_NAMES = ("num_householder", "micro_steps")
+# Arrays that kernels write: their output, if it must be passed, and their last memory.
+OUTPUT_NAMES = ("out", "output", "o")
+OUTPUT_STATE_NAMES = ("final_state", "output_state")
 # Its parameters for the logarithms of rates, and for what is added to raw gates.
 GATE_NAMES = ("A_log", "dt_bias")
 # Raw gates and logits of rates, beside those.
@@ -80,6 +85,8 @@ class Interface:
     cu_seqlens, position, micro_steps : str or None
         Its parameters for where packed sequences begin, for the position of the first
         token, and for how many keys there are for each query.
+    output, output_state : str or None
+        Its parameters for arrays that it writes, if it cannot be called without.
     gates : tuple of str
         Its parameters for `A_log` and `dt_bias`, of kernels that take raw gates.
     switches : mapping from str to value
@@ -100,6 +107,8 @@ class Interface:
     cu_seqlens: str | None = None
     position: str | None = None
     micro_steps: str | None = None
+    output: str | None = None
+    output_state: str | None = None
     gates: tuple[str, ...] = ()
     switches: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -247,7 +256,12 @@ def require_callable(
     # Those are passed once it is known what is declared.
     later = {*ARGUMENTS, *interface.gates, *interface.switches}
     keywords |= later & interface.needed
-    others = (interface.cu_seqlens, interface.position, interface.micro_steps)
+    others = (
+        interface.cu_seqlens,
+        interface.position,
+        interface.micro_steps,
+        interface.output,
+    )
     for known in (
         *(interface.state, interface.final_state, interface.scale),
         *others,

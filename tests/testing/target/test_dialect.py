@@ -7,6 +7,7 @@ from linkern.testing.api import plan_of
 from linkern.testing.runner.loop import CheckFinished, Opened
 from tests.testing.dialect_targets import (
     chunk_kda,
+    flash_kda,
     fused_sigmoid_gating_delta_rule_update,
 )
 
@@ -25,7 +26,7 @@ BOUNDED = {**SERVING, "safe_gate": True, "lower_bound": -5.0, "allow_neg_eigval"
 def events(kernel, checks, contract, options, **others):
     plan = plan_of(
         kernel,
-        op="kda" if kernel is chunk_kda else "gated_delta_rule",
+        op="kda" if "kda" in kernel.__name__ else "gated_delta_rule",
         checks=checks,
         contract={"layout": "bthd", **contract},
         dtypes=("float32",),
@@ -97,6 +98,21 @@ def test_faults_of_kernels_that_decode_are_caught(fault):
     assert failures(fused_sigmoid_gating_delta_rule_update, fault=fault)
 
 
+WRITES = {"beta_form": "sigmoid", "state_layout": "vk"}
+
+
+def test_a_kernel_that_writes_its_results_is_judged():
+    assert failures(flash_kda, WRITES, (*LAWS, "state_split")) == {}
+    declared, options, _ = opened(flash_kda, WRITES)
+    assert declared["decay_form"] == "sigmoid"
+    assert options == {"lower_bound": -5.0}
+
+
+@pytest.mark.parametrize("fault", ["bias", "mirrored", "logits", "unwritten"])
+def test_faults_of_a_kernel_that_writes_its_results_are_caught(fault):
+    assert failures(flash_kda, WRITES, fault=fault)
+
+
 def test_notes_say_what_was_recognised_and_what_is_passed():
     declared, _, notes = opened(chunk_kda, **SERVING)
     assert declared == {
@@ -122,19 +138,19 @@ def test_a_declaration_comes_before_what_is_recognised():
 
 
 def test_raw_gates_need_their_parameters():
-    def plain(q, k, v, g, beta): ...
+    def plain_kda(q, k, v, g, beta): ...
 
     with pytest.raises(UsageError, match=r"must have parameters A_log and dt_bias"):
-        events(plain, LAWS, SOFTPLUS, {})
+        events(plain_kda, LAWS, SOFTPLUS, {})
 
 
 def test_a_candidate_does_not_choose_its_contract_by_a_default():
-    def normalises(q, k, v, g, beta, use_qk_l2norm_in_kernel=True):
+    def kda(q, k, v, g, beta, use_qk_l2norm_in_kernel=True):
         return chunk_kda(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)[0]
 
     declared = {"layout": "bthd"}
     checks = ["value_on_integers", "value_on_reals"]
-    assert grade(normalises, op="kda", checks=checks, contract=declared).score == 0
-    results = events(normalises, checks, {}, {})
+    assert grade(kda, op="kda", checks=checks, contract=declared).score == 0
+    results = events(kda, checks, {}, {})
     verdicts = [e.result.verdict for e in results if isinstance(e, CheckFinished)]
     assert "failed" not in verdicts

@@ -23,6 +23,8 @@ PACKED: str | None = None
 OFFSETS = "int64"
 POSITION: str | None = None
 GATES: tuple[str, ...] = ()
+OUTPUT: str | None = None
+OUTPUT_STATE: str | None = None
 TIME, STEPS = 0, False
 WRONG: tuple[tuple[int, ...], float, float] | None = None
 IN_OUTPUTS = True
@@ -75,7 +77,7 @@ def cut(name: str, x: Any, span: Any, length: int) -> Any:
 
 
 def called(
-    target: Any, inputs: list[Any], call: dict[str, Any], gates: dict[str, Any]
+    target: Any, inputs: list[Any], call: dict[str, Any], others: dict[str, Any]
 ) -> Any:
     """Call the target span by span; return its outputs in one NumPy array."""
     named = dict(zip(NAMES, inputs, strict=True))
@@ -85,7 +87,7 @@ def called(
     outputs = []
     selected: Any = range(length) if STEPS else spans
     for i, span in enumerate(selected):
-        options = {**call["options"], **gates}
+        options = {**call["options"], **others}
         if FINAL_STATE and call["cuts"]:
             options[FINAL_STATE] = True
         if STATE and (i or STEPS or NEEDS_STATE):
@@ -97,6 +99,8 @@ def called(
             options[PACKED] = native(np.asarray(call["segments"][i], OFFSETS))
         whole = len(spans) == 1 and not STEPS
         parts = inputs if whole else [cut(n, x, span, length) for n, x in named.items()]
+        buffers = written(dict(zip(NAMES, parts, strict=True))["value"], call)
+        options |= buffers
         if INPUTS:
             named_inputs = zip(INPUTS, parts, strict=True)
             returned = target(
@@ -104,6 +108,8 @@ def called(
             )
         else:
             returned = target(*parts, **options)
+        if returned is None and buffers:
+            returned = tuple(buffers.values())
         if isinstance(returned, tuple | list):
             returned, *rest = returned
             state = rest[0] if len(rest) == 1 else tuple(rest)
@@ -111,6 +117,17 @@ def called(
     if STEPS:
         return np.stack(outputs, axis=TIME)
     return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=TIME)
+
+
+def written(value: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays for the target to write: an output like the values, a state."""
+    shapes = {OUTPUT: as_numpy(value).shape, OUTPUT_STATE: call["state_shape"]}
+    dtype = call["dtype"]
+    return {
+        name: native(np.full(shape, np.nan, dtype))
+        for name, shape in shapes.items()
+        if name is not None
+    }
 
 
 def as_numpy(x: Any) -> Any:
@@ -152,9 +169,9 @@ def main() -> int:
     for i, call in enumerate(CALLS):
         names = [f"{name}_{i}" for name in NAMES]
         inputs = [placed(arrays, n, call) if n in arrays else None for n in names]
-        gates = {name: native(arrays[f"{name}_{i}"]) for name in GATES}
+        others = {name: native(arrays[f"{name}_{i}"]) for name in GATES}
         try:
-            outputs.append(called(target, inputs, call, gates))
+            outputs.append(called(target, inputs, call, others))
         except Exception as error:
             print(f"call {i} raised {type(error).__name__}: {error}")
             return 1
