@@ -53,8 +53,8 @@ In Python the contract is a mapping; values may be text, numbers or lists:
 
 ```
 
-What the switches of a kernel say, such as `use_qk_l2norm_in_kernel=True`, is declared by
-itself, and noted in the report: [published kernels](published-kernels.md).
+Switches of a kernel, such as `use_qk_l2norm_in_kernel=True`, need no declaration: the
+report notes what they say. See [published kernels](published-kernels.md).
 
 `linkern fingerprint` measures precision, epsilon and chunk size of a kernel, and says
 if a declaration contradicts them. Declarations that mean nothing for an operator are
