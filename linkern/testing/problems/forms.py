@@ -20,9 +20,10 @@ from linkern.testing.spec.raw_gates import (
     gate_parameters,
 )
 
-__all__ = ["Form", "form_of", "is_raw"]
+__all__ = ["Change", "Form", "form_of", "is_raw"]
 
 Real = NDArray[np.float64]
+Change = Callable[[Real, Real], tuple[Real, Real]]
 
 # A raw number whose sigmoid and softplus are zero in every dtype, one whose sigmoid is
 # one, and one behind whose softplus nothing is left of a memory.
@@ -72,8 +73,18 @@ def is_raw(contract: Contract, one: Input) -> bool:
     return one.name == "beta" and contract.beta_form != "rate"
 
 
-def form_of(contract: Contract, one: Input) -> Form | None:
-    """Return the form of an input; None for the numbers themselves."""
+def form_of(
+    contract: Contract, one: Input, changed: Change | None = None
+) -> Form | None:
+    """Return the form of an input; None for the numbers themselves.
+
+    Parameters
+    ----------
+    contract, one : Contract, Input
+        The declarations, and the input.
+    changed : callable, optional
+        From rates ``exp(A_log)`` and biases to others, which a wrong kernel may take.
+    """
     if one.name == "beta" and contract.beta_form != "rate":
         return _logits(2.0 if contract.beta_form == "twice_sigmoid" else 1.0)
     if one.name != "log_decay":
@@ -83,9 +94,9 @@ def form_of(contract: Contract, one: Input) -> Form | None:
             np.log, np.exp, lambda x: 1 / x, lambda x: (2 / np.where(x > 0, x, 1), 0.0)
         )
     if contract.decay_form == "softplus":
-        return _softplus(one.axes)
+        return _softplus(one.axes, changed or _kept)
     if contract.decay_form == "sigmoid":
-        return _sigmoid(one.axes, contract.decay_floor)
+        return _sigmoid(one.axes, contract.decay_floor, changed or _kept)
     if contract.decay_log_base == "2":
         factor = float(np.log(2.0))
         return Form(
@@ -108,11 +119,15 @@ def _parameters(x: Real, axes: str) -> tuple[Real, Real]:
     return np.exp(rates)[:, None, None], biases[:, None, :]
 
 
-def _softplus(axes: str) -> Form:
+def _kept(rate: Real, bias: Real) -> tuple[Real, Real]:
+    return rate, bias
+
+
+def _softplus(axes: str, changed: Change) -> Form:
     """Return the form of decays ``-exp(A_log) softplus(x + b)``."""
 
     def shifted(x: Real) -> tuple[Real, Real]:
-        rate, bias = _parameters(x, axes)
+        rate, bias = changed(*_parameters(x, axes))
         return rate, x + bias
 
     def meaning(x: Real) -> Real:
@@ -138,11 +153,11 @@ def _softplus(axes: str) -> Form:
     return Form(meaning, taken, slope, slope_error)
 
 
-def _sigmoid(axes: str, floor: float) -> Form:
+def _sigmoid(axes: str, floor: float, changed: Change) -> Form:
     """Return the form of decays ``floor sigmoid(exp(A_log) (x + b))``."""
 
     def scaled(x: Real) -> tuple[Real, Real]:
-        rate, bias = _parameters(x, axes)
+        rate, bias = changed(*_parameters(x, axes))
         return rate, rate * (x + bias)
 
     def meaning(x: Real) -> Real:

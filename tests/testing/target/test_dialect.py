@@ -4,7 +4,8 @@ import pytest
 
 from linkern.testing import UsageError, grade, run
 from linkern.testing.api import plan_of
-from linkern.testing.runner.loop import CheckFinished, Opened
+from linkern.testing.runner.loop import CheckFinished, Diagnosed, Opened
+from tests.marks import every
 from tests.testing.dialect_targets import (
     chunk_kda,
     flash_kda,
@@ -52,12 +53,12 @@ def opened(kernel, contract=(), **options):
     return first.plan.contract.declared(), dict(first.plan.options), first.notes
 
 
-@pytest.mark.parametrize("options", [{}, SERVING, BOUNDED], ids=len)
+@pytest.mark.parametrize("options", every(2, [SERVING, {}, BOUNDED]))
 def test_switches_of_a_right_kernel_need_no_declaration(options):
     assert failures(chunk_kda, **options) == {}
 
 
-@pytest.mark.parametrize("contract", [SOFTPLUS, SIGMOID, {"beta_form": "sigmoid"}])
+@pytest.mark.parametrize("contract", every(3, [SIGMOID, SOFTPLUS, {"l2norm": 1e-6}]))
 def test_one_declaration_turns_the_switches_on(contract):
     assert failures(chunk_kda, contract) == {}
 
@@ -111,6 +112,25 @@ def test_a_kernel_that_writes_its_results_is_judged():
 @pytest.mark.parametrize("fault", ["bias", "mirrored", "logits", "unwritten"])
 def test_faults_of_a_kernel_that_writes_its_results_are_caught(fault):
     assert failures(flash_kda, WRITES, fault=fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "contract", "words"),
+    every(
+        4,
+        [
+            ("bias", SOFTPLUS, "dt_bias left out"),
+            ("rate", SOFTPLUS, "A_log in place of exp(A_log)"),
+            ("mirrored", SIGMOID, "-exp(A_log) in place of exp(A_log)"),
+            ("logits", {"beta_form": "sigmoid"}, "raw beta in place of beta"),
+        ],
+    ),
+)
+def test_faults_in_gates_are_named(fault, contract, words):
+    checks, options = ("value_on_reals",), {"fault": fault}
+    ran = events(chunk_kda, checks, contract, options, diagnose=True)
+    (found,) = [e.diagnosis for e in ran if isinstance(e, Diagnosed)]
+    assert f"as with `{words}`" in found.sentence
 
 
 def test_notes_say_what_was_recognised_and_what_is_passed():
