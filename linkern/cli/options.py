@@ -100,7 +100,9 @@ _CLAIMS = (
         help="Default float32 and float64, as far as it takes them. Repeatable.",
     ),
     click.option(
-        "--timeout", default=20.0, show_default=True, help="Seconds for one call."
+        "--timeout",
+        type=float,
+        help="Seconds for one call. Default: 20; 120 if it is interpreted.",
     ),
     click.option(
         "--memory",

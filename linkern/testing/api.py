@@ -39,7 +39,7 @@ def verify(
     seed: int | None = None,
     checks: Sequence[str] = (),
     expect_failure: Mapping[str, str] | None = None,
-    timeout: float = 20.0,
+    timeout: float | None = None,
     in_process: bool = False,
     fingerprint: bool = False,
     fail_fast: bool = False,
@@ -78,8 +78,9 @@ def verify(
         Names of the checks to run. Default: all.
     expect_failure : mapping, optional
         Checks that must fail, with the reason.
-    timeout : float
-        Seconds that one call may take; in a child process only.
+    timeout : float, optional
+        Seconds that one call may take; in a child process only. Default: 20, or 120 if
+        it is interpreted.
     in_process : bool
         Call a named target in this process.
     fingerprint : bool

@@ -23,6 +23,8 @@ __all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle
 # The longest sequence of an interpreted target that declares no other: a tail after a
 # chunk of 128, and after two of 64.
 INTERPRETED_LENGTH = 130
+# Seconds that one call may take, where a plan does not say.
+TIMEOUT, INTERPRETED_TIMEOUT = 20.0, 120.0
 
 
 def config_of(plan: Plan) -> TargetConfig:
@@ -106,7 +108,8 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
         words = shlex.split(plan.command or "") or [plan.target.rpartition(":")[0]]
         sandbox = Sandbox(paths_in(words), device=plan.device)
     # A target that hangs is seen to do so within the time of a run.
-    timeout = min(plan.timeout, (plan.seconds or math.inf) / 2)
+    usual = INTERPRETED_TIMEOUT if plan.interpret else TIMEOUT
+    timeout = min(plan.timeout or usual, (plan.seconds or math.inf) / 2)
     if plan.command is not None:
         return CommandTarget(
             plan.command,

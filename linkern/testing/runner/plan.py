@@ -60,8 +60,8 @@ class Plan:
         Names of the checks to run; empty for all.
     expect_failure : mapping of str to str
         Checks that must fail, with the reason.
-    timeout : float
-        Seconds that one call may take.
+    timeout : float, optional
+        Seconds that one call may take. Default: 20; 120 if it is interpreted.
     memory_limit : float
         GiB that the target may allocate; in a child process only.
     in_process : bool
@@ -108,7 +108,7 @@ class Plan:
     seed: int = field(default_factory=fresh_seed)
     checks: tuple[str, ...] = ()
     expect_failure: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = 20.0
+    timeout: float | None = None
     memory_limit: float = 4.0
     in_process: bool = False
     shrink: bool = True
@@ -162,7 +162,7 @@ class Plan:
             raise UsageError(msg)
         if self.interpret:
             self._require_interpretable(called=called)
-        if not self.timeout > 0:
+        if self.timeout is not None and not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
             raise UsageError(msg)
         if self.seconds is not None:

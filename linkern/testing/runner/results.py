@@ -148,11 +148,22 @@ class CheckResult:
         return self.verdict not in INAPPLICABLE
 
 
+# Distributions whose versions a report names.
+LIBRARIES = (
+    "numpy",
+    "hypothesis",
+    "torch",
+    "triton",
+    "jax",
+    "cupy",
+    "array-api-strict",
+)
+
+
 def environment(**run: Any) -> dict[str, Any]:
     """Describe the machine, the libraries and the options of a run."""
-    libraries = ("numpy", "hypothesis", "torch", "jax", "cupy", "array-api-strict")
     versions = {}
-    for name in libraries:
+    for name in LIBRARIES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from linkern.testing.errors import UsageError
 from linkern.testing.target.frameworks import Library, framework_named, require_device
 from linkern.testing.target.inference import Inferred, infer
+from linkern.testing.target.interpreted.launches import LaunchFailed
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.loading import Interface, load, resolve
 from linkern.testing.target.protocol import (
@@ -166,6 +167,8 @@ def _first_line(error: Exception) -> str:
 
 def describe(error: BaseException) -> str:
     """Return an exception in one line, with the line of the target that raised it."""
+    if isinstance(error, LaunchFailed):  # it names the line of the kernel itself
+        return str(error)
     what = traceback.format_exception_only(error)[-1].strip()
     what = what.partition("\n")[0][:MESSAGE_LENGTH]
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,5 +1,6 @@
-"""Autotuned kernels without timing: one configuration, chosen by its position."""
+"""Autotuned kernels without timing: one configuration, the largest or a chosen one."""
 
+import math
 from importlib import import_module
 from typing import Any
 from weakref import WeakSet
@@ -7,7 +8,7 @@ from weakref import WeakSet
 __all__ = ["choose", "install"]
 
 _SEEN: "WeakSet[Any]" = WeakSet()
-_position = 0
+_position: int | None = None
 
 
 def install() -> None:
@@ -18,10 +19,11 @@ def install() -> None:
     import_module("triton.runtime.autotuner").Autotuner._bench = _bench
 
 
-def choose(position: int) -> None:
+def choose(position: int | None) -> None:
     """Have every autotuner take the configuration at a position, modulo their number.
 
-    One that is pruned away is replaced by the first that is left.
+    None stands for the one with the largest tiles, which has the fewest programs to
+    interpret. One that is pruned away is replaced by the first that is left.
     """
     global _position  # noqa: PLW0603 -- one choice for all kernels of the process
     _position = position
@@ -32,7 +34,15 @@ def choose(position: int) -> None:
 def _bench(
     autotuner: Any, *_args: Any, config: Any, **_keywords: Any
 ) -> tuple[float, ...]:
-    """Return a time: zero for the chosen configuration, one for the others."""
+    """Return a time: the less, the sooner a configuration is chosen."""
     _SEEN.add(autotuner)
+    if _position is None:
+        return (1.0 / _size(config),) * 3
     chosen = autotuner.configs[_position % len(autotuner.configs)]
     return (0.0 if config == chosen else 1.0,) * 3
+
+
+def _size(config: Any) -> int:
+    """Return the product of the sizes in a configuration."""
+    sizes = (x for x in config.kwargs.values() if type(x) is int and x > 0)
+    return math.prod(sizes)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from linkern.testing.target.interpreted.accesses import Accesses
+from linkern.testing.target.interpreted.corrections import names_replaced
 
 __all__ = ["LaunchFailed", "install"]
 
@@ -34,6 +35,7 @@ def install(accesses: Accesses) -> None:
         if module in patched:
             return interpreter._LangPatchScope()
         patched.add(module)
+        names_replaced(function.__globals__)
         return patch(function)
 
     def launch(self: Any, *args: Any, **keywords: Any) -> Any:

@@ -8,6 +8,8 @@ from linkern.testing.errors import UsageError
 from linkern.testing.target.interpreted import (
     allocations,
     autotuners,
+    bfloat16,
+    corrections,
     devices,
     interception,
     launches,
@@ -48,6 +50,8 @@ def start() -> Accesses:
     os.environ[_VARIABLE] = "1"
     accesses = Accesses()
     loops.install()
+    corrections.install()
+    bfloat16.install()
     autotuners.install()
     devices.install()
     allocations.install()

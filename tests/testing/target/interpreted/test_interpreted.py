@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -31,12 +32,12 @@ def process(triton):
 def replied(process):
     """Call a target of this name; all run in one process."""
 
-    def replied(name, **options):
+    def replied(name, dtype=np.float32, **options):
         process.reopen(config(name))
         rng = np.random.default_rng(1)
         shapes = {"query": 3, "key": 3, "value": 2}
         inputs = {
-            name: rng.standard_normal((1, 2, LENGTH, dim)).astype(np.float32)
+            name: rng.standard_normal((1, 2, LENGTH, dim)).astype(dtype)
             for name, dim in shapes.items()
         }
         reply = process.call(Call(inputs, **options))
@@ -53,11 +54,27 @@ def test_a_right_kernel_gives_its_values_and_no_finding(name, replied):
     assert reply.out_of_bounds == reply.unwritten == ()
 
 
+def test_bfloat16_is_computed_as_compiled_kernels_do(replied):
+    reply, expected = replied("right", dtype=ml_dtypes.bfloat16)
+    assert reply.dtype == "bfloat16"
+    # Sums are of float32; one rounding of the output is left, to the nearest.
+    scale = np.spacing(expected.astype(ml_dtypes.bfloat16)).astype(np.float64)
+    assert (abs(reply.output - expected) <= 0.51 * abs(scale) + 1e-4).all()
+
+
+def test_names_of_the_language_and_of_libdevice_are_interpreted(replied):
+    reply, _ = replied("tanh_of_values")
+    rng = np.random.default_rng(1)
+    rng.standard_normal((2, 1, 2, LENGTH, 3))
+    expected = np.tanh(rng.standard_normal((1, 2, LENGTH, 2)))
+    np.testing.assert_allclose(reply.output, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_load_out_of_bounds_is_named_and_not_made(replied):
     reply, expected = replied("reads_past_the_end")
     (finding,) = reply.out_of_bounds
     assert finding == (
-        "the `tl.load` at triton_targets.py:14 in forward goes 12 bytes past the end "
+        "the `tl.load` at triton_targets.py:16 in forward goes 12 bytes past the end "
         "of `k` (program 1, 1, 0)"
     )
     # The mask of the scores keeps what was read away from the output.
@@ -120,6 +137,7 @@ def test_a_launch_that_fails_is_one_sentence(name, words, replied):
     with pytest.raises(TargetRaised, match=words) as raised:
         replied(name)
     assert "\n" not in str(raised.value)
+    assert "LaunchFailed" not in str(raised.value)
 
 
 def test_a_target_of_another_library_is_refused(process):
