@@ -14,6 +14,7 @@ from linkern.testing.target.interpreted import (
     interception,
     launches,
     loops,
+    shapes,
 )
 from linkern.testing.target.interpreted.accesses import Accesses
 
@@ -50,6 +51,7 @@ def start() -> Accesses:
     os.environ[_VARIABLE] = "1"
     accesses = Accesses()
     loops.install()
+    shapes.install()
     corrections.install()
     bfloat16.install()
     autotuners.install()
