@@ -53,6 +53,9 @@ In Python the contract is a mapping; values may be text, numbers or lists:
 
 ```
 
+Switches of a kernel, such as `use_qk_l2norm_in_kernel=True`, need no declaration: the
+report notes what they say. See [published kernels](published-kernels.md).
+
 `linkern fingerprint` measures precision, epsilon and chunk size of a kernel, and says
 if a declaration contradicts them. Declarations that mean nothing for an operator are
 refused: feature maps, normalizer and epsilon are for linear attention; decays, `l2norm`

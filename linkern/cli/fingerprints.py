@@ -18,7 +18,7 @@ from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.fingerprint import Fingerprint, sheet
 from linkern.testing.fingerprint import fingerprint as measure
 from linkern.testing.report import terminal
-from linkern.testing.runner.opening import open_target, scope_of
+from linkern.testing.runner.opening import open_target, scope_of, settle
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.declarations import keywords
 
@@ -76,6 +76,7 @@ def _measured(target: str | None, options: dict[str, Any]) -> list[Fingerprint]:
     )
     opened = open_target(plan)
     try:
+        plan, _ = settle(plan, opened)
         return [measure(opened, scope_of(plan, opened, name)) for name in plan.dtypes]
     except TargetRaised as raised:
         msg = f"the target raised {raised}."

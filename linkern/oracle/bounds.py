@@ -59,6 +59,11 @@ class Precisions:
         and the carried normalizer are rounded besides; None for not at all.
     truncates : bool
         Whether sums are rounded towards zero and not to nearest.
+    gate_roundings, gate_error : float
+        Relative roundings, and besides them the absolute error, with which a kernel
+        makes one log-decay.
+    rate_roundings : float
+        Relative roundings with which it makes one rate.
     """
 
     accumulator: str
@@ -68,6 +73,9 @@ class Precisions:
     state: str | None = None
     normalizer: str | None = None
     truncates: bool = False
+    gate_roundings: float = 0.0
+    gate_error: float = 0.0
+    rate_roundings: float = 0.0
 
     @property
     def unit(self) -> float:

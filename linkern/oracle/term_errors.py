@@ -26,7 +26,8 @@ def row_errors(
         The declared arithmetic.
     log_decay : array (..., R, K)
         Log-decays of the rows; a weight is formed from differences of sums of up to
-        ``n`` of them, so that its relative error is ``exp((2 n + 6) u sum|g|) - 1``.
+        ``n`` of them, so that its relative error is ``exp((2 n + 6) u sum|g|) - 1``;
+        the declared errors of gates that the kernel makes itself add to the exponent.
     depth : int
         Over how many channels a term is summed in all.
     rows_per_token : int
@@ -46,9 +47,11 @@ def row_errors(
     errors = 2 * inside + 6
     if rounding.confidence is not None and not rounding.precisions.truncates:
         errors = np.minimum(errors, 2 * rounding.confidence * np.sqrt(inside) + 6)
-    weight = np.expm1(errors * rounding.unit * largest)
-    products = 6 + 2 * (rounding.precisions.score is not None)
-    rounded = rounding.grown(summed + depth + _PRODUCTS, products)
+    made = rounding.precisions
+    exponent = (errors + made.gate_roundings) * rounding.unit * largest
+    weight = np.expm1(exponent + made.gate_error * seen)
+    products = 6 + 2 * (made.score is not None)
+    rounded = rounding.grown(summed + depth + _PRODUCTS + made.rate_roundings, products)
     state = rounding.precisions.state
     if state is not None:
         carried = gamma(carries + 1, unit_roundoff(state))

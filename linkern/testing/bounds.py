@@ -15,9 +15,10 @@ from linkern.testing.problems import expected
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import DECLARATIONS, nearest
 from linkern.testing.spec.operators import OPERATORS, Operator
+from linkern.testing.target.arguments import state_axes
 from linkern.testing.target.frameworks import as_numpy, numpy_dtype
 from linkern.testing.target.protocol import from_layout, to_layout
-from linkern.testing.target.segments import leaves, state_axes, state_parts
+from linkern.testing.target.segments import leaves, state_parts
 
 __all__ = ["OutOfBoundError", "assert_within_bound"]
 

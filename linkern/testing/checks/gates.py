@@ -25,6 +25,7 @@ from linkern.testing.checks.span_map import (
 from linkern.testing.errors import Inapplicable, covered, not_applicable, skipped
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.forms import is_raw
 from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.mixture import any_gradient, any_problem, of_sort
 from linkern.testing.problems.problem import Problem
@@ -59,6 +60,7 @@ def _omissible(scope: Scope) -> tuple[str, ...]:
         declared.name
         for declared in scope.operator.inputs
         if declared.optional
+        and not is_raw(scope.contract, declared)
         and declared.name in parameter_of
         and parameter_of[declared.name] not in scope.interface.needed
     )
@@ -143,16 +145,25 @@ def decay_extremes(target: CheckedTarget, problem: Problem) -> None:
 
 def _irreducible(scope: Scope) -> Inapplicable | None:
     """Require an operator that contains a simpler one."""
-    if scope.operator.reductions:
+    if _reductions(scope):
         return None
     return not_applicable("no simpler operator is known to be inside it")
+
+
+def _reductions(scope: Scope) -> tuple[Reduction, ...]:
+    """Return the reductions whose inputs the target can take.
+
+    Raw gates that are equal in all channels have other meanings there.
+    """
+    raw = {x.name for x in scope.operator.inputs if is_raw(scope.contract, x)}
+    return tuple(x for x in scope.operator.reductions if raw.isdisjoint(x.spread))
 
 
 @check(
     "with gates that are open, equal or zero, an operator is the simpler one that it "
     "contains",
     problems=lambda scope: draws.with_choice(
-        any_problem(scope), reduced=scope.operator.reductions
+        any_problem(scope), reduced=_reductions(scope)
     ),
     judges=_real,
     unless=_irreducible,

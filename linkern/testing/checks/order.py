@@ -14,6 +14,7 @@ from linkern.testing.checks.registry import (
     not_linear_in_values,
 )
 from linkern.testing.problems import strategies as draws
+from linkern.testing.problems.forms import is_raw
 from linkern.testing.problems.gates import altered
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.mixture import any_problem, of_sort, provable
@@ -193,8 +194,11 @@ def permutations(target: CheckedTarget, problem: Problem) -> None:
     operator = problem.scope.operator
     if what == "keys" and operator.causal:
         what = "features"
-    if what == "features" and not any("k" in one.axes for one in operator.inputs):
+    movable = [axis for axis in "kv" if _moves(problem, axis)]
+    if what == "features" and "k" not in movable:
         what = "value channels"
+    if what == "value channels" and "v" not in movable:
+        what = "features"
     if what == "value channels":
         by = rng.permutation(problem.shape.value_dim)
         permuted = _permuted(problem, "v", by)
@@ -211,6 +215,13 @@ def permutations(target: CheckedTarget, problem: Problem) -> None:
         plain = plain[..., by]
     message = f"permuting the {what} changed more than the order"
     target.require_agreement(other, plain, expected, problem, message)
+
+
+def _moves(problem: Problem, axis: str) -> bool:
+    """Return True if channels can change places: those of `dt_bias` keep theirs."""
+    scope = problem.scope
+    inputs = [one for one in scope.operator.inputs if axis in one.axes]
+    return bool(inputs) and not any(is_raw(scope.contract, one) for one in inputs)
 
 
 def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:

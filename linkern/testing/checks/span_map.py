@@ -66,10 +66,9 @@ def _after_unit_state(problem: Problem, columns: slice) -> Problem:
         elif one.name == "value":
             rows = np.arange(count)[columns]
             front[..., rows, np.arange(len(rows))] = 1
-        elif one.name == "log_decay":
-            front[...] = as_declared(problem.scope, np.zeros(1))
-        elif one.name in written:
-            front[...] = written[one.name]
+        else:
+            number = np.full(1, written.get(one.name, 0.0))
+            front[...] = as_declared(problem.scope, number, one.name)
         inputs[one.name] = np.concatenate([front, x], axis=axis)
     return problem.with_inputs(**inputs)
 

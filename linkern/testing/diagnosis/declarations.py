@@ -43,6 +43,7 @@ _EPS_MODES: tuple[Declared, ...] = (
     {"eps_mode": "clamp"},
 )
 # Epsilons under the square root of a norm.
+_BETA_FORMS = ("rate", "sigmoid", "twice_sigmoid")
 _NORM_EPSILONS = (1e-6, 1e-5, 1e-12, 0.0)
 
 
@@ -161,7 +162,8 @@ def _share_right(contract: Contract, problem: Problem, output: Real) -> float:
         inputs = {name: np.swapaxes(x, 1, 2) for name, x in inputs.items()}
         output = np.swapaxes(output, 1, 2)
     problem = replace(problem, scope=scope).with_inputs(**inputs)
-    if np.isfinite(contract.decay_floor) and "log_decay" in inputs:
+    natural = "log_decay" in inputs and contract.decay_form == "log"
+    if np.isfinite(contract.decay_floor) and natural:
         # What is below the floor, a contract that has it does not ask.
         problem = with_decays(problem, inputs["log_decay"].astype(np.float64))
     with np.errstate(all="ignore"):
@@ -216,6 +218,7 @@ def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     if (contract.decay_log_base, contract.decay_form) == ("e", "log"):
         yield from ({"decay_floor": x} for x in numbers if x < 0)
     yield from ({"l2norm": eps} for eps in _NORM_EPSILONS)
+    yield from ({"beta_form": x} for x in _BETA_FORMS if x != contract.beta_form)
     operator = scope.operator
     swappable = all(x.token_axis == 2 for x in operator.inputs)
     if contract.layout in _OTHER_LAYOUT and swappable and not operator.micro_steps:

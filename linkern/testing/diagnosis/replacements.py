@@ -5,12 +5,15 @@ They are made of an operator's inputs and axes, so that they are the same for al
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 
 from linkern.testing.influence.maps import Index, Real
 from linkern.testing.problems.expected import OracleCall
+from linkern.testing.problems.forms import Change as GateChange
+from linkern.testing.problems.forms import form_of, is_raw
 
 __all__ = ["Change", "clamps", "replacements"]
 
@@ -48,6 +51,16 @@ PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "the first 16 channels": ("kvm", lambda i, _: i % 16),
     "the first 32 channels": ("kvm", lambda i, _: i % 32),
     "the first 64 channels": ("kvm", lambda i, _: i % 64),
+}
+# Parameters of raw gates that a kernel may take instead, by rate and bias.
+GATES: dict[str, GateChange] = {
+    "dt_bias left out": lambda rate, bias: (rate, 0 * bias),
+    "-dt_bias in place of dt_bias": lambda rate, bias: (rate, -bias),
+    "dt_bias of head 0 in place of dt_bias": lambda rate, bias: (rate, bias[:1]),
+    "exp(A_log) left out": lambda rate, bias: (np.ones_like(rate), bias),
+    "-exp(A_log) in place of exp(A_log)": lambda rate, bias: (-rate, bias),
+    "A_log in place of exp(A_log)": lambda rate, bias: (np.log(rate), bias),
+    "A_log of head 0 in place of A_log": lambda rate, bias: (rate[:1], bias),
 }
 
 
@@ -98,6 +111,7 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
     """Yield replacements of one input by other numbers, places and inputs."""
     present, axes = _present(call), call.operator.input(name).axes
     shape = present[name].shape
+    yield from _gates(call, name)
     for text, change in ENTRIES.items():
         yield text.format(name), _changed(change)
     for words, (letters, index) in PLACES.items():
@@ -115,6 +129,24 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
             f"{name} that is not normalised",
             lambda c, _: c.inputs[name].astype(float),
         )
+
+
+def _gates(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
+    """Yield replacements of a gate that a kernel makes of a raw one."""
+    one = call.operator.input(name)
+    if not is_raw(call.contract, one):
+        return
+    yield f"raw {name} in place of {name}", lambda c, _: c.inputs[name].astype(float)
+    for text, changed in GATES.items() if name == "log_decay" else ():
+        form = form_of(call.contract, one, changed)
+        assert form is not None
+        yield text, partial(_made, form.meaning, name)
+
+
+def _made(
+    meaning: Callable[[Real], Real], name: str, call: OracleCall, _: Real
+) -> Real:
+    return meaning(call.inputs[name].astype(float))
 
 
 def _changed(change: Callable[[Real], Real]) -> Values:

@@ -23,8 +23,7 @@ def with_features(scope: Scope, shape: Shape, **arrays: Real) -> Problem:
         x = arrays.get(one.name)
         if x is None:
             x = np.full(shape.of(one.axes), float(one.name in ONES))
-            if one.name == "log_decay":
-                x = as_declared(scope, x)
+            x = as_declared(scope, x, one.name)
         elif scope.operator.feature_map and one.name != "value":
             x = _inputs(scope.query_map if one.name == "query" else scope.key_map, x)
         inputs[one.name] = x.astype(numpy_dtype(scope.dtype))

@@ -98,6 +98,7 @@ def grade(
         seconds=seconds,
         inputs=inputs,
         sandbox=sandbox,
+        read_defaults=False,  # a candidate does not choose its contract
     )
     rounds_of(plan)  # inputs that cannot be used are no fault of the candidate
     return grade_of_plan(plan, clock)

@@ -1,8 +1,8 @@
 """Exact results and bounds for the inputs of a call, as the target takes them.
 
-A target may take logarithms to another base, decays in place of their logarithms, or
-queries and keys that it normalises itself. The oracle gets their meaning in float64,
-and its gradients are carried back to the inputs of the target.
+A target may take gates in another form (`linkern.testing.problems.forms`), or queries
+and keys that it normalises itself. The oracle gets their meaning in float64, and its
+gradients are carried back to the inputs of the target.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from linkern.oracle import (
     unit_roundoff,
 )
 from linkern.oracle.operator import STATE_NAMES
+from linkern.testing.problems.forms import form_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
@@ -97,11 +98,10 @@ class OracleCall:
 
     def _meaning(self, name: str, declared: NDArray[Any]) -> Real:
         x = declared.astype(np.float64)
-        if name == "log_decay" and self.contract.decay_log_base == "2":
-            return np.asarray(x * np.log(2.0))
-        if name == "log_decay" and self.contract.decay_form == "factor":
+        form = form_of(self.contract, self.operator.input(name))
+        if form is not None:
             with np.errstate(divide="ignore"):
-                return np.asarray(np.log(x))
+                return np.asarray(form.meaning(x))
         if name in _NORMALISED and self.contract.l2norm is not None:
             return np.asarray(x / self._norm(x))
         return x
@@ -220,6 +220,9 @@ def gradients(
         results = {
             name: _pulled_back(call, name, of_meaning[name]) for name in call.inputs
         }
+    if call.contract.beta_form != "rate":
+        # Products with a rate that is itself off by no more than the bound counts.
+        results = {n: Bounded(x.output, 2 * x.bound) for n, x in results.items()}
     if call.initial_state is not None:
         states = (name for name in STATE_NAMES if name in of_meaning)
         results |= {name: call.widened(of_meaning[name]) for name in states}
@@ -229,17 +232,10 @@ def gradients(
 def _pulled_back(call: OracleCall, name: str, gradient: Bounded) -> Bounded:
     """Return the gradient of an input from that of what it means."""
     x = call.inputs[name].astype(np.float64)
-    contract, u = call.contract, call.precisions.unit
-    if name == "log_decay" and contract.decay_log_base == "2":
-        of_log = np.log(2.0) * gradient.output
-        return Bounded(of_log, np.log(2.0) * gradient.bound + 2 * u * abs(of_log))
-    if name == "log_decay" and contract.decay_form == "factor":
-        of_log, bound = gradient.output / x, gradient.bound / x
-        bound = bound + 2 * u * abs(of_log)
-        # What a decay of zero would have let through, its logarithm does not say.
-        known = x > 0
-        return Bounded(np.where(known, of_log, 0.0), np.where(known, bound, np.inf))
-    if name in _NORMALISED and contract.l2norm is not None:
+    form = form_of(call.contract, call.operator.input(name))
+    if form is not None:
+        return form.pulled_back(x, call.widened(gradient), call.precisions.unit)
+    if name in _NORMALISED and call.contract.l2norm is not None:
         return _through_norm(call, x, call.widened(gradient))
     return call.widened(gradient)
 

@@ -19,6 +19,7 @@ from linkern.testing.problems.draws import (
     normal,
     unit,
 )
+from linkern.testing.problems.forms import form_of, is_raw
 from linkern.testing.problems.integers import integer_inputs, no_integers
 from linkern.testing.problems.kinds import CALM, RECORDS, Kind
 from linkern.testing.problems.problem import Problem
@@ -36,6 +37,7 @@ __all__ = [
     "no_integers",
     "real_problem",
     "with_decays",
+    "with_numbers",
 ]
 
 # Strong gates and long keys show the most, so they come twice.
@@ -58,8 +60,7 @@ def real_problem(
     _related(scope, drawn, record, rng)
     if record.scaled:
         _scale(scope, drawn, rng)
-    if "log_decay" in drawn:
-        drawn["log_decay"] = as_declared(scope, drawn["log_decay"])
+    drawn = {name: as_declared(scope, x, name) for name, x in drawn.items()}
     dtype = numpy_dtype(scope.dtype)
     inputs = {name: x.astype(dtype) for name, x in drawn.items()}
     return Problem(scope, f"{kind} gates, {values} values", inputs)
@@ -70,8 +71,7 @@ def integer_problem(
 ) -> Problem:
     """Make inputs whose sums are exact in any order, at the declared precision."""
     drawn = integer_inputs(scope, shape, kind, present, rng)
-    if "log_decay" in drawn:
-        drawn["log_decay"] = as_declared(scope, drawn["log_decay"])
+    drawn = {name: as_declared(scope, x, name) for name, x in drawn.items()}
     dtype = numpy_dtype(scope.dtype)
     inputs = {name: drawn[name].astype(dtype) for name in scope.operator.names}
     return Problem(scope, f"{kind} integers", inputs, exact=True)
@@ -98,19 +98,23 @@ def extreme_problem(
 
 def with_decays(problem: Problem, decays: Real) -> Problem:
     """Return a problem with other natural log-decays."""
-    x = problem.inputs["log_decay"]
-    declared = as_declared(problem.scope, decays).astype(x.dtype)
-    return problem.with_inputs(log_decay=np.broadcast_to(declared, x.shape).copy())
+    return with_numbers(problem, "log_decay", decays)
 
 
-def as_declared(scope: Scope, decays: Real) -> Real:
-    """Return natural log-decays as the target takes them."""
-    contract = scope.contract
-    kept = np.maximum(decays, contract.decay_floor)
-    if contract.decay_form == "factor":
-        return np.asarray(np.exp(kept))
-    base = np.log(2.0) if contract.decay_log_base == "2" else 1.0
-    return np.asarray(kept / base)
+def with_numbers(problem: Problem, name: str, meant: Real) -> Problem:
+    """Return a problem in which an input means other numbers."""
+    x = problem.inputs[name]
+    whole = np.broadcast_to(np.asarray(meant, dtype=np.float64), x.shape)
+    declared = as_declared(problem.scope, whole, name).astype(x.dtype)
+    return problem.with_inputs(**{name: declared.copy()})
+
+
+def as_declared(scope: Scope, meant: Real, name: str = "log_decay") -> Real:
+    """Return natural log-decays, or another input, as the target takes them."""
+    if name == "log_decay":
+        meant = np.maximum(meant, scope.contract.decay_floor)
+    form = form_of(scope.contract, scope.operator.input(name))
+    return meant if form is None else form.taken(meant)
 
 
 def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -120,6 +124,8 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
         other = 2 * x[..., ::-1] + half
     elif name == "log_decay" and problem.scope.contract.decay_form == "factor":
         other = x * half
+    elif is_raw(problem.scope.contract, problem.scope.operator.input(name)):
+        other = half * x - half
     elif name == "log_decay":
         floor = as_declared(problem.scope, np.full(1, -np.inf))
         other = np.maximum(x * half - half, floor.astype(x.dtype))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.oracle import Reduction
-from linkern.testing.problems.gates import with_decays
+from linkern.testing.problems.gates import with_numbers
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import OPERATORS
 
@@ -16,11 +16,7 @@ __all__ = ["inputs_of_other", "restricted"]
 def restricted(problem: Problem, reduction: Reduction) -> Problem:
     """Return a problem that both operators describe."""
     for name, number in reduction.constants.items():
-        x = problem.inputs[name]
-        if name == "log_decay":
-            problem = with_decays(problem, np.full(x.shape, number))
-        else:
-            problem = problem.with_inputs(**{name: np.full_like(x, number)})
+        problem = with_numbers(problem, name, np.asarray(number))
     changed = {name: problem.inputs[x].copy() for name, x in reduction.copies.items()}
     for name, source in reduction.spread.items():
         shape, first = problem.inputs[name].shape, problem.inputs[source][..., :1]

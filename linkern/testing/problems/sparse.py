@@ -49,8 +49,8 @@ def no_neutral(scope: Scope) -> str | None:
 def neutral_inputs(scope: Scope) -> dict[str, float]:
     """Return the inputs of a neutral token; those that are missing may be anything."""
     neutral = {**(scope.operator.neutral or {})}
-    if "log_decay" in neutral:
-        (neutral["log_decay"],) = as_declared(scope, np.zeros(1)).tolist()
+    for name, number in neutral.items():
+        (neutral[name],) = as_declared(scope, np.full(1, number), name).tolist()
     if scope.operator.feature_map and scope.key_map.from_integers is not None:
         (neutral["key"],) = scope.key_map.from_integers(np.zeros(1, np.int64)).tolist()
     return neutral

@@ -20,6 +20,7 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS, Input, Operator
+from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.protocol import from_layout
 
@@ -234,7 +235,7 @@ def _require_numbers(
 ) -> None:
     """Require finite numbers, and gates that forget."""
     wide = x.astype(np.float64)
-    gate = name == "log_decay"
+    gate = name == "log_decay" and contract.decay_form not in RAW_FORMS
     if np.isnan(wide).any() or np.isinf(wide[wide > 0] if gate else wide).any():
         _refuse(path, f"`{name}` must have finite numbers.")
     if not gate:

@@ -9,6 +9,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.declarations import nearest
+from linkern.testing.spec.dialect import settled
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.clock import Clock, Timed
 from linkern.testing.target.command import CommandTarget
@@ -17,7 +18,7 @@ from linkern.testing.target.process import LOAD_TIMEOUT, ChildProcess, InProcess
 from linkern.testing.target.protocol import TargetConfig
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
-__all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of"]
+__all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle"]
 
 # The longest sequence of an interpreted target that declares no other: a tail after a
 # chunk of 128, and after two of 64.
@@ -40,6 +41,7 @@ def config_of(plan: Plan) -> TargetConfig:
         state_layout=contract.state_layout,
         cu_seqlens_dtype=contract.cu_seqlens_dtype,
         op=OPERATORS[plan.op].name,
+        decay_form=contract.decay_form,
         options=plan.options,
         memory_limit=plan.memory_limit,
         interpret=plan.interpret,
@@ -78,6 +80,25 @@ def open_target(plan: Plan, clock: Clock | None = None) -> Target:
         target.close()
         raise
     return target
+
+
+def settle(plan: Plan, target: Target) -> tuple[Plan, tuple[str, ...]]:
+    """Return a plan that agrees with the switches of its target, and notes on them.
+
+    The target is opened again if it is called in another way now. Under a plan that
+    does not read defaults, a target says nothing of itself.
+    """
+    interface, contract = target.interface, plan.contract
+    defaults = interface.switches
+    if not plan.read_defaults:
+        defaults = dict.fromkeys(defaults)
+    operator = OPERATORS[plan.op]
+    agreed = settled(contract, plan.options, defaults, interface.needed, operator)
+    if not agreed.notes:
+        return plan, ()
+    plan = replace(plan, contract=agreed.contract, options=agreed.options)
+    target.reopen(config_of(plan))
+    return plan, agreed.notes
 
 
 def _loaded(plan: Plan, clock: Clock) -> Target:

@@ -91,6 +91,8 @@ class Plan:
         and a failure ends it. Default: all examples of the profile.
     inputs : str, optional
         A safetensors file with the inputs of one call, on which laws are judged first.
+    read_defaults : bool
+        Declare what the defaults of known switches of the target say.
     interpret : bool
         Run the Triton kernels of the target by Triton's interpreter, on a CPU; the
         dtype is float32 unless `dtypes` names others.
@@ -120,6 +122,7 @@ class Plan:
     seconds: float | None = None
     inputs: str | None = None
     sandbox: bool = False
+    read_defaults: bool = True
     interpret: bool = False
 
     def __post_init__(self) -> None:

@@ -19,11 +19,14 @@ from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.spec.raw_gates import RAW_FORMS
+from linkern.testing.target.arguments import gate_arrays, state_buffer
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.memory_layout import place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
+from linkern.testing.target.signatures import GATE_NAMES
 
 __all__ = ["command", "keywords", "write", "wrong_entry"]
 
@@ -184,6 +187,8 @@ def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[A
             arrays[f"{name}_{i}"] = stored
             if view is not None:
                 seen[f"{name}_{i}"] = view
+        gates = gate_arrays(_environment(plan), call)
+        arrays |= {f"{n}_{i}": x for n, x in zip(GATE_NAMES, gates, strict=False)}
         if output is not None:
             arrays[f"output_{i}"] = to_layout(output.astype(np.float64), layout)
         views.append(seen)
@@ -217,6 +222,8 @@ def _of_function(
                 "cuts": call.cuts,
                 "segments": call.segments,
                 "views": seen,
+                "state_shape": state_buffer(_environment(plan), call).shape,
+                "dtype": _stored_dtype(call),
             }
             for call, seen in zip(example.calls, views, strict=True)
         ],
@@ -229,6 +236,9 @@ def _of_function(
         "PACKED": interface.cu_seqlens,
         "OFFSETS": plan.contract.cu_seqlens_dtype,
         "POSITION": interface.position,
+        "OUTPUT": interface.output,
+        "OUTPUT_STATE": interface.output_state,
+        "GATES": GATE_NAMES if plan.contract.decay_form in RAW_FORMS else (),
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
     }
@@ -264,8 +274,19 @@ def _micro_steps(interface: Interface, plan: Plan, call: Call) -> dict[str, int]
 def _environment(plan: Plan) -> TargetConfig:
     contract = plan.contract
     return TargetConfig(
-        "", layout=contract.layout, scale=contract.scale, op=OPERATORS[plan.op].name
+        "",
+        layout=contract.layout,
+        scale=contract.scale,
+        op=OPERATORS[plan.op].name,
+        state_layout=contract.state_layout,
+        decay_form=contract.decay_form,
     )
+
+
+def _stored_dtype(call: Call) -> str:
+    """Return the dtype in which the inputs of a call are stored."""
+    name = call.inputs["value"].dtype.name
+    return "float32" if name == "bfloat16" else name
 
 
 def _token_axes(plan: Plan) -> dict[str, int]:

@@ -12,7 +12,7 @@ from linkern.testing.fingerprint import Fingerprint, fingerprint
 from linkern.testing.runner.first_call import first_call
 from linkern.testing.runner.jobs import MOST_HANGS
 from linkern.testing.runner.judging import Judgement, failed, judge, result_of
-from linkern.testing.runner.opening import open_target, scope_of
+from linkern.testing.runner.opening import open_target, scope_of, settle
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command
 from linkern.testing.runner.results import CheckResult
@@ -40,7 +40,8 @@ class Session:
     plan : Plan
         The plan with the array library and the dtypes that are judged.
     notes : tuple of str
-        The library that was inferred, and each dtype that the target refuses.
+        What was recognised by name, the library that was inferred, and each dtype that
+        the target refuses.
 
     Raises
     ------
@@ -51,11 +52,12 @@ class Session:
     def __init__(self, plan: Plan, clock: Clock | None = None) -> None:
         self._target = open_target(plan, clock or Clock(plan.seconds))
         try:
+            plan, recognised = settle(plan, self._target)
             start = first_call(plan, self._target)
         except BaseException:
             self._target.close()
             raise
-        self.plan, self.notes = start.plan, start.notes
+        self.plan, self.notes = start.plan, (*recognised, *start.notes)
         self._death = start.death
         self._killed = ""  # the check that reports the death
         self._died_in = set[str]()  # checks on which no further call is spent

@@ -11,12 +11,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from linkern.oracle import Precisions, Quotient
+from linkern.oracle import Precisions, Quotient, unit_roundoff
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.declarations import DECLARATIONS, as_text, nearest
 from linkern.testing.spec.operators import Operator
+from linkern.testing.spec.raw_gates import (
+    LARGEST_RATE,
+    RAW_FORMS,
+    SOFTPLUS_THRESHOLD,
+)
 
 __all__ = ["Contract", "nearest"]
+
+# Roundings with which a kernel makes a gate of a raw one: the exponential of `A_log`,
+# the shifted argument, its exponential and logarithm, by approximate instructions; and
+# a rate of a logit up to 16, whose exponential is off by the error of its argument.
+_GATE_ROUNDINGS, _RATE_ROUNDINGS = 16.0, 24.0
 
 # Declarations of operators with a feature map, and of all others.
 _WITH_FEATURE_MAP = (
@@ -31,6 +41,7 @@ _WITHOUT_FEATURE_MAP = (
     "decay_log_base",
     "decay_form",
     "decay_floor",
+    "beta_form",
     "l2norm",
     "value_groups",
 )
@@ -105,9 +116,15 @@ class Contract:
     decay_log_base : str
         ``e``, or ``2`` if the log-decays it takes are logarithms to base 2.
     decay_form : str
-        ``log``, or ``factor`` if it takes the decays themselves, between 0 and 1.
+        ``log``, or ``factor`` if it takes the decays themselves, between 0 and 1. Of
+        raw gates ``x`` it makes log-decays itself, and takes `A_log` and `dt_bias`:
+        ``softplus``, ``-exp(A_log) softplus(x + dt_bias)``, or ``sigmoid``,
+        ``decay_floor sigmoid(exp(A_log) (x + dt_bias))``.
     decay_floor : float
         The least natural log-decay that it accepts besides 0.
+    beta_form : str
+        ``rate``; of logits ``x`` it makes rates itself: ``sigmoid``, or
+        ``twice_sigmoid`` for ``2 sigmoid(x)``.
     state_layout : str
         ``kv``, or ``vk`` if it keeps the transpose of the memory.
     l2norm : float, optional
@@ -156,6 +173,7 @@ class Contract:
     decay_log_base: str = "e"
     decay_form: str = "log"
     decay_floor: float = -math.inf
+    beta_form: str = "rate"
     state_layout: str = "kv"
     l2norm: float | None = None
     value_groups: bool = False
@@ -172,8 +190,12 @@ class Contract:
         if self.eps and not self.normalize:
             msg = "`eps` is part of the quotient, so it needs `normalize=true`."
             raise UsageError(msg)
-        if self.decay_form == "factor" and self.decay_log_base != "e":
-            msg = "`decay_log_base` is for logarithms, so not with `decay_form=factor`."
+        if self.decay_form != "log" and self.decay_log_base != "e":
+            form = f"`decay_form={self.decay_form}`"
+            msg = f"`decay_log_base` is for logarithms, so not with {form}."
+            raise UsageError(msg)
+        if self.decay_form == "sigmoid" and math.isinf(self.decay_floor):
+            msg = "`decay_form=sigmoid` needs its lower bound: declare `decay_floor`."
             raise UsageError(msg)
         if self.max_length is not None and self.max_length < self.min_length:
             msg = (
@@ -220,12 +242,18 @@ class Contract:
         meaningless = {*(_WITHOUT_FEATURE_MAP if mapped else _WITH_FEATURE_MAP)}
         if "log_decay" not in operator.names:
             meaningless |= {"decay_log_base", "decay_form", "decay_floor"}
+        if "beta" not in operator.names:
+            meaningless |= {"beta_form"}
         if not {"query", "key"} <= {*operator.names}:
             meaningless |= {"l2norm", "scale"}
         for key in self.declared():
             if key in meaningless:
                 msg = f"`{key}` means nothing for {operator.name}; leave it out."
                 raise UsageError(msg)
+        if self.decay_form in RAW_FORMS and not operator.input("log_decay").per_token:
+            form = f"`decay_form={self.decay_form}`"
+            msg = f"{form} makes decays of tokens, but {operator.name} has fixed ones."
+            raise UsageError(msg)
 
     def quotient(self, key_dim: int) -> Quotient:
         """Return how this target turns a read-out into an output."""
@@ -244,4 +272,18 @@ class Contract:
             state=self.state_dtype,
             normalizer=self.normalizer_dtype,
             truncates=self.rounding == "truncation",
+            gate_roundings=_GATE_ROUNDINGS if self.decay_form in RAW_FORMS else 0.0,
+            gate_error=self._gate_error(self.accumulator_dtype or default),
+            rate_roundings=0.0 if self.beta_form == "rate" else _RATE_ROUNDINGS,
         )
+
+    def _gate_error(self, accumulator: str) -> float:
+        """Return the absolute error of a log-decay that a kernel makes itself.
+
+        The logarithm of a softplus is absolutely as good as its argument, which is a
+        sum with one; and a sigmoid as its argument, of which it is flat at the ends.
+        """
+        unit = unit_roundoff(accumulator)
+        if self.decay_form == "softplus":
+            return LARGEST_RATE * (8 * unit + SOFTPLUS_THRESHOLD)
+        return -4 * unit * self.decay_floor if self.decay_form == "sigmoid" else 0.0

@@ -112,12 +112,17 @@ TOPICS = {
             one_of("e", "2"), "log-decays are logarithms to base 2", "2"
         ),
         "decay_form": Declaration(
-            one_of("log", "factor"),
-            "it takes decays between 0 and 1, not their logarithms",
-            "factor",
+            one_of("log", "factor", "softplus", "sigmoid"),
+            "it takes decays between 0 and 1, or raw gates with A_log and dt_bias",
+            "softplus",
         ),
         "decay_floor": Declaration(
             NEGATIVE, "strong decays overflow, and are never used", "-5"
+        ),
+        "beta_form": Declaration(
+            one_of("rate", "sigmoid", "twice_sigmoid"),
+            "it takes logits of rates, and squashes them itself",
+            "sigmoid",
         ),
     },
     "Precision": {

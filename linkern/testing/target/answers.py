@@ -62,6 +62,8 @@ def usable_opened(opened: Opened) -> Opened:
         *interface.keywords,
         *interface.needed,
         *interface.inputs,
+        *interface.gates,
+        *interface.switches,
         *(x for x in vars(interface).values() if isinstance(x, str)),
     )
     if not (

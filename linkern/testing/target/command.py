@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.answers import limits_of
+from linkern.testing.target.arguments import state_axes
 from linkern.testing.target.frameworks import framework_named
 from linkern.testing.target.inference import Inferred
 from linkern.testing.target.loading import Interface
@@ -35,12 +37,7 @@ from linkern.testing.target.protocol import (
     to_layout,
 )
 from linkern.testing.target.sandbox import Sandbox
-from linkern.testing.target.segments import (
-    output_shape,
-    per_query,
-    scale_of,
-    state_axes,
-)
+from linkern.testing.target.segments import output_shape, per_query, scale_of
 from linkern.testing.target.subprocess import (
     INPUTS,
     OUTPUTS,
@@ -100,6 +97,11 @@ class CommandTarget:
     ) -> None:
         if config.interface == "step":
             msg = "`interface=step` is for functions; a command gets whole sequences."
+            raise UsageError(msg)
+        if config.decay_form in RAW_FORMS:
+            msg = (
+                f"`decay_form={config.decay_form}` is for functions, not for commands."
+            )
             raise UsageError(msg)
         self.interface = Interface(
             takes_state=takes_state, differentiable=differentiable

@@ -14,19 +14,25 @@ from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
     FINAL_STATE_NAMES,
+    GATE_NAMES,
     MICRO_STEP_NAMES,
+    OUTPUT_NAMES,
+    OUTPUT_STATE_NAMES,
     PACKED_NAMES,
     POSITION_NAMES,
     STATE_NAMES,
     Interface,
+    gates_of,
     inputs_of,
     named_in,
     parameters_of,
     require_callable,
     state_of_step,
+    switches_of,
 )
 
 __all__ = ["Interface", "Loaded", "load", "resolve"]
@@ -120,6 +126,7 @@ def load(
     interface: str = "sequence",
     options: Collection[str] = (),
     op: str = "linear_attention",
+    decay_form: str = "log",
 ) -> Loaded:
     """Return a target with the meaning of its parameters; refuse a wrong signature.
 
@@ -137,6 +144,8 @@ def load(
         Keywords that every call will have.
     op : str
         Operator that it claims to be.
+    decay_form : str
+        As it is declared; of raw gates it must take `A_log` and `dt_bias`.
     """
     if not callable(target):
         msg = f'"{name}" must be callable, got {type(target).__name__}.'
@@ -160,9 +169,11 @@ def load(
     if interface == "step" and state is None:
         state = state_of_step(parameters, inputs, name, operator)
     packed = named_in(PACKED_NAMES, parameters)
+    needed = {n: p for n, p in parameters.items() if p.default is p.empty}
+    output = named_in(OUTPUT_NAMES, needed)
     signature = Interface(
         frozenset(parameters),
-        frozenset(n for n, p in parameters.items() if p.default is p.empty),
+        frozenset(needed),
         takes_state=state is not None,
         differentiable=gradients is not None,
         vjp_takes_state=gradients is not None and gradients.takes_state,
@@ -175,8 +186,18 @@ def load(
         cu_seqlens=packed,
         position=named_in(POSITION_NAMES, parameters),
         micro_steps=named_in(MICRO_STEP_NAMES, parameters),
+        output=output,
+        output_state=output and named_in(OUTPUT_STATE_NAMES, parameters),
+        gates=gates_of(parameters),
+        switches=switches_of(parameters),
     )
     require_callable(target, name, signature, options, operator)
+    if decay_form in RAW_FORMS and not signature.gates:
+        msg = (
+            f'"{name}" must have parameters {" and ".join(GATE_NAMES)} for '
+            f"`decay_form={decay_form}`: its parameters are ({', '.join(parameters)})."
+        )
+        raise UsageError(msg)
     return Loaded(target, gradients, signature)
 
 

@@ -48,6 +48,8 @@ class TargetConfig:
         Order of the last two axes of its memory.
     cu_seqlens_dtype : {"int64", "int32"}
         Dtype of the offsets of packed sequences.
+    decay_form : str
+        Form of the log-decays; raw ones are passed with the parameters of gates.
     options : mapping
         Keyword arguments of every call.
     memory_limit : float
@@ -66,6 +68,7 @@ class TargetConfig:
     state_layout: str = "kv"
     cu_seqlens_dtype: str = "int64"
     op: str = "linear_attention"
+    decay_form: str = "log"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
     interpret: bool = False

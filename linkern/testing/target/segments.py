@@ -13,6 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.spec.operators import OPERATORS, Operator
+from linkern.testing.target.arguments import (
+    gate_arrays,
+    output_buffer,
+    state_axes,
+    state_buffer,
+)
 from linkern.testing.target.frameworks import Framework, Undifferentiable
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import SCALES, Call, TargetConfig
@@ -25,7 +31,6 @@ __all__ = [
     "output_shape",
     "per_query",
     "scale_of",
-    "state_axes",
     "state_parts",
 ]
 
@@ -79,7 +84,8 @@ class SegmentRunner:
             options[interface.final_state] = True
         if interface.state is not None and state is not ABSENT:
             options[interface.state] = state
-        options |= {**self.config.options, **call.options}
+        buffers = self._buffers(inputs, call)
+        options |= {**buffers, **self.config.options, **call.options}
         inputs_in_order = [inputs.get(name) for name in self.operator.names]
         if interface.inputs:
             # A missing input is left to the default of the target.
@@ -88,6 +94,8 @@ class SegmentRunner:
             returned = self._loaded.function(**options)
         else:
             returned = self._loaded.function(*inputs_in_order, **options)
+        if returned is None and buffers:
+            returned = tuple(buffers.values())
         if isinstance(returned, tuple | list) and returned:
             rest = returned[1:]
             return returned[0], rest[0] if len(rest) == 1 else tuple(rest) or ABSENT
@@ -108,7 +116,24 @@ class SegmentRunner:
             edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
             device = self.config.device
             options[interface.cu_seqlens] = self.framework.to_native(edges, device)
+        arrays = gate_arrays(self.config, call)
+        for name, x in zip(interface.gates, arrays, strict=False):
+            options[name] = self.framework.to_native(x, self.config.device)
         return options
+
+    def _buffers(self, inputs: Natives, call: Call) -> Natives:
+        """Return arrays to be written, by the names of their parameters."""
+        interface, buffers = self._loaded.interface, dict[str, NDArray[Any]]()
+        if interface.output is None:
+            return {}
+        shape = [*inputs["value"].shape]
+        if self.config.interface == "sequence":
+            shape[self._axis] //= per_query(self.operator.sizes(call.inputs)) or 1
+        buffers[interface.output] = output_buffer(call, tuple(shape))
+        if interface.output_state and (call.wants_state or call.cuts):
+            buffers[interface.output_state] = state_buffer(self.config, call)
+        to_native, device = self.framework.to_native, self.config.device
+        return {name: to_native(x, device) for name, x in buffers.items()}
 
     def _pieces(self, length: int, cuts: tuple[int, ...]) -> Iterator[Any]:
         """Yield the index of each segment on the time axis."""
@@ -259,12 +284,6 @@ def output_shape(sizes: dict[str, int], layout: str, tokens: int) -> tuple[int, 
     """Return the shape of an output of so many tokens, in the layout of a target."""
     lengths = {"b": sizes["b"], "h": sizes["g"], "t": tokens, "d": sizes["v"]}
     return tuple(lengths[axis] for axis in layout)
-
-
-def state_axes(sizes: dict[str, int], layout: str) -> tuple[int, ...]:
-    """Return batch and heads of a state, in the layout of a target."""
-    lengths = {"b": sizes["b"], "h": sizes["g"]}
-    return tuple(lengths[axis] for axis in layout if axis in lengths)
 
 
 def state_parts(

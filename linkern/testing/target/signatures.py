@@ -5,30 +5,36 @@
 """
 
 import inspect
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.declarations import nearest
+from linkern.testing.spec.dialect import ARGUMENTS, switch_names
 from linkern.testing.spec.operators import Input, Operator
 
 __all__ = [
     "COTANGENT_NAMES",
     "FINAL_STATE_NAMES",
+    "GATE_NAMES",
     "MICRO_STEP_NAMES",
+    "OUTPUT_NAMES",
+    "OUTPUT_STATE_NAMES",
     "PACKED_NAMES",
     "POSITION_NAMES",
     "STATE_COTANGENT_NAMES",
     "STATE_NAMES",
     "Interface",
+    "gates_of",
     "inputs_of",
     "named_in",
     "parameters_of",
     "recognised",
     "require_callable",
     "state_of_step",
+    "switches_of",
     "takes_anything",
 ]
 
@@ -40,6 +46,16 @@ STATE_COTANGENT_NAMES = ("state_cotangent", "dht")
 PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
 POSITION_NAMES = ("position", "start_position")
 MICRO_STEP_NAMES = ("num_householder", "micro_steps")
+# Arrays that kernels write: their output, if it must be passed, and their last memory.
+OUTPUT_NAMES = ("out", "output", "o")
+OUTPUT_STATE_NAMES = ("final_state", "output_state")
+# Its parameters for the logarithms of rates, and for what is added to raw gates.
+GATE_NAMES = ("A_log", "dt_bias")
+# Raw gates and logits of rates, beside those.
+_RAW_NAMES = {"log_decay": "a", "beta": "b"}
+# Switches that published kernels take without a parameter, as any other keyword.
+_UNNAMED = {"use_gate_in_kernel": False, "lower_bound": None}
+_PLAIN = (bool, int, float, str)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -69,6 +85,12 @@ class Interface:
     cu_seqlens, position, micro_steps : str or None
         Its parameters for where packed sequences begin, for the position of the first
         token, and for how many keys there are for each query.
+    output, output_state : str or None
+        Its parameters for arrays that it writes, if it cannot be called without.
+    gates : tuple of str
+        Its parameters for `A_log` and `dt_bias`, of kernels that take raw gates.
+    switches : mapping from str to value
+        Its parameters that say which operator it is, with their defaults.
     """
 
     keywords: frozenset[str] = frozenset()
@@ -85,6 +107,10 @@ class Interface:
     cu_seqlens: str | None = None
     position: str | None = None
     micro_steps: str | None = None
+    output: str | None = None
+    output_state: str | None = None
+    gates: tuple[str, ...] = ()
+    switches: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
@@ -159,6 +185,9 @@ def recognised(
     parameter_of = {
         declared: declared for declared in operator.names if declared in named
     }
+    if {"a", *GATE_NAMES} <= named:
+        raw = {one: n for one, n in _RAW_NAMES.items() if n in named}
+        parameter_of |= {one: n for one, n in raw.items() if one in operator.names}
     for declared in operator.inputs:
         if declared.name in parameter_of:
             continue
@@ -191,6 +220,27 @@ def state_of_step(
     return rest[at]
 
 
+def switches_of(parameters: dict[str, inspect.Parameter]) -> dict[str, Any]:
+    """Return the switches among parameters, with their defaults; None for no default.
+
+    Examples
+    --------
+    >>> def kernel(q, k, v, use_qk_l2norm_in_kernel=True): ...
+    >>> switches_of(parameters_of(kernel))
+    {'use_qk_l2norm_in_kernel': True}
+    """
+    defaults = {n: parameters[n].default for n in switch_names() if n in parameters}
+    if takes_anything(parameters):
+        defaults = _UNNAMED | defaults
+    return {n: x if isinstance(x, _PLAIN) else None for n, x in defaults.items()}
+
+
+def gates_of(parameters: dict[str, inspect.Parameter]) -> tuple[str, ...]:
+    """Return the parameters for `A_log` and `dt_bias`, if a function takes both."""
+    named = takes_anything(parameters) or {*GATE_NAMES} <= {*parameters}
+    return GATE_NAMES if named else ()
+
+
 def require_callable(
     target: Any,
     name: str,
@@ -203,7 +253,15 @@ def require_callable(
     if signature is None:
         return
     keywords = {*interface.inputs, *options}
-    others = (interface.cu_seqlens, interface.position, interface.micro_steps)
+    # Those are passed once it is known what is declared.
+    later = {*ARGUMENTS, *interface.gates, *interface.switches}
+    keywords |= later & interface.needed
+    others = (
+        interface.cu_seqlens,
+        interface.position,
+        interface.micro_steps,
+        interface.output,
+    )
     for known in (
         *(interface.state, interface.final_state, interface.scale),
         *others,

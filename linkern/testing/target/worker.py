@@ -79,6 +79,7 @@ def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Cal
         interface=config.interface,
         options=config.options,
         op=config.op,
+        decay_form=config.decay_form,
     )
     opened = Opened(loaded.interface, framework.library, inferred)
     return opened, Caller(SegmentRunner(loaded, config, framework), accesses)

@@ -22,6 +22,9 @@ FINAL_STATE: str | None = None
 PACKED: str | None = None
 OFFSETS = "int64"
 POSITION: str | None = None
+GATES: tuple[str, ...] = ()
+OUTPUT: str | None = None
+OUTPUT_STATE: str | None = None
 TIME, STEPS = 0, False
 WRONG: tuple[tuple[int, ...], float, float] | None = None
 IN_OUTPUTS = True
@@ -73,7 +76,9 @@ def cut(name: str, x: Any, span: Any, length: int) -> Any:
     return x[(*(slice(None),) * TIMES[name], span)]
 
 
-def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
+def called(
+    target: Any, inputs: list[Any], call: dict[str, Any], others: dict[str, Any]
+) -> Any:
     """Call the target span by span; return its outputs in one NumPy array."""
     named = dict(zip(NAMES, inputs, strict=True))
     length = min(named[n].shape[t] for n, t in TIMES.items() if named[n] is not None)
@@ -82,7 +87,7 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
     outputs = []
     selected: Any = range(length) if STEPS else spans
     for i, span in enumerate(selected):
-        options = dict(call["options"])
+        options = {**call["options"], **others}
         if FINAL_STATE and call["cuts"]:
             options[FINAL_STATE] = True
         if STATE and (i or STEPS or NEEDS_STATE):
@@ -94,6 +99,8 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
             options[PACKED] = native(np.asarray(call["segments"][i], OFFSETS))
         whole = len(spans) == 1 and not STEPS
         parts = inputs if whole else [cut(n, x, span, length) for n, x in named.items()]
+        buffers = written(dict(zip(NAMES, parts, strict=True))["value"], call)
+        options |= buffers
         if INPUTS:
             named_inputs = zip(INPUTS, parts, strict=True)
             returned = target(
@@ -101,6 +108,8 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
             )
         else:
             returned = target(*parts, **options)
+        if returned is None and buffers:
+            returned = tuple(buffers.values())
         if isinstance(returned, tuple | list):
             returned, *rest = returned
             state = rest[0] if len(rest) == 1 else tuple(rest)
@@ -108,6 +117,17 @@ def called(target: Any, inputs: list[Any], call: dict[str, Any]) -> Any:
     if STEPS:
         return np.stack(outputs, axis=TIME)
     return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=TIME)
+
+
+def written(value: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """Return arrays for the target to write: an output like the values, a state."""
+    shapes = {OUTPUT: as_numpy(value).shape, OUTPUT_STATE: call["state_shape"]}
+    dtype = call["dtype"]
+    return {
+        name: native(np.full(shape, np.nan, dtype))
+        for name, shape in shapes.items()
+        if name is not None
+    }
 
 
 def as_numpy(x: Any) -> Any:
@@ -149,8 +169,9 @@ def main() -> int:
     for i, call in enumerate(CALLS):
         names = [f"{name}_{i}" for name in NAMES]
         inputs = [placed(arrays, n, call) if n in arrays else None for n in names]
+        others = {name: native(arrays[f"{name}_{i}"]) for name in GATES}
         try:
-            outputs.append(called(target, inputs, call))
+            outputs.append(called(target, inputs, call, others))
         except Exception as error:
             print(f"call {i} raised {type(error).__name__}: {error}")
             return 1

@@ -1,0 +1,47 @@
+"""Parameters from which kernels make decays of raw gates: `A_log` and `dt_bias`.
+
+The same numbers for every call: referee and target make them from the sizes alone, so
+that they are no inputs of a problem.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LARGEST_RATE", "RAW_FORMS", "SOFTPLUS_THRESHOLD", "gate_parameters"]
+
+Real = NDArray[np.float64]
+
+# The forms of decays whose kernels take both parameters.
+RAW_FORMS = ("softplus", "sigmoid")
+# Multiples of an eighth between -5/8 and 5/8, and between -6/8 and 6/8: exact in every
+# dtype, other ones for neighbours, and never zero in the first head.
+_LOG_RATES, _BIASES = 11, 13
+# How far the identity is from a softplus from 20 on, where PyTorch and others use it.
+SOFTPLUS_THRESHOLD = 2.1e-9
+LARGEST_RATE = float(np.exp(5 / 8))
+
+
+def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
+    """Return `A_log`, one number for each head, and `dt_bias`.
+
+    Parameters
+    ----------
+    heads : int
+        Heads of values.
+    channels : int or None
+        Channels of a decay; None for one decay for each token.
+
+    Returns
+    -------
+    array (heads,), array (heads,) or (heads, channels)
+        The logarithms of the rates, and what is added to raw gates.
+
+    Examples
+    --------
+    >>> gate_parameters(3, None)
+    (array([-0.625,  0.   ,  0.625]), array([-0.75 ,  0.125, -0.625]))
+    """
+    rates = (5 * np.arange(heads)) % _LOG_RATES - _LOG_RATES // 2
+    size = (heads,) if channels is None else (heads, channels)
+    biases = (7 * np.arange(int(np.prod(size)))) % _BIASES - _BIASES // 2
+    return rates / 8.0, biases.reshape(size) / 8.0
