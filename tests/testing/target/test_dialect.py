@@ -1,10 +1,16 @@
 """Kernels with the signatures of published ones: recognised, faults reported."""
 
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from linkern.testing import UsageError, grade, run
 from linkern.testing.api import plan_of
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, Opened
+from linkern.testing.runner.reproduce import write
 from tests.marks import every
 from tests.testing.dialect_targets import (
     chunk_kda,
@@ -12,6 +18,7 @@ from tests.testing.dialect_targets import (
     fused_sigmoid_gating_delta_rule_update,
 )
 
+TARGETS = Path(__file__).parents[1] / "dialect_targets.py"
 LAWS = ("value_on_integers", "value_on_reals", "state_value", "decay_extremes")
 SOFTPLUS = {"decay_form": "softplus"}
 SIGMOID = {"decay_form": "sigmoid", "decay_floor": -5.0}
@@ -150,6 +157,27 @@ def test_notes_say_what_was_recognised_and_what_is_passed():
         "safe_gate": True,
     }
     assert "use_gate_in_kernel=True is passed" in notes
+
+
+@pytest.mark.parametrize(("fault", "code"), [("bias", 1), ("", 0)])
+def test_a_reproducer_passes_gates_and_arrays_to_write(fault, code, tmp_path):
+    plan = plan_of(
+        f"{TARGETS}:flash_kda",
+        op="kda",
+        checks=("value_on_reals",),
+        contract={"layout": "bthd", **WRITES},
+        dtypes=("float32",),
+        options={"fault": "bias"},
+        diagnose=False,
+        profile="quick",
+        seed=3,
+        jobs=1,
+    )
+    ran = [*run(plan)]
+    (result,) = [e.result for e in ran if isinstance(e, CheckFinished)]
+    judged = replace(ran[0].plan, options={**ran[0].plan.options, "fault": fault})
+    script = write(judged, result, result.counterexample, tmp_path)
+    assert subprocess.run([sys.executable, script], check=False).returncode == code
 
 
 def test_a_declaration_comes_before_what_is_recognised():
