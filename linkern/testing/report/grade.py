@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from linkern._version import __version__
-from linkern.testing.checks import CHECKS
+from linkern.testing.checks import CHECKS, INTERPRETED
 from linkern.testing.report.counting import conclusion
 from linkern.testing.runner.results import RULES, CheckResult
 from linkern.testing.runner.rounds import Round
@@ -33,6 +33,7 @@ GRADE_SCHEMA = 1
 # Laws that relate outputs of a target to one another, so that an output of zeros keeps
 # them. All others compare with exact results.
 RELATIONS = (
+    *INTERPRETED,
     "shape_and_dtype",
     "finite_output",
     "causality",
