@@ -35,7 +35,7 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 
 
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
-LIBRARIES = ("torch", "triton", "jax", "dask", "matplotlib", "sklearn")
+LIBRARIES = ("torch", "triton", "fla", "jax", "dask", "matplotlib", "sklearn")
 # All fixtures that skip what needs more than that extra installs.
 OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
 
@@ -212,6 +212,13 @@ def triton():
     for name in ("torch", "triton"):
         if find_spec(name) is None:
             not_installed(name)
+
+
+@pytest.fixture(scope="session")
+def fla(triton):
+    """flash-linear-attention, which warns where there is no GPU: a test imports it."""
+    if find_spec("fla") is None:
+        not_installed("fla")
 
 
 @pytest.fixture(scope="session")

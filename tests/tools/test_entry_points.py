@@ -43,11 +43,9 @@ def test_an_unknown_name_of_an_input_is_refused(kernel):
         changed.accepted(changed.stub())
 
 
-@pytest.mark.library
 @pytest.mark.parametrize("kernel", INSTALLED, ids=names(INSTALLED))
 @pytest.mark.filterwarnings("ignore")
-def test_installed_signature_is_the_recorded_one_and_is_accepted(kernel):
-    pytest.importorskip("fla")
+def test_installed_signature_is_the_recorded_one_and_is_accepted(kernel, fla):
     place, _, name = kernel.name.partition(":")
     function = getattr(importlib.import_module(place), name)
     assert tool.defaults_of(function) == kernel.parameters()
