@@ -245,7 +245,8 @@ def test_of_a_slow_kernel_is_said_what_few_calls_show(monkeypatch, seconds):
     assert late.startswith("behaviour")
     assert late.endswith(": no time is left")
     assert ("outputs" in late) == (seconds > 1)
-    assert len(calls) <= 6 + 60 / seconds
+    # Seven calls have no clock: one input for each rounding, and one for an epsilon.
+    assert len(calls) <= 7 + 60 / seconds
 
 
 def test_what_no_call_shows_is_said():
