@@ -146,7 +146,7 @@ class Library:
 
     @property
     def examples(self):
-        """How many examples to run: fewer where our code is the same as for NumPy.
+        """Number of examples to run: fewer where our code is the same as for NumPy.
 
         JAX compiles every operation for every shape.
         """

@@ -18,7 +18,6 @@ __all__ = ["emulate"]
 def _bindings(
     _: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> list[Binding]:
-
     try:
         return [binding(f"--{parameter.name}", text) for text in texts]
     except UsageError as error:
@@ -44,11 +43,7 @@ _ARRAY = "PARAMETER=TENSOR[AXES]"
 @click.command("emulate")
 @click.argument("source", type=_FILE)
 @click.argument("inputs", type=_FILE)
-@click.argument(
-    "outputs",
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=in_existing_folder,
-)
+@click.argument("outputs", type=_FILE, callback=in_existing_folder)
 @click.option("--entry", required=True, help="Kernel, or host function that launches.")
 @click.option("--grid", metavar="X,Y,Z", help="Blocks, for a kernel: `B*H,1,1`.")
 @click.option("--block", metavar="X,Y,Z", help="Threads of a block, for a kernel.")

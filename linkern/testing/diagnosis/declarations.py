@@ -42,8 +42,8 @@ _EPS_MODES: tuple[Declared, ...] = (
     {"eps_mode": "normalizer"},
     {"eps_mode": "clamp"},
 )
-# Epsilons under the square root of a norm.
 _BETA_FORMS = ("rate", "sigmoid", "twice_sigmoid")
+# Epsilons under the square root of a norm.
 _NORM_EPSILONS = (1e-6, 1e-5, 1e-12, 0.0)
 
 

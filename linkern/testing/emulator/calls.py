@@ -25,7 +25,7 @@ from linkern.testing.emulator.build import (
 from linkern.testing.emulator.source import blanked, pieces, rewritten
 from linkern.testing.errors import UsageError
 
-__all__ = ["Call", "Prepared", "prepared"]
+__all__ = ["Call", "Prepared", "Stored", "prepared"]
 
 # The tensors of a file by name, each with its dtype, shape and bytes.
 Stored = Mapping[str, Mapping[str, Any]]

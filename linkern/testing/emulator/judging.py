@@ -1,20 +1,17 @@
 """A call in several orders of threads and under sanitizers, from file to file."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, deserialize
 
-from linkern.testing.emulator.calls import Call, prepared
+from linkern.testing.emulator.calls import Call, Stored, prepared
 from linkern.testing.emulator.running import run
 from linkern.testing.emulator.ways import Way, several
 from linkern.testing.errors import UsageError
 
 __all__ = ["emulated"]
-
-Stored = Mapping[str, Mapping[str, Any]]
 
 
 def emulated(

@@ -149,14 +149,13 @@ class Caller:
 
     def _buffer(self, name: str, x: NDArray[Any]) -> Any:
         signature = (x.shape, x.dtype)
-        wrap, device = self._framework.wrap, self._config.device
-        fresh = (
-            wrap(with_room(x), device) if wrap else self._framework.to_native(x, device)
-        )
+        to_native, device = self._framework.to_native, self._config.device
         kept = self._buffers.get(name)
         if self._framework.mutable and kept is not None and kept[0] == signature:
-            kept[1][...] = fresh
+            kept[1][...] = to_native(x, device)
             return kept[1]
+        wrap = self._framework.wrap
+        fresh = wrap(with_room(x), device) if wrap else to_native(x, device)
         self._buffers[name] = (signature, fresh)
         return fresh
 

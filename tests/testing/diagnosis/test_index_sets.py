@@ -440,33 +440,22 @@ def test_numbers_of_lengths_are_those_of_the_chunk_too():
     assert result.text == "rows from 16 on and rows in the tail of chunks of 16"
 
 
-def test_sources_beyond_the_rows():
+@pytest.mark.parametrize(
+    ("axis", "cut", "size"), [("source", "row", "length"), ("row", "source", "keys")]
+)
+def test_tokens_beyond_the_others(axis, cut, size):
     scope, maps = Scope(OPERATORS["linear_attention"], Contract(), "float32"), []
-    for length, rows in ((59, 30), (37, 20)):
+    for length, fewer in ((59, 30), (37, 20)):
         every = blank(length, heads=1, causal=False)
-        one = every.part(every.coordinates["row"] < rows)
-        shape = replace(every.problem.shape, length=rows)
+        one = every.part(every.coordinates[cut] < fewer)
+        shape = replace(every.problem.shape, **{size: fewer})
         rng = np.random.default_rng(0)
         problem = real_problem(scope, shape, "mild", "normal", rng)
-        assert (problem.length, problem.shape.keys) == (rows, length)
+        assert {problem.length, problem.shape.keys} == {fewer, length}
         one = replace(one, problem=problem)
-        maps.append(planted(one, one.coordinates["source"] >= rows))
+        maps.append(planted(one, one.coordinates[axis] >= fewer))
     result = describe(maps)
-    assert result.text == "sources beyond the rows"
-    assert result.missed == result.spared == 0
-
-
-def test_rows_beyond_the_sources():
-    scope, maps = Scope(OPERATORS["linear_attention"], Contract(), "float32"), []
-    for length, keys in ((59, 30), (37, 20)):
-        every = blank(length, heads=1, causal=False)
-        one = every.part(every.coordinates["source"] < keys)
-        shape = replace(every.problem.shape, keys=keys)
-        rng = np.random.default_rng(0)
-        one = replace(one, problem=real_problem(scope, shape, "mild", "normal", rng))
-        maps.append(planted(one, one.coordinates["row"] >= keys))
-    result = describe(maps)
-    assert result.text == "rows beyond the sources"
+    assert result.text == f"{axis}s beyond the {cut}s"
     assert result.missed == result.spared == 0
 
 

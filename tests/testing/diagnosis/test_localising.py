@@ -83,3 +83,9 @@ def test_a_place_that_fresh_maps_contradict_is_not_said():
     other = localise([at(9, 1)], lambda: [at(23, 2)])
     assert other.place is None
     assert other.factor.text == "3"
+
+
+def test_sizes_of_a_problem_are_no_thresholds():
+    numbers = localising._numbers(blank(37))
+    assert "query[row]" in numbers
+    assert not {*localising.SIZES} & numbers.keys()

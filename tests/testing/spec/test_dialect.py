@@ -95,5 +95,5 @@ def test_a_bound_that_is_needed_is_minus_five():
 def test_arguments_that_say_nothing_are_passed_where_they_are_needed():
     _, options = agreed(Contract(), {}, {}, frozenset({"softplus_beta", "q"}))
     assert options == {"softplus_beta": ARGUMENTS["softplus_beta"]}
-    given = {"softplus_beta": 2.0}
-    assert agreed(Contract(), given, {}, frozenset(given))[1] == given
+    told = {"softplus_beta": 2.0}
+    assert agreed(Contract(), told, {}, frozenset(told))[1] == told
