@@ -123,7 +123,8 @@ def printed_by(words: list[str], folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(program), *words],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"},
+        # One thread: what is judged must not depend on what else the machine does.
+        env={**os.environ, "PYTHONPATH": path, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
