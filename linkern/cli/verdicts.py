@@ -74,6 +74,13 @@ EXIT_CANARIES = 4
     metavar="S",
     help="End after so many seconds: every law gets few examples before any gets many.",
 )
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="CHECK|N",
+    help="Without this check, or so many of them, nothing is concluded; with them, "
+    "what the time leaves out does not matter. Repeatable.",
+)
 @file_option(
     "--json",
     "Write the report as JSON, and anew with every check that ends; - is standard "
@@ -166,8 +173,8 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         msg = "TARGET and --command exclude each other; give one of them."
         raise UsageError(msg)
     if target is None and command is None:
-        for single in ("html_path", "bundle_path", "seconds", "inputs"):
-            if options[single] is not None:
+        for single in ("html_path", "bundle_path", "seconds", "inputs", "require"):
+            if options[single] not in (None, ()):
                 msg = f"--{single.removesuffix('_path')} is for one target; name it."
                 raise UsageError(msg)
         return [_plan_of(entry, shared) for entry in installed(options["op"])]
@@ -191,6 +198,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             options=keywords("--option", options["option"]),
             command=command,
             inputs=options["inputs"],
+            require=options["require"],
             **shared,
         )
     ]

@@ -171,7 +171,7 @@ def plan_of(
     for option in options:
         if option not in known:
             raise UsageError(nearest("option", option, known))
-    for several in ("dtypes", "checks"):
+    for several in ("dtypes", "checks", "require"):
         if several in options:
             options[several] = tuple(options[several])
     if not isinstance(contract, Contract):

@@ -62,6 +62,8 @@ def test_a_correct_kernel_exits_with_0(tmp_path):
         "seconds",
         "time_over",
         "not_run",
+        "required",
+        "lacking",
         "verdict",
         "checks",
         "diagnosis",

@@ -56,15 +56,19 @@ def forward(
 
 
 tuned = triton.autotune(configs=TILES, key=["T"])(forward)
+WARPS = [triton.Config({"BT": 64}, num_warps=n) for n in (1, 2)]
+tuned_too_far = triton.autotune(configs=[*WARPS, *TILES], key=["T"])(forward)
 
 
-def launched(q, k, v, *, past=0, wide=0, adds=False, fewer=0, kernel=forward):
+def launched(
+    q, k, v, *, past=0, wide=0, adds=False, fewer=0, kernel=forward, grid=TILE
+):
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     (batch, heads, length, keys), values = q.shape, v.shape[-1]
     o = torch.empty_like(v)
     fixed = {"BT": TILE} if kernel is forward else {}
     widths = [max(16, triton.next_power_of_2(n)) for n in (keys, values)]
-    tiles = triton.cdiv(length, TILE) - fewer
+    tiles = triton.cdiv(length, grid) - fewer
     if tiles > 0:
         sizes = (length, keys, values, *widths, past, wide, adds)
         kernel[(tiles, batch * heads)](q, k, v, o, *sizes, **fixed)
@@ -202,3 +206,8 @@ def tanh_of_values(query, key, value):
     with_names[(1,)](value.flatten()[:16], o, 16)
     o.flatten()[16:] = value.flatten()[16:].tanh()
     return o
+
+
+def wrong_in_one_configuration(query, key, value):
+    """Launch a grid of tiles of 64, also where they have 16 tokens."""
+    return launched(query, key, value, kernel=tuned_too_far, grid=64)

@@ -25,14 +25,18 @@ from linkern.testing.checks.registry import CHECKS, Check
 __all__ = ["CHECKS", "INTERPRETED", "ORDER", "SMOKE", "Check"]
 
 # The laws that only an interpreted kernel can be judged by.
-INTERPRETED = ("no_access_out_of_bounds", "no_uninitialised_memory")
+INTERPRETED = (
+    "no_access_out_of_bounds",
+    "no_uninitialised_memory",
+    "every_configuration",
+)
 
 # The laws that catch the most mutants in the least time come first, so that a faulty
 # kernel fails within seconds: the first thirteen catch four of five mutants, says
 # `docs/kill-matrix.md`.
 ORDER = (
     # The line of an interpreted kernel, before its consequences.
-    *INTERPRETED,
+    *INTERPRETED[:2],
     # All others take the form of the output for granted.
     "shape_and_dtype",
     # What it reports, the others do not repeat.
@@ -42,6 +46,7 @@ ORDER = (
     "causality",
     "row_normalisation",
     "value_on_reals",
+    INTERPRETED[2],
     "dimensions",
     "ranges",
     # The deadliest of states, gradients and packed sequences.

@@ -5,16 +5,25 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from linkern.testing.checks.assertions import CheckedTarget
+from linkern.oracle import Bounded
+from linkern.testing.checks.assertions import CheckedTarget, compared
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import check, no_gradients, not_interpreted
+from linkern.testing.errors import DoesNotApply, not_applicable
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.mixture import any_gradient, any_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import Reply
 
-__all__ = ["no_access_out_of_bounds", "no_uninitialised_memory"]
+__all__ = [
+    "every_configuration",
+    "no_access_out_of_bounds",
+    "no_uninitialised_memory",
+]
+
+# Positions of configurations, taken modulo their number: each of few is as frequent.
+POSITIONS = tuple(range(60))
 
 
 def _problems(scope: Scope) -> st.SearchStrategy[Problem]:
@@ -77,6 +86,65 @@ def no_uninitialised_memory(target: CheckedTarget, problem: Problem) -> None:
     seen = loads[0] if loads else "no kernel writes some of what it returns"
     message = f"a result depends on memory that nothing wrote: {seen}"
     raise Violation(message, problem)
+
+
+@check(
+    "an autotuned kernel is right in each of its configurations",
+    problems=lambda scope: draws.with_choice(_problems(scope), position=POSITIONS),
+    unless=not_interpreted,
+    share=0.5,
+    in_outputs=False,
+)
+def every_configuration(target: CheckedTarget, problem: Problem) -> None:
+    """Reaches: tiles, tails and states that are right for some block sizes only.
+
+    Fix: Look at what the configuration that is named changes: a grid that was computed
+    from another block size, a mask for one tile, a state of the last chunk. On some
+    device an autotuner takes it.
+    """
+    usual = _observed(target, problem)
+    if usual.variants == 1:
+        reason = "no kernel that ran has configurations that differ"
+        raise DoesNotApply(not_applicable(reason))
+    if _first_wrong(usual, problem):
+        return  # as other laws say
+    position = problem.knobs["position"] % usual.variants
+    other = _observed(target, problem, configuration=position)
+    wrong = _first_wrong(other, problem)
+    if wrong is None:
+        return
+    differ = [x for x in other.configurations if x not in usual.configurations]
+    for kernel in differ if len(differ) > 1 else ():
+        name = kernel.partition(" ")[0]
+        alone = _observed(target, problem, configuration=position, tuned=name)
+        if _first_wrong(alone, problem):
+            differ = [kernel]
+            break
+    name, got, expected, dtype = wrong
+    message = f"the {name} is wrong in a configuration of {' and '.join(differ)}"
+    target.require_within(got, expected, problem, message, dtype)
+
+
+def _first_wrong(
+    reply: Reply, problem: Problem
+) -> tuple[str, Any, Bounded, str | None] | None:
+    """Return the first result of a reply outside of its bound; None if all are right.
+
+    With its name, what is exact, and the dtype in which it is stored, if not that of
+    outputs.
+    """
+    scope = problem.scope
+    if reply.output is not None and reply.output.shape == problem.solve().output.shape:
+        got, expected = reply.output, problem.solve()
+        if not compared(got, expected, scope.output_dtype).fine.all():
+            return "output", got, expected, None
+    gradients = zip(problem.inputs, reply.gradients or (), strict=False)
+    for name, got in gradients:
+        expected = problem.solve_gradients()[name]
+        known = got.shape == expected.output.shape
+        if known and not compared(got, expected, scope.dtype).fine.all():
+            return f"gradient of the {name}", got, expected, scope.dtype
+    return None
 
 
 def _same(one: Reply, other: Reply) -> bool:

@@ -44,10 +44,17 @@ def conclusion(report: "Report") -> str:
     seen = [check.verdict for check in report.checks if check.applies]
     if not seen:
         return "inconclusive: no check applies"
+    lacking = f"; required: {', '.join(report.lacking)}" if report.lacking else ""
     if report.time_over and report.not_run and set(seen) <= {"passed"}:
         total = len(seen) + len(report.not_run)
+        if report.verdict == "passed":
+            within = f"{len(seen)} of {total} checks, within {report.plan.seconds:g} s"
+            return f"passed what ran: {within}"
         within = f"of {total} checks run within {report.plan.seconds:g} s"
-        return f"inconclusive: {len(seen)} {within}, and passed"
+        return f"inconclusive: {len(seen)} {within}, and passed{lacking}"
+    if lacking and set(seen) <= {"passed"}:
+        checks = "check" if len(seen) == 1 else "checks"
+        return f"inconclusive: {len(seen)} {checks} passed{lacking}"
     number = seen.count(report.verdict)
     share = f"all {len(seen)}" if number == len(seen) else f"{number} of {len(seen)}"
     checks = " checks that apply"

@@ -74,11 +74,12 @@ class Report:
     def verdict(self) -> str:
         """The worst verdict of all checks that apply; inconclusive if none does.
 
-        Inconclusive, too, if nothing failed, but the time was over before every check
-        had run.
+        Inconclusive, too, if nothing failed, but what the plan requires was not judged;
+        if it requires nothing, if the time was over before every check had run.
         """
         ran = [c.verdict for c in self.checks if c.applies]
-        if self.not_run and self.plan.seconds is not None:
+        late = self.not_run and self.plan.seconds is not None
+        if self.lacking or (late and not self.plan.require):
             ran.append("inconclusive")
         return max(ran, key=SEVERITY.index, default="inconclusive")
 
@@ -98,6 +99,12 @@ class Report:
         """The checks that an interruption, `fail_fast` or the time left out."""
         ran = {check.name for check in self.checks}
         return tuple(c.name for c in self.plan.chosen() if c.name not in ran)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Requirements of the plan that were not judged."""
+        judged = [c for c in self.checks if c.applies and c.verdict != "inconclusive"]
+        return self.plan.lacking({check.name for check in judged})
 
     @property
     def stopped(self) -> bool:
@@ -190,6 +197,8 @@ class Report:
             "notes": list(self.notes),
             "complete": self.complete,
             "not_run": self.not_run,
+            "required": list(self.plan.require),
+            "lacking": list(self.lacking),
             "seconds": self.plan.seconds,
             "time_over": self.time_over,
             "rounds": [_fields(each) for each in self.rounds],

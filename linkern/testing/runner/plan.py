@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
@@ -89,6 +89,10 @@ class Plan:
     seconds : float, optional
         The time of the whole run: every check gets few examples before any gets many,
         and a failure ends it. Default: all examples of the profile.
+    require : tuple of str
+        Names of checks, or their number, without which nothing is concluded: checks
+        that were left out, skipped or not reached in time do not count. What the time
+        left out besides does not matter then.
     inputs : str, optional
         A safetensors file with the inputs of one call, on which laws are judged first.
     read_defaults : bool
@@ -120,6 +124,7 @@ class Plan:
     fail_fast: bool = False
     jobs: int | None = None
     seconds: float | None = None
+    require: tuple[str, ...] = ()
     inputs: str | None = None
     sandbox: bool = False
     read_defaults: bool = True
@@ -131,7 +136,7 @@ class Plan:
             ("operator", (self.op,), OPERATORS),
             ("framework", (self.framework or "numpy",), FRAMEWORKS),
             ("profile", (self.profile,), PROFILES),
-            ("check", (*self.checks, *self.expect_failure), CHECKS),
+            ("check", (*self.checks, *self.expect_failure, *self._required), CHECKS),
         ):
             for name in got:
                 if name not in known:
@@ -167,6 +172,8 @@ class Plan:
             raise UsageError(msg)
         if self.seconds is not None:
             self._require_judgeable_in_time(self.seconds)
+        if self.require:
+            self._require_reachable()
 
     def _require_interpretable(self, *, called: bool) -> None:
         """Refuse what cannot be interpreted, and settle the dtype."""
@@ -198,6 +205,44 @@ class Plan:
                 f"{', '.join(self.expect_failure)}."
             )
             raise UsageError(msg)
+
+    def _require_reachable(self) -> None:
+        """Refuse to require what the plan leaves out."""
+        names = {check.name for check in self.chosen() if not self.leaves_out(check)}
+        left_out = [name for name in self._required if name not in names]
+        if left_out:
+            msg = f"`require` names {', '.join(left_out)}, which this plan leaves out."
+            raise UsageError(msg)
+        if self._least > len(names):
+            msg = (
+                f"`require` asks for {self._least} checks, and this plan has "
+                f"{len(names)}; name fewer."
+            )
+            raise UsageError(msg)
+
+    @property
+    def _required(self) -> list[str]:
+        """Names of the checks that are required."""
+        return [name for name in self.require if not name.isdecimal()]
+
+    @property
+    def _least(self) -> int:
+        """The number of checks that are required."""
+        return max((int(n) for n in self.require if n.isdecimal()), default=0)
+
+    def lacking(self, judged: Collection[str]) -> tuple[str, ...]:
+        """Return what is required and is not among the checks that were judged.
+
+        Examples
+        --------
+        >>> asked = ("causality", "decoding", "3")
+        >>> plan = Plan("kernels.py:kernel", "linear_attention", require=asked)
+        >>> plan.lacking({"causality", "ranges"})
+        ('decoding', '1 more check')
+        """
+        missing = self._least - len(judged)
+        number = (f"{missing} more check{'s' * (missing > 1)}",) * (missing > 0)
+        return (*(n for n in self._required if n not in judged), *number)
 
     def chosen(self) -> list[Check]:
         """Return the checks to run, in their order."""

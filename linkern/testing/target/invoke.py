@@ -72,12 +72,14 @@ class Caller:
         with side_effects.restored():
             if self._accesses is None:
                 return self._report(call)
-            self._accesses.begin(call.fill)
+            self._accesses.begin(call.fill, call.configuration, call.tuned)
             reply = self._report(call)
             return replace(
                 reply,
                 out_of_bounds=self._accesses.out_of_bounds,
                 unwritten=self._accesses.unwritten,
+                configurations=self._accesses.configurations,
+                variants=self._accesses.variants,
             )
 
     def _report(self, call: Call) -> Reply:

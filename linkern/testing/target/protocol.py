@@ -102,6 +102,11 @@ class Call:
         The scale that a target with such a parameter is passed, one of `SCALES`.
     fill : {"nan", "large"}
         Content of memory that an interpreted target allocates and has not written.
+    configuration : int, optional
+        Position of the configuration that its autotuned kernels take, of those that
+        differ. Default: the one with the largest tiles.
+    tuned : str
+        The only kernel that takes it; empty for all.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -114,6 +119,8 @@ class Call:
     segments: tuple[tuple[int, ...], ...] = ()
     scale: str = "declared"
     fill: str = "nan"
+    configuration: int | None = None
+    tuned: str = ""
 
     @property
     def sequences(self) -> int:
@@ -159,6 +166,10 @@ class Reply:
         argument, each with the line of the kernel.
     unwritten : tuple of str
         Its loads of memory that nothing had written.
+    configurations : tuple of str
+        Its autotuned kernels, each with the configuration that it took.
+    variants : int
+        The most configurations that one of them has.
     """
 
     output: NDArray[Any] | None
@@ -178,6 +189,8 @@ class Reply:
     other_outputs: tuple[NDArray[Any], ...] = ()
     out_of_bounds: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
+    configurations: tuple[str, ...] = ()
+    variants: int = 1
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def test_slow_kernels_are_skipped_with_what_was_judged():
 
 def test_a_call_that_was_slow_once_stops_nothing(monkeypatch):
     monkeypatch.undo()
-    # Each call is two looks at the clock: the second of four is slow, its repeat is not.
+    # Each call is two looks at the clock: the second is slow, its repeat is not.
     times = iter([0, 0.01, 1, 10, 20, 20.04, 30, 30.2, 40, 40.8])
     clock = SimpleNamespace(perf_counter=lambda: next(times))
     monkeypatch.setattr(lengths, "time", clock)

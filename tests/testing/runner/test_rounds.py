@@ -7,6 +7,7 @@ import pytest
 
 from linkern.testing import Plan, UsageError
 from linkern.testing.api import report_of, reports
+from linkern.testing.report.counting import conclusion
 from linkern.testing.runner.loop import Diagnosed, Shrunk, TimeOver, run
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import merged
@@ -112,6 +113,52 @@ def test_before_every_law_is_judged_nothing_passes():
     assert report.not_run
     assert not report.rounds[0].complete
     assert str(report).endswith("checks run within 1000 s, and passed")
+
+
+@pytest.mark.parametrize(
+    ("required", "verdict", "words"),
+    [
+        (("1", "value_on_integers"), "passed", "passed what ran: "),
+        (("value_on_reals",), "inconclusive", "; required: value_on_reals"),
+        (("4",), "inconclusive", " more check"),
+    ],
+)
+def test_what_is_required_is_enough(required, verdict, words):
+    report = last(plan(RIGHT, require=required), Countdown(12))
+    assert report.time_over
+    assert report.not_run
+    assert report.verdict == verdict
+    assert report.exit_code == (0 if verdict == "passed" else 3)
+    assert words in conclusion(report)
+    assert bool(report.lacking) == (verdict == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("required", "words"),
+    [
+        (("decoding",), "names decoding, which this plan leaves out"),
+        (("5",), "asks for 5 checks, and this plan has 4"),
+        (("causalty",), 'did you mean "causality"'),
+    ],
+)
+def test_what_is_never_judged_cannot_be_required(required, words):
+    with pytest.raises(UsageError, match=words):
+        plan(RIGHT, require=required)
+
+
+def test_a_required_check_that_does_not_apply_is_not_judged():
+    names = ("value_on_integers", "packed_states")
+    asked = plan(RIGHT, seconds=None, checks=names, require=names[1:])
+    report = last(asked)
+    assert report.lacking == names[1:]
+    assert report.verdict == "inconclusive"
+    assert conclusion(report).endswith("1 check passed; required: packed_states")
+
+
+def test_what_is_required_does_not_hide_a_failure():
+    names = ("value_on_integers", "ranges", "row_normalisation")
+    asked = plan(WITH_EPSILON, seconds=None, checks=names, require=("1",))
+    assert last(asked).verdict == "failed"
 
 
 def test_after_the_first_round_the_time_changes_no_verdict():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from linkern.testing import UsageError, verify
+from linkern.testing.checks import INTERPRETED
 from linkern.testing.errors import TargetRaised
 from linkern.testing.runner.plan import Plan
 from linkern.testing.target.process import ChildProcess
@@ -102,6 +103,30 @@ def test_addresses_from_a_table_are_those_of_any_tensor(replied):
     assert "goes to an address that is in no tensor" in finding
 
 
+def test_every_configuration_can_be_chosen(replied):
+    taken = []
+    for position in (None, 0, 1, 2, 3):
+        reply, expected = replied("wrong_in_one_configuration", configuration=position)
+        taken.append(reply.configurations)
+        # Warps are nothing to the interpreter: two of four configurations are one.
+        assert reply.variants == 3
+        right = bool(abs(reply.output - expected).max() < 1e-4)
+        assert right == (reply.configurations != ("forward (BT=16)",))
+    tiles = ("forward (BT=64)", "forward (BT=16)", "forward (BT=32)")
+    first, *others = [(tile,) for tile in tiles]
+    assert taken == [first, first, *others, first]
+
+
+def test_one_kernel_can_take_a_configuration_alone(replied):
+    name = "wrong_in_one_configuration"
+    reply, _ = replied(name, configuration=1, tuned="another")
+    assert reply.configurations == ("forward (BT=64)",)
+    reply, _ = replied(name, configuration=1, tuned="forward")
+    assert reply.configurations == ("forward (BT=16)",)
+    reply, _ = replied("right", configuration=1)
+    assert (reply.configurations, reply.variants) == ((), 1)
+
+
 @pytest.mark.parametrize("fill", ["nan", "large"])
 def test_memory_that_nothing_wrote_is_filled_and_its_load_is_named(fill, replied):
     reply, expected = replied("adds_to_empty_memory", fill=fill)
@@ -160,6 +185,7 @@ def test_what_cannot_be_interpreted_is_refused_before_the_run(options):
         ("reads_past_the_end", "no_access_out_of_bounds"),
         ("leaves_the_last_tile", "no_uninitialised_memory"),
         ("adds_to_empty_memory", "no_uninitialised_memory"),
+        ("wrong_in_one_configuration", "every_configuration"),
     ],
 )
 @pytest.mark.slow
@@ -173,8 +199,11 @@ def test_each_law_fails_on_a_kernel_that_breaks_it_alone(name, broken, triton):
         seed=0,
         timeout=120,
         jobs=1,
-        checks=["no_access_out_of_bounds", "no_uninitialised_memory"],
+        checks=INTERPRETED,
     )
     assert [check.name for check in report.failures] == [broken] * bool(broken)
     assert any("Triton's interpreter" in note for note in report.notes)
     assert report.to_dict()["interpreted"]
+    if name == "wrong_in_one_configuration":
+        words = "the output is wrong in a configuration of forward (BT="
+        assert words in report.failures[0].message
