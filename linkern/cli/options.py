@@ -120,6 +120,27 @@ inputs_option = click.option(
 )
 
 
+def _numbers_of_ranks(
+    _context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[int, ...]:
+    """Return the numbers of a list such as ``2,3``."""
+    try:
+        return tuple(int(number) for number in text.split(",")) if text else ()
+    except ValueError:
+        msg = (
+            f'must be numbers of ranks, separated by commas, such as 2,3; got "{text}".'
+        )
+        raise click.BadParameter(msg, param=parameter) from None
+
+
+ranks_option = click.option(
+    "--ranks",
+    metavar="N,N",
+    callback=_numbers_of_ranks,
+    help="Judge a function of torch.distributed on so many ranks, as if on one: 2,3.",
+)
+
+
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a target: name, operator, contract, arrays and limits."""
     for option in reversed(

@@ -20,6 +20,7 @@ from linkern.cli.options import (
     file_option,
     in_existing_folder,
     inputs_option,
+    ranks_option,
     target_options,
 )
 from linkern.testing import OPERATORS, Contract, Report, UsageError
@@ -35,11 +36,14 @@ from linkern.testing.target.clock import Clock
 __all__ = ["run_canaries", "verify"]
 
 EXIT_CANARIES = 4
+# Options that mean nothing for the whole catalogue.
+_OF_ONE_TARGET = ("seconds", "inputs", "require", "ranks")
 
 
 @click.command()
 @target_options
 @inputs_option
+@ranks_option
 @click.option(
     "--profile", default="default", show_default=True, help="/".join(PROFILES)
 )
@@ -162,6 +166,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         "memory_limit": options["memory"],
         "in_process": options["in_process"],
         "interpret": options["interpret"],
+        "ranks": options["ranks"],
         "sandbox": options["sandbox"],
         "fingerprint": bool(options["html_path"] or options["bundle_path"]),
         "fail_fast": options["fail_fast"],
@@ -173,7 +178,7 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
         msg = "TARGET and --command exclude each other; give one of them."
         raise UsageError(msg)
     if target is None and command is None:
-        for single in ("html_path", "bundle_path", "seconds", "inputs", "require"):
+        for single in (*_OF_ONE_TARGET, "html_path", "bundle_path"):
             if options[single] not in (None, ()):
                 msg = f"--{single.removesuffix('_path')} is for one target; name it."
                 raise UsageError(msg)

@@ -129,6 +129,11 @@ class Operator:
         return self.causal and not self.feature_map and "s" in self._letters
 
     @property
+    def affine(self) -> bool:
+        """True if the state after a span of tokens is affine in the one before it."""
+        return not self.log_normalizer and not any("l" in axes for axes in self.state)
+
+    @property
     def rows_per_token(self) -> int:
         """The rows of the recurrence that a token takes, or a micro-step."""
         return 2 if {"a", "removal_key"} & {*self.names} else 1

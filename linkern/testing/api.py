@@ -48,6 +48,7 @@ def verify(
     inputs: str | None = None,
     sandbox: bool = False,
     interpret: bool = False,
+    ranks: Sequence[int] = (),
 ) -> Report:
     """Judge a kernel.
 
@@ -100,6 +101,9 @@ def verify(
         processes, and files that it could write to.
     interpret : bool
         Run the Triton kernels of a named target by Triton's interpreter, on a CPU.
+    ranks : sequence of int
+        The numbers of ranks that a named target of torch.distributed runs on, each a
+        process with its shard of the tokens: it is judged as if it ran on one.
 
     Returns
     -------
@@ -144,6 +148,7 @@ def verify(
         inputs=inputs,
         sandbox=sandbox,
         interpret=interpret,
+        ranks=ranks,
     )
     report = report_of(plan)
     for _, so_far in reports(plan):
@@ -171,7 +176,7 @@ def plan_of(
     for option in options:
         if option not in known:
             raise UsageError(nearest("option", option, known))
-    for several in ("dtypes", "checks", "require"):
+    for several in ("dtypes", "checks", "require", "ranks"):
         if several in options:
             options[several] = tuple(options[several])
     if not isinstance(contract, Contract):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -124,8 +125,7 @@ class CheckedTarget:
         problem, output = self._earlier[order.integers(len(self._earlier))]
         elsewhere = "offset" in problem.scope.styles and order.random() < HALF
         memory = "offset" if elsewhere else "contiguous"
-        call = Call(problem.inputs, scale=problem.scale, memory=memory)
-        reply = self._call(problem, call)
+        reply = self._call(problem, _call_of(problem, memory=memory))
         if np.array_equal(well_formed(reply, problem), output):
             return
         expected, got = problem.solve(), well_formed(reply, problem)
@@ -140,8 +140,7 @@ class CheckedTarget:
         """
         self._repeat()
         self._tally.asked += 1
-        call = Call(problem.inputs, scale=problem.scale, **options)
-        return self._call(problem, call)
+        return self._call(problem, _call_of(problem, **options))
 
     def _call(self, problem: Problem, call: Call) -> Reply:
         self._tally.problem = problem
@@ -245,17 +244,20 @@ class CheckedTarget:
         problem: Problem,
         message: str,
         stored: str | None = None,
+        axis: int | None = None,
     ) -> None:
         """Require ``got`` to be the rounding of a number within the bound.
 
-        States and gradients are rounded to the dtype in which they are `stored`.
+        States and gradients are rounded to the dtype in which they are `stored`; those
+        that belong to tokens have a token `axis`.
         """
         dtype = stored or problem.scope.output_dtype
         seen = compared(got, expected, dtype)
         self._count(seen.known)
         fine = seen.fine | self._repeated(got)
         try:
-            self._judge(fine, seen.ratio, got, expected, problem, message)
+            axis = _output_axis(got) if stored is None else axis
+            self._judge(fine, seen.ratio, got, expected, problem, message, axis)
         except Violation as violation:
             if stored is None and violation.index is not None:
                 index = violation.index
@@ -306,7 +308,9 @@ class CheckedTarget:
         agree = (difference <= allowed) | (one == other)
         agree |= ~known & ~np.isnan(one) & ~np.isnan(other)
         agree |= self._repeated(one) | self._repeated(other)
-        self._judge(agree, ratio, one, Bounded(other, allowed), problem, message)
+        expected = Bounded(other, allowed)
+        axis = _output_axis(one)
+        self._judge(agree, ratio, one, expected, problem, message, axis)
 
     def require_same(
         self, one: Real, other: Real, problem: Problem, message: str
@@ -319,7 +323,7 @@ class CheckedTarget:
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         ratio = np.where(same, 0.0, np.inf)
         expected = Bounded(other, np.zeros_like(other))
-        self._judge(same, ratio, one, expected, problem, message)
+        self._judge(same, ratio, one, expected, problem, message, _output_axis(one))
 
     def require_finite(self, got: Real, problem: Problem, message: str) -> None:
         """Require finite numbers where the exact result can be stored as one."""
@@ -333,7 +337,7 @@ class CheckedTarget:
         beyond = np.where(got > 0, high, low) == got  # an infinity of the same sign
         fine = finite | beyond
         ratio = np.where(fine, 0.0, np.inf)
-        self._judge(fine, ratio, got, expected, problem, message)
+        self._judge(fine, ratio, got, expected, problem, message, _output_axis(got))
 
     def _repeated(self, got: Real) -> NDArray[np.bool_]:
         """Return the entries that repeat an earlier finding: they are not finite."""
@@ -354,6 +358,7 @@ class CheckedTarget:
         expected: Bounded,
         problem: Problem,
         message: str,
+        axis: int | None = None,
     ) -> None:
         # An error within an infinite bound is none.
         self._tally.record(np.where(fine & ~np.isfinite(ratio), 0.0, ratio))
@@ -362,7 +367,7 @@ class CheckedTarget:
         index = tuple(int(i) for i in np.argwhere(~fine)[0])
         shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
         raise Violation(
-            message,
+            message + _rank_of(self._tally.calls[-1], problem, ~fine, axis),
             problem,
             index=index,
             got=float(got[index]),
@@ -374,10 +379,36 @@ class CheckedTarget:
         )
 
 
+def _call_of(problem: Problem, **options: Any) -> Call:
+    """Return a call with the inputs of a problem, its scale and its sharding."""
+    scale, sharding = problem.scale, problem.sharding
+    return Call(problem.inputs, scale=scale, sharding=sharding, **options)
+
+
+def _output_axis(output: Real) -> int | None:
+    """Return the token axis of outputs, of which some heads may be left out."""
+    return 2 if output.ndim == 4 else None
+
+
+def _rank_of(
+    call: Call, problem: Problem, wrong: NDArray[np.bool_], axis: int | None
+) -> str:
+    """Return the rank and the token there of the first wrong entry, in words."""
+    if call.sharding is None or axis is None:
+        return ""
+    each = max(wrong.shape[axis] // max(problem.length, 1), 1)  # keys of one query
+    token = int(np.nonzero(wrong)[axis].min()) // each
+    spans = pairwise((0, *call.cuts, problem.length))
+    start, end = next(span for span in spans if token < span[1])
+    rank, there = call.sharding.place(token - start, end - start)
+    of_span = f" of span {start}:{end}" if call.cuts else ""
+    return f", first at token {there} of rank {rank} of {call.sharding.ranks}{of_span}"
+
+
 def _rounded_in_parts(problem: Problem, cuts: Any) -> set[str]:
     """Return the inputs whose gradients are sums of what several calls round."""
     scope = problem.scope
-    several = bool(cuts) or scope.contract.interface == "step"
+    several = bool(cuts) or scope.contract.interface == "step" or bool(scope.ranks)
     stored = unit_roundoff(scope.dtype)
     if not several or stored <= scope.contract.precisions(scope.dtype).unit:
         return set()
@@ -387,11 +418,15 @@ def _rounded_in_parts(problem: Problem, cuts: Any) -> set[str]:
 def well_formed(reply: Reply, problem: Problem) -> Real:
     """Return the output of a reply in float64; require type, shape and dtype."""
     if reply.output is None:
-        message = f"the target returned {reply.kind}, not an array of its library"
+        message = (
+            f"the target returned {reply.kind}{reply.place}, not an array of its "
+            "library"
+        )
         raise Violation(message, problem, deviation="no array of its library")
     if reply.shape != reply.expected_shape:
         message = (
-            f"the output has shape {reply.shape}, it must have {reply.expected_shape}"
+            f"the output{reply.place} has shape {reply.shape}, it must have "
+            f"{reply.expected_shape}"
         )
         raise Violation(message, problem, deviation="an output of another shape")
     required = problem.scope.output_dtype
@@ -400,8 +435,8 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             "of the query" if required == problem.scope.dtype else "that is declared"
         )
         message = (
-            f"the output has dtype {reply.dtype}, it must have the dtype {whose}, "
-            f"{required}"
+            f"the output{reply.place} has dtype {reply.dtype}, it must have the dtype "
+            f"{whose}, {required}"
         )
         raise Violation(message, problem, deviation="an output of another dtype")
     return reply.output.astype(np.float64)

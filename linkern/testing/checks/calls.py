@@ -179,6 +179,7 @@ def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
     problems=any_problem,
     share=0.1,
     in_outputs=False,
+    over_ranks=False,
 )
 def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: seeded generators, flushed subnormals, forks, changed defaults.
@@ -201,6 +202,7 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
     unless=not_thread_safe,
     share=0.16,
     in_outputs=False,
+    over_ranks=False,
 )
 def thread_safety(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: scratch memory shared between calls.
@@ -253,6 +255,7 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
     unless=not_validating,
     share=0.3,
     in_outputs=False,
+    over_ranks=False,
 )
 def bad_input(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: missing validation, silent broadcasting.

@@ -41,7 +41,8 @@ def _require_gradients(
     for name, got in gradients.items():
         bounded = expected[name]
         text = message.format(name=name)
-        target.require_within(got, bounded, problem, text, problem.scope.dtype)
+        axis = problem.scope.operator.input(name).token_axis
+        target.require_within(got, bounded, problem, text, problem.scope.dtype, axis)
 
 
 @check(

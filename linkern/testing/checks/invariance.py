@@ -32,6 +32,7 @@ def _batched(problem: Problem) -> bool:
     judges=_batched,
     unless=not_batch_invariant,
     share=0.5,
+    over_ranks=False,
 )
 def batch_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: tiles, splits and configurations chosen by the size of the batch.
@@ -72,6 +73,7 @@ def _require_packed(target: CheckedTarget, row: Problem) -> None:
     judges=_batched,
     unless=any_of(not_causal, no_state, not_batch_invariant, not_split_invariant),
     share=0.3,
+    over_ranks=False,
 )
 def split_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: decoding that sums in another order than prefill, rounded states.

@@ -40,6 +40,7 @@ def _require_right(target: CheckedTarget, problem: Problem, style: str) -> None:
     judges=provable,
     unless=not_any_strides,
     share=0.4,
+    over_ranks=False,
 )
 def strides(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: kernels that take their inputs for contiguous.
@@ -57,6 +58,7 @@ def strides(target: CheckedTarget, problem: Problem) -> None:
     judges=of_sort("equal heads"),
     unless=not_any_strides,
     share=0.1,
+    over_ranks=False,
 )
 def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: expanded tensors read as if they were full.
@@ -74,6 +76,7 @@ def broadcast_inputs(target: CheckedTarget, problem: Problem) -> None:
     judges=provable,
     unless=no_styles,
     share=0.3,
+    over_ranks=False,
 )
 def nothing_leaks_from_padding(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: loads past the end masked by multiplication, stores past the end.

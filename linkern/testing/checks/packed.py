@@ -231,4 +231,5 @@ def packed_gradients(target: CheckedTarget, problem: Problem) -> None:
     for name, got in gradients.items():
         message = f"the gradient of the {name} of packed sequences {packing} is wrong"
         stored = problem.scope.dtype
-        target.require_within(got, expected[name], problem, message, stored)
+        axis = problem.scope.operator.input(name).token_axis
+        target.require_within(got, expected[name], problem, message, stored, axis)

@@ -98,8 +98,14 @@ def check(
     share: float = 1.0,
     least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
+    over_ranks: bool = True,
 ) -> Callable[[Law], Law]:
-    """Register a law under the name of its function."""
+    """Register a law under the name of its function.
+
+    One that says nothing of targets `over_ranks` is not judged of them.
+    """
+    if not over_ranks:
+        unless = any_of(unless, not_on_one_rank)
 
     def register(law: Law) -> Law:
         name = law.__name__
@@ -188,6 +194,13 @@ def not_homogeneous(scope: Scope) -> Inapplicable | None:
     if scope.contract.eps:
         return not_applicable(f"the declared eps={scope.contract.eps:g} breaks it")
     return None
+
+
+def not_on_one_rank(scope: Scope) -> Inapplicable | None:
+    """Require a target on one rank."""
+    if not scope.ranks:
+        return None
+    return not_applicable("it is a law of one process, and the target runs over ranks")
 
 
 def no_short_lengths(scope: Scope) -> Inapplicable | None:

@@ -37,6 +37,8 @@ class Scope:
         Seed of the run: no array can be known without it.
     interpreted : bool
         True if the target runs by Triton's interpreter.
+    ranks : tuple of int
+        The numbers of ranks that it runs on; empty for a target on one.
     """
 
     operator: Operator
@@ -49,6 +51,7 @@ class Scope:
     differentiates: bool = False
     seed: int = 0
     interpreted: bool = False
+    ranks: tuple[int, ...] = ()
 
     @property
     def exposes(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from linkern.oracle import Bounded
 from linkern.testing.problems import expected
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.target.protocol import SCALES
+from linkern.testing.target.ranks.sharding import Sharding
 
 __all__ = ["Problem"]
 
@@ -59,8 +60,10 @@ class Problem:
         dims = f"K={shape.key_dim} V={shape.value_dim}"
         dims += f" M={shape.slots}" if shape.slots > 1 else ""
         dims += f" groups={shape.groups}" if shape.groups > 1 else ""
-        knobs = "".join(f" {name}={value}" for name, value in self.knobs.items())
-        return f"{sizes} {dims} {self.scope.dtype}, {self.kind}{knobs}"
+        told = {n: x for n, x in self.knobs.items() if n != "sharding"}
+        knobs = "".join(f" {name}={value}" for name, value in told.items())
+        over = f" on {self.sharding.described(shape.length)}" if self.sharding else ""
+        return f"{sizes} {dims} {self.scope.dtype}, {self.kind}{knobs}{over}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Do the same for Hypothesis, which would print every field."""
@@ -91,6 +94,11 @@ class Problem:
     def scale(self) -> str:
         """The scale that a target with such a parameter is passed."""
         return str(self.knobs.get("scale", "declared"))
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """The division among ranks of a target that runs on several."""
+        return self.knobs.get("sharding")
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -192,6 +192,7 @@ class Report:
             "target": self.plan.target,
             "op": self.plan.op,
             "interpreted": self.plan.interpret,
+            "ranks": list(self.plan.ranks),
             "contract": self.plan.contract.declared(),
             "environment": self.environment,
             "notes": list(self.notes),

@@ -180,6 +180,8 @@ def _headline(result: "Report") -> RenderableType:
     plan = result.plan
     so_far = "" if result.complete else "interrupted, so far "
     fed = f"{plan.framework}: {', '.join(plan.dtypes)}"
+    if plan.ranks:
+        fed += f"; on {' and '.join(map(str, plan.ranks))} ranks"
     style = _STYLES[result.verdict]
     words = f"{plan.target} as {plan.op} ({fed})"
     return Entry(f"{so_far}{result.verdict}: ", words, style)

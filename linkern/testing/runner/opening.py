@@ -16,6 +16,7 @@ from linkern.testing.target.command import CommandTarget
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import LOAD_TIMEOUT, ChildProcess, InProcess, Target
 from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.ranks.over_ranks import OverRanks
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
 __all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle"]
@@ -45,6 +46,11 @@ def config_of(plan: Plan) -> TargetConfig:
         options=plan.options,
         memory_limit=plan.memory_limit,
         interpret=plan.interpret,
+        ranks=plan.ranks,
+        ranks_order=contract.ranks_order,
+        ranks_initial=contract.ranks_initial,
+        ranks_final=contract.ranks_final,
+        ranks_cu_seqlens=contract.ranks_cu_seqlens,
     )
 
 
@@ -122,6 +128,8 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
     if plan.in_process or plan.function is not None:
         return InProcess(config, plan.function)
     load_timeout = min(LOAD_TIMEOUT, clock.left)
+    if plan.ranks:
+        return OverRanks(config, timeout, load_timeout)
     return ChildProcess(config, timeout, load_timeout, sandbox)
 
 
@@ -131,6 +139,8 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
     contract = plan.contract
     if plan.interpret and contract.max_length is None:
         contract = replace(contract, max_length=INTERPRETED_LENGTH)
+    if plan.ranks:
+        contract = contract.over(plan.ranks)
     return Scope(
         OPERATORS[plan.op],
         contract,
@@ -142,4 +152,5 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
         differentiates=library.differentiates,
         seed=plan.seed,
         interpreted=plan.interpret,
+        ranks=plan.ranks,
     )

@@ -100,6 +100,9 @@ class Plan:
     interpret : bool
         Run the Triton kernels of the target by Triton's interpreter, on a CPU; the
         dtype is float32 unless `dtypes` names others.
+    ranks : tuple of int
+        The numbers of ranks that a target of torch.distributed runs on, each a process
+        of its own; empty for a target on one.
     """
 
     target: str
@@ -129,6 +132,7 @@ class Plan:
     sandbox: bool = False
     read_defaults: bool = True
     interpret: bool = False
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is run."""
@@ -167,6 +171,8 @@ class Plan:
             raise UsageError(msg)
         if self.interpret:
             self._require_interpretable(called=called)
+        if self.ranks:
+            self._require_ranks(called=called)
         if self.timeout is not None and not self.timeout > 0:
             msg = f"the timeout must be positive, got {self.timeout:g}."
             raise UsageError(msg)
@@ -192,6 +198,37 @@ class Plan:
             raise UsageError(msg)
         # Most kernels accumulate in float32: they are not meant for float64.
         object.__setattr__(self, "dtypes", self.dtypes or INTERPRETED_DTYPES)
+
+    def _require_ranks(self, *, called: bool) -> None:
+        """Refuse what cannot be judged over ranks, and settle the library."""
+        object.__setattr__(self, "ranks", tuple(sorted({*self.ranks})))
+        if self.ranks[0] < 2:
+            msg = f"`ranks` must be numbers of at least 2, got {self.ranks[0]}."
+            raise UsageError(msg)
+        operator = OPERATORS[self.op]
+        if not operator.affine:
+            msg = (
+                f"`ranks` needs spans of tokens that are affine maps of the state, and "
+                f"those of {operator.name} are not; judge it on one rank."
+            )
+            raise UsageError(msg)
+        for what, refused in (
+            ("a program", self.command is not None),
+            ("a target in this process: name it", called),
+            ("a sandbox", self.sandbox),
+            ("Triton's interpreter", self.interpret),
+            ("the inputs of a file", self.inputs is not None),
+            ("`interface=step`", self.contract.interface == "step"),
+            (f"the device {self.device}", self.device != "cpu"),
+            (f"the framework {self.framework}", self.framework not in (None, "torch")),
+        ):
+            if refused:
+                msg = (
+                    "`ranks` is for functions of torch.distributed on the CPU, each "
+                    f"rank a process of its own, so not for {what}."
+                )
+                raise UsageError(msg)
+        object.__setattr__(self, "framework", "torch")
 
     def _require_judgeable_in_time(self, seconds: float) -> None:
         """Refuse a time in which nothing can be judged, or that has no rounds."""
@@ -264,7 +301,7 @@ class Plan:
             return self.jobs
         if self.in_process or self.function is not None or self.device != "cpu":
             return 1  # two targets at once would share one device, and its memory
-        return min(MOST_PROCESSES, _cores())
+        return min(MOST_PROCESSES, max(1, _cores() // max(self.ranks, default=1)))
 
 
 def _cores() -> int:

@@ -1,6 +1,7 @@
 """Counterexamples as files: inputs as `.npz`, and a script that needs only NumPy.
 
-The scripts are `scripts.function` and `scripts.command` with their constants filled in.
+The scripts are `scripts.function`, `scripts.command` and, over ranks, `scripts.verdict`
+with their constants filled in.
 """
 
 import os
@@ -75,6 +76,7 @@ def command(plan: Plan, *checks: str) -> str:
     if plan.device != "cpu":
         words += ["--device", plan.device]
     words += ["--interpret"] if plan.interpret else []
+    words += ["--ranks", ",".join(map(str, plan.ranks))] if plan.ranks else []
     for dtype in plan.dtypes if plan.dtypes != DEFAULT_DTYPES else ():
         words += ["--dtype", dtype]
     for key, value in plan.contract.declared().items():
@@ -140,7 +142,9 @@ def write(
         "IN_OUTPUTS": CHECKS[result.name].in_outputs,
         "AGAIN": again,
     }
-    if plan.command is not None:
+    if plan.ranks:  # no script of one process shows it
+        text = _filled("verdict.py", heading, {"AGAIN": again}, "")
+    elif plan.command is not None:
         constants |= _of_command(plan, example)
         text = _filled("command.py", heading, constants, "")
     else:

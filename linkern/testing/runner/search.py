@@ -21,6 +21,7 @@ from linkern.testing.errors import OutOfTime
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.sharding import with_sharding
 from linkern.testing.runner.plan import PROFILES, Plan
 from linkern.testing.target.process import Target
 
@@ -159,7 +160,7 @@ def _examples(
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    @given(draws.with_scale(problems), _ORDERS)
+    @given(with_sharding(draws.with_scale(problems)), _ORDERS)
     def example(problem: Problem, order: int) -> None:
         hunt.judge(problem, order)
 

@@ -154,7 +154,7 @@ class Session:
 
     def fingerprint(self) -> Fingerprint | None:
         """Measure the arithmetic of the target, as far as that is possible."""
-        if self._hangs or not self.alive:
+        if self._hangs or not self.alive or self.plan.ranks:
             return None
         scope = scope_of(self.plan, self._target, self.plan.dtypes[0])
         try:

@@ -55,7 +55,8 @@ def snippet(plan: Plan, result: CheckResult) -> str | None:
     if example is None or plan.command is not None or library not in _LIBRARIES:
         return None
     wrong = wrong_entry(example, plan.contract.layout)
-    if wrong is None or not example.calls or plan.contract.interface == "step":
+    several = plan.contract.interface == "step" or plan.ranks
+    if wrong is None or not example.calls or several:
         return None
     if plan.contract.decay_form in RAW_FORMS:  # two more arrays
         return None

@@ -7,7 +7,7 @@ printed beside the verdict: it cannot hide a defect.
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,17 @@ class Contract:
         Whether it accepts more heads of values than of queries.
     cu_seqlens_dtype : str
         Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
+    ranks_order : str
+        Over ranks: ``contiguous``, rank r has the r-th piece of a sequence; or
+        ``zigzag``, the r-th of twice as many, and the r-th from the end.
+    ranks_even, ranks_empty : bool
+        Whether it needs pieces of equal size; whether a rank may have no token.
+    ranks_initial, ranks_final : str
+        The ranks that are passed the initial state, ``first`` (all others get None) or
+        ``every``; the ranks that return the final one, ``last`` or ``every``.
+    ranks_cu_seqlens : str
+        The offsets that a rank is passed: those of the ``whole`` packed batch, or, from
+        its own first token on, those of its ``shard``.
     """
 
     feature_map: str = "elu_plus_one"
@@ -178,6 +189,12 @@ class Contract:
     l2norm: float | None = None
     value_groups: bool = False
     cu_seqlens_dtype: str = "int64"
+    ranks_order: str = "contiguous"
+    ranks_even: bool = False
+    ranks_empty: bool = True
+    ranks_initial: str = "first"
+    ranks_final: str = "last"
+    ranks_cu_seqlens: str = "whole"
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""
@@ -196,6 +213,12 @@ class Contract:
             raise UsageError(msg)
         if self.decay_form == "sigmoid" and math.isinf(self.decay_floor):
             msg = "`decay_form=sigmoid` needs its lower bound: declare `decay_floor`."
+            raise UsageError(msg)
+        if self.ranks_order == "zigzag" and self.ranks_cu_seqlens == "shard":
+            msg = (
+                "`ranks_cu_seqlens=shard` needs shards of one piece, so "
+                "`ranks_order=contiguous`."
+            )
             raise UsageError(msg)
         if self.max_length is not None and self.max_length < self.min_length:
             msg = (
@@ -230,6 +253,15 @@ class Contract:
             for field in fields(self)
             if getattr(self, field.name) != field.default
         }
+
+    def over(self, ranks: tuple[int, ...]) -> "Contract":
+        """Return the same, with the lengths that it allows over so many ranks."""
+        pieces = [n * (2 if self.ranks_order == "zigzag" else 1) for n in ranks]
+        multiple = self.length_multiple_of
+        if self.ranks_even:
+            multiple = math.lcm(multiple, *pieces)
+        least = self.min_length if self.ranks_empty else max(self.min_length, *pieces)
+        return replace(self, length_multiple_of=multiple, min_length=least)
 
     def factor(self, default: float | str, key_dim: int) -> float:
         """Return the factor on the scores, of an operator that has this default."""

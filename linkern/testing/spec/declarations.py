@@ -201,6 +201,26 @@ TOPICS = {
             "any",
         ),
     },
+    "Ranks": {
+        "ranks_order": Declaration(
+            one_of("contiguous", "zigzag"),
+            "a rank has an early and a late piece, to balance a causal mask",
+            "zigzag",
+        ),
+        "ranks_even": Declaration(BOOLEAN, "shards must be equal", "true"),
+        "ranks_empty": Declaration(BOOLEAN, "every rank must have a token", "false"),
+        "ranks_initial": Declaration(
+            one_of("first", "every"), "every rank takes the initial state", "every"
+        ),
+        "ranks_final": Declaration(
+            one_of("last", "every"), "every rank returns the final state", "every"
+        ),
+        "ranks_cu_seqlens": Declaration(
+            one_of("whole", "shard"),
+            "a rank takes the offsets of its shard, from 0",
+            "shard",
+        ),
+    },
 }
 DECLARATIONS = {key: one for topic in TOPICS.values() for key, one in topic.items()}
 

@@ -163,10 +163,11 @@ class Child:
     ) -> None:
         self._sandbox = sandbox
         launcher = _LAUNCHER.get()
-        # A process in a sandbox is forked from none outside of it.
+        # A process in a sandbox is forked from none outside of it, nor is one with an
+        # environment of its own.
         self._process: Process = (
             _started(module, environment, sandbox)
-            if launcher is None or sandbox is not None
+            if launcher is None or sandbox is not None or environment is not None
             else launcher(module)
         )
         self._question: _Question | None = None
@@ -245,10 +246,41 @@ class Child:
         WireError
             If the message cannot be sent; the process has not seen it.
         """
+        self.post(message, answers, limits)
+        answer = self.take(timeout)
+        if answer is None:
+            reason = f"did not return within {timeout:g} s{self._last_line()}"
+            raise TargetDied(reason, hung=True)
+        return answer
+
+    def post(
+        self, message: Any, answers: tuple[type, ...], limits: Limits = SMALL
+    ) -> None:
+        """Send a message whose answer is taken later; parameters are those of `ask`.
+
+        Raises
+        ------
+        WireError
+            If the message cannot be sent; the process has not seen it.
+        """
         ticket = new_ticket()
         request = packed(message, ticket)
         self._question = _Question(ticket, answers, limits)
         self._requests.put(request)
+
+    def take(self, timeout: float) -> Any:
+        """Wait for the answer to the message that was posted.
+
+        Returns
+        -------
+        dataclass or None
+            The answer; None if there is none within `timeout` seconds.
+
+        Raises
+        ------
+        TargetDied
+            If the process ends, or writes anything but one such answer.
+        """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             # Polled before the wait: an answer sent before the end is in the pipe.
@@ -263,8 +295,17 @@ class Child:
                 raise TargetDied(self._ending(), hung=False)
             if answer is not _NOTHING:
                 return answer
-        reason = f"did not return within {timeout:g} s{self._last_line()}"
-        raise TargetDied(reason, hung=True)
+        return None
+
+    def interrupt(self, number: int) -> None:
+        """Send a signal to the process, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, number)
+
+    @property
+    def printed(self) -> str:
+        """The end of what the process has printed."""
+        return b"".join(self._printed).decode(errors="replace")
 
     def _ending(self) -> str:
         """Return how the process ended, with the last line it wrote."""

@@ -19,6 +19,7 @@ from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
     FINAL_STATE_NAMES,
     GATE_NAMES,
+    GROUP_NAMES,
     MICRO_STEP_NAMES,
     OUTPUT_NAMES,
     OUTPUT_STATE_NAMES,
@@ -127,6 +128,8 @@ def load(
     options: Collection[str] = (),
     op: str = "linear_attention",
     decay_form: str = "log",
+    *,
+    over_ranks: bool = False,
 ) -> Loaded:
     """Return a target with the meaning of its parameters; refuse a wrong signature.
 
@@ -146,6 +149,8 @@ def load(
         Operator that it claims to be.
     decay_form : str
         As it is declared; of raw gates it must take `A_log` and `dt_bias`.
+    over_ranks : bool
+        True for a target that runs on several ranks, and may take their group.
     """
     if not callable(target):
         msg = f'"{name}" must be callable, got {type(target).__name__}.'
@@ -190,6 +195,7 @@ def load(
         output_state=output and named_in(OUTPUT_STATE_NAMES, parameters),
         gates=gates_of(parameters),
         switches=switches_of(parameters),
+        group=named_in(GROUP_NAMES, parameters) if over_ranks else None,
     )
     require_callable(target, name, signature, options, operator)
     if decay_form in RAW_FORMS and not signature.gates:

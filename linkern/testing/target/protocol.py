@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.testing.target.ranks.sharding import Sharding
+
 __all__ = [
     "SCALES",
     "Call",
@@ -56,6 +58,18 @@ class TargetConfig:
         GiB that it may allocate beyond what loading it took; in a child process only.
     interpret : bool
         True for Triton kernels that run by Triton's interpreter, on a CPU.
+    ranks : tuple of int
+        The numbers of ranks that it runs on; empty for a target in one process.
+    ranks_order : {"contiguous", "zigzag"}
+        Order of the pieces of a sequence.
+    ranks_initial : {"first", "every"}
+        The ranks that are passed the initial state.
+    ranks_final : {"last", "every"}
+        The ranks that return the final state.
+    ranks_cu_seqlens : {"whole", "shard"}
+        The offsets of packed sequences that a rank is passed.
+    rendezvous : str
+        File by which the processes of all ranks meet.
     """
 
     target: str
@@ -72,6 +86,12 @@ class TargetConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
     interpret: bool = False
+    ranks: tuple[int, ...] = ()
+    ranks_order: str = "contiguous"
+    ranks_initial: str = "first"
+    ranks_final: str = "last"
+    ranks_cu_seqlens: str = "whole"
+    rendezvous: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +127,8 @@ class Call:
         differ. Default: the one with the largest tiles.
     tuned : str
         The only kernel that takes it; empty for all.
+    sharding : Sharding, optional
+        Division of each span of the sequence among ranks. Default: evenly.
     """
 
     inputs: Mapping[str, NDArray[Any]]
@@ -121,6 +143,7 @@ class Call:
     fill: str = "nan"
     configuration: int | None = None
     tuned: str = ""
+    sharding: Sharding | None = None
 
     @property
     def sequences(self) -> int:
@@ -170,6 +193,8 @@ class Reply:
         Its autotuned kernels, each with the configuration that it took.
     variants : int
         The most configurations that one of them has.
+    place : str
+        The rank whose output it is, in words, if one replies for all.
     """
 
     output: NDArray[Any] | None
@@ -191,6 +216,7 @@ class Reply:
     unwritten: tuple[str, ...] = ()
     configurations: tuple[str, ...] = ()
     variants: int = 1
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The state is handed over as the target returned it, whatever it is made of. It i
 only to see whether a call has changed it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,6 +47,16 @@ class _Segment:
     before: Any
     output: Any
     after: Any
+
+    @property
+    def first(self) -> int:
+        """The position of its first token."""
+        return int(self.span.start if isinstance(self.span, slice) else self.span)
+
+
+# From a segment, its index and the cotangents of its output and of the state after it,
+# to the gradients of its inputs and of the state before it.
+_Pull = Callable[[_Segment, int, Any, Any], tuple[list[Any], Any]]
 
 
 class SegmentRunner:
@@ -180,7 +190,15 @@ class SegmentRunner:
             output, after = self._once(part, state, call, first, index)
             self._note_changes(held)
             yield _Segment(span, state, output, after)
-            state = after
+            state = self._passed_on(after)
+
+    def _passed_on(self, after: Any) -> Any:
+        """Return the state before the next segment, from the one after this one."""
+        return after
+
+    def _passed_back(self, gradient: Any) -> Any:
+        """Return the cotangent of the state before this segment, from its gradient."""
+        return gradient
 
     def _leaves(self, state: Any) -> list[tuple[Any, NDArray[Any]]]:
         """Return the arrays inside a state, each with a copy of its numbers."""
@@ -229,7 +247,7 @@ class SegmentRunner:
     def _declared_gradients(
         self, natives: Natives, cotangent: Any, call: Call
     ) -> tuple[list[Any], list[Any]]:
-        """Call the declared gradient function, segment by segment in reverse."""
+        """Call the declared gradient function: once, or for each segment."""
         backwards = self._loaded.vjp
         assert backwards is not None
         fixed = {**self.config.options, **call.options}
@@ -240,25 +258,45 @@ class SegmentRunner:
         if not backwards.takes_state:
             msg = "its `vjp` takes no state and no cotangent of one"
             raise Undifferentiable(msg)
+
+        def pull(
+            segment: _Segment, index: int, cotangent: Any, state_cotangent: Any
+        ) -> tuple[list[Any], Any]:
+            before = None if segment.before is ABSENT else segment.before
+            options = {**self._other_arguments(call, segment.first, index), **fixed}
+            part = self._part(natives, segment.span, call)
+            return backwards(part, cotangent, options, (before, state_cotangent))
+
+        return self._in_reverse(natives, cotangent, call, pull)
+
+    def _in_reverse(
+        self, natives: Natives, cotangent: Any, call: Call, pull: _Pull
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the outputs of the segments, and the gradients of the inputs.
+
+        `pull(segment, index, cotangent, state_cotangent)` returns the gradients of the
+        inputs of a segment, None for those that it does not reach, and of its state.
+        """
         segments = list(self._walk(natives, call))
         pieces_of_inputs: list[list[Any]] = [[] for _ in natives]
-        state_gradient = None
+        reached, state_cotangent = set[str](), None
         for index, segment in reversed([*enumerate(segments)]):
-            before = None if segment.before is ABSENT else segment.before
-            first = (
-                segment.span.start if isinstance(segment.span, slice) else segment.span
-            )
-            options = {**self._other_arguments(call, first, index), **fixed}
-            gradients, state_gradient = backwards(
-                self._part(natives, segment.span, call),
-                cotangent[self._select(segment.span)],
-                options,
-                (before, state_gradient),
-            )
-            for earlier, x in zip(pieces_of_inputs, gradients, strict=True):
-                earlier.insert(0, self.framework.to_numpy(x))
-        device, native = self.config.device, []
+            part = self._part(natives, segment.span, call)
+            of_output = cotangent[self._select(segment.span)]
+            gradients, of_state = pull(segment, index, of_output, state_cotangent)
+            state_cotangent = self._passed_back(of_state)
+            reached |= {
+                n for n, x in zip(part, gradients, strict=True) if x is not None
+            }
+            for earlier, x, same in zip(
+                pieces_of_inputs, gradients, part.values(), strict=True
+            ):
+                earlier.insert(0, self.framework.to_numpy(same * 0 if x is None else x))
+        device, native = self.config.device, list[Any]()
         for name, pieces in zip(natives, pieces_of_inputs, strict=True):
+            if name not in reached:
+                native.append(None)
+                continue
             if self.operator.input(name).per_token:
                 whole = self.joined(pieces)
             else:

@@ -19,6 +19,7 @@ __all__ = [
     "COTANGENT_NAMES",
     "FINAL_STATE_NAMES",
     "GATE_NAMES",
+    "GROUP_NAMES",
     "MICRO_STEP_NAMES",
     "OUTPUT_NAMES",
     "OUTPUT_STATE_NAMES",
@@ -46,6 +47,7 @@ STATE_COTANGENT_NAMES = ("state_cotangent", "dht")
 PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
 POSITION_NAMES = ("position", "start_position")
 MICRO_STEP_NAMES = ("num_householder", "micro_steps")
+GROUP_NAMES = ("group", "process_group", "cp_group")
 # Arrays that kernels write: their output, if it must be passed, and their last memory.
 OUTPUT_NAMES = ("out", "output", "o")
 OUTPUT_STATE_NAMES = ("final_state", "output_state")
@@ -91,6 +93,8 @@ class Interface:
         Its parameters for `A_log` and `dt_bias`, of kernels that take raw gates.
     switches : mapping from str to value
         Its parameters that say which operator it is, with their defaults.
+    group : str or None
+        Its parameter for the process group, of targets over several ranks.
     """
 
     keywords: frozenset[str] = frozenset()
@@ -111,6 +115,7 @@ class Interface:
     output_state: str | None = None
     gates: tuple[str, ...] = ()
     switches: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    group: str | None = None
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
@@ -261,6 +266,7 @@ def require_callable(
         interface.position,
         interface.micro_steps,
         interface.output,
+        interface.group,
     )
     for known in (
         *(interface.state, interface.final_state, interface.scale),

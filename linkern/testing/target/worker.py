@@ -7,17 +7,23 @@ target does to its process harms no other process.
 import mmap
 import os
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from linkern.testing.errors import UsageError
-from linkern.testing.target.frameworks import Library, framework_named, require_device
+from linkern.testing.target.frameworks import (
+    Framework,
+    Library,
+    framework_named,
+    require_device,
+)
 from linkern.testing.target.inference import Inferred, infer
 from linkern.testing.target.interpreted.launches import LaunchFailed
 from linkern.testing.target.invoke import Caller
-from linkern.testing.target.loading import Interface, load, resolve
+from linkern.testing.target.loading import Interface, Loaded, load, resolve
 from linkern.testing.target.protocol import (
     Call,
     Raised,
@@ -28,7 +34,7 @@ from linkern.testing.target.protocol import (
 from linkern.testing.target.segments import SegmentRunner
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 
-__all__ = ["Opened", "describe", "main", "open_target", "streams"]
+__all__ = ["Opened", "describe", "main", "open_target", "serve", "streams"]
 
 GIBIBYTE = 2**30
 INTERPRETER = "linkern.testing.target.interpreted.start"
@@ -55,8 +61,17 @@ class Opened:
     inferred: Inferred
 
 
-def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Caller]:
-    """Return the interface of a target, and the function that calls it."""
+Runner = Callable[[Loaded, TargetConfig, Framework], SegmentRunner]
+Opener = Callable[[TargetConfig], tuple[Opened, Caller]]
+
+
+def open_target(
+    config: TargetConfig, function: Any = None, runner: Runner = SegmentRunner
+) -> tuple[Opened, Caller]:
+    """Return the interface of a target, and the function that calls it.
+
+    `runner` makes of the target what calls it in its own interface.
+    """
     accesses = None
     if config.interpret:  # before anything imports Triton
         accesses = import_module(INTERPRETER).start()
@@ -80,12 +95,13 @@ def open_target(config: TargetConfig, function: Any = None) -> tuple[Opened, Cal
         options=config.options,
         op=config.op,
         decay_form=config.decay_form,
+        over_ranks=bool(config.ranks),
     )
     opened = Opened(loaded.interface, framework.library, inferred)
-    return opened, Caller(SegmentRunner(loaded, config, framework), accesses)
+    return opened, Caller(runner(loaded, config, framework), accesses)
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(requests: BinaryIO, replies: BinaryIO, opener: Opener = open_target) -> None:
     """Answer requests until they end: a config opens the target, then it is called."""
     process, forked = os.getpid(), mmap.mmap(-1, 1)
     config, caller = TargetConfig(""), None
@@ -98,7 +114,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         answer: Opened | Refused | Reply | Raised
         if isinstance(request, TargetConfig):
             config = request
-            answer, caller = _opened(config)
+            answer, caller = _opened(config, opener)
         else:
             assert caller is not None
             answer = _called(caller, request, config)
@@ -111,10 +127,12 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         write(replies, answer, prefix.ticket)
 
 
-def _opened(config: TargetConfig) -> tuple[Opened | Refused, Caller | None]:
+def _opened(
+    config: TargetConfig, opener: Opener
+) -> tuple[Opened | Refused, Caller | None]:
     """Open a target in this process, and limit what it may allocate from now on."""
     try:
-        opened, caller = open_target(config)
+        opened, caller = opener(config)
     except UsageError as error:
         return Refused(str(error)), None
     if config.device == "cpu":

@@ -48,7 +48,9 @@ def test_every_condition_says_what_it_requires():
     needs = {name: check.needs for name, check in CHECKS.items()}
     conditional = {n for n, c in CHECKS.items() if c.unless is not registry._always}
     assert {name for name, texts in needs.items() if texts} == conditional
-    assert needs["bad_input"] == ("a promise to refuse bad input (`validates=true`)",)
+    promise, one_rank = needs["bad_input"]
+    assert promise == "a promise to refuse bad input (`validates=true`)"
+    assert one_rank == "a target on one rank"
     assert len(needs["state_drift"]) == 2  # of nested conditions, each
 
 

@@ -1,0 +1,1 @@
+"""Targets that run on several ranks, one process each, judged as one."""

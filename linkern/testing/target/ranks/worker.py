@@ -1,0 +1,58 @@
+"""Process of one rank: join the group of all ranks, load the target, answer requests.
+
+The environment is that of `torchrun`: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR.
+"""
+
+import faulthandler
+import os
+import signal
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+
+from linkern.testing.errors import UsageError
+from linkern.testing.target.invoke import Caller
+from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.ranks.runner import RankRunner
+from linkern.testing.target.worker import Opened, open_target, serve, streams
+
+__all__ = ["main", "open_on_rank"]
+
+# Seconds after which a collective gives up; the referee ends the process before.
+PATIENCE = 600
+
+
+def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
+    """Return the interface of a target, and the function that calls it on this rank.
+
+    The process joins the group of all ranks first, and leaves one that it was in.
+    """
+    if find_spec("torch") is None:
+        msg = (
+            "`ranks` needs torch.distributed, and torch is not installed; run "
+            "`python -m pip install 'linkern[torch]'`."
+        )
+        raise UsageError(msg)
+    collectives = import_module("torch.distributed")
+    if not collectives.is_available():
+        msg = "`ranks` needs torch.distributed, which this build of torch lacks."
+        raise UsageError(msg)
+    if collectives.is_initialized():
+        collectives.destroy_process_group()
+    collectives.init_process_group(
+        "gloo",
+        init_method=f"file://{config.rendezvous}",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    group = collectives.group.WORLD
+    return open_target(config, runner=partial(RankRunner, group=group))
+
+
+def main() -> None:
+    """Answer the requests on standard input; on SIGUSR1, write where this rank is."""
+    requests, replies = streams()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    serve(requests, replies, open_on_rank)
