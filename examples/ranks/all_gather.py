@@ -9,11 +9,12 @@ the maps before it make. `docs/ranks.md` judges it:
 
 import torch
 import torch.distributed as dist
-from shard import fold, no_state, operators, span_map, taken
+from shard import fold, joined, no_state, operators, own_spans, span_map, taken
 
 
-def over_ranks(inputs, initial_state, spans, group):
+def over_ranks(inputs, initial_state, cu_seqlens, group):
     """Return the output of this rank, and the state after the tokens of all ranks."""
+    spans = own_spans(inputs, cu_seqlens, group)
     if initial_state is None:
         initial_state = no_state(inputs, spans)
     own = [taken(inputs, span) for span in spans]
@@ -21,7 +22,7 @@ def over_ranks(inputs, initial_state, spans, group):
     entered, final = Exchange.apply(maps, initial_state, group)
     states = entered.split(inputs[1].shape[0])
     outputs = [fold(state, *x)[0] for state, x in zip(states, own, strict=True)]
-    return torch.cat(outputs, 2), final
+    return joined(outputs, inputs[1].shape[2]), final
 
 
 class Exchange(torch.autograd.Function):
@@ -50,7 +51,7 @@ class Exchange(torch.autograd.Function):
             if r == ctx.rank:
                 of_map = torch.cat([later, later @ states[r].mT], -1)
             later = transitions[r].mT @ later + cotangents[r][0]
-        return of_map, later, None
+        return of_map, None if ctx.rank else later, None
 
 
 def gathered(x, group):

@@ -3,6 +3,7 @@
 Arrays are (batch, heads, time, dim). A token loop stands for a fast kernel.
 """
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -11,32 +12,31 @@ import torch.nn.functional as F  # noqa: N812 -- its usual name
 
 
 def operators(over_ranks):
-    """Return three operators, of `over_ranks(inputs, initial_state, spans, group)`.
+    """Return three operators, of `over_ranks(inputs, initial_state, offsets, group)`.
 
-    It returns the output of the tokens in `spans`, and the state after all ranks.
+    It returns the output of the shard, and the state after the tokens of all ranks.
     """
-
-    def called(inputs, initial_state, cu_seqlens, group):
-        length = inputs[1].shape[2]
-        spans = own_spans(length, cu_seqlens, group)
-        output, state = over_ranks(inputs, initial_state, spans, group)
-        return F.pad(output, (0, 0, 0, length - output.shape[2])), state
 
     def gla(q, k, v, log_decay, initial_state=None, cu_seqlens=None, group=None):
         inputs = (k.shape[-1] ** -0.5 * q, k, v, log_decay, None)
-        return called(inputs, initial_state, cu_seqlens, group)
+        return over_ranks(inputs, initial_state, cu_seqlens, group)
 
     def gated_delta_rule(
         q, k, v, log_decay, beta, initial_state=None, cu_seqlens=None, group=None
     ):
         inputs = (k.shape[-1] ** -0.5 * q, k, v, log_decay[..., None], beta)
-        return called(inputs, initial_state, cu_seqlens, group)
+        return over_ranks(inputs, initial_state, cu_seqlens, group)
 
     def linear_attention(q, k, v, initial_state=None, cu_seqlens=None, group=None):
         ones = torch.ones_like(v[..., :1])  # the normalizer is one more column
         inputs = (F.elu(q) + 1, F.elu(k) + 1, torch.cat([v, ones], -1), None, None)
-        output, state = called(inputs, initial_state, cu_seqlens, group)
-        return output[..., :-1] / output[..., -1:], state
+        if initial_state is not None:
+            memory, normalizer = initial_state
+            initial_state = torch.cat([memory, normalizer[..., None]], -1)
+        output, state = over_ranks(inputs, initial_state, cu_seqlens, group)
+        total = output[..., -1:]
+        output = output[..., :-1] / total.where(total > 0, 1)  # 0 / 0 in no sequence
+        return output, None if state is None else (state[..., :-1], state[..., -1])
 
     return SimpleNamespace(
         gla=gla, gated_delta_rule=gated_delta_rule, linear_attention=linear_attention
@@ -73,15 +73,28 @@ def taken(inputs, span):
     return [x if x is None else x[:, :, span] for x in inputs]
 
 
-def own_spans(length, cu_seqlens, group):
+def lengths_of(inputs, group):
+    """Return the number of tokens of each rank."""
+    own = torch.tensor([inputs[1].shape[2]])
+    lengths = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(lengths, own, group)
+    return [int(x) for x in lengths]
+
+
+def own_spans(inputs, cu_seqlens, group):
     """Return the tokens of each packed sequence in the shard of this rank."""
+    length = inputs[1].shape[2]
     if cu_seqlens is None:
         return [slice(0, length)]
-    lengths = [torch.zeros(1, dtype=torch.long) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, torch.tensor([length]), group)
-    before = sum(int(x) for x in lengths[: dist.get_rank(group)])
+    before = sum(lengths_of(inputs, group)[: dist.get_rank(group)])
     ends = (cu_seqlens.long() - before).clamp(0, length).tolist()
-    return [slice(*ends[i : i + 2]) for i in range(len(ends) - 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def joined(outputs, length):
+    """Return the outputs of all sequences, and zeros behind the last one."""
+    output = torch.cat(outputs, 2)
+    return F.pad(output, (0, 0, 0, length - output.shape[2]))
 
 
 def no_state(inputs, spans):

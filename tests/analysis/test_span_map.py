@@ -11,6 +11,7 @@ import linkern
 import linkern.operators
 from linkern import State
 from linkern.operators.register import DEFINITIONS
+from linkern.oracle import OPERATORS as RECORDS
 from tests.operators.problems import NAMES, close, operator, parts, problem
 from tests.operators.test_recurrences import tokens
 
@@ -96,3 +97,8 @@ def test_maps_of_different_things_are_refused():
         )
     with pytest.raises(TypeError, match="`op` must be an operator"):
         linkern.span_map(np.exp, ones)
+
+
+@pytest.mark.parametrize("name", sorted({*DEFINITIONS} & {*RECORDS}))
+def test_the_referee_calls_the_same_spans_affine(name):
+    assert RECORDS[name].affine == DEFINITIONS[name].affine

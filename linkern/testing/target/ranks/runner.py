@@ -1,5 +1,6 @@
 """Calls of a target on one rank, which hands states to and takes them from others."""
 
+import pickle
 from collections.abc import Sequence
 from copy import deepcopy
 from importlib import import_module
@@ -67,6 +68,8 @@ class RankRunner(SegmentRunner):
         """Return the state of the last rank where one is passed, None elsewhere."""
         held = [None if after is ABSENT else (after,)]
         self._collectives.broadcast_object_list(held, self._last, self._own)
+        if self._rank == self._last:
+            held = pickle.loads(pickle.dumps(held))  # without a graph, as all others
         (state,) = held
         if state is None:
             return ABSENT

@@ -8,6 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -161,20 +162,20 @@ class World:
         """Return what became of every rank, where one did not return."""
         waiting = [rank for rank, answer in enumerate(answers) if answer is None]
         places = self._places(waiting)
-        each = []
+        each: dict[str, list[str]] = {"died": [], "raised": [], "alive": []}
         for rank, answer in enumerate(answers):
-            if answer is None:
-                said = places[rank]
-            elif isinstance(answer, TargetDied):
-                said = answer.reason
+            if isinstance(answer, TargetDied):
+                each["died"].append(f"rank {rank} {answer.reason}")
             elif isinstance(answer, Raised):
-                said = f"raised {printable(answer.message)}"
+                said = printable(answer.message)
+                each["raised"].append(f"rank {rank} raised {said}")
             else:
-                said = "returned"
-            each.append(f"rank {rank} {said}")
+                said = "returned" if answer else places[rank]
+                each["alive"].append(f"rank {rank} {said}")
         failed = any(isinstance(x, Raised | TargetDied) for x in answers)
         what = "failed" if failed else f"did not return within {timeout:g} s"
-        return f"{what} on {self.ranks} ranks: {'; '.join(each)}"
+        listed = "; ".join(chain(*each.values()))
+        return f"{what} on {self.ranks} ranks: {listed}"
 
     def _places(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Return what some ranks do now, by the line of the target that does it."""

@@ -1,0 +1,206 @@
+"""Faulty targets over ranks, each after a bug that was published, and hostile ones.
+
+Each is an example with one function replaced while it runs.
+"""
+
+import functools
+import os
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "ranks"))
+
+import all_gather
+import all_to_all
+import ring
+import shard
+import torch
+import torch.distributed as dist
+
+
+def faulty(module, name, other, op="gla"):
+    """Return the operator of a module in which another function has that name."""
+    right = getattr(module, op)
+
+    @functools.wraps(right)
+    def kernel(*inputs, **options):
+        with patch.object(module, name, other):
+            return right(*inputs, **options)
+
+    return kernel
+
+
+# The functions that are replaced, as they are.
+Exchange, Send = all_gather.Exchange, ring.Send
+gathered, exchanged = all_gather.gathered, all_to_all.exchanged
+
+
+class WithoutLastMap(Exchange):
+    @staticmethod
+    def forward(ctx, own, initial, group):
+        entered, _ = Exchange.forward(ctx, own, initial, group)
+        return entered, entered.clone()
+
+
+class FirstHeadInBackward(Exchange):
+    @staticmethod
+    def backward(ctx, *cotangents):
+        of_map, of_initial, _ = Exchange.backward(ctx, *cotangents)
+        if ctx.rank < dist.get_world_size(ctx.group) - 1:
+            of_map = of_map[:, :1].expand_as(of_map)
+        return of_map, of_initial, None
+
+
+class NoGradientOfState(Exchange):
+    @staticmethod
+    def backward(ctx, *cotangents):
+        of_map, of_initial, _ = Exchange.backward(ctx, *cotangents)
+        return of_map, torch.zeros_like(of_initial), None
+
+
+class NoGradientOfNext(Send):
+    @staticmethod
+    def backward(ctx, of_output, of_state):
+        Send.backward(ctx, of_output, of_state)
+        return of_output, of_state, None
+
+
+def of_maps(change):
+    """Return a span map with a change in what it returns, `(E | M)`."""
+
+    def span_map(query, key, value, *gates):
+        both = shard.span_map(query, key, value, *gates)
+        return change(both, both[..., : value.shape[-1]], both[..., value.shape[-1] :])
+
+    return span_map
+
+
+def half_filled(_both, added, factor):
+    zeros = torch.zeros_like(added[..., added.shape[-1] // 2 :])
+    return torch.cat([added[..., : added.shape[-1] // 2], zeros, factor], -1)
+
+
+def tfloat32(both, _added, _factor):
+    mantissa, exponent = torch.frexp(both)
+    return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
+
+
+def offsets_by_ranks(inputs, cu_seqlens, group):
+    if cu_seqlens is None:
+        return shard.own_spans(inputs, cu_seqlens, group)
+    shares = cu_seqlens // dist.get_world_size(group)
+    ends = shares.clamp(0, inputs[1].shape[2]).tolist()
+    return [slice(*ends[i : i + 2]) for i in range(len(ends) - 1)]
+
+
+def boundary_at_the_edge(inputs, cu_seqlens, group):
+    """Leave out an offset that is the first token of the shard: two are one."""
+    spans = shard.own_spans(inputs, cu_seqlens, group)
+    for i, span in enumerate(spans[1:], 1):
+        if span.start == 0 < span.stop and dist.get_rank(group):
+            spans[i - 1], spans[i] = span, slice(span.stop, span.stop)
+            break
+    return spans
+
+
+def even_length(inputs, span):
+    """Take an odd number of tokens for one less."""
+    return shard.taken(inputs, slice(span.start, span.stop - span.stop % 2))
+
+
+def padded(query, key, value, log_decay, *rest):
+    """Pad a shard to an even number of tokens, whose decays are those of the last."""
+    both = shard.span_map(query, key, value, log_decay, *rest)
+    if key.shape[2] % 2:
+        both = both * log_decay[:, :, -1, :, None].exp()
+    return both
+
+
+def other_neighbour(x, group):
+    first, *others = gathered(x, group)
+    return [*others, first]
+
+
+def reversed_ranks(x, group):
+    return gathered(x, group)[::-1]
+
+
+def reversed_tokens(outgoing, shapes, group):
+    received = exchanged(outgoing, shapes, group)
+    alike = len({str(several) for several in shapes}) == 1
+    return received[::-1] if alike and len(shapes[0]) > 1 else received
+
+
+def one_batch_entry(both, _added, _factor):
+    return both[:1].expand_as(both)
+
+
+def without_ranks(inputs, initial_state, cu_seqlens, group):
+    """Run as if there were one rank."""
+    spans = shard.own_spans(inputs, cu_seqlens, group)
+    if initial_state is None:
+        initial_state = shard.no_state(inputs, spans)
+    states = initial_state.split(inputs[1].shape[0])
+    pairs = zip(states, spans, strict=True)
+    results = [shard.fold(x, *shard.taken(inputs, span)) for x, span in pairs]
+    outputs, states = zip(*results, strict=True)
+    return shard.joined(outputs, inputs[1].shape[2]), torch.cat(states)
+
+
+def bfloat16(both, _added, _factor):
+    return both.bfloat16().to(both)
+
+
+def decays_twice(_both, added, factor):
+    return torch.cat([added, factor @ factor], -1)
+
+
+wrong_neighbour = faulty(all_gather, "gathered", other_neighbour)
+final_state_without_last_rank = faulty(all_gather, "Exchange", WithoutLastMap)
+head_offset_in_backward = faulty(all_gather, "Exchange", FirstHeadInBackward)
+gradient_of_state_dropped = faulty(all_gather, "Exchange", NoGradientOfState)
+gradient_stops_at_the_rank = faulty(ring, "Send", NoGradientOfNext)
+half_of_values_unfilled = faulty(all_gather, "span_map", of_maps(half_filled))
+maps_in_tfloat32 = faulty(all_gather, "span_map", of_maps(tfloat32), "gated_delta_rule")
+maps_in_bfloat16 = faulty(all_gather, "span_map", of_maps(bfloat16))
+decay_counted_twice = faulty(all_gather, "span_map", of_maps(decays_twice))
+first_batch_entry_for_all = faulty(all_gather, "span_map", of_maps(one_batch_entry))
+cu_seqlens_by_ranks = faulty(all_gather, "own_spans", offsets_by_ranks)
+boundary_at_the_edge_ignored = faulty(all_gather, "own_spans", boundary_at_the_edge)
+odd_lengths_cut = faulty(ring, "taken", even_length)
+padding_decays_the_state = faulty(all_gather, "span_map", padded)
+maps_in_reverse = faulty(all_gather, "gathered", reversed_ranks)
+tokens_scrambled = faulty(all_to_all, "exchanged", reversed_tokens)
+runs_without_ranks = shard.operators(without_ranks).gla
+
+
+def raises_on_one(query, key, value, log_decay, group=None):
+    """Refuse an odd shard, while all others wait."""
+    if key.shape[2] % 2:
+        msg = f"{key.shape[2]} tokens are odd"
+        raise ValueError(msg)
+    return all_gather.gla(query, key, value, log_decay, group=group)
+
+
+def dies_on_one(query, key, value, log_decay, group=None):
+    """End the process of an empty rank."""
+    if not key.shape[2]:
+        os._exit(3)
+    return all_gather.gla(query, key, value, log_decay, group=group)
+
+
+def returns_early(query, key, value, log_decay, group=None):
+    """Leave the collectives to ranks that have tokens."""
+    if not key.shape[2]:
+        return value.new_zeros(value.shape)
+    return all_gather.gla(query, key, value, log_decay, group=group)
+
+
+def whole_output(query, key, value, log_decay, group=None):
+    """Return the outputs of all ranks."""
+    output, _ = all_gather.gla(query, key, value, log_decay, group=group)
+    lengths = shard.lengths_of([None, key], group)
+    pieces = [value.new_zeros(*value.shape[:2], n, value.shape[3]) for n in lengths]
+    pieces[dist.get_rank(group)] = output
+    return torch.cat(pieces, 2)

@@ -1,0 +1,98 @@
+"""Plans over ranks: what is refused, and what they settle."""
+
+import pytest
+from click.testing import CliRunner
+
+from linkern.cli import main
+from linkern.oracle.operators import OPERATORS
+from linkern.testing import UsageError, verify
+from linkern.testing.checks import CHECKS
+from linkern.testing.problems.context import Scope
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.reproduce import command
+from linkern.testing.spec.contract import Contract
+
+
+def plan_of(op="gla", **options):
+    return Plan("kernels.py:kernel", op, **{"ranks": (2, 3)} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"ranks": (1,)}, "`ranks` must be numbers of at least 2, got 1"),
+        ({"ranks": (2, 0)}, "`ranks` must be numbers of at least 2, got 0"),
+        ({"op": "log_linear_attention"}, "of log_linear_attention are not"),
+        ({"op": "rwkv4"}, "of rwkv4 are not"),
+        ({"framework": "jax"}, "not for the framework jax"),
+        ({"device": "cuda"}, "not for the device cuda"),
+        ({"in_process": True}, "not for a target in this process"),
+        ({"sandbox": True}, "not for a sandbox"),
+        ({"command": "./kernel {inputs} {outputs}"}, "not for a program"),
+        ({"interpret": True}, "not for Triton's interpreter"),
+        ({"inputs": "file.safetensors"}, "not for the inputs of a file"),
+        ({"contract": Contract(interface="step")}, "not for `interface=step`"),
+    ],
+)
+def test_what_has_no_ranks_is_refused_in_one_sentence(options, expected):
+    with pytest.raises(UsageError, match=expected) as refusal:
+        plan_of(**options)
+    assert str(refusal.value).count(". ") == 0
+
+
+def test_a_function_is_refused():
+    with pytest.raises(UsageError, match="a target in this process: name it"):
+        verify(lambda query, key, value: value, op="linear_attention", ranks=[2])
+
+
+def test_offsets_of_a_shard_need_one_piece():
+    with pytest.raises(UsageError, match="`ranks_cu_seqlens=shard` needs shards of"):
+        Contract(ranks_order="zigzag", ranks_cu_seqlens="shard")
+
+
+@pytest.mark.parametrize("text", ["two", "2,", "2;3"])
+def test_the_command_line_takes_numbers(text):
+    words = ["verify", "kernels.py:kernel", "--op", "gla", "--ranks", text]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert f'such as 2,3; got "{text}"' in result.output.replace("\n", " ")
+
+
+def test_the_whole_catalogue_has_no_ranks():
+    result = CliRunner().invoke(main, ["verify", "--ranks", "2"])
+    assert result.exit_code == 2
+    assert "--ranks is for one target" in result.output
+
+
+def test_ranks_are_settled():
+    plan = plan_of(ranks=(3, 2, 3))
+    assert plan.ranks == (2, 3)
+    assert plan.framework == "torch"
+    assert "--ranks 2,3" in command(plan, "causality")
+
+
+def test_laws_of_one_process_are_not_judged_over_ranks():
+    scope = Scope(OPERATORS["gla"], Contract(), "float32", ranks=(2,))
+    reasons = {name: check.unless(scope) for name, check in CHECKS.items()}
+    of_one = [n for n, why in reasons.items() if why and "one process" in why.reason]
+    assert {*of_one} == {
+        "bad_input",
+        "batch_invariance",
+        "broadcast_inputs",
+        "leaves_no_trace",
+        "nothing_leaks_from_padding",
+        "split_invariance",
+        "strides",
+        "thread_safety",
+    }
+
+
+@pytest.mark.parametrize(
+    ("declared", "multiple", "least"),
+    [({}, 1, 0), ({"ranks_even": True}, 6, 0), ({"ranks_empty": False}, 1, 3)],
+)
+def test_lengths_fit_the_ranks(declared, multiple, least):
+    contract = Contract(**declared).over((2, 3))
+    assert (contract.length_multiple_of, contract.min_length) == (multiple, least)
+    zigzag = Contract(ranks_order="zigzag", **declared).over((2, 3))
+    assert zigzag.length_multiple_of == (12 if "ranks_even" in declared else 1)

@@ -1,0 +1,176 @@
+"""Targets on several processes: right ones, published defects, deaths and waits."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linkern.testing import verify
+from linkern.testing.checks import CHECKS
+from linkern.testing.errors import TargetDied, TargetRaised, UsageError
+from linkern.testing.runner.judging import judge
+from linkern.testing.runner.opening import config_of, open_target
+from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.reproduce import command
+from linkern.testing.spec.contract import Contract
+from linkern.testing.target.protocol import Call
+from linkern.testing.target.ranks.sharding import Sharding
+
+FAULTY = Path(__file__).parents[2] / "ranks_targets.py"
+EXAMPLES = Path(__file__).parents[4] / "examples" / "ranks"
+LAWS = ("value_on_integers", "state_split", "gradient_of_state", "packed_gradients")
+# A published defect, where it was, and the law that names it.
+DEFECTS = [
+    # flash-linear-attention#1115
+    ("head_offset_in_backward", "gla", "gradient_value"),
+    # flash-linear-attention, tests/context_parallel/debug.md
+    ("gradient_of_state_dropped", "gla", "gradient_of_state"),
+    ("half_of_values_unfilled", "gla", "value_on_integers"),
+    # flash-linear-attention#1180 and #740
+    ("maps_in_tfloat32", "gated_delta_rule", "value_on_reals"),
+    ("maps_in_bfloat16", "gla", "value_on_reals"),
+    # flash-linear-attention#955
+    ("first_batch_entry_for_all", "gla", "value_on_integers"),
+    # Megatron-LM#111 of ISEEKYAN
+    ("cu_seqlens_by_ranks", "gla", "packed_equals_separate"),
+    ("boundary_at_the_edge_ignored", "gla", "packed_equals_separate"),
+    # slime#1871
+    ("tokens_scrambled", "gla", "value_on_integers"),
+    ("maps_in_reverse", "gla", "value_on_integers"),
+    # TransformerEngine#1930
+    ("odd_lengths_cut", "gla", "value_on_integers"),
+    ("padding_decays_the_state", "gla", "value_on_integers"),
+    # LlamaFactory#10727
+    ("runs_without_ranks", "gla", "value_on_integers"),
+    ("wrong_neighbour", "gla", "value_on_integers"),
+    ("decay_counted_twice", "gla", "value_on_reals"),
+    ("final_state_without_last_rank", "gla", "state_split"),
+    ("gradient_stops_at_the_rank", "gla", "gradient_value"),
+]
+FAST = ("head_offset_in_backward", "cu_seqlens_by_ranks", "odd_lengths_cut")
+
+
+def plan_of(target, op="gla", **options):
+    """A plan of few examples on two and three ranks."""
+    options = {"dtypes": ("float32",), "profile": "quick"} | options
+    return Plan(str(target), op, ranks=(2, 3), seed=3, **options)
+
+
+@pytest.fixture(scope="module")
+def target(torch):
+    """A target in processes that all tests share, opened again by each."""
+    del torch
+    target = open_target(plan_of(f"{EXAMPLES}/all_gather.py:gla"))
+    yield target
+    target.close()
+
+
+def judged(target, plan, law):
+    target.reopen(config_of(plan))
+    return judge(plan, target, CHECKS[law], {}).result
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("op", ["gla", "gated_delta_rule", "linear_attention"])
+@pytest.mark.parametrize(
+    "module",
+    ["all_gather"]
+    + [pytest.param(x, marks=pytest.mark.slow) for x in ("ring", "all_to_all")],
+)
+def test_the_examples_are_right(module, op, law, target):
+    plan = plan_of(f"{EXAMPLES}/{module}.py:{op}", op, profile="smoke")
+    assert judged(target, plan, law).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "law"),
+    [pytest.param(*x, marks=() if x[0] in FAST else pytest.mark.slow) for x in DEFECTS],
+)
+def test_a_published_defect_is_named(name, op, law, target):
+    plan = plan_of(f"{FAULTY}:{name}", op)
+    result = judged(target, plan, law)
+    assert result.verdict == "failed"
+    assert " of rank " in result.message
+    assert " ranks with " in result.counterexample.input
+    assert "--ranks 2,3" in command(plan, law)
+
+
+def inputs(length=5):
+    rng = np.random.default_rng(1)
+    dims = {"query": 2, "key": 2, "value": 3, "log_decay": 2}
+    return {n: -abs(rng.normal(size=(1, 2, length, k))) for n, k in dims.items()}
+
+
+def processes(target):
+    """The processes of two ranks."""
+    return [child._process.pid for child in target._target._worlds[2]._children]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("raises_on_one", "rank 0 raised ValueError: 5 tokens are odd"),
+        ("dies_on_one", "rank 1 ended its process with exit code 3"),
+        pytest.param(
+            "returns_early", "rank 0 waits in all_gather", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_rank_that_fails_ends_all_of_them(name, expected, target, monkeypatch):
+    target.reopen(config_of(plan_of(f"{FAULTY}:{name}")))
+    monkeypatch.setattr(target, "_timeout", 3.0)
+    before = processes(target)
+    with pytest.raises(TargetDied, match=expected):
+        target.call(Call(inputs(), sharding=Sharding(2, (1.0,))))
+    assert len(before) == 2
+    assert not [pid for pid in before if Path(f"/proc/{pid}").exists()]
+    # And they are started again for the next call.
+    target.reopen(config_of(plan_of(f"{EXAMPLES}/ring.py:gla")))
+    assert target.call(Call(inputs())).output.shape == (1, 2, 5, 3)
+
+
+def test_ranks_that_raise_are_asked_again(target):
+    target.reopen(config_of(plan_of(f"{FAULTY}:raises_on_one")))
+    with pytest.raises(TargetRaised, match=r"1 tokens are odd .* on rank 0 of 2; rank"):
+        target.call(Call(inputs(4), sharding=Sharding(2, (0.25,))))
+    assert target.call(Call(inputs(4))).output.shape == (1, 2, 4, 3)
+
+
+def test_an_output_of_all_ranks_is_refused(target):
+    result = judged(target, plan_of(f"{FAULTY}:whole_output"), "shape_and_dtype")
+    assert "the output on rank 1 of 2 has shape" in result.message
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"ranks_even": True},
+        {"ranks_empty": False},
+        {"ranks_initial": "every", "ranks_final": "every"},
+    ],
+)
+def test_a_declaration_is_kept(declared, target):
+    plan = plan_of(f"{EXAMPLES}/all_gather.py:gla", contract=Contract(**declared))
+    for law in ("value_on_integers", "state_split", "gradient_of_state"):
+        result = judged(target, plan, law)
+        assert result.verdict == "passed", result.message
+
+
+@pytest.mark.slow
+def test_a_verdict_of_all_laws(torch):
+    del torch
+    report = verify(
+        f"{EXAMPLES}/all_gather.py:gated_delta_rule",
+        op="gated_delta_rule",
+        ranks=(2,),
+        profile="smoke",
+        seed=1,
+    )
+    assert report.verdict == "passed"
+    assert report.to_dict()["ranks"] == [2]
+
+
+def test_a_target_that_cannot_be_loaded_is_refused(torch):
+    del torch
+    with pytest.raises(UsageError, match=r"there is no file nowhere\.py"):
+        open_target(plan_of("nowhere.py:kernel"))
