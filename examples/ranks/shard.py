@@ -1,6 +1,6 @@
 """Operators on the shard of one rank; how states cross ranks is left to `over_ranks`.
 
-Arrays are (batch, heads, time, dim). A token loop stands for a fast kernel.
+Arrays are (batch, heads, time, dim). A loop over tokens stands for a fast kernel.
 """
 
 from itertools import pairwise
@@ -45,16 +45,19 @@ def operators(over_ranks):
 
 def fold(state, query, key, value, log_decay, beta):
     """Return the outputs of some tokens, and the state behind them."""
-    outputs = [query[:, :, :0] @ state]
-    for t in range(key.shape[2]):
-        if log_decay is not None:
-            state = state * log_decay[:, :, t, :, None].exp()
-        k, write = key[:, :, t, :, None], value[:, :, t, None]
-        if beta is not None:
-            write = beta[:, :, t, None, None] * (write - k.mT @ state)
-        state = state + k * write
-        outputs.append(query[:, :, t, None] @ state)
-    return torch.cat(outputs, 2), state
+    states, writes = [state], (key if beta is None else beta[..., None] * key)
+    decays = [1.0] * key.shape[2]
+    if log_decay is not None:
+        decays = log_decay.exp()[..., None].unbind(2)
+    rows = (x[..., None, :].unbind(2) for x in (key, value))
+    for decay, write, k, v in zip(
+        decays, writes[..., None].unbind(2), *rows, strict=True
+    ):
+        state = decay * state
+        state = state + write * (v if beta is None else v - k @ state)
+        states.append(state)
+    after = torch.stack(states, 2)[:, :, 1:]
+    return (query[..., None, :] @ after)[..., 0, :], state
 
 
 def span_map(query, key, value, log_decay, beta):

@@ -28,6 +28,7 @@ __all__ = [
     "grade_many",
     "parametrize_with_checks",
     "run",
+    "simulate_ranks",
     "strategies",
     "subject",
     "verify",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from linkern.testing.runner.results import CheckResult, Counterexample
     from linkern.testing.spec.contract import Contract
     from linkern.testing.spec.operators import OPERATORS, Operator
+    from linkern.testing.target.ranks.simulated import simulate_ranks
 else:
     _HOMES = {
         "CHECKS": "checks",
@@ -68,6 +70,7 @@ else:
         "grade_many": "grading.pool",
         "parametrize_with_checks": "pytest.parametrize",
         "run": "runner.loop",
+        "simulate_ranks": "target.ranks.simulated",
         "strategies": "strategies",
         "subject": "pytest.parametrize",
         "VerificationError": "report.report",
