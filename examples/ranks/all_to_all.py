@@ -1,7 +1,6 @@
 """Tokens exchanged for heads, as DeepSpeed-Ulysses does it.
 
-Each rank sends its tokens of some heads to each other rank, runs its own heads over the
-whole sequence, and sends the outputs back. `docs/ranks.md` judges it:
+Each rank runs some heads over the whole sequence. `docs/ranks.md` judges it:
 
     linkern verify examples/ranks/all_to_all.py:gla --op gla --ranks 2,3
 """
@@ -25,7 +24,7 @@ def over_ranks(inputs, initial_state, cu_seqlens, group):
     share = [heads * (r + 1) // size - heads * r // size for r in range(size)]
     arrays = [x for x in inputs if x is not None]
     outgoing = list(zip(*(x.split(share, 1) for x in arrays), strict=True))
-    shapes = [[(batch, share[rank], n, x.shape[3]) for x in arrays] for n in lengths]
+    shapes = [[(batch, share[rank], n, *x.shape[3:]) for x in arrays] for n in lengths]
     shapes[0].append((count, share[rank], *dims))  # states come from the first rank
     if rank == 0:
         states = initial_state.split(share, 1)
@@ -44,7 +43,7 @@ def over_ranks(inputs, initial_state, cu_seqlens, group):
     if rank == size - 1:
         shapes = [[*x, (count, n, *dims)] for x, n in zip(shapes, share, strict=True)]
     received = zip(*exchanged(outgoing, shapes, group), strict=True)
-    output, *final = [torch.cat(several, 1) for several in received]
+    output, *final = (torch.cat(several, 1) for several in received)
     return output, final[0] if final else None
 
 

@@ -1,8 +1,7 @@
 """States handed from rank to rank, one after the other.
 
-Each rank waits for the state before its tokens, and sends the state behind them on; the
-backward pass hands its gradient back. No two ranks work at once, but what crosses is
-`K V` numbers for each head, once. `docs/ranks.md` judges it:
+Each rank waits for the state before its tokens, and sends the state behind them on. No
+two ranks work at once, but only `K V` numbers cross. `docs/ranks.md` judges it:
 
     linkern verify examples/ranks/ring.py:gla --op gla --ranks 2,3
 """

@@ -55,8 +55,8 @@ class FirstHeadInBackward(Exchange):
 class NoGradientOfState(Exchange):
     @staticmethod
     def backward(ctx, *cotangents):
-        of_map, of_initial, _ = Exchange.backward(ctx, *cotangents)
-        return of_map, torch.zeros_like(of_initial), None
+        of_map, _, _ = Exchange.backward(ctx, *cotangents)
+        return of_map, None, None
 
 
 class NoGradientOfNext(Send):
@@ -102,6 +102,69 @@ def boundary_at_the_edge(inputs, cu_seqlens, group):
             spans[i - 1], spans[i] = span, slice(span.stop, span.stop)
             break
     return spans
+
+
+def offsets_of_the_shard(_inputs, cu_seqlens, _group):
+    """Take offsets for those of the shard; right where that is declared."""
+    if cu_seqlens is None:
+        return [slice(None)]
+    ends = cu_seqlens.tolist()
+    return [slice(*ends[i : i + 2]) for i in range(len(ends) - 1)]
+
+
+class Gathered(torch.autograd.Function):
+    """The tokens of all ranks, in their order of a zigzag."""
+
+    @staticmethod
+    def forward(ctx, own, group):
+        ctx.group = group
+        return zigzag(all_gather.gathered(own, group))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        summed = gradient.clone()
+        dist.all_reduce(summed, group=ctx.group)
+        return own_pieces(summed, ctx.group), None
+
+
+def zigzag(shards):
+    """Return the pieces of all ranks in the order of the sequence."""
+    first, second = zip(*(x.chunk(2, 2) for x in shards), strict=True)
+    return torch.cat([*first, *second[::-1]], 2)
+
+
+def own_pieces(whole, group):
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    pieces = whole.tensor_split(2 * size, 2)
+    return torch.cat([pieces[rank], pieces[2 * size - 1 - rank]], 2)
+
+
+def in_zigzag(query, key, value, log_decay, initial_state=None, group=None):
+    """Gated linear attention of the whole sequence, on every rank."""
+    inputs = (key.shape[-1] ** -0.5 * query, key, value, log_decay)
+    whole = [Gathered.apply(x, group) for x in inputs]
+    if initial_state is None:
+        initial_state = shard.no_state([None, key, value], [None])
+    state = FromFirst.apply(initial_state, group)
+    output, final = shard.fold(state, *whole, None)
+    return own_pieces(output, group), final
+
+
+class FromFirst(torch.autograd.Function):
+    """The state of the first rank, on all of them."""
+
+    @staticmethod
+    def forward(ctx, state, group):
+        ctx.group = group
+        state = state.clone()
+        dist.broadcast(state, 0, group)
+        return state
+
+    @staticmethod
+    def backward(ctx, gradient):
+        summed = gradient.clone()
+        dist.all_reduce(summed, group=ctx.group)
+        return None if dist.get_rank(ctx.group) else summed, None
 
 
 def even_length(inputs, span):
@@ -168,6 +231,9 @@ decay_counted_twice = faulty(all_gather, "span_map", of_maps(decays_twice))
 first_batch_entry_for_all = faulty(all_gather, "span_map", of_maps(one_batch_entry))
 cu_seqlens_by_ranks = faulty(all_gather, "own_spans", offsets_by_ranks)
 boundary_at_the_edge_ignored = faulty(all_gather, "own_spans", boundary_at_the_edge)
+offsets_taken_for_those_of_the_shard = faulty(
+    all_gather, "own_spans", offsets_of_the_shard
+)
 odd_lengths_cut = faulty(ring, "taken", even_length)
 padding_decays_the_state = faulty(all_gather, "span_map", padded)
 maps_in_reverse = faulty(all_gather, "gathered", reversed_ranks)

@@ -214,16 +214,24 @@ class Contract:
         if self.decay_form == "sigmoid" and math.isinf(self.decay_floor):
             msg = "`decay_form=sigmoid` needs its lower bound: declare `decay_floor`."
             raise UsageError(msg)
-        if self.ranks_order == "zigzag" and self.ranks_cu_seqlens == "shard":
-            msg = (
-                "`ranks_cu_seqlens=shard` needs shards of one piece, so "
-                "`ranks_order=contiguous`."
-            )
-            raise UsageError(msg)
+        if self.ranks_order == "zigzag":
+            self._require_zigzag()
         if self.max_length is not None and self.max_length < self.min_length:
             msg = (
                 f"`max_length` must not be below `min_length`, got {self.max_length} "
                 f"and {self.min_length}."
+            )
+            raise UsageError(msg)
+
+    def _require_zigzag(self) -> None:
+        """Refuse shards of two pieces whose ends a rank cannot know."""
+        if not self.ranks_even:
+            msg = "`ranks_order=zigzag` needs `ranks_even=true`; declare it too."
+            raise UsageError(msg)
+        if self.ranks_cu_seqlens == "shard":
+            msg = (
+                "`ranks_cu_seqlens=shard` needs shards of one piece, so "
+                "`ranks_order=contiguous`."
             )
             raise UsageError(msg)
 

@@ -1,5 +1,6 @@
 """Plans over ranks: what is refused, and what they settle."""
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -9,8 +10,10 @@ from linkern.testing import UsageError, verify
 from linkern.testing.checks import CHECKS
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.plan import Plan
-from linkern.testing.runner.reproduce import command
+from linkern.testing.runner.reproduce import command, write
+from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.contract import Contract
+from linkern.testing.target.protocol import Call
 
 
 def plan_of(op="gla", **options):
@@ -46,8 +49,16 @@ def test_a_function_is_refused():
 
 
 def test_offsets_of_a_shard_need_one_piece():
+    zigzag = {"ranks_order": "zigzag", "ranks_even": True}
     with pytest.raises(UsageError, match="`ranks_cu_seqlens=shard` needs shards of"):
-        Contract(ranks_order="zigzag", ranks_cu_seqlens="shard")
+        Contract(**zigzag, ranks_cu_seqlens="shard")
+
+
+def test_a_zigzag_needs_equal_shards():
+    with pytest.raises(
+        UsageError, match="`ranks_order=zigzag` needs `ranks_even=true`"
+    ):
+        Contract(ranks_order="zigzag")
 
 
 @pytest.mark.parametrize("text", ["two", "2,", "2;3"])
@@ -94,5 +105,18 @@ def test_laws_of_one_process_are_not_judged_over_ranks():
 def test_lengths_fit_the_ranks(declared, multiple, least):
     contract = Contract(**declared).over((2, 3))
     assert (contract.length_multiple_of, contract.min_length) == (multiple, least)
-    zigzag = Contract(ranks_order="zigzag", **declared).over((2, 3))
-    assert zigzag.length_multiple_of == (12 if "ranks_even" in declared else 1)
+
+
+def test_a_zigzag_has_twice_as_many_pieces():
+    zigzag = Contract(ranks_order="zigzag", ranks_even=True).over((2, 3))
+    assert zigzag.length_multiple_of == 12
+
+
+def test_a_counterexample_is_a_script_that_judges_again(tmp_path):
+    inputs = {name: np.ones((1, 1, 2, 1)) for name in OPERATORS["gla"].names}
+    example = Counterexample("T=2 on 2 ranks with 1+1 tokens", (Call(inputs),))
+    result = CheckResult("causality", "the law", "failed", counterexample=example)
+    text = write(plan_of(), result, example, tmp_path).read_text()
+    assert "T=2 on 2 ranks with 1+1 tokens" in text
+    assert "--ranks 2,3" in text.partition("AGAIN = ")[2].splitlines()[0]
+    assert (tmp_path / "kernel-causality.npz").exists()

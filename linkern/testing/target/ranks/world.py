@@ -26,7 +26,7 @@ WORKER = "linkern.testing.target.ranks.worker"
 LOOK = 0.01
 # Seconds that ranks have to answer once one has failed, and to write where they are.
 GRACE, WRITING = 1.0, 2.0
-_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>\S+)')
+_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>\S+)\n')
 # Functions of torch that stand between a collective and its caller.
 _WRAPPERS = ("wrapper", "_fn", "decorate_context", "inner")
 
@@ -179,20 +179,20 @@ class World:
 
     def _places(self, ranks: Sequence[int]) -> Mapping[int, str]:
         """Return what some ranks do now, by the line of the target that does it."""
-        before = {rank: len(self._children[rank].printed) for rank in ranks}
         for rank in ranks:
             self._children[rank].interrupt(signal.SIGUSR1)
-        until = time.monotonic() + WRITING
-        while time.monotonic() < until and any(
-            len(self._children[rank].printed) <= before[rank] for rank in ranks
-        ):
+        until, places = time.monotonic() + WRITING, dict.fromkeys(ranks, "")
+        while not all(places.values()) and time.monotonic() < until:
             time.sleep(LOOK)
-        time.sleep(5 * LOOK)  # the rest of what they write
-        return {rank: place_in(self._children[rank].printed) for rank in ranks}
+            for rank in ranks:
+                places[rank] = place_in(self._children[rank].printed)
+        return {rank: place or "did not return" for rank, place in places.items()}
 
 
 def place_in(written: str) -> str:
     r"""Return what a rank does, from the stack that it wrote, innermost frame first.
+
+    No text if it has not written as far as the frame of the target.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def place_in(written: str) -> str:
     ...     '  File "/lib/torch/distributed/c10d_logger.py", line 8 in wrapper',
     ...     '  File "/home/kernels/ring.py", line 12 in kernel',
     ... )
-    >>> place_in("\n".join(("Current thread 0x1:", *frames)))
+    >>> place_in("\n".join(("Current thread 0x1:", *frames, "")))
     'waits in all_gather (ring.py:12)'
     """
     last = written.rpartition("Current thread")[2]
@@ -215,7 +215,7 @@ def place_in(written: str) -> str:
         else:
             what = f"waits in {called}" if called else f"runs {printable(name)}"
             return f"{what} ({printable(file.name)}:{frame['line']})"
-    return "did not return"
+    return ""
 
 
 def _raised(answers: Sequence[Any]) -> str:

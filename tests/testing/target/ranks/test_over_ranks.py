@@ -156,6 +156,32 @@ def test_a_declaration_is_kept(declared, target):
         assert result.verdict == "passed", result.message
 
 
+PACKED = ("packed_equals_separate", "packed_states", "packed_gradients")
+SPANS = ("value_on_integers", "state_split", "gradient_value", "gradient_of_state")
+
+
+@pytest.mark.parametrize(
+    ("name", "declared", "laws"),
+    [
+        ("in_zigzag", {"ranks_order": "zigzag", "ranks_even": True}, SPANS),
+        (
+            "offsets_taken_for_those_of_the_shard",
+            {"ranks_cu_seqlens": "shard"},
+            PACKED,
+        ),
+    ],
+)
+def test_another_convention_is_declared(name, declared, laws, target):
+    where = f"{FAULTY}:{name}"
+    plan = plan_of(where, contract=Contract(**declared), profile="smoke")
+    for law in laws:
+        result = judged(target, plan, law)
+        assert result.verdict == "passed", result.message
+    even = Contract(ranks_even=declared.get("ranks_even", False))
+    plan = plan_of(where, contract=even)
+    assert judged(target, plan, laws[0]).verdict == "failed"
+
+
 @pytest.mark.slow
 def test_a_verdict_of_all_laws(torch):
     del torch
