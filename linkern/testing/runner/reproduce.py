@@ -23,7 +23,7 @@ from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.arguments import gate_arrays, state_buffer
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
-from linkern.testing.target.memory_layout import place
+from linkern.testing.target.memory_layout import byte_offset, place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
 from linkern.testing.target.signatures import GATE_NAMES
@@ -201,8 +201,7 @@ def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
         return x, None
     placed = place(x, call.memory)
     view, base = placed.view, placed.base
-    start = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    return base.ravel(order="K"), (view.shape, start, view.strides)
+    return base.ravel(order="K"), (view.shape, byte_offset(view, base), view.strides)
 
 
 def _of_function(
