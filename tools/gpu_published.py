@@ -115,9 +115,9 @@ class Ended:
 
     def line(self) -> str:
         """Return the result in one line."""
-        laws = f"{self.passed} of {self.ran} laws hold"
-        first = f"; {self.first}" if self.first else ""
-        return f"{self.verdict:12} {self.target} as {self.op}: {laws}{first}"
+        laws = f"{self.passed} of {self.ran} laws hold" if self.ran else ""
+        said = "; ".join(text for text in (laws, self.first) if text)
+        return f"{self.verdict:12} {self.target} as {self.op} ({said})"
 
 
 def subjects(

@@ -47,7 +47,7 @@ def test_each_subject_has_a_line(tool, tmp_path):
     assert right.failed == ()
     assert (wrong.verdict, wrong.ran, wrong.passed) == ("failed", 2, 1)
     assert wrong.failed == ("causality",)
-    assert "1 of 2 laws hold; causality: the future matters" in wrong.line()
+    assert "(1 of 2 laws hold; causality: the future matters)" in wrong.line()
     assert ended["refused"].verdict == "none"
     assert 'torch has no device "cuda"' in ended["refused"].first
     written = (tmp_path / "published.jsonl").read_text().splitlines()

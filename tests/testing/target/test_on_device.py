@@ -1,11 +1,17 @@
 """Targets on a CUDA device: one that is played, and a real one where there is one."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from linkern import cli
 from linkern.testing import Contract, UsageError, verify
 from linkern.testing.checks import INTERPRETED, ON_CUDA
 from linkern.testing.target import frameworks
+from linkern.testing.target.accelerators import jax_cuda, jax_device
 from linkern.testing.target.memory_layout import STYLES, place
 from tests.marks import slow_unless
 from tests.testing.cuda_device import Played, Real, kernel
@@ -123,6 +129,21 @@ def test_a_rewritten_input_has_the_same_address_and_version(torch):
     framework.overwrite(x, other)
     assert (x.data_ptr(), x._version) == before
     assert x.tolist() == [1, 1, 1]
+
+
+def test_devices_of_jax_have_numbers():
+    known = {"cpu": ["the CPU"], "cuda": ["first", "second"]}
+    jax = SimpleNamespace(devices=known.__getitem__, default_device=nullcontext)
+    names = ("cpu", "cuda", "cuda:1")
+    assert [jax_device(jax, x) for x in names] == ["the CPU", "first", "second"]
+    with jax_cuda(jax).current("cuda:1") as current:
+        assert current == "second"
+
+
+def test_the_catalogue_is_judged_on_a_cpu():
+    result = CliRunner().invoke(cli.main, ["verify", "--device", "cuda"])
+    assert result.exit_code == 2
+    assert "--device is for one target" in result.output
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "meta", "tpu"])
