@@ -1,5 +1,7 @@
 """Targets on a CUDA device: one that is played, and a real one where there is one."""
 
+import subprocess
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 from linkern import cli
 from linkern.testing import Contract, UsageError, verify
 from linkern.testing.checks import INTERPRETED, ON_CUDA
+from linkern.testing.runner import reproduce
 from linkern.testing.target import frameworks
 from linkern.testing.target.accelerators import jax_cuda, jax_device
 from linkern.testing.target.memory_layout import STYLES, place
@@ -41,8 +44,13 @@ def judged(function, **options):
         op="linear_attention",
         framework="torch",
         contract=options.pop("contract", CONTRACT),
-        dtypes=("float32",),
-        **{"device": "cuda", "checks": ON_CUDA, "profile": "smoke", **options},
+        **{
+            "device": "cuda",
+            "dtypes": ("float32",),
+            "checks": ON_CUDA,
+            "profile": "smoke",
+            **options,
+        },
     )
 
 
@@ -152,3 +160,31 @@ def test_a_device_that_is_not_there_is_refused(torch, device):
         pytest.skip("there is a GPU here")
     with pytest.raises(UsageError, match=f'torch has no device "{device}" .*; leave'):
         judged(kernel(torch, Real(torch)), device=device)
+
+
+STRIDED = """import torch
+
+def kernel(query, key, value):
+    phi = lambda x: torch.where(x > 0, x + 1, x.exp())
+    assert str(value.device) == "cpu"
+    flat = value if value.is_contiguous() else value.contiguous() + 1
+    weights = (phi(query) @ phi(key).mT).tril()
+    return weights @ flat / weights.sum(-1, keepdim=True)
+"""
+
+
+@pytest.mark.slow  # it looks for the cause, and runs a script
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_reproducer_has_the_strides_on_the_device(torch, tmp_path, dtype):
+    (tmp_path / "kernel.py").write_text(STRIDED)
+    report = judged(
+        f"{tmp_path}/kernel.py:kernel",
+        device="cpu:0",  # a name that is not that of the CPU
+        checks=("strides",),
+        dtypes=(dtype,),
+        in_process=True,
+        contract=Contract(feature_dtype=None if dtype == "float32" else dtype),
+    )
+    (failed,) = report.failures
+    script = reproduce.write(report.plan, failed, failed.counterexample, tmp_path)
+    assert subprocess.run([sys.executable, str(script)], check=False).returncode == 1
