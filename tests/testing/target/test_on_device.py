@@ -154,6 +154,34 @@ def test_the_catalogue_is_judged_on_a_cpu():
     assert "--device is for one target" in result.output
 
 
+def kept_by_version(torch, calls):
+    right, kept = kernel(torch, Played()), {}
+
+    def kernel_with_cache(*inputs):
+        key = tuple((x.data_ptr(), x._version, x.shape) for x in inputs)
+        kept.setdefault(key, right(*inputs))
+        return kept[key].clone()
+
+    return kernel_with_cache
+
+
+def wrong_after_ten(torch, calls):
+    right = kernel(torch, Played())
+
+    def kernel_that_warms_up(*inputs):
+        calls.append(1)
+        return right(*inputs) + (len(calls) > 10)
+
+    return kernel_that_warms_up
+
+
+@pytest.mark.parametrize("faulty", [kept_by_version, wrong_after_ten])
+def test_what_earlier_calls_leave_is_seen(torch, faulty):
+    function = faulty(torch, [])
+    report = judged(function, device="cpu", checks=("freshness",), profile="quick")
+    assert [check.name for check in report.failures] == ["freshness"]
+
+
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", "meta", "tpu"])
 def test_a_device_that_is_not_there_is_refused(torch, device):
     if device == "cuda" and torch.cuda.is_available():
