@@ -1,8 +1,6 @@
-"""Tokens exchanged for heads, as DeepSpeed-Ulysses does it.
+"""Tokens exchanged for heads, the way of DeepSpeed-Ulysses. `docs/ranks.md` judges it.
 
-Each rank runs some heads over the whole sequence. `docs/ranks.md` judges it:
-
-    linkern verify examples/ranks/all_to_all.py:gla --op gla --ranks 2,3
+linkern verify examples/ranks/all_to_all.py:gla --op gla --ranks 2,3
 """
 
 from itertools import pairwise
@@ -71,7 +69,6 @@ class AllToAll(torch.autograd.Function):
     def backward(ctx, gradient):
         """Send the gradients of what was received back."""
         returned = gradient.new_empty(sum(ctx.sizes[0]))
-        gradient = gradient.contiguous()
         dist.all_to_all_single(returned, gradient, *ctx.sizes, group=ctx.group)
         return returned, None, None, None
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from linkern.testing.errors import UsageError
-from linkern.testing.target.frameworks import Framework
+from linkern.testing.target.framework import Framework
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import Call, TargetConfig
 from linkern.testing.target.ranks.sharding import Sharding
