@@ -1,13 +1,16 @@
 """Draws of the division of a sequence among ranks."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
+from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import EDGES, one_of
 from linkern.testing.target.ranks.sharding import Sharding
 
-__all__ = ["with_sharding"]
+__all__ = ["even_sharding", "with_sharding"]
 
 # Half of all sequences are divided evenly, and to that a counterexample shrinks.
 KINDS = ("even", "near", "even", "anywhere", "even", "near")
@@ -24,13 +27,8 @@ def with_sharding(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Prob
     scope = problem.scope
     if not scope.ranks:
         return problem
-    contract = scope.contract
-    sharding = Sharding(
-        draw(one_of(*scope.ranks)),
-        order=contract.ranks_order,
-        least=0 if contract.ranks_empty else 1,
-    )
-    kind = "even" if contract.ranks_even else draw(one_of(*KINDS))
+    sharding = even_sharding(scope, draw(one_of(*scope.ranks)))
+    kind = "even" if scope.contract.ranks_even else draw(one_of(*KINDS))
     if kind != "even" and problem.length:
         ends = st.integers(0, problem.length)
         if kind == "near":
@@ -38,10 +36,15 @@ def with_sharding(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Prob
         count = sharding.pieces - 1
         drawn = sorted(draw(st.lists(ends, min_size=count, max_size=count)))
         edges = tuple(end / problem.length for end in drawn)
-        sharding = Sharding(
-            sharding.ranks, edges, order=sharding.order, least=sharding.least
-        )
+        sharding = replace(sharding, edges=edges)
     return problem.told(sharding=sharding)
+
+
+def even_sharding(scope: Scope, ranks: int) -> Sharding:
+    """Return the division into pieces of equal size that a contract allows."""
+    contract = scope.contract
+    least = 0 if contract.ranks_empty else 1
+    return Sharding(ranks, order=contract.ranks_order, least=least)
 
 
 def _near(problem: Problem) -> list[int]:

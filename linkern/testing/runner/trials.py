@@ -10,6 +10,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
+from linkern.testing.problems.sharding import even_sharding
 from linkern.testing.runner.opening import config_of, scope_of
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.target.inference import library_of
@@ -111,7 +112,7 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
         except DoesNotApply:
             return Tried()
         first = first or problem
-        call = Call(problem.inputs)
+        call = Call(problem.inputs, sharding=problem.sharding)
         try:
             reply = target.call(call)
         except TargetRaised as raised:
@@ -131,4 +132,7 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
 def _problem(scope: Scope, sizes: Sizes) -> Problem:
     kind = "uniform" if scope.operator.feature_map else "mild"
     shape = nearest_shape(scope, sizes)
-    return real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
+    problem = real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
+    if not scope.ranks:
+        return problem
+    return problem.told(sharding=even_sharding(scope, scope.ranks[0]))

@@ -193,21 +193,13 @@ def _gradients(
         if reply.gradients is None:
             reason = f"{reply.not_differentiable} (rank {rank} of {len(replies)})"
             return {"gradients": None, "not_differentiable": reason}
-    queries, keys = indices
     gradients, dtypes = [], []
     for i, (name, x) in enumerate(call.inputs.items()):
-        declared = operator.input(name)
-        where = keys if "s" in declared.axes else queries
         parts = [
-            np.zeros(_taken(operator, name, x, queries[rank], keys[rank]).shape)
-            if not reply.gradient_dtypes[i]
-            else (reply.gradients or ())[i]
-            for rank, reply in enumerate(replies)
+            reply.gradients[i] if reply.gradients and reply.gradient_dtypes[i] else None
+            for reply in replies
         ]
-        if declared.token_axis is None:
-            gradients.append(np.sum(parts, axis=0, dtype=np.float64))
-        else:
-            gradients.append(_scattered(parts, where, declared.token_axis))
+        gradients.append(_gradient(operator, name, x, parts, indices))
         reached = {reply.gradient_dtypes[i] for reply in replies} - {""}
         other = reached - {x.dtype.name}
         dtypes.append(next(iter(other or reached), ""))
@@ -215,3 +207,28 @@ def _gradients(
         reason = "its output carries no gradient"
         return {"gradients": None, "not_differentiable": reason}
     return {"gradients": tuple(gradients), "gradient_dtypes": tuple(dtypes)}
+
+
+def _gradient(
+    operator: Operator,
+    name: str,
+    x: NDArray[Any],
+    parts: Sequence[NDArray[Any] | None],
+    indices: tuple[Indices, Indices],
+) -> NDArray[Any]:
+    """Return the gradient of an input, of those of all ranks; None is zero.
+
+    One that has not the shape of its shard makes a gradient of another shape.
+    """
+    queries, keys = indices
+    shards = [_taken(operator, name, x, *place) for place in zip(*indices, strict=True)]
+    pairs = zip(parts, shards, strict=True)
+    whole = [np.zeros(own.shape) if part is None else part for part, own in pairs]
+    for part, own in zip(whole, shards, strict=True):
+        if part.shape != own.shape:
+            return np.zeros(()) if part.shape == x.shape else part
+    declared = operator.input(name)
+    if declared.token_axis is None:
+        return np.asarray(np.sum(whole, axis=0, dtype=np.float64))
+    where = keys if "s" in declared.axes else queries
+    return _scattered(whole, where, declared.token_axis)

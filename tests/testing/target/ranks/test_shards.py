@@ -97,6 +97,18 @@ def test_no_gradient_on_any_rank_is_none():
     assert reply.not_differentiable == "its output carries no gradient"
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_gradient_of_another_shape_has_another_shape(whole):
+    call = a_call(cotangent=np.ones((2, 3, LENGTH, 5)))
+    replies = with_gradients(call, lambda _: "float64")
+    key = call.inputs["key"] if whole else call.inputs["key"][..., :1]
+    query, _, *others = replies[1].gradients
+    replies[1] = replace(replies[1], gradients=(query, key, *others))
+    reply = joined(replies, call, UNEVEN, CONFIG)
+    assert reply.gradients[1].shape != call.inputs["key"].shape
+    assert reply.gradients[0].shape == call.inputs["query"].shape
+
+
 def test_gradients_of_whole_inputs_are_added_up():
     inputs = {
         "query": (1, 1, 4, 2),
