@@ -43,8 +43,8 @@ __all__ = [
 # Most inputs are small: threads of BLAS and OpenMP would only wait for each other, and
 # keep all cores busy with it. OpenMP keeps its threads, whose races a check may show.
 CALM_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-# Blocks of the output of a target that are kept, of at most 64 KiB each.
-KEPT_BLOCKS = 4
+# Blocks of the output of a target that are kept, and their greatest size in bytes.
+KEPT_BLOCKS, BLOCK = 4, 2**16
 # Seconds to wait for something that is about to happen.
 PATIENCE = 0.5
 # An answer without arrays.
@@ -215,8 +215,12 @@ class Child:
     def _listen(self, stderr: Any) -> None:
         """Keep the end of the output of the target."""
         with stderr:
-            while (block := stderr.read1(2**16)) and not self._over:
-                self._printed.append(block)
+            while (block := stderr.read1(BLOCK)) and not self._over:
+                # Small ones are joined, or few lines would be kept of many writes.
+                if self._printed and len(self._printed[-1]) + len(block) <= BLOCK:
+                    self._printed[-1] += block
+                else:
+                    self._printed.append(block)
 
     def ask(
         self,
