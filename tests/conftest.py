@@ -202,6 +202,12 @@ def eager_lib(request):
 
 
 @pytest.fixture(scope="session")
+def gpu():
+    """CuPy; tests that use it are marked `gpu`, and skipped where there is none."""
+    return import_module("cupy")
+
+
+@pytest.fixture(scope="session")
 def torch():
     return library("torch").module
 

@@ -13,9 +13,9 @@ import rst
 from truth import Expected, expectations
 
 from linkern.testing import CHECKS, Check
-from linkern.testing.checks import INTERPRETED
 from linkern.testing.kernels.mutants import MUTANTS, Mutant
 from linkern.testing.kernels.sources import kernels_that_break, source_of
+from linkern.testing.report.explanation import alone
 
 __all__ = ["SECTIONS", "index", "pages"]
 
@@ -83,11 +83,8 @@ def what_is_wrong(expected: Expected) -> Iterator[str]:
 def run_alone(check: str) -> Iterator[str]:
     """Yield the command that runs one check."""
     yield "To run this check alone:"
-    interpret = "--interpret " if check in INTERPRETED else ""
-    yield rst.code(
-        f"linkern verify FILE.py:FUNCTION --op NAME {interpret}--check {check}",
-        "console",
-    )
+    words = f"linkern verify FILE.py:FUNCTION --op NAME {alone(check)}"
+    yield rst.code(words, "console")
 
 
 def index() -> str:

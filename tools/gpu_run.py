@@ -9,6 +9,8 @@ tests
     ``pytest -m gpu``, these tests and all others.
 small
     Small calls of every kind, compared with NumPy (`gpu_small.py`).
+published
+    `linkern verify` of kernels that models and servers call (`gpu_published.py`).
 verify
     `linkern verify` of some of our own operators on CuPy arrays.
 memcheck, racecheck
@@ -134,12 +136,14 @@ def parts(folder: Path, *, quick: bool) -> list[Part]:
         Part("wrappers", (*TESTS, "-rP", "-k", "wrappers")),
         Part("tests", TESTS, 1200),
         Part("small", (PYTHON, small)),
+        Part("published", (PYTHON, str(TOOLS / "gpu_published.py"), str(folder))),
     ]
     for operator in OPERATORS:
         device = ("--framework", "cupy", "--device", "cuda", "--profile", profile)
         # First calls compile, and CUDA reserves more memory than it uses.
         limits = ("--timeout", "300", "--memory", "64")
-        dtypes = ("--dtype", "float32", "--dtype", "float16", "--dtype", "float64")
+        names = ("float32", "float16", "bfloat16", "float64")
+        dtypes = tuple(word for name in names for word in ("--dtype", name))
         name = f"verify-{operator}"
         report = ("--json", str(folder / f"{name}.json"))
         target = ("verify", f"linkern:{operator}", "--op", operator)

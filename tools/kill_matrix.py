@@ -38,7 +38,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from localised import DASH, Cells, cells, diagnosis_of, less_right, summary
 
 from linkern.testing import CHECKS, Plan, run
-from linkern.testing.checks import INTERPRETED
+from linkern.testing.checks import OF_LAUNCHES
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.correct import CORRECT, CorrectKernel
 from linkern.testing.kernels.mutants import MUTANTS, Mutant
@@ -52,7 +52,7 @@ FURTHER_SEEDS = (1, 2)
 DIAGNOSED_AGAIN = 8
 LINEAR = "linear_attention"
 # The kernels are written in NumPy: none is interpreted.
-LAWS = tuple(name for name in CHECKS if name not in INTERPRETED)
+LAWS = tuple(name for name in CHECKS if name not in OF_LAUNCHES)
 KERNELS: dict[str, CorrectKernel | Mutant] = {**CORRECT, **MUTANTS}
 
 HEAD = """\

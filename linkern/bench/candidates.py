@@ -18,7 +18,8 @@ from linkern.bench.memory import peak_by_growth
 from linkern.bench.peers import Peer
 from linkern.bench.reference import judged_rows
 from linkern.bench.tasks import Inputs, Task, drawn
-from linkern.testing.target.frameworks import Framework, framework_named
+from linkern.testing.target.framework import Framework
+from linkern.testing.target.frameworks import framework_named
 from linkern.testing.target.inference import infer
 from linkern.testing.target.loading import load, resolve
 

@@ -177,6 +177,9 @@ def _plans(target: str | None, options: dict[str, Any]) -> list[Plan]:
             if options[single] not in (None, ()):
                 msg = f"--{single.removesuffix('_path')} is for one target; name it."
                 raise UsageError(msg)
+        if options["device"] != "cpu":
+            msg = "--device is for one target: the catalogue is judged on a CPU."
+            raise UsageError(msg)
         return [_plan_of(entry, shared) for entry in installed(options["op"])]
     if options["op"] is None:
         msg = f"say which operator the target is with --op: {', '.join(OPERATORS)}."

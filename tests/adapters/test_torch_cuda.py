@@ -122,8 +122,7 @@ def test_arrays_are_no_tensors(log):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu():
-    torch = pytest.importorskip("torch")
+def test_on_a_gpu(torch):
     rows = torch.rand((2, 50, 8), device="cuda")
     found = through_cupy(linkern.linear_attention)(rows, rows, rows)
     due = linkern.linear_attention(*3 * [rows.double().cpu().numpy()])

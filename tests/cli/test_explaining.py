@@ -5,8 +5,9 @@ from click.testing import CliRunner
 
 from linkern import cli
 from linkern.testing import CHECKS, OPERATORS
-from linkern.testing.checks import INTERPRETED
+from linkern.testing.checks import OF_LAUNCHES
 from linkern.testing.kernels.sources import kernels_that_break
+from linkern.testing.report.explanation import alone
 
 
 def explain(*words):
@@ -21,8 +22,8 @@ def test_a_check_is_explained(name):
     check = CHECKS[name]
     for text in (check.statement, check.reaches, check.advice, *check.needs):
         assert text in words
-    if name in INTERPRETED:
-        assert f"--interpret --check {name}\n" in result.output
+    if name in OF_LAUNCHES:
+        assert f" {alone(name)}\n" in result.output
         return
     kernel = kernels_that_break(name)[0]
     assert f"--op {kernel.op} --check {name}\n" in result.output

@@ -11,7 +11,7 @@ import site_pages
 from linkern.adapters.catalogue import PUBLISHED
 from linkern.adapters.entry import Entry
 from linkern.testing import CHECKS, OPERATORS
-from linkern.testing.checks import INTERPRETED
+from linkern.testing.checks import OF_LAUNCHES
 
 PAGES = site_pages.pages()
 
@@ -57,7 +57,7 @@ def test_a_section_that_is_missing_would_be_seen():
 
 
 def test_the_kernel_that_breaks_a_law_is_shown_as_code_that_parses():
-    for name in {*CHECKS} - {*INTERPRETED}:
+    for name in {*CHECKS} - {*OF_LAUNCHES}:
         text = sections(PAGES[f"checks/{name}"])["A kernel that breaks it"]
         block = text.partition(".. code-block:: python\n")[2]
         source = re.sub(r"^   ", "", block, flags=re.MULTILINE)

@@ -12,6 +12,7 @@ from linkern.testing.checks import (
     gradients,
     interpreted,
     invariance,
+    launches,
     lengths,
     memory,
     order,
@@ -22,14 +23,25 @@ from linkern.testing.checks import (
 )
 from linkern.testing.checks.registry import CHECKS, Check
 
-__all__ = ["CHECKS", "INTERPRETED", "ORDER", "SMOKE", "Check"]
+__all__ = [
+    "CHECKS",
+    "INTERPRETED",
+    "OF_LAUNCHES",
+    "ON_CUDA",
+    "ORDER",
+    "SMOKE",
+    "Check",
+]
 
-# The laws that only an interpreted kernel can be judged by.
+# The laws of launches, which calls on a CPU do not show: those that an interpreted
+# kernel can be judged by, and those of a kernel on a CUDA device.
 INTERPRETED = (
     "no_access_out_of_bounds",
     "no_uninitialised_memory",
     "every_configuration",
 )
+ON_CUDA = ("no_uninitialised_memory", "current_stream", "graph_replay")
+OF_LAUNCHES = (*INTERPRETED, *ON_CUDA[1:])
 
 # The laws that catch the most mutants in the least time come first, so that a faulty
 # kernel fails within seconds: the first thirteen catch four of five mutants, says
@@ -89,6 +101,7 @@ ORDER = (
     "inputs_untouched",
     "freshness",
     "determinism",
+    *ON_CUDA[1:],
     "batch_invariance",
     "split_invariance",
     "leaves_no_trace",
@@ -108,5 +121,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, interpreted, invariance, lengths
+del calls, extremes, gates, gradients, interpreted, invariance, launches, lengths
 del memory, order, packed, scaling, states, values

@@ -292,6 +292,39 @@ def not_interpreted(scope: Scope) -> Inapplicable | None:
     return not_applicable("only Triton's interpreter shows it, by `--interpret`")
 
 
+def memory_not_filled(scope: Scope) -> Inapplicable | None:
+    """Require interpreted kernels (`--interpret`), or a device (`--device cuda`)."""
+    if scope.interpreted or "filled" in scope.on_cuda:
+        return None
+    reason = (
+        "new memory is filled for Triton's interpreter (`--interpret`), and for "
+        "PyTorch and CuPy on a device (`--device cuda`)"
+    )
+    return not_applicable(reason)
+
+
+def no_side_stream(scope: Scope) -> Inapplicable | None:
+    """Require arrays of PyTorch or CuPy on a device (`--device cuda`)."""
+    if "side_stream" in scope.on_cuda:
+        return None
+    reason = "only PyTorch and CuPy on a device have streams, by `--device cuda`"
+    return not_applicable(reason)
+
+
+def not_captured(scope: Scope) -> Inapplicable | None:
+    """Require calls that can be captured (`cuda_graphs=true`).
+
+    Require tensors of PyTorch on a device (`--device cuda`).
+    """
+    if "captured" not in scope.on_cuda:
+        reason = "only PyTorch on a device captures calls, by `--device cuda`"
+        return not_applicable(reason)
+    if scope.contract.cuda_graphs:
+        return None
+    reason = "it does not promise that its calls can be captured"
+    return skipped(reason, "declare cuda_graphs=true")
+
+
 def not_float64(scope: Scope) -> Inapplicable | None:
     """Require inputs of float64, which finite differences need."""
     if scope.dtype == "float64":

@@ -37,6 +37,8 @@ class Scope:
         Seed of the run: no array can be known without it.
     interpreted : bool
         True if the target runs by Triton's interpreter.
+    on_cuda : tuple of str
+        Ways of calling that the device of the inputs has, from `accelerators.WAYS`.
     """
 
     operator: Operator
@@ -49,6 +51,7 @@ class Scope:
     differentiates: bool = False
     seed: int = 0
     interpreted: bool = False
+    on_cuda: tuple[str, ...] = ()
 
     @property
     def exposes(self) -> frozenset[str]:

@@ -64,10 +64,11 @@ def header(config: pytest.Config) -> str:
     declared = plan.contract.declared().items()
     relaxed = ", ".join(f"{key}={as_text(value)}" for key, value in declared)
     library = plan.framework or "library inferred"
+    where = "" if plan.device == "cpu" else f" on {plan.device}"
     dtypes = ", ".join(plan.dtypes or DEFAULT_DTYPES)
     return (
         f"linkern: {plan.target} as {plan.op} "
-        f"({library}: {dtypes}), profile {plan.profile}, "
+        f"({library}{where}: {dtypes}), profile {plan.profile}, "
         f"seed {plan.seed}; {f'declared: {relaxed}' if relaxed else 'nothing declared'}"
     )
 

@@ -5,18 +5,20 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
-from linkern.testing.checks import CHECKS, Check
+from linkern.testing.checks import CHECKS, INTERPRETED, ON_CUDA, Check
 from linkern.testing.errors import UsageError
 from linkern.testing.kernels.sources import kernels_that_break, source_of
 from linkern.testing.problems.context import Scope
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import DECLARATIONS
 from linkern.testing.spec.operators import OPERATORS, Input, Operator
+from linkern.testing.target.accelerators import WAYS
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.signatures import Interface
 
 __all__ = [
     "Explanation",
+    "alone",
     "axes_of",
     "explain",
     "explain_check",
@@ -33,6 +35,7 @@ _DECLARED: tuple[dict[str, object], ...] = (
     {"validates": True},
     {"feature_map": "identity"},
     {"batch_invariant": "true"},
+    {"cuda_graphs": True},
 )
 _LETTERS = {"g": "H", "features": "F", "squares": "F", "k+v": "K + V"}
 
@@ -88,7 +91,7 @@ def explain_check(check: Check) -> Explanation:
     """Return the law of a check, when it applies, and how a broken kernel is mended."""
     kernels = kernels_that_break(check.name)
     if not kernels:
-        return _explain_interpreted(check)
+        return _explain_launches(check)
     shown = kernels[0]
     others = ", ".join(one.name for one in kernels[1:MOST])
     if len(kernels) > MOST:
@@ -107,15 +110,28 @@ def explain_check(check: Check) -> Explanation:
     return Explanation(check.name, known, source_of(shown))
 
 
-def _explain_interpreted(check: Check) -> Explanation:
-    """Explain a law of interpreted kernels, of which linkern has none."""
+def alone(check: str) -> str:
+    """Return the options by which a check runs alone.
+
+    Examples
+    --------
+    >>> alone("graph_replay")
+    '--device cuda --check graph_replay'
+    """
+    if check in INTERPRETED:
+        return f"--interpret --check {check}"
+    return f"--device cuda --check {check}" if check in ON_CUDA else f"--check {check}"
+
+
+def _explain_launches(check: Check) -> Explanation:
+    """Explain a law of launches, for which linkern has no kernel."""
     rows = [
         ("law", check.statement),
         ("reaches", check.reaches),
         ("needs", "; ".join(check.needs)),
         ("operators", _listed(operators_of(check))),
         ("fix", check.advice),
-        ("alone", f"linkern verify TARGET --op NAME --interpret --check {check.name}"),
+        ("alone", f"linkern verify TARGET --op NAME {alone(check.name)}"),
     ]
     return Explanation(check.name, tuple(rows))
 
@@ -195,6 +211,7 @@ def _scopes(operator: Operator) -> Iterator[Scope]:
         interface,
         styles=tuple(STYLES),
         interpreted=True,
+        on_cuda=WAYS,
     )
     for declared in _DECLARED:
         if operator.feature_map or "feature_map" not in declared:

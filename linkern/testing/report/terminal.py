@@ -179,7 +179,8 @@ def _program(plan: Plan, check: CheckResult) -> Iterator[RenderableType]:
 def _headline(result: "Report") -> RenderableType:
     plan = result.plan
     so_far = "" if result.complete else "interrupted, so far "
-    fed = f"{plan.framework}: {', '.join(plan.dtypes)}"
+    where = "" if plan.device == "cpu" else f" on {plan.device}"
+    fed = f"{plan.framework}{where}: {', '.join(plan.dtypes)}"
     style = _STYLES[result.verdict]
     words = f"{plan.target} as {plan.op} ({fed})"
     return Entry(f"{so_far}{result.verdict}: ", words, style)

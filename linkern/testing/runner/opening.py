@@ -142,4 +142,5 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
         differentiates=library.differentiates,
         seed=plan.seed,
         interpreted=plan.interpret,
+        on_cuda=library.on_cuda if plan.on_cuda else (),
     )

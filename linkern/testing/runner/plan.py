@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
 
-from linkern.testing.checks import CHECKS, INTERPRETED, SMOKE, Check
+from linkern.testing.checks import (
+    CHECKS,
+    INTERPRETED,
+    OF_LAUNCHES,
+    ON_CUDA,
+    SMOKE,
+    Check,
+)
 from linkern.testing.errors import Inapplicable, UsageError, skipped
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
@@ -248,7 +255,11 @@ class Plan:
         """Return the checks to run, in their order."""
         if self.checks:
             return [c for c in CHECKS.values() if c.name in self.checks]
-        left_out = () if self.interpret else INTERPRETED
+        left_out = {*OF_LAUNCHES}
+        if self.interpret:
+            left_out -= {*INTERPRETED}
+        if self.on_cuda:
+            left_out -= {*ON_CUDA}
         return [c for c in CHECKS.values() if c.name not in left_out]
 
     def leaves_out(self, check: Check) -> Inapplicable | None:
@@ -256,6 +267,11 @@ class Plan:
         if self.profile != "smoke" or self.checks or check.name in SMOKE:
             return None
         return SMOKE_LEAVES_IT_OUT
+
+    @property
+    def on_cuda(self) -> bool:
+        """True if the inputs are on a CUDA device."""
+        return self.device.partition(":")[0] == "cuda"
 
     @property
     def processes(self) -> int:

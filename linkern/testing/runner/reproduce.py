@@ -23,7 +23,7 @@ from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.arguments import gate_arrays, state_buffer
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
-from linkern.testing.target.memory_layout import place
+from linkern.testing.target.memory_layout import byte_offset, place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
 from linkern.testing.target.signatures import GATE_NAMES
@@ -44,18 +44,36 @@ _NATIVE = {
     "numpy": "def native(x):\n    return x{half}\n",
     "array_api_strict": "import array_api_strict\n\n\n"
     "def native(x):\n    return array_api_strict.asarray(x)\n",
-    "torch": "import torch\n\n\n"
-    "def native(x):\n    return torch.from_numpy(x){half}.to({device!r})\n",
+    "torch": """import torch
+
+
+def native(x):
+    # With the memory around it, so that strides are the same on a device.
+    held = x.base if getattr(x.base, "dtype", None) == x.dtype else x
+    memory = torch.from_numpy(held){half}.to({device!r})
+    first = (x.ctypes.data - held.ctypes.data) // x.itemsize
+    return memory.as_strided(x.shape, [n // x.itemsize for n in x.strides], first)
+""",
     "jax": "import jax\n\njax.config.update('jax_enable_x64', True)\n\n\n"
     "def native(x):\n    return jax.numpy.asarray(x){half}\n",
-    "cupy": "import cupy\n\n\ndef native(x):\n    return cupy.asarray(x){half}\n",
+    "cupy": """import cupy
+
+
+def native(x):
+    held = x.base if getattr(x.base, "dtype", None) == x.dtype else x
+    first = (x.ctypes.data - held.ctypes.data) // x.itemsize
+    with cupy.cuda.Device({index}):
+        memory = cupy.asarray(held.reshape(-1){half})[first:]
+    strides = [n // x.itemsize * memory.itemsize for n in x.strides]
+    return cupy.lib.stride_tricks.as_strided(memory, x.shape, strides)
+""",
 }
 # bfloat16 is stored as float32, which holds it exactly.
 _HALF = {
     "numpy": '.astype(__import__("ml_dtypes").bfloat16)',
     "torch": ".to(torch.bfloat16)",
     "jax": ".astype(jax.numpy.bfloat16)",
-    "cupy": "",
+    "cupy": '.astype(__import__("ml_dtypes").bfloat16)',
     "array_api_strict": "",
 }
 
@@ -149,7 +167,9 @@ def write(
         half = any(x.dtype.name == "bfloat16" for x in values)
         library = plan.framework or "numpy"
         native = _NATIVE[library].format(
-            half=_HALF[library] if half else "", device=plan.device
+            half=_HALF[library] if half else "",
+            device=plan.device,
+            index=plan.device.partition(":")[2] or 0,
         )
         text = _filled("function.py", heading, constants, native)
     script.write_text(text, encoding="utf-8")
@@ -201,8 +221,7 @@ def _in_memory(x: NDArray[Any], call: Call) -> tuple[NDArray[Any], Any]:
         return x, None
     placed = place(x, call.memory)
     view, base = placed.view, placed.base
-    start = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    return base.ravel(order="K"), (view.shape, start, view.strides)
+    return base.ravel(order="K"), (view.shape, byte_offset(view, base), view.strides)
 
 
 def _of_function(

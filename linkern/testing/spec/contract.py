@@ -107,6 +107,8 @@ class Contract:
         Whether it promises to refuse shapes that do not fit.
     thread_safe : bool
         Whether it may be called from several threads at once.
+    cuda_graphs : bool
+        Whether its calls can be captured as CUDA graphs.
     batch_invariant : str
         Whether a sequence gives the same bits in any batch: ``false``; ``rows``: alone,
         at any place in a batch of any size, and packed; ``true``: and in parts as well,
@@ -171,6 +173,7 @@ class Contract:
     output_dtype: str | None = None
     validates: bool = False
     thread_safe: bool = True
+    cuda_graphs: bool = False
     batch_invariant: str = "false"
     takes_state: bool = False
     decay_log_base: str = "e"

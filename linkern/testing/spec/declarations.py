@@ -190,6 +190,9 @@ TOPICS = {
         "thread_safe": Declaration(
             BOOLEAN, "it may not be called from several threads at once", "false"
         ),
+        "cuda_graphs": Declaration(
+            BOOLEAN, "it promises that its calls can be captured as CUDA graphs", "true"
+        ),
         "batch_invariant": Declaration(
             one_of("false", "rows", "true"),
             "it promises the same bits for a sequence in any batch, and in parts",

@@ -6,7 +6,6 @@ float32, which holds every one of their values exactly.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,104 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
-from linkern.testing.target.memory_layout import STYLES
+from linkern.testing.target.accelerators import (
+    cuda_index,
+    cupy_cuda,
+    jax_cuda,
+    jax_device,
+    torch_cuda,
+)
+from linkern.testing.target.framework import Arrays, Framework, Undifferentiable
+from linkern.testing.target.memory_layout import STYLES, byte_offset
 
 __all__ = [
     "FRAMEWORKS",
-    "Framework",
-    "Library",
-    "Undifferentiable",
     "as_numpy",
     "dtype_name",
     "framework_named",
     "numpy_dtype",
     "require_device",
 ]
-
-Arrays = list[Any]
-# Function of the inputs, inputs, cotangents of its outputs -> the outputs and the
-# gradients of the inputs, None for an input without influence.
-Gradients = Callable[[Callable[..., Arrays], Arrays, Arrays], tuple[Arrays, Arrays]]
-
-
-class Undifferentiable(Exception):  # noqa: N818 -- it says what the target is
-    """The target has no gradients; the message says why."""
-
-
-@dataclass(frozen=True)
-class Library:
-    """Facts about an array library for the process of the referee, which may lack it.
-
-    Parameters
-    ----------
-    name : str
-        Import name of the library.
-    dtypes : tuple of str
-        Floating dtypes it can be fed.
-    compiles : bool
-        True if operations are compiled anew for each shape.
-    styles : tuple of str
-        Supported memory layouts, from `memory_layout.STYLES`.
-    differentiates : bool
-        True if it differentiates by itself.
-    """
-
-    name: str
-    dtypes: tuple[str, ...]
-    compiles: bool = False
-    styles: tuple[str, ...] = ()
-    differentiates: bool = False
-
-
-@dataclass(frozen=True)
-class Framework:
-    """One array library.
-
-    Parameters
-    ----------
-    name : str
-        Import name of the library.
-    dtypes : tuple of str
-        Floating dtypes it can be fed.
-    to_native, to_numpy : callable
-        ``to_native(x, device)`` and its inverse, which also widens half precision.
-    is_native : callable
-        True for a plain array of the library.
-    mutable : bool
-        True if arrays can be overwritten in place.
-    compiles : bool
-        True if operations are compiled anew for each shape.
-    wrap : callable or None
-        As `to_native`, but a view with the strides of the NumPy array.
-    styles : tuple of str
-        Supported memory layouts, from `memory_layout.STYLES`.
-    devices : tuple of str
-        Devices of its arrays; empty if they are not known in advance.
-    gradients : callable or None
-        ``gradients(function, inputs, cotangents)``: the values of a function that
-        returns a list of arrays, and the gradients of its inputs, by automatic
-        differentiation.
-    """
-
-    name: str
-    dtypes: tuple[str, ...]
-    to_native: Callable[[NDArray[Any], str], Any]
-    to_numpy: Callable[[Any], NDArray[Any]]
-    is_native: Callable[[Any], bool]
-    mutable: bool = True
-    compiles: bool = False
-    wrap: Callable[[NDArray[Any], str], Any] | None = None
-    styles: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    gradients: Gradients | None = None
-
-    @property
-    def library(self) -> Library:
-        """Facts about it for the process of the referee."""
-        differentiates = self.gradients is not None
-        return Library(
-            self.name, self.dtypes, self.compiles, self.styles, differentiates
-        )
+# The first version of CuPy with the dtype.
+_CUPY_OF_BFLOAT16 = 14
 
 
 @contextmanager
@@ -151,6 +72,12 @@ def _widened(x: NDArray[Any]) -> NDArray[Any]:
     return x.astype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
+def _as_it_is(
+    view: NDArray[Any], _base: NDArray[Any], _device: str
+) -> tuple[Any, Callable[[], object]]:
+    return view, lambda: None
+
+
 def _numpy() -> Framework:
     return Framework(
         "numpy",
@@ -158,7 +85,7 @@ def _numpy() -> Framework:
         lambda x, _device: x.copy(),
         _widened,
         lambda x: type(x) is np.ndarray,
-        wrap=lambda x, _device: x,
+        wrap=_as_it_is,
         styles=tuple(STYLES),
         devices=("cpu",),
     )
@@ -191,10 +118,22 @@ def _torch() -> Framework:
         wide = x if x.dtype == torch.float64 else x.to(torch.float32)
         return np.array(wide.numpy())
 
-    def wrap(x: NDArray[Any], device: str) -> Any:
-        if x.dtype.name == "bfloat16":
-            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(device)
-        return torch.from_numpy(x).to(device)
+    def overwrite(x: Any, contents: Any) -> None:
+        # As a kernel does that is given the pointer: PyTorch counts no version.
+        x.data.copy_(contents)
+
+    def wrap(
+        view: NDArray[Any], base: NDArray[Any], device: str
+    ) -> tuple[Any, Callable[[], object]]:
+        integers, dtype = f"int{8 * base.itemsize}", getattr(torch, base.dtype.name)
+        if device == "cpu":
+            return torch.from_numpy(view.view(integers)).view(dtype), lambda: None
+        bits = torch.from_numpy(base.view(integers))
+        memory = bits.to(device)
+        strides = [stride // base.itemsize for stride in view.strides]
+        first = byte_offset(view, base) // base.itemsize
+        native = torch.as_strided(memory.view(dtype), view.shape, strides, first)
+        return native, lambda: bits.copy_(memory)
 
     def gradients(
         function: Callable[..., Arrays], inputs: Arrays, cotangents: Arrays
@@ -216,8 +155,10 @@ def _torch() -> Framework:
         to_numpy,
         # A subclass may do as it likes, later.
         lambda x: type(x) in (torch.Tensor, torch.nn.Parameter),
+        overwrite=overwrite,
         wrap=wrap,
         styles=tuple(style for style in STYLES if style != "reversed"),
+        accelerator=torch_cuda(torch),
         gradients=gradients,
     )
 
@@ -228,7 +169,7 @@ def _jax() -> Framework:
     jax.config.update("jax_enable_x64", True)
 
     def to_native(x: NDArray[Any], device: str) -> Any:
-        return jax.device_put(jax.numpy.asarray(x), jax.devices(device)[0])
+        return jax.device_put(jax.numpy.asarray(x), jax_device(jax, device))
 
     def gradients(
         function: Callable[..., Arrays], inputs: Arrays, cotangents: Arrays
@@ -247,19 +188,43 @@ def _jax() -> Framework:
         lambda x: isinstance(x, jax.Array),
         mutable=False,
         compiles=True,
+        accelerator=jax_cuda(jax),
         gradients=gradients,
     )
 
 
 def _cupy() -> Framework:
     cupy = import_module("cupy")
+
+    def to_native(x: NDArray[Any], device: str) -> Any:
+        with cupy.cuda.Device(cuda_index(device)):
+            return cupy.array(x)
+
+    def wrap(
+        view: NDArray[Any], base: NDArray[Any], device: str
+    ) -> tuple[Any, Callable[[], object]]:
+        memory = to_native(base, device)
+        first = memory.data + byte_offset(view, base)
+        native = cupy.ndarray(view.shape, base.dtype, first, view.strides)
+        return native, lambda: np.copyto(base, cupy.asnumpy(memory))
+
     return Framework(
         "cupy",
-        ("float64", "float32", "float16"),
-        lambda x, _device: cupy.asarray(x),
+        _cupy_dtypes(cupy),
+        to_native,
         lambda x: _widened(cupy.asnumpy(x)),
         lambda x: isinstance(x, cupy.ndarray),
+        wrap=wrap,
+        styles=tuple(STYLES),
+        accelerator=cupy_cuda(cupy),
     )
+
+
+def _cupy_dtypes(cupy: Any) -> tuple[str, ...]:
+    """Return the dtypes of CuPy, which has bfloat16 since version 14, by ml_dtypes."""
+    half = ("bfloat16",) if find_spec("ml_dtypes") else ()
+    new = int(cupy.__version__.partition(".")[0]) >= _CUPY_OF_BFLOAT16
+    return ("float64", "float32", "float16", *(half if new else ()))
 
 
 FRAMEWORKS: dict[str, Callable[[], Framework]] = {
@@ -291,10 +256,15 @@ def require_device(framework: Framework, device: str) -> None:
         msg = f'{framework.name} has no device "{device}"; it has {known}.'
         raise UsageError(msg)
     try:
-        framework.to_native(np.ones(1, np.float32), device)
+        framework.to_numpy(framework.to_native(np.ones(1, np.float32), device))
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
-        msg = f'{framework.name} has no device "{device}": {said}'
+        said = str(error).strip().partition("\n")[0].rstrip(".")
+        remedy = (
+            'name another with `device`, such as "cuda:0"'
+            if device == "cpu"
+            else "leave `device` out for the CPU, or run where there is such a device"
+        )
+        msg = f'{framework.name} has no device "{device}" ({said}); {remedy}.'
         raise UsageError(msg) from None
 
 

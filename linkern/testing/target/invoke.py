@@ -6,6 +6,7 @@ This runs in the process of the target. It compares nothing with exact numbers.
 import math
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.target import side_effects
-from linkern.testing.target.frameworks import Undifferentiable, dtype_name
+from linkern.testing.target.framework import Undifferentiable
+from linkern.testing.target.frameworks import dtype_name
 from linkern.testing.target.memory_layout import Placed, place, with_room
+from linkern.testing.target.on_device import DeviceCalls
 from linkern.testing.target.protocol import (
     Call,
     Reply,
@@ -64,12 +67,13 @@ class Caller:
         self._config = segments.config
         self._framework = segments.framework
         self._operator = segments.operator
+        self._device = DeviceCalls(segments)
         self._buffers: dict[str, tuple[tuple[Any, ...], Any]] = {}
         self._returned: tuple[Any, NDArray[Any]] | None = None
 
     def __call__(self, call: Call) -> Reply:
         """Call the target once and report; undo what it did to the process."""
-        with side_effects.restored():
+        with side_effects.restored(), self._device.current():
             if self._accesses is None:
                 return self._report(call)
             self._accesses.begin(call.fill, call.configuration, call.tuned)
@@ -87,12 +91,7 @@ class Caller:
         axes = {name: self._operator.input(name).axes for name in call.inputs}
         inputs = {n: to_layout(x, layout, axes[n]) for n, x in call.inputs.items()}
         placed = {} if call.memory == "contiguous" else self._place(inputs, call.memory)
-        wrap, device = self._framework.wrap, self._config.device
-        natives = (
-            {name: wrap(p.view, device) for name, p in placed.items()}
-            if placed and wrap
-            else {name: self._buffer(name, x) for name, x in inputs.items()}
-        )
+        natives, refreshes = self._natives(inputs, placed)
         expected = self._expected(call)
         self._segments.changed_state = False
         before = side_effects.snapshot()
@@ -100,19 +99,22 @@ class Caller:
         self._poison_free_memory(expected, inputs["value"].dtype)
         others: list[NDArray[Any]] = []
         gradients: dict[str, Any] = {}
-        if call.cotangent is None:
-            if call.threads > 1:
-                others = self._from_threads(natives, call)
-            pieces, state = self._segments.run(natives, call)
-        else:
-            try:
-                pieces, gradients = self._with_gradients(natives, call)
-            except Undifferentiable as reason:
-                pieces, _ = self._segments.run(natives, call)
-                gradients = {"not_differentiable": str(reason)}
-            state = ABSENT
+        with self._device.filled(call.fill):
+            if call.cotangent is None:
+                if call.threads > 1:
+                    others = self._from_threads(natives, call)
+                pieces, state = self._device.run(natives, inputs, call)
+            else:
+                try:
+                    pieces, gradients = self._with_gradients(natives, call)
+                except Undifferentiable as reason:
+                    pieces, _ = self._segments.run(natives, call)
+                    gradients = {"not_differentiable": str(reason)}
+                state = ABSENT
         left = side_effects.difference(before, side_effects.look())
 
+        for refresh in refreshes:
+            refresh()
         changed = self._changed(inputs, natives, placed)
         foreign = [p for p in pieces if not self._framework.is_native(p)]
         if foreign:
@@ -149,15 +151,29 @@ class Caller:
     def _place(self, inputs: dict[str, NDArray[Any]], style: str) -> dict[str, Placed]:
         return {name: place(x, style) for name, x in inputs.items()}
 
+    def _natives(
+        self, inputs: dict[str, NDArray[Any]], placed: dict[str, Placed]
+    ) -> tuple[Natives, list[Callable[[], object]]]:
+        """Return the inputs as the target gets them.
+
+        The functions update the arrays that hold placed inputs from the device.
+        """
+        wrap, device = self._framework.wrap, self._config.device
+        if not (placed and wrap):
+            return {name: self._buffer(name, x) for name, x in inputs.items()}, []
+        made = {n: wrap(p.view, p.base, device) for n, p in placed.items()}
+        refreshes = [refresh for _, refresh in made.values()]
+        return {name: native for name, (native, _) in made.items()}, refreshes
+
     def _buffer(self, name: str, x: NDArray[Any]) -> Any:
         signature = (x.shape, x.dtype)
         to_native, device = self._framework.to_native, self._config.device
         kept = self._buffers.get(name)
         if self._framework.mutable and kept is not None and kept[0] == signature:
-            kept[1][...] = to_native(x, device)
+            self._framework.overwrite(kept[1], to_native(x, device))
             return kept[1]
         wrap = self._framework.wrap
-        fresh = wrap(with_room(x), device) if wrap else to_native(x, device)
+        fresh = wrap(*with_room(x), device)[0] if wrap else to_native(x, device)
         self._buffers[name] = (signature, fresh)
         return fresh
 
@@ -183,13 +199,14 @@ class Caller:
             inputs = other if position else natives
             start.wait()
             try:
-                # Until all have made their calls, so that they do meet: a thread may
-                # be done before another one has begun.
-                while min(made) < THREADED_CALLS > made[position] // PATIENCE:
-                    pieces, _ = self._segments.run(inputs, call)
-                    made[position] += 1
-                    if position == 0:
-                        outputs.append(self._joined(pieces))
+                with self._device.current():  # each thread has a current one of its own
+                    # Until all have made their calls, so that they do meet: a thread
+                    # may be done before another one has begun.
+                    while min(made) < THREADED_CALLS > made[position] // PATIENCE:
+                        pieces, _ = self._segments.run(inputs, call)
+                        made[position] += 1
+                        if position == 0:
+                            outputs.append(self._joined(pieces))
             except Exception as error:
                 failures.append(error)
                 made[position] = PATIENCE * THREADED_CALLS
@@ -300,6 +317,8 @@ def _type_name(x: Any) -> str:
 def _share(output: Any, x: Any) -> bool:
     if isinstance(output, np.ndarray) and isinstance(x, np.ndarray):
         return np.shares_memory(output, x)
+    if hasattr(output, "data") and hasattr(output.data, "mem"):  # CuPy
+        return bool(output.data.mem.ptr == x.data.mem.ptr and output.size)
     if hasattr(output, "untyped_storage"):
         same = output.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
         return bool(same and output.numel() > 0)

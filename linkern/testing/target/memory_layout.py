@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GUARD", "STYLES", "Placed", "place", "with_room"]
+__all__ = ["GUARD", "STYLES", "Placed", "byte_offset", "place", "with_room"]
 
 # Entries around an input: more than one tile of the widest kernels, so that whatever
 # runs past the end of the last tile lands here.
@@ -123,21 +123,28 @@ def place(x: NDArray[Any], style: str) -> Placed:
     return Placed(view, base, base.copy())
 
 
-def with_room(x: NDArray[Any]) -> NDArray[Any]:
-    """Return a contiguous copy with unused memory before and after it.
+def byte_offset(view: NDArray[Any], base: NDArray[Any]) -> int:
+    """Return the number of bytes from the start of an array to that of its view."""
+    starts = (x.__array_interface__["data"][0] for x in (view, base))
+    return int(next(starts) - next(starts))
+
+
+def with_room(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return a contiguous copy, and the array that holds it and unused memory around.
 
     A target that writes past the end of an input would otherwise damage the heap of its
     process, and fail in whatever runs next.
 
     Examples
     --------
-    >>> with_room(np.arange(3.0))
-    array([0., 1., 2.])
+    >>> view, base = with_room(np.arange(3.0))
+    >>> view, base.size - 2 * GUARD
+    (array([0., 1., 2.]), 3)
     """
     base = np.zeros(x.size + 2 * GUARD, x.dtype)
     view = base[GUARD : GUARD + x.size].reshape(x.shape)
     view[...] = x
-    return view
+    return view, base
 
 
 def _poisoned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:

@@ -5,6 +5,7 @@ raised and `TargetDied` if it ended its process or did not return in time.
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -30,6 +31,8 @@ __all__ = ["LOAD_TIMEOUT", "ChildProcess", "InProcess", "Target"]
 WORKER = "linkern.testing.target.worker"
 # Importing a deep-learning framework from a cold disk can take this long.
 LOAD_TIMEOUT = 120.0
+# Errors of CUDA after which every call of the process fails.
+_STICKY = re.compile(r"(?i)cuda.*(illegal|misaligned|assert|launch ?fail|ecc)")
 
 
 class Target(Protocol):
@@ -142,7 +145,7 @@ class ChildProcess:
             self.close()
             raise
         message = printable(answer.message)
-        if message.startswith("MemoryError"):
+        if message.startswith("MemoryError") or _STICKY.search(message):
             self.close()  # the next call starts with what a process starts with
         raise TargetRaised(message)
 

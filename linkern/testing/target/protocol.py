@@ -101,7 +101,14 @@ class Call:
     scale : str
         The scale that a target with such a parameter is passed, one of `SCALES`.
     fill : {"nan", "large"}
-        Content of memory that an interpreted target allocates and has not written.
+        Content of memory that a target allocates and has not written, if it is
+        interpreted or on a CUDA device.
+    side_stream : bool
+        True to make the inputs, and to call, on a stream other than the default one,
+        behind a pause.
+    captured : mapping of str to array, optional
+        Inputs with which the call is captured as a CUDA graph, which is then replayed
+        on `inputs` in the same memory.
     configuration : int, optional
         Position of the configuration that its autotuned kernels take, of those that
         differ. Default: the one with the largest tiles.
@@ -121,6 +128,8 @@ class Call:
     fill: str = "nan"
     configuration: int | None = None
     tuned: str = ""
+    side_stream: bool = False
+    captured: Mapping[str, NDArray[Any]] | None = None
 
     @property
     def sequences(self) -> int:

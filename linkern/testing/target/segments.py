@@ -5,6 +5,7 @@ only to see whether a call has changed it.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,7 +20,7 @@ from linkern.testing.target.arguments import (
     state_axes,
     state_buffer,
 )
-from linkern.testing.target.frameworks import Framework, Undifferentiable
+from linkern.testing.target.framework import Framework, Undifferentiable
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import SCALES, Call, TargetConfig
 
@@ -71,6 +72,26 @@ class SegmentRunner:
         self._axis = config.layout.index("t")
         self.operator = OPERATORS[config.op]
         self.changed_state = False
+        self._held: dict[str, Any] | None = None
+
+    @contextmanager
+    def holding_arguments(self) -> Iterator[None]:
+        """Pass all calls the same arrays beside the inputs: no copy can be captured.
+
+        The calls must be alike.
+        """
+        self._held = {}
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def _native(self, name: str, x: NDArray[Any]) -> Any:
+        """Return an argument beside the inputs as an array of the library."""
+        held = {} if self._held is None else self._held
+        if name not in held:
+            held[name] = self.framework.to_native(x, self.config.device)
+        return held[name]
 
     def _once(
         self, inputs: Natives, state: Any, call: Call, first: int = 0, index: int = 0
@@ -114,11 +135,10 @@ class SegmentRunner:
             options[interface.micro_steps] = per_query(sizes) or 1
         if interface.cu_seqlens and call.segments:
             edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
-            device = self.config.device
-            options[interface.cu_seqlens] = self.framework.to_native(edges, device)
+            options[interface.cu_seqlens] = self._native(interface.cu_seqlens, edges)
         arrays = gate_arrays(self.config, call)
         for name, x in zip(interface.gates, arrays, strict=False):
-            options[name] = self.framework.to_native(x, self.config.device)
+            options[name] = self._native(name, x)
         return options
 
     def _buffers(self, inputs: Natives, call: Call) -> Natives:
@@ -132,8 +152,7 @@ class SegmentRunner:
         buffers[interface.output] = output_buffer(call, tuple(shape))
         if interface.output_state and (call.wants_state or call.cuts):
             buffers[interface.output_state] = state_buffer(self.config, call)
-        to_native, device = self.framework.to_native, self.config.device
-        return {name: to_native(x, device) for name, x in buffers.items()}
+        return {name: self._native(name, x) for name, x in buffers.items()}
 
     def _pieces(self, length: int, cuts: tuple[int, ...]) -> Iterator[Any]:
         """Yield the index of each segment on the time axis."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from linkern.testing.errors import UsageError
-from linkern.testing.target.frameworks import Library, framework_named, require_device
+from linkern.testing.target.framework import Library
+from linkern.testing.target.frameworks import framework_named, require_device
 from linkern.testing.target.inference import Inferred, infer
 from linkern.testing.target.interpreted.launches import LaunchFailed
 from linkern.testing.target.invoke import Caller

@@ -6,7 +6,7 @@ import pytest
 import linkern
 from linkern.testing import CHECKS, run, verify
 from linkern.testing.api import plan_of
-from linkern.testing.checks import INTERPRETED
+from linkern.testing.checks import OF_LAUNCHES
 from linkern.testing.kernels.assembly import Parts, packed, stateful
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.kernels.mutants import MUTANTS
@@ -66,7 +66,7 @@ OF_GATES = "linkern.testing.checks.gates"
 LAWS = [
     name
     for name, law in CHECKS.items()
-    if law.law.__module__ != OF_GATES and name not in INTERPRETED
+    if law.law.__module__ != OF_GATES and name not in OF_LAUNCHES
 ]
 
 

@@ -116,6 +116,18 @@ def test_the_order_of_decay_and_erase_is_named() -> None:
     assert text_of(maps) == "an erase that reads the state before its decay"
 
 
+def test_candidates_are_counted_by_their_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maps = maps_of("gated_delta_rule", lambda _: {"beta": None})
+    length = min(maps, key=lambda one: one.exact.size).problem.length
+    said = []
+    for candidates in (1, 500):
+        monkeypatch.setattr(replaced_inputs, "TOKENS", candidates * length)
+        said.append(text_of(maps))
+    assert said == ["", "beta left out"]
+
+
 def test_nothing_is_said_of_right_outputs_or_of_noise() -> None:
     right = maps_of("delta_rule", lambda _: {})
     assert text_of(right) == ""

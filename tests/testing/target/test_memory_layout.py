@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from linkern.testing.target.memory_layout import GUARD, STYLES, place, with_room
+from linkern.testing.target.memory_layout import (
+    GUARD,
+    STYLES,
+    byte_offset,
+    place,
+    with_room,
+)
 
 SHAPES = [(2, 3, 5, 4), (3, 5, 4), (5, 4), (1, 1, 1, 1), (2, 3, 0, 4)]
 # What lies around the others belongs to nobody in particular.
@@ -84,12 +90,9 @@ def test_another_nan_in_the_surrounding_is_seen():
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if 0 not in shape])
 def test_unused_memory_lies_around_a_copy(shape):
     x = equal_heads(shape)
-    copy = with_room(x)
+    copy, base = with_room(x)
     assert np.array_equal(copy, x)
     assert copy.flags.c_contiguous
-    base = copy
-    while base.base is not None:
-        base = base.base
-    before = copy.ctypes.data - base.ctypes.data
+    before = byte_offset(copy, base)
     after = base.nbytes - before - copy.nbytes
     assert before == after == GUARD * x.itemsize

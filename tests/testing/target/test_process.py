@@ -58,6 +58,13 @@ def test_a_crash_is_named_and_survived(child):
     assert process.call(call(2)).output is not None
 
 
+def test_a_process_that_cuda_left_useless_is_started_again(child):
+    process = child("leaves_a_sticky_error")
+    with pytest.raises(TargetRaised, match="illegal memory access"):
+        process.call(call(50))
+    assert process.call(call(2)).output is not None
+
+
 def test_a_hang_is_ended(child, monkeypatch):
     process = child("hangs_once_in_a_while", timeout=0.5)
     with pytest.raises(TargetDied, match=r"did not return within 0.5 s") as caught:

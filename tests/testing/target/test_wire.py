@@ -23,7 +23,7 @@ from linkern.testing.runner.judging import Judgement
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.runner.worker import Ready, Task
 from linkern.testing.spec.contract import Contract
-from linkern.testing.target.frameworks import Library
+from linkern.testing.target.framework import Library
 from linkern.testing.target.inference import Inferred
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.protocol import (

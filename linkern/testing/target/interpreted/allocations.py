@@ -5,14 +5,15 @@ one reads what nothing wrote; an output that changes with the marks depends on i
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FILLS", "fill_with", "install", "mark", "marked"]
+__all__ = ["FILLS", "fill_with", "install", "mark", "marked", "marking"]
 
 # By the dtypes of PyTorch. Integers are negative: a loop up to one ends at once.
 _NAN = {
@@ -74,9 +75,31 @@ def mark(x: NDArray[Any], entries: NDArray[np.bool_], dtype: str) -> None:
 def install() -> None:
     """Fill what the allocating functions of PyTorch return."""
     torch = import_module("torch")
-    for owner, names in ((torch, _MODULE), (torch.Tensor, _METHODS)):
-        for name in names:
-            setattr(owner, name, _marking(getattr(owner, name), torch))
+    for owner, name in _functions(torch):
+        setattr(owner, name, _marking(getattr(owner, name), torch))
+
+
+@contextmanager
+def marking(fill: str) -> Iterator[None]:
+    """Fill what they return with the marks of one of `FILLS`, for a time."""
+    torch = import_module("torch")
+    usual = [(owner, name, vars(owner).get(name)) for owner, name in _functions(torch)]
+    fill_with(fill)
+    install()
+    try:
+        yield
+    finally:
+        for owner, name, function in usual:
+            if function is None:  # inherited
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
+
+
+def _functions(torch: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the allocating functions: their owners and names."""
+    yield from ((torch, name) for name in _MODULE)
+    yield from ((torch.Tensor, name) for name in _METHODS)
 
 
 def _marking(allocate: Callable[..., Any], torch: Any) -> Callable[..., Any]:
@@ -85,7 +108,7 @@ def _marking(allocate: Callable[..., Any], torch: Any) -> Callable[..., Any]:
         x = allocate(*args, **keywords)
         dtype = str(x.dtype).removeprefix("torch.")
         bits = FILLS[_fill].get(dtype)
-        if bits is not None and x.device.type == "cpu" and x.numel():
+        if bits is not None and x.device.type != "meta" and x.numel():
             integers = getattr(torch, f"int{8 * x.itemsize}")
             x.detach().view(integers).fill_(_signed(bits, x.itemsize))
         return x
