@@ -47,7 +47,7 @@ def forward(
         b_v = rows_of(v, cols, values, T, V).to(tl.float32)
         scores = tl.dot(b_q, tl.trans(b_k))
         scores = tl.where(rows[:, None] >= cols[None, :], scores, 0.0)
-        total += tl.dot(scores, b_v)
+        total += tl.dot(scores, b_v, input_precision="bf16x3")
     inside = (rows[:, None] < T + WIDE) & (values[None, :] < V)
     places = o + rows[:, None] * V + values[None, :]
     if ADDS:
