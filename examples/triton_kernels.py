@@ -123,18 +123,21 @@ def gla_kernel(
         key = tl.load(k + tokens[:, None] * K + channels, mask=keys, other=0.0)
         value = tl.load(v + tokens[:, None] * V + columns, mask=values, other=0.0)
         gate = tl.load(g + tokens, mask=tokens < T, other=0.0)
-        total, until = tl.sum(gate, 0), tl.cumsum(gate, 0)
-        causal = tl.arange(0, BT)[:, None] >= tl.arange(0, BT)[None, :]
-        decay = tl.where(causal, tl.exp(until[:, None] - until[None, :]), 0.0)
+        # Sums are never subtracted: gates may be -inf.
+        place, until = tl.arange(0, BT), tl.cumsum(gate, 0)
+        later = place[None, None, :] > place[None, :, None]
+        later = later & (place[None, None, :] <= place[:, None, None])
+        between = tl.sum(tl.where(later, gate[None, None, :], 0.0), 2)
+        after = tl.where(place[None, :] > place[:, None], gate[None, :], 0.0)
+        decay = tl.where(place[:, None] >= place[None, :], tl.exp(between), 0.0)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * decay
         read = tl.dot(query * tl.exp(until)[:, None], state, input_precision="ieee")
         output = read + tl.dot(scores, value, input_precision="ieee")
         here = (tokens[:, None] < T) & (columns[None, :] < V)
         tl.store(o + tokens[:, None] * V + columns, output, mask=here)
-        rest = key * tl.exp(total - until)[:, None]
-        state = tl.exp(total) * state + tl.dot(
-            tl.trans(rest), value, input_precision="ieee"
-        )
+        rest = tl.trans(key * tl.exp(tl.sum(after, 1))[:, None])
+        state *= tl.exp(tl.sum(gate, 0))
+        state += tl.dot(rest, value, input_precision="ieee")
         if WHOLE:  # noqa: SIM102 -- known to the compiler, and the rest is not
             if begin + BT <= T:
                 tl.store(last + places, state, mask=whole)

@@ -286,7 +286,8 @@ def _count(result: "Report") -> RenderableType:
     so_far = "" if result.complete else "interrupted, so far "
     verdict, colon, count = conclusion(result).partition(":")
     stopped = " (--fail-fast)" if result.stopped else ""
-    return Text.assemble(so_far, (verdict, _STYLES[verdict]), colon, count, stopped)
+    shown = verdict, _STYLES[result.verdict]
+    return Text.assemble(so_far, shown, colon, count, stopped)
 
 
 def wide_enough(console: Console) -> Console:

@@ -130,6 +130,7 @@ def test_what_is_required_is_enough(required, verdict, words):
     assert report.verdict == verdict
     assert report.exit_code == (0 if verdict == "passed" else 3)
     assert words in conclusion(report)
+    assert words in " ".join(str(report).split())
     assert bool(report.lacking) == (verdict == "inconclusive")
 
 
