@@ -136,6 +136,9 @@ class Contract:
         Whether it accepts more heads of values than of queries.
     cu_seqlens_dtype : str
         Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
+    packing : str
+        ``any``, or ``full`` if packed sequences must fill the arrays: the last offset
+        is the number of tokens.
     """
 
     feature_map: str = "elu_plus_one"
@@ -181,6 +184,7 @@ class Contract:
     l2norm: float | None = None
     value_groups: bool = False
     cu_seqlens_dtype: str = "int64"
+    packing: str = "any"
 
     def __post_init__(self) -> None:
         """Refuse combinations that no value could satisfy."""
