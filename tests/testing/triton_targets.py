@@ -47,7 +47,7 @@ def forward(
         b_v = rows_of(v, cols, values, T, V).to(tl.float32)
         scores = tl.dot(b_q, tl.trans(b_k))
         scores = tl.where(rows[:, None] >= cols[None, :], scores, 0.0)
-        total += tl.dot(scores, b_v)
+        total += tl.dot(scores, b_v, input_precision="bf16x3")
     inside = (rows[:, None] < T + WIDE) & (values[None, :] < V)
     places = o + rows[:, None] * V + values[None, :]
     if ADDS:
@@ -55,7 +55,8 @@ def forward(
     tl.store(places, total, mask=inside)
 
 
-tuned = triton.autotune(configs=TILES, key=["T"])(forward)
+# Triton refuses a key that names no argument from 3.9 on; older packages have some.
+tuned = triton.autotune(configs=TILES, key=["T", "STAGE"])(forward)
 WARPS = [triton.Config({"BT": 64}, num_warps=n) for n in (1, 2)]
 tuned_too_far = triton.autotune(configs=[*WARPS, *TILES], key=["T"])(forward)
 
@@ -129,7 +130,7 @@ def reads_past_the_end_backwards(query, key, value):
 
 def asks_for_a_device(query, key, value):
     assert query.is_cuda
-    with torch.cuda.device(query.device.index):
+    with torch.cuda.device(query.device.index), torch.cpu.device(None):
         properties = torch.cuda.get_device_properties(0)
         driver = triton.runtime.driver.active.utils.get_device_properties(0)
         count = driver["multiprocessor_count"]

@@ -117,7 +117,8 @@ def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     sequences, and write zeros behind the last offset.
 
     Rows that belong to no sequence may hold any number, but a NaN that was never
-    written there reaches the gradients of whatever is multiplied with it.
+    written there reaches the gradients of whatever is multiplied with it. A target
+    whose sequences must fill its arrays declares `packing=full`.
     """
     packing: Packing = problem.knobs["packing"]
     (edges,), (last,) = packing.segments, packing.ends

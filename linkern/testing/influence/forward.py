@@ -134,7 +134,8 @@ def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield packed sequences, an empty one among them, with rows behind the last."""
-    slack = SLACK * scope.contract.length_multiple_of
+    full = scope.contract.packing == "full"
+    slack = 0 if full else SLACK * scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
     for packing in packings(scope, 2 if stateful else 1):
         total = packing.ends[-1] + slack

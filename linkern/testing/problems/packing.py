@@ -107,7 +107,8 @@ def with_packing(
     problem = draw(problems).first_of_batch()
     few = problem.scope.few_shapes
     count = draw(one_of(*((2,) if few else COUNTS)))
-    slack = draw(one_of(*((0, 1) if few else SLACK)))
+    full = problem.scope.contract.packing == "full"
+    slack = draw(one_of(*((0,) if full else (0, 1) if few else SLACK)))
     rng = draw(generators(problem.scope))
     table = _lengths(problem, (draw(one_of(*calls)), count), slack, rng)
     return problem.told(packing=Packing(tuple(map(tuple, table.tolist()))))

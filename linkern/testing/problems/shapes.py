@@ -55,6 +55,8 @@ TILE_DIMS = (
 )
 # Beyond this many entries of all states together, or tokens, one head is enough.
 LARGE = 2**20
+# Tokens beyond which an interpreted kernel gets one head: a chunk of 64 and a tail.
+INTERPRETED = 66
 # Keys of each query, where an operator takes several.
 MICRO = (2, 1, 3)
 MANY = 400
@@ -124,6 +126,8 @@ def drawn_lengths(
     if scope.few_shapes:
         return st.sampled_from(FEW_LENGTHS).map(allowed)
     edges: tuple[int, ...] = EDGES + LONG
+    if scope.interpreted:  # those beyond would all be the longest, which takes longest
+        edges = tuple(n for n in edges if n <= limit) or (limit,)
     if reach.usual is not None:
         edges = tuple(min(n, usual) for n in edges)
     lengths = st.one_of(st.integers(least, max(least, usual)), st.sampled_from(edges))
@@ -216,7 +220,8 @@ def shapes(
     tokens = max(length, keys)
     if not contract.key_dims:
         key_dim = _affordable(scope, tokens * value_dim, key_dim)
-    large = far or tokens * key_dim * value_dim > LARGE or tokens > MANY
+    many = INTERPRETED if scope.interpreted else MANY
+    large = far or tokens * key_dim * value_dim > LARGE or tokens > many
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
     of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
     if scope.operator.feature_map:

@@ -136,6 +136,9 @@ class Contract:
         Whether it accepts more heads of values than of queries.
     cu_seqlens_dtype : str
         Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
+    packing : str
+        ``any``, or ``full`` if packed sequences must fill the arrays: the last offset
+        is the number of tokens.
     ranks_order : str
         Over ranks: ``contiguous``, rank r has the r-th piece of a sequence; or
         ``zigzag``, the r-th of twice as many, and the r-th from the end.
@@ -192,6 +195,7 @@ class Contract:
     l2norm: float | None = None
     value_groups: bool = False
     cu_seqlens_dtype: str = "int64"
+    packing: str = "any"
     ranks_order: str = "contiguous"
     ranks_even: bool = False
     ranks_empty: bool = True

@@ -170,6 +170,9 @@ TOPICS = {
         "value_groups": Declaration(
             BOOLEAN, "values may have more heads than queries", "true"
         ),
+        "packing": Declaration(
+            one_of("any", "full"), "packed sequences must fill the arrays", "full"
+        ),
     },
     "Interface": {
         "interface": Declaration(

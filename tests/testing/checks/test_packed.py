@@ -167,6 +167,13 @@ def test_offsets_have_the_declared_dtype():
     assert verdicts(of_int32, "gla", OUTPUTS, **declared) == ["passed"]
 
 
+def test_rows_of_no_sequence_are_not_judged_where_there_are_none():
+    kernel = packed(recurrence("kda"), "kda", empty=lambda x: np.full_like(x, np.nan))
+    assert fails(kernel, "kda", OUTPUTS, "rows after the last packed sequence")
+    declared = {"contract": {"packing": "full"}}
+    assert verdicts(kernel, "kda", OUTPUTS, **declared) == ["passed"]
+
+
 # -- targets that are not judged
 
 

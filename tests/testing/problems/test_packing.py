@@ -63,6 +63,12 @@ def test_draws_have_empty_and_short_sequences_and_slack():
     assert any(one.length > one.knobs["packing"].ends[-1] for one in problems)
 
 
+@pytest.mark.parametrize("declared", [{}, {"length_multiple_of": 4}])
+def test_sequences_that_must_fill_the_arrays_do(declared):
+    for problem in drawn(scope_of("gla", packing="full", **declared)):
+        assert problem.knobs["packing"].ends[-1] == problem.length
+
+
 def test_draws_of_one_call_have_none_but_empty_sequences():
     problems = drawn(scope_of("gla"), calls=(1,))
     assert 0 in {one.knobs["packing"].ends[-1] for one in problems}

@@ -17,10 +17,24 @@ _taken: dict[str, tuple[str, int]] = {}
 def install() -> None:
     """Replace the benchmark of Triton's autotuner, which needs a driver.
 
-    Configurations are pruned, heuristics and hooks run as they do on a device.
+    Configurations are pruned, heuristics and hooks run as they do on a device. A key
+    that names no argument, which Triton refuses from 3.9 on, is left out: nothing is
+    timed, so it decides nothing, and packages from before that version can be judged.
     """
     autotuner = import_module("triton.runtime.autotuner").Autotuner
-    run = autotuner.run
+    run, initialise = autotuner.run, autotuner.__init__
+
+    def initialised(
+        self: Any,
+        fn: Any,
+        names: Any,
+        configs: Any,
+        key: Any,
+        *rest: Any,
+        **others: Any,
+    ) -> None:
+        known = [name for name in key if name in names]
+        initialise(self, fn, names, configs, known, *rest, **others)
 
     def recorded(self: Any, *args: Any, **keywords: Any) -> Any:
         result = run(self, *args, **keywords)
@@ -29,7 +43,8 @@ def install() -> None:
             _taken[_name(self)] = _text(self.best_config), count
         return result
 
-    autotuner.run, autotuner._bench = recorded, _bench
+    autotuner.__init__, autotuner.run = initialised, recorded
+    autotuner._bench = _bench
 
 
 def begin(position: int | None, kernel: str = "") -> None:

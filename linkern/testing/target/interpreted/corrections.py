@@ -1,7 +1,8 @@
 """Corrections of Triton's interpreter, where it differs from the compiled language.
 
 Names imported from `triton.language` work in a kernel as its attributes do, the result
-of a comparison is a truth value, and functions of libdevice are those of NumPy.
+of a comparison is a truth value, functions of libdevice are those of NumPy, and a
+product may ask for any precision: it gets that of IEEE arithmetic.
 """
 
 import math
@@ -38,7 +39,7 @@ _LIBDEVICE: Mapping[str, Callable[..., Any]] = {
 
 
 def install() -> None:
-    """Correct comparisons, and provide libdevice."""
+    """Correct comparisons and precisions of products, and provide libdevice."""
     interpreter: Any = import_module("triton.runtime.interpreter")
     language: Any = import_module("triton.language")
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
@@ -66,6 +67,9 @@ def install() -> None:
 
     builder.binary_op = binary
     builder.create_extern_elementwise = external
+    options = interpreter.interpreter_builder.options
+    precisions = (*options.allowed_dot_input_precisions, "bf16x3", "bf16x6")
+    object.__setattr__(options, "allowed_dot_input_precisions", precisions)
     _fill_libdevice(interpreter.interpreter_semantic)
 
 

@@ -55,6 +55,8 @@ def _answer(torch: Any) -> None:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    # Launchers that call their device "cpu", where Triton has no driver, enter it too.
+    torch.cpu.device = answers["device"]
     torch.Tensor.is_cuda = property(lambda x: x.device.type in ("cpu", "cuda"))
 
 

@@ -91,12 +91,12 @@ def _install_stores(interpreter: Any, accesses: Accesses) -> None:
     handle = interpreter.TensorHandle
     store = interpreter.InterpreterBuilder.create_masked_store
 
-    def checked(self: Any, pointers: Any, value: Any, mask: Any, policy: Any) -> Any:
+    def checked(self: Any, pointers: Any, value: Any, mask: Any, *policy: Any) -> Any:
         wrong = accesses.checked(pointers, mask.data, "store", self.grid_idx)
         if wrong is not None:
             mask = handle(mask.data & ~wrong, mask.dtype)
         places = handle(plain(pointers.data), pointers.dtype)
-        return store(self, places, value, mask, policy)
+        return store(self, places, value, mask, *policy)
 
     interpreter.InterpreterBuilder.create_masked_store = checked
 

@@ -1,0 +1,38 @@
+"""Sizes of problems: those of interpreted kernels, whose calls are slow."""
+
+from hypothesis import given, settings
+
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.shapes import INTERPRETED, shapes
+from linkern.testing.spec.contract import Contract
+from linkern.testing.spec.operators import OPERATORS
+
+LONGEST = 130
+
+
+def drawn(*, interpreted):
+    contract = Contract(max_length=LONGEST)
+    scope = Scope(OPERATORS["gla"], contract, "float32", interpreted=interpreted)
+    seen = []
+
+    @settings(max_examples=200, database=None, derandomize=True, deadline=None)
+    @given(shapes(scope))
+    def draw(shape):
+        seen.append(shape)
+
+    draw()
+    return seen
+
+
+def programs(made):
+    return sum(one.batch * one.heads * one.length for one in made) / len(made)
+
+
+def test_interpreted_kernels_get_many_heads_or_many_tokens():
+    made = drawn(interpreted=True)
+    long = [one for one in made if one.length > INTERPRETED]
+    assert {(one.batch, one.heads) for one in long} == {(1, 1)}
+    assert {128, 129} <= {one.length for one in long}
+    short = [one for one in made if one.length in (64, 65, 66)]
+    assert max(one.heads for one in short) == 5
+    assert programs(made) < 0.6 * programs(drawn(interpreted=False))
