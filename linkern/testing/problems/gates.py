@@ -135,7 +135,8 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
         other = half * x + half
     else:
         other = -x[..., ::-1]
-    return np.asarray(other)
+    # Older versions of ml_dtypes widen what is multiplied by a number.
+    return np.asarray(other, x.dtype)
 
 
 def _drawn(
