@@ -137,7 +137,8 @@ ranks_option = click.option(
     "--ranks",
     metavar="N,N",
     callback=_numbers_of_ranks,
-    help="Judge a function of torch.distributed on so many ranks, as if on one: 2,3.",
+    help="Judge a function of torch.distributed, or of `jax.shard_map`, on so many "
+    "ranks, as if on one: 2,3.",
 )
 
 

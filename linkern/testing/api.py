@@ -102,8 +102,9 @@ def verify(
     interpret : bool
         Run the Triton kernels of a named target by Triton's interpreter, on a CPU.
     ranks : sequence of int
-        The numbers of ranks that a named target of torch.distributed runs on, each a
-        process with its shard of the tokens: it is judged as if it ran on one.
+        The numbers of ranks that a named target of torch.distributed, or of
+        `jax.shard_map`, runs on, each a process or a device with its shard of the
+        tokens: it is judged as if it ran on one.
 
     Returns
     -------

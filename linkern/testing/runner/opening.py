@@ -24,6 +24,7 @@ __all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle
 # The longest sequence of an interpreted target that declares no other: a tail after a
 # chunk of 128, and after two of 64.
 INTERPRETED_LENGTH = 130
+MESH_WORKER = "linkern.testing.target.ranks.mesh_worker"
 # Seconds that one call may take, where a plan does not say.
 TIMEOUT, INTERPRETED_TIMEOUT = 20.0, 120.0
 
@@ -128,6 +129,8 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
     if plan.in_process or plan.function is not None:
         return InProcess(config, plan.function)
     load_timeout = min(LOAD_TIMEOUT, clock.left)
+    if plan.ranks and plan.framework == "jax":
+        return ChildProcess(config, timeout, load_timeout, worker=MESH_WORKER)
     if plan.ranks:
         return OverRanks(config, timeout, load_timeout)
     return ChildProcess(config, timeout, load_timeout, sandbox)
@@ -140,7 +143,7 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
     if plan.interpret and contract.max_length is None:
         contract = replace(contract, max_length=INTERPRETED_LENGTH)
     if plan.ranks:
-        contract = contract.over(plan.ranks)
+        contract = contract.over(plan.ranks, alike=plan.framework == "jax")
     return Scope(
         OPERATORS[plan.op],
         contract,

@@ -108,8 +108,9 @@ class Plan:
         Run the Triton kernels of the target by Triton's interpreter, on a CPU; the
         dtype is float32 unless `dtypes` names others.
     ranks : tuple of int
-        The numbers of ranks that a target of torch.distributed runs on, each a process
-        of its own; empty for a target on one.
+        The numbers of ranks that a target runs on: a process for each of
+        torch.distributed, a device for each of `jax.shard_map`; empty for a target on
+        one.
     """
 
     target: str
@@ -223,19 +224,22 @@ class Plan:
             ("a program", self.command is not None),
             ("a target in this process: name it", called),
             ("a sandbox", self.sandbox),
-            ("Triton's interpreter", self.interpret),
             ("the inputs of a file", self.inputs is not None),
             ("`interface=step`", self.contract.interface == "step"),
             (f"the device {self.device}", self.device != "cpu"),
-            (f"the framework {self.framework}", self.framework not in (None, "torch")),
+            (
+                f"the framework {self.framework}",
+                self.framework not in (None, "torch", "jax"),
+            ),
         ):
             if refused:
                 msg = (
-                    "`ranks` is for functions of torch.distributed on the CPU, each "
-                    f"rank a process of its own, so not for {what}."
+                    "`ranks` is for functions of torch.distributed and of JAX, each "
+                    "rank a process or a device of the CPU, so not for "
+                    f"{what}."
                 )
                 raise UsageError(msg)
-        object.__setattr__(self, "framework", "torch")
+        object.__setattr__(self, "framework", self.framework or "torch")
 
     def _require_judgeable_in_time(self, seconds: float) -> None:
         """Refuse a time in which nothing can be judged, or that has no rounds."""

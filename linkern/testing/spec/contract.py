@@ -269,8 +269,16 @@ class Contract:
             if getattr(self, field.name) != field.default
         }
 
-    def over(self, ranks: tuple[int, ...]) -> "Contract":
-        """Return the same, with the lengths that it allows over so many ranks."""
+    def over(self, ranks: tuple[int, ...], *, alike: bool = False) -> "Contract":
+        """Return the same, with the lengths that it allows over so many ranks.
+
+        Ranks that are `alike` have shards of one shape, and each an initial state.
+        """
+        if alike:
+            same = replace(
+                self, ranks_even=True, ranks_empty=False, ranks_initial="every"
+            )
+            return same.over(ranks)
         pieces = [n * (2 if self.ranks_order == "zigzag" else 1) for n in ranks]
         multiple = self.length_multiple_of
         if self.ranks_even:

@@ -19,7 +19,6 @@ from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
     FINAL_STATE_NAMES,
     GATE_NAMES,
-    GROUP_NAMES,
     MICRO_STEP_NAMES,
     OUTPUT_NAMES,
     OUTPUT_STATE_NAMES,
@@ -129,7 +128,7 @@ def load(
     op: str = "linear_attention",
     decay_form: str = "log",
     *,
-    over_ranks: bool = False,
+    groups: tuple[str, ...] = (),
 ) -> Loaded:
     """Return a target with the meaning of its parameters; refuse a wrong signature.
 
@@ -149,8 +148,9 @@ def load(
         Operator that it claims to be.
     decay_form : str
         As it is declared; of raw gates it must take `A_log` and `dt_bias`.
-    over_ranks : bool
-        True for a target that runs on several ranks, and may take their group.
+    groups : tuple of str
+        Names of a parameter for the group of all ranks, of a target that runs on
+        several.
     """
     if not callable(target):
         msg = f'"{name}" must be callable, got {type(target).__name__}.'
@@ -195,7 +195,7 @@ def load(
         output_state=output and named_in(OUTPUT_STATE_NAMES, parameters),
         gates=gates_of(parameters),
         switches=switches_of(parameters),
-        group=named_in(GROUP_NAMES, parameters) if over_ranks else None,
+        group=named_in(groups, parameters),
     )
     require_callable(target, name, signature, options, operator)
     if decay_form in RAW_FORMS and not signature.gates:

@@ -116,6 +116,8 @@ class ChildProcess:
         Seconds that one call may take, and loading.
     sandbox : Sandbox, optional
         What the process runs in.
+    worker : str
+        Module whose `main` the process runs.
     """
 
     def __init__(
@@ -124,8 +126,10 @@ class ChildProcess:
         timeout: float,
         load_timeout: float = LOAD_TIMEOUT,
         sandbox: Sandbox | None = None,
+        worker: str = WORKER,
     ) -> None:
         self._config = config
+        self._worker = worker
         self._sandbox = sandbox
         self.timeout, self._load_timeout = timeout, load_timeout
         self._child: Child | None = None
@@ -163,7 +167,7 @@ class ChildProcess:
 
     def _start(self) -> Opened:
         if self._child is None:
-            self._child = Child(WORKER, sandbox=self._sandbox)
+            self._child = Child(self._worker, sandbox=self._sandbox)
         try:
             answer = self._child.ask(
                 self._config, self._load_timeout, (Opened, Refused)

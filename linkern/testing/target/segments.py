@@ -23,6 +23,7 @@ from linkern.testing.target.arguments import (
 from linkern.testing.target.framework import Framework, Undifferentiable
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import SCALES, Call, TargetConfig
+from linkern.testing.target.ranks.sharding import Sharding
 
 __all__ = [
     "ABSENT",
@@ -118,19 +119,26 @@ class SegmentRunner:
         buffers = self._buffers(inputs, call)
         options |= {**buffers, **self.config.options, **call.options}
         inputs_in_order = [inputs.get(name) for name in self.operator.names]
-        if interface.inputs:
-            # A missing input is left to the default of the target.
-            named = zip(interface.inputs, inputs_in_order, strict=True)
-            options |= {name: x for name, x in named if x is not None}
-            returned = self._loaded.function(**options)
-        else:
-            returned = self._loaded.function(*inputs_in_order, **options)
+        returned = self._returned(inputs_in_order, options, call.sharding)
         if returned is None and buffers:
             returned = tuple(buffers.values())
         if isinstance(returned, tuple | list) and returned:
             rest = returned[1:]
             return returned[0], rest[0] if len(rest) == 1 else tuple(rest) or ABSENT
         return returned, ABSENT
+
+    def _returned(
+        self, inputs: list[Any], options: dict[str, Any], sharding: Sharding | None
+    ) -> Any:
+        """Return what the target returns for inputs in the order of the operator."""
+        del sharding
+        names = self._loaded.interface.inputs
+        if not names:
+            return self._loaded.function(*inputs, **options)
+        # A missing input is left to the default of the target.
+        named = zip(names, inputs, strict=True)
+        present = {name: x for name, x in named if x is not None}
+        return self._loaded.function(**options, **present)
 
     def _other_arguments(self, call: Call, first: int, index: int) -> dict[str, Any]:
         """Return scale, position, micro steps, `cu_seqlens`: those that it takes."""

@@ -20,6 +20,7 @@ __all__ = [
     "FINAL_STATE_NAMES",
     "GATE_NAMES",
     "GROUP_NAMES",
+    "GROUP_NAMES_OF",
     "MICRO_STEP_NAMES",
     "OUTPUT_NAMES",
     "OUTPUT_STATE_NAMES",
@@ -48,6 +49,9 @@ PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
 POSITION_NAMES = ("position", "start_position")
 MICRO_STEP_NAMES = ("num_householder", "micro_steps")
 GROUP_NAMES = ("group", "process_group", "cp_group")
+AXIS_NAMES = ("axis_name", "mesh_axis", "cp_axis", "seq_axis", "axis")
+# Names of what all ranks are, by array library.
+GROUP_NAMES_OF = {"torch": GROUP_NAMES, "jax": AXIS_NAMES}
 # Arrays that kernels write: their output, if it must be passed, and their last memory.
 OUTPUT_NAMES = ("out", "output", "o")
 OUTPUT_STATE_NAMES = ("final_state", "output_state")
@@ -94,7 +98,8 @@ class Interface:
     switches : mapping from str to value
         Its parameters that say which operator it is, with their defaults.
     group : str or None
-        Its parameter for the process group, of targets over several ranks.
+        Its parameter for the process group, or for the name of the axis of the mesh, of
+        targets over several ranks.
     """
 
     keywords: frozenset[str] = frozenset()

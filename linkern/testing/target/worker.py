@@ -28,6 +28,7 @@ from linkern.testing.target.protocol import (
     TargetConfig,
 )
 from linkern.testing.target.segments import SegmentRunner
+from linkern.testing.target.signatures import GROUP_NAMES_OF
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 
 __all__ = ["Opened", "describe", "main", "open_target", "serve", "streams"]
@@ -91,7 +92,7 @@ def open_target(
         options=config.options,
         op=config.op,
         decay_form=config.decay_form,
-        over_ranks=bool(config.ranks),
+        groups=GROUP_NAMES_OF[framework.name] if config.ranks else (),
     )
     opened = Opened(loaded.interface, framework.library, inferred)
     return opened, Caller(runner(loaded, config, framework), accesses)
@@ -183,7 +184,9 @@ def describe(error: BaseException) -> str:
     """Return an exception in one line, with the line of the target that raised it."""
     if isinstance(error, LaunchFailed):  # it names the line of the kernel itself
         return str(error)
-    what = traceback.format_exception_only(error)[-1].strip()
+    raised = traceback.TracebackException(type(error), error, None)
+    raised.__notes__ = None  # those of JAX are about its tracebacks
+    what = [*raised.format_exception_only()][-1].strip()
     what = what.partition("\n")[0][:MESSAGE_LENGTH]
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

@@ -27,12 +27,11 @@ def plan_of(op="gla", **options):
         ({"ranks": (2, 0)}, "`ranks` must be numbers of at least 2, got 0"),
         ({"op": "log_linear_attention"}, "of log_linear_attention are not"),
         ({"op": "rwkv4"}, "of rwkv4 are not"),
-        ({"framework": "jax"}, "not for the framework jax"),
+        ({"framework": "cupy"}, "not for the framework cupy"),
         ({"device": "cuda"}, "not for the device cuda"),
         ({"in_process": True}, "not for a target in this process"),
         ({"sandbox": True}, "not for a sandbox"),
         ({"command": "./kernel {inputs} {outputs}"}, "not for a program"),
-        ({"interpret": True}, "not for Triton's interpreter"),
         ({"inputs": "file.safetensors"}, "not for the inputs of a file"),
         ({"contract": Contract(interface="step")}, "not for `interface=step`"),
     ],
@@ -80,6 +79,17 @@ def test_ranks_are_settled():
     assert plan.ranks == (2, 3)
     assert plan.framework == "torch"
     assert "--ranks 2,3" in command(plan, "causality")
+    assert plan_of(framework="jax").framework == "jax"
+    assert plan_of(interpret=True).dtypes == ("float32",)
+
+
+def test_ranks_that_are_alike_have_shards_of_one_shape():
+    contract = Contract(ranks_order="zigzag", ranks_even=True)
+    over = Contract().over((2, 3), alike=True)
+    assert (over.length_multiple_of, over.min_length) == (6, 3)
+    assert (over.ranks_even, over.ranks_initial) == (True, "every")
+    assert contract.over((2,), alike=True).length_multiple_of == 4
+    assert Contract().over((2, 3)) == Contract()
 
 
 def test_laws_of_one_process_are_not_judged_over_ranks():

@@ -1,1 +1,1 @@
-"""Targets that run on several ranks, one process each, judged as one."""
+"""Targets that run on several ranks, a process or a device each, judged as one."""

@@ -75,6 +75,8 @@ def joined(
         aliased=_all(reply.aliased for reply in replies),
         overwritten=any(reply.overwritten for reply in replies),
         traces=_all(reply.traces for reply in replies),
+        out_of_bounds=_all(reply.out_of_bounds for reply in replies),
+        unwritten=_all(reply.unwritten for reply in replies),
         states=_states(replies, last, config),
         **_gradients(replies, call, operator, (queries, keys)),
     )

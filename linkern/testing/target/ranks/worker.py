@@ -15,7 +15,13 @@ from linkern.testing.errors import UsageError
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.protocol import TargetConfig
 from linkern.testing.target.ranks.runner import RankRunner
-from linkern.testing.target.worker import Opened, open_target, serve, streams
+from linkern.testing.target.worker import (
+    INTERPRETER,
+    Opened,
+    open_target,
+    serve,
+    streams,
+)
 
 __all__ = ["main", "open_on_rank"]
 
@@ -34,6 +40,8 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
             "`python -m pip install 'linkern[torch]'`."
         )
         raise UsageError(msg)
+    if config.interpret:  # before anything imports Triton
+        import_module(INTERPRETER).start()
     collectives = import_module("torch.distributed")
     if not collectives.is_available():
         msg = "`ranks` needs torch.distributed, which this build of torch lacks."
@@ -48,7 +56,14 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
         timeout=timedelta(seconds=PATIENCE),
     )
     group = collectives.group.WORLD
-    return open_target(config, runner=partial(RankRunner, group=group))
+    opened, caller = open_target(config, runner=partial(RankRunner, group=group))
+    if opened.inferred.name == "jax":
+        msg = (
+            f'"{config.target}" is for arrays of JAX ({opened.inferred.reason}); name '
+            "the framework, `--framework jax`."
+        )
+        raise UsageError(msg)
+    return opened, caller
 
 
 def main() -> None:
