@@ -87,6 +87,8 @@ def _others(
     plan: Plan, outcome: Tried, trials: Trials, inferred: Inferred
 ) -> list[str]:
     """Return the libraries on whose arrays a target runs, or the only likely one."""
+    if plan.interpret or plan.ranks:  # there is no other
+        return []
     likely = (inferred.name, *inferred.others)
     possible = [*frameworks(plan, outcome.refusal, likely)]
     run = [name for name in possible if trials.runs(replace(plan, framework=name))]

@@ -137,8 +137,8 @@ class SegmentRunner:
             return self._loaded.function(*inputs, **options)
         # A missing input is left to the default of the target.
         named = zip(names, inputs, strict=True)
-        present = {name: x for name, x in named if x is not None}
-        return self._loaded.function(**options, **present)
+        options = options | {name: x for name, x in named if x is not None}
+        return self._loaded.function(**options)
 
     def _other_arguments(self, call: Call, first: int, index: int) -> dict[str, Any]:
         """Return scale, position, micro steps, `cu_seqlens`: those that it takes."""

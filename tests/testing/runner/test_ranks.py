@@ -9,10 +9,13 @@ from linkern.oracle.operators import OPERATORS
 from linkern.testing import UsageError, verify
 from linkern.testing.checks import CHECKS
 from linkern.testing.problems.context import Scope
+from linkern.testing.runner import first_call
 from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import command, write
 from linkern.testing.runner.results import CheckResult, Counterexample
+from linkern.testing.runner.trials import Tried
 from linkern.testing.spec.contract import Contract
+from linkern.testing.target.inference import Inferred
 from linkern.testing.target.protocol import Call
 
 
@@ -81,6 +84,14 @@ def test_ranks_are_settled():
     assert "--ranks 2,3" in command(plan, "causality")
     assert plan_of(framework="jax").framework == "jax"
     assert plan_of(interpret=True).dtypes == ("float32",)
+
+
+@pytest.mark.parametrize("options", [{}, {"ranks": (), "interpret": True}])
+def test_no_other_library_is_tried(options):
+    refused = Tried(refused={"float32": "raised TypeError: numpy.ndarray expected"})
+    inferred = Inferred("numpy")
+    plan = plan_of(framework="torch", **options)
+    assert not first_call._others(plan, refused, None, inferred)
 
 
 def test_ranks_that_are_alike_have_shards_of_one_shape():
