@@ -133,6 +133,10 @@ class CheckedTarget:
         message = "a call with the inputs of an earlier one gave another output"
         self._judge(seen.fine, seen.ratio, got, expected, problem, message)
 
+    def leave_out(self, configurations: Sequence[str]) -> None:
+        """Count configurations that the device cannot hold."""
+        self._tally.refused.update(configurations)
+
     def observe(self, problem: Problem, **options: Any) -> Reply:
         """Call the target and return its reply, well-formed or not.
 
