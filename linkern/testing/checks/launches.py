@@ -17,6 +17,7 @@ __all__ = ["current_stream", "graph_replay"]
     unless=no_side_stream,
     share=0.2,
     in_outputs=False,
+    over_ranks=False,
 )
 def current_stream(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: launches on the default stream, scratch memory of another stream.
@@ -41,6 +42,7 @@ def current_stream(target: CheckedTarget, problem: Problem) -> None:
     unless=not_captured,
     share=0.2,
     in_outputs=False,
+    over_ranks=False,
 )
 def graph_replay(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: numbers read on the host, which a graph keeps as they were captured.

@@ -226,7 +226,8 @@ class Plan:
             ("a sandbox", self.sandbox),
             ("the inputs of a file", self.inputs is not None),
             ("`interface=step`", self.contract.interface == "step"),
-            (f"the device {self.device}", self.device != "cpu"),
+            (f"the device {self.device}", self.device not in ("cpu", "cuda")),
+            ("JAX on a device", (self.framework, self.device) == ("jax", "cuda")),
             (
                 f"the framework {self.framework}",
                 self.framework not in (None, "torch", "jax"),
@@ -234,9 +235,9 @@ class Plan:
         ):
             if refused:
                 msg = (
-                    "`ranks` is for functions of torch.distributed and of JAX, each "
-                    "rank a process or a device of the CPU, so not for "
-                    f"{what}."
+                    "`ranks` is for functions of torch.distributed, each rank a "
+                    "process on the CPU or on a GPU of its own (`--device cuda`), and "
+                    f"of JAX, each rank a device of the CPU, so not for {what}."
                 )
                 raise UsageError(msg)
         object.__setattr__(self, "framework", self.framework or "torch")

@@ -49,8 +49,9 @@ class RankRunner(SegmentRunner):
         self._rank = self._collectives.get_rank(group)
         size = self._collectives.get_world_size(group)
         self._last = Sharding(size, order=config.ranks_order).last
-        # States cross in a group of their own, so that they meet no call of the target.
-        self._own = self._collectives.new_group()
+        # States cross in a group of their own, so that they meet no call of the target,
+        # as bytes, which gloo sends from any device.
+        self._own = self._collectives.new_group(backend="gloo")
 
     def _other_arguments(self, call: Call, first: int, index: int) -> dict[str, Any]:
         options = super()._other_arguments(call, first, index)
@@ -67,23 +68,22 @@ class RankRunner(SegmentRunner):
         """Return the state of the last rank where one is passed, None elsewhere."""
         held = [None if after is ABSENT else (after,)]
         self._collectives.broadcast_object_list(held, self._last, self._own)
-        if self._rank == self._last:
-            held = self._without_graph(held)  # as what all others receive
-        (state,) = held
+        (state,) = self._received(held)
         if state is None:
             return ABSENT
         return state[0] if self._starts else None
 
-    def _without_graph(self, state: Any) -> Any:
-        """Return a copy of a state that no gradient leaves."""
-        copies = {id(x): x.detach().clone() for x in self.arrays_in(state)}
-        return deepcopy(state, copies)
+    def _received(self, sent: Any) -> Any:
+        """Return a copy on the device of this rank, that no gradient leaves."""
+        device = self.config.device
+        copies = {id(x): x.detach().clone().to(device) for x in self.arrays_in(sent)}
+        return deepcopy(sent, copies)
 
     def _passed_back(self, gradient: Any) -> Any:
         """Return the sum of the gradients of all ranks on the last one."""
         gathered: list[Any] = [None] * self._collectives.get_world_size(self._own)
         self._collectives.all_gather_object(gathered, gradient, self._own)
-        passed = [x for x in gathered if x is not None]
+        passed = [self._received(x) for x in gathered if x is not None]
         if self._rank != self._last or not passed:
             return None
         if not isinstance(passed[0], list):

@@ -6,6 +6,7 @@ The environment is that of `torchrun`: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
 import faulthandler
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -48,8 +49,9 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
         raise UsageError(msg)
     if collectives.is_initialized():
         collectives.destroy_process_group()
+    backend, config = _backend(config)
     collectives.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{config.rendezvous}",
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
@@ -64,6 +66,23 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
         )
         raise UsageError(msg)
     return opened, caller
+
+
+def _backend(config: TargetConfig) -> tuple[str, TargetConfig]:
+    """Return the backend of the group, and the config with the device of this rank."""
+    if config.device == "cpu":
+        return "gloo", config
+    cuda = import_module("torch").cuda
+    rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["WORLD_SIZE"])
+    count = cuda.device_count()
+    if count < ranks:
+        msg = (
+            f"`ranks` needs {ranks} CUDA devices, a rank each, and there are {count}; "
+            "leave out --device, or ask for fewer ranks."
+        )
+        raise UsageError(msg)
+    cuda.set_device(rank)
+    return "nccl", replace(config, device=f"cuda:{rank}")
 
 
 def main() -> None:
