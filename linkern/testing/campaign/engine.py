@@ -62,7 +62,7 @@ def engine_of(
     if where == PROCESSES:
         return _processes(jobs or default)
     url = urlsplit(where)
-    if not _names_a_cluster(url):
+    if not (where.startswith("dask://") and _names_a_cluster(url)):
         msg = (
             f'the executor must be "{PROCESSES}", "dask://" for a cluster on this '
             f'machine, or "dask://host:port", got "{where}".'
@@ -83,12 +83,12 @@ def engine_of(
 
 
 def _names_a_cluster(url: SplitResult) -> bool:
-    """Return True for ``dask://`` with nothing, or with a host and a port."""
+    """Return True for an address of nothing, or of a host and a port."""
     try:
         whole = bool(url.hostname and url.port) or not url.netloc
     except ValueError:  # a port that is no number
         return False
-    return url.scheme == "dask" and whole and not (url.path or url.query)
+    return whole and not (url.path or url.query or url.fragment)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _local(distributed: Any, jobs: int) -> Iterator[Any]:
     with distributed.LocalCluster(
         n_workers=jobs,
         threads_per_worker=1,
-        dashboard_address=None,
+        dashboard_address=":0",
         silence_logs=logging.CRITICAL,
         # A lost worker is an answer: the campaign tries its kernels once more.
         scheduler_kwargs={"allowed_failures": 0},

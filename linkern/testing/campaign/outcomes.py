@@ -18,14 +18,15 @@ def outcomes(
     A task whose worker ended is tried again after all others, and alone: no other
     kernel can be what ends its worker then.
     """
-    lost = {}
+    lost = set()
     for key, outcome in _completed(engine, tasks):
         if isinstance(outcome, Unjudged) and outcome.verdict == "lost":
-            lost[key] = tasks[key]
+            lost.add(key)
         else:
             yield key, outcome
-    for key, task in lost.items():
-        yield from _completed(engine, {key: task})
+    for key, task in tasks.items():
+        if key in lost:
+            yield from _completed(engine, {key: task})
 
 
 def _completed(
