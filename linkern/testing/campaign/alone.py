@@ -82,8 +82,8 @@ def main() -> None:
     except (EOFError, KeyboardInterrupt):
         sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its caller stops waiting now
-    replies.write(answer)
-    replies.flush()
+    with suppress(BrokenPipeError), replies:
+        replies.write(answer)
 
 
 def _end_after(pipe: int) -> None:

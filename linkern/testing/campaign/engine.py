@@ -136,5 +136,7 @@ def _local(distributed: Any, jobs: int) -> Iterator[Any]:
         silence_logs=logging.CRITICAL,
         # A lost worker is an answer: the campaign tries its kernels once more.
         scheduler_kwargs={"allowed_failures": 0},
+        # Ctrl-C is for the campaign, which ends its workers.
+        preload="import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
     ) as cluster:
         yield cluster
