@@ -130,6 +130,7 @@ def test_a_report_is_resumed(folder, judged):
     assert not judged.names
     assert len(report()["reports"]) == 4
     verify(*GLA, "--resume", "--seed", "5")
+    verify(*GLA, "--resume")
     assert len(judged.names) == 4
     assert report()["seed"] == 5
     verify(*GLA, "--seed", "5")
