@@ -61,20 +61,21 @@ def test_the_cluster_of_a_scheduler(results, distributed):
         }
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "threads",
-        "ray://",
-        "dask:",
-        "dask",
-        "dask://host",
-        "dask://host:port",
-        "dask://:8786",
-        "dask://host:8786/path",
-        "tcp://host:8786",
-    ],
+ADDRESSES = (
+    "threads",
+    "ray://",
+    "dask:",
+    "dask",
+    "dask://host",
+    "dask://host:port",
+    "dask://:8786",
+    "dask://host:8786/path",
+    "tcp://host:8786",
 )
+
+
+# Numbers: a name of a library in a parameter would make it a test that needs one.
+@pytest.mark.parametrize("where", ADDRESSES, ids=range(len(ADDRESSES)))
 def test_addresses_that_cannot_be_one(where):
     with pytest.raises(UsageError, match=f'"dask://host:port", got "{where}"'):
         engine_of(where, None, 1)
