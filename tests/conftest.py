@@ -35,7 +35,16 @@ REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 
 
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
-LIBRARIES = ("torch", "triton", "fla", "jax", "dask", "matplotlib", "sklearn")
+LIBRARIES = (
+    "torch",
+    "triton",
+    "fla",
+    "jax",
+    "dask",
+    "distributed",
+    "matplotlib",
+    "sklearn",
+)
 # All fixtures that skip what needs more than that extra installs.
 OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
 
@@ -230,6 +239,11 @@ def fla(triton):
 @pytest.fixture(scope="session")
 def dask():
     return library("dask").module
+
+
+@pytest.fixture(scope="session")
+def distributed():
+    return library("distributed").module
 
 
 @pytest.fixture(scope="session")

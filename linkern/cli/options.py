@@ -13,6 +13,7 @@ from linkern.testing.target.frameworks import FRAMEWORKS
 __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_USAGE",
+    "campaign_options",
     "candidate_options",
     "contract_of",
     "file_option",
@@ -140,6 +141,34 @@ ranks_option = click.option(
     help="Judge a function of torch.distributed, or of `jax.shard_map`, on so many "
     "ranks, as if on one: 2,3.",
 )
+
+
+_CAMPAIGN = (
+    click.option(
+        "--all",
+        "several",
+        is_flag=True,
+        help="Judge many kernels: the catalogue, or those of a folder.",
+    ),
+    click.option(
+        "--executor",
+        metavar="WHERE",
+        help="Where kernels are judged with --all: processes (default), dask:// for a "
+        "cluster of processes on this machine, dask://host:port for a scheduler's.",
+    ),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Judge the kernels that the report of --json does not have yet.",
+    ),
+)
+
+
+def campaign_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a campaign over many kernels."""
+    for option in reversed(_CAMPAIGN):
+        command = option(command)
+    return command
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:

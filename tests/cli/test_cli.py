@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from linkern import cli
-from linkern.cli import verdicts
+from linkern.cli import plans, verdicts
 from linkern.testing import CHECKS
 from linkern.testing.checks import OF_LAUNCHES, assertions
 from linkern.testing.report.report import Report
@@ -385,7 +385,7 @@ def test_without_a_target_our_own_forms_are_judged(monkeypatch):
         if entry.framework == "numpy" and entry.op.startswith("linear_attention")
     ]
     monkeypatch.setattr(
-        verdicts, "installed", lambda op: [e for e in own if op in (None, e.op)]
+        plans, "installed", lambda op: [e for e in own if op in (None, e.op)]
     )
     words = ("--check", "value_on_integers", "--check", "state_split")
     words = ("--profile", "quick", "--dtype", "float32", *words)

@@ -16,7 +16,7 @@ from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.runner.worker import Ready
 from linkern.testing.target.child import CALM_THREADS, Child
 from linkern.testing.target.process import LOAD_TIMEOUT
-from linkern.testing.target.sources import file_of, imported, local_imports
+from linkern.testing.target.sources import file_of, imported, texts
 from linkern.testing.target.template import PRELOADABLE, scrubbed
 from linkern.testing.target.wire import OWN
 
@@ -97,11 +97,10 @@ def _assignment(plan: Plan, target: str) -> Assignment:
     if path is None or not target.rpartition(":")[0].endswith(".py"):
         return Assignment(plan, {})
     try:
-        files = [path, *local_imports(path)[0]]
-        texts = {file.name: file.read_text(encoding="utf-8") for file in files}
+        files = texts(path)
     except (OSError, UnicodeDecodeError):
         return Assignment(plan, {})
-    return Assignment(plan, texts, (str(path.parent.resolve()),))
+    return Assignment(plan, files, (str(path.parent.resolve()),))
 
 
 def _libraries(assignment: Assignment) -> tuple[str, ...]:

@@ -218,8 +218,13 @@ def write_json(reports: Sequence[Report], path: Path) -> None:
 
     The file appears whole or not at all.
     """
+    write_whole(path, json_text(reports))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all."""
     draft = path.with_name(path.name + ".part")
-    draft.write_text(json_text(reports), encoding="utf-8")
+    draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 

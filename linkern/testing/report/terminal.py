@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +29,7 @@ from linkern.testing.runner.snippet import snippet
 if TYPE_CHECKING:
     from linkern.testing.report.report import Report
 
-__all__ = ["explained", "report", "show", "summary_row", "wide_enough"]
+__all__ = ["explained", "report", "show", "wide_enough"]
 
 _STYLES = {
     "passed": "green",
@@ -128,14 +127,6 @@ def report(result: "Report", *, verbose: bool = False) -> RenderableType:
 def show(console: Console, result: "Report", *, verbose: bool = False) -> None:
     """Print a report; commands are longer than lines, and left whole."""
     console.print(report(result, verbose=verbose), crop=False)
-
-
-def summary_row(result: "Report") -> tuple[RenderableType, ...]:
-    """Return the verdict and the failed checks of a report, for a table of reports."""
-    notable = [c.name for c in result.failures]
-    known = [c.name for c in result.checks if c.verdict == "xfailed"]
-    words = ", ".join(notable) or (f"known: {', '.join(known)}" if known else "")
-    return Text(result.verdict, style=_STYLES[result.verdict]), escape(words)
 
 
 def explained(plan: Plan, check: CheckResult) -> RenderableType:

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-__all__ = ["file_of", "imported", "line_of", "local_imports"]
+__all__ = ["file_of", "functions", "imported", "line_of", "local_imports", "texts"]
 
 
 def file_of(target: str) -> Path | None:
@@ -46,6 +46,28 @@ def line_of(target: str) -> int | None:
             return line
         line, body = statement.lineno, getattr(statement, "body", [])
     return line
+
+
+def functions(path: Path) -> list[str]:
+    """Return the public functions that a file defines at its top level."""
+    tree = _parsed(path)
+    return [
+        statement.name
+        for statement in (tree.body if tree is not None else ())
+        if isinstance(statement, ast.FunctionDef) and statement.name[0] != "_"
+    ]
+
+
+def texts(path: Path) -> dict[str, str]:
+    """Return a file, and what it imports from its own folder, by their names.
+
+    Raises
+    ------
+    OSError, UnicodeDecodeError
+        If one of them cannot be read as text.
+    """
+    files = [path, *local_imports(path)[0]]
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def local_imports(path: Path) -> tuple[list[Path], list[str]]:

@@ -1,0 +1,1 @@
+"""Campaigns: many kernels judged by the processes or the cluster of an engine."""
