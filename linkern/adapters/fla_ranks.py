@@ -12,7 +12,7 @@ from typing import Any
 
 from linkern.adapters.calling import published
 
-__all__ = ["gated_delta_rule", "kda"]
+__all__ = ["dplr", "gated_delta_product", "gated_delta_rule", "gdn2", "kda"]
 
 
 def gated_delta_rule(
@@ -26,10 +26,10 @@ def gated_delta_rule(
     layout: str = "contiguous",
 ) -> Any:
     """`chunk_gated_delta_rule` on the shard of this rank."""
+    function = published("fla.ops.gated_delta_rule", "chunk_gated_delta_rule")
     inputs = (query, key, value, log_decay, beta)
     context = _context(query, cu_seqlens, group, layout)
-    module = "fla.ops.gated_delta_rule"
-    return _of_entries(published(module, "chunk_gated_delta_rule"), inputs, context)
+    return _of_entries(function, inputs, context)
 
 
 def kda(
@@ -43,9 +43,64 @@ def kda(
     layout: str = "contiguous",
 ) -> Any:
     """`chunk_kda` on the shard of this rank."""
+    function = published("fla.ops.kda", "chunk_kda")
     inputs = (query, key, value, log_decay, beta)
     context = _context(query, cu_seqlens, group, layout)
-    return _of_entries(published("fla.ops.kda", "chunk_kda"), inputs, context)
+    return _of_entries(function, inputs, context)
+
+
+def gdn2(
+    query: Any,
+    key: Any,
+    value: Any,
+    log_decay: Any,
+    erase_gate: Any,
+    write_gate: Any,
+    cu_seqlens: Any = None,
+    group: Any = None,
+    layout: str = "contiguous",
+) -> Any:
+    """`chunk_gdn2` on the shard of this rank."""
+    function = published("fla.ops.gdn2", "chunk_gdn2")
+    inputs = (query, key, value, log_decay, erase_gate, write_gate)
+    context = _context(query, cu_seqlens, group, layout)
+    return _of_entries(function, inputs, context)
+
+
+def dplr(
+    query: Any,
+    key: Any,
+    value: Any,
+    a: Any,
+    b: Any,
+    log_decay: Any,
+    cu_seqlens: Any = None,
+    group: Any = None,
+    layout: str = "contiguous",
+) -> Any:
+    """`chunk_dplr_delta_rule` on the shard of this rank."""
+    function = published("fla.ops.generalized_delta_rule", "chunk_dplr_delta_rule")
+    inputs = (query, key, value, a, b, log_decay)
+    context = _context(query, cu_seqlens, group, layout)
+    return _of_entries(function, inputs, context)
+
+
+def gated_delta_product(
+    query: Any,
+    key: Any,
+    value: Any,
+    log_decay: Any,
+    beta: Any,
+    num_householder: int = 1,
+    cu_seqlens: Any = None,
+    group: Any = None,
+    layout: str = "contiguous",
+) -> Any:
+    """`chunk_gated_delta_product` on the shard of this rank."""
+    function = published("fla.ops.gated_delta_product", "chunk_gated_delta_product")
+    inputs = (query, key, value, log_decay, beta)
+    context = _context(query, cu_seqlens, group, layout)
+    return _of_entries(function, inputs, context, num_householder=num_householder)
 
 
 def _context(shard: Any, cu_seqlens: Any, group: Any, layout: str) -> Any:
@@ -62,10 +117,12 @@ def _context(shard: Any, cu_seqlens: Any, group: Any, layout: str) -> Any:
     return build(cu_seqlens, group=group, **options)
 
 
-def _of_entries(function: Any, inputs: tuple[Any, ...], context: Any) -> Any:
+def _of_entries(
+    function: Any, inputs: tuple[Any, ...], context: Any, **options: Any
+) -> Any:
     """Return the outputs of all batch entries, each of a call."""
     entries = zip(*(x.split(1) for x in inputs), strict=True)
-    outputs = [function(*entry, cp_context=context)[0] for entry in entries]
+    outputs = [function(*entry, cp_context=context, **options)[0] for entry in entries]
     return import_module("torch").cat(outputs)
 
 

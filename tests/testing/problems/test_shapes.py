@@ -10,9 +10,9 @@ from linkern.testing.spec.operators import OPERATORS
 LONGEST = 130
 
 
-def drawn(*, interpreted):
-    contract = Contract(max_length=LONGEST)
-    scope = Scope(OPERATORS["gla"], contract, "float32", interpreted=interpreted)
+def drawn(*, interpreted, ranks=()):
+    contract, op = Contract(max_length=LONGEST), OPERATORS["gla"]
+    scope = Scope(op, contract, "float32", interpreted=interpreted, ranks=ranks)
     seen = []
 
     @settings(max_examples=200, database=None, derandomize=True, deadline=None)
@@ -36,3 +36,8 @@ def test_interpreted_kernels_get_many_heads_or_many_tokens():
     short = [one for one in made if one.length in (64, 65, 66)]
     assert max(one.heads for one in short) == 5
     assert programs(made) < 0.6 * programs(drawn(interpreted=False))
+
+
+def test_interpreted_kernels_get_many_heads_while_ranks_have_few_tokens():
+    made = drawn(interpreted=True, ranks=(2,))
+    assert max(one.heads for one in made if one.length > INTERPRETED) == 5
