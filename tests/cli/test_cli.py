@@ -54,6 +54,7 @@ def test_a_correct_kernel_exits_with_0(tmp_path):
         "target",
         "op",
         "interpreted",
+        "ranks",
         "contract",
         "environment",
         "complete",

@@ -7,7 +7,7 @@ not. A captured graph replays its launches, and nothing that Python computed.
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-from linkern.testing.target import frameworks
+from linkern.testing.target import configurations, frameworks
 from linkern.testing.target.accelerators import Accelerator
 from linkern.testing.target.interpreted import allocations
 
@@ -66,7 +66,11 @@ class Played:
             wrap=lambda view, base, _device: real.wrap(view, base, "cpu:0"),
             overwrite=lambda x, y: self.launch(lambda: real.overwrite(x, y)),
             accelerator=Accelerator(
-                self.current, self.filled, self.side_stream, self.captured
+                self.current,
+                self.filled,
+                self.side_stream,
+                self.captured,
+                configurations.watch,
             ),
         )
 

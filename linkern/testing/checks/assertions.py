@@ -1,7 +1,7 @@
 """Compare the replies of a target with the results of a correct kernel."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -132,6 +132,10 @@ class CheckedTarget:
         seen = compared(got, expected, problem.scope.output_dtype)
         message = "a call with the inputs of an earlier one gave another output"
         self._judge(seen.fine, seen.ratio, got, expected, problem, message)
+
+    def leave_out(self, configurations: Sequence[str]) -> None:
+        """Count configurations that the device cannot hold."""
+        self._tally.refused.update(configurations)
 
     def observe(self, problem: Problem, **options: Any) -> Reply:
         """Call the target and return its reply, well-formed or not.
@@ -367,7 +371,7 @@ class CheckedTarget:
         index = tuple(int(i) for i in np.argwhere(~fine)[0])
         shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
         raise Violation(
-            message + _rank_of(self._tally.calls[-1], problem, ~fine, axis),
+            message + _rank_of(problem, self._tally.calls, ~fine, axis),
             problem,
             index=index,
             got=float(got[index]),
@@ -391,18 +395,19 @@ def _output_axis(output: Real) -> int | None:
 
 
 def _rank_of(
-    call: Call, problem: Problem, wrong: NDArray[np.bool_], axis: int | None
+    problem: Problem, calls: Sequence[Call], wrong: NDArray[np.bool_], axis: int | None
 ) -> str:
     """Return the rank and the token there of the first wrong entry, in words."""
-    if call.sharding is None or axis is None:
+    if problem.sharding is None or axis is None:
         return ""
+    sharding, cuts = problem.sharding, calls[-1].cuts
     each = max(wrong.shape[axis] // max(problem.length, 1), 1)  # keys of one query
     token = int(np.nonzero(wrong)[axis].min()) // each
-    spans = pairwise((0, *call.cuts, problem.length))
+    spans = pairwise((0, *cuts, problem.length))
     start, end = next(span for span in spans if token < span[1])
-    rank, there = call.sharding.place(token - start, end - start)
-    of_span = f" of span {start}:{end}" if call.cuts else ""
-    return f", first at token {there} of rank {rank} of {call.sharding.ranks}{of_span}"
+    rank, there = sharding.place(token - start, end - start)
+    of_span = f" of span {start}:{end}" if cuts else ""
+    return f", first at token {there} of rank {rank} of {sharding.ranks}{of_span}"
 
 
 def _rounded_in_parts(problem: Problem, cuts: Any) -> set[str]:

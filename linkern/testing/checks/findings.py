@@ -97,6 +97,8 @@ class Tally:
         Those that were met again: they are not reported a second time.
     lost : int
         Examples that ended in one of them.
+    refused : set of str
+        Configurations of autotuned kernels that the device cannot hold.
     problem : Problem or None
         The problem most recently passed to the target.
     calls, outputs : list
@@ -116,6 +118,7 @@ class Tally:
     reported: dict[str, str] = field(default_factory=dict)
     repeated: set[str] = field(default_factory=set)
     lost: int = 0
+    refused: set[str] = field(default_factory=set)
     problem: Problem | None = None
     calls: list[Call] = field(default_factory=list)
     outputs: list[NDArray[Any] | None] = field(default_factory=list)

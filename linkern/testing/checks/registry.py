@@ -316,6 +316,17 @@ def memory_not_filled(scope: Scope) -> Inapplicable | None:
     return not_applicable(reason)
 
 
+def not_configured(scope: Scope) -> Inapplicable | None:
+    """Require Triton kernels, interpreted (`--interpret`) or on a device."""
+    if scope.interpreted or "configured" in scope.on_cuda:
+        return None
+    reason = (
+        "Triton kernels take a configuration that is chosen interpreted "
+        "(`--interpret`), or on tensors of PyTorch on a device (`--device cuda`)"
+    )
+    return not_applicable(reason)
+
+
 def no_side_stream(scope: Scope) -> Inapplicable | None:
     """Require arrays of PyTorch or CuPy on a device (`--device cuda`)."""
     if "side_stream" in scope.on_cuda:

@@ -148,8 +148,15 @@ def _unbroken(
         )
         result = result_of(check, "inconclusive", total, message)
         return replace(result, dtypes=judged)
-    message = "" if total.exact else "right, but not exact: it rounds between its sums"
-    return replace(result_of(check, "passed", total, message), dtypes=judged)
+    return replace(result_of(check, "passed", total, _noted(total)), dtypes=judged)
+
+
+def _noted(total: Tally) -> str:
+    """Return what a law that is kept does not say of the target."""
+    if total.refused:
+        count, listed = len(total.refused), "; ".join(sorted(total.refused))
+        return f"left out, as the device cannot hold them: {count} ({listed})"
+    return "" if total.exact else "right, but not exact: it rounds between its sums"
 
 
 def _covered(tally: Tally) -> str:

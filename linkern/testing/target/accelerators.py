@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from linkern.testing.target import configurations
 from linkern.testing.target.interpreted import allocations
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 # The ways of calling that laws ask for: fields of `Accelerator`.
-WAYS = ("filled", "side_stream", "captured")
+WAYS = ("filled", "side_stream", "captured", "configured")
 # A byte that is repeated: NaN or a large number in every floating dtype, and a negative
 # one in every integer, so that a loop up to it ends at once.
 BYTES = {"nan": 0xFF, "large": 0xFA}
@@ -61,6 +62,9 @@ class Accelerator:
     captured : callable or None
         ``captured(device, call)``: the results of a call that is captured as a graph,
         and a function that replays it.
+    configured : callable or None
+        ``configured()``: autotuned Triton kernels take the configuration of
+        `configurations.begin` from now on.
     """
 
     current: Callable[[str], AbstractContextManager[Any]]
@@ -69,6 +73,7 @@ class Accelerator:
     captured: (
         Callable[[str, Callable[[], Any]], tuple[Any, Callable[[], None]]] | None
     ) = None
+    configured: Callable[[], None] | None = None
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -131,7 +136,9 @@ def torch_cuda(torch: Any) -> Accelerator:
 
         return results, replay
 
-    return Accelerator(torch.cuda.device, filled, side_stream, captured)
+    return Accelerator(
+        torch.cuda.device, filled, side_stream, captured, configurations.watch
+    )
 
 
 def cupy_cuda(cupy: Any) -> Accelerator:

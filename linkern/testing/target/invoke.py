@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.target import side_effects
+from linkern.testing.target import configurations, side_effects
 from linkern.testing.target.framework import Undifferentiable
 from linkern.testing.target.frameworks import dtype_name
 from linkern.testing.target.memory_layout import Placed, place, with_room
@@ -74,16 +74,21 @@ class Caller:
     def __call__(self, call: Call) -> Reply:
         """Call the target once and report; undo what it did to the process."""
         with side_effects.restored(), self._device.current():
+            configurations.begin(call.configuration, call.tuned)
+            if self._accesses is not None:
+                self._accesses.begin(call.fill)
+            reply = replace(
+                self._report(call),
+                configurations=configurations.taken(),
+                variants=configurations.variants(),
+                refused=configurations.refused(),
+            )
             if self._accesses is None:
-                return self._report(call)
-            self._accesses.begin(call.fill, call.configuration, call.tuned)
-            reply = self._report(call)
+                return reply
             return replace(
                 reply,
                 out_of_bounds=self._accesses.out_of_bounds,
                 unwritten=self._accesses.unwritten,
-                configurations=self._accesses.configurations,
-                variants=self._accesses.variants,
             )
 
     def _report(self, call: Call) -> Reply:

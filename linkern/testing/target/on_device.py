@@ -34,7 +34,11 @@ class DeviceCalls:
     def current(self) -> AbstractContextManager[Any]:
         """Return the context in which the device of the inputs is the current one."""
         device = self._accelerator()
-        return device.current(self._config.device) if device else nullcontext()
+        if device is None:
+            return nullcontext()
+        if device.configured is not None:
+            device.configured()
+        return device.current(self._config.device)
 
     def filled(self, fill: str) -> AbstractContextManager[Any]:
         """Return the context in which new memory of the device holds marks."""

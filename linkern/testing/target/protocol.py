@@ -130,8 +130,8 @@ class Call:
         Inputs with which the call is captured as a CUDA graph, which is then replayed
         on `inputs` in the same memory.
     configuration : int, optional
-        Position of the configuration that its autotuned kernels take, of those that
-        differ. Default: the one with the largest tiles.
+        Position of the configuration that its autotuned Triton kernels take, of those
+        that differ. Default: the fastest on a device, the largest tiles interpreted.
     tuned : str
         The only kernel that takes it; empty for all.
     sharding : Sharding, optional
@@ -202,6 +202,8 @@ class Reply:
         Its autotuned kernels, each with the configuration that it took.
     variants : int
         The most configurations that one of them has.
+    refused : tuple of str
+        Those that were asked for, and that the device cannot hold.
     place : str
         The rank whose output it is, in words, if one replies for all.
     """
@@ -225,6 +227,7 @@ class Reply:
     unwritten: tuple[str, ...] = ()
     configurations: tuple[str, ...] = ()
     variants: int = 1
+    refused: tuple[str, ...] = ()
     place: str = ""
 
 

@@ -8,6 +8,9 @@ import pytest
 from linkern.testing import Contract, UsageError
 from linkern.testing.spec.declarations import DECLARATIONS
 
+# Declarations that need another one.
+NEEDS = {"eps_mode": {"eps": "1e-6"}, "ranks_order": {"ranks_even": "true"}}
+
 
 def test_every_field_can_be_declared():
     assert set(DECLARATIONS) == {field.name for field in fields(Contract)}
@@ -15,10 +18,8 @@ def test_every_field_can_be_declared():
 
 @pytest.mark.parametrize("key", DECLARATIONS)
 def test_every_declaration_has_an_example_that_differs_from_the_default(key):
-    declared = {key: DECLARATIONS[key].example}
-    if key == "eps_mode":
-        declared["eps"] = "1e-6"
-    contract = Contract.from_mapping(declared)
+    example = {key: DECLARATIONS[key].example}
+    contract = Contract.from_mapping(example | NEEDS.get(key, {}))
     assert key in contract.declared()
     assert DECLARATIONS[key].when
     assert DECLARATIONS[key].values.text
@@ -60,6 +61,7 @@ def test_scale_by_key_dim():
         ({"eps_mode": "clamp"}, "`eps_mode=clamp` needs an `eps`"),
         ({"eps_mode": "x", "eps": "1"}, "`eps_mode` must be one of denominator"),
         ({"normalize": "yes"}, '`normalize` must be true or false, got "yes".'),
+        ({"ranks_order": "zigzag"}, "`ranks_order=zigzag` needs `ranks_even=true`"),
         ({"layout": "tbhd"}, "`layout` must be one of bhtd, bthd, htd, td"),
         ({"scale": "0"}, "`scale` must be a number other than zero, or K^-0.5"),
         ({"chunk_size": "0"}, "`chunk_size` must be an integer of at least 1"),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.target.interpreted import autotuners
 from linkern.testing.target.interpreted.allocations import fill_with
 from linkern.testing.target.interpreted.regions import Region, Regions, plain
 
@@ -41,15 +40,9 @@ class Accesses:
         """Begin a launch."""
         self.kernel, self.regions = kernel, Regions()
 
-    def begin(
-        self, fill: str, configuration: int | None = None, tuned: str = ""
-    ) -> None:
-        """Begin a call, in which new memory is filled with one of `FILLS`.
-
-        Autotuned kernels, or one of them, take the configuration at a position.
-        """
+    def begin(self, fill: str) -> None:
+        """Begin a call, in which new memory is filled with one of `FILLS`."""
         fill_with(fill)
-        autotuners.begin(configuration, tuned)
         self._out_of_bounds.clear()
         self._unwritten.clear()
 
@@ -57,16 +50,6 @@ class Accesses:
     def out_of_bounds(self) -> tuple[str, ...]:
         """Accesses outside of their arguments: a sentence for each line."""
         return tuple(self._out_of_bounds.values())
-
-    @property
-    def configurations(self) -> tuple[str, ...]:
-        """Autotuned kernels of the call, each with its configuration."""
-        return autotuners.taken()
-
-    @property
-    def variants(self) -> int:
-        """The most configurations that one of them has."""
-        return autotuners.variants()
 
     @property
     def unwritten(self) -> tuple[str, ...]:

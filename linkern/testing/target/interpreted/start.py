@@ -5,6 +5,7 @@ import sys
 from importlib.util import find_spec
 
 from linkern.testing.errors import UsageError
+from linkern.testing.target import configurations
 from linkern.testing.target.interpreted import (
     allocations,
     autotuners,
@@ -55,6 +56,7 @@ def start() -> Accesses:
     corrections.install()
     bfloat16.install()
     autotuners.install()
+    configurations.install(compiled=False)
     devices.install()
     allocations.install()
     interception.install(accesses)

@@ -1,6 +1,5 @@
 """Calls of a target on one rank, which hands states to and takes them from others."""
 
-import pickle
 from collections.abc import Sequence
 from copy import deepcopy
 from importlib import import_module
@@ -69,11 +68,16 @@ class RankRunner(SegmentRunner):
         held = [None if after is ABSENT else (after,)]
         self._collectives.broadcast_object_list(held, self._last, self._own)
         if self._rank == self._last:
-            held = pickle.loads(pickle.dumps(held))  # without a graph, as all others
+            held = self._without_graph(held)  # as what all others receive
         (state,) = held
         if state is None:
             return ABSENT
         return state[0] if self._starts else None
+
+    def _without_graph(self, state: Any) -> Any:
+        """Return a copy of a state that no gradient leaves."""
+        copies = {id(x): x.detach().clone() for x in self.arrays_in(state)}
+        return deepcopy(state, copies)
 
     def _passed_back(self, gradient: Any) -> Any:
         """Return the sum of the gradients of all ranks on the last one."""
