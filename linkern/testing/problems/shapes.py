@@ -293,8 +293,8 @@ def leading_axes(
     batches, heads = [1, 2], [n for n in (1, 2, 3, 5) if n >= least_heads]
     if scope.few_shapes:
         batches, heads = [1], [2]
-    elif large:
-        batches, heads = [1], heads[:1]
+    elif large:  # of ranks with several chunks, some have a second head
+        batches, heads = [1], heads[: 2 if scope.ranks else 1]
     layout = scope.contract.layout
     return (
         draw(one_of(*batches)) if "b" in layout else 1,
