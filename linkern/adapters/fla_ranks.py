@@ -12,7 +12,7 @@ from typing import Any
 
 from linkern.adapters.calling import published
 
-__all__ = ["dplr", "gated_delta_product", "gated_delta_rule", "gdn2", "kda"]
+__all__ = ["dplr", "gated_delta_rule", "gdn2", "kda"]
 
 
 def gated_delta_rule(
@@ -85,24 +85,6 @@ def dplr(
     return _of_entries(function, inputs, context)
 
 
-def gated_delta_product(
-    query: Any,
-    key: Any,
-    value: Any,
-    log_decay: Any,
-    beta: Any,
-    num_householder: int = 1,
-    cu_seqlens: Any = None,
-    group: Any = None,
-    layout: str = "contiguous",
-) -> Any:
-    """`chunk_gated_delta_product` on the shard of this rank."""
-    function = published("fla.ops.gated_delta_product", "chunk_gated_delta_product")
-    inputs = (query, key, value, log_decay, beta)
-    context = _context(query, cu_seqlens, group, layout)
-    return _of_entries(function, inputs, context, num_householder=num_householder)
-
-
 def _context(shard: Any, cu_seqlens: Any, group: Any, layout: str) -> Any:
     """Return the context of a call: packed sequences, or one over all ranks."""
     torch = import_module("torch")
@@ -117,12 +99,10 @@ def _context(shard: Any, cu_seqlens: Any, group: Any, layout: str) -> Any:
     return build(cu_seqlens, group=group, **options)
 
 
-def _of_entries(
-    function: Any, inputs: tuple[Any, ...], context: Any, **options: Any
-) -> Any:
+def _of_entries(function: Any, inputs: tuple[Any, ...], context: Any) -> Any:
     """Return the outputs of all batch entries, each of a call."""
     entries = zip(*(x.split(1) for x in inputs), strict=True)
-    outputs = [function(*entry, cp_context=context, **options)[0] for entry in entries]
+    outputs = [function(*entry, cp_context=context)[0] for entry in entries]
     return import_module("torch").cat(outputs)
 
 
