@@ -12,7 +12,7 @@ from typing import Any
 
 from linkern.adapters.calling import published
 
-__all__ = ["gated_delta_rule", "kda"]
+__all__ = ["dplr", "gated_delta_rule", "gdn2", "kda"]
 
 
 def gated_delta_rule(
@@ -26,10 +26,10 @@ def gated_delta_rule(
     layout: str = "contiguous",
 ) -> Any:
     """`chunk_gated_delta_rule` on the shard of this rank."""
+    function = published("fla.ops.gated_delta_rule", "chunk_gated_delta_rule")
     inputs = (query, key, value, log_decay, beta)
     context = _context(query, cu_seqlens, group, layout)
-    module = "fla.ops.gated_delta_rule"
-    return _of_entries(published(module, "chunk_gated_delta_rule"), inputs, context)
+    return _of_entries(function, inputs, context)
 
 
 def kda(
@@ -43,9 +43,46 @@ def kda(
     layout: str = "contiguous",
 ) -> Any:
     """`chunk_kda` on the shard of this rank."""
+    function = published("fla.ops.kda", "chunk_kda")
     inputs = (query, key, value, log_decay, beta)
     context = _context(query, cu_seqlens, group, layout)
-    return _of_entries(published("fla.ops.kda", "chunk_kda"), inputs, context)
+    return _of_entries(function, inputs, context)
+
+
+def gdn2(
+    query: Any,
+    key: Any,
+    value: Any,
+    log_decay: Any,
+    erase_gate: Any,
+    write_gate: Any,
+    cu_seqlens: Any = None,
+    group: Any = None,
+    layout: str = "contiguous",
+) -> Any:
+    """`chunk_gdn2` on the shard of this rank."""
+    function = published("fla.ops.gdn2", "chunk_gdn2")
+    inputs = (query, key, value, log_decay, erase_gate, write_gate)
+    context = _context(query, cu_seqlens, group, layout)
+    return _of_entries(function, inputs, context)
+
+
+def dplr(
+    query: Any,
+    key: Any,
+    value: Any,
+    a: Any,
+    b: Any,
+    log_decay: Any,
+    cu_seqlens: Any = None,
+    group: Any = None,
+    layout: str = "contiguous",
+) -> Any:
+    """`chunk_dplr_delta_rule` on the shard of this rank."""
+    function = published("fla.ops.generalized_delta_rule", "chunk_dplr_delta_rule")
+    inputs = (query, key, value, a, b, log_decay)
+    context = _context(query, cu_seqlens, group, layout)
+    return _of_entries(function, inputs, context)
 
 
 def _context(shard: Any, cu_seqlens: Any, group: Any, layout: str) -> Any:

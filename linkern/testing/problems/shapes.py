@@ -19,6 +19,7 @@ from linkern.testing.problems.reach import Reach
 __all__ = [
     "EDGES",
     "FEW_LENGTHS",
+    "INTERPRETED",
     "LARGE",
     "LONGEST",
     "TILE_DIMS",
@@ -55,7 +56,8 @@ TILE_DIMS = (
 )
 # Beyond this many entries of all states together, or tokens, one head is enough.
 LARGE = 2**20
-# Tokens beyond which an interpreted kernel gets one head: a chunk of 64 and a tail.
+# Tokens beyond which an interpreted kernel gets one head: a chunk of 64 and a tail. On
+# several ranks, those of one.
 INTERPRETED = 66
 # Keys of each query, where an operator takes several.
 MICRO = (2, 1, 3)
@@ -220,7 +222,7 @@ def shapes(
     tokens = max(length, keys)
     if not contract.key_dims:
         key_dim = _affordable(scope, tokens * value_dim, key_dim)
-    many = INTERPRETED if scope.interpreted else MANY
+    many = INTERPRETED * max(scope.ranks, default=1) if scope.interpreted else MANY
     large = far or tokens * key_dim * value_dim > LARGE or tokens > many
     batch, heads = draw(leading_axes(scope, least_heads, large=large))
     of_tokens = Shape(batch, heads, length, keys, key_dim, value_dim)
@@ -291,8 +293,8 @@ def leading_axes(
     batches, heads = [1, 2], [n for n in (1, 2, 3, 5) if n >= least_heads]
     if scope.few_shapes:
         batches, heads = [1], [2]
-    elif large:
-        batches, heads = [1], heads[:1]
+    elif large:  # of ranks with several chunks, some have a second head
+        batches, heads = [1], heads[: 2 if scope.ranks else 1]
     layout = scope.contract.layout
     return (
         draw(one_of(*batches)) if "b" in layout else 1,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from linkern.testing.errors import UsageError
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.shapes import INTERPRETED
 from linkern.testing.problems.workload import read_workload
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.declarations import nearest
@@ -22,7 +23,7 @@ from linkern.testing.target.sandbox import Sandbox, paths_in
 __all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle"]
 
 # The longest sequence of an interpreted target that declares no other: a tail after a
-# chunk of 128, and after two of 64.
+# chunk of 128, and after two of 64; over ranks, after one of 64 on each.
 INTERPRETED_LENGTH = 130
 MESH_WORKER = "linkern.testing.target.ranks.mesh_worker"
 # Seconds that one call may take, where a plan does not say.
@@ -141,7 +142,9 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
     library = target.opened.library
     contract = plan.contract
     if plan.interpret and contract.max_length is None:
-        contract = replace(contract, max_length=INTERPRETED_LENGTH)
+        over_ranks = INTERPRETED * max(plan.ranks, default=0)
+        most = max(INTERPRETED_LENGTH, over_ranks)
+        contract = replace(contract, max_length=most)
     if plan.ranks:
         contract = contract.over(plan.ranks, alike=plan.framework == "jax")
     return Scope(
