@@ -1,19 +1,29 @@
-"""Call of a function in a process of its own, on any worker.
+"""Verdict on a task in a process of its own, on any worker.
 
 A referee has its process to itself: a library of a cluster runs threads beside a task,
 and one that dies takes no other kernel along. The process ends when its caller does.
 """
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from importlib import import_module
+from typing import BinaryIO, cast
 
+from linkern.testing.campaign.task import Task, Unjudged
+from linkern.testing.report.report import Report
+from linkern.testing.target.wire import (
+    OWN,
+    new_ticket,
+    read_message,
+    read_prefix,
+    write,
+)
 from linkern.testing.target.worker import streams
 
 __all__ = ["ProcessEndedError", "call_alone", "main"]
@@ -23,19 +33,28 @@ class ProcessEndedError(Exception):
     """A process ended before it gave an answer."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """Request to call a function of a module with a task."""
+
+    module: str
+    name: str
+    task: Task
+
+
 def call_alone(
-    function: Callable[..., Any],
-    *arguments: Any,
+    function: Callable[[Task], Report | Unjudged],
+    task: Task,
     running: set[subprocess.Popen[bytes]] | None = None,
-) -> Any:
-    """Call a function in a new process, and return its result.
+) -> Report | Unjudged:
+    """Call a function with a task in a new process, and return its result.
 
     Parameters
     ----------
     function : callable
-        A function that the process can import.
-    *arguments
-        Its arguments, which can be pickled, as its result can.
+        A function of a module that the process can import.
+    task : Task
+        Its argument.
     running : set, optional
         Holds the process as long as it runs: to close its standard input ends it.
 
@@ -51,39 +70,44 @@ def call_alone(
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for its caller
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    requests, replies = cast(BinaryIO, process.stdin), cast(BinaryIO, process.stdout)
     running.add(process)
+    request = Request(function.__module__, function.__name__, task)
+    ticket = new_ticket()
+    answer: Report | Unjudged | None = None
     try:
-        with suppress(BrokenPipeError), process:
-            process.stdin.write(pickle.dumps((function, arguments)))
-            process.stdin.flush()
-            answer = process.stdout.read()
+        with suppress(BrokenPipeError, EOFError), process:
+            write(requests, request, ticket)
+            prefix = read_prefix(replies)
+            if prefix.ticket == ticket:
+                answer = read_message(replies, prefix, (Report, Unjudged), OWN)
     finally:
         running.discard(process)
-    if process.returncode:
+    if process.returncode or answer is None:
         msg = f"a process ended with exit code {process.returncode}"
         raise ProcessEndedError(msg)
-    return pickle.loads(answer)
+    return answer
 
 
 def main() -> None:
-    """Read a call, answer with its result, and end with the process that asks."""
+    """Read a request, answer with the result, and end with the process that asks."""
     requests, replies = streams()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        function, arguments = pickle.load(requests)
+        prefix = read_prefix(requests)
+        request = read_message(requests, prefix, (Request,), OWN)
         # Nothing else is sent: what is read next is the end of the pipe.
         watch = threading.Thread(
             target=_end_after, args=(requests.fileno(),), daemon=True
         )
         watch.start()
-        answer = pickle.dumps(function(*arguments))
+        function = getattr(import_module(request.module), request.name)
+        outcome = function(request.task)
     except (EOFError, KeyboardInterrupt):
         sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its caller stops waiting now
     with suppress(BrokenPipeError), replies:
-        replies.write(answer)
+        write(replies, outcome, prefix.ticket)
 
 
 def _end_after(pipe: int) -> None:

@@ -5,12 +5,20 @@ import signal
 import time
 from pathlib import Path
 
-__all__ = ["judged", "sleeps"]
+from linkern.testing.campaign.task import Task, Unjudged
+from linkern.testing.runner.plan import Plan
+
+__all__ = ["judged", "sleeps", "task_of"]
+
+
+def task_of(text):
+    """Return a task whose target says what to do."""
+    return Task(Plan(text, "linear_attention"))
 
 
 def judged(task):
     """Do what a task says, the first time only if it says so, and say who did it."""
-    act, _, path = task.partition(" ")
+    act, _, path = task.plan.target.partition(" ")
     if act == "ends":
         os._exit(7)
     if path and not Path(path).exists():
@@ -20,11 +28,12 @@ def judged(task):
         if act == "kills_its_worker_once":
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
-    return f"{act} in {os.getpid()}"
+    return Unjudged("refused", f"{act} in {os.getpid()}")
 
 
-def sleeps(path):
+def sleeps(task):
     """Write the number of this process to a file, and another as it is interrupted."""
+    path = task.plan.target
     Path(path).write_text(str(os.getpid()), encoding="utf-8")
     try:
         time.sleep(600)

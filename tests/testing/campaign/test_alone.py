@@ -15,14 +15,14 @@ from tests.waiting import LONG, eventually
 
 
 def test_a_call_is_answered_by_another_process():
-    answer = call_alone(played.judged, "answers")
+    answer = call_alone(played.judged, played.task_of("answers")).message
     assert answer.startswith("answers in ")
     assert answer != f"answers in {os.getpid()}"
 
 
 def test_a_process_that_ends_is_no_answer():
     with pytest.raises(ProcessEndedError, match="exit code 7"):
-        call_alone(played.judged, "ends")
+        call_alone(played.judged, played.task_of("ends"))
 
 
 def runs(number):
@@ -38,7 +38,7 @@ def test_what_runs_ends_as_its_input_is_closed_and_is_cleaned_up(tmp_path):
 
     def call():
         try:
-            call_alone(played.sleeps, str(file), running=running)
+            call_alone(played.sleeps, played.task_of(str(file)), running)
         except ProcessEndedError as error:
             raised.append(error)
 
@@ -59,7 +59,7 @@ def test_it_ends_with_its_caller(tmp_path):
     code = (
         "from linkern.testing.campaign.alone import call_alone\n"
         "from tests.testing.campaign import played\n"
-        f"call_alone(played.sleeps, {str(file)!r})"
+        f"call_alone(played.sleeps, played.task_of({str(file)!r}))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code])
     assert eventually(lambda: file.exists() and file.read_text())

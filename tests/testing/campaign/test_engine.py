@@ -21,8 +21,11 @@ def results(monkeypatch):
 
     def of_engine(where, *tasks, jobs=2):
         with engine_of(where, jobs, 1) as one:
-            answers = outcomes.outcomes(one, {task: task for task in tasks})
-            return {key: o if o == LOST else o.split(" in ")[0] for key, o in answers}
+            answers = outcomes.outcomes(one, {x: played.task_of(x) for x in tasks})
+            return {
+                key: o if o == LOST else o.message.split(" in ")[0]
+                for key, o in answers
+            }
 
     return of_engine
 
