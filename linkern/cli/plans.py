@@ -13,7 +13,10 @@ __all__ = ["plan_of_target", "plans_of_catalogue", "plans_of_folder"]
 
 # Options that mean nothing for several targets, and for the whole catalogue.
 _OF_ONE_TARGET = ("html_path", "bundle_path")
-_OF_NAMED_TARGETS = ("seconds", "inputs", "require", "ranks")
+_OF_NAMED_TARGETS = (
+    *("seconds", "inputs", "require", "ranks", "framework", "dtype"),
+    *("contract", "declare", "option", "expect_failure"),
+)
 
 
 def plan_of_target(target: str | None, options: dict[str, Any]) -> Plan:
@@ -47,7 +50,8 @@ def plans_of_catalogue(options: dict[str, Any]) -> list[Plan]:
 def _refuse(options: dict[str, Any], names: tuple[str, ...]) -> None:
     for single in names:
         if options[single] not in (None, ()):
-            msg = f"--{single.removesuffix('_path')} is for one target; name it."
+            name = single.removesuffix("_path").replace("_", "-")
+            msg = f"--{name} is for one target; name it."
             raise UsageError(msg)
 
 

@@ -189,6 +189,12 @@ def test_the_catalogue_with_and_without_all(judged, monkeypatch, tmp_path):
         (("--all", *GLA, "--executor", "ray://x"), "the executor must be"),
         (("--all", *GLA, "--inputs", "absent"), "absent"),
         (("--all", "--seconds", "3"), "--seconds is for one target"),
+        (("--all", "--declare", "eps=1e-6"), "--declare is for one target"),
+        (("--dtype", "float32"), "--dtype is for one target"),
+        (
+            ("--all", "--expect-failure", "causality=x"),
+            "--expect-failure is for one target",
+        ),
         (("k.py:f", "--op", "gla", "--resume"), "--resume is for several kernels"),
         (
             ("k.py:f", "--op", "gla", "--executor", "processes"),

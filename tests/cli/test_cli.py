@@ -388,7 +388,7 @@ def test_without_a_target_our_own_forms_are_judged(monkeypatch):
         plans, "installed", lambda op: [e for e in own if op in (None, e.op)]
     )
     words = ("--check", "value_on_integers", "--check", "state_split")
-    words = ("--profile", "quick", "--dtype", "float32", *words)
+    words = ("--profile", "quick", *words)
     result = CliRunner().invoke(cli.main, ["verify", *words])
     assert result.exit_code == 0, result.output
     judged = [line for line in result.output.splitlines() if line[1:3] == "/6"]
