@@ -82,7 +82,7 @@ def test_commands_are_understood(tool, tmp_path):
         name, *words = one.command(60.0, tmp_path / "report.json")
         context = cli.main.get_command(None, name).make_context(name, words)
         assert context.params["device"] == "cuda"
-        cli.verdicts.contract_of(context.params)
+        cli.options.contract_of(context.params)
 
 
 def test_the_exit_code_tells_of_subjects_without_a_verdict(
