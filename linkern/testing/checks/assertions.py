@@ -16,7 +16,7 @@ from linkern.testing.problems.mixture import provable
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call, Reply
+from linkern.testing.target.protocol import Call, Reply, in_float64
 
 __all__ = ["CheckedTarget", "Comparison", "compared", "well_formed"]
 
@@ -186,7 +186,7 @@ class CheckedTarget:
             state = _state_of(problem)
             reason = f"its state, a {reply.state_kind}, is not {state}"
             raise DoesNotApply(skipped(reason, f"return as its state {state}"))
-        return [x.astype(np.float64) for x in reply.states]
+        return [in_float64(x) for x in reply.states]
 
     def gradients(
         self,
@@ -228,7 +228,7 @@ class CheckedTarget:
                 raise Violation(message, problem)
         unproved = _rounded_in_parts(problem, cuts)
         return {
-            name: gradient.astype(np.float64)
+            name: in_float64(gradient)
             for name, gradient in zip(names, gradients, strict=True)
             if name not in unproved
         }
@@ -444,7 +444,7 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             f"{whose}, {required}"
         )
         raise Violation(message, problem, deviation="an output of another dtype")
-    return reply.output.astype(np.float64)
+    return in_float64(reply.output)
 
 
 def _without_numbers(raised: str) -> str:

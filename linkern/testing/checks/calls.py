@@ -16,7 +16,7 @@ from linkern.testing.problems.changes import CHANGES, shown_change
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.mixture import any_problem, of_sort
 from linkern.testing.problems.problem import Problem
-from linkern.testing.target.protocol import Reply
+from linkern.testing.target.protocol import Reply, in_float64
 
 __all__ = [
     "bad_input",
@@ -217,7 +217,7 @@ def thread_safety(target: CheckedTarget, problem: Problem) -> None:
     for output in reply.other_outputs:
         if output.shape != alone.shape:
             raise Violation(message, problem)
-        target.require_same(output.astype(np.float64), alone, problem, message)
+        target.require_same(in_float64(output), alone, problem, message)
 
 
 @check(

@@ -32,6 +32,7 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reductions import inputs_of_other, restricted
 from linkern.testing.problems.shapes import longest
 from linkern.testing.spec.operators import OPERATORS
+from linkern.testing.target.protocol import in_float64
 
 __all__ = [
     "decay_extremes",
@@ -239,7 +240,7 @@ def state_linearity(target: CheckedTarget, problem: Problem) -> None:
     for one in (problem, *parts):
         reply = target.split(one, cuts)
         assert reply.output is not None
-        outputs.append(reply.output.astype(np.float64))
+        outputs.append(in_float64(reply.output))
     stored = problem.scope.output_dtype
     allowed = np.sum([x.solve().once_stored(stored) for x in (problem, *parts)], axis=0)
     message = "the outputs for two parts of the values, both cut, do not add up"

@@ -15,6 +15,7 @@ from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.mixture import any_problem
 from linkern.testing.problems.problem import Problem
+from linkern.testing.target.protocol import in_float64
 
 __all__ = ["batch_invariance", "split_invariance"]
 
@@ -90,7 +91,7 @@ def split_invariance(target: CheckedTarget, problem: Problem) -> None:
     reply = target.split(problem, cuts)
     assert reply.output is not None
     message = f"cut at {', '.join(map(str, cuts))}, the sequence has other bits"
-    in_parts = reply.output.astype(np.float64)
+    in_parts = in_float64(reply.output)
     target.require_same(in_parts, target.run(problem), problem, message)
 
 

@@ -20,6 +20,7 @@ from linkern.testing.errors import (
 from linkern.testing.problems import sparse
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.problem import Problem
+from linkern.testing.target.protocol import in_float64
 
 __all__ = ["long_prefill", "predicted", "very_long_sequences"]
 
@@ -186,5 +187,5 @@ def long_prefill(target: CheckedTarget, problem: Problem) -> None:
     reply = target.split(problem, cuts)
     assert reply.output is not None
     message = f"the steps after a prompt of {cuts[0]} tokens do not read what it left"
-    output = reply.output.astype(np.float64)
+    output = in_float64(reply.output)
     _require_few(target, replace(problem, knobs={"cuts": cuts}), output, message)

@@ -31,7 +31,7 @@ from linkern.testing.problems.packing import (
     with_packing,
 )
 from linkern.testing.problems.problem import Problem
-from linkern.testing.target.protocol import Reply
+from linkern.testing.target.protocol import Reply, in_float64
 
 __all__ = [
     "not_packed",
@@ -170,7 +170,7 @@ def packed_states(target: CheckedTarget, problem: Problem) -> None:
     for (name, dtype), got, bounded in states:
         message = f"a sequence of {packing} tokens leaves another {name}"
         stored = dtype or precisions.accumulator
-        wide = got.astype(np.float64)
+        wide = in_float64(got)
         target.require_within(wide, bounded, problem, message, stored)
 
 

@@ -13,6 +13,7 @@ from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.errors import DoesNotApply, skipped
 from linkern.testing.problems.gates import as_declared
 from linkern.testing.problems.problem import Problem
+from linkern.testing.target.protocol import in_float64
 
 __all__ = ["PROBES", "MeasuredMap", "final_memory", "measure_span_map"]
 
@@ -46,7 +47,7 @@ def final_memory(
         reason = "its state is not the memory of the operator"
         raise DoesNotApply(skipped(reason, "return the memory as its state"))
     bound = problem.solve_state()[0].once_stored(stored)
-    return Bounded(states[0].astype(np.float64), bound)
+    return Bounded(in_float64(states[0]), bound)
 
 
 def _after_unit_state(problem: Problem, columns: slice) -> Problem:

@@ -18,6 +18,7 @@ from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.mixture import any_problem, of_sort, provable
 from linkern.testing.problems.problem import Problem
+from linkern.testing.target.protocol import in_float64
 
 __all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value"]
 
@@ -41,7 +42,7 @@ def _require_split(
     message = (
         f"spans cut at {', '.join(map(str, cuts))} do not give what the whole gives"
     )
-    output = reply.output.astype(np.float64)
+    output = in_float64(reply.output)
     target.require_within(output, problem.solve(), problem, message)
 
 
@@ -173,5 +174,5 @@ def state_drift(target: CheckedTarget, problem: Problem) -> None:
     confidence = None if not_random(problem.scope) else CONFIDENCE
     expected = problem.solve(confidence=confidence)
     message = f"the output drifts as the state is carried from span to span of {span}"
-    output = reply.output.astype(np.float64)
+    output = in_float64(reply.output)
     target.require_within(output, expected, problem, message)

@@ -24,7 +24,7 @@ from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call
+from linkern.testing.target.protocol import Call, in_float64
 
 __all__ = ["declarations", "first_right"]
 
@@ -133,7 +133,7 @@ def _answers(target: Target, scope: Scope) -> Iterator[_Answer]:
         except (DoesNotApply, TargetRaised, TargetDied):
             continue
         if output is not None:
-            yield problem, output.astype(np.float64)
+            yield problem, in_float64(output)
 
 
 def _explains(

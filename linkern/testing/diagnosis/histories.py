@@ -17,7 +17,7 @@ from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call
+from linkern.testing.target.protocol import Call, in_float64
 
 __all__ = ["agrees", "kept_between_calls"]
 
@@ -119,7 +119,7 @@ def _ask(target: Target, problem: Problem, shared: str, cut: bool) -> _Asked:
     cuts = (CUT,) if cut and problem.length > CUT else ()
     reply = target.call(Call(problem.inputs, cuts=cuts, wants_state=bool(cuts)))
     output = np.zeros(0) if reply.output is None else reply.output
-    return _Asked(problem, shared, cut, output.astype(np.float64))
+    return _Asked(problem, shared, cut, in_float64(output))
 
 
 def _same(one: Real, other: Real) -> bool:
@@ -132,7 +132,7 @@ def agrees(output: NDArray[np.generic], problem: Problem) -> bool:
     if output.shape != exact.output.shape:
         return False
     with np.errstate(all="ignore"):
-        error = abs(output.astype(np.float64) - exact.output)
+        error = abs(in_float64(output) - exact.output)
         return bool((error <= exact.once_stored(problem.scope.output_dtype)).all())
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "Reply",
     "TargetConfig",
     "from_layout",
+    "in_float64",
     "to_layout",
 ]
 
@@ -255,6 +256,20 @@ class Refused:
     """
 
     message: str
+
+
+def in_float64(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Return numbers of a target in float64, without a warning of a signalling NaN.
+
+    Memory that nothing wrote may hold one, and what is wrong with it laws say.
+
+    Examples
+    --------
+    >>> in_float64(np.array([0x7FA00000], np.uint32).view(np.float32))
+    array([nan])
+    """
+    with np.errstate(invalid="ignore"):
+        return x.astype(np.float64)
 
 
 def to_layout(x: NDArray[Any], layout: str, axes: str = "bhtd") -> NDArray[Any]:

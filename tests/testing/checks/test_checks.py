@@ -306,3 +306,19 @@ def test_a_noncausal_kernel_passes_its_own_operator_and_fails_the_causal_one():
         assert judge(kernel, check, op=both).verdict == "passed"
     assert judge(kernel, "value_on_reals").verdict == "failed"
     assert judge(causal, "value_on_reals", op=both).verdict == "failed"
+
+
+def test_a_signalling_nan_is_a_finding_and_no_warning():
+    def unwritten(query, key, value):
+        return np.full(value.shape, 0x7FA00000, np.uint32).view(np.float32)
+
+    report = verify(
+        unwritten,
+        op="linear_attention",
+        dtypes=("float32",),
+        checks=("finite_output", "value_on_integers", "prefix"),
+        profile="quick",
+        framework="numpy",
+    )
+    assert {check.name for check in report.failures} >= {"finite_output"}
+    assert not [check for check in report.checks if check.verdict == "error"]
