@@ -109,9 +109,9 @@ def child(tmp_path, place):
     (tmp_path / "kernels.py").write_text(KERNELS)
     opened = []
 
-    def open_child(name, **options):
+    def open_child(name, *, sandboxed=True, **options):
         target = f"{tmp_path}/kernels.py:{name}"
-        sandbox = Sandbox(paths_in([f"{tmp_path}/kernels.py"]))
+        sandbox = Sandbox(paths_in([f"{tmp_path}/kernels.py"])) if sandboxed else None
         config = TargetConfig(target, **options)
         opened.append(ChildProcess(config, LONG, sandbox=sandbox))
         return opened[-1]
@@ -156,12 +156,9 @@ def test_no_other_process_is_in_sight(bwrap, child, place):
 
 def test_outside_of_it_all_that_is_possible(child, place):
     """The kernels see a sandbox that does not hold: here there is none."""
-    process = child("connects")
-    process.close()
-    process._sandbox = None
     with socket.create_server(("127.0.0.1", 0)) as server:
         place(server.getsockname()[1])
-        process.reopen(process._config)
+        process = child("connects", sandboxed=False)
         with pytest.raises(TargetRaised, match="create_connection did what it must"):
             process.call(call())
 
