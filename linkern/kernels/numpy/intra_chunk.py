@@ -23,7 +23,13 @@ from linkern.kernels.numpy.triangular import (
 )
 from linkern.kernels.numpy.types import Real
 
-__all__ = ["ChannelDecay", "QueryRows", "ScalarDecay", "zeros_by_token"]
+__all__ = [
+    "ChannelDecay",
+    "QueryRows",
+    "ScalarDecay",
+    "decay_rows",
+    "zeros_by_token",
+]
 
 # Rows of a block up to which scores are computed one by one: matrix products of that
 # size take longer.
@@ -56,7 +62,12 @@ class QueryRows:
         For each kind, True if a token is not scored against itself.
     by_halves : bool
         True if scores are computed level by level, as `ChannelDecay` does.
+    keeps_rows : bool
+        True if the later rows of every level are kept for gradients.
     """
+
+    #: Later rows of each level before the decay of the earlier block.
+    kept_rows: list[Real] | None = None
 
     def __init__(
         self,
@@ -66,6 +77,7 @@ class QueryRows:
         early: Sequence[bool],
         strict: Sequence[bool],
         by_halves: bool,
+        keeps_rows: bool = False,
     ) -> None:
         self.rows, self.scores, self.early, self.strict = rows, scores, early, strict
         self.diagonal = diagonal(scores)
@@ -84,6 +96,9 @@ class QueryRows:
         self.later = [halves(rows, m)[1] for m in levels]
         self.later_tall = [halves(tall, m * kinds)[1] for m in levels]
         self.level_scores = [off_diagonal(wide, m, kinds) for m in levels]
+        if keeps_rows:
+            # In the memory layout of the rows.
+            self.kept_rows = [halves(np.empty_like(rows), m)[1] for m in levels]
 
 
 class ScalarDecay:
@@ -115,6 +130,16 @@ class ScalarDecay:
         if self._decay is not None:
             self.chunk_decay = self._decay.decay_from_start[..., -1:, :]
 
+    @property
+    def key(self) -> Real:
+        """Buffer of the keys."""
+        return self._key
+
+    @property
+    def token_decay(self) -> TokenDecay | None:
+        """Decays of the tokens of each chunk; None if there are none."""
+        return self._decay
+
     def load(self, log_decay: Real | None) -> None:
         """Load log-decays; the keys must be in their buffer."""
         np.copyto(self._key_t, self._key.swapaxes(-1, -2))
@@ -144,7 +169,7 @@ class ScalarDecay:
         """Multiply scores by the decay between tokens, and apply the causal mask."""
         scores = self._scores(queries)
         if self._decay is not None:
-            _multiply(scores, self._decay.pair_decay, queries.early)
+            decay_rows(scores, self._decay.pair_decay, queries.early)
         # Scores are masked bit by bit: a masked score vanishes even if it is infinite.
         bits = scores.view(self._bits)
         for kind, strict in enumerate(queries.strict):
@@ -153,10 +178,10 @@ class ScalarDecay:
 
     def _decay_rows(self, queries: QueryRows) -> None:
         if self._decay is not None:
-            _multiply(queries.rows, self._decay.decay_from_start, queries.early)
+            decay_rows(queries.rows, self._decay.decay_from_start, queries.early)
 
 
-def _multiply(rows: Real, factors: Real, early: Sequence[bool]) -> None:
+def decay_rows(rows: Real, factors: Real, early: Sequence[bool]) -> None:
     """Multiply the rows of each kind by the decay at the time they read."""
     for kind, is_early in enumerate(early):
         of_kind, decay = rows[:, :, kind], factors
@@ -199,26 +224,26 @@ class ChannelDecay:
         # Sums over the blocks of 1, 2, 4, ... tokens, one size after the other; `load`
         # replaces them by their exponentials.
         self._tree = rows_of(2 * rows - 1)
-        self._decays, start = [], 0
+        self.block_decays, start = [], 0
         for block in (*block_sizes(rows), rows):
-            self._decays.append(self._tree[..., start : start + rows // block, :])
+            self.block_decays.append(self._tree[..., start : start + rows // block, :])
             start += rows // block
-        self._levels = []
-        for block, decay in zip(block_sizes(rows), self._decays, strict=False):
+        self.levels = []
+        for block, decay in zip(block_sizes(rows), self.block_decays, strict=False):
             earlier, _ = halves(key, block)
             kept, mixed = halves(rows_of(rows if keeps_keys else 0), block)
-            self._levels.append(_Level(*halves(decay, 1), earlier, kept, mixed))
+            self.levels.append(_Level(*halves(decay, 1), earlier, kept, mixed))
         self._keeps_keys = keeps_keys
-        self._original_key = rows_of(rows if keeps_keys else 0)
+        self.original_key = rows_of(rows if keeps_keys else 0)
         #: Keys decayed to the end of the chunk, ``(..., K, C)``.
         self.decayed_key_t = key[..., :size, :].swapaxes(-1, -2)
         #: Decay of each row of the state over the chunk.
-        self.chunk_decay = self._decays[-1].swapaxes(-1, -2)
+        self.chunk_decay = self.block_decays[-1].swapaxes(-1, -2)
 
     def load(self, log_decay: Real | None) -> None:
         """Load log-decays."""
         assert log_decay is not None
-        sums = self._decays
+        sums = self.block_decays
         np.copyto(sums[0][..., : self._size, :], log_decay, casting="unsafe")
         sums[0][..., self._size :, :] = 0  # padding does not decay
         for finer, coarser in pairwise(sums):
@@ -233,13 +258,15 @@ class ChannelDecay:
         if queries is not None:
             self._score_diagonal(queries)
         if self._keeps_keys:
-            np.copyto(self._original_key, self._key)
-        for i, level in enumerate(self._levels):
+            np.copyto(self.original_key, self._key)
+        for i, level in enumerate(self.levels):
             if queries is not None:
                 _products(
                     queries.later_tall[i], level.earlier_keys, queries.level_scores[i]
                 )
                 later = queries.later[i]
+                if queries.kept_rows is not None:
+                    np.copyto(queries.kept_rows[i], later)
                 np.multiply(later, level.earlier_decay[:, :, None], out=later)
             if self._keeps_keys:
                 np.copyto(level.kept_keys, level.earlier_keys)
@@ -252,7 +279,7 @@ class ChannelDecay:
             if not queries.strict[kind]:
                 np.vecdot(rows, self._key, out=queries.diagonal[:, :, kind])
             if not queries.early[kind]:
-                np.multiply(rows, self._decays[0], out=rows)
+                np.multiply(rows, self.block_decays[0], out=rows)
 
     def mix_keys(self, queries: QueryRows, output: Real) -> None:
         """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``.
@@ -261,15 +288,15 @@ class ChannelDecay:
         of the earlier block, and the weighted keys of that block are added.
         """
         rows, [early], [strict] = queries.rows[:, :, 0], queries.early, queries.strict
-        for i, level in reversed(list(enumerate(self._levels))):
+        for i, level in reversed(list(enumerate(self.levels))):
             later = queries.later[i][:, :, 0]
             np.multiply(later, level.earlier_decay, out=later)
             np.matmul(queries.level_scores[i], level.kept_keys, out=level.mixed_keys)
             np.add(later, level.mixed_keys, out=later)
         if not early:
-            np.multiply(rows, self._decays[0], out=rows)
+            np.multiply(rows, self.block_decays[0], out=rows)
         if not strict:
-            own_score, own_key = queries.diagonal[:, :, 0, :, None], self._original_key
+            own_score, own_key = queries.diagonal[:, :, 0, :, None], self.original_key
             np.add(rows, np.multiply(own_score, own_key, out=own_key), out=rows)
         np.copyto(output, rows[..., : self._size, :])
 
