@@ -49,8 +49,6 @@ def chunkwise(
         return output, last
     if not _traced(memory, *terms[:5]):
         return chunks(memory, terms, size)
-    if terms.log_decay is not None and terms.log_decay.shape[-1] > 1:
-        return None
     return _differentiable(memory, terms, size)
 
 

@@ -159,7 +159,7 @@ class DeltaWorkspace:
             self.erase = self.scored.rows[:, :, 0]
             self.inverse_matrix = self.scored.scores[:, :, 0]
             self.inverse = Inverse(self.inverse_matrix)
-            if self._keeps:
+            if self._keeps and traits.decays and not traits.channel_decay:
                 self.erase_scores = np.empty_like(self.inverse_matrix)
             self.new_value = self._zeros(size, self.shape.values)
 

@@ -10,8 +10,8 @@ that are scored against keys, erases (negated) and queries, their scores ``P_a, 
     dS = w R + sum X'^T Y            dK' = U R^T
 
 with ``w`` the decay over the chunk and a prime as in `core.chunkwise`;
-`intra_chunk_grad` goes back from ``dP``, ``dX'`` and ``dK'`` to rows, keys and
-log-decays. Only ``R`` goes from chunk to chunk.
+`intra_chunk_grad` and `channel_grad` go back from ``dP``, ``dX'`` and ``dK'`` to rows,
+keys and log-decays. Only ``R`` goes from chunk to chunk.
 
 The sum ``D^T (X' S + P_q U)`` has the same value whichever of ``X_q`` and ``D`` is
 called the query. So if the query reads along the values (`transpose_state`), the two
@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from linkern.kernels.numpy import chunk_delta
+from linkern.kernels.numpy.channel_grad import ChannelGrad
 from linkern.kernels.numpy.chunk_delta import DeltaWorkspace, Traits
-from linkern.kernels.numpy.intra_chunk import ScalarDecay
+from linkern.kernels.numpy.intra_chunk import ChannelDecay
 from linkern.kernels.numpy.intra_chunk_grad import ScalarGrad
 from linkern.kernels.numpy.types import Arrays, Real, Shape
 
@@ -56,8 +57,11 @@ class DeltaBackwardWorkspace:
         untransposed = traits._replace(transpose_state=False)
         self.forward = DeltaWorkspace(shape, dtype, untransposed, keeps=True)
         decay, queries = self.forward.decay, self.forward.mixer
-        assert isinstance(decay, ScalarDecay)
-        self.intra_chunk = ScalarGrad(decay, queries, shape, dtype)
+        self.intra_chunk: ChannelGrad | ScalarGrad
+        if isinstance(decay, ChannelDecay):
+            self.intra_chunk = ChannelGrad(decay, queries, shape, dtype)
+        else:
+            self.intra_chunk = ScalarGrad(decay, queries, shape, dtype)
         # Cotangents of what erases and queries read from the memory.
         self.grad_read = self._empty(1 + traits.erases, size, values)
         self.grad_output = self.grad_read[:, :, -1]
@@ -80,8 +84,6 @@ class DeltaBackwardWorkspace:
             memories[:, :-1],
             memories[:, 1:],
         )
-        bits = np.dtype(f"i{self.dtype.itemsize}")
-        self.masks = [-np.tri(size, k=-int(x), dtype=bits) for x in queries.strict]
 
     def _empty(self, *axes: int) -> Real:
         return np.empty((self.shape.heads, self.shape.chunks, *axes), self.dtype)
@@ -144,10 +146,6 @@ def input_grad(workspace: DeltaBackwardWorkspace, tokens: Arrays) -> None:
     memory = forward.memory_before
     np.copyto(ws.value_t, forward.new_value.swapaxes(-1, -2))
     np.matmul(ws.grad_read, ws.value_t[:, :, None], out=grad.grad_scores)
-    for kind, mask in enumerate(ws.masks):
-        # Bit by bit: what is masked vanishes even if it is infinite.
-        bits = grad.grad_scores[:, :, kind].view(mask.dtype)
-        np.bitwise_and(bits, mask, out=bits)
     np.copyto(ws.memory_t, memory.swapaxes(-1, -2))
     np.matmul(ws.grad_read, ws.memory_t[:, :, None], out=grad.grad_rows)
     np.copyto(ws.memory_t, ws.grad_memory_after.swapaxes(-1, -2))

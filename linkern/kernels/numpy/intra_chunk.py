@@ -28,6 +28,7 @@ __all__ = [
     "QueryRows",
     "ScalarDecay",
     "decay_rows",
+    "tall_rows",
     "zeros_by_token",
 ]
 
@@ -45,6 +46,13 @@ def zeros_by_token(heads: int, chunks: int, *axes: int, dtype: Any) -> Real:
     *kinds, rows, dim = axes
     result = np.zeros((chunks, rows, *kinds, heads, dim), dtype)
     return result.transpose((3, 0, 2, 1, 4) if kinds else (2, 0, 1, 3))
+
+
+def tall_rows(rows: Real) -> Real:
+    """View rows ``(heads, chunks, S, R, K)`` with all kinds of a token adjacent."""
+    heads, chunks, kinds, length, dim = rows.shape
+    shape = (heads, chunks, length * kinds, dim)
+    return rows.swapaxes(2, 3).reshape(shape, copy=False)
 
 
 class QueryRows:
@@ -66,7 +74,7 @@ class QueryRows:
         True if the later rows of every level are kept for gradients.
     """
 
-    #: Later rows of each level before the decay of the earlier block.
+    #: Copies of `later_tall` before the decay of the earlier block.
     kept_rows: list[Real] | None = None
 
     def __init__(
@@ -86,19 +94,24 @@ class QueryRows:
         # Views of each level, smallest blocks first: later rows; the same rows with all
         # kinds of a token adjacent; and their scores.
         heads, chunks, kinds, length, dim = rows.shape
-        tall = rows.swapaxes(2, 3).reshape(
-            heads, chunks, length * kinds, dim, copy=False
-        )
+        tall = tall_rows(rows)
         wide = scores.swapaxes(2, 3).reshape(
             heads, chunks, length * kinds, length, copy=False
         )
         levels = block_sizes(length)
         self.later = [halves(rows, m)[1] for m in levels]
+        #: Later rows of each level, all kinds of a token adjacent.
         self.later_tall = [halves(tall, m * kinds)[1] for m in levels]
         self.level_scores = [off_diagonal(wide, m, kinds) for m in levels]
         if keeps_rows:
-            # In the memory layout of the rows.
-            self.kept_rows = [halves(np.empty_like(rows), m)[1] for m in levels]
+            self.kept_rows = [
+                tall_rows(
+                    zeros_by_token(
+                        heads, chunks, kinds, length // 2, dim, dtype=rows.dtype
+                    )
+                ).reshape(x.shape, copy=False)
+                for x in self.later_tall
+            ]
 
 
 class ScalarDecay:
@@ -264,9 +277,9 @@ class ChannelDecay:
                 _products(
                     queries.later_tall[i], level.earlier_keys, queries.level_scores[i]
                 )
-                later = queries.later[i]
                 if queries.kept_rows is not None:
-                    np.copyto(queries.kept_rows[i], later)
+                    np.copyto(queries.kept_rows[i], queries.later_tall[i])
+                later = queries.later[i]
                 np.multiply(later, level.earlier_decay[:, :, None], out=later)
             if self._keeps_keys:
                 np.copyto(level.kept_keys, level.earlier_keys)

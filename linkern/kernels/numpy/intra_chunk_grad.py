@@ -44,7 +44,7 @@ class ScalarGrad:
     grad_rows, grad_key : array
         Their cotangents: of the decayed ones before `pull`, of the others after it.
     grad_scores : array (heads, chunks, S, C, C)
-        Cotangents of the scores, zeros where these are masked; replaced.
+        Cotangents of the scores, also of those that are masked; replaced.
     """
 
     def __init__(
@@ -59,6 +59,8 @@ class ScalarGrad:
         self.grad_rows = np.empty_like(self.rows)
         self.grad_key = np.empty_like(self.key)
         self.grad_scores = np.empty((*lead, kinds, size, size), dtype)
+        bits = np.dtype(f"i{self.grad_scores.itemsize}")
+        self.masks = [-np.tri(size, k=-int(x), dtype=bits) for x in queries.strict]
         self.row_scratch = np.empty_like(self.rows)
         self.scratch = np.empty_like(self.key)
         self._ones = np.ones((features, 1), dtype)
@@ -78,6 +80,10 @@ class ScalarGrad:
             Products of each row of the state before the chunk, decayed, with the
             cotangent of the state after it; None without decays.
         """
+        for kind, mask in enumerate(self.masks):
+            # Bit by bit: what is masked vanishes even if it is infinite.
+            masked = self.grad_scores[:, :, kind].view(mask.dtype)
+            np.bitwise_and(masked, mask, out=masked)
         decay = self._decay.token_decay
         if decay is not None and carried is not None:
             self._pull_decays(decay, scores, carried)

@@ -15,16 +15,17 @@ import linkern
 from linkern.autodiff.tape import Traced, cotangents
 from linkern.core.chunkwise import chunks as array_chunks
 from linkern.core.recurrence import Terms, token
-from linkern.kernels.numpy import chunk_delta_bwd, chunkwise_bwd, intra_chunk_grad
+from linkern.kernels.numpy import chunk_delta_bwd, chunkwise_bwd
+from linkern.kernels.numpy.channel_grad import ChannelGrad
 from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.decay_grad import DecayGrad
+from linkern.kernels.numpy.intra_chunk_grad import ScalarGrad
 from linkern.operators.forms import Form
 from linkern.operators.register import DEFINITIONS
 from tests.kernels.numpy.test_chunk_delta import KINDS, bits, laid_out, made, problems
-from tests.operators.problems import NAMES, operator, problem
+from tests.operators.problems import NAMES, operator, parts, problem
 
 pytestmark = pytest.mark.usefixtures("no_kept_buffers")
-KINDS = [k for k in KINDS if k[0] != "channel"]
 NAMED = ("memory", "query", "key", "value", "log_decay", "erase")
 
 
@@ -42,9 +43,7 @@ def case_of(memory, terms, size, seed=0, *, without=()):
 @st.composite
 def cases(draw):
     without = draw(st.sampled_from([(), (), (0,), (1,)]))
-    return case_of(
-        *draw(problems(tuple(KINDS))), draw(st.integers(0, 99)), without=without
-    )
+    return case_of(*draw(problems()), draw(st.integers(0, 99)), without=without)
 
 
 def in_place(case):
@@ -118,24 +117,24 @@ def without_erase_at_edges(patch):
 
 
 def with_pairs_unmasked(patch):
-    right = chunk_delta_bwd.DeltaBackwardWorkspace.__init__
+    right = ScalarGrad.__init__
 
     def wrong(self, *args):
         right(self, *args)
         self.masks = [np.full_like(x, -1) for x in self.masks]
 
-    patch.setattr(chunk_delta_bwd.DeltaBackwardWorkspace, "__init__", wrong)
+    patch.setattr(ScalarGrad, "__init__", wrong)
 
 
 def with_every_read_late(patch):
     """Gradients of log-decays take every read to be after the decay of its token."""
-    right = intra_chunk_grad.ScalarGrad.__init__
+    right = ScalarGrad.__init__
 
     def wrong(self, *args):
         right(self, *args)
         self._early = [False for _ in self._early]
 
-    patch.setattr(intra_chunk_grad.ScalarGrad, "__init__", wrong)
+    patch.setattr(ScalarGrad, "__init__", wrong)
 
 
 def without_the_memory_before(patch):
@@ -149,15 +148,30 @@ def without_the_memory_before(patch):
     patch.setattr(DecayGrad, "write", wrong)
 
 
+def without_decays_between_blocks(patch):
+    """Gradients of log-decays lack the pairs of tokens in one chunk."""
+    patch.setattr(ChannelGrad, "_sum", lambda self, rows, out: out.fill(0))
+
+
+def without_tokens_themselves(patch):
+    """A token neither decays nor is scored against itself."""
+    patch.setattr(ChannelGrad, "_pull_diagonal", lambda self, kind: None)
+
+
 ERASES = [k for k in KINDS if k[1]]
 BY_TOKEN = [k for k in KINDS if k[0] == "token"]
+BY_CHANNEL = [k for k in KINDS if k[0] == "channel"]
 EARLY = [k for k in BY_TOKEN if k[2] or k[3]]
 MUTANTS = {
     without_chunk_decay: [k for k in KINDS if k[0]],
     without_erase_at_edges: ERASES,
-    with_pairs_unmasked: KINDS,
+    with_pairs_unmasked: [k for k in KINDS if k[0] != "channel"],
     with_every_read_late: EARLY,
     without_the_memory_before: BY_TOKEN,
+    without_decays_between_blocks: BY_CHANNEL,
+    without_tokens_themselves: [
+        k for k in BY_CHANNEL if not k[3] or (k[1] and not k[2])
+    ],
 }
 
 
@@ -227,13 +241,13 @@ def test_threads_change_no_bit(monkeypatch, heads):
         shape = {"length": 75, "heads": heads, "dtype": "float32"}
         case = case_of(*made(kind, i, **shape), 4)
         results = []
-        for count in (1, 2, 4):
+        for count in (1, 2):
             monkeypatch.setenv("LINKERN_NUM_THREADS", str(count))
             results.append(bits(in_place(case).values()))
-        assert results[0] == results[1] == results[2], kind
+        assert results[0] == results[1], kind
 
 
-@pytest.mark.parametrize("most", [1, 2, 16])
+@pytest.mark.parametrize("most", [1, 16])
 def test_any_number_of_chunks_in_a_block_will_do(monkeypatch, most):
     monkeypatch.setattr(chunkwise_bwd, "_CHUNKS", most)
     for i, kind in enumerate(KINDS):
@@ -241,7 +255,7 @@ def test_any_number_of_chunks_in_a_block_will_do(monkeypatch, most):
 
 
 @settings(max_examples=50)
-@given(problems(tuple(KINDS)))
+@given(problems())
 def test_results_of_the_forward_pass_are_the_same_bits(case):
     *results, _ = chunkwise_bwd.forward(*case)
     assert bits(results) == bits(chunks(*case))
@@ -315,3 +329,21 @@ def test_heads_that_share_keys_get_the_sum_of_their_gradients():
         if name in ("query", "key"):
             y = y.reshape(1, 2, 2, *y.shape[2:]).sum(axis=2)
         assert np.allclose(x, y, rtol=1e-12, atol=1e-12), name
+
+
+def test_no_array_code_runs(monkeypatch):
+    """Every operator of one recurrence has its gradients in place."""
+
+    def refused(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("linkern.operators.forms.recomputed", refused)
+    rng = np.random.default_rng(7)
+    for name in NAMES:
+        if name in ("log_linear_attention",):
+            continue
+        inputs = problem(name, rng, 9)
+        result, pullback = linkern.vjp(operator(name), **inputs)
+        gradients = pullback(np.ones(result.output.shape))
+        assert all(np.isfinite(x).all() for x in gradients.values()), name
+        assert parts(result.state)
