@@ -12,7 +12,7 @@ with ``S`` of shape ``(..., K, V)``. Every operator says what ``q``,
 from collections.abc import Callable
 from typing import NamedTuple
 
-from linkern.array import mT, namespace
+from linkern.array import mT, namespace, outer
 from linkern.typing import Array
 
 __all__ = ["Terms", "token"]
@@ -76,6 +76,6 @@ def token(memory: Array, terms: Terms) -> tuple[Array, Array]:
     written = terms.value
     if terms.erase is not None:
         written = written - terms.erase @ (memory if terms.early_erase else decayed)
-    after = decayed + mT(terms.key) @ written
+    after = decayed + outer(terms.key, written)
     seen = memory if terms.early_read else after
     return terms.query @ (mT(seen) if terms.transpose_state else seen), after

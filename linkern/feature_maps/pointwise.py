@@ -1,6 +1,6 @@
 """Feature maps that act on each entry, so that ``F = K``."""
 
-from linkern.array import namespace
+from linkern.array import namespace, zeros
 from linkern.typing import Array
 
 __all__ = ["elu_plus_one", "exp", "identity", "relu", "squared_relu"]
@@ -38,7 +38,7 @@ def elu_plus_one(x: Array, /) -> Array:
     # near zero both arguments of that maximum round to 1, and automatic
     # differentiation splits the gradient of a tie between them. The inner `where`
     # keeps exp from overflowing on the branch that is thrown away.
-    below = xp.exp(xp.where(positive, xp.zeros_like(x), x))
+    below = xp.exp(xp.where(positive, zeros((), like=x), x))
     return xp.where(positive, x + 1, below)  # type: ignore[no-any-return]
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from linkern import validate
-from linkern.array import astype, broadcast_to, of_same_heads, reshape, zeros
-from linkern.kernels.dispatch import backend_of
+from linkern.array import astype, broadcast_to, plain_numpy, reshape, zeros
 from linkern.operators.forms import FORM_NAMES, Form, form_named
+from linkern.operators.layout import layout_of
 from linkern.operators.varlen import run_packed
 from linkern.state import AttentionResult, State, as_state
 from linkern.typing import Array
@@ -39,8 +39,6 @@ Prepare = Callable[["Definition", Inputs, Inputs, Form, float | None], "Prepared
 
 # Axes of the inputs that nearly all operators have.
 QKV = {"query": "tk", "key": "tk", "value": "tv"}
-# Inputs that several value heads may share.
-_SHARED = ("query", "key", "auxiliary_key")
 
 # Options of every operator, and their defaults.
 OPTIONS: dict[str, Any] = {
@@ -147,14 +145,17 @@ class Prepared:
 
     def initial_state(self, state: State | None) -> State:
         """Return the state that the first token meets, with all leading axes."""
+        cores = self.state_shapes(self.sizes)
         if state is None:
             parts = {
                 name: zeros((*self.batch, *shape), like=self.like)
-                for name, shape in self.state_shapes(self.sizes).items()
+                for name, shape in cores.items()
             }
             if self.definition.empty and "normalizer" in parts:
                 parts["normalizer"] = parts["normalizer"] + self.definition.empty
             return State(parts["memory"], parts.get("normalizer"))
+        if self._is_next(state, cores):
+            return state
         shapes = validate.initial_state(
             state,
             self.state_shapes,
@@ -168,6 +169,21 @@ class Prepared:
             for name, shape in shapes.items()
         }
         return State(wide["memory"], wide.get("normalizer"))
+
+    def _is_next(self, state: Any, cores: Mapping[str, tuple[Any, ...]]) -> bool:
+        """Return True for a state of plain arrays that nothing has to be done with.
+
+        That of the token before is one: its checks would take as long as the token.
+        """
+        if type(state) is not State:
+            return False
+        parts = {name: x for name, x in state._asdict().items() if x is not None}
+        if parts.keys() != cores.keys():
+            return False
+        return plain_numpy(self.like, *parts.values()) and all(
+            x.dtype == self.like.dtype and x.shape == (*self.batch, *cores[name])
+            for name, x in parts.items()
+        )
 
     @property
     def normalizer(self) -> StateShape | None:
@@ -270,63 +286,27 @@ def prepare_terms(
         for name, x in inputs.items()
         if x is not None or name in definition.required
     }
-    wide = {name: validate.widened(name, x) for name, x in passed.items()}
-    # Gates may be wider than the rest: float32 beside bfloat16 is common.
-    main = {name: passed[name] for name in definition.required if name in passed}
-    validate.home(main)
-    validate.home(wide)
-    sizes = validate.shapes(passed, definition.axes)
-    like = next(iter(wide.values()))
-    if _kernels_read(definition, form, main):
-        wide |= main
-    wide = _in_groups(wide, definition.axes)
-    batch = _batch(wide, definition, sizes.get("t"))
+    layout = layout_of(definition, passed, form, scale)
     _values(passed)
 
-    if scale is not None and "query" not in definition.axes:
-        msg = f"`scale` must be None for {definition.name}: there is no query to scale."
-        raise ValueError(msg)
-    factor = scale
-    if factor is None and definition.inverse_root_scale:
-        factor = max(sizes["k"], 1) ** -0.5
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
-    for name, x in wide.items():
-        ready[name] = _common(x, definition.axes[name], batch)
-    dtype = passed[definition.required[0]].dtype
+    like = None
+    for name, x in passed.items():
+        wide = astype(x, layout.wide)
+        like = wide if like is None else like
+        rows = x if name in layout.narrow else wide
+        if name in layout.repeats:
+            rows = _repeated(rows, layout.repeats[name])
+        ready[name] = _common(rows, definition.axes[name], layout.batch)
+    assert like is not None
+    factor = layout.factor
     if factor is not None and factor != 1 and "query" in ready:
         if ready["query"].dtype == like.dtype:
             ready["query"] = ready["query"] * factor
         else:  # a narrow query would be rounded
             form = replace(form, scale=factor)
-    return Prepared(definition, ready, form, sizes, batch, dtype, like)
-
-
-def _kernels_read(definition: Definition, form: Form, main: Inputs) -> bool:
-    """Return True if a back end reads queries, keys and values as they were given."""
-    if not definition.as_given:
-        return False
-    backend = backend_of(next(iter(main.values())))
-    return (
-        backend is not None
-        and form.name in backend.reads_narrow
-        and of_same_heads(*main.values())
-    )
-
-
-def _in_groups(wide: dict[str, Array], axes: Mapping[str, str]) -> dict[str, Array]:
-    """Repeat queries and keys for the value heads that share them."""
-    heads = {
-        name: x.shape[-len(axes[name]) - 1]
-        for name, x in wide.items()
-        if x.ndim > len(axes[name])
-    }
-    most = heads.get("value", 1)
-    repeated = dict(wide)
-    for name in _SHARED:
-        few = heads.get(name, 1)
-        if name in wide and 1 < few < most and most % few == 0:
-            repeated[name] = _repeated(wide[name], most // few)
-    return repeated
+    dtype = passed[definition.required[0]].dtype
+    return Prepared(definition, ready, form, layout.sizes, layout.batch, dtype, like)
 
 
 def _repeated(x: Array, times: int) -> Array:
@@ -335,22 +315,6 @@ def _repeated(x: Array, times: int) -> Array:
     apart = reshape(x, (*lead, heads, 1, length, dim))
     repeated = broadcast_to(apart, (*lead, heads, times, length, dim))
     return reshape(repeated, (*lead, heads * times, length, dim))
-
-
-def _batch(
-    wide: Mapping[str, Array], definition: Definition, length: int | None
-) -> tuple[int, ...]:
-    """Return the leading axes that the main inputs share; gates must fit into them."""
-    axes = definition.axes
-    leads = {
-        name: tuple(x.shape[: x.ndim - len(axes[name])]) for name, x in wide.items()
-    }
-    main = [name for name in definition.required if name in leads]
-    batch = validate.leading(", ".join(main), *(leads[name] for name in main))
-    for name, lead in leads.items():
-        if name not in main:
-            validate.gate_fits(name, tuple(wide[name].shape), lead, batch, length)
-    return batch
 
 
 def _values(given: Inputs) -> None:

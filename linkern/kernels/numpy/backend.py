@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from linkern.array import broadcast_shapes, broadcast_to
 from linkern.autodiff.tape import joint, raw
 from linkern.core.recurrence import Terms
 from linkern.feature_maps import identity
 from linkern.kernels.dispatch import Backend
-from linkern.kernels.numpy import backward, forward
+from linkern.kernels.numpy import backward, chunkwise_bwd, forward
 from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.features import acts_on_entries, in_place
 from linkern.kernels.numpy.recurrent import recurrent as token_by_token
@@ -46,7 +47,38 @@ def chunkwise(
     if terms.is_additive:
         output, last, _ = attend(*terms[:4], memory, None, size=size)
         return output, last
-    return None if _traced(memory, *terms[:5]) else chunks(memory, terms, size)
+    if not _traced(memory, *terms[:5]):
+        return chunks(memory, terms, size)
+    return _differentiable(memory, terms, size)
+
+
+def _differentiable(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
+    """Call `linkern.kernels.numpy.chunkwise_bwd.forward`, and `pullback` for it."""
+    arrays = (memory, *terms[:5])
+    batch = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
+    items = [
+        None if x is None else broadcast_to(x, (*batch, *x.shape[-2:])) for x in arrays
+    ]
+    names = Terms._fields[:5]
+    kept: list[chunkwise_bwd.Checkpoints] = []
+
+    def function(memory: Any, *rest: Any) -> tuple[Any, Any]:
+        plain = terms._replace(**dict(zip(names, rest, strict=True)))
+        output, last, checkpoints = chunkwise_bwd.forward(memory, plain, size)
+        kept.append(checkpoints)
+        return output, last
+
+    def back(
+        items: Sequence[Any], varying: Sequence[int], cotangents: Mapping[int, Any]
+    ) -> list[Any]:
+        plain = terms._replace(**dict(zip(names, items[1:], strict=True)))
+        gradient, gradients = chunkwise_bwd.pullback(
+            plain, kept[0], cotangents.get(0), cotangents.get(1)
+        )
+        return [gradients[names[i - 1]] if i else gradient for i in varying]
+
+    output, last = joint(function, back, items)
+    return output, last
 
 
 def recurrent(

@@ -92,9 +92,14 @@ class DeltaWorkspace:
         Dtype of the computation.
     traits : Traits
         Traits of the terms.
+    keeps : bool
+        True if what gradients need of the scores is kept.
     """
 
-    def __init__(self, shape: Shape, dtype: Any, traits: Traits) -> None:
+    def __init__(
+        self, shape: Shape, dtype: Any, traits: Traits, *, keeps: bool = False
+    ) -> None:
+        self._keeps = keeps
         heads, chunks, size, features, values = shape
         self.shape, self.dtype, self.traits = shape, np.dtype(dtype), traits
         # States before and after the chunks are the same rows, shifted by one.
@@ -106,12 +111,14 @@ class DeltaWorkspace:
         self.key, self.value = self._rows(rows, features), self._zeros(size, values)
         self.decay: ChannelDecay | ScalarDecay
         if traits.channel_decay:
-            mixes = traits.transpose_state
-            self.decay = ChannelDecay(self.key, size, keeps_keys=mixes)
+            keeps_keys = traits.transpose_state or keeps
+            self.decay = ChannelDecay(self.key, size, keeps_keys=keeps_keys)
         else:
             self.decay = ScalarDecay(self.key, decays=traits.decays)
         self.new_value = self.value
         self.inverse: Inverse | None = None
+        #: Scores of the erases, before the inverse takes their place.
+        self.erase_scores: Real | None = None
         self._make_query_rows(rows)
         width = features if traits.transpose_state else values
         self.output_buffer = self._zeros(size, width)
@@ -152,6 +159,8 @@ class DeltaWorkspace:
             self.erase = self.scored.rows[:, :, 0]
             self.inverse_matrix = self.scored.scores[:, :, 0]
             self.inverse = Inverse(self.inverse_matrix)
+            if self._keeps and traits.decays and not traits.channel_decay:
+                self.erase_scores = np.empty_like(self.inverse_matrix)
             self.new_value = self._zeros(size, self.shape.values)
 
     def _query_rows(self, rows: int, kinds: Sequence[tuple[bool, bool]]) -> QueryRows:
@@ -166,6 +175,7 @@ class DeltaWorkspace:
             early=[early for early, _ in kinds],
             strict=[strict for _, strict in kinds],
             by_halves=self.traits.channel_decay,
+            keeps_rows=self._keeps,
         )
 
     def _step(self, i: int) -> _Step:
@@ -204,6 +214,8 @@ def chunk_state(workspace: DeltaWorkspace, tokens: Arrays) -> None:
     ws.decay.load(ws.shape.split_chunks(tokens["log_decay"]) if has_decay else None)
     ws.decay.score(ws.scored)
     if ws.inverse is not None:
+        if ws.erase_scores is not None:
+            np.copyto(ws.erase_scores, ws.inverse_matrix)
         ws.inverse.solve()
     else:
         np.matmul(ws.decay.decayed_key_t, ws.value, out=ws.memory_after)

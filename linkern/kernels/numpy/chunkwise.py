@@ -26,11 +26,19 @@ _MAX_CHUNKS = 16
 _MAX_HEADS = 4
 
 
-def chunks(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
+def chunks(
+    memory: Any,
+    terms: Terms,
+    size: int,
+    *,
+    checkpoints: Real | None = None,
+    per_block: int = _MAX_CHUNKS,
+) -> tuple[Any, Any]:
     """Return the output and the final memory, in chunks of `size` tokens.
 
     The output has the dtype of the query; the dtype of the computation is that of the
-    memory.
+    memory. With `checkpoints` ``(..., blocks, K * V)``, a block has `per_block` chunks,
+    and the state before each is written there.
     """
     memory, terms = broadcast(memory, terms)
     features, values = memory.shape[-2:]
@@ -63,7 +71,11 @@ def chunks(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
             chunk_delta.state_passing,
         )
         room = _BLOCK_BYTES // _chunk_bytes(size, features, values, dtype, traits)
-        _run_phase(phase, arrays, state, size, min(_MAX_CHUNKS, room))
+        if checkpoints is not None:
+            arrays["checkpoints"] = checkpoints
+            room = per_block * _MAX_HEADS
+        layout = Layout(per_block, size)
+        _run_phase(phase, arrays, state, layout, min(_MAX_CHUNKS, room))
     return output, unpack_state(state, features, values, normalize=False)[0]
 
 
@@ -78,7 +90,9 @@ def broadcast(memory: Any, terms: Terms) -> tuple[Any, Terms]:
     return spread(memory), terms.mapped(spread)
 
 
-def _run_phase(phase: Phase, arrays: Arrays, state: Real, size: int, room: int) -> None:
+def _run_phase(
+    phase: Phase, arrays: Arrays, state: Real, layout: Layout, room: int
+) -> None:
     """Run a phase over all heads and tokens, with at most `room` chunks in a block.
 
     A block takes more heads before it takes more chunks: the state passing of several
@@ -89,7 +103,9 @@ def _run_phase(phase: Phase, arrays: Arrays, state: Real, size: int, room: int) 
     threads = threads_for(heads * length * state.shape[-1])
     count = group_size(heads, threads, min(room, _MAX_HEADS))
     groups = head_groups({**arrays, "state": state}, batch, count)
-    order = blocks(length, Layout(max(1, room // count), size))
+    if "checkpoints" not in arrays:
+        layout = layout._replace(chunks=max(1, room // count))
+    order = blocks(length, layout)
     with single_threaded_blas():
         run(phase, groups, order, threads)
 

@@ -23,7 +23,14 @@ from linkern.kernels.numpy.triangular import (
 )
 from linkern.kernels.numpy.types import Real
 
-__all__ = ["ChannelDecay", "QueryRows", "ScalarDecay", "zeros_by_token"]
+__all__ = [
+    "ChannelDecay",
+    "QueryRows",
+    "ScalarDecay",
+    "decay_rows",
+    "tall_rows",
+    "zeros_by_token",
+]
 
 # Rows of a block up to which scores are computed one by one: matrix products of that
 # size take longer.
@@ -41,6 +48,13 @@ def zeros_by_token(heads: int, chunks: int, *axes: int, dtype: Any) -> Real:
     return result.transpose((3, 0, 2, 1, 4) if kinds else (2, 0, 1, 3))
 
 
+def tall_rows(rows: Real) -> Real:
+    """View rows ``(heads, chunks, S, R, K)`` with all kinds of a token adjacent."""
+    heads, chunks, kinds, length, dim = rows.shape
+    shape = (heads, chunks, length * kinds, dim)
+    return rows.swapaxes(2, 3).reshape(shape, copy=False)
+
+
 class QueryRows:
     """Rows that are scored against earlier keys: those of erases, queries, or both.
 
@@ -56,7 +70,12 @@ class QueryRows:
         For each kind, True if a token is not scored against itself.
     by_halves : bool
         True if scores are computed level by level, as `ChannelDecay` does.
+    keeps_rows : bool
+        True if the later rows of every level are kept for gradients.
     """
+
+    #: Copies of `later_tall` before the decay of the earlier block.
+    kept_rows: list[Real] | None = None
 
     def __init__(
         self,
@@ -66,6 +85,7 @@ class QueryRows:
         early: Sequence[bool],
         strict: Sequence[bool],
         by_halves: bool,
+        keeps_rows: bool = False,
     ) -> None:
         self.rows, self.scores, self.early, self.strict = rows, scores, early, strict
         self.diagonal = diagonal(scores)
@@ -74,16 +94,24 @@ class QueryRows:
         # Views of each level, smallest blocks first: later rows; the same rows with all
         # kinds of a token adjacent; and their scores.
         heads, chunks, kinds, length, dim = rows.shape
-        tall = rows.swapaxes(2, 3).reshape(
-            heads, chunks, length * kinds, dim, copy=False
-        )
+        tall = tall_rows(rows)
         wide = scores.swapaxes(2, 3).reshape(
             heads, chunks, length * kinds, length, copy=False
         )
         levels = block_sizes(length)
         self.later = [halves(rows, m)[1] for m in levels]
+        #: Later rows of each level, all kinds of a token adjacent.
         self.later_tall = [halves(tall, m * kinds)[1] for m in levels]
         self.level_scores = [off_diagonal(wide, m, kinds) for m in levels]
+        if keeps_rows:
+            self.kept_rows = [
+                tall_rows(
+                    zeros_by_token(
+                        heads, chunks, kinds, length // 2, dim, dtype=rows.dtype
+                    )
+                ).reshape(x.shape, copy=False)
+                for x in self.later_tall
+            ]
 
 
 class ScalarDecay:
@@ -115,6 +143,16 @@ class ScalarDecay:
         if self._decay is not None:
             self.chunk_decay = self._decay.decay_from_start[..., -1:, :]
 
+    @property
+    def key(self) -> Real:
+        """Buffer of the keys."""
+        return self._key
+
+    @property
+    def token_decay(self) -> TokenDecay | None:
+        """Decays of the tokens of each chunk; None if there are none."""
+        return self._decay
+
     def load(self, log_decay: Real | None) -> None:
         """Load log-decays; the keys must be in their buffer."""
         np.copyto(self._key_t, self._key.swapaxes(-1, -2))
@@ -144,7 +182,7 @@ class ScalarDecay:
         """Multiply scores by the decay between tokens, and apply the causal mask."""
         scores = self._scores(queries)
         if self._decay is not None:
-            _multiply(scores, self._decay.pair_decay, queries.early)
+            decay_rows(scores, self._decay.pair_decay, queries.early)
         # Scores are masked bit by bit: a masked score vanishes even if it is infinite.
         bits = scores.view(self._bits)
         for kind, strict in enumerate(queries.strict):
@@ -153,10 +191,10 @@ class ScalarDecay:
 
     def _decay_rows(self, queries: QueryRows) -> None:
         if self._decay is not None:
-            _multiply(queries.rows, self._decay.decay_from_start, queries.early)
+            decay_rows(queries.rows, self._decay.decay_from_start, queries.early)
 
 
-def _multiply(rows: Real, factors: Real, early: Sequence[bool]) -> None:
+def decay_rows(rows: Real, factors: Real, early: Sequence[bool]) -> None:
     """Multiply the rows of each kind by the decay at the time they read."""
     for kind, is_early in enumerate(early):
         of_kind, decay = rows[:, :, kind], factors
@@ -199,26 +237,26 @@ class ChannelDecay:
         # Sums over the blocks of 1, 2, 4, ... tokens, one size after the other; `load`
         # replaces them by their exponentials.
         self._tree = rows_of(2 * rows - 1)
-        self._decays, start = [], 0
+        self.block_decays, start = [], 0
         for block in (*block_sizes(rows), rows):
-            self._decays.append(self._tree[..., start : start + rows // block, :])
+            self.block_decays.append(self._tree[..., start : start + rows // block, :])
             start += rows // block
-        self._levels = []
-        for block, decay in zip(block_sizes(rows), self._decays, strict=False):
+        self.levels = []
+        for block, decay in zip(block_sizes(rows), self.block_decays, strict=False):
             earlier, _ = halves(key, block)
             kept, mixed = halves(rows_of(rows if keeps_keys else 0), block)
-            self._levels.append(_Level(*halves(decay, 1), earlier, kept, mixed))
+            self.levels.append(_Level(*halves(decay, 1), earlier, kept, mixed))
         self._keeps_keys = keeps_keys
-        self._original_key = rows_of(rows if keeps_keys else 0)
+        self.original_key = rows_of(rows if keeps_keys else 0)
         #: Keys decayed to the end of the chunk, ``(..., K, C)``.
         self.decayed_key_t = key[..., :size, :].swapaxes(-1, -2)
         #: Decay of each row of the state over the chunk.
-        self.chunk_decay = self._decays[-1].swapaxes(-1, -2)
+        self.chunk_decay = self.block_decays[-1].swapaxes(-1, -2)
 
     def load(self, log_decay: Real | None) -> None:
         """Load log-decays."""
         assert log_decay is not None
-        sums = self._decays
+        sums = self.block_decays
         np.copyto(sums[0][..., : self._size, :], log_decay, casting="unsafe")
         sums[0][..., self._size :, :] = 0  # padding does not decay
         for finer, coarser in pairwise(sums):
@@ -233,12 +271,14 @@ class ChannelDecay:
         if queries is not None:
             self._score_diagonal(queries)
         if self._keeps_keys:
-            np.copyto(self._original_key, self._key)
-        for i, level in enumerate(self._levels):
+            np.copyto(self.original_key, self._key)
+        for i, level in enumerate(self.levels):
             if queries is not None:
                 _products(
                     queries.later_tall[i], level.earlier_keys, queries.level_scores[i]
                 )
+                if queries.kept_rows is not None:
+                    np.copyto(queries.kept_rows[i], queries.later_tall[i])
                 later = queries.later[i]
                 np.multiply(later, level.earlier_decay[:, :, None], out=later)
             if self._keeps_keys:
@@ -252,7 +292,7 @@ class ChannelDecay:
             if not queries.strict[kind]:
                 np.vecdot(rows, self._key, out=queries.diagonal[:, :, kind])
             if not queries.early[kind]:
-                np.multiply(rows, self._decays[0], out=rows)
+                np.multiply(rows, self.block_decays[0], out=rows)
 
     def mix_keys(self, queries: QueryRows, output: Real) -> None:
         """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``.
@@ -261,15 +301,15 @@ class ChannelDecay:
         of the earlier block, and the weighted keys of that block are added.
         """
         rows, [early], [strict] = queries.rows[:, :, 0], queries.early, queries.strict
-        for i, level in reversed(list(enumerate(self._levels))):
+        for i, level in reversed(list(enumerate(self.levels))):
             later = queries.later[i][:, :, 0]
             np.multiply(later, level.earlier_decay, out=later)
             np.matmul(queries.level_scores[i], level.kept_keys, out=level.mixed_keys)
             np.add(later, level.mixed_keys, out=later)
         if not early:
-            np.multiply(rows, self._decays[0], out=rows)
+            np.multiply(rows, self.block_decays[0], out=rows)
         if not strict:
-            own_score, own_key = queries.diagonal[:, :, 0, :, None], self._original_key
+            own_score, own_key = queries.diagonal[:, :, 0, :, None], self.original_key
             np.add(rows, np.multiply(own_score, own_key, out=own_key), out=rows)
         np.copyto(output, rows[..., : self._size, :])
 

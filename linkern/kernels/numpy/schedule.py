@@ -142,7 +142,8 @@ def run(
     """Run a phase over all groups of heads and all blocks, in the order of the blocks.
 
     Each group has a ``state (heads, width)``, which is replaced, and token arrays
-    ``(heads, T, dim)``.
+    ``(heads, T, dim)``. If it has ``checkpoints (heads, blocks, width)``, the state
+    before each block is written there.
     """
 
     def in_parallel(
@@ -154,10 +155,13 @@ def run(
     def run_group(
         group: Group, workers: Sequence[Workspaces], threads: int
     ) -> Iterator[None]:
-        names = [name for name in group if name != "state"]
+        names = [name for name in group if name not in ("state", "checkpoints")]
+        checkpoints = group.get("checkpoints")
         for batch in batches(group, names, order, workers):
             in_parallel(phase.chunk_state, batch, threads)
             for task in batch:
+                if checkpoints is not None:
+                    checkpoints[:, task.block.number] = group["state"]
                 _pass_state(phase, task.workspace, group["state"])
             in_parallel(phase.chunk_output, batch, threads)
             yield

@@ -1,0 +1,135 @@
+r"""Gradients of intra-chunk scores under decay, in place: `intra_chunk` transposed.
+
+With ``D`` the cotangent of the scores ``x_i^T Gamma_ij k_j`` of some rows ``x``, and a
+prime as in `core.chunkwise`,
+
+    dx_i = e_i dx'_i + sum_j D_ij Gamma_ij k_j
+    dk_j = l_j dk'_j + sum_i D_ij Gamma_ij x_i
+
+The gradient of a log-decay is a sum of ``D_ij x_i^T Gamma_ij k_j``, over the pairs that
+it lies between. The states before and after the chunk count as tokens there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from linkern.kernels.numpy.decay import TokenDecay
+from linkern.kernels.numpy.decay_grad import DecayGrad
+from linkern.kernels.numpy.intra_chunk import QueryRows, ScalarDecay, decay_rows
+from linkern.kernels.numpy.types import Real, Shape
+
+__all__ = ["ScalarGrad"]
+
+
+class ScalarGrad:
+    """Gradients under no decay, or one per token.
+
+    Parameters
+    ----------
+    decay : ScalarDecay
+        The decays of the chunks.
+    queries : QueryRows
+        The rows that are scored.
+    shape : Shape
+        Sizes of the workspace.
+    dtype : dtype
+        Dtype of the computation.
+
+    Attributes
+    ----------
+    rows, key : array (heads, chunks, S, C, K), (heads, chunks, C, K)
+        Rows before any decay, to be loaded, and keys.
+    grad_rows, grad_key : array
+        Their cotangents: of the decayed ones before `pull`, of the others after it.
+    grad_scores : array (heads, chunks, S, C, C)
+        Cotangents of the scores, also of those that are masked; replaced.
+    """
+
+    def __init__(
+        self, decay: ScalarDecay, queries: QueryRows, shape: Shape, dtype: Any
+    ) -> None:
+        heads, chunks, size, features, _ = shape
+        lead, kinds = (heads, chunks), len(queries.early)
+        self._decay, self._early = decay, queries.early
+        self.has_decay = decay.token_decay is not None
+        self.key = decay.key
+        self.rows = np.empty((*lead, kinds, size, features), dtype)
+        self.grad_rows = np.empty_like(self.rows)
+        self.grad_key = np.empty_like(self.key)
+        self.grad_scores = np.empty((*lead, kinds, size, size), dtype)
+        bits = np.dtype(f"i{self.grad_scores.itemsize}")
+        self.masks = [-np.tri(size, k=-int(x), dtype=bits) for x in queries.strict]
+        self.row_scratch = np.empty_like(self.rows)
+        self.scratch = np.empty_like(self.key)
+        self._ones = np.ones((features, 1), dtype)
+        if self.has_decay:
+            self._sums = np.empty((*lead, kinds, size, 1), dtype)
+            self._products = np.empty_like(self.grad_scores)
+            self._log_decay = DecayGrad(heads, chunks, size, dtype)
+
+    def pull(self, scores: Sequence[Real], carried: Real | None) -> None:
+        """Replace `grad_rows` and `grad_key`.
+
+        Parameters
+        ----------
+        scores : sequence of array (heads, chunks, C, C)
+            The scores of each kind of rows.
+        carried : array (heads, chunks, K, 1) or None
+            Products of each row of the state before the chunk, decayed, with the
+            cotangent of the state after it; None without decays.
+        """
+        for kind, mask in enumerate(self.masks):
+            # Bit by bit: what is masked vanishes even if it is infinite.
+            masked = self.grad_scores[:, :, kind].view(mask.dtype)
+            np.bitwise_and(masked, mask, out=masked)
+        decay = self._decay.token_decay
+        if decay is not None and carried is not None:
+            self._pull_decays(decay, scores, carried)
+        kinds, size = self.rows.shape[2:4]
+        np.matmul(self.grad_scores, self.key[:, :, None], out=self.row_scratch)
+        np.add(self.grad_rows, self.row_scratch, out=self.grad_rows)
+        tall = (*self.rows.shape[:2], kinds * size, -1)
+        np.matmul(
+            self.grad_scores.reshape(tall, copy=False).swapaxes(-1, -2),
+            self.rows.reshape(tall, copy=False),
+            out=self.scratch,
+        )
+        np.add(self.grad_key, self.scratch, out=self.grad_key)
+
+    def _pull_decays(
+        self, decay: TokenDecay, scores: Sequence[Real], carried: Real
+    ) -> None:
+        """Multiply all cotangents by their decays, and sum those of log-decays."""
+        for kind, x in enumerate(scores):
+            np.multiply(self.grad_scores[:, :, kind], x, out=self._products[:, :, kind])
+        decay_rows(self.grad_scores, decay.pair_decay, self._early)
+        decay_rows(self.grad_rows, decay.decay_from_start, self._early)
+        np.multiply(self.rows, self.grad_rows, out=self.row_scratch)
+        np.matmul(self.row_scratch, self._ones, out=self._sums)
+        to_end = decay.decay_to_end.swapaxes(-1, -2)
+        np.multiply(self.grad_key, to_end, out=self.grad_key)
+        np.multiply(self.key, self.grad_key, out=self.scratch)
+        sums = self._log_decay
+        np.matmul(self.scratch, self._ones, out=sums.state_writes[..., None])
+        np.sum(carried[..., 0], axis=-1, out=sums.state_carried)
+        for target, products in (
+            (sums.score_products, self._products),
+            (sums.state_reads, self._sums),
+        ):
+            target[:, :, -1] = 0  # early rows leave the last one free
+            for kind, early in enumerate(self._early):
+                rows, added = target, products[:, :, kind]
+                if early:
+                    # A row that reads before the decay of its token reads after that
+                    # of the token before.
+                    rows, added = rows[:, :, :-1], added[:, :, 1:]
+                if kind == 0:
+                    np.copyto(rows, added)
+                else:
+                    np.add(rows, added, out=rows)
+
+    def write_log_decay(self, output: Real) -> None:
+        """Write the gradients of log-decays ``(heads, chunks, C, 1)``, after `pull`."""
+        self._log_decay.write(output)

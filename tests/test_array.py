@@ -1,0 +1,41 @@
+"""Functions of `linkern.array` that NumPy has a shorter way for."""
+
+import array_api_strict
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkern.array import mT, outer, plain_numpy
+from linkern.autodiff.tape import Traced
+
+SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-310, -1e-45, 1e30)
+
+
+@given(
+    st.integers(0, 2**16).map(np.random.default_rng),
+    st.sampled_from(["float32", "float64"]),
+    st.tuples(st.sampled_from([1, 2, 5, 64]), st.sampled_from([1, 3, 16, 65])),
+    st.sampled_from([(), (3,), (2, 3)]),
+)
+def test_an_outer_product_has_the_bits_of_a_matrix_product(rng, dtype, dims, batch):
+    rows = []
+    for dim in dims:
+        x = rng.normal(size=(*batch, 1, dim))
+        special = rng.choice(SPECIAL, size=x.shape)
+        with np.errstate(over="ignore", under="ignore"):
+            rows.append(np.where(rng.random(x.shape) < 0.2, special, x).astype(dtype))
+    with np.errstate(all="ignore"):
+        result, expected = outer(*rows), mT(rows[0]) @ rows[1]
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
+    number = ~np.isnan(expected)
+    assert (np.isnan(result) == ~number).all()
+    assert result[number].tobytes() == expected[number].tobytes()
+
+
+def test_arrays_of_others_and_traced_ones_are_not_plain():
+    x = np.ones((1, 2))
+    assert plain_numpy(x, x)
+    assert not plain_numpy(x, Traced(x))
+    assert not plain_numpy(x, x.view(np.recarray))
+    assert not plain_numpy(array_api_strict.asarray(x))
