@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern import State
-from linkern.core import compiled
 from linkern.core.recurrence import token
-from linkern.operators.forms import form_named
+from linkern.operators.definition import QKV, run
+from linkern.operators.forms import Form, form_named
+from linkern.operators.register import definition_of
 from tests.marks import slow_unless
 from tests.operators.problems import NAMES, close, operator, parts, problem
 
@@ -101,9 +102,9 @@ def test_gradients_are_those_of_numpy_by_both_ways(jax, name):
 
     @jax.jit
     def both(arrays, cotangent):
-        run = partial(operator(name), chunk_size=4)
-        result, pullback = linkern.vjp(run.func, **arrays, **run.keywords)
-        _, back = jax.vjp(lambda arrays: run(**arrays), arrays)
+        options = {"chunk_size": 4}
+        result, pullback = linkern.vjp(operator(name), **arrays, **options)
+        _, back = jax.vjp(lambda arrays: operator(name)(**arrays, **options), arrays)
         return result, pullback(*cotangent), back(cotangent)[0]
 
     cotangent = linkern.AttentionResult(output, state)
@@ -119,14 +120,14 @@ def test_gradients_are_those_of_numpy_by_both_ways(jax, name):
 
 
 def test_any_length_and_any_log_decay(jax):
-    run = [
+    computed = [
         jax.jit(partial(gradient, "simple_gla", **options))
         for options in ({"form": "recurrent"}, {"chunk_size": 4})
     ]
 
     @settings(max_examples=8)
     @given(
-        st.sampled_from(run),
+        st.sampled_from(computed),
         st.sampled_from([0, 7, 8]),
         st.integers(0, 2**16).map(np.random.default_rng),
     )
@@ -171,15 +172,28 @@ def test_transformations_compose(jax, name):
         assert abs(slopes[n] - along) <= 2.0**-30 * (1 + abs(along))
 
 
-def test_eager_calls_compile_once_for_each_shape(jax):
+def test_eager_calls_trace_a_step_once_for_each_shape(jax):
+    calls = []
+
+    def counting(memory, terms):
+        calls.append(terms)
+        return token(memory, terms)
+
+    form = Form(counting, 1)
+
+    def function(query, key, value, log_decay):
+        arguments = dict(zip(QKV, (query, key, value), strict=True))
+        arguments["log_decay"] = log_decay
+        return run(definition_of(linkern.simple_gla), arguments, form)
+
     arrays = on_jax(jax, problem("simple_gla", np.random.default_rng(0), 3))
-    gradient("simple_gla", arrays, form="recurrent")
-    known = compiled._jitted()._cache_size()
-    for factor in (2.0, 3.0):
+    counts = []
+    for factor in (1.0, 2.0, 3.0):
         scaled = {**arrays, "value": factor * arrays["value"]}
-        gradient("simple_gla", scaled, form="recurrent")
-        gradient("simple_gla", scaled, chunk_size=3)  # a single span: no loop
-    assert compiled._jitted()._cache_size() == known
+        result, pullback = linkern.vjp(function, **scaled)
+        pullback(result.output)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] == counts[2] > 0
 
 
 def test_equal_forms_are_one_object():
@@ -222,13 +236,13 @@ def test_narrow_inputs_and_a_donated_state(jax):
     )
     state = state.astype("float32")
     expected = linkern.gated_delta_rule(**wide, initial_state=np.ones(state.shape))
-    run = jax.jit(
+    call = jax.jit(
         lambda state, x: linkern.gated_delta_rule(
             **x, initial_state=state, chunk_size=4
         ),
         donate_argnums=0,
     )
-    result = run(state, narrow)
+    result = call(state, narrow)
     assert result.output.dtype == "bfloat16"
     assert result.state.memory.dtype == "float32"
     close_to = np.asarray(result.output, "float64") - expected.output
@@ -239,8 +253,8 @@ def test_packed_sequences_under_jit(jax):
     inputs = problem("simple_gla", np.random.default_rng(0), 9)
     offsets = (0, 4, 4, 9)
     expected = linkern.simple_gla(**inputs, cu_seqlens=offsets)
-    run = jax.jit(lambda x: linkern.simple_gla(**x, cu_seqlens=offsets, chunk_size=2))
-    result = run(on_jax(jax, inputs))
+    call = jax.jit(lambda x: linkern.simple_gla(**x, cu_seqlens=offsets, chunk_size=2))
+    result = call(on_jax(jax, inputs))
     close(result.output, expected.output)
     close(result.state.memory, expected.state.memory)
 
