@@ -29,6 +29,7 @@ __all__ = [
     "namespace_name",
     "of_same_heads",
     "on_cupy",
+    "on_jax",
     "on_numpy",
     "ones",
     "outer",
@@ -78,6 +79,11 @@ def on_cupy(*arrays: object) -> bool:
     """Return True if all arrays are CuPy's, None or traced; at least one is CuPy's."""
     plain = [getattr(x, "untraced", x) for x in arrays if x is not None]
     return bool(plain) and all(map(array_api_compat.is_cupy_array, plain))
+
+
+def on_jax(x: object) -> bool:
+    """Return True if `x` is an array of JAX, or stands for one under `jax.jit`."""
+    return type(x) is not np.ndarray and bool(array_api_compat.is_jax_array(x))
 
 
 def namespace(*arrays: Array) -> Namespace:

@@ -9,7 +9,8 @@ later tokens, which are plain matrix products, and a diagonal. All halves of one
 are handled in one call, as a further leading axis. Sizes are powers of two.
 """
 
-from linkern.array import concat, namespace, reshape, zeros
+from linkern.array import concat, namespace, on_jax, reshape, zeros
+from linkern.core.compiled import unit_lower_inverse
 from linkern.typing import Array
 
 __all__ = ["apart", "inverse", "paired", "power_of_two", "together"]
@@ -53,6 +54,8 @@ def inverse(strictly_lower: Array) -> Array:
     The inverse of the picture above is ``[A', 0; -B' C A', B']``: two products for each
     level, and no pivot, so that no row can be touched by a later one.
     """
+    if on_jax(strictly_lower):
+        return unit_lower_inverse(strictly_lower)
     xp = namespace(strictly_lower)
     *lead, m, _ = strictly_lower.shape
     levels, rest = [], strictly_lower[..., None, :, :]

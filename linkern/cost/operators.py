@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import prod
 
 from linkern import validate
+from linkern.core.scan import spans
 from linkern.cost.checking import (
     checked,
     definition_named,
@@ -21,7 +22,7 @@ from linkern.cost.levels import (
 from linkern.cost.products import Gradient, forward, gradient
 from linkern.cost.recurrences import spans_of
 from linkern.cost.work import WORK, Given, Pass, Sizes, elimination
-from linkern.operators.forms import FORM_NAMES, Form, form_named, spans
+from linkern.operators.forms import FORM_NAMES, Form, form_named
 
 __all__ = ["OperatorCost", "gradient_cost", "operator_cost"]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from linkern.core.scan import spans
 from linkern.cost.counts import Counts
 from linkern.cost.recurrences import (
     Recurrence,
@@ -18,7 +19,7 @@ from linkern.cost.recurrences import (
     spans_of,
     token,
 )
-from linkern.operators.forms import Form, spans
+from linkern.operators.forms import Form
 
 __all__ = ["Gradient", "Product", "forward", "gradient"]
 

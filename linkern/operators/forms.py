@@ -5,12 +5,12 @@ read-out ``(..., T, V)`` and the memory after the last token. Forms differ in ho
 tokens they take at once: in rounding, storage and speed, never in meaning.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from typing import cast
 
-from linkern.array import concat
-from linkern.autodiff.tape import recomputed
+from linkern.autodiff.scan import Checkpointed, scan
 from linkern.core.chunkwise import attend, chunks, write
 from linkern.core.recurrence import Terms, token
 from linkern.kernels.dispatch import Backend, backend_of
@@ -22,7 +22,6 @@ __all__ = [
     "ONE_TOKEN",
     "Form",
     "form_named",
-    "spans",
 ]
 
 FORM_NAMES = ("auto", "recurrent", "chunkwise", "parallel")
@@ -30,6 +29,7 @@ DEFAULT_CHUNK_SIZE = 64
 # Chunks whose insides are computed together: fewer calls, and their pairs still fit
 # into a cache.
 _TOGETHER = 8
+_EMPTY = partial(chunks, size=1)
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,13 @@ class Form:
 
     def _by_spans(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
         """Take one span after the other, each with the memory the last one left."""
-        outputs = []
         length = terms.key.shape[-2]
         # Without a token there is no token's equation, but chunks may be empty.
         empty = self.step is token and not length
-        step = partial(chunks, size=1) if empty else self.step
-        size = (self.size or max(length, 1)) * self.together
-        if length <= size:
-            return recomputed(step, memory, terms)
-        for span in spans(length, size):
-            output, memory = recomputed(step, memory, terms.span(span))
-            outputs.append(output)
-        return concat(outputs, axis=-2), memory
+        step = Checkpointed(_EMPTY if empty else self.step)
+        size = self.size or max(length, 1)
+        both = scan(step, memory, terms, size, together=self.together)
+        return cast(tuple[Array, Array], both)
 
     def fused(self, x: Array, *, causal: bool) -> Backend | None:
         """Return the back end that computes attention in this form in one pass.
@@ -99,11 +94,11 @@ class Form:
         """Let every query see every key: without an order, nothing is forgotten."""
         if self.size is None:
             return attend(memory, query, key, value), write(memory, key, value)
-        for span in spans(key.shape[-2], self.size):
-            memory = write(memory, key[..., span, :], value[..., span, :])
+        _, memory = scan(_write, memory, Terms(key, key, value), self.size)
         return query @ memory, memory
 
 
+@cache  # one object for each form: what JAX compiled is looked up by its step
 def form_named(name: str, chunk_size: int | None) -> Form:
     """Return the form called `name`; ``"auto"`` is chunkwise, and kernels on CuPy.
 
@@ -123,11 +118,9 @@ def _whole(memory: Array, terms: Terms) -> tuple[Array, Array]:
     return chunks(memory, terms, size=terms.key.shape[-2])
 
 
+def _write(memory: Array, terms: Terms) -> tuple[None, Array]:
+    return None, write(memory, terms.key, terms.value)
+
+
 # The equation itself, for steps of decoding: no back end is faster for a single token.
 ONE_TOKEN = Form(token, 1)
-
-
-def spans(length: int, size: int) -> Iterator[slice]:
-    """Cut ``range(length)`` into spans of `size`; one empty span if there is none."""
-    for start in range(0, max(length, 1), size):
-        yield slice(start, min(start + size, length))

@@ -1,11 +1,13 @@
 r"""Mesa: every read solves a ridge regression over the tokens so far."""
 
+from dataclasses import dataclass
 from typing import Unpack
 
 from linkern.array import concat, eye, namespace, ones, reshape
+from linkern.autodiff.scan import scan
 from linkern.core.recurrence import Terms
 from linkern.operators.definition import QKV, Definition, scaled
-from linkern.operators.forms import DEFAULT_CHUNK_SIZE, Form, spans
+from linkern.operators.forms import DEFAULT_CHUNK_SIZE, Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array, ArrayT
@@ -27,43 +29,43 @@ def _mesa(
     size = key.shape[-1]
     written = scaled(beta, key)
     of_keys, of_values = state.memory[..., :size], state.memory[..., size:]
-    solved = []
     # The Gram matrices of all tokens would take K^2 numbers each: take some at a time.
-    for span in spans(key.shape[-2], DEFAULT_CHUNK_SIZE):
-        decay = None if log_decay is None else log_decay[..., span, :]
-        rows = (query[..., span, :], key[..., span, :], written[..., span, :])
-        read, of_keys = _solved(form, of_keys, *rows, decay, ridge)
-        solved.append(read)
-    reading = concat(solved, axis=-2) if len(solved) > 1 else solved[0]
+    rows = Terms(query, key, written, log_decay)
+    reading, of_keys = scan(_Solve(form), of_keys, rows, DEFAULT_CHUNK_SIZE, (ridge,))
+    assert reading is not None
     output, of_values = form(of_values, Terms(reading, written, value, log_decay))
     return output, State(concat([of_keys, of_values], axis=-1), None)
 
 
-def _solved(
-    form: Form,
-    gram: Array,
-    query: Array,
-    key: Array,
-    written: Array,
-    log_decay: Array | None,
-    ridge: Array | None,
-) -> tuple[Array, Array]:
-    """Return ``(H_t + Diag(ridge))^{-1} q_t`` for each token, and the last ``H``.
+@dataclass(frozen=True)
+class _Solve:
+    """The step of a span in a form, equal to that of an equal form."""
 
-    ``H`` as a row of ``K^2`` numbers is what a recurrence with one key channel holds.
-    """
-    *lead, length, size = key.shape
-    flat = (*lead, 1, size * size)
-    one = ones((*lead, length, 1), like=key)
-    products = reshape(
-        written[..., None] * key[..., None, :], (*lead, length, size * size)
-    )
-    grams, last = form(reshape(gram, flat), Terms(one, one, products, log_decay))
-    systems = reshape(grams, (*lead, length, size, size))
-    systems = systems + _diagonal(ridge, systems)
-    solution = namespace(systems, query).linalg.solve(systems, query[..., None])
-    row: Array = solution[..., 0]
-    return row, reshape(last, (*lead, size, size))
+    form: Form
+
+    def __call__(
+        self, gram: Array, terms: Terms, ridge: Array | None
+    ) -> tuple[Array, Array]:
+        """Return ``(H_t + Diag(ridge))^{-1} q_t`` for each token, and the last ``H``.
+
+        ``H`` as a row of ``K^2`` numbers is what a recurrence with one key channel
+        holds.
+        """
+        query, key, written, log_decay = terms[:4]
+        *lead, length, size = key.shape
+        flat = (*lead, 1, size * size)
+        one = ones((*lead, length, 1), like=key)
+        products = reshape(
+            written[..., None] * key[..., None, :], (*lead, length, size * size)
+        )
+        grams, last = self.form(
+            reshape(gram, flat), Terms(one, one, products, log_decay)
+        )
+        systems = reshape(grams, (*lead, length, size, size))
+        systems = systems + _diagonal(ridge, systems)
+        solution = namespace(systems, query).linalg.solve(systems, query[..., None])
+        row: Array = solution[..., 0]
+        return row, reshape(last, (*lead, size, size))
 
 
 def _diagonal(ridge: Array | None, like: Array) -> Array:

@@ -63,7 +63,9 @@ def step(op: Any, state: Any, *inputs: Any, **options: Any) -> AttentionResult[A
 
     Notes
     -----
-    The recurrence itself, and bitwise equal to the recurrent form.
+    The recurrence itself, and bitwise equal to the recurrent form; on JAX, which
+    compiles the loop of that form and rounds some products and sums once, equal but for
+    rounding.
 
     Examples
     --------
