@@ -3,6 +3,7 @@
 This is the only file that imports `array_api_compat`.
 """
 
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
@@ -57,7 +58,9 @@ _COMPUTE_DTYPES: dict[tuple[type, Any], DType | None] = {}
 
 def is_array(x: object) -> bool:
     """Return True if `x` is an array of a library that follows the array API."""
-    return type(x) is np.ndarray or bool(array_api_compat.is_array_api_obj(x))
+    if type(x) is np.ndarray or frozenset({type(x)}) in _NAMESPACES:
+        return True
+    return bool(array_api_compat.is_array_api_obj(x))
 
 
 def on_numpy(*arrays: object) -> bool:
@@ -189,14 +192,29 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
 def any_true(x: Any) -> bool:
     """Return True if any entry is known to be true.
 
-    JAX traces and Dask plans: there, rules about values cannot be checked, and asking
-    would fail or compute everything twice. Nothing is known of them.
+    JAX and the compiler of PyTorch trace, and Dask plans: there, rules about values
+    cannot be checked, and asking would fail or compute everything twice. Nothing is
+    known of them.
     """
     if type(x) is np.ndarray:
         return bool(x.any())
-    if array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__:
+    if _is_compiled(x) or _has_no_values(x):
         return False
     return bool(namespace(x).any(x))
+
+
+def _is_compiled(x: Any) -> bool:
+    """Return True while the compiler of PyTorch traces a call."""
+    if type(x).__module__.partition(".")[0] != "torch":
+        return False
+    return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def _has_no_values(x: Any) -> bool:
+    kind = type(x).__name__
+    if "Tracer" in kind or kind == "FakeTensor":
+        return True
+    return bool(array_api_compat.is_dask_array(x))
 
 
 def writable(*arrays: Array) -> bool:

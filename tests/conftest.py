@@ -109,8 +109,11 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-# What a module for the harness of others imports besides.
+# What a module for a library, or for the harness of others, imports besides.
 NEEDED = {
+    f"linkern.kernels.torch.{module}": "torch"
+    for module in ("autograd", "bridge", "call", "opaque")
+} | {
     f"linkern.testing.integrations.{module}": package
     for module, package in (
         ("flashinfer_bench", "flashinfer_bench"),

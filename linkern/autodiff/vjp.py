@@ -1,7 +1,7 @@
 """Vector-Jacobian products of operators: the result of a call and its pullback."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from linkern import validate
@@ -10,7 +10,7 @@ from linkern.autodiff.tape import Traced, cotangents, raw
 from linkern.state import AttentionResult, State, as_state, mapped
 from linkern.typing import Array, ArrayT
 
-__all__ = ["gradients_of", "vjp"]
+__all__ = ["Pullback", "differentiated", "gradients_of", "vjp"]
 
 Pullback = Callable[..., dict[str, Any]]
 
@@ -83,12 +83,33 @@ def vjp(
     signature = inspect.signature(op)
     validate.keywords(getattr(op, "__name__", "`op`"), options, signature.parameters)
     called = signature.bind(*inputs, **options)
+
+    def call(arguments: dict[str, Any]) -> AttentionResult[Any]:
+        called.arguments = arguments
+        return op(*called.args, **called.kwargs)
+
+    return differentiated(call, called.arguments)
+
+
+def differentiated(
+    call: Callable[[dict[str, Any]], AttentionResult[Any]],
+    arguments: Mapping[str, Any],
+) -> tuple[AttentionResult[Any], Pullback]:
+    """Return the result of a call, and its pullback, as `vjp` does.
+
+    Parameters
+    ----------
+    call : callable
+        From arguments by name to the result.
+    arguments : mapping
+        What to call it with; every array among them is differentiated.
+    """
     leaves: dict[str, Any] = {}
-    for name, x in called.arguments.items():
+    for name, x in arguments.items():
         traced = _traced(name, x)
         if traced is not None:
-            leaves[name] = called.arguments[name] = traced
-    made = op(*called.args, **called.kwargs)
+            leaves[name] = traced
+    made = call({**arguments, **leaves})
     result = AttentionResult(raw(made.output), mapped(raw, made.state))
 
     def pullback(

@@ -11,9 +11,17 @@ from typing import Any, Protocol
 
 from linkern.array import namespace_name
 from linkern.core.recurrence import Terms
+from linkern.state import AttentionResult
 from linkern.typing import Array
 
-__all__ = ["Backend", "Recurrence", "backend_of"]
+__all__ = [
+    "OPERATORS",
+    "Backend",
+    "Operator",
+    "Recurrence",
+    "backend_of",
+    "whole_call",
+]
 
 
 class Recurrence(Protocol):
@@ -67,3 +75,48 @@ def backend_of(x: Array) -> Backend | None:
         module = MODULES.get(namespace_name(x))
         BACKENDS[kind] = None if module is None else import_module(module).BACKEND
     return BACKENDS[kind]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator, for back ends that take whole calls.
+
+    Parameters
+    ----------
+    name : str
+        Name of the operator.
+    axes : mapping of str to str
+        Letters of the last axes of each input.
+    required : tuple of str
+        Inputs that must not be None; the output has the dtype of the first.
+    run : callable
+        From all arguments by name to the result, on the arrays as they are.
+    """
+
+    name: str
+    axes: Mapping[str, str]
+    required: tuple[str, ...]
+    run: Callable[[Mapping[str, Any]], AttentionResult[Any]]
+
+
+OPERATORS: dict[str, Operator] = {}  # by name; operators register
+
+
+def whole_call(name: str, arguments: Mapping[str, Any]) -> AttentionResult[Any] | None:
+    """Return the result of a call by a back end that takes whole calls.
+
+    None if there is no such back end for the arrays, or it does not take this call.
+    """
+    operator = OPERATORS[name]
+    x = arguments.get(operator.required[0])
+    package = type(getattr(x, "untraced", x)).__module__.partition(".")[0]
+    return _on_tensors(operator, arguments) if package == "torch" else None
+
+
+def _on_tensors(
+    operator: Operator, arguments: Mapping[str, Any]
+) -> AttentionResult[Any] | None:
+    # The compiler of PyTorch refuses `import_module`.
+    from linkern.kernels.torch.bridge import attend  # noqa: PLC0415
+
+    return attend(operator, arguments)

@@ -11,6 +11,7 @@ from typing import Any
 
 from linkern import validate
 from linkern.array import astype, broadcast_to, plain_numpy, reshape, zeros
+from linkern.kernels.dispatch import whole_call
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.layout import layout_of
 from linkern.operators.varlen import run_packed
@@ -28,6 +29,7 @@ __all__ = [
     "prepare",
     "prepare_terms",
     "run",
+    "run_arrays",
     "scaled",
 ]
 
@@ -234,6 +236,14 @@ def run(
     form : Form, optional
         Order of the sums, in place of the one that the options name.
     """
+    if form is not None:
+        arguments = {**arguments, "form": form}
+    result = whole_call(definition.name, arguments)
+    return run_arrays(definition, arguments) if result is None else result
+
+
+def run_arrays(definition: Definition, arguments: Inputs) -> AttentionResult:
+    """Run an operator on the arrays that it is given; `form` may be a `Form`."""
     inputs = {name: arguments.get(name) for name in definition.axes}
     common = {name: arguments.get(name, x) for name, x in OPTIONS.items()}
     own = {
@@ -242,8 +252,6 @@ def run(
         if name not in inputs and name not in common
     }
     state, cu_seqlens = common.pop("initial_state"), common.pop("cu_seqlens")
-    if form is not None:
-        common["form"] = form
     ready = prepare(definition, inputs, own, **common)
     state = as_state("initial_state", state, normalizer=ready.normalizer is not None)
     if cu_seqlens is None:

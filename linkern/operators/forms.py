@@ -102,6 +102,8 @@ class Form:
 def form_named(name: str, chunk_size: int | None) -> Form:
     """Return the form called `name`; ``"auto"`` is chunkwise, and kernels on CuPy.
 
+    Tensors of PyTorch on a CPU reach ``auto`` and ``recurrent`` as arrays of NumPy
+    (`linkern.kernels.torch`); the other forms of them are array code.
     ``recurrent`` takes one token at a time, memory first: the RNN of equations 18 to 20
     of the paper. ``chunkwise`` is quadratic inside a chunk and recurrent between them.
     ``parallel`` takes all tokens at once through the T x T matrix of scores.
@@ -122,5 +124,6 @@ def _write(memory: Array, terms: Terms) -> tuple[None, Array]:
     return None, write(memory, terms.key, terms.value)
 
 
-# The equation itself, for steps of decoding: no back end is faster for a single token.
-ONE_TOKEN = Form(token, 1)
+# The equation itself, for steps of decoding: no recurrence of a back end is faster for
+# a single token.
+ONE_TOKEN = Form(token, 1, name="step")

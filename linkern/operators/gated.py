@@ -247,8 +247,9 @@ def simple_gla(
         States then have the sequences as their first axis; rows behind the last offset
         give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
-        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
-        All are differentiable.
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy. On
+        tensors of PyTorch on a CPU "auto" and "recurrent" run NumPy's kernels, the
+        others operations of PyTorch. All are differentiable.
     chunk_size : int, optional
         Tokens per chunk of the chunkwise form. Default 64.
 

@@ -181,7 +181,10 @@ def linear_attention(
         the last offset give zeros.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
         Order of the sums. "auto" is "chunkwise", and CUDA kernels for causal calls on
-        arrays of CuPy. All forms are differentiable and compute the same thing.
+        arrays of CuPy. On tensors of PyTorch on a CPU "auto" and "recurrent" run
+        NumPy's kernels, bitwise as on NumPy arrays, and "chunkwise" and "parallel"
+        operations of PyTorch, which it can trace. All forms are differentiable and
+        compute the same thing.
     chunk_size : int, optional
         Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
 

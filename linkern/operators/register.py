@@ -7,12 +7,14 @@ record.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast
 
 from linkern import validate
 from linkern.autodiff.vjp import gradients_of
-from linkern.operators.definition import OPTIONS, Definition, run
+from linkern.kernels.dispatch import OPERATORS, Operator
+from linkern.operators.definition import OPTIONS, Definition, run, run_arrays
 from linkern.operators.docstrings import completed
 from linkern.state import AttentionResult, State
 from linkern.typing import ArrayT
@@ -39,7 +41,9 @@ class Options(TypedDict, Generic[ArrayT], total=False):
         Offsets of packed sequences, ``N + 1`` of them; states then have the sequences
         as first axis. Default: one sequence.
     form : {"auto", "recurrent", "chunkwise", "parallel"}
-        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy.
+        Order of the sums. "auto" is "chunkwise", and CUDA kernels on arrays of CuPy. On
+        tensors of PyTorch on a CPU "auto" and "recurrent" run NumPy's kernels, the
+        others operations of PyTorch.
     chunk_size : int
         Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
     """
@@ -94,6 +98,11 @@ def operator(
         made.arguments = arguments  # type: ignore[attr-defined]
         made.vjp = gradients_of(made)  # type: ignore[attr-defined]
         DEFINITIONS[definition.name] = definition
+        whole = Operator(
+            *(definition.name, definition.axes, definition.required),
+            partial(run_arrays, definition),
+        )
+        OPERATORS[definition.name] = whole
         return cast("Callable[Parameters, Result]", made)
 
     return register

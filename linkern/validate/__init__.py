@@ -50,6 +50,7 @@ from linkern.validate.states import (
     one_memory,
     packed_state,
 )
+from linkern.validate.transforms import no_forward_mode, something_to_map_over
 
 __all__ = [
     "a_feature_map",
@@ -70,6 +71,7 @@ __all__ = [
     "keywords",
     "leading",
     "mask",
+    "no_forward_mode",
     "not_negative",
     "not_positive",
     "offsets",
@@ -85,6 +87,7 @@ __all__ = [
     "scale",
     "shapes",
     "similarities",
+    "something_to_map_over",
     "summary",
     "wide_dtype",
     "widened",
