@@ -42,6 +42,7 @@ LIBRARIES = (
     "jax",
     "dask",
     "distributed",
+    "zarr",
     "matplotlib",
     "sklearn",
 )
@@ -119,6 +120,9 @@ NEEDED = {
         ("openenv", "openenv"),
         ("verifiers", "verifiers"),
     )
+} | {
+    f"linkern.kernels.dask.{module}": "dask"
+    for module in ("backward", "calls", "checks", "forward", "reading")
 }
 
 
@@ -244,6 +248,11 @@ def dask():
 @pytest.fixture(scope="session")
 def distributed():
     return library("distributed").module
+
+
+@pytest.fixture(scope="session")
+def zarr():
+    return library("zarr").module
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
-from linkern.array import namespace_name
+from linkern.array import is_array, namespace_name
 from linkern.core.recurrence import Terms
 from linkern.typing import Array
 
-__all__ = ["Backend", "Recurrence", "backend_of"]
+__all__ = ["Backend", "Recurrence", "backend_of", "call_of"]
 
 
 class Recurrence(Protocol):
@@ -67,3 +67,23 @@ def backend_of(x: Array) -> Backend | None:
         module = MODULES.get(namespace_name(x))
         BACKENDS[kind] = None if module is None else import_module(module).BACKEND
     return BACKENDS[kind]
+
+
+# Modules with a function ``call`` that runs an operator as a whole, for libraries whose
+# arrays are divided.
+WHOLE_CALLS = {"dask": "linkern.kernels.dask.calls"}
+CALLS: dict[type, Callable[..., Any] | None] = {}  # as `BACKENDS`
+
+
+def call_of(x: Any) -> Callable[..., Any] | None:
+    """Return how the library of an array runs whole calls; None for most, and for None.
+
+    What it returns is ``call(definition, arguments, run, prepare)``; see
+    `linkern.kernels.dask.calls.call`.
+    """
+    x = getattr(x, "untraced", x)
+    kind = type(x)
+    if kind not in CALLS:
+        module = WHOLE_CALLS.get(namespace_name(x)) if is_array(x) else None
+        CALLS[kind] = None if module is None else import_module(module).call
+    return CALLS[kind]

@@ -11,7 +11,7 @@ from typing import Any
 
 from linkern import validate
 from linkern.array import astype, broadcast_to, of_same_heads, reshape, zeros
-from linkern.kernels.dispatch import backend_of
+from linkern.kernels.dispatch import backend_of, call_of
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.varlen import run_packed
 from linkern.state import AttentionResult, State, as_state
@@ -218,6 +218,10 @@ def run(
     form : Form, optional
         Order of the sums, in place of the one that the options name.
     """
+    whole = call_of(arguments.get(definition.required[0]))
+    if whole is not None and form is None:
+        result: AttentionResult = whole(definition, arguments, run, prepare)
+        return result
     inputs = {name: arguments.get(name) for name in definition.axes}
     common = {name: arguments.get(name, x) for name, x in OPTIONS.items()}
     own = {
