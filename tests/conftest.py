@@ -42,6 +42,7 @@ LIBRARIES = (
     "jax",
     "dask",
     "distributed",
+    "zarr",
     "matplotlib",
     "sklearn",
 )
@@ -122,6 +123,9 @@ NEEDED = {
         ("openenv", "openenv"),
         ("verifiers", "verifiers"),
     )
+} | {
+    f"linkern.kernels.dask.{module}": "dask"
+    for module in ("backward", "calls", "checks", "forward", "reading")
 }
 
 
@@ -247,6 +251,11 @@ def dask():
 @pytest.fixture(scope="session")
 def distributed():
     return library("distributed").module
+
+
+@pytest.fixture(scope="session")
+def zarr():
+    return library("zarr").module
 
 
 @pytest.fixture(scope="session")

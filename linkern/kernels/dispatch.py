@@ -90,13 +90,18 @@ class Operator:
     required : tuple of str
         Inputs that must not be None; the output has the dtype of the first.
     run : callable
-        From all arguments by name to the result, on the arrays as they are.
+        From all arguments by name to the result, on the arrays as they are. It can be
+        pickled.
+    prepare : callable
+        ``prepare(inputs, options, scale=, form=, chunk_size=)`` checks the arguments of
+        a call, and returns the `Prepared` one of `linkern.operators.definition`.
     """
 
     name: str
     axes: Mapping[str, str]
     required: tuple[str, ...]
     run: Callable[[Mapping[str, Any]], AttentionResult[Any]]
+    prepare: Callable[..., Any]
 
 
 OPERATORS: dict[str, Operator] = {}  # by name; operators register
@@ -110,7 +115,9 @@ def whole_call(name: str, arguments: Mapping[str, Any]) -> AttentionResult[Any] 
     operator = OPERATORS[name]
     x = arguments.get(operator.required[0])
     package = type(getattr(x, "untraced", x)).__module__.partition(".")[0]
-    return _on_tensors(operator, arguments) if package == "torch" else None
+    if package == "torch":
+        return _on_tensors(operator, arguments)
+    return _on_blocks(operator, arguments) if package == "dask" else None
 
 
 def _on_tensors(
@@ -120,3 +127,11 @@ def _on_tensors(
     from linkern.kernels.torch.bridge import attend  # noqa: PLC0415
 
     return attend(operator, arguments)
+
+
+def _on_blocks(
+    operator: Operator, arguments: Mapping[str, Any]
+) -> AttentionResult[Any] | None:
+    made: AttentionResult[Any] | None
+    made = import_module("linkern.kernels.dask.calls").call(operator, arguments)
+    return made

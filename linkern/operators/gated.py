@@ -59,10 +59,10 @@ def _prepare_lightning(
 ) -> Prepared:
     """Fill in the decays of the layer."""
     depth = _depth(own["layer"], own["layers"])
-    log_decay = _for_heads(inputs["query"], lambda h, heads: -8 * h / heads * depth)
-    return prepare_terms(
-        definition, {**inputs, "log_decay": log_decay}, own, form, scale
-    )
+    if inputs["log_decay"] is None:  # a block of heads gets those of its heads
+        log_decay = _for_heads(inputs["query"], lambda h, heads: -8 * h / heads * depth)
+        inputs = {**inputs, "log_decay": log_decay}
+    return prepare_terms(definition, inputs, own, form, scale)
 
 
 def _for_heads(query: Array, log_decay_of: Callable[[Any, int], Any]) -> Array:

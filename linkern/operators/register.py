@@ -14,7 +14,13 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast
 from linkern import validate
 from linkern.autodiff.vjp import gradients_of
 from linkern.kernels.dispatch import OPERATORS, Operator
-from linkern.operators.definition import OPTIONS, Definition, run, run_arrays
+from linkern.operators.definition import (
+    OPTIONS,
+    Definition,
+    prepare,
+    run,
+    run_arrays,
+)
 from linkern.operators.docstrings import completed
 from linkern.state import AttentionResult, State
 from linkern.typing import ArrayT
@@ -101,6 +107,7 @@ def operator(
         whole = Operator(
             *(definition.name, definition.axes, definition.required),
             partial(run_arrays, definition),
+            partial(prepare, definition),
         )
         OPERATORS[definition.name] = whole
         return cast("Callable[Parameters, Result]", made)

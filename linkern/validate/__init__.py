@@ -34,6 +34,14 @@ from linkern.validate.attention import (
     summary,
     with_shared_keys,
 )
+from linkern.validate.chunks import (
+    chunks_alike,
+    known_chunks,
+    one_chunk,
+    token_by_token,
+    token_chunks,
+    whole_sequence,
+)
 from linkern.validate.keywords import keywords
 from linkern.validate.options import (
     chunk_size,
@@ -59,6 +67,7 @@ __all__ = [
     "block_size",
     "bucket_count",
     "chunk_size",
+    "chunks_alike",
     "combinable",
     "dimension",
     "features",
@@ -69,12 +78,14 @@ __all__ = [
     "home",
     "initial_state",
     "keywords",
+    "known_chunks",
     "leading",
     "mask",
     "no_forward_mode",
     "not_negative",
     "not_positive",
     "offsets",
+    "one_chunk",
     "one_memory",
     "packed_state",
     "pattern",
@@ -89,6 +100,9 @@ __all__ = [
     "similarities",
     "something_to_map_over",
     "summary",
+    "token_by_token",
+    "token_chunks",
+    "whole_sequence",
     "wide_dtype",
     "widened",
     "with_shared_keys",
