@@ -72,9 +72,7 @@ def codec(hint: Any) -> Codec:
 def _codec(hint: Any) -> Codec:
     origin, arguments = get_origin(hint), get_args(hint)
     alias = getattr(origin or hint, "__value__", None)
-    if (
-        alias is not None
-    ):  # `type X[T] = ...` of Python 3.12, as NumPy 2.5 has `NDArray`
+    if alias is not None:  # a `type` statement, such as that of `NDArray` in NumPy 2.5
         return codec(alias[arguments] if arguments else alias)
     if hint is Any:
         return Codec(_encode_any, _decode_any)
