@@ -32,7 +32,7 @@ __all__ = ["Checkpoints", "forward", "pullback"]
 
 # Chunks of a block with many heads, heads of one at most, and chunks of all its heads.
 # Smaller blocks take more calls, larger ones leave the cache of a core.
-_CHUNKS, _HEADS, _TILES = 4, 4, 16
+_CHUNKS, _HEADS, _TILES = 4, 4, 8
 
 
 class Checkpoints(NamedTuple):
