@@ -82,13 +82,19 @@ class ChannelGrad:
             start = stop
         self._ones = np.ones((1, kinds * length), dtype)
 
-    def pull(self, scores: Sequence[Real], carried: Real | None) -> None:
-        """Replace `grad_rows` and `grad_key`: see `ScalarGrad.pull`."""
+    def pull(
+        self,
+        scores: Sequence[Real],
+        carried: Real | None,
+        outputs: Sequence[Real | None],
+        d_key: Real,
+    ) -> None:
+        """Write the cotangents of rows and keys: see `ScalarGrad.pull`."""
         del scores
         assert carried is not None
         for padding in self._padding:
             padding[...] = 0
-        np.copyto(self._blocks[-1], carried.swapaxes(-1, -2))
+        np.copyto(self._blocks[-1], carried[:, :, None])
         for i in reversed(range(len(self._levels))):
             self._pull_level(i)
         for finer, coarser in reversed(list(pairwise(self._blocks))):
@@ -96,6 +102,10 @@ class ChannelGrad:
                 np.add(part, coarser, out=part)
         for kind in range(self._kinds):
             self._pull_diagonal(kind)
+        for kind, output in enumerate(outputs):
+            if output is not None:
+                np.copyto(output, self.grad_rows[:, :, kind], casting="unsafe")
+        np.copyto(d_key, self.grad_key, casting="unsafe")
 
     def _pull_level(self, i: int) -> None:
         """Multiply cotangents by the decays of the blocks, and add their products."""

@@ -73,9 +73,7 @@ class DeltaBackwardWorkspace:
         self.value_t = self._empty(values, size)
         self.memory_t = self._empty(values, features)
         self.memory_scratch = np.empty((heads, features, values), dtype)
-        self.memory_products = self._empty(features, values)
-        self.carried = self._empty(features, 1)
-        self.ones = np.ones((values, 1), dtype)
+        self.carried = self._empty(features)
         # Cotangents of the states before and after the chunks.
         states = np.empty((heads, chunks + 1, features * values), dtype)
         self.grad_final_state, self.grad_initial_state = states[:, chunks], states[:, 0]
@@ -152,28 +150,20 @@ def input_grad(workspace: DeltaBackwardWorkspace, tokens: Arrays) -> None:
     np.matmul(forward.new_value, ws.memory_t, out=grad.grad_key)
     carried = None
     if forward.decay.chunk_decay is not None:
-        np.multiply(memory, ws.grad_memory_after, out=ws.memory_products)
-        carried = np.matmul(ws.memory_products, ws.ones, out=ws.carried)
-        np.multiply(carried, forward.decay.chunk_decay, out=carried)
+        carried = np.vecdot(memory, ws.grad_memory_after, out=ws.carried)
+        np.multiply(carried, forward.decay.chunk_decay[..., 0], out=carried)
     size, scores = ws.shape.size, [forward.scores]
     if forward.erase_scores is not None:
         scores.insert(0, forward.erase_scores[..., :size, :size])
-    grad.pull(scores, carried)
-    _write(ws, tokens)
-
-
-def _write(ws: DeltaBackwardWorkspace, tokens: Arrays) -> None:
-    """Copy the gradients of a block from the buffers to the arrays of the caller."""
-    split, grad = ws.shape.split_chunks, ws.intra_chunk
-    np.copyto(split(tokens["d_key"]), grad.grad_key, casting="unsafe")
-    np.copyto(split(tokens["d_value"]), ws.grad_value, casting="unsafe")
-    if ws.traits.transpose_state:
-        chunk_delta.chunk_output(ws.forward, {"output": tokens["d_query"]})
-    else:
-        query = split(tokens["d_query"])
-        np.copyto(query, grad.grad_rows[:, :, -1], casting="unsafe")
+    split = ws.shape.split_chunks
+    outputs = [split(tokens[name]) for name in ("d_erase", "d_query") if name in tokens]
+    transposed = ws.traits.transpose_state
+    rows = [*outputs[:-1], None if transposed else outputs[-1]]
+    grad.pull(scores, carried, rows, split(tokens["d_key"]))
     if ws.traits.erases:
-        erase = split(tokens["d_erase"])
-        np.negative(grad.grad_rows[:, :, 0], out=erase, casting="unsafe")
+        np.negative(outputs[0], out=outputs[0])
+    if transposed:
+        chunk_delta.chunk_output(forward, {"output": tokens["d_query"]})
+    np.copyto(split(tokens["d_value"]), ws.grad_value, casting="unsafe")
     if ws.traits.decays:
         grad.write_log_decay(split(tokens["d_log_decay"]))

@@ -30,8 +30,9 @@ from linkern.kernels.numpy.workspace import WorkspacePool, Workspaces
 
 __all__ = ["Checkpoints", "forward", "pullback"]
 
-# Chunks of a block, and heads at most.
-_CHUNKS, _HEADS = 4, 4
+# Chunks of a block with many heads, heads of one at most, and chunks of all its heads.
+# Smaller blocks take more calls, larger ones leave the cache of a core.
+_CHUNKS, _HEADS, _TILES = 4, 4, 8
 
 
 class Checkpoints(NamedTuple):
@@ -56,10 +57,11 @@ def forward(memory: Any, terms: Terms, size: int) -> tuple[Any, Any, Checkpoints
     """
     *batch, features, values = memory.shape
     length = terms.key.shape[-2]
-    layout = Layout(_CHUNKS, max(1, min(size, length)))
+    per_block = max(_CHUNKS, _TILES // max(1, prod(batch)))
+    layout = Layout(per_block, max(1, min(size, length)))
     count = len(blocks(length, layout))
     states = np.empty((*batch, count, features * values), memory.dtype)
-    output, last = chunks(memory, terms, size, checkpoints=states, per_block=_CHUNKS)
+    output, last = chunks(memory, terms, size, checkpoints=states, per_block=per_block)
     return output, last, Checkpoints(states, layout)
 
 

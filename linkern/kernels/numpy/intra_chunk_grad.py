@@ -42,7 +42,7 @@ class ScalarGrad:
     rows, key : array (heads, chunks, S, C, K), (heads, chunks, C, K)
         Rows before any decay, to be loaded, and keys.
     grad_rows, grad_key : array
-        Their cotangents: of the decayed ones before `pull`, of the others after it.
+        Cotangents of the decayed rows and keys; `pull` takes and replaces them.
     grad_scores : array (heads, chunks, S, C, C)
         Cotangents of the scores, also of those that are masked; replaced.
     """
@@ -63,22 +63,34 @@ class ScalarGrad:
         self.masks = [-np.tri(size, k=-int(x), dtype=bits) for x in queries.strict]
         self.row_scratch = np.empty_like(self.rows)
         self.scratch = np.empty_like(self.key)
-        self._ones = np.ones((features, 1), dtype)
         if self.has_decay:
-            self._sums = np.empty((*lead, kinds, size, 1), dtype)
-            self._products = np.empty_like(self.grad_scores)
+            # Scratch by the number of axes: for each token, and for each pair.
+            self._products = {
+                3: np.empty((*lead, size), dtype),
+                4: np.empty((*lead, size, size), dtype),
+            }
             self._log_decay = DecayGrad(heads, chunks, size, dtype)
 
-    def pull(self, scores: Sequence[Real], carried: Real | None) -> None:
-        """Replace `grad_rows` and `grad_key`.
+    def pull(
+        self,
+        scores: Sequence[Real],
+        carried: Real | None,
+        outputs: Sequence[Real | None],
+        d_key: Real,
+    ) -> None:
+        """Write the cotangents of rows and keys before any decay.
 
         Parameters
         ----------
         scores : sequence of array (heads, chunks, C, C)
             The scores of each kind of rows.
-        carried : array (heads, chunks, K, 1) or None
+        carried : array (heads, chunks, K) or None
             Products of each row of the state before the chunk, decayed, with the
             cotangent of the state after it; None without decays.
+        outputs : sequence of array (heads, chunks, C, K) or None
+            Cotangents of each kind of rows; None for one that is not needed.
+        d_key : array (heads, chunks, C, K)
+            Cotangent of the keys.
         """
         for kind, mask in enumerate(self.masks):
             # Bit by bit: what is masked vanishes even if it is infinite.
@@ -89,46 +101,55 @@ class ScalarGrad:
             self._pull_decays(decay, scores, carried)
         kinds, size = self.rows.shape[2:4]
         np.matmul(self.grad_scores, self.key[:, :, None], out=self.row_scratch)
-        np.add(self.grad_rows, self.row_scratch, out=self.grad_rows)
+        for kind, output in enumerate(outputs):
+            if output is not None:
+                rows, products = (
+                    self.grad_rows[:, :, kind],
+                    self.row_scratch[:, :, kind],
+                )
+                np.add(rows, products, out=output, casting="unsafe")
         tall = (*self.rows.shape[:2], kinds * size, -1)
         np.matmul(
             self.grad_scores.reshape(tall, copy=False).swapaxes(-1, -2),
             self.rows.reshape(tall, copy=False),
             out=self.scratch,
         )
-        np.add(self.grad_key, self.scratch, out=self.grad_key)
+        np.add(self.grad_key, self.scratch, out=d_key, casting="unsafe")
 
     def _pull_decays(
         self, decay: TokenDecay, scores: Sequence[Real], carried: Real
     ) -> None:
         """Multiply all cotangents by their decays, and sum those of log-decays."""
+        sums = self._log_decay
         for kind, x in enumerate(scores):
-            np.multiply(self.grad_scores[:, :, kind], x, out=self._products[:, :, kind])
+            products = self.grad_scores[:, :, kind], x
+            self._add(kind, products, sums.score_products, np.multiply)
         decay_rows(self.grad_scores, decay.pair_decay, self._early)
         decay_rows(self.grad_rows, decay.decay_from_start, self._early)
-        np.multiply(self.rows, self.grad_rows, out=self.row_scratch)
-        np.matmul(self.row_scratch, self._ones, out=self._sums)
+        reads = sums.state_reads[..., 0]
+        for kind in range(len(scores)):
+            products = self.rows[:, :, kind], self.grad_rows[:, :, kind]
+            self._add(kind, products, reads, np.vecdot)
         to_end = decay.decay_to_end.swapaxes(-1, -2)
         np.multiply(self.grad_key, to_end, out=self.grad_key)
-        np.multiply(self.key, self.grad_key, out=self.scratch)
-        sums = self._log_decay
-        np.matmul(self.scratch, self._ones, out=sums.state_writes[..., None])
-        np.sum(carried[..., 0], axis=-1, out=sums.state_carried)
-        for target, products in (
-            (sums.score_products, self._products),
-            (sums.state_reads, self._sums),
-        ):
-            target[:, :, -1] = 0  # early rows leave the last one free
-            for kind, early in enumerate(self._early):
-                rows, added = target, products[:, :, kind]
-                if early:
-                    # A row that reads before the decay of its token reads after that
-                    # of the token before.
-                    rows, added = rows[:, :, :-1], added[:, :, 1:]
-                if kind == 0:
-                    np.copyto(rows, added)
-                else:
-                    np.add(rows, added, out=rows)
+        np.vecdot(self.key, self.grad_key, out=sums.state_writes)
+        np.sum(carried, axis=-1, out=sums.state_carried)
+
+    def _add(
+        self, kind: int, pair: tuple[Real, Real], target: Real, product: Any
+    ) -> None:
+        """Add the products of one kind of rows to those of the kinds before."""
+        if self._early[kind]:
+            # A row that reads before the decay of its token reads after that of the
+            # token before.
+            if kind == 0:
+                target[:, :, -1] = 0
+            target, pair = target[:, :, :-1], (pair[0][:, :, 1:], pair[1][:, :, 1:])
+        if kind == 0:
+            product(*pair, out=target)
+        else:
+            scratch = self._products[target.ndim][:, :, : target.shape[2]]
+            np.add(target, product(*pair, out=scratch), out=target)
 
     def write_log_decay(self, output: Real) -> None:
         """Write the gradients of log-decays ``(heads, chunks, C, 1)``, after `pull`."""

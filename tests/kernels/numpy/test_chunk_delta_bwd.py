@@ -250,6 +250,7 @@ def test_threads_change_no_bit(monkeypatch, heads):
 @pytest.mark.parametrize("most", [1, 16])
 def test_any_number_of_chunks_in_a_block_will_do(monkeypatch, most):
     monkeypatch.setattr(chunkwise_bwd, "_CHUNKS", most)
+    monkeypatch.setattr(chunkwise_bwd, "_TILES", 0)
     for i, kind in enumerate(KINDS):
         law_gradients(in_place, case_of(*made(kind, i, length=75), 4))
 
