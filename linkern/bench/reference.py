@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.bench.tasks import DISTINCT_HEADS, Inputs, Kind, Task, drawn
+from linkern.bench.tasks import DISTINCT_HEADS, WITH_GRADIENT, Inputs, Kind, Task, drawn
 
 __all__ = ["ALLOWED", "Judge", "answers", "expected", "judged_rows", "largest_error"]
 
@@ -38,7 +38,7 @@ def judged_rows(length: int, count: int = 48) -> list[int]:
 def answers(inputs: Inputs, kind: Kind, meaning: str, rows: list[int]) -> list[Real]:
     """Return some tokens of the output in float64, ``(B, H, rows, dim)``.
 
-    A gradient returns the gradients of query, key and value too. `meaning` is
+    Kinds with a gradient return those of query, key and value too. `meaning` is
     "attention" with ``elu(x) + 1``; its numerator alone, "sums"; linear attention with
     ``exp(x)``, "exponential"; or "softmax" attention.
     """
@@ -118,7 +118,7 @@ def _of_one_head(
     if meaning == "sums":
         return [sums[rows, :-1]]
     output = sums[:, :-1] / sums[:, -1:]
-    if kind != "gradient":
+    if kind not in WITH_GRADIENT:
         return [output[rows]]
     gradients = _gradients(given, features, output, sums[:, -1:])
     return [x[rows] for x in (output, *gradients)]

@@ -103,7 +103,8 @@ _COLUMNS: Mapping[str, Columns] = MappingProxyType(
 def task_table(run: Run, task: Task) -> Table:
     """Return all rows of one task."""
     columns = _COLUMNS[run.suite.name]
-    right = (">" + name.replace("baseline", task.baseline) for name in columns)
+    names = (name.replace(OURS, "baseline") for name in columns)
+    right = (">" + name.replace("baseline", task.baseline) for name in names)
     table = new_table(_title(run, task), ">tokens", "contestant", *right)
     limits = {"cpu": ("limits", "GEMM, copying"), "cuda": ("limit", "copying")}
     for length in run.lengths(task.name):

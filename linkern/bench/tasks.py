@@ -8,12 +8,31 @@ from numpy.typing import NDArray
 
 from linkern.testing.target.frameworks import numpy_dtype
 
-__all__ = ["CHUNK", "DISTINCT_HEADS", "OURS", "Inputs", "Kind", "Task", "drawn"]
+__all__ = [
+    "CHUNK",
+    "DISTINCT_HEADS",
+    "OURS",
+    "WITH_GRADIENT",
+    "Inputs",
+    "Kind",
+    "Task",
+    "drawn",
+]
 
 Real = NDArray[Any]
-Kind = Literal["causal", "full", "gradient", "decode", "generate"]
+Kind = Literal[
+    "causal",
+    "full",
+    "gradient",
+    "compile",
+    "compile-delta",
+    "decode",
+    "generate",
+]
 
 OURS = "linkern"
+# Kinds of task with a cotangent: their answers are the output and three gradients.
+WITH_GRADIENT = ("gradient", "compile", "compile-delta")
 # Executed operations are counted at this chunk size, whatever a peer does.
 CHUNK = 64
 # Heads drawn for a GPU; all others repeat them. No power of two, so that a head differs
@@ -27,8 +46,9 @@ class Task:
 
     name: str
     summary: str
-    # Causal; noncausal; gradients of a causal call; token by token; generating token by
-    # token beside other kinds of attention.
+    # Causal; noncausal; gradients of a causal call; compiling these, and those of gated
+    # delta rule; token by token; generating token by token beside other kinds of
+    # attention.
     kind: Kind
     # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
@@ -53,7 +73,7 @@ class Task:
         return length if (self.kind, self.device) == ("decode", "cpu") else 1
 
     def operations(self, length: int) -> int | None:
-        """Return the floating-point operations of a timed unit; None for gradients.
+        """Return the operations of a timed unit; None for gradients and compiling.
 
         The chunk form at chunks of 64 executes ``2 C (K + V) + 4 K V`` for each token
         and head, and ``4 K V`` where there is no mask or no chunk.
@@ -71,9 +91,11 @@ class Task:
     def compulsory_bytes(self, length: int) -> int | None:
         """Return the bytes that must be read and written once: inputs and outputs.
 
-        None for decoding on a CPU, where the state can stay in the caches; on a GPU the
-        float32 state and normalizer are read and written too.
+        None for decoding on a CPU, where the state can stay in the caches, and for
+        compiling; on a GPU the float32 state and normalizer are read and written too.
         """
+        if self.kind in ("compile", "compile-delta"):
+            return None
         heads, item = self.batch * self.heads, numpy_dtype(self.dtype).itemsize
         if self.kind == "decode":
             if self.device == "cpu":
@@ -121,6 +143,6 @@ def drawn(task: Task, length: int, seed: int) -> Inputs:
     shape = (task.batch, task.heads, length, task.dim)
     dtype: Any = np.dtype(task.dtype)
     query, key, value = (rng.standard_normal(shape, dtype=dtype) for _ in range(3))
-    if task.kind != "gradient":
+    if task.kind not in WITH_GRADIENT:
         return Inputs(query, key, value, value[:, :, :0])
     return Inputs(query, key, value, rng.standard_normal(shape, dtype=dtype))

@@ -12,6 +12,7 @@ from linkern.bench.cpu import CPU
 from linkern.bench.peers import left_out, takes_part
 from linkern.bench.tasks import OURS, Inputs, Task, drawn
 from linkern.bench.worker import LocalWorker
+from tests.marks import every
 
 LENGTH = 128
 # JAX and the compiler of PyTorch take seconds to start.
@@ -51,9 +52,22 @@ def test_peers_answer_right(name, kind, dtype, request):
     law_a_peer_answers_right(peer.function(), peer, kind, dtype)
 
 
-def test_jax_answers_right(jax):
-    peer = CPU.peer("jax-scan")
-    law_a_peer_answers_right(peer.function(), peer, "gradient", "float64")
+@pytest.mark.parametrize("name", ["jax-scan", "linkern-jax"])
+@pytest.mark.parametrize("kind", every(2, ["gradient", "compile"]))
+def test_jax_answers_right(jax, name, kind):
+    peer = CPU.peer(name)
+    law_a_peer_answers_right(peer.function(), peer, kind, "float64")
+
+
+def test_gated_delta_rules_on_jax_agree(jax):
+    task = small("compile-delta", "float64")
+    calls = [
+        CPU.peer(name).ready(task, LENGTH, 3)
+        for name in ("linkern-jax-delta", "jax-scan-delta")
+    ]
+    ours, other = (call.read(call.call()) for call in calls)
+    assert len(ours) == 6  # the output and five gradients
+    assert reference.largest_error(ours, other) <= reference.ALLOWED["float64"]
 
 
 def chunks_that_forget(peer):
@@ -128,8 +142,8 @@ def test_names_are_unique():
 def test_every_task_has_peers_and_limits():
     for task in CPU.tasks:
         able = {p.name for p in CPU.peers if task.kind in p.kinds}
-        assert OURS in able
-        assert len(able) > 3
+        assert task.baseline in able
+        assert len(able) > (1 if task.kind.startswith("compile") else 3)
         assert all(takes_part(limit, task) for limit in CPU.limits)
 
 

@@ -1,7 +1,7 @@
 """The suite of peers on a CPU: tasks, goals, and the limits of the machine."""
 
 from linkern.bench.cpu.limits import COPIED
-from linkern.bench.cpu.peers import LIMITS, PEERS
+from linkern.bench.cpu.peers import DELTA_ON_JAX, LIMITS, ON_JAX, PEERS
 from linkern.bench.peers import SOFTMAX
 from linkern.bench.suites import Goal, Suite
 from linkern.bench.tasks import OURS, Task
@@ -13,7 +13,7 @@ _MIB = 2.0**20
 _SHORT, _MIDDLE, _LONG = (512,), (1024, 2048, 4096), (16384, 65536)
 _ALL = (*_SHORT, *_MIDDLE, *_LONG)
 _WIDE, _FULL = (1024, 4096, 16384), (4096, *_LONG)
-_THREE = (512, 4096, 16384)
+_THREE, _ENDS = (512, 4096, 16384), (1024, 65536)
 
 TASKS = (
     Task("causal", "causal", "causal", _ALL),
@@ -29,6 +29,28 @@ TASKS = (
         *("decode-64", "token by token, 64 sequences", "decode", (256,)),
         batch=64,
         quick=(256,),
+    ),
+    Task(
+        *("jax-run", "causal, JAX under jit", "causal", _WIDE),
+        default=False,
+        baseline=ON_JAX,
+    ),
+    Task(
+        *("jax-run-gradient", "causal and its VJP, JAX under jit", "gradient", _WIDE),
+        default=False,
+        baseline=ON_JAX,
+    ),
+    Task(
+        *("jax-compile", "compiling a causal call and its VJP", "compile", _ENDS),
+        default=False,
+        baseline=ON_JAX,
+    ),
+    Task(
+        "jax-compile-delta",
+        "compiling gated delta rule and its VJP",
+        *("compile-delta", _ENDS),
+        default=False,
+        baseline=DELTA_ON_JAX,
     ),
     Task(
         *("million", "causal, 8.6 GB of inputs and outputs", "causal", (2**20,)),
@@ -81,6 +103,11 @@ GOALS = (
     Goal("gradient", _FULL, "saving", 3.0, None, ("ft",), "ft"),
     Goal("decode-1", (512,), "seconds", most=17e-6),
     Goal("decode-64", (256,), "seconds", most=0.5e-3),
+    *(
+        _speed(task, _WIDE, 1 / 1.3, "jax-scan", whom="a loop written by hand")
+        for task in ("jax-run", "jax-run-gradient")
+    ),
+    Goal("jax-compile-delta", _ENDS, "seconds", most=3.0),
     Goal("million", (2**20,), "extra", most=16 * _MIB),
 )
 

@@ -1,52 +1,117 @@
-"""Peers in JAX: the chunk form as a compiled scan that carries the state."""
+"""Peers in JAX: linkern under `jax.jit`, and chunk forms written by hand as a scan.
 
-from collections.abc import Callable
+The scans carry the state and take one chunk at a time. A task that compiles times
+`jax.jit`, tracing included; what JAX has kept is thrown away before each call.
+"""
+
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+import linkern
 from linkern.bench.clocks import HostCall
 from linkern.bench.tasks import Inputs, Task
 
-__all__ = ["scan"]
+__all__ = ["delta_jitted", "delta_scan", "linkern_jitted", "scan"]
 
 Traced = Any
+Form = Callable[..., Traced]
+
+
+def linkern_jitted(inputs: Inputs, task: Task) -> HostCall:
+    """Return the call of linkern under `jax.jit`, its gradients by `linkern.vjp`."""
+    arrays = _arrays(inputs.arrays()[:3], task)
+    return _by_linkern(linkern.linear_attention, arrays, inputs, task)
 
 
 def scan(inputs: Inputs, task: Task, *, size: int) -> HostCall:
-    """Return the call, jitted; the compiler runs with the first one, untimed."""
+    """Return the scan over chunks, jitted."""
+    arrays = _arrays(inputs.arrays()[:3], task)
+    return _by_hand(_form(size), arrays, inputs, task)
+
+
+def delta_jitted(inputs: Inputs, task: Task) -> HostCall:
+    """Return gated delta rule of linkern under `jax.jit`."""
+    return _by_linkern(linkern.gated_delta_rule, _gated(inputs, task), inputs, task)
+
+
+def delta_scan(inputs: Inputs, task: Task, *, size: int) -> HostCall:
+    """Return gated delta rule as a scan over chunks, jitted."""
+    return _by_hand(_delta_form(size), _gated(inputs, task), inputs, task)
+
+
+def _arrays(arrays: Sequence[Any], task: Task) -> list[Traced]:
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", task.dtype == "float64")
-    arrays = [jax.numpy.asarray(x) for x in inputs.arrays()[:3]]
-    form = _form(jax, size)
-    if task.kind != "gradient":
-        run = jax.jit(form)
-        return HostCall(
-            lambda: run(*arrays).block_until_ready(),
-            lambda output: [np.asarray(output)],
-        )
-    cotangent = jax.numpy.asarray(inputs.cotangent)
+    return [jax.numpy.asarray(x) for x in arrays]
 
-    def both(*inputs: Traced) -> tuple[Traced, ...]:
-        output, pullback = jax.vjp(form, *inputs)
+
+def _gated(inputs: Inputs, task: Task) -> list[Traced]:
+    """Return unit keys, log-decays and rates beside query and value."""
+    query, key, value = inputs.query, inputs.key, inputs.value
+    log_decay, beta = -abs(query[..., 0]), 1 / (1 + np.exp(-query[..., 1]))
+    unit = key / np.linalg.norm(key, axis=-1, keepdims=True)
+    return _arrays((query, unit, value, log_decay, beta), task)
+
+
+def _by_linkern(op: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> HostCall:
+    def gradient(cotangent: Traced, *arrays: Traced) -> tuple[Traced, ...]:
+        result, pullback = linkern.vjp(op, *arrays)
+        return (result.output, *pullback(cotangent).values())
+
+    return _call(lambda *x: op(*x).output, gradient, arrays, inputs, task)
+
+
+def _by_hand(form: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> HostCall:
+    def gradient(cotangent: Traced, *arrays: Traced) -> tuple[Traced, ...]:
+        output, pullback = import_module("jax").vjp(form, *arrays)
         return (output, *pullback(cotangent))
 
-    run = jax.jit(both)
-    return HostCall(
-        lambda: jax.block_until_ready(run(*arrays)),
-        lambda results: [np.asarray(x) for x in results],
-    )
+    return _call(form, gradient, arrays, inputs, task)
 
 
-def _form(jax: Any, size: int) -> Callable[..., Traced]:
+def _call(
+    forward: Form, gradient: Form, arrays: list[Traced], inputs: Inputs, task: Task
+) -> HostCall:
+    """Return what a task times: a call or its compilation, alone or with gradients."""
+    jax = import_module("jax")
+    function = forward
+    if task.kind != "causal":
+        function, arrays = gradient, [*_arrays([inputs.cotangent], task), *arrays]
+
+    def read(results: Any) -> list[Any]:
+        return [np.asarray(x) for x in jax.tree.leaves(results)]
+
+    if task.kind in ("causal", "gradient"):
+        run = jax.jit(function)  # the compiler runs with the first call, untimed
+        return HostCall(lambda: jax.block_until_ready(run(*arrays)), read)
+
+    def compiled() -> Any:
+        jax.clear_caches()
+        return jax.jit(function).lower(*arrays).compile()
+
+    return HostCall(compiled, lambda made: read(made(*arrays)))
+
+
+def _in_chunks(x: Traced, size: int) -> Traced:
+    """Return ``(B, H, T, ...)`` as ``(T / size, B, H, size, ...)``."""
+    split = x.reshape(*x.shape[:2], -1, size, *x.shape[3:])
+    return import_module("jax.numpy").moveaxis(split, 2, 0)
+
+
+def _folded(one: Form, state: Traced, arrays: Sequence[Traced], size: int) -> Traced:
+    """Return the outputs of all chunks in the order of their tokens."""
+    jax = import_module("jax")
+    chunks = tuple(_in_chunks(x, size) for x in arrays)
+    _, outputs = jax.lax.scan(one, state, chunks)
+    return jax.numpy.moveaxis(outputs, 0, 2).reshape(arrays[2].shape)
+
+
+def _form(size: int) -> Form:
+    jax = import_module("jax")
     jnp = jax.numpy
-
-    def in_chunks(x: Traced) -> Traced:
-        """Return ``(..., T, dim)`` as ``(T / size, ..., size, dim)``."""
-        batch = x.shape[:-2]
-        split = x.reshape(*batch, -1, size, x.shape[-1])
-        return jnp.moveaxis(split, -3, 0)
 
     def one(state: Traced, chunk: tuple[Traced, ...]) -> tuple[Traced, Traced]:
         query, key, value = chunk
@@ -58,10 +123,38 @@ def _form(jax: Any, size: int) -> Callable[..., Traced]:
         return state + across @ values, sums[..., :-1] / sums[..., -1:]
 
     def form(query: Traced, key: Traced, value: Traced) -> Traced:
-        batch = query.shape[:-2]
-        start = jnp.zeros((*batch, key.shape[-1], value.shape[-1] + 1), value.dtype)
-        chunks = tuple(in_chunks(x) for x in (query, key, value))
-        _, outputs = jax.lax.scan(one, start, chunks)
-        return jnp.moveaxis(outputs, 0, -3).reshape(value.shape)
+        shape = (*key.shape[:2], key.shape[-1], value.shape[-1] + 1)
+        start = jnp.zeros(shape, value.dtype)
+        return _folded(one, start, (query, key, value), size)
+
+    return form
+
+
+def _delta_form(size: int) -> Form:
+    jax = import_module("jax")
+    jnp = jax.numpy
+
+    def one(state: Traced, chunk: tuple[Traced, ...]) -> tuple[Traced, Traced]:
+        query, key, value, log_decay, beta = chunk
+        sums = jnp.cumsum(log_decay, -1)
+        between = jnp.tril(sums[..., :, None] - sums[..., None, :])
+        weights, entering = jnp.tril(jnp.exp(between)), jnp.exp(sums)[..., None]
+        erase, across = beta[..., None] * key, jnp.swapaxes(key, -1, -2)
+        written = jax.lax.linalg.triangular_solve(
+            jnp.tril(erase @ across * weights, -1),
+            beta[..., None] * value - (erase * entering) @ state,
+            left_side=True,
+            lower=True,
+            unit_diagonal=True,
+        )
+        output = (query * entering) @ state + (query @ across * weights) @ written
+        leaving = jnp.exp(sums[..., -1:] - sums)[..., None, :]
+        state = jnp.exp(sums[..., -1])[..., None, None] * state
+        return state + (across * leaving) @ written, output / key.shape[-1] ** 0.5
+
+    def form(*arrays: Traced) -> Traced:
+        key, value = arrays[1:3]
+        shape = (*key.shape[:2], key.shape[-1], value.shape[-1])
+        return _folded(one, jnp.zeros(shape, value.dtype), arrays, size)
 
     return form

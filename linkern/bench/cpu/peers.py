@@ -5,10 +5,12 @@ from typing import Any
 from linkern.bench.peers import COPY, GEMM, SOFTMAX, Peer
 from linkern.bench.tasks import OURS
 
-__all__ = ["LIMITS", "PEERS"]
+__all__ = ["DELTA_ON_JAX", "LIMITS", "ON_JAX", "PEERS"]
 
+ON_JAX, DELTA_ON_JAX = "linkern-jax", "linkern-jax-delta"
 _EVERY = ("causal", "full", "gradient", "decode")
 _CHUNKED = ("causal", "gradient")
+_COMPILED = ("compile", "compile-delta")
 
 
 def _torch(name: str, summary: str, prepare: str, *kinds: str, **more: Any) -> Peer:
@@ -22,7 +24,8 @@ def _package(name: str, summary: str, prepare: str, *kinds: str, **more: Any) ->
 
 def _limit(name: str, summary: str) -> Peer:
     summary, prepare = f"the limit: {summary}, NumPy", f"cpu.limits:{name}"
-    return Peer(name, summary, prepare, _EVERY, meaning="limit", longest=None)
+    kinds = (*_EVERY, *_COMPILED)
+    return Peer(name, summary, prepare, kinds, meaning="limit", longest=None)
 
 
 LIMITS = (
@@ -80,12 +83,38 @@ PEERS = (
     ),
     _torch("torch-in-place", "torch, baddbmm_ on the state", "steps", "decode"),
     Peer(
+        ON_JAX,
+        "linkern, JAX under jit",
+        "cpu.jax_peers:linkern_jitted",
+        (*_CHUNKED, "compile"),
+        ("jax",),
+        tasks=("jax-run", "jax-run-gradient", "jax-compile"),
+    ),
+    Peer(
         "jax-scan",
         "JAX, jit of lax.scan over chunks of 64",
         "cpu.jax_peers:scan",
-        _CHUNKED,
+        (*_CHUNKED, "compile"),
         ("jax",),
         {"size": 64},
+        multiple=64,
+    ),
+    Peer(
+        DELTA_ON_JAX,
+        "linkern, JAX under jit",
+        "cpu.jax_peers:delta_jitted",
+        ("compile-delta",),
+        ("jax",),
+        meaning="unjudged",
+    ),
+    Peer(
+        "jax-scan-delta",
+        "JAX, jit of lax.scan over chunks of 64",
+        "cpu.jax_peers:delta_scan",
+        ("compile-delta",),
+        ("jax",),
+        {"size": 64},
+        meaning="unjudged",
         multiple=64,
     ),
     Peer(

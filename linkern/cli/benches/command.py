@@ -22,8 +22,9 @@ __all__ = ["bench"]
     "tasks",
     multiple=True,
     metavar="NAME",
-    help=f"Of {', '.join(task.name for task in CPU.tasks)}. Default: all but the last; "
-    "--device cuda has others. Repeatable.",
+    help=f"Of {', '.join(task.name for task in CPU.tasks)}. Default: all but "
+    f"{', '.join(task.name for task in CPU.tasks if not task.default)}; --device cuda "
+    "has others. Repeatable.",
 )
 @click.option(
     "--length",
