@@ -24,6 +24,8 @@ TASKS = (
     Task("one-thread", "causal, one thread", "causal", _THREE, threads=1),
     Task("noncausal", "every query sees every key", "full", _FULL),
     Task("gradient", "causal and its VJP", "gradient", (512, *_FULL)),
+    Task("torch-cpu", "causal, linkern on tensors too", "causal", (4096,), batch=2),
+    Task(*("torch-cpu-gradient", "the same and its VJP", "gradient", (4096,)), batch=2),
     Task("decode-1", "token by token, one sequence", "decode", (512,), quick=(512,)),
     Task(
         *("decode-64", "token by token, 64 sequences", "decode", (256,)),
@@ -101,6 +103,17 @@ GOALS = (
     _speed("gradient", _FULL, 2.5, "ft"),
     Goal("gradient", _FULL, "saving", 3.0, None, _TORCH, _AUTOGRAD),
     Goal("gradient", _FULL, "saving", 3.0, None, ("ft",), "ft"),
+    *(
+        goal
+        for task in ("torch-cpu", "torch-cpu-gradient")
+        for goal in (
+            Goal(
+                *(task, (4096,), "speed", None, 1.15, ("linkern-tensors",)),
+                "itself on tensors",
+            ),
+            _speed(task, (4096,), 1.15, *_TORCH, whom="torch, eager or compiled"),
+        )
+    ),
     Goal("decode-1", (512,), "seconds", most=17e-6),
     Goal("decode-64", (256,), "seconds", most=0.5e-3),
     *(

@@ -48,6 +48,17 @@ PEERS = (
     ),
     *(
         _torch(
+            *(name, f'linkern on tensors, form="{form}"', "ours", *_CHUNKED),
+            options={"form": form},
+            tasks=("torch-cpu", "torch-cpu-gradient"),
+        )
+        for name, form in (
+            ("linkern-tensors", "auto"),
+            ("linkern-tensors-chunkwise", "chunkwise"),
+        )
+    ),
+    *(
+        _torch(
             f"torch-loop-{size}",
             f"torch, a loop over chunks of {size}",
             "loop",

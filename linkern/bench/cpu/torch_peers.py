@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+import linkern
 from linkern.bench.clocks import HostCall
 from linkern.bench.cpu.numpy_peers import tokens
 from linkern.bench.tasks import Inputs, Task
@@ -18,6 +19,7 @@ __all__ = [
     "compiled",
     "feature_map",
     "loop",
+    "ours",
     "parallel",
     "products",
     "softmax",
@@ -82,6 +84,16 @@ def with_gradient(form: Form, inputs: Inputs, *, swapped: bool = False) -> HostC
         return [(x.transpose(1, 2) if swapped else x).numpy() for x in plain]
 
     return HostCall(call, read)
+
+
+def ours(inputs: Inputs, task: Task, *, form: str) -> HostCall:
+    """Return linkern on tensors."""
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return linkern.linear_attention(query, key, value, form=form).output
+
+    make = with_gradient if task.kind == "gradient" else without_gradient
+    return make(call, inputs)
 
 
 def loop(inputs: Inputs, task: Task, *, size: int) -> HostCall:

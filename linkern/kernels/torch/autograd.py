@@ -85,8 +85,17 @@ class _Gradients(torch.autograd.Function):  # type: ignore[misc]
 
 def evaluated(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return output, memory and normalizer, if there is one."""
+    if not call.differentiated and not _is_transformed():
+        return call.evaluated(*tensors)  # `apply` costs as much as a token
     results: tuple[Tensor, ...] = _Evaluated.apply(call, *tensors)
     return results
+
+
+def _is_transformed() -> bool:
+    """Return True inside of `torch.func` and of derivatives in forward mode."""
+    functional = torch._C._are_functorch_transforms_active()
+    forward = torch.autograd.forward_ad._current_level >= 0
+    return bool(functional or forward)
 
 
 def gradients(call: Call, cotangents: Any, tensors: Any) -> tuple[Tensor, ...]:

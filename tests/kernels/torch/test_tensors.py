@@ -8,8 +8,8 @@ import pytest
 
 import linkern
 from linkern import State
-from tests.kernels.torch.calls import results
-from tests.operators.problems import problem
+from tests.kernels.torch.calls import WITHOUT_STATE, drawn_state, flat, results
+from tests.operators.problems import NAMES, operator, problem
 
 
 @pytest.fixture
@@ -115,17 +115,22 @@ def test_tensors_that_were_changed_in_between_are_refused(torch, inputs):
         total.backward()
 
 
-@pytest.mark.parametrize("length", [0, 9])
-def test_results_share_no_memory_with_anything(torch, length):
-    drawn = problem("gla", np.random.default_rng(0), length)
-    tensors = {name: torch.from_numpy(x) for name, x in drawn.items()}
-    state = State(torch.ones(1, 2, 4, 3, dtype=torch.float64), None)
-    leaves = [x.requires_grad_() for x in (*tensors.values(), state.memory)]
-    made = results(linkern.gla(**tensors, initial_state=state))
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", [0, 3])
+def test_results_share_no_memory_with_anything(torch, name, length):
+    rng = np.random.default_rng(0)
+    leaves = {}
+    if name not in WITHOUT_STATE:
+        state = drawn_state(name, rng, {}, np.float64)
+        parts = [None if x is None else torch.from_numpy(x) for x in state]
+        leaves["initial_state"] = State(*parts)
+    leaves |= {k: torch.from_numpy(x) for k, x in problem(name, rng, length).items()}
+    flat_leaves = [x.requires_grad_() for x in flat(leaves).values()]
+    made = results(operator(name)(**leaves))
     cotangents = [torch.ones_like(x) for x in made]
-    gradients = torch.autograd.grad(made, leaves, cotangents)
+    gradients = torch.autograd.grad(made, flat_leaves, cotangents)
     mine = [x.detach().numpy() for x in (*made, *gradients)]
-    others = [x.detach().numpy() for x in (*leaves, *cotangents)]
+    others = [x.detach().numpy() for x in (*flat_leaves, *cotangents)]
     for i, x in enumerate(mine):
         assert x.flags.writeable
         assert not any(np.shares_memory(x, y) for y in (*others, *mine[:i]))

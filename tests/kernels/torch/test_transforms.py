@@ -59,6 +59,21 @@ def test_second_derivatives_of_other_operators(torch, name):
     assert torch.autograd.gradgradcheck(of_tensors(name, list(inputs)), leaves)
 
 
+def test_autocast_does_not_round_second_derivatives(torch):
+    function, (query, key, *rest) = delta(torch, length=3, heads=1)
+    key = key.float().requires_grad_()
+    others = [x.float() for x in rest]
+
+    def second():
+        total = function(query.float(), key, *others)[0].pow(2).sum()
+        (slope,) = torch.autograd.grad(total, key, create_graph=True)
+        return torch.autograd.grad(slope.sum(), key)[0]
+
+    plain = second()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(second(), plain)
+
+
 def test_third_derivatives_exist(torch):
     function, (query, key, *rest) = delta(torch, length=3, heads=1)
     key = key.requires_grad_()
@@ -122,6 +137,11 @@ def test_forward_mode_is_refused(torch):
     for tangents in (values, [torch.zeros_like(x) for x in values]):
         with pytest.raises(TypeError, match='`form` must be "chunkwise" or "parallel"'):
             torch.func.jvp(function, tuple(values), tuple(tangents))
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(values[0], values[0])
+        with pytest.raises(TypeError, match="derivatives in forward mode"):
+            function(dual, *values[1:])
     x = torch.rand(5, 2)
     made, _ = torch.func.jvp(
         lambda x: linkern.linear_attention(x, x, x, form="chunkwise").output, (x,), (x,)
