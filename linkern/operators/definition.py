@@ -270,15 +270,18 @@ def prepare_terms(
         for name, x in inputs.items()
         if x is not None or name in definition.required
     }
-    wide = {name: validate.widened(name, x) for name, x in passed.items()}
+    likes = {name: validate.wide_like(name, x) for name, x in passed.items()}
     # Gates may be wider than the rest: float32 beside bfloat16 is common.
     main = {name: passed[name] for name in definition.required if name in passed}
     validate.home(main)
-    validate.home(wide)
+    validate.home(likes)
     sizes = validate.shapes(passed, definition.axes)
-    like = next(iter(wide.values()))
-    if _kernels_read(definition, form, main):
-        wide |= main
+    like = next(iter(likes.values()))
+    narrow = main if _kernels_read(definition, form, main) else {}
+    wide = {
+        name: x if name in narrow else validate.widened(name, x)
+        for name, x in passed.items()
+    }
     wide = _in_groups(wide, definition.axes)
     batch = _batch(wide, definition, sizes.get("t"))
     _values(passed)

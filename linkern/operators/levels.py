@@ -147,12 +147,14 @@ def _prepare(
     """Check that there are levels enough for all positions, or fill in ones."""
     query, level_scales = inputs["query"], inputs["level_scales"]
     position = validate.dimension("position", own.get("position", 0))
-    validate.widened("query", query)
+    validate.wide_dtype("query", query)
     if query.ndim > 1 and level_scales is None:
         levels = (position + query.shape[-2]).bit_length() + 1
         level_scales = ones((query.shape[-2], levels), like=query)
-    elif query.ndim > 1 and validate.widened("level_scales", level_scales).ndim > 1:
-        _enough_levels(position, query, level_scales)
+    elif query.ndim > 1:
+        validate.wide_dtype("level_scales", level_scales)
+        if level_scales.ndim > 1:
+            _enough_levels(position, query, level_scales)
     inputs = {**inputs, "level_scales": level_scales}
     ready = prepare_terms(definition, inputs, own, form, scale)
     return replace(ready, options={"position": position})

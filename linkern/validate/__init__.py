@@ -16,6 +16,7 @@ from linkern.validate.arrays import (
     rows,
     shapes,
     wide_dtype,
+    wide_like,
     widened,
     within,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "similarities",
     "summary",
     "wide_dtype",
+    "wide_like",
     "widened",
     "with_shared_keys",
     "within",
