@@ -4,6 +4,8 @@ What an infinity or a NaN may reach is what it reaches in the recurrent form, wh
 token meets the memory of those before it and of no others.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,11 +19,8 @@ from tests.marks import slow_unless
 from tests.operators.problems import NAMES, operator, problem
 
 LENGTH, HEAD = 11, 1
-FORMS = (
-    {"form": "chunkwise", "chunk_size": 4},
-    {"form": "parallel"},
-    {"chunk_size": 4},
-)
+RECURRENT, CHUNKS = {"form": "recurrent"}, {"chunk_size": 4}
+FORMS = ({"form": "chunkwise", **CHUNKS}, {"form": "parallel"}, CHUNKS)
 POISONS = (np.nan, np.inf, -np.inf)
 # Rules about values refuse the others.
 ALLOWED = {"log_decay": (np.nan, -np.inf), "beta": (np.nan,)}
@@ -119,7 +118,7 @@ def test_no_row_of_the_output_sees_a_later_token(name, op):
         got = forward(lib, op, bad, form)
         check_forward(got, forward(lib, op, clean, form), places)
         if op != BY_LEVELS:
-            assert_no_wider(got, forward(lib, op, bad, {"form": "recurrent"}))
+            assert_no_wider(got, forward(lib, op, bad, RECURRENT))
 
     law()
 
@@ -139,7 +138,7 @@ def test_gradients_depend_on_the_tokens_of_the_recurrence_alone(name, op):
         check_gradients(op, got, due, places)
         if op == BY_LEVELS:
             return
-        expected = gradients(lib, op, bad, {"form": "recurrent"})
+        expected = gradients(lib, op, bad, RECURRENT)
         if op == "rwkv6":  # nobody reads behind the last decay, but padding does
             got["log_decay"][..., -1, :] = 0
         for key, x in got.items():
@@ -167,3 +166,64 @@ def check_gradients(op, got, due, places):
         for token in free:
             part = slice(token * rows, (token + 1) * rows)
             assert_same(x[:, HEAD, part], due[key][:, HEAD, part])
+
+
+COMPILED = ("linear_attention", "simple_gla", "gla", "delta_rule")
+
+
+@pytest.mark.parametrize("op", slow_unless("simple_gla".__eq__, COMPILED))
+def test_a_compiled_form_holds_back_what_is_not_finite(jax, op):
+    lib = library("jax")
+
+    def attend(inputs):
+        return operator(op)(**inputs, **options_of(op, CHUNKS)).output
+
+    def pulled(inputs, cotangent):
+        _, pullback = linkern.vjp(operator(op), **inputs, **options_of(op, CHUNKS))
+        return pullback(cotangent)
+
+    attend, pulled = jax.jit(attend), jax.jit(pulled)
+
+    @settings(max_examples=15)
+    @given(poisoned(op, cotangent=True))
+    def law(case):
+        clean, bad, places = case
+        due, got = (called(inputs) for inputs in (clean, bad))
+        written = [place for place in places if place[0] != "cotangent"]
+        check_forward(got[0], due[0], written)
+        check_gradients(op, got[1], due[1], places)
+        plain = library("numpy")
+        assert_no_wider(got[0], forward(plain, op, bad, RECURRENT))
+        for key, x in gradients(plain, op, bad, RECURRENT).items():
+            assert_no_wider(got[1][key], x)
+
+    def called(inputs):
+        arrays = {key: lib.array(x) for key, x in inputs.items()}
+        of_inputs = pulled(arrays, arrays.pop("cotangent"))
+        output = lib.numpy(attend(arrays))
+        return output, {k: lib.numpy(x) for k, x in of_inputs.items()}
+
+    law()
+
+
+def test_a_dask_array_holds_back_what_is_not_finite(dask):
+    importlib.import_module("dask.array")
+    inputs = problem("simple_gla", np.random.default_rng(0), 6)
+    due = forward(library("numpy"), "simple_gla", inputs, {"chunk_size": 3})
+    inputs["value"][:, :, 4] = np.inf
+    blocks = {key: dask.array.from_array(x) for key, x in inputs.items()}
+    output = np.asarray(linkern.simple_gla(**blocks, chunk_size=3).output)
+    assert np.allclose(output[..., :4, :], due[..., :4, :])
+    assert not np.isfinite(output[..., 4:, :]).any()
+
+
+def test_a_vectorised_call_of_torch_holds_back_what_is_not_finite(torch):
+    x = torch.asarray(np.random.default_rng(0).normal(size=(3, 2, 6, 2)))
+    x[:, :, 4] = float("nan")
+
+    def attend(x):
+        return linkern.linear_attention(x, x, x, feature_map=identity).output
+
+    got, due = torch.vmap(attend)(x), attend(x)
+    assert torch.allclose(got[..., :4, :], due[..., :4, :])
+    assert torch.isfinite(got[..., :4, :]).all()
