@@ -6,6 +6,7 @@ This is the only file that imports `array_api_compat`.
 import sys
 from collections.abc import Sequence
 from functools import cache
+from math import isfinite
 from typing import Any, cast
 
 import array_api_compat
@@ -14,6 +15,7 @@ import numpy as np
 from linkern.typing import Array, Device, DType, Namespace
 
 __all__ = [
+    "all_finite",
     "any_true",
     "astype",
     "broadcast_shapes",
@@ -25,6 +27,7 @@ __all__ = [
     "eye",
     "from_numpy",
     "is_array",
+    "is_traced",
     "mT",
     "namespace",
     "namespace_name",
@@ -215,6 +218,39 @@ def _has_no_values(x: Any) -> bool:
     if "Tracer" in kind or kind == "FakeTensor":
         return True
     return bool(array_api_compat.is_dask_array(x))
+
+
+def is_traced(*arrays: object) -> bool:
+    """Return True if an array remembers how it was made (`linkern.autodiff.tape`)."""
+    return any(getattr(x, "untraced", x) is not x for x in arrays)
+
+
+def all_finite(x: Any) -> bool | None:
+    """Return True if all entries are finite, False if not, None if it is not known.
+
+    Nothing is known while JAX traces, Dask plans and PyTorch compiles or vectorises;
+    nor on a GPU, for which the caller would have to wait. A sum that overflows counts
+    as an entry that is not finite.
+    """
+    if type(x) is np.ndarray:
+        return bool(np.isfinite(x).all())
+    if array_api_compat.is_torch_array(x):
+        return _all_finite_in_torch(x)
+    if array_api_compat.is_dask_array(x) or "Tracer" in type(x).__name__:
+        return None
+    if "cpu" not in str(device_of(x)).lower():
+        return None
+    xp = namespace(x)
+    return bool(xp.all(xp.isfinite(x)))
+
+
+def _all_finite_in_torch(x: Any) -> bool | None:
+    if x.device.type != "cpu" or namespace(x).compiler.is_compiling():
+        return None
+    try:  # one sum takes a tenth of the time of a look at each entry
+        return isfinite(x.detach().sum().item())
+    except RuntimeError:  # `torch.vmap` and fake tensors refuse to be looked at
+        return None
 
 
 def writable(*arrays: Array) -> bool:

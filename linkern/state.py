@@ -85,7 +85,7 @@ class State(NamedTuple, Generic[ArrayT_co]):
         >>> State.zeros(2, 3, like=np.zeros(1)).memory.shape
         (2, 3)
         """
-        wide = validate.widened("like", like)
+        wide = validate.wide_like("like", like)
         key_dim = validate.dimension("key_dim", key_dim)
         value_dim = validate.dimension("value_dim", value_dim)
         batch = tuple(validate.dimension("batch_shape", size) for size in batch_shape)

@@ -1,12 +1,18 @@
 """The state: zeros, and the monoid."""
 
 import re
+import tracemalloc
+from math import prod
 
 import numpy as np
 import pytest
 
 import linkern
+import linkern.array as ground
 from linkern import State
+from linkern.operators.definition import prepare
+from linkern.operators.gated import RETENTION, SIMPLE_GLA
+from tests.conftest import library
 
 
 def random_state(seed, normalize=True):
@@ -40,6 +46,58 @@ def test_zeros_follow_the_array_they_are_like(lib):
 
 def test_zeros_like_half_precision_are_float32():
     assert State.zeros(2, 3, like=np.zeros(1, np.float16)).memory.dtype == np.float32
+
+
+@pytest.fixture
+def widened_sizes(monkeypatch):
+    """The size of every array that a check of arguments converts."""
+    sizes = []
+
+    def astype(x, dtype):
+        sizes.append(prod(x.shape) if x.dtype != dtype else 0)
+        return ground.astype(x, dtype)
+
+    monkeypatch.setattr("linkern.validate.arrays.astype", astype)
+    return sizes
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_zeros_read_no_entry_of_the_array_they_are_like(name, widened_sizes):
+    like = library(name).array(np.ones((8, 1024), np.float16))
+    state = State.zeros(2, 3, like=like)
+    assert ground.dtype_name(state.memory.dtype) == "float32"
+    assert sum(widened_sizes) == 0
+
+
+def test_zeros_like_a_large_array_take_no_memory_of_its_size():
+    like = np.zeros((1 << 20,), np.float16)
+    State.zeros(2, 3, like=like)
+    tracemalloc.start()
+    try:
+        State.zeros(2, 3, like=like)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 16
+
+
+def test_what_a_back_end_reads_narrow_is_not_widened(monkeypatch, widened_sizes):
+    monkeypatch.setattr("linkern.operators.definition._kernels_read", lambda *_: True)
+    x = np.ones((5, 2), np.float16)
+    ready = prepare(SIMPLE_GLA, dict.fromkeys(("query", "key", "value"), x))
+    assert sum(widened_sizes) == 0
+    assert ready.inputs["query"].dtype == np.float16
+    assert ready.like.dtype == np.float32
+    assert ready.form.scale == 2**-0.5
+
+
+def test_the_decays_of_retention_widen_no_query(widened_sizes):
+    x = np.ones((3, 5, 2), np.float16)
+    inputs = {**dict.fromkeys(("query", "key", "value"), x), "log_decay": None}
+    ready = prepare(RETENTION, inputs)
+    assert ready.inputs["log_decay"].dtype == np.float32
+    # Queries, keys and values are widened once, for the computation.
+    assert sum(widened_sizes) == 3 * x.size
 
 
 @pytest.mark.parametrize(

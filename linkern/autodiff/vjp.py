@@ -180,7 +180,7 @@ def _fits(name: str, x: Any, output: Any) -> None:
     if not is_array(output):
         msg = f"`{name}` was given for something that is None."
         raise ValueError(msg)
-    validate.widened(name, x)
+    validate.wide_dtype(name, x)
     if namespace_name(x) != namespace_name(output) or x.dtype != output.dtype:
         msg = (
             f"`{name}` must be an array of {namespace_name(output)} and "

@@ -16,6 +16,7 @@ Rule over Sequence Length".
 """
 
 from linkern.array import concat, mT, reshape, zeros
+from linkern.core.causal import lower_product
 from linkern.core.decay import Decay
 from linkern.core.recurrence import Terms
 from linkern.core.triangular import inverse, power_of_two
@@ -52,7 +53,7 @@ def _walk(memory: Array, terms: Terms, decay: Decay) -> tuple[Array, Array, Arra
         values = terms.value[..., i, :, :]
         if erasing is not None and solving is not None:
             values = values - erasing[..., i, :, :] @ memory
-            values = solving[..., i, :, :] @ values
+            values = lower_product(solving[..., i, :, :], values)
         before.append(memory)
         written.append(values)
         if remaining is not None:
@@ -69,7 +70,8 @@ def _read(before: Array, written: Array, terms: Terms, decay: Decay) -> Array:
         return held + decay.mixed(pairs, terms.key)
     early = terms.early_read
     pairs = decay.scores(terms.query, terms.key, strict=early, early=early)
-    return decay.entering(terms.query, early=early) @ before + pairs @ written
+    held = decay.entering(terms.query, early=early) @ before
+    return held + lower_product(pairs, written, strict=early)
 
 
 def _in_chunks(terms: Terms, size: int) -> Terms:

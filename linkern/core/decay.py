@@ -20,6 +20,7 @@ A read is `early` if it happens before the decay of its own token: ``g_i`` is le
 from typing import NamedTuple, cast
 
 from linkern.array import concat, mT, namespace, reshape, zeros
+from linkern.core.causal import lower_product, lower_scores
 from linkern.core.triangular import apart, paired, together
 from linkern.typing import Array
 
@@ -88,10 +89,10 @@ class Decay:
         `strict` leaves out the pairs of a token with itself, as an `early` read must.
         """
         if not self._by_channel:
-            pairs = rows @ mT(columns)
-            if self._log_decay is not None:
-                pairs = self._weights(early=early) * pairs
-            return cast(Array, namespace(pairs).tril(pairs, k=-int(strict)))
+            pairs = lower_scores(rows, columns, strict=strict)
+            if self._log_decay is None:
+                return pairs
+            return self._weights(early=early) * pairs
         products = rows * columns
         diagonal = namespace(products).sum(products, axis=-1, keepdims=True)[..., None]
         scores = zeros(tuple(diagonal.shape), like=diagonal) if strict else diagonal
@@ -106,9 +107,9 @@ class Decay:
     def mixed(self, pairs: Array, columns: Array) -> Array:
         """Return ``sum_j pairs_ij Gamma_ij * columns_j`` for lower triangular pairs."""
         if self._log_decay is None:
-            return pairs @ columns
+            return lower_product(pairs, columns)
         if not self._by_channel:
-            return (self._weights(early=False) * pairs) @ columns
+            return lower_product(self._weights(early=False) * pairs, columns)
         below, rest = [], pairs[..., None, :, :]
         while rest.shape[-1] > 1:
             rest, block = apart(rest)

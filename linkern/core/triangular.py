@@ -9,7 +9,20 @@ later tokens, which are plain matrix products, and a diagonal. All halves of one
 are handled in one call, as a further leading axis. Sizes are powers of two.
 """
 
-from linkern.array import concat, namespace, on_jax, reshape, zeros
+from collections.abc import Callable
+from operator import matmul
+from typing import cast
+
+from linkern.array import (
+    all_finite,
+    concat,
+    is_traced,
+    namespace,
+    on_jax,
+    reshape,
+    zeros,
+)
+from linkern.core.causal import lower_product, right_product
 from linkern.core.compiled import unit_lower_inverse
 from linkern.typing import Array
 
@@ -54,8 +67,22 @@ def inverse(strictly_lower: Array) -> Array:
     The inverse of the picture above is ``[A', 0; -B' C A', B']``: two products for each
     level, and no pivot, so that no row can be touched by a later one.
     """
+    if is_traced(strictly_lower):
+        return cast(Array, namespace(strictly_lower).inverse(strictly_lower))
     if on_jax(strictly_lower):
         return unit_lower_inverse(strictly_lower)
+    result = _inverse(strictly_lower, matmul, matmul)
+    if all_finite(result):
+        return result
+    return _inverse(strictly_lower, lower_product, right_product)
+
+
+def _inverse(
+    strictly_lower: Array,
+    from_the_left: Callable[[Array, Array], Array],
+    from_the_right: Callable[[Array, Array], Array],
+) -> Array:
+    """Return the inverse by two functions that multiply by a triangular matrix."""
     xp = namespace(strictly_lower)
     *lead, m, _ = strictly_lower.shape
     levels, rest = [], strictly_lower[..., None, :, :]
@@ -67,5 +94,6 @@ def inverse(strictly_lower: Array) -> Array:
         n, size = below.shape[-3], below.shape[-1]
         pairs = reshape(inverses, (*lead, n, 2, size, size))
         first, second = pairs[..., 0, :, :], pairs[..., 1, :, :]
-        inverses = together(inverses, -(second @ (below @ first)))
+        reached = from_the_right(below, first)
+        inverses = together(inverses, -from_the_left(second, reached))
     return reshape(inverses, (*lead, m, m))

@@ -298,15 +298,12 @@ def prepare_terms(
     _values(passed)
 
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
-    like = None
+    like = validate.wide_like(*next(iter(passed.items())))
     for name, x in passed.items():
-        wide = astype(x, layout.wide)
-        like = wide if like is None else like
-        rows = x if name in layout.narrow else wide
+        rows = x if name in layout.narrow else astype(x, layout.wide)
         if name in layout.repeats:
             rows = _repeated(rows, layout.repeats[name])
         ready[name] = _common(rows, definition.axes[name], layout.batch)
-    assert like is not None
     factor = layout.factor
     if factor is not None and factor != 1 and "query" in ready:
         if ready["query"].dtype == like.dtype:

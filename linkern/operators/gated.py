@@ -67,12 +67,12 @@ def _prepare_lightning(
 
 def _for_heads(query: Array, log_decay_of: Callable[[Any, int], Any]) -> Array:
     """Return ``log_decay_of(head, heads)`` for each head of `query`, ``(H,)``."""
-    wide = validate.widened("query", query)
-    heads = int(wide.shape[-3]) if wide.ndim > 2 else 1
+    wide = validate.wide_like("query", query)
+    heads = int(query.shape[-3]) if query.ndim > 2 else 1
     xp, device = namespace(wide), device_of(wide)
     head = xp.astype(xp.arange(heads, device=device), wide.dtype)
     log_decay: Array = log_decay_of(head, heads)
-    return log_decay if wide.ndim > 2 else log_decay[0]
+    return log_decay if query.ndim > 2 else log_decay[0]
 
 
 def _retained(head: Any, heads: int) -> Any:

@@ -91,14 +91,14 @@ def _checked(
     definition: "Definition", passed: Inputs, form: Form, scale: float | None
 ) -> Layout:
     """Check the inputs against each other, but for their values."""
-    wide = {name: validate.widened(name, x) for name, x in passed.items()}
+    likes = {name: validate.wide_like(name, x) for name, x in passed.items()}
     # Gates may be wider than the rest: float32 beside bfloat16 is common.
     main = {name: passed[name] for name in definition.required if name in passed}
     validate.home(main)
-    validate.home(wide)
+    validate.home(likes)
     sizes = validate.shapes(passed, definition.axes)
-    repeats = _repeats(wide, definition.axes)
-    batch = _batch(wide, repeats, definition, sizes.get("t"))
+    repeats = _repeats(passed, definition.axes)
+    batch = _batch(passed, repeats, definition, sizes.get("t"))
     if scale is not None and "query" not in definition.axes:
         msg = f"`scale` must be None for {definition.name}: there is no query to scale."
         raise ValueError(msg)
@@ -106,7 +106,7 @@ def _checked(
     if factor is None and definition.inverse_root_scale:
         factor = max(sizes["k"], 1) ** -0.5
     narrow = frozenset(main) if _kernels_read(definition, form, main) else frozenset()
-    dtype = next(iter(wide.values())).dtype
+    dtype = next(iter(likes.values())).dtype
     return Layout(definition, sizes, batch, dtype, narrow, repeats, factor)
 
 
@@ -138,7 +138,7 @@ def _repeats(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, 
 
 
 def _batch(
-    wide: Mapping[str, Array],
+    inputs: Mapping[str, Array],
     repeats: Mapping[str, int],
     definition: "Definition",
     length: int | None,
@@ -146,7 +146,7 @@ def _batch(
     """Return the leading axes that the main inputs share; gates must fit into them."""
     axes = definition.axes
     leads = {
-        name: tuple(x.shape[: x.ndim - len(axes[name])]) for name, x in wide.items()
+        name: tuple(x.shape[: x.ndim - len(axes[name])]) for name, x in inputs.items()
     }
     for name, times in repeats.items():
         leads[name] = (*leads[name][:-1], leads[name][-1] * times)
@@ -154,6 +154,6 @@ def _batch(
     batch = validate.leading(", ".join(main), *(leads[name] for name in main))
     for name, lead in leads.items():
         if name not in main:
-            core = tuple(wide[name].shape[wide[name].ndim - len(axes[name]) :])
+            core = tuple(inputs[name].shape[inputs[name].ndim - len(axes[name]) :])
             validate.gate_fits(name, (*lead, *core), lead, batch, length)
     return batch

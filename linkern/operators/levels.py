@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Unpack
 
 from linkern import validate
-from linkern.array import concat, mT, namespace, ones, zeros
+from linkern.array import concat, device_of, mT, namespace, ones, zeros
+from linkern.core.causal import lower_product
 from linkern.core.decay import Decay
 from linkern.operators.definition import (
     QKV,
@@ -86,7 +87,7 @@ def _block(
     inside = size.bit_length() - 1
     decay = Decay(log_decay)
     pairs = decay.scores(query, key) * _weights(level_scales, size)
-    output = pairs @ value
+    output = lower_product(pairs, value)
     reading = decay.entering(query)
     for level in range(inside + 1, memory.shape[-3]):
         weight = level_scales[..., level : level + 1]
@@ -109,24 +110,24 @@ def _block(
 
 
 def _weights(level_scales: Array, size: int) -> Array:
-    """Return the weight of each pair of a block, by the level of their distance."""
+    """Return the weight of each pair of a block, by level; 0 above the diagonal."""
     xp = namespace(level_scales)
+    of_pairs = xp.asarray(_levels(size), device=device_of(level_scales))
     weights = zeros((*level_scales.shape[:-1], size), like=level_scales)
-    of_pairs = _levels(size)
     for level in range(size.bit_length()):
-        chosen = [[1.0 if entry == level else 0.0 for entry in row] for row in of_pairs]
-        mask = zeros((size, size), like=level_scales) + xp.asarray(
-            chosen, dtype=level_scales.dtype
-        )
-        weights = weights + mask * level_scales[..., level : level + 1]
+        chosen = level_scales[..., level : level + 1]
+        weights = xp.where(of_pairs == level, chosen, weights)
     return weights
 
 
 def _levels(size: int) -> list[list[int]]:
     """Return the level of each pair: 0 for a token itself, else ``log2`` of what
-    differs in their positions, rounded down, plus 1.
+    differs in their positions, rounded down, plus 1; -1 for a token and a later one.
     """
-    return [[(i ^ j).bit_length() for j in range(size)] for i in range(size)]
+    return [
+        [(i ^ j).bit_length() if j <= i else -1 for j in range(size)]
+        for i in range(size)
+    ]
 
 
 def _enough_levels(position: int, query: Array, level_scales: Array) -> None:
@@ -147,12 +148,14 @@ def _prepare(
     """Check that there are levels enough for all positions, or fill in ones."""
     query, level_scales = inputs["query"], inputs["level_scales"]
     position = validate.dimension("position", own.get("position", 0))
-    validate.widened("query", query)
+    validate.wide_dtype("query", query)
     if query.ndim > 1 and level_scales is None:
         levels = (position + query.shape[-2]).bit_length() + 1
         level_scales = ones((query.shape[-2], levels), like=query)
-    elif query.ndim > 1 and validate.widened("level_scales", level_scales).ndim > 1:
-        _enough_levels(position, query, level_scales)
+    elif query.ndim > 1:
+        validate.wide_dtype("level_scales", level_scales)
+        if level_scales.ndim > 1:
+            _enough_levels(position, query, level_scales)
     inputs = {**inputs, "level_scales": level_scales}
     ready = prepare_terms(definition, inputs, own, form, scale)
     return replace(ready, options={"position": position})

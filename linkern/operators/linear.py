@@ -123,7 +123,7 @@ def _prepare(
         {"t": q.shape[-2], "k": k.shape[-1], "v": v.shape[-1]},
         validate.leading("key and value", k.shape[:-2], v.shape[:-2]),
         inputs["query"].dtype,
-        validate.widened("key", k[..., :0, :]),
+        validate.wide_like("key", k),
         {"causal": causal, "feature_map": feature_map, "scale": scale},
         normalize,
     )

@@ -273,7 +273,7 @@ def _joined(parameters: MultiHeadAttention, output: Array) -> Array:
 
 
 def _width(name: str, x: Array, parameters: MultiHeadAttention) -> None:
-    validate.widened(name, x)
+    validate.wide_dtype(name, x)
     width = parameters.output.weight.shape[-1]
     if x.ndim < 2 or x.shape[-1] != width:
         msg = f"`{name}` must have shape (..., T, {width}), got {tuple(x.shape)}."

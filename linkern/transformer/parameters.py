@@ -207,7 +207,7 @@ class Source:
 
     def __init__(self, rng: Any = None, like: Array | None = None) -> None:
         self.like: Array = np.zeros(0, np.float32) if like is None else like
-        validate.widened("like", self.like)
+        validate.wide_dtype("like", self.like)
         self.generator = validate.generator(rng)
 
     def normal(self, shape: tuple[int, ...], deviation: float) -> Array:

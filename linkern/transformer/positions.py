@@ -48,7 +48,7 @@ def sinusoidal_positions(
     array([[0.  , 1.  ],
            [0.84, 0.54]])
     """
-    wide = validate.widened("like", like)
+    wide = validate.wide_like("like", like)
     length = validate.dimension("length", length)
     width = validate.dimension("width", width)
     if width % 2:

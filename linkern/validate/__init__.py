@@ -16,6 +16,7 @@ from linkern.validate.arrays import (
     rows,
     shapes,
     wide_dtype,
+    wide_like,
     widened,
     within,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "token_chunks",
     "whole_sequence",
     "wide_dtype",
+    "wide_like",
     "widened",
     "with_shared_keys",
     "within",

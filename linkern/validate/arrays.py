@@ -31,6 +31,7 @@ __all__ = [
     "rows",
     "shapes",
     "wide_dtype",
+    "wide_like",
     "widened",
     "within",
 ]
@@ -39,6 +40,15 @@ __all__ = [
 def widened(name: str, x: Any) -> Array:
     """Return the floating-point array `x` in float32 or wider."""
     return astype(x, wide_dtype(name, x))
+
+
+def wide_like(name: str, x: Any) -> Array:
+    """Return an array of the library, the device and the wide dtype of `x`.
+
+    It is `x` itself, or one without entries: nothing is widened.
+    """
+    dtype = wide_dtype(name, x)
+    return x if x.dtype == dtype else astype(x[None, ...][..., :0], dtype)
 
 
 def wide_dtype(name: str, x: Any) -> DType:

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from linkern.array import is_array
 from linkern.typing import Array
-from linkern.validate.arrays import broadcasts_to, home, widened
+from linkern.validate.arrays import broadcasts_to, home, wide_dtype
 from linkern.validate.layout import AXES, axis_names, heads_last
 
 __all__ = [
@@ -40,7 +40,7 @@ def initial_state(
         _wrong_normalizer(normalizer, normalize=normalize)
     named = {f"initial_state.{part}": parts[part] for part in cores}
     for name, x in named.items():
-        widened(name, x)
+        wide_dtype(name, x)
     home({"the inputs, widened," if normalize is None else "key": like, **named})
     for part, core in cores.items():
         got = tuple(parts[part].shape)
@@ -116,7 +116,7 @@ def combinable(earlier: Any, later: Any) -> None:
     if normalizer is not None:
         parts["normalizer"] = (earlier.normalizer, normalizer)
     for part, (mine, other) in parts.items():
-        widened(f"later.{part}", other)
+        wide_dtype(f"later.{part}", other)
         home({part: mine, f"later.{part}": other})
         if tuple(mine.shape) != tuple(other.shape):
             msg = (

@@ -11,6 +11,8 @@ import linkern
 from linkern import State, oracle
 from linkern.autodiff.rules import BINARY, RULES, UNARY
 from linkern.autodiff.tape import Traced, TracedNamespace, cotangents
+from linkern.core.causal import lower_product, lower_scores, upper_product
+from linkern.core.triangular import inverse
 from tests.operators.problems import CLASSES, NAMES, operator, parts, problem
 
 FORMS = ({"form": "recurrent"}, {"form": "parallel"}, {"chunk_size": 4}, {})
@@ -294,15 +296,36 @@ def test_other_rules(name):
 
 def test_every_rule_is_tested():
     tested = {name.split()[0] for name in OTHERS} | {"astype", "matrix_transpose"}
-    assert tested - {"reflected"} | UNARY.keys() | BINARY.keys() | {"solve"} == set(
-        RULES
-    )
+    named = {"solve"} | {name.split()[0] for name in TRIANGULAR}
+    assert tested - {"reflected"} | UNARY.keys() | BINARY.keys() | named == set(RULES)
 
 
 def test_the_rule_of_a_linear_system():
     rng = np.random.default_rng(2)
     matrix, x = rng.normal(size=(3, 3)) + 4 * np.eye(3), rng.normal(size=(2, 3, 1))
     slopes(lambda xp, a, b: xp.linalg.solve(a, b), matrix, x)
+
+
+TRIANGULAR = {
+    "lower_product": lambda xp, a, b: lower_product(xp.tril(a), b),
+    "lower_product strictly": lambda xp, a, b: lower_product(
+        xp.tril(a, k=-1), b, strict=True
+    ),
+    "upper_product": lambda xp, a, b: upper_product(xp.matrix_transpose(xp.tril(a)), b),
+    "upper_product strictly": lambda xp, a, b: upper_product(
+        xp.matrix_transpose(xp.tril(a, k=-1)), b, strict=True
+    ),
+    "lower_scores": lambda _, a, b: lower_scores(b, a @ b),
+    "lower_scores strictly": lambda _, a, b: lower_scores(b, a @ b, strict=True),
+    "inverse": lambda xp, a, b: inverse(xp.tril(a, k=-1)) @ b,
+}
+
+
+@pytest.mark.parametrize("name", TRIANGULAR)
+def test_rules_of_triangular_products(name):
+    rng = np.random.default_rng(3)
+    matrix, rows = rng.normal(size=(2, 4, 4)), rng.normal(size=(2, 4, 3))
+    slopes(TRIANGULAR[name], matrix, rows)
 
 
 def test_slices_with_a_step_are_refused():
@@ -323,7 +346,7 @@ def test_the_memory_of_a_gradient_is_linear_in_the_length(name):
         tracemalloc.stop()
         return used
 
-    peak(64)  # what is imported and cached once
+    peak(1024)  # what is imported, cached and kept once
     assert peak(1024) < 5 * peak(256)  # of the parallel form: 14 times
 
 

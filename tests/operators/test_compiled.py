@@ -152,10 +152,10 @@ def test_transformations_compose(jax, name):
     }
 
     def loss(rows):
-        result = jax.checkpoint(lambda x: operator_in_chunks(**x, **constant))(rows)
+        result = jax.checkpoint(lambda x: operator_in_chunks(**x, **fixed))(rows)
         return (result.output**2).sum() + sum((x**2).sum() for x in parts(result.state))
 
-    arrays = on_jax(jax, rows)
+    arrays, fixed = on_jax(jax, rows), on_jax(jax, constant)
     each = jax.jit(jax.vmap(jax.value_and_grad(loss)))(arrays)
     tangents = jax.tree.map(jax.numpy.ones_like, arrays)
     slopes = jax.jit(jax.vmap(lambda x, t: jax.jvp(loss, (x,), (t,))[1]))(

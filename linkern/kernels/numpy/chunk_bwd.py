@@ -19,6 +19,7 @@ state.
 import numpy as np
 
 from linkern.kernels.numpy.bwd_workspace import BackwardWorkspace
+from linkern.kernels.numpy.causal import all_finite, lower_product, upper_product
 from linkern.kernels.numpy.chunk_linear import as_blas_operand
 from linkern.kernels.numpy.types import Arrays, Real
 
@@ -119,7 +120,8 @@ def query_grad(workspace: BackwardWorkspace, tokens: Arrays) -> None:
         ws.row_sums(ws.scratch, ws.decay_grad.state_reads)
     if ws.causal:
         _grad_scores(ws)
-        np.matmul(ws.grad_scores, ws.key, out=ws.key_scratch)
+        finite = all_finite(ws.final_state)
+        lower_product(ws.grad_scores, ws.key, out=ws.key_scratch, finite=finite)
         np.add(grad, ws.key_scratch, out=grad)
     ws.write_input_grad(grad, ws.query, output)
 
@@ -190,9 +192,18 @@ def key_value_grad(workspace: BackwardWorkspace, tokens: Arrays) -> None:
         np.multiply(grad, ws.decay.decay_to_end.swapaxes(-1, -2), out=grad)
         _log_decay_grad(ws, tokens["d_log_decay"], has_scores=has_scores)
     if has_scores:
-        np.matmul(ws.grad_scores.swapaxes(-1, -2), ws.query, out=ws.key_scratch)
+        scores_t, finite = ws.grad_scores.swapaxes(-1, -2), _finite_reads(ws)
+        upper_product(scores_t, ws.query, out=ws.key_scratch, finite=finite)
         np.add(grad, ws.key_scratch, out=grad)
     ws.write_input_grad(grad, ws.key, ws.shape.split_chunks(tokens["d_key"]))
+
+
+def _finite_reads(ws: BackwardWorkspace) -> bool:
+    """Return True if all queries and cotangents of the output are finite.
+
+    What is not is found in the cotangent of the state before the block.
+    """
+    return all_finite(ws.grad_initial_state)
 
 
 def _value_grad(
@@ -203,7 +214,8 @@ def _value_grad(
     grad = ws.target(output, ws.grad_value_buffer)
     np.matmul(ws.decayed_key, grad_memory, out=grad)
     if has_scores:
-        np.matmul(ws.scores.swapaxes(-1, -2), ws.grad_read, out=ws.value_scratch)
+        scores_t, finite = ws.scores.swapaxes(-1, -2), _finite_reads(ws)
+        upper_product(scores_t, ws.grad_read, out=ws.value_scratch, finite=finite)
         np.add(grad, ws.value_scratch, out=grad)
     if grad is not output:
         np.copyto(output, grad, casting="unsafe")

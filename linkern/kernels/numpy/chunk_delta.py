@@ -18,6 +18,7 @@ import numpy as np
 
 from linkern.core.recurrence import Terms
 from linkern.core.triangular import power_of_two
+from linkern.kernels.numpy.causal import all_finite, lower_product
 from linkern.kernels.numpy.intra_chunk import (
     ChannelDecay,
     QueryRows,
@@ -125,6 +126,7 @@ class DeltaWorkspace:
         self.state_output = self._zeros(size, values)
         self.residual = np.empty((heads, size, values), dtype)
         self.decayed_memory = np.empty((heads, features, values), dtype)
+        self.finite = True  # keys and new values, as far as the final state tells
         self.steps = [self._step(i) for i in range(chunks)]
 
     def _zeros(self, *axes: int) -> Real:
@@ -204,6 +206,20 @@ class DeltaWorkspace:
 def chunk_state(workspace: DeltaWorkspace, tokens: Arrays) -> None:
     """Load a block, and compute its scores and all else that needs no state."""
     ws = workspace
+    _load(ws, tokens)
+    if ws.inverse is None:
+        np.matmul(ws.decay.decayed_key_t, ws.value, out=ws.memory_after)
+        return
+    if ws.erase_scores is not None:
+        np.copyto(ws.erase_scores, ws.inverse_matrix)
+    ws.inverse.solve()
+    if not ws.inverse.is_finite:
+        _load(ws, tokens)
+        ws.inverse.solve(finite=False)
+
+
+def _load(ws: DeltaWorkspace, tokens: Arrays) -> None:
+    """Load a block, and compute its scores."""
     ws.load(tokens["key"], ws.key)
     ws.load(tokens["value"], ws.value)
     ws.load(tokens["query"], ws.query)
@@ -213,23 +229,24 @@ def chunk_state(workspace: DeltaWorkspace, tokens: Arrays) -> None:
     has_decay = ws.traits.decays
     ws.decay.load(ws.shape.split_chunks(tokens["log_decay"]) if has_decay else None)
     ws.decay.score(ws.scored)
-    if ws.inverse is not None:
-        if ws.erase_scores is not None:
-            np.copyto(ws.erase_scores, ws.inverse_matrix)
-        ws.inverse.solve()
-    else:
-        np.matmul(ws.decay.decayed_key_t, ws.value, out=ws.memory_after)
 
 
 def state_passing(workspace: DeltaWorkspace) -> None:
     """Compute the new values of each chunk and the state after it, in order."""
     ws = workspace
+    _pass_state(ws, finite=True)
+    ws.finite = all_finite(ws.final_state)
+    if ws.inverse is not None and not ws.finite:
+        _pass_state(ws, finite=False)
+
+
+def _pass_state(ws: DeltaWorkspace, *, finite: bool) -> None:
     for step in ws.steps:
         before, after, value, new_value, key_t, chunk_decay, erase, inverse = step
         if erase is not None and inverse is not None:
             np.matmul(erase, before, out=ws.residual)
             np.add(value, ws.residual, out=ws.residual)
-            np.matmul(inverse, ws.residual, out=new_value)
+            lower_product(inverse, ws.residual, out=new_value, finite=finite)
             np.matmul(key_t, new_value, out=after)
         decayed = before
         if chunk_decay is not None:
@@ -245,9 +262,12 @@ def chunk_output(workspace: DeltaWorkspace, tokens: Arrays) -> None:
     if ws.traits.transpose_state:
         np.matmul(ws.query, ws.new_value.swapaxes(-1, -2), out=ws.scores)
         np.matmul(ws.query, ws.memory_before.swapaxes(-1, -2), out=ws.mixer_rows)
-        ws.decay.mix_keys(ws.mixer, result)
+        ws.decay.mix_keys(ws.mixer, result, finite=ws.finite)
     else:
-        np.matmul(ws.scores, ws.new_value, out=result)
+        strict = ws.traits.early_read
+        lower_product(
+            ws.scores, ws.new_value, out=result, finite=ws.finite, strict=strict
+        )
         np.matmul(ws.mixer_rows, ws.memory_before, out=ws.state_output)
         np.add(result, ws.state_output, out=result)
     if result is not output:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from linkern.kernels.numpy.causal import all_finite, lower_product
 from linkern.kernels.numpy.decay import TokenDecay
 from linkern.kernels.numpy.features import InPlace
 from linkern.kernels.numpy.types import Arrays, Real, Shape
@@ -171,7 +172,8 @@ def chunk_output(workspace: LinearWorkspace, tokens: Arrays) -> None:
         np.multiply(ws.scores, ws.decay.pair_decay, out=ws.scores)
         query = np.multiply(query, ws.decay.decay_from_start, out=ws.scratch)
     np.bitwise_and(ws.score_bits, ws.causal_mask, out=ws.score_bits)
-    np.matmul(ws.scores, ws.value, out=result)
+    finite = all_finite(ws.final_state)
+    lower_product(ws.scores, ws.value, out=result, finite=finite)
     np.matmul(query, ws.memory_before, out=ws.state_output)
     np.add(result, ws.state_output, out=result)
     if ws.normalize:

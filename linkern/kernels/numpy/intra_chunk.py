@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linkern.kernels.numpy.causal import lower_product
 from linkern.kernels.numpy.decay import TokenDecay
 from linkern.kernels.numpy.triangular import (
     block_sizes,
@@ -168,11 +169,15 @@ class ScalarDecay:
         self._mask(queries)
         self._decay_rows(queries)
 
-    def mix_keys(self, queries: QueryRows, output: Real) -> None:
-        """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``."""
+    def mix_keys(self, queries: QueryRows, output: Real, *, finite: bool) -> None:
+        """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``.
+
+        `finite` is True if all keys are known to be finite.
+        """
         self._mask(queries)
         self._decay_rows(queries)
-        np.matmul(self._scores(queries)[:, :, 0], self._key, out=output)
+        scores = self._scores(queries)[:, :, 0]
+        lower_product(scores, self._key, out=output, finite=finite)
         np.add(output, queries.rows[:, :, 0], out=output)
 
     def _scores(self, queries: QueryRows) -> Real:
@@ -294,12 +299,13 @@ class ChannelDecay:
             if not queries.early[kind]:
                 np.multiply(rows, self.block_decays[0], out=rows)
 
-    def mix_keys(self, queries: QueryRows, output: Real) -> None:
+    def mix_keys(self, queries: QueryRows, output: Real, *, finite: bool) -> None:
         """Write ``Gamma_i0 * rows_i + sum_j scores_ij Gamma_ij * keys_j``.
 
         From the largest blocks to the smallest, later rows are multiplied by the decay
         of the earlier block, and the weighted keys of that block are added.
         """
+        del finite  # no product is of a triangular matrix
         rows, [early], [strict] = queries.rows[:, :, 0], queries.early, queries.strict
         for i, level in reversed(list(enumerate(self.levels))):
             later = queries.later[i][:, :, 0]

@@ -10,6 +10,8 @@ to: each level is written where it is stored, without concatenation.
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from linkern.core.causal import right_product
+from linkern.kernels.numpy.causal import all_finite, lower_product
 from linkern.kernels.numpy.types import Real
 
 __all__ = ["Inverse", "block_sizes", "diagonal", "halves", "off_diagonal"]
@@ -68,8 +70,17 @@ class Inverse:
         self._diagonal_blocks = [_diagonal_blocks(matrices, size) for size in blocks]
         self._scratch = [np.empty(x.shape, x.dtype) for x in self._off_diagonal]
 
-    def solve(self) -> None:
-        """Replace ``C`` by ``B' C A'``, from the smallest blocks to the largest."""
+    @property
+    def is_finite(self) -> bool:
+        """True if no entry of the solution is an infinity or NaN."""
+        # What is not finite in a block is not finite in the next larger one either.
+        return not self._off_diagonal or all_finite(self._off_diagonal[-1])
+
+    def solve(self, *, finite: bool = True) -> None:
+        """Replace ``C`` by ``B' C A'``, from the smallest blocks to the largest.
+
+        Unless `finite`, zeros of ``A'`` and ``B'`` hold back what is not.
+        """
         self._diagonal[...] = 1
         levels = zip(
             self._off_diagonal, self._diagonal_blocks, self._scratch, strict=True
@@ -80,8 +91,11 @@ class Inverse:
                     block, first[..., 1, 0], second[..., 1, 0], scratch[..., 0, 0]
                 )
             elif block.shape[-1] > 2:
-                np.matmul(block, first, out=scratch)
-                np.matmul(second, scratch, out=block)
+                if finite:
+                    np.matmul(block, first, out=scratch)
+                else:
+                    scratch[...] = right_product(block, first)
+                lower_product(second, scratch, out=block, finite=finite)
 
 
 def _solve_two(block: Real, first: Real, second: Real, scratch: Real) -> None:

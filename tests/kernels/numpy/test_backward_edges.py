@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linkern import feature_maps
-from linkern.kernels.numpy import backward, bwd_workspace, chunk_bwd, workspace
+from linkern.kernels.numpy import backward, bwd_workspace, causal, chunk_bwd, workspace
 from linkern.kernels.numpy.backward import Gradients, pullback
 from linkern.kernels.numpy.features import in_place
 from linkern.kernels.numpy.schedule import Layout
@@ -267,7 +267,8 @@ def products(case):
             return matmul if name == "matmul" else getattr(np, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_bwd, "np", Counting())
+        for module in (chunk_bwd, causal):
+            patch.setattr(module, "np", Counting())
         pullback(*case.arrays(), **case.options())
     return count
 

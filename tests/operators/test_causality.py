@@ -1,0 +1,229 @@
+"""No token reaches an earlier one, whatever its numbers are: to the last bit.
+
+What an infinity or a NaN may reach is what it reaches in the recurrent form, where a
+token meets the memory of those before it and of no others.
+"""
+
+import importlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import linkern
+from linkern.feature_maps import identity
+from linkern.operators.register import DEFINITIONS
+from tests.conftest import library
+from tests.marks import slow_unless
+from tests.operators.problems import NAMES, operator, problem
+
+LENGTH, HEAD = 11, 1
+RECURRENT, CHUNKS = {"form": "recurrent"}, {"chunk_size": 4}
+FORMS = ({"form": "chunkwise", **CHUNKS}, {"form": "parallel"}, CHUNKS)
+POISONS = (np.nan, np.inf, -np.inf)
+# Rules about values refuse the others.
+ALLOWED = {"log_decay": (np.nan, -np.inf), "beta": (np.nan,)}
+# Read the memory and write nothing: what they hold reaches their own row alone.
+READING = {"query", "level_scales"}
+LIBRARIES = ("numpy", "array_api_strict", "torch")
+SWEEP = slow_unless(
+    lambda name, op: name == "numpy" or op in ("linear_attention", "gla", "kda"),
+    [(name, op) for name in LIBRARIES for op in NAMES],
+)
+# The forms of this operator are cut into levels in other ways: a level that is empty in
+# one of them has no gradient there, and a gradient of zero times NaN in another.
+BY_LEVELS = "log_linear_attention"
+
+
+def rows_of(op, key):
+    """Rows of a token in an input; 0 if it has no axis of tokens."""
+    return {"t": 1, "s": 2}.get(DEFINITIONS[op].axes[key][:1], 0)
+
+
+def quietly(function, *args, **options):
+    """NumPy warns of the NaN that these tests are about."""
+    with np.errstate(all="ignore"):
+        return function(*args, **options)
+
+
+@st.composite
+def poisoned(draw, op, *, cotangent=False):
+    """Inputs, the same with numbers that are not finite, and where these are.
+
+    Returns two dicts of arrays and a list of the names and tokens of what differs.
+    """
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    clean = problem(op, rng, LENGTH)
+    names = [key for key in clean if rows_of(op, key)]
+    if cotangent:
+        clean["cotangent"] = rng.normal(
+            size=quietly(operator(op), **clean).output.shape
+        )
+        names.append("cotangent")
+    bad, places = {key: x.copy() for key, x in clean.items()}, []
+    for _ in range(draw(st.integers(1, 3))):
+        key, token = draw(st.sampled_from(names)), draw(st.integers(0, LENGTH - 1))
+        rows = 1 if key == "cotangent" else rows_of(op, key)
+        entries = bad[key][0, HEAD, token * rows : (token + 1) * rows]
+        entry = draw(st.integers(0, entries.size - 1))
+        entries.flat[entry] = draw(st.sampled_from(ALLOWED.get(key, POISONS)))
+        places.append((key, token))
+    return clean, bad, places
+
+
+def options_of(op, form):
+    # With features there is one operator more to see: products of what is not finite.
+    return {**form, "feature_map": identity} if op == "linear_attention" else form
+
+
+def forward(lib, op, inputs, form):
+    arrays = {key: lib.array(x) for key, x in inputs.items() if key != "cotangent"}
+    result = quietly(operator(op), **arrays, **options_of(op, form))
+    return lib.numpy(result.output)
+
+
+def gradients(lib, op, inputs, form):
+    arrays = {key: lib.array(x) for key, x in inputs.items()}
+    cotangent = arrays.pop("cotangent")
+    options = options_of(op, form)
+    _, pullback = quietly(linkern.vjp, operator(op), **arrays, **options)
+    return {k: lib.numpy(x) for k, x in quietly(pullback, cotangent).items()}
+
+
+def assert_no_wider(got, expected):
+    """Whatever is finite in the recurrent form is finite."""
+    leaked = np.isfinite(expected) & ~np.isfinite(got)
+    assert not leaked.any(), np.argwhere(leaked)[:5]
+
+
+def assert_same(got, clean):
+    assert np.array_equal(got, clean, equal_nan=True)
+
+
+def check_forward(got, clean, places):
+    first = min((token for _, token in places), default=LENGTH)
+    assert_same(got[:, HEAD, :first], clean[:, HEAD, :first])
+    assert_same(got[:, :HEAD], clean[:, :HEAD])
+
+
+@pytest.mark.parametrize(("name", "op"), SWEEP)
+def test_no_row_of_the_output_sees_a_later_token(name, op):
+    lib = library(name)
+
+    @settings(max_examples=12)
+    @given(poisoned(op), st.sampled_from(FORMS))
+    def law(problem, form):
+        clean, bad, places = problem
+        got = forward(lib, op, bad, form)
+        check_forward(got, forward(lib, op, clean, form), places)
+        if op != BY_LEVELS:
+            assert_no_wider(got, forward(lib, op, bad, RECURRENT))
+
+    law()
+
+
+@pytest.mark.parametrize(("name", "op"), SWEEP)
+def test_gradients_depend_on_the_tokens_of_the_recurrence_alone(name, op):
+    lib = library(name)
+
+    @settings(max_examples=12)
+    @given(poisoned(op, cotangent=True), st.sampled_from(FORMS))
+    def law(problem, form):
+        clean, bad, places = problem
+        got, due = gradients(lib, op, bad, form), gradients(lib, op, clean, form)
+        for key, x in got.items():
+            if rows_of(op, key):
+                assert_same(x[:, :HEAD], due[key][:, :HEAD])
+        check_gradients(op, got, due, places)
+        if op == BY_LEVELS:
+            return
+        expected = gradients(lib, op, bad, RECURRENT)
+        if op == "rwkv6":  # nobody reads behind the last decay, but padding does
+            got["log_decay"][..., -1, :] = 0
+        for key, x in got.items():
+            assert_no_wider(x, expected[key])
+
+    law()
+
+
+def check_gradients(op, got, due, places):
+    """Compare what nothing that is not finite may reach, bit for bit.
+
+    A query or a cotangent of token j reaches inputs up to j. Other inputs of token j
+    reach the gradients of queries from j on; those of inputs they may reach all.
+    """
+    reading = [t for key, t in places if key in (*READING, "cotangent")]
+    writing = [t for key, t in places if key not in (*READING, "cotangent")]
+    for key, x in got.items():
+        rows = rows_of(op, key)
+        if key in READING:
+            free = set(range(min(writing, default=LENGTH))) - set(reading)
+        elif not writing and rows:
+            free = range(max(reading, default=-1) + 1, LENGTH)
+        else:
+            continue
+        for token in free:
+            part = slice(token * rows, (token + 1) * rows)
+            assert_same(x[:, HEAD, part], due[key][:, HEAD, part])
+
+
+COMPILED = ("linear_attention", "simple_gla", "gla", "delta_rule")
+
+
+@pytest.mark.parametrize("op", slow_unless("simple_gla".__eq__, COMPILED))
+def test_a_compiled_form_holds_back_what_is_not_finite(jax, op):
+    lib = library("jax")
+
+    def attend(inputs):
+        return operator(op)(**inputs, **options_of(op, CHUNKS)).output
+
+    def pulled(inputs, cotangent):
+        _, pullback = linkern.vjp(operator(op), **inputs, **options_of(op, CHUNKS))
+        return pullback(cotangent)
+
+    attend, pulled = jax.jit(attend), jax.jit(pulled)
+
+    @settings(max_examples=15)
+    @given(poisoned(op, cotangent=True))
+    def law(case):
+        clean, bad, places = case
+        due, got = (called(inputs) for inputs in (clean, bad))
+        written = [place for place in places if place[0] != "cotangent"]
+        check_forward(got[0], due[0], written)
+        check_gradients(op, got[1], due[1], places)
+        plain = library("numpy")
+        assert_no_wider(got[0], forward(plain, op, bad, RECURRENT))
+        for key, x in gradients(plain, op, bad, RECURRENT).items():
+            assert_no_wider(got[1][key], x)
+
+    def called(inputs):
+        arrays = {key: lib.array(x) for key, x in inputs.items()}
+        of_inputs = pulled(arrays, arrays.pop("cotangent"))
+        output = lib.numpy(attend(arrays))
+        return output, {k: lib.numpy(x) for k, x in of_inputs.items()}
+
+    law()
+
+
+def test_a_dask_array_holds_back_what_is_not_finite(dask):
+    importlib.import_module("dask.array")
+    inputs = problem("simple_gla", np.random.default_rng(0), 6)
+    due = forward(library("numpy"), "simple_gla", inputs, {"chunk_size": 3})
+    inputs["value"][:, :, 4] = np.inf
+    blocks = {key: dask.array.from_array(x) for key, x in inputs.items()}
+    output = np.asarray(linkern.simple_gla(**blocks, chunk_size=3).output)
+    assert np.allclose(output[..., :4, :], due[..., :4, :])
+    assert not np.isfinite(output[..., 4:, :]).any()
+
+
+def test_a_vectorised_call_of_torch_holds_back_what_is_not_finite(torch):
+    x = torch.asarray(np.random.default_rng(0).normal(size=(3, 2, 6, 2)))
+    x[:, :, 4] = float("nan")
+
+    def attend(x):
+        return linkern.linear_attention(x, x, x, feature_map=identity).output
+
+    got, due = torch.vmap(attend)(x), attend(x)
+    assert torch.allclose(got[..., :4, :], due[..., :4, :])
+    assert torch.isfinite(got[..., :4, :]).all()
