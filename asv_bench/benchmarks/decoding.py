@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .ground import DIM, HEADS, needed
+from .ground import DIM, HEADS, needed, ratio
 
 
 def token(dim, batch):
@@ -43,6 +43,48 @@ class Window:
             self.decoder.step(*self.token, self.out)
 
 
+class StepRatios:
+    """How many times longer a step takes than a decoder, 8 heads, K = V = 64."""
+
+    params = ["linear_attention", "gla", "delta_rule", "gated_delta_rule"]
+    param_names = ("operator",)
+    unit = "times"
+    steps = 200
+
+    def setup(self, operator):
+        self.inputs = family_token(operator)
+        self.call, self.step = needed(operator), needed("step")
+        self.state = self.step(self.call, None, *self.inputs).state
+        shape = {"batch_shape": (HEADS,), "key_dim": DIM, "value_dim": DIM}
+        self.decoder = needed("Decoder", "linkern.decoding")(**shape, dtype="float32")
+
+    def track_step_over_decoder(self, operator):
+        def steps():
+            for _ in range(self.steps):
+                self.step(self.call, self.state, *self.inputs)
+
+        def decode():
+            for _ in range(self.steps):
+                self.decoder.step(*self.inputs[:3])
+
+        return ratio(steps, decode)
+
+
+def family_token(operator):
+    """Return the inputs of one token of an operator, float32."""
+    rng = np.random.default_rng(0)
+    shape = (HEADS, DIM)
+    query, key, value, decay = (rng.normal(size=shape) for _ in range(4))
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
+    gates = {
+        "linear_attention": [],
+        "gla": [-abs(decay)],
+        "delta_rule": [rng.uniform(size=HEADS)],
+        "gated_delta_rule": [-abs(decay[:, 0]), rng.uniform(size=HEADS)],
+    }[operator]
+    return [x.astype("float32") for x in (query, key, value, *gates)]
+
+
 class FamilyToken:
     """One token of an operator with gates, float32, 8 heads, K = V = 64."""
 
@@ -50,14 +92,7 @@ class FamilyToken:
     param_names = ("operator",)
 
     def setup(self, operator):
-        rng = np.random.default_rng(0)
-        shape = (HEADS, DIM)
-        query, key, value, decay = (rng.normal(size=shape) for _ in range(4))
-        key /= np.linalg.norm(key, axis=-1, keepdims=True)
-        gates = [-abs(decay)]
-        if operator == "gated_delta_rule":
-            gates = [-abs(decay[:, 0]), rng.uniform(size=HEADS)]
-        self.token = [x.astype("float32") for x in (query, key, value, *gates)]
+        self.token = family_token(operator)
         self.call, self.step = needed(operator), needed("step")
         self.state = self.step(self.call, None, *self.token).state
 

@@ -67,3 +67,27 @@ class Gradients:
 
     def peakmem_vjp(self, operator):
         self.call()
+
+
+class GradientRatios:
+    """How many times longer forward and back take than forward, T = 4096."""
+
+    params = KINDS
+    param_names = ("operator",)
+    unit = "times"
+    timeout = 300
+    length = 4096
+
+    def setup(self, operator):
+        self.vjp, self.op = needed("vjp"), needed(operator)
+        self.inputs = inputs_of(self.op, self.length)
+
+    def track_both_over_forward(self, operator):
+        forward = partial(self.op, **self.inputs)
+        cotangent = forward().output
+
+        def both():
+            _, pullback = self.vjp(self.op, **self.inputs)
+            pullback(cotangent)
+
+        return ratio(both, forward)

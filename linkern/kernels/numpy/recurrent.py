@@ -86,7 +86,9 @@ class _RecurrentWorkspace:
         self.memory, self.decayed = memory, np.empty_like(memory)
         self.update = np.empty((heads, features, values), memory.dtype)
         self.new_value = np.empty((heads, 1, values), memory.dtype)
-        self.zero = np.zeros((), memory.dtype)
+        # As in `linkern.array.outer`: the second column and row stay zero.
+        self.columns = np.zeros((heads, features, 2), memory.dtype)
+        self.rows = np.zeros((heads, 2, values), memory.dtype)
 
     def run(self, terms: Terms, output: Real) -> None:
         """Run the tokens of a span one after the other."""
@@ -117,9 +119,9 @@ class _RecurrentWorkspace:
             erased = memory if terms.early_erase else decayed
             new_value = np.matmul(terms.erase, erased, out=self.new_value)
             np.subtract(terms.value, new_value, out=new_value)
-        # A matrix product is a sum that starts with 0: it has no negative zeros.
-        np.multiply(terms.key.swapaxes(-1, -2), new_value, out=self.update)
-        np.add(self.update, self.zero, out=self.update)
+        self.columns[..., :1] = terms.key.swapaxes(-1, -2)
+        self.rows[:, :1] = new_value
+        np.matmul(self.columns, self.rows, out=self.update)
         np.add(decayed, self.update, out=memory)
         if not terms.early_read:
             np.matmul(terms.query, read, out=output)

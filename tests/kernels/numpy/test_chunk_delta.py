@@ -435,11 +435,11 @@ def test_other_bits_are_noticed(monkeypatch):
             law_every_bit_is_the_token(partial(chunks, size=4), *problem)
     begin = _RecurrentWorkspace.__init__
 
-    def negative(self, memory):
+    def added_to(self, memory):
         begin(self, memory)
-        self.zero = -self.zero
+        self.columns[..., 1:] = self.rows[:, 1:] = 2.0**-40
 
-    monkeypatch.setattr(_RecurrentWorkspace, "__init__", negative)
+    monkeypatch.setattr(_RecurrentWorkspace, "__init__", added_to)
     problem = signed_zeros(("channel", False, False, False, False))
     with pytest.raises(AssertionError):
         law_every_bit_is_the_token(recurrent, *problem)
