@@ -196,6 +196,19 @@ def test_a_compiled_call_is_the_call(torch, case):
     law_compiled(torch, *COMPILED[case](torch), "aot_eager")
 
 
+def test_a_recorded_call_takes_results_without_cotangents(torch):
+    function, values = delta(torch)
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    leaves = [x.requires_grad_() for x in values]
+    for place in (0, 1):
+        ours, theirs = (
+            torch.autograd.grad(call(*leaves)[place].sum(), leaves[1:3])
+            for call in (compiled, function)
+        )
+        assert same(torch, ours, theirs)
+
+
 @pytest.mark.slow
 def test_inductor_calls_it_as_well(torch):
     law_compiled(torch, *delta(torch), "inductor")
