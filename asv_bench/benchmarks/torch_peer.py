@@ -55,3 +55,39 @@ class Torch:
         output = output + (of["query"] @ of["key"].mT * weights) @ written
         left = ((last - sums).exp() * of["key"]).mT @ written
         return output, last.exp() * memory + left
+
+
+class Tensors:
+    """How many times as long as on NumPy arrays a call takes on tensors, T = 4096."""
+
+    params = (["linear_attention", "gated_delta_rule"], ["forward", "gradient"])
+    param_names = ("operator", "pass")
+    unit = "times"
+    timeout = 300
+    length = 4096
+
+    def setup(self, operator, direction):
+        self.torch = package("torch")
+        self.call, self.vjp = needed(operator), needed("vjp")
+        self.arrays = inputs_of(self.call, self.length)
+        tensors = {n: self.torch.from_numpy(x) for n, x in self.arrays.items()}
+        if direction == "gradient":
+            tensors = {n: x.requires_grad_() for n, x in tensors.items()}
+        self.tensors = tensors
+
+    def track_tensors_over_arrays(self, operator, direction):
+        if direction == "forward":
+            return ratio(
+                lambda: self.call(**self.tensors), lambda: self.call(**self.arrays)
+            )
+        return ratio(self.autograd, self.pullback)
+
+    def autograd(self):
+        output = self.call(**self.tensors).output
+        ones = self.torch.ones_like(output)
+        self.torch.autograd.grad(output, list(self.tensors.values()), ones)
+
+    def pullback(self):
+        result, pullback = self.vjp(self.call, **self.arrays)
+        ones = self.torch.ones(result.output.shape).numpy()
+        pullback(ones)

@@ -55,7 +55,7 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
 
 
 def _speed(run: Run, goal: Goal, length: int) -> Reached:
-    if "linkern-one-thread" in goal.against:
+    if any(name.startswith(OURS) for name in goal.against):
         other = run.row(goal.task, length, goal.against[0])
     else:
         other = run.fastest(goal.task, length, goal.against)

@@ -170,6 +170,18 @@ def test_one_head_is_compared_with_one_thread_of_ours():
     assert results["speed", 16384, "linkern-one-thread"].value == 1.5
 
 
+def test_tensors_are_compared_with_arrays_of_ours():
+    rows = (
+        row("torch-cpu", 4096, OURS, 1.0),
+        row("torch-cpu", 4096, "linkern-tensors", 1.2),
+        row("torch-cpu", 4096, "linkern-tensors-chunkwise", 0.5),
+        row("torch-cpu", 4096, "torch-compile", 2.0),
+    )
+    results = verdicts(run_of(*rows))
+    assert results["speed", 4096, "linkern-tensors"].verdict == "missed"
+    assert results["speed", 4096, "torch-compile"].verdict == "met"
+
+
 def test_goals_name_tasks_and_peers_that_exist():
     names = {peer.name for peer in CPU.peers}
     for goal in CPU.goals:

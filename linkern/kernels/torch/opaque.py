@@ -99,12 +99,8 @@ def _first_token(
     length = named[tokens].shape[-len(axes[tokens])]
     first = {name: x for name, x in named.items() if name in axes}
     for name, x in first.items():
-        letters = axes[name]
-        if letters[:1] in ("t", "s"):
-            rows = x.shape[-len(letters)] // max(length, 1)  # ``s`` may be a multiple
-            # Keys of a call that is not causal may have a length of their own.
-            rows = rows if letters[0] == "s" else min(1, x.shape[-len(letters)])
-            first[name] = x.narrow(-len(letters), 0, rows)
+        if axes[name][:1] in ("t", "s"):  # of several micro-steps one will do
+            first[name] = x.narrow(axis := -len(axes[name]), 0, min(1, x.shape[axis]))
     return length, first
 
 
