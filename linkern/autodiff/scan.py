@@ -28,11 +28,12 @@ class Checkpointed:
 def scan(
     step: compiled.Step,
     memory: Array,
-    terms: Terms,
+    terms: Any,
     size: int,
     constants: Sequence[Array | None] = (),
     *,
     together: int = 1,
+    counted: bool = False,
 ) -> tuple[Array | None, Array]:
     """Return the read-out of all tokens and the last memory, span after span.
 
@@ -41,7 +42,11 @@ def scan(
     """
     items: tuple[Any, ...] = (memory, *terms, *constants)
     if Traced not in map(type, items) or not on_jax(raw(memory)):
-        return loops.scan(step, memory, terms, size, constants, together=together)
+        return loops.scan(
+            *(step, memory, terms, size, constants),
+            together=together,
+            counted=counted,
+        )
     varying = [i for i, x in enumerate(items) if isinstance(x, Traced) and x.varies]
     pullbacks: list[Any] = []
     results: list[Any] = []
@@ -53,7 +58,8 @@ def scan(
                 filled[i] = x
             first, *own = filled[: 1 + len(terms)]
             rest = filled[1 + len(terms) :]
-            return loops.scan(step, first, Terms(*own), size, rest)
+            part = type(terms)(*own)
+            return loops.scan(step, first, part, size, rest, counted=counted)
 
         if not varying:
             return by_varying()

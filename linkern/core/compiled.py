@@ -9,12 +9,12 @@ This is the only file of the reference that calls JAX by name.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
 
 from linkern.array import concat, is_array, reshape
-from linkern.core.recurrence import Terms
 from linkern.typing import Array
 
 __all__ = ["Step", "pullback", "scan", "unit_lower_inverse"]
@@ -41,20 +41,35 @@ def unit_lower_inverse(strictly_lower: Array) -> Array:
 def scan(
     step: Step,
     memory: Array,
-    terms: Terms,
+    terms: Any,
     size: int,
     constants: Sequence[Array | None],
+    *,
+    counted: bool = False,
 ) -> tuple[Array | None, Array]:
     """Return the read-out and the last memory as `linkern.core.scan.scan` does."""
     if terms.key.shape[-2] <= size:
-        return step(memory, terms, *constants)
+        return step(memory, terms, *((0,) if counted else ()), *constants)
     items = terms._asdict()
     arrays = {name: x for name, x in items.items() if is_array(x)}
     switches = tuple((name, x) for name, x in items.items() if name not in arrays)
+    static = _Static(step, size, type(terms), switches, counted)
     memory = _varying_alike(memory, (*arrays.values(), *constants))
     # Compiled here, so that an eager call compiles once for each shape, not each time.
-    result = _jitted()(step, size, switches, memory, arrays, tuple(constants))
+    result = _jitted()(static, memory, arrays, tuple(constants))
     return cast(tuple[Array | None, Array], result)
+
+
+@dataclass(frozen=True)
+class _Static:
+    """All that a loop is compiled for, beside shapes and dtypes."""
+
+    step: Step
+    size: int
+    # The named tuple of a span, and its items that are no arrays.
+    terms: Callable[..., Any]
+    switches: tuple[tuple[str, Any], ...]
+    counted: bool
 
 
 @cache
@@ -63,35 +78,39 @@ def _jitted() -> Callable[..., Any]:
     jax = import_module("jax")
 
     def looped(
-        step: Step,
-        size: int,
-        switches: tuple[tuple[str, Any], ...],
+        static: _Static,
         memory: Array,
         arrays: dict[str, Array],
         constants: tuple[Array | None, ...],
     ) -> tuple[Array | None, Array]:
-        def one(memory: Array, rows: dict[str, Array]) -> tuple[Array, Array | None]:
-            items: dict[str, Any] = {**rows, **dict(switches)}
-            terms = Terms(**items)
-            output, memory = step(memory, terms, *constants)
+        def one(
+            memory: Array, span: tuple[dict[str, Array], Any]
+        ) -> tuple[Array, Array | None]:
+            rows, number = span
+            terms = static.terms(**rows, **dict(static.switches))
+            numbers = (number,) if static.counted else ()
+            output, memory = static.step(memory, terms, *numbers, *constants)
             return memory, output
 
+        size = static.size
         count, rest = divmod(arrays["key"].shape[-2], size)
         # Whole spans in one body; a shorter one after them is a second body, so that
         # no token has to be made up.
         whole = {n: _in_spans(x, count, size) for n, x in arrays.items()}
         memory, outputs = jax.lax.scan(
-            jax.checkpoint(one, prevent_cse=False), memory, whole
+            jax.checkpoint(one, prevent_cse=False),
+            memory,
+            (whole, jax.numpy.arange(count)),
         )
         output = None if outputs is None else _in_rows(outputs)
         if rest:
             last = {n: x[..., count * size :, :] for n, x in arrays.items()}
-            memory, tail = jax.checkpoint(one)(memory, last)
+            memory, tail = jax.checkpoint(one)(memory, (last, count))
             if output is not None and tail is not None:
                 output = concat([output, tail], axis=-2)
         return output, memory
 
-    return cast(Callable[..., Any], jax.jit(looped, static_argnums=(0, 1, 2)))
+    return cast(Callable[..., Any], jax.jit(looped, static_argnums=0))
 
 
 def _in_spans(x: Array, count: int, size: int) -> Array:

@@ -7,11 +7,11 @@ Python's loop is theirs. JAX compiles what it is given, and would unroll that lo
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from linkern.array import concat, on_jax
 from linkern.core import compiled
 from linkern.core.compiled import Step
-from linkern.core.recurrence import Terms
 from linkern.typing import Array
 
 __all__ = ["Step", "scan", "spans"]
@@ -26,11 +26,12 @@ def spans(length: int, size: int) -> Iterator[slice]:
 def scan(
     step: Step,
     memory: Array,
-    terms: Terms,
+    terms: Any,
     size: int,
     constants: Sequence[Array | None] = (),
     *,
     together: int = 1,
+    counted: bool = False,
 ) -> tuple[Array | None, Array]:
     """Return the read-out of all tokens and the last memory, span after span.
 
@@ -42,31 +43,23 @@ def scan(
     memory : array
         What the first span meets; each span leaves one of the same shape.
     terms : Terms
-        Of all tokens.
+        Of all tokens; or another named tuple with a key and the method `span`.
     size : int
         Tokens of a span; the last one may be shorter.
     constants : sequence of array or None
         Further arguments, the same for all spans.
     together : int
         How many times as many tokens a span has where Python loops.
+    counted : bool
+        Pass the number of the span, from 0 on, before the constants.
     """
     if on_jax(memory):
-        return compiled.scan(step, memory, terms, size, constants)
-    return _looped(step, memory, terms, size * together, constants)
-
-
-def _looped(
-    step: Step,
-    memory: Array,
-    terms: Terms,
-    size: int,
-    constants: Sequence[Array | None],
-) -> tuple[Array | None, Array]:
+        return compiled.scan(step, memory, terms, size, constants, counted=counted)
     length, outputs = terms.key.shape[-2], []
-    if length <= size:
-        return step(memory, terms, *constants)
-    for span in spans(length, size):
-        output, memory = step(memory, terms.span(span), *constants)
+    for i, span in enumerate(spans(length, size * together)):
+        part = terms if span == slice(0, length) else terms.span(span)
+        number = (i,) if counted else ()
+        output, memory = step(memory, part, *number, *constants)
         outputs.append(output)
     read = [x for x in outputs if x is not None]
-    return (concat(read, axis=-2) if read else None), memory
+    return (concat(read, axis=-2) if len(read) > 1 else outputs[0]), memory

@@ -5,11 +5,13 @@ For a query at position ``t``, the tokens before it fall into at most one block 
 set bit of ``t`` (a Fenwick tree), and each such level has a weight of its own.
 """
 
-from dataclasses import replace
-from typing import Unpack
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple, Unpack, cast
 
 from linkern import validate
 from linkern.array import concat, device_of, mT, namespace, ones, zeros
+from linkern.autodiff.scan import scan
 from linkern.core.causal import lower_product
 from linkern.core.decay import Decay
 from linkern.operators.definition import (
@@ -27,6 +29,21 @@ from linkern.typing import Array, ArrayT
 __all__ = ["log_linear_attention"]
 
 
+class _Rows(NamedTuple):
+    """Inputs of a span of tokens, ``(..., T, D)`` each."""
+
+    query: Array
+    key: Array
+    value: Array
+    level_scales: Array
+    log_decay: Array | None
+
+    def span(self, tokens: slice) -> "_Rows":
+        """Return the inputs of some tokens."""
+        parts: Any = (None if x is None else x[..., tokens, :] for x in self)
+        return _Rows(*parts)
+
+
 def _log_linear(
     form: Form,
     state: State,
@@ -39,19 +56,15 @@ def _log_linear(
     position: int,
 ) -> tuple[Array, State]:
     memory, outputs = state.memory, []
+    rows = _Rows(query, key, value, level_scales, log_decay)
     length = key.shape[-2]
-    for start, size in _blocks(position, length, form.size or max(length, 1)):
-        tokens = slice(start - position, start - position + size)
-        decay = None if log_decay is None else log_decay[..., tokens, :]
-        output, memory = _block(
-            memory,
-            query[..., tokens, :],
-            key[..., tokens, :],
-            value[..., tokens, :],
-            level_scales[..., tokens, :],
-            decay,
-            start,
-        )
+    blocks = _blocks(position, length, form.size or max(length, 1))
+    for size, run in groupby(blocks, lambda block: block[1]):
+        starts = [start for start, _ in run]
+        part = rows.span(slice(starts[0] - position, starts[-1] - position + size))
+        step = _Block(starts[0] // size)
+        output, memory = scan(step, memory, part, size, counted=True)
+        assert output is not None
         outputs.append(output)
     if not outputs:
         return value, state
@@ -69,21 +82,31 @@ def _blocks(position: int, length: int, most: int) -> list[tuple[int, int]]:
     return blocks
 
 
-def _block(
-    memory: Array,
-    query: Array,
-    key: Array,
-    value: Array,
-    level_scales: Array,
-    log_decay: Array | None,
-    start: int,
-) -> tuple[Array, Array]:
+@dataclass(frozen=True)
+class _Block:
+    """The step of one of several aligned blocks of one size.
+
+    Parameters
+    ----------
+    first : int
+        Number of the first block: its position over the size.
+    """
+
+    first: int
+
+    def __call__(self, memory: Array, rows: _Rows, i: Any) -> tuple[Array, Array]:
+        """Take the step of block `i` of them."""
+        return _block(memory, rows, self.first + i)
+
+
+def _block(memory: Array, rows: _Rows, number: Any) -> tuple[Array, Array]:
     """Read and update the memories ``(..., L, K, V)`` for one aligned block.
 
     Inside a block of ``2^s`` tokens only levels up to ``s`` occur; everything before
     it is in the memories of higher levels.
     """
-    xp, size = namespace(query), query.shape[-2]
+    query, key, value, level_scales, log_decay = rows
+    size = query.shape[-2]
     inside = size.bit_length() - 1
     decay = Decay(log_decay)
     pairs = decay.scores(query, key) * _weights(level_scales, size)
@@ -97,16 +120,34 @@ def _block(
     levels = [memory[..., level, :, :] for level in range(memory.shape[-3])]
     if remaining is not None:
         levels = [remaining * x for x in levels]
-    # The number of the next block differs from this one's in its trailing ones and the
-    # zero above them: their memories merge into one.
-    number, merged = start >> inside, inside + 1
-    while number & 1:
-        left = left + levels[merged]
-        levels[merged] = xp.zeros_like(left)
-        number, merged = number >> 1, merged + 1
-    if merged < len(levels):
-        levels[merged] = left
+    levels[inside + 1 :] = _merged(levels[inside + 1 :], left, number)
     return output, concat([x[..., None, :, :] for x in levels], axis=-3)
+
+
+def _merged(levels: list[Array], left: Array, number: Any) -> list[Array]:
+    """Return the memories of the levels above a block, with what that block left.
+
+    The number of the next block differs from this one's in its trailing ones and the
+    zero above them: their memories merge into one. `number` is an integer, or an array
+    where a loop is compiled for all numbers.
+    """
+    carried, merged = True, list(levels)
+    for level, kept in enumerate(levels):
+        onward = carried & (number >> level & 1 == 1)
+        if onward is False:
+            merged[level] = _chosen(carried, left, kept)
+            break
+        nothing, joined = namespace(left).zeros_like(left), left + kept
+        merged[level] = _chosen(onward, nothing, _chosen(carried, left, kept))
+        left, carried = _chosen(onward, joined, left), onward
+    return merged
+
+
+def _chosen(condition: Any, x: Array, y: Array) -> Array:
+    """Return `x` where a condition holds, or `y`."""
+    if isinstance(condition, bool):
+        return x if condition else y
+    return cast(Array, namespace(x).where(condition, x, y))
 
 
 def _weights(level_scales: Array, size: int) -> Array:

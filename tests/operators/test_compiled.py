@@ -18,11 +18,8 @@ from linkern.operators.register import definition_of
 from tests.marks import slow_unless
 from tests.operators.problems import NAMES, close, operator, parts, problem
 
-# Sums over tokens by doubling: one more step for twice the tokens.
-DOUBLING = ("abc", "rwkv4")
-# Its blocks depend on the positions, which Python counts.
-UNROLLED = ("log_linear_attention",)
-FLAT = tuple(name for name in NAMES if name not in UNROLLED)
+# Twice the tokens are one more sum by doubling, or one more level.
+DOUBLING = ("abc", "rwkv4", "log_linear_attention")
 LONGER = (256, 512, 1024)
 
 
@@ -60,7 +57,7 @@ FORWARD = ("forward", "recurrent", "gradient")
     ("name", "kind"),
     slow_unless(
         lambda name, kind: kind == "gradient" or name in ("simple_gla", "mesa"),
-        [(name, kind) for name in FLAT for kind in FORWARD],
+        [(name, kind) for name in NAMES for kind in FORWARD],
     ),
 )
 def test_what_is_compiled_does_not_grow_with_the_length(jax, name, kind):
@@ -87,7 +84,7 @@ def on_jax(jax, inputs):
 
 
 @pytest.mark.parametrize(
-    "name", slow_unless(lambda name: name in ("gated_delta_rule", "mesa"), FLAT)
+    "name", slow_unless(lambda name: name in ("gated_delta_rule", "mesa"), NAMES)
 )
 def test_gradients_are_those_of_numpy_by_both_ways(jax, name):
     rng = np.random.default_rng(0)
@@ -142,13 +139,14 @@ def test_any_length_and_any_log_decay(jax):
     law()
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda name: name == "simple_gla", FLAT))
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "simple_gla", NAMES))
 def test_transformations_compose(jax, name):
     inputs = [problem(name, np.random.default_rng(n), 9, heads=1) for n in range(2)]
     operator_in_chunks = partial(operator(name), chunk_size=4)
-    constant = {k: x for k, x in inputs[0].items() if x.ndim < 3}
+    shared = {k: x for k, x in inputs[0].items() if x.ndim < 3}
+    constant = on_jax(jax, shared)
     rows = {
-        k: np.stack([x[k] for x in inputs]) for k in inputs[0].keys() - constant.keys()
+        k: np.stack([x[k] for x in inputs]) for k in inputs[0].keys() - shared.keys()
     }
 
     def loss(rows):
@@ -162,7 +160,7 @@ def test_transformations_compose(jax, name):
         arrays, tangents
     )
     for n, x in enumerate(inputs):
-        result, pullback = linkern.vjp(operator(name), **x, chunk_size=4)
+        result, pullback = linkern.vjp(operator(name), **(x | shared), chunk_size=4)
         twice = State(*(None if x is None else 2 * x for x in result.state))
         expected = pullback(2 * result.output, twice)
         along = 0.0
