@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linkern
+from linkern.core.causal import lower_product, upper_product
 from linkern.feature_maps import identity
+from linkern.operators.levels import _weights as weights_by_level
 from linkern.operators.register import DEFINITIONS
 from tests.conftest import library
 from tests.marks import slow_unless
@@ -20,7 +22,7 @@ from tests.operators.problems import NAMES, operator, problem
 
 LENGTH, HEAD = 11, 1
 RECURRENT, CHUNKS = {"form": "recurrent"}, {"chunk_size": 4}
-FORMS = ({"form": "chunkwise", **CHUNKS}, {"form": "parallel"}, CHUNKS)
+FORMS = ({"form": "chunkwise", "chunk_size": 8}, {"form": "parallel"}, CHUNKS)
 POISONS = (np.nan, np.inf, -np.inf)
 # Rules about values refuse the others.
 ALLOWED = {"log_decay": (np.nan, -np.inf), "beta": (np.nan,)}
@@ -227,3 +229,26 @@ def test_a_vectorised_call_of_torch_holds_back_what_is_not_finite(torch):
     got, due = torch.vmap(attend)(x), attend(x)
     assert torch.allclose(got[..., :4, :], due[..., :4, :])
     assert torch.isfinite(got[..., :4, :]).all()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("product", [lower_product, upper_product])
+def test_a_triangular_product_is_reached_by_the_rows_of_its_triangle(product, strict):
+    rng = np.random.default_rng(0)
+    matrix = np.tril(rng.normal(size=(6, 6)), k=-int(strict))
+    rows = rng.normal(size=(6, 2))
+    if product is upper_product:
+        matrix = matrix.T
+    bad = rows.copy()
+    bad[3, 1] = np.inf
+    got = quietly(product, matrix, bad, strict=strict)
+    reached = np.zeros((6, 2), bool)
+    reached[:, 1] = matrix[:, 3] != 0
+    assert np.array_equal(~np.isfinite(got), reached)
+    assert np.array_equal(got[~reached], (matrix @ rows)[~reached])
+
+
+def test_weights_by_level_are_zero_for_later_tokens():
+    scales = np.full((1, 8, 4), np.inf)
+    above = np.triu(np.ones((8, 8), bool), k=1)
+    assert (weights_by_level(scales, 8)[0][above] == 0).all()
