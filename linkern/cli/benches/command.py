@@ -22,8 +22,8 @@ __all__ = ["bench"]
     "tasks",
     multiple=True,
     metavar="NAME",
-    help=f"Of {', '.join(task.name for task in CPU.tasks)}. Default: all but the last; "
-    "--device cuda has others. Repeatable.",
+    help=f"Of {', '.join(task.name for task in CPU.tasks)}. Default: all but the last "
+    "three; --device cuda has others. Repeatable.",
 )
 @click.option(
     "--length",
