@@ -111,22 +111,26 @@ def pytest_runtest_makereport(item, call):
 
 
 # What a module for a library, or for the harness of others, imports besides.
-NEEDED = {
-    f"linkern.kernels.torch.{module}": "torch"
-    for module in ("autograd", "bridge", "call", "opaque")
-} | {
-    f"linkern.testing.integrations.{module}": package
-    for module, package in (
-        ("flashinfer_bench", "flashinfer_bench"),
-        ("flashinfer_workloads", "flashinfer_bench"),
-        ("kernelbench", "torch"),
-        ("openenv", "openenv"),
-        ("verifiers", "verifiers"),
-    )
-} | {
-    f"linkern.kernels.dask.{module}": "dask"
-    for module in ("backward", "calls", "checks", "forward", "reading")
-}
+NEEDED = (
+    {
+        f"linkern.kernels.torch.{module}": "torch"
+        for module in ("autograd", "bridge", "call", "opaque")
+    }
+    | {
+        f"linkern.testing.integrations.{module}": package
+        for module, package in (
+            ("flashinfer_bench", "flashinfer_bench"),
+            ("flashinfer_workloads", "flashinfer_bench"),
+            ("kernelbench", "torch"),
+            ("openenv", "openenv"),
+            ("verifiers", "verifiers"),
+        )
+    }
+    | {
+        f"linkern.kernels.dask.{module}": "dask"
+        for module in ("backward", "calls", "checks", "forward", "reading")
+    }
+)
 
 
 @cache

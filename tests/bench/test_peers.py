@@ -70,6 +70,17 @@ def test_gated_delta_rules_on_jax_agree(jax):
     assert reference.largest_error(ours, other) <= reference.ALLOWED["float64"]
 
 
+@pytest.mark.parametrize("kind", ["causal", "gradient"])
+def test_stores_hold_the_right_answers(kind, dask, zarr):
+    task, rows = small(kind), reference.judged_rows(LENGTH)
+    peer = CPU.peer("dask-zarr")
+    prepared = peer.function()(drawn(task, LENGTH, 3), task, chunk=48)
+    result = prepared.answer(rows)
+    expected = reference.answers(drawn(task, LENGTH, 3), kind, peer.meaning, rows)
+    assert reference.largest_error(result, expected) <= reference.ALLOWED["float32"]
+    assert prepared.peak(traced=True).extra > 0
+
+
 def chunks_that_forget(peer):
     """Take each half as a sequence of its own."""
 

@@ -14,6 +14,7 @@ _SHORT, _MIDDLE, _LONG = (512,), (1024, 2048, 4096), (16384, 65536)
 _ALL = (*_SHORT, *_MIDDLE, *_LONG)
 _WIDE, _FULL = (1024, 4096, 16384), (4096, *_LONG)
 _THREE, _ENDS = (512, 4096, 16384), (1024, 65536)
+_OUT_OF_CORE = (2**18, 2**19)
 
 TASKS = (
     Task("causal", "causal", "causal", _ALL),
@@ -53,6 +54,15 @@ TASKS = (
         *("compile-delta", _ENDS),
         default=False,
         baseline=DELTA_ON_JAX,
+    ),
+    Task(
+        *("out-of-core", "causal, from stores to a store", "causal", _OUT_OF_CORE),
+        default=False,
+    ),
+    Task(
+        *("out-of-core-gradient", "causal and its VJP, from stores", "gradient"),
+        _OUT_OF_CORE,
+        default=False,
     ),
     Task(
         *("million", "causal, 8.6 GB of inputs and outputs", "causal", (2**20,)),

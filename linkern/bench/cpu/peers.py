@@ -134,6 +134,17 @@ PEERS = (
         "cpu.numpy_peers:preallocated",
         ("decode",),
     ),
+    Peer(
+        "dask-zarr",
+        "linkern on Dask arrays, Zarr to Zarr, chunks of 65,536 tokens",
+        "cpu.dask_peers:zarr_to_zarr",
+        _CHUNKED,
+        ("dask", "zarr"),
+        {"chunk": 65536},
+        longest=None,
+        tasks=("out-of-core", "out-of-core-gradient"),
+        traced=True,
+    ),
     _package("ft", "fast-transformers, layer", "layer", *_CHUNKED),
     _package(
         "ft-kernel",
