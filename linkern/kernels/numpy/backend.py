@@ -4,18 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from linkern.array import broadcast_shapes, broadcast_to
-from linkern.autodiff import tape
-from linkern.autodiff.scan import Checkpointed, scan
-from linkern.autodiff.tape import Traced, joint, raw
-from linkern.core import chunkwise as core
+from linkern.autodiff.tape import joint, raw
 from linkern.core.recurrence import Terms
 from linkern.feature_maps import identity
 from linkern.kernels.dispatch import Backend
 from linkern.kernels.numpy import backward, chunkwise_bwd, forward
-from linkern.kernels.numpy.causal import all_finite
 from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.features import acts_on_entries, in_place
 from linkern.kernels.numpy.recurrent import recurrent as token_by_token
@@ -81,35 +75,10 @@ def _differentiable(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
         gradient, gradients = chunkwise_bwd.pullback(
             plain, kept[0], cotangents.get(0), cotangents.get(1)
         )
-        results = [gradients[names[i - 1]] if i else gradient for i in varying]
-        if all(map(all_finite, results)):
-            return results
-        return _in_array_code(plain, items[0], size, varying, cotangents)
+        return [gradients[names[i - 1]] if i else gradient for i in varying]
 
     output, last = joint(function, back, items)
     return output, last
-
-
-def _in_array_code(
-    terms: Terms,
-    memory: Any,
-    size: int,
-    varying: Sequence[int],
-    of_results: Mapping[int, Any],
-) -> list[Any]:
-    """Return the same gradients by array code, which lets no NaN reach other tokens."""
-    items = [
-        Traced(x, leaf=True) if i in varying else x
-        for i, x in enumerate((memory, *terms[:5]))
-    ]
-    named = dict(zip(Terms._fields[:5], items[1:], strict=True))
-    step = Checkpointed(partial(core.chunks, size=size))
-    results = scan(step, items[0], terms._replace(**named), size)
-    gradients = tape.cotangents(results, [of_results.get(i) for i in range(2)])
-    return [
-        np.zeros_like(items[i].value) if x is None else x
-        for i, x in ((i, gradients.get(items[i].serial)) for i in varying)
-    ]
 
 
 def recurrent(

@@ -31,9 +31,11 @@ def lower_product(
         out[...] = causal.lower_product(matrix, rows, strict=strict)
 
 
-def upper_product(matrix: Real, rows: Real, *, out: Real, finite: bool) -> None:
+def upper_product(
+    matrix: Real, rows: Real, *, out: Real, finite: bool, strict: bool = False
+) -> None:
     """Write ``matrix @ rows`` of an upper triangular matrix: no row gets an earlier."""
     if finite:
         np.matmul(matrix, rows, out=out)
     else:
-        out[...] = causal.upper_product(matrix, rows)
+        out[...] = causal.upper_product(matrix, rows, strict=strict)

@@ -88,9 +88,11 @@ class ChannelGrad:
         carried: Real | None,
         outputs: Sequence[Real | None],
         d_key: Real,
+        *,
+        finite: bool,
     ) -> None:
         """Write the cotangents of rows and keys: see `ScalarGrad.pull`."""
-        del scores
+        del scores, finite  # no product is of a triangular matrix
         assert carried is not None
         for padding in self._padding:
             padding[...] = 0

@@ -121,6 +121,9 @@ class DeltaWorkspace:
         #: Scores of the erases, before the inverse takes their place.
         self.erase_scores: Real | None = None
         self._make_query_rows(rows)
+        # Decays of NaN would spoil the rows behind the tokens for later blocks.
+        padded = (self.key, *(x.rows for x in (self.scored, self.mixer) if x))
+        self.padding = [x[..., size:, :] for x in padded if x.shape[-2] > size]
         width = features if traits.transpose_state else values
         self.output_buffer = self._zeros(size, width)
         self.state_output = self._zeros(size, values)
@@ -220,6 +223,8 @@ def chunk_state(workspace: DeltaWorkspace, tokens: Arrays) -> None:
 
 def _load(ws: DeltaWorkspace, tokens: Arrays) -> None:
     """Load a block, and compute its scores."""
+    for rows in ws.padding:
+        rows[...] = 0
     ws.load(tokens["key"], ws.key)
     ws.load(tokens["value"], ws.value)
     ws.load(tokens["query"], ws.query)

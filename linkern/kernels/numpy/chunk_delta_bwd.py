@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from linkern.kernels.numpy import chunk_delta
+from linkern.kernels.numpy.causal import all_finite, upper_product
 from linkern.kernels.numpy.channel_grad import ChannelGrad
 from linkern.kernels.numpy.chunk_delta import DeltaWorkspace, Traits
 from linkern.kernels.numpy.intra_chunk import ChannelDecay
@@ -62,6 +63,7 @@ class DeltaBackwardWorkspace:
             self.intra_chunk = ChannelGrad(decay, queries, shape, dtype)
         else:
             self.intra_chunk = ScalarGrad(decay, queries, shape, dtype)
+        self.finite = True  # all of a block, as far as is known
         # Cotangents of what erases and queries read from the memory.
         self.grad_read = self._empty(1 + traits.erases, size, values)
         self.grad_output = self.grad_read[:, :, -1]
@@ -96,6 +98,7 @@ def recompute(workspace: DeltaBackwardWorkspace, tokens: Arrays, state: Real) ->
     `tokens` has the cotangent of the output as ``output``.
     """
     ws, split = workspace, workspace.shape.split_chunks
+    ws.finite = True
     read, reads = tokens["output"], tokens["query"]
     if not ws.traits.transpose_state:
         read, reads = reads, read
@@ -115,13 +118,30 @@ def output_grad(workspace: DeltaBackwardWorkspace) -> None:
     scores_t, rows_t = (
         x.swapaxes(-1, -2) for x in (forward.scores, forward.mixer_rows)
     )
-    np.matmul(scores_t, ws.grad_output, out=ws.grad_new_value)
+    upper_product(
+        *(scores_t, ws.grad_output),
+        out=ws.grad_new_value,
+        finite=ws.finite,
+        strict=ws.traits.early_read,
+    )
     np.matmul(rows_t, ws.grad_output, out=ws.grad_memory_before)
 
 
 def grad_state_passing(workspace: DeltaBackwardWorkspace) -> None:
-    """Compute dU, dV and the cotangents of the states, from the last to the first."""
+    """Compute dU, dV and the cotangents of the states, from the last to the first.
+
+    What is not finite in the block is found in the state after it, or in the cotangent
+    of the state before it.
+    """
     ws = workspace
+    _pass_grad_state(ws)
+    if not (ws.forward.finite and all_finite(ws.grad_initial_state)):
+        ws.finite = False
+        output_grad(ws)
+        _pass_grad_state(ws)
+
+
+def _pass_grad_state(ws: DeltaBackwardWorkspace) -> None:
     for i in reversed(range(ws.shape.chunks)):
         step, new_value = ws.forward.steps[i], ws.grad_new_value[:, i]
         before, after = ws.grad_memory_before[:, i], ws.grad_memory_after[:, i]
@@ -129,7 +149,8 @@ def grad_state_passing(workspace: DeltaBackwardWorkspace) -> None:
         np.add(new_value, ws.value_scratch, out=new_value)
         if step.erase is not None and step.inverse is not None:
             value = ws.grad_value[:, i]
-            np.matmul(step.inverse.swapaxes(-1, -2), new_value, out=value)
+            inverse_t = step.inverse.swapaxes(-1, -2)
+            upper_product(inverse_t, new_value, out=value, finite=ws.finite)
             np.matmul(step.erase.swapaxes(-1, -2), value, out=ws.memory_scratch)
             np.add(before, ws.memory_scratch, out=before)
         decayed = after
@@ -159,7 +180,7 @@ def input_grad(workspace: DeltaBackwardWorkspace, tokens: Arrays) -> None:
     outputs = [split(tokens[name]) for name in ("d_erase", "d_query") if name in tokens]
     transposed = ws.traits.transpose_state
     rows = [*outputs[:-1], None if transposed else outputs[-1]]
-    grad.pull(scores, carried, rows, split(tokens["d_key"]))
+    grad.pull(scores, carried, rows, split(tokens["d_key"]), finite=ws.finite)
     if ws.traits.erases:
         np.negative(outputs[0], out=outputs[0])
     if transposed:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from linkern.core import causal
 from linkern.kernels.numpy.decay import TokenDecay
 from linkern.kernels.numpy.decay_grad import DecayGrad
 from linkern.kernels.numpy.intra_chunk import QueryRows, ScalarDecay, decay_rows
@@ -52,7 +53,7 @@ class ScalarGrad:
     ) -> None:
         heads, chunks, size, features, _ = shape
         lead, kinds = (heads, chunks), len(queries.early)
-        self._decay, self._early = decay, queries.early
+        self._decay, self._early, self._strict = decay, queries.early, queries.strict
         self.has_decay = decay.token_decay is not None
         self.key = decay.key
         self.rows = np.empty((*lead, kinds, size, features), dtype)
@@ -77,6 +78,8 @@ class ScalarGrad:
         carried: Real | None,
         outputs: Sequence[Real | None],
         d_key: Real,
+        *,
+        finite: bool,
     ) -> None:
         """Write the cotangents of rows and keys before any decay.
 
@@ -91,6 +94,8 @@ class ScalarGrad:
             Cotangents of each kind of rows; None for one that is not needed.
         d_key : array (heads, chunks, C, K)
             Cotangent of the keys.
+        finite : bool
+            True if all rows and keys are known to be finite.
         """
         for kind, mask in enumerate(self.masks):
             # Bit by bit: what is masked vanishes even if it is infinite.
@@ -99,21 +104,39 @@ class ScalarGrad:
         decay = self._decay.token_decay
         if decay is not None and carried is not None:
             self._pull_decays(decay, scores, carried)
-        kinds, size = self.rows.shape[2:4]
+        self._pull_rows(outputs, finite=finite)
+        self._pull_keys(d_key, finite=finite)
+
+    def _pull_rows(self, outputs: Sequence[Real | None], *, finite: bool) -> None:
         np.matmul(self.grad_scores, self.key[:, :, None], out=self.row_scratch)
         for kind, output in enumerate(outputs):
-            if output is not None:
-                rows, products = (
-                    self.grad_rows[:, :, kind],
-                    self.row_scratch[:, :, kind],
-                )
-                np.add(rows, products, out=output, casting="unsafe")
-        tall = (*self.rows.shape[:2], kinds * size, -1)
+            if output is None:
+                continue
+            scores, products = (
+                self.grad_scores[:, :, kind],
+                self.row_scratch[:, :, kind],
+            )
+            if not finite:
+                strict = self._strict[kind]
+                products = causal.lower_product(scores, self.key, strict=strict)
+            np.add(self.grad_rows[:, :, kind], products, out=output, casting="unsafe")
+
+    def _pull_keys(self, d_key: Real, *, finite: bool) -> None:
+        rows, kinds = self.rows, len(self._strict)
+        if not finite:
+            rows = np.where(np.isfinite(rows), rows, 0)
+        tall = (*rows.shape[:2], kinds * rows.shape[3], -1)
         np.matmul(
             self.grad_scores.reshape(tall, copy=False).swapaxes(-1, -2),
-            self.rows.reshape(tall, copy=False),
+            rows.reshape(tall, copy=False),
             out=self.scratch,
         )
+        for kind, strict in enumerate(() if finite else self._strict):
+            scores_t = self.grad_scores[:, :, kind].swapaxes(-1, -2)
+            spoiled = causal.upper_product(
+                scores_t, self.rows[:, :, kind], strict=strict
+            )
+            np.copyto(self.scratch, spoiled, where=~np.isfinite(spoiled))
         np.add(self.grad_key, self.scratch, out=d_key, casting="unsafe")
 
     def _pull_decays(

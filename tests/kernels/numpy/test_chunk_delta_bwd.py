@@ -338,7 +338,7 @@ def test_no_array_code_runs(monkeypatch):
     def refused(*_):
         raise AssertionError
 
-    monkeypatch.setattr("linkern.operators.forms.recomputed", refused)
+    monkeypatch.setattr("linkern.autodiff.scan.recomputed", refused)
     rng = np.random.default_rng(7)
     for name in NAMES:
         if name in ("log_linear_attention",):
