@@ -175,35 +175,24 @@ COMPILED = ("linear_attention", "simple_gla", "gla", "delta_rule")
 
 @pytest.mark.parametrize("op", slow_unless("simple_gla".__eq__, COMPILED))
 def test_a_compiled_form_holds_back_what_is_not_finite(jax, op):
+    """The output alone: gradients follow the rules of JAX for products."""
     lib = library("jax")
 
+    @jax.jit
     def attend(inputs):
         return operator(op)(**inputs, **options_of(op, CHUNKS)).output
 
-    def pulled(inputs, cotangent):
-        _, pullback = linkern.vjp(operator(op), **inputs, **options_of(op, CHUNKS))
-        return pullback(cotangent)
-
-    attend, pulled = jax.jit(attend), jax.jit(pulled)
-
     @settings(max_examples=15)
-    @given(poisoned(op, cotangent=True))
+    @given(poisoned(op))
     def law(case):
         clean, bad, places = case
         due, got = (called(inputs) for inputs in (clean, bad))
-        written = [place for place in places if place[0] != "cotangent"]
-        check_forward(got[0], due[0], written)
-        check_gradients(op, got[1], due[1], places)
-        plain = library("numpy")
-        assert_no_wider(got[0], forward(plain, op, bad, RECURRENT))
-        for key, x in gradients(plain, op, bad, RECURRENT).items():
-            assert_no_wider(got[1][key], x)
+        check_forward(got, due, places)
+        assert_no_wider(got, forward(library("numpy"), op, bad, RECURRENT))
 
     def called(inputs):
         arrays = {key: lib.array(x) for key, x in inputs.items()}
-        of_inputs = pulled(arrays, arrays.pop("cotangent"))
-        output = lib.numpy(attend(arrays))
-        return output, {k: lib.numpy(x) for k, x in of_inputs.items()}
+        return lib.numpy(attend(arrays))
 
     law()
 

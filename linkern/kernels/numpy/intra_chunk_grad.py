@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from linkern.core import causal
+from linkern.kernels.numpy.causal import lower_product, upper_product
 from linkern.kernels.numpy.decay import TokenDecay
 from linkern.kernels.numpy.decay_grad import DecayGrad
 from linkern.kernels.numpy.intra_chunk import QueryRows, ScalarDecay, decay_rows
@@ -108,24 +108,19 @@ class ScalarGrad:
         self._pull_keys(d_key, finite=finite)
 
     def _pull_rows(self, outputs: Sequence[Real | None], *, finite: bool) -> None:
-        np.matmul(self.grad_scores, self.key[:, :, None], out=self.row_scratch)
         for kind, output in enumerate(outputs):
             if output is None:
                 continue
-            scores, products = (
-                self.grad_scores[:, :, kind],
-                self.row_scratch[:, :, kind],
-            )
-            if not finite:
-                strict = self._strict[kind]
-                products = causal.lower_product(scores, self.key, strict=strict)
+            products, strict = self.row_scratch[:, :, kind], self._strict[kind]
+            scores = self.grad_scores[:, :, kind]
+            lower_product(scores, self.key, out=products, finite=finite, strict=strict)
             np.add(self.grad_rows[:, :, kind], products, out=output, casting="unsafe")
 
     def _pull_keys(self, d_key: Real, *, finite: bool) -> None:
-        rows, kinds = self.rows, len(self._strict)
+        rows: Real = self.rows
         if not finite:
             rows = np.where(np.isfinite(rows), rows, 0)
-        tall = (*rows.shape[:2], kinds * rows.shape[3], -1)
+        tall = (*rows.shape[:2], len(self._strict) * rows.shape[3], -1)
         np.matmul(
             self.grad_scores.reshape(tall, copy=False).swapaxes(-1, -2),
             rows.reshape(tall, copy=False),
@@ -133,9 +128,8 @@ class ScalarGrad:
         )
         for kind, strict in enumerate(() if finite else self._strict):
             scores_t = self.grad_scores[:, :, kind].swapaxes(-1, -2)
-            spoiled = causal.upper_product(
-                scores_t, self.rows[:, :, kind], strict=strict
-            )
+            own, spoiled = self.rows[:, :, kind], np.empty_like(self.scratch)
+            upper_product(scores_t, own, out=spoiled, finite=False, strict=strict)
             np.copyto(self.scratch, spoiled, where=~np.isfinite(spoiled))
         np.add(self.grad_key, self.scratch, out=d_key, casting="unsafe")
 
