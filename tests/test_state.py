@@ -50,7 +50,7 @@ def test_zeros_like_half_precision_are_float32():
 
 @pytest.fixture
 def widened_sizes(monkeypatch):
-    """The size of every array that a check of arguments converts."""
+    """The size of every array that a check, or what prepares a call, converts."""
     sizes = []
 
     def astype(x, dtype):
@@ -58,6 +58,7 @@ def widened_sizes(monkeypatch):
         return ground.astype(x, dtype)
 
     monkeypatch.setattr("linkern.validate.arrays.astype", astype)
+    monkeypatch.setattr("linkern.operators.definition.astype", astype)
     return sizes
 
 
@@ -82,7 +83,8 @@ def test_zeros_like_a_large_array_take_no_memory_of_its_size():
 
 
 def test_what_a_back_end_reads_narrow_is_not_widened(monkeypatch, widened_sizes):
-    monkeypatch.setattr("linkern.operators.definition._kernels_read", lambda *_: True)
+    monkeypatch.setattr("linkern.operators.layout._kernels_read", lambda *_: True)
+    monkeypatch.setattr("linkern.operators.layout._LAYOUTS", {})
     x = np.ones((5, 2), np.float16)
     ready = prepare(SIMPLE_GLA, dict.fromkeys(("query", "key", "value"), x))
     assert sum(widened_sizes) == 0
