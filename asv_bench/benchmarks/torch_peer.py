@@ -57,7 +57,7 @@ class Torch:
         return output, last.exp() * memory + left
 
 
-class Tensors:
+class TorchTensors:
     """How many times as long as on NumPy arrays a call takes on tensors, T = 4096."""
 
     params = (["linear_attention", "gated_delta_rule"], ["forward", "gradient"])

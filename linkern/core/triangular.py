@@ -67,6 +67,8 @@ def inverse(strictly_lower: Array) -> Array:
     The inverse of the picture above is ``[A', 0; -B' C A', B']``: two products for each
     level, and no pivot, so that no row can be touched by a later one.
     """
+    if strictly_lower.shape[-1] == 1:  # nothing is below the diagonal
+        return cast(Array, namespace(strictly_lower).ones_like(strictly_lower))
     if is_traced(strictly_lower):
         return cast(Array, namespace(strictly_lower).inverse(strictly_lower))
     if on_jax(strictly_lower):

@@ -7,7 +7,7 @@ from linkern.cost.products import Gradient
 from linkern.cost.work import Given, Sizes
 from linkern.operators.forms import Form
 
-__all__ = ["levels_counts", "levels_gradient", "levels_masks", "levels_steps"]
+__all__ = ["levels_counts", "levels_gradient", "levels_steps"]
 
 
 def _blocks(sizes: Sizes, form: Form) -> Iterator[tuple[int, int]]:
@@ -27,10 +27,10 @@ def levels_counts(sizes: Sizes, given: Given, form: Form) -> Counts:
     counts = Counts()
     for count, power in _blocks(sizes, form):
         size, above = 1 << power, sizes["l"] - power - 1
-        # Weights of pairs and their levels; what is read of each memory, weighed.
+        # Pairs by the weights of their levels; what is read of each memory, weighed.
         each = Counts(
             sum(_products(size, above, memory, keys + values)),
-            size * size * (2 * (power + 1) + 1) + above * 2 * size * values,
+            size * size + above * 2 * size * values,
         )
         if "log_decay" in given:
             # Sums, decayed rows, the weights of pairs, and all memories once.
@@ -42,12 +42,6 @@ def levels_counts(sizes: Sizes, given: Given, form: Form) -> Counts:
         merged = count - count.bit_count()
         counts += each * count + Counts(0, merged * memory)
     return counts
-
-
-def levels_masks(sizes: Sizes, form: Form) -> Counts:
-    """Count what is made once for all heads: which pairs have which level."""
-    entries = (n * (power + 1) * 4**power for n, power in _blocks(sizes, form))
-    return Counts(0, sum(entries))
 
 
 def levels_steps(sizes: Sizes, form: Form) -> int:

@@ -16,7 +16,6 @@ from linkern.cost.counts import Counts
 from linkern.cost.levels import (
     levels_counts,
     levels_gradient,
-    levels_masks,
     levels_steps,
 )
 from linkern.cost.products import Gradient, forward, gradient
@@ -156,8 +155,6 @@ def operator_cost(
     many = batch * sizes["h"]
     counts = _arithmetic(op, sizes, call.inputs, order, padded=padded) * many
     counts += WORK[op].once(sizes, call.inputs)
-    if op == _LEVELS:
-        counts += levels_masks(sizes, order)
     state = many * sum(prod(x) for x in call.state)
     output = many * sizes["t"] * sizes["v"]
     return OperatorCost(

@@ -38,12 +38,15 @@ class Product(NamedTuple):
         array with those of the other chunks of its span.
     last : bool
         Whether the result goes nowhere but into the next memory.
+    pulled : int, optional
+        Multiply-adds for its cotangents, where they are no products of the same size.
     """
 
     size: int
     varying: int
     memory: str = ""
     last: bool = False
+    pulled: int | None = None
 
 
 class Gradient(NamedTuple):
@@ -111,6 +114,8 @@ def gradient(
 
 def _pulled(product: Product) -> int:
     """Return the multiply-adds for the cotangents of both operands."""
+    if product.pulled is not None:
+        return product.pulled
     return product.size * (product.varying + bool(product.memory))
 
 
@@ -152,7 +157,10 @@ def _of_chunk(recurrence: Recurrence, size: int) -> Iterator[Product]:
     single = rows == 1  # erases nothing of its own: its inverse is 1
     if recurrence.erase:
         yield _pairs(recurrence, rows, () if single else ("erase", "key"))
-        yield from _inverse(rows)
+        # `linkern.core.triangular.inverse`; some products are with ones. Its cotangent
+        # is two products of whole matrices.
+        inverse = rows * (rows * rows - 1) // 3
+        yield Product(inverse, 1, pulled=0 if single else 2 * rows**3)
         yield Product(rows * keys * values, 1, "own")
         yield Product(rows * rows * values, 1 + (not single))
     yield Product(rows * keys * values, (key or decay) + written, last=True)
@@ -182,13 +190,6 @@ def _pairs(recurrence: Recurrence, rows: int, names: Sequence[str]) -> Product:
     return Product(
         rows * rows * recurrence.rows, sum(_varies(recurrence, x) for x in names)
     )
-
-
-def _inverse(rows: int) -> Iterator[Product]:
-    """Return the products of `linkern.core.triangular.inverse`; some are with ones."""
-    single = rows // 2
-    yield Product(2 * single, 1)
-    yield Product(rows * (rows * rows - 1) // 3 - 2 * single, 2)
 
 
 def _varies(recurrence: Recurrence, name: str) -> bool:

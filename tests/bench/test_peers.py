@@ -18,7 +18,9 @@ LENGTH = 128
 # JAX and the compiler of PyTorch take seconds to start.
 SLOW = {"jax-scan", "torch-compile"}
 CASES = [
-    (peer.name, kind, dtype)
+    pytest.param(
+        *(peer.name, kind, dtype), id="-".join((*peer.needs, peer.name, kind, dtype))
+    )
     for peer in CPU.peers
     for kind in peer.kinds
     for dtype in peer.dtypes

@@ -1,12 +1,13 @@
 """Calls on CPU tensors: bit by bit those on NumPy arrays, forward and backward."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linkern
-from linkern.kernels.torch import call as call_module
 from tests.kernels.torch.calls import (
     Call,
     calls,
@@ -154,13 +155,14 @@ def test_a_single_token_and_the_recurrent_form_are_one_computation(torch):
 def law_uses_numpy(torch, monkeypatch, **options):
     """The call is evaluated on NumPy arrays."""
     seen = []
-    original = call_module.Call.evaluated
+    kind = import_module("linkern.kernels.torch.call").Call
+    original = kind.evaluated
 
     def evaluated(self, *tensors):
         seen.append(self.operator)
         return original(self, *tensors)
 
-    monkeypatch.setattr(call_module.Call, "evaluated", evaluated)
+    monkeypatch.setattr(kind, "evaluated", evaluated)
     x = torch.ones(3, 2)
     linkern.linear_attention(x, x, x, **options)
     assert seen == ["linear_attention"]
@@ -180,13 +182,14 @@ def test_the_other_forms_stay_array_code(torch, monkeypatch, form):
 def test_the_law_of_bits_can_fail(torch, monkeypatch):
     call = Call("gla", problem("gla", np.random.default_rng(0), 9))
     law_bits(torch, call)
-    original = call_module.Call.gradients
+    kind = import_module("linkern.kernels.torch.call").Call
+    original = kind.gradients
 
     def off_by_one_bit(self, *arguments):
         first, *others = original(self, *arguments)
         first.view(torch.int64).bitwise_xor_(1)
         return (first, *others)
 
-    monkeypatch.setattr(call_module.Call, "gradients", off_by_one_bit)
+    monkeypatch.setattr(kind, "gradients", off_by_one_bit)
     with pytest.raises(AssertionError):
         law_bits(torch, call)
