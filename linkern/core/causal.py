@@ -68,7 +68,23 @@ def right_product(rows: Array, matrix: Array) -> Array:
 
     Column j of the result depends on the columns of `rows` from column j on.
     """
-    return mT(upper_product(mT(matrix), mT(rows)))
+    if is_traced(rows, matrix):
+        return mT(upper_product(mT(matrix), mT(rows)))
+
+    def reached(finite: Array, positions: Array) -> Array:
+        xp = namespace(finite)
+        last = xp.max(xp.where(finite, -1, positions), axis=-1, keepdims=True)
+        return cast(Array, positions <= last)
+
+    product = rows @ matrix
+    known = all_finite(product)
+    if known:
+        return product
+    xp = namespace(rows)
+    finite = xp.isfinite(rows)
+    positions = xp.arange(rows.shape[-1], device=device_of(rows))
+    clean = xp.where(finite, rows, xp.zeros_like(rows)) @ matrix
+    return _kept(product, clean, reached(finite, positions), known=known is not None)
 
 
 def lower_scores(rows: Array, columns: Array, *, strict: bool = False) -> Array:
@@ -101,6 +117,16 @@ def _product(
     finite = xp.isfinite(rows)
     positions = xp.arange(rows.shape[-2], device=device_of(rows))[:, None]
     clean = matrix @ xp.where(finite, rows, xp.zeros_like(rows))
-    if known is None:
-        product = xp.full_like(clean, float("nan"))
-    return cast(Array, xp.where(reached(finite, positions), product, clean))
+    return _kept(product, clean, reached(finite, positions), known=known is not None)
+
+
+def _kept(product: Array, clean: Array, reached: Array, *, known: bool) -> Array:
+    """Return `product` where it is right, or NaN where it is not to be looked at.
+
+    A finite entry of it is right, and has the bits of a call whose other entries are
+    finite: `clean` may have others, since a library sums in another order elsewhere.
+    """
+    xp = namespace(product)
+    if known:
+        return cast(Array, xp.where(reached | xp.isfinite(product), product, clean))
+    return cast(Array, xp.where(reached, float("nan"), clean))
