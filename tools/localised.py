@@ -24,6 +24,7 @@ __all__ = [
     "HELD_OUT",
     "Cells",
     "cells",
+    "compared",
     "diagnosis_of",
     "is_right",
     "less_right",
@@ -72,9 +73,14 @@ def diagnosis_of(
 
 def cells(name: str, diagnosis: Diagnosis | None) -> Cells:
     """Return the cells of a mutant."""
+    return compared(expectations()[name], diagnosis)
+
+
+def compared(expected: Expected, diagnosis: Diagnosis | None) -> Cells:
+    """Return the cells of a diagnosis, compared with what is right."""
     if diagnosis is None:
         return DASH, DASH
-    where, by = described_rightly(diagnosis, expectations()[name])
+    where, by = described_rightly(diagnosis, expected)
     # A diagnosis that is no map has no stage, and its name says all of it.
     named = where or not diagnosis.stage
     place = diagnosis.where or (diagnosis.name if named else "")

@@ -50,10 +50,10 @@ class Expected:
 
 
 @cache
-def expectations() -> dict[str, Expected]:
-    """Return what is right of every mutant, by name."""
+def expectations(page: Path = PAGE) -> dict[str, Expected]:
+    """Return what a page says is right of every mutant, by name."""
     result: dict[str, Expected] = {}
-    for block in re.split(r"^\[(?=\w)", PAGE.read_text(encoding="utf-8"), flags=re.M):
+    for block in re.split(r"^\[(?=\w)", page.read_text(encoding="utf-8"), flags=re.M):
         name, _, body = block.partition("]\n")
         lines = (line.split(": ", 1) for line in body.splitlines() if ": " in line)
         fields = {key: tuple(x.split("; ")) for key, x in lines if key[0] != "#"}
