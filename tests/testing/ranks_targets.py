@@ -17,6 +17,7 @@ import ring
 import shard
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 
 def faulty(module, name, other, op="gla"):
@@ -270,3 +271,61 @@ def whole_output(query, key, value, log_decay, group=None):
     pieces = [value.new_zeros(*value.shape[:2], n, value.shape[3]) for n in lengths]
     pieces[dist.get_rank(group)] = output
     return torch.cat(pieces, 2)
+
+
+def wider_on_one(query, key, value, log_decay, group=None):
+    """Return outputs of another dtype on the last rank."""
+    output, _ = all_gather.gla(query, key, value, log_decay, group=group)
+    is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    return output.double() if is_last else output
+
+
+def no_state_on_first(
+    query, key, value, log_decay, initial_state=None, cu_seqlens=None, group=None
+):
+    """Return a final state on all ranks but the first."""
+    inputs = (query, key, value, log_decay, initial_state, cu_seqlens, group)
+    output, state = all_gather.gla(*inputs)
+    return (output, state) if dist.get_rank(group) else output
+
+
+def no_normalizer_on_first(
+    query, key, value, initial_state=None, cu_seqlens=None, group=None
+):
+    """Return the memory alone on the first rank."""
+    inputs = (query, key, value, initial_state, cu_seqlens, group)
+    output, state = all_gather.linear_attention(*inputs)
+    return output, state if dist.get_rank(group) else state[0]
+
+
+def other_collective(query, key, value, log_decay, group=None):
+    """Gather on the first rank what all others add up."""
+    if dist.get_rank(group):
+        dist.all_reduce(torch.ones(3), group=group)
+    else:
+        all_gather.gathered(torch.ones(2), group)
+    return all_gather.gla(query, key, value, log_decay, group=group)
+
+
+def of_functional_collectives(query, key, value, log_decay):
+    """Call a collective that needs no group in Python, and is of no use."""
+    ranks = [*range(dist.get_world_size())]
+    functional.all_reduce(torch.ones(2), "sum", ranks).sum()
+    return shard.operators(without_ranks).gla(query, key, value, log_decay)
+
+
+if os.environ.get("RANK") == "1":
+
+    def other_parameters(query, key, value, log_decay, scale=None, group=None):
+        """Take a scale, on one rank alone."""
+
+    def refused_on_one(query, key, value, log_decay, beta):
+        """Take a rate that gated linear attention has not."""
+
+else:
+
+    def other_parameters(query, key, value, log_decay, group=None):
+        """Take no scale."""
+
+    def refused_on_one(query, key, value, log_decay):
+        """Take the inputs of gated linear attention."""

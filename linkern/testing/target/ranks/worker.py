@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from linkern.testing.errors import UsageError
 from linkern.testing.target.invoke import Caller
 from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.ranks import counting
 from linkern.testing.target.ranks.runner import RankRunner
 from linkern.testing.target.worker import (
     INTERPRETER,
@@ -47,6 +48,7 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
     if not collectives.is_available():
         msg = "`ranks` needs torch.distributed, which this build of torch lacks."
         raise UsageError(msg)
+    counting.install()  # before anything imports a collective by its name
     if collectives.is_initialized():
         collectives.destroy_process_group()
     backend, config = _backend(config)

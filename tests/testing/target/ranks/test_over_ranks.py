@@ -112,6 +112,11 @@ def processes(target):
         ("raises_on_one", "rank 0 raised ValueError: 5 tokens are odd"),
         ("dies_on_one", "rank 1 ended its process with exit code 3"),
         pytest.param(
+            "other_collective",
+            r"rank 0 waits in all_gather \(.*; rank 1 waits in all_reduce \(",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "returns_early", "rank 0 waits in all_gather", marks=pytest.mark.slow
         ),
     ],
@@ -139,6 +144,59 @@ def test_ranks_that_raise_are_asked_again(target):
 def test_an_output_of_all_ranks_is_refused(target):
     result = judged(target, plan_of(f"{FAULTY}:whole_output"), "shape_and_dtype")
     assert "the output on rank 1 of 2 has shape" in result.message
+
+
+def test_an_output_of_another_dtype_names_its_rank(target):
+    result = judged(target, plan_of(f"{FAULTY}:wider_on_one"), "shape_and_dtype")
+    assert result.verdict == "failed"
+    assert "the output on rank 1 of 2 has dtype float64" in result.message
+
+
+EVERY = Contract(ranks_final="every")
+
+
+@pytest.mark.parametrize("law", ["state_value", "state_split", "packed_states"])
+def test_a_rank_without_the_state_that_it_promises_is_named(law, target):
+    name = f"{FAULTY}:no_state_on_first"
+    plan = plan_of(name, contract=EVERY, shrink=False)
+    result = judged(target, plan, law)
+    assert result.verdict == "failed"
+    assert "rank 0 of " in result.message
+    assert "returned no final state" in result.message
+
+
+def test_a_rank_with_a_part_of_the_state_is_named(target):
+    name, op = f"{FAULTY}:no_normalizer_on_first", "linear_attention"
+    result = judged(target, plan_of(name, op, contract=EVERY), "state_value")
+    assert result.verdict == "failed"
+    assert "rank 0 of 2 returned 1 of the 2 arrays that rank 1 has" in result.message
+
+
+@pytest.mark.parametrize(
+    ("name", "alone"),
+    [
+        ("runs_without_ranks", True),
+        pytest.param("of_functional_collectives", False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_target_that_calls_no_collective_is_told(name, alone, target):
+    plan = plan_of(f"{FAULTY}:{name}", shrink=False)
+    result = judged(target, plan, "value_on_integers")
+    assert result.verdict == "failed"
+    assert result.message.endswith("; no rank called a collective") is alone
+
+
+def test_handing_a_state_over_is_no_collective_of_the_target(target):
+    for name, collective in (
+        (f"{FAULTY}:runs_without_ranks", False),
+        (f"{EXAMPLES}/ring.py:gla", True),
+        (f"{EXAMPLES}/all_to_all.py:gla", True),
+    ):
+        target.reopen(config_of(plan_of(name)))
+        cotangent = np.ones((1, 2, 5, 3))
+        for options in ({"wants_state": True}, {"cotangent": cotangent}):
+            call = Call(inputs(), cuts=(2,), sharding=Sharding(2), **options)
+            assert target.call(call).collective is collective
 
 
 @pytest.mark.parametrize(
@@ -182,6 +240,23 @@ def test_another_convention_is_declared(name, declared, laws, target):
     assert judged(target, plan, laws[0]).verdict == "failed"
 
 
+def test_ranks_that_call_different_collectives_fail_with_a_line_of_each(torch):
+    del torch
+    report = verify(
+        f"{FAULTY}:other_collective",
+        op="gla",
+        ranks=(2,),
+        profile="smoke",
+        checks=("value_on_integers",),
+        timeout=2.0,
+    )
+    (result,) = report.checks
+    assert (report.verdict, report.exit_code) == ("failed", 1)
+    assert result.verdict == "failed"
+    assert "did not return within 2 s on 2 ranks: rank 0 waits in" in result.message
+    assert "; rank 1 waits in all_reduce (ranks_targets.py:" in result.message
+
+
 @pytest.mark.slow
 def test_a_verdict_of_all_laws(torch):
     del torch
@@ -200,3 +275,22 @@ def test_a_target_that_cannot_be_loaded_is_refused(torch):
     del torch
     with pytest.raises(UsageError, match=r"there is no file nowhere\.py"):
         open_target(plan_of("nowhere.py:kernel"))
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (
+            "other_parameters",
+            r"must be the same on all ranks; on rank 1 of 2 its parameters are \(group, ",
+        ),
+        pytest.param(
+            "refused_on_one",
+            r"missing a required argument: 'beta'\. \(rank 1 of 2\)",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_target_that_differs_between_ranks_is_refused(name, match, target):
+    with pytest.raises(UsageError, match=match):
+        target.reopen(config_of(plan_of(f"{FAULTY}:{name}")))
