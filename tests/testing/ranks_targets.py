@@ -20,13 +20,16 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 
-def faulty(module, name, other, op="gla"):
-    """Return the operator of a module in which another function has that name."""
+def faulty(module, name, other, op="gla", place=None):
+    """Return the operator of a module; in its `place` another function has that name.
+
+    The place is the module itself, if it is left out.
+    """
     right = getattr(module, op)
 
     @functools.wraps(right)
     def kernel(*inputs, **options):
-        with patch.object(module, name, other):
+        with patch.object(place or module, name, other):
             return right(*inputs, **options)
 
     return kernel
@@ -34,6 +37,7 @@ def faulty(module, name, other, op="gla"):
 
 # The functions that are replaced, as they are.
 Exchange, Send = all_gather.Exchange, ring.Send
+per_value_head = shard.per_value_head
 gathered, exchanged = all_gather.gathered, all_to_all.exchanged
 
 
@@ -216,6 +220,13 @@ def bfloat16(both, _added, _factor):
     return both.bfloat16().to(both)
 
 
+def tiled(x, heads):
+    """Give value heads the key heads in another order, but on the first rank."""
+    if not dist.get_rank():
+        return per_value_head(x, heads)
+    return x.repeat(1, heads // x.shape[1], 1, 1)
+
+
 def decays_twice(_both, added, factor):
     return torch.cat([added, factor @ factor], -1)
 
@@ -237,6 +248,7 @@ offsets_taken_for_those_of_the_shard = faulty(
 )
 odd_lengths_cut = faulty(ring, "taken", even_length)
 padding_decays_the_state = faulty(all_gather, "span_map", padded)
+wrong_key_head = faulty(all_gather, "per_value_head", tiled, "gated_delta_rule", shard)
 maps_in_reverse = faulty(all_gather, "gathered", reversed_ranks)
 tokens_scrambled = faulty(all_to_all, "exchanged", reversed_tokens)
 runs_without_ranks = shard.operators(without_ranks).gla

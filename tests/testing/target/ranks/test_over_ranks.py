@@ -1,5 +1,6 @@
 """Targets on several processes: right ones, published defects, deaths and waits."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,37 @@ def test_a_published_defect_is_named(name, op, law, target):
     assert " of rank " in result.message
     assert " ranks with " in result.counterexample.input
     assert "--ranks 2,3" in command(plan, law)
+
+
+GROUPED = Contract(value_groups=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "law"),
+    [("all_gather", "value_on_integers")]
+    + [
+        pytest.param(module, law, marks=pytest.mark.slow)
+        for module in ("all_gather", "ring", "all_to_all")
+        for law in ("gradient_value", "state_split", "packed_gradients")
+    ],
+)
+def test_value_heads_share_key_heads(module, law, target):
+    op = "gated_delta_rule"
+    plan = plan_of(f"{EXAMPLES}/{module}.py:{op}", op, contract=GROUPED)
+    result = judged(target, replace(plan, profile="smoke"), law)
+    assert result.verdict == "passed", result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["value_on_integers", "gradient_value"])
+def test_a_wrong_key_head_is_named(law, target):
+    op = "gated_delta_rule"
+    plan = plan_of(f"{FAULTY}:wrong_key_head", op, contract=GROUPED)
+    result = judged(target, plan, law)
+    assert result.verdict == "failed"
+    assert " of rank 1 of 2" in result.message
+    plan = plan_of(f"{FAULTY}:wrong_key_head", op)  # as many heads of each
+    assert judged(target, plan, law).verdict == "passed"
 
 
 def inputs(length=5):
@@ -282,7 +314,7 @@ def test_a_target_that_cannot_be_loaded_is_refused(torch):
     [
         (
             "other_parameters",
-            r"must be the same on all ranks; on rank 1 of 2 its parameters are \(group, ",
+            r"the same on all ranks; on rank 1 of 2 its parameters are \(group, ",
         ),
         pytest.param(
             "refused_on_one",
