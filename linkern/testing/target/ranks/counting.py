@@ -14,8 +14,10 @@ from typing import Any
 __all__ = ["Counting", "install"]
 
 # Beginnings of the names of collectives, and ends of those of what is none.
-_BEGINNINGS = ("all", "_allgather", "barrier", "broadcast", "gather", "monitored")
-_BEGINNINGS += ("permute", "recv", "reduce", "_reduce_scatter", "scatter", "send")
+_BEGINNINGS = (
+    *("all", "_allgather", "barrier", "broadcast", "gather", "monitored", "permute"),
+    *("recv", "reduce", "_reduce_scatter", "scatter", "send"),
+)
 _ENDS = ("_backward", "_setup_context", "_meta", "_ctx")
 
 
