@@ -20,33 +20,57 @@ from linkern.testing.target.ranks.sharding import Sharding
 FAULTY = Path(__file__).parents[2] / "ranks_targets.py"
 EXAMPLES = Path(__file__).parents[4] / "examples" / "ranks"
 LAWS = ("value_on_integers", "state_split", "gradient_of_state", "packed_gradients")
-# A published defect, where it was, and the law that names it.
+FIRST, SECOND = "token 0 of rank 0 of 2", "token 0 of rank 1 of 2"
+ALONE = "of rank 1 of 2; no rank called a collective"
+# A defect, where it was published, the law that names it, and the first wrong place:
+# with its token, where the defect fixes that. Decays of a map count from the third rank
+# on, to which it takes the state of the first.
 DEFECTS = [
     # flash-linear-attention#1115
-    ("head_offset_in_backward", "gla", "gradient_value"),
+    ("head_offset_in_backward", "gla", "gradient_value", FIRST),
     # flash-linear-attention, tests/context_parallel/debug.md
-    ("gradient_of_state_dropped", "gla", "gradient_of_state"),
-    ("half_of_values_unfilled", "gla", "value_on_integers"),
+    (
+        "gradient_of_state_dropped",
+        "gla",
+        "gradient_of_state",
+        FIRST + " of span 0:1",
+    ),
+    ("half_of_values_unfilled", "gla", "value_on_integers", "of rank 1 of 2"),
     # flash-linear-attention#1180 and #740
-    ("maps_in_tfloat32", "gated_delta_rule", "value_on_reals"),
-    ("maps_in_bfloat16", "gla", "value_on_reals"),
+    (
+        "maps_in_tfloat32",
+        "gated_delta_rule",
+        "value_on_reals",
+        "token 0 of rank 1 of 2",
+    ),
+    ("maps_in_bfloat16", "gla", "value_on_reals", SECOND),
     # flash-linear-attention#955
-    ("first_batch_entry_for_all", "gla", "value_on_integers"),
+    ("first_batch_entry_for_all", "gla", "value_on_integers", "of rank 1 of 2"),
     # Megatron-LM#111 of ISEEKYAN
-    ("cu_seqlens_by_ranks", "gla", "packed_equals_separate"),
-    ("boundary_at_the_edge_ignored", "gla", "packed_equals_separate"),
+    ("cu_seqlens_by_ranks", "gla", "packed_equals_separate", "of rank 0 of 2"),
+    (
+        "boundary_at_the_edge_ignored",
+        "gla",
+        "packed_equals_separate",
+        "token 0 of rank 1 of 2",
+    ),
     # slime#1871
-    ("tokens_scrambled", "gla", "value_on_integers"),
-    ("maps_in_reverse", "gla", "value_on_integers"),
+    ("tokens_scrambled", "gla", "value_on_integers", "of rank 2 of 3"),
+    ("maps_in_reverse", "gla", "value_on_integers", "of rank 1 of 2"),
     # TransformerEngine#1930
-    ("odd_lengths_cut", "gla", "value_on_integers"),
-    ("padding_decays_the_state", "gla", "value_on_integers"),
+    ("odd_lengths_cut", "gla", "value_on_integers", FIRST),
+    ("padding_decays_the_state", "gla", "value_on_integers", SECOND),
     # LlamaFactory#10727
-    ("runs_without_ranks", "gla", "value_on_integers"),
-    ("wrong_neighbour", "gla", "value_on_integers"),
-    ("decay_counted_twice", "gla", "value_on_reals"),
-    ("final_state_without_last_rank", "gla", "state_split"),
-    ("gradient_stops_at_the_rank", "gla", "gradient_value"),
+    (
+        "runs_without_ranks",
+        "gla",
+        "value_on_integers",
+        ALONE,
+    ),
+    ("wrong_neighbour", "gla", "value_on_integers", "of rank 1 of 2"),
+    ("decay_counted_twice", "gla", "value_on_reals", "token 0 of rank 2 of 3"),
+    ("final_state_without_last_rank", "gla", "state_split", " of span 1:2"),
+    ("gradient_stops_at_the_rank", "gla", "gradient_value", FIRST),
 ]
 FAST = ("head_offset_in_backward", "cu_seqlens_by_ranks", "odd_lengths_cut")
 
@@ -83,15 +107,39 @@ def test_the_examples_are_right(module, op, law, target):
     assert judged(target, plan, law).verdict == "passed"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["gradient_value", "value_on_reals", "state_value"])
+@pytest.mark.parametrize("op", ["gla", "gated_delta_rule", "linear_attention"])
+@pytest.mark.parametrize("module", ["ring", "all_to_all"])
+def test_the_other_examples_are_right_in_more_laws(module, op, law, target):
+    result = judged(target, plan_of(f"{EXAMPLES}/{module}.py:{op}", op), law)
+    assert result.verdict == "passed", result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["all_gather", "ring", "all_to_all"])
+def test_four_ranks_are_one_function(module, torch):
+    del torch
+    report = verify(
+        f"{EXAMPLES}/{module}.py:gated_delta_rule",
+        op="gated_delta_rule",
+        ranks=(4,),
+        profile="smoke",
+        seed=1,
+        checks=("value_on_integers", "gradient_value", "packed_equals_separate"),
+    )
+    assert [check.verdict for check in report.checks] == ["passed"] * 3, str(report)
+
+
 @pytest.mark.parametrize(
-    ("name", "op", "law"),
+    ("name", "op", "law", "place"),
     [pytest.param(*x, marks=() if x[0] in FAST else pytest.mark.slow) for x in DEFECTS],
 )
-def test_a_published_defect_is_named(name, op, law, target):
+def test_a_published_defect_is_named(name, op, law, place, target):
     plan = plan_of(f"{FAULTY}:{name}", op)
     result = judged(target, plan, law)
     assert result.verdict == "failed"
-    assert " of rank " in result.message
+    assert result.message.endswith(place)
     assert " ranks with " in result.counterexample.input
     assert "--ranks 2,3" in command(plan, law)
 
@@ -289,6 +337,21 @@ def test_ranks_that_call_different_collectives_fail_with_a_line_of_each(torch):
     assert "; rank 1 waits in all_reduce (ranks_targets.py:" in result.message
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Owner",
+        pytest.param("of_default_group", marks=pytest.mark.slow),
+        pytest.param("Callable", marks=pytest.mark.slow),
+    ],
+)
+def test_a_module_owns_its_group(name, target):
+    plan = plan_of(f"{FAULTY}:{name}", profile="smoke")
+    for law in ("value_on_integers", "state_split"):
+        result = judged(target, plan, law)
+        assert result.verdict == "passed", result.message
+
+
 @pytest.mark.slow
 def test_a_verdict_of_all_laws(torch):
     del torch
@@ -316,6 +379,7 @@ def test_a_target_that_cannot_be_loaded_is_refused(torch):
             "other_parameters",
             r"the same on all ranks; on rank 1 of 2 its parameters are \(group, ",
         ),
+        ("NeedsMore", r"must be a class that can be made of a `group` alone, or of"),
         pytest.param(
             "refused_on_one",
             r"missing a required argument: 'beta'\. \(rank 1 of 2\)",
@@ -323,6 +387,6 @@ def test_a_target_that_cannot_be_loaded_is_refused(torch):
         ),
     ],
 )
-def test_a_target_that_differs_between_ranks_is_refused(name, match, target):
+def test_a_target_that_ranks_cannot_load_alike_is_refused(name, match, target):
     with pytest.raises(UsageError, match=match):
         target.reopen(config_of(plan_of(f"{FAULTY}:{name}")))
