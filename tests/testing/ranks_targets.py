@@ -341,3 +341,34 @@ else:
 
     def refused_on_one(query, key, value, log_decay):
         """Take the inputs of gated linear attention."""
+
+
+class Owner(torch.nn.Module):
+    """A module that is made of the group, and keeps it."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group = group
+
+    def forward(
+        self, query, key, value, log_decay, initial_state=None, cu_seqlens=None
+    ):
+        inputs = (query, key, value, log_decay, initial_state, cu_seqlens)
+        return all_gather.gla(*inputs, self.group)
+
+
+of_default_group = Owner(None)
+
+
+class Callable:
+    """A class that is no module, and takes the default group."""
+
+    def __call__(self, query, key, value, log_decay, initial_state=None):
+        return all_gather.gla(query, key, value, log_decay, initial_state)
+
+
+class NeedsMore:
+    """A class that cannot be made of a group alone."""
+
+    def __init__(self, group, width):
+        self.group, self.width = group, width

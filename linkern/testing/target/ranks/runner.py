@@ -5,11 +5,14 @@ from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from linkern.testing.errors import UsageError
 from linkern.testing.target.framework import Framework
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import Call, TargetConfig
 from linkern.testing.target.ranks.counting import Counting
+from linkern.testing.target.ranks.fla_context import cp_context
 from linkern.testing.target.ranks.sharding import Sharding
 from linkern.testing.target.segments import ABSENT, Natives, SegmentRunner
 
@@ -59,7 +62,20 @@ class RankRunner(SegmentRunner):
         options = super()._other_arguments(call, first, index)
         if self._loaded.interface.group is not None:
             options[self._loaded.interface.group] = self._group
+        if self._loaded.interface.context is not None:
+            options[self._loaded.interface.context] = self._context(call, index)
         return options
+
+    def _context(self, call: Call, index: int) -> Any:
+        """Return the context of a span, all ranks of which have as many tokens."""
+        span = [*self._pieces(self.length(call), call.cuts)][index]
+        offsets = None
+        if call.segments:
+            edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
+            offsets = self._native("cu_seqlens", edges)
+        tokens, order = span.stop - span.start, self.config.ranks_order
+        where = self._torch.device(self.config.device)
+        return cp_context(where, tokens, offsets, self._group, order)
 
     def begin(self) -> None:
         """Begin a call, of which nothing is observed yet."""
