@@ -220,6 +220,14 @@ def bfloat16(both, _added, _factor):
     return both.bfloat16().to(both)
 
 
+def queries_of_the_rank(state, query, *tokens):
+    """Give queries the gradient of what their own rank alone has written."""
+    output, after = shard.fold(state, query.detach(), *tokens)
+    rest = [x if x is None else x.detach() for x in tokens]
+    own, _ = shard.fold(torch.zeros_like(state), query, *rest)
+    return output + (own - own.detach()), after
+
+
 def tiled(x, heads):
     """Give value heads the key heads in another order, but on the first rank."""
     if not dist.get_rank():
@@ -248,6 +256,7 @@ offsets_taken_for_those_of_the_shard = faulty(
 )
 odd_lengths_cut = faulty(ring, "taken", even_length)
 padding_decays_the_state = faulty(all_gather, "span_map", padded)
+queries_without_earlier_ranks = faulty(all_gather, "fold", queries_of_the_rank)
 wrong_key_head = faulty(all_gather, "per_value_head", tiled, "gated_delta_rule", shard)
 maps_in_reverse = faulty(all_gather, "gathered", reversed_ranks)
 tokens_scrambled = faulty(all_to_all, "exchanged", reversed_tokens)

@@ -1,5 +1,6 @@
 """Targets on several processes: right ones, published defects, deaths and waits."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,8 @@ ALONE = "of rank 1 of 2; no rank called a collective"
 DEFECTS = [
     # flash-linear-attention#1115
     ("head_offset_in_backward", "gla", "gradient_value", FIRST),
+    # Megatron-LM#1464, of softmax attention
+    ("queries_without_earlier_ranks", "gla", "gradient_value", SECOND),
     # flash-linear-attention, tests/context_parallel/debug.md
     (
         "gradient_of_state_dropped",
@@ -212,6 +215,19 @@ def test_a_rank_that_fails_ends_all_of_them(name, expected, target, monkeypatch)
     # And they are started again for the next call.
     target.reopen(config_of(plan_of(f"{EXAMPLES}/ring.py:gla")))
     assert target.call(Call(inputs())).output.shape == (1, 2, 5, 3)
+
+
+def test_the_page_shows_what_ranks_that_fail_say(target):
+    page = (EXAMPLES.parents[1] / "docs" / "ranks.md").read_text(encoding="utf-8")
+    shown = re.search(
+        r"```text\nthe target (failed on 2 ranks:.*?)```", page, re.DOTALL
+    )
+    target.reopen(config_of(plan_of(f"{FAULTY}:raises_on_one")))
+    with pytest.raises(TargetDied) as death:
+        target.call(Call(inputs(), sharding=Sharding(2, (1.0,))))
+    without_lines = re.compile(r":\d+\)")
+    said = without_lines.sub(")", death.value.reason)
+    assert said == without_lines.sub(")", " ".join(shown[1].split()))
 
 
 def test_ranks_that_raise_are_asked_again(target):

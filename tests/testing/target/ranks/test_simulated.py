@@ -17,6 +17,8 @@ from linkern.testing import simulate_ranks
 from linkern.testing.runner.opening import config_of, open_target
 from linkern.testing.runner.plan import Plan
 from linkern.testing.target.protocol import Call
+from linkern.testing.target.ranks.meeting import Meeting
+from linkern.testing.target.ranks.messages import Messages
 from linkern.testing.target.ranks.sharding import Sharding
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "ranks"
@@ -309,3 +311,47 @@ def test_a_message_that_nobody_sends_is_named(torch, dist, monkeypatch):
     expected = "rank 1 waits in recv, to which rank 0 sends none"
     with pytest.raises(RuntimeError, match=expected):
         simulate_ranks(kernel, 2, dim=0)(torch.ones(4))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_page_says_how_many_numbers_cross(ranks, examples, torch, monkeypatch):
+    """Numbers that all ranks receive of a head: those of the table, times the ranks."""
+    sent, length, key, value, heads = [], 4 * ranks, 3, 4, 4
+    met, put = Meeting.exchanged, Messages.isend
+
+    def exchanged(meeting, name, x):
+        tensors = x if isinstance(x, tuple | list) else [x]
+        if name == "all_gather" and x.is_floating_point():
+            sent.extend((ranks - 1) * [x.numel()])
+        elif name == "all_to_all_single":
+            sent.extend(y.numel() for i, y in enumerate(tensors) if i != meeting.rank)
+        return met(meeting, name, x)
+
+    def isend(messages, tensor, *rest):
+        sent.append(tensor.numel())
+        return put(messages, tensor, *rest)
+
+    monkeypatch.setattr(Meeting, "exchanged", exchanged)
+    monkeypatch.setattr(Messages, "isend", isend)
+    tokens = (ranks - 1) * length / ranks**2 * (2 * key + 2 * value + key)
+    initial = key * value * (ranks - 1)  # of all ranks together, and the final one
+    arrays = inputs("gla", length, batch=1, heads=heads)
+    several = [torch.tensor(x, requires_grad=True) for x in arrays.values()]
+    expected = {
+        "all_gather": ranks * (ranks - 1) * key * (key + value),
+        "ring": (ranks - 1) * key * value,  # the first rank receives none
+        "all_to_all": ranks * tokens + 2 * initial / ranks,
+    }
+    backward = {
+        "all_gather": ranks * (ranks - 1) * 2 * key * value,
+        "ring": expected["ring"],
+        "all_to_all": expected["all_to_all"],
+    }
+    for name, module in examples.items():
+        for numbers, of_pass in ((expected, "forward"), (backward, "backward")):
+            sent.clear()
+            if of_pass == "forward":
+                output, _ = simulate_ranks(module.gla, ranks)(*several)
+            else:
+                output.sum().backward()
+            assert sum(sent) == heads * numbers[name], (name, of_pass)
