@@ -24,7 +24,8 @@ def operators(over_ranks):
     def gated_delta_rule(
         q, k, v, log_decay, beta, initial_state=None, cu_seqlens=None, group=None
     ):
-        inputs = (k.shape[-1] ** -0.5 * q, k, v, log_decay[..., None], beta)
+        q, k = (per_value_head(x, v.shape[1]) for x in (k.shape[-1] ** -0.5 * q, k))
+        inputs = (q, k, v, log_decay[..., None], beta)
         return over_ranks(inputs, initial_state, cu_seqlens, group)
 
     def linear_attention(q, k, v, initial_state=None, cu_seqlens=None, group=None):
@@ -41,6 +42,11 @@ def operators(over_ranks):
     return SimpleNamespace(
         gla=gla, gated_delta_rule=gated_delta_rule, linear_attention=linear_attention
     )
+
+
+def per_value_head(x, heads):
+    """Return the key head of each value head, of which several share one."""
+    return x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def fold(state, query, key, value, log_decay, beta):

@@ -1,5 +1,6 @@
 """Kernels of fla-core that run on several ranks, interpreted, over gloo."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,25 @@ def judged(target, plan, law):
 @pytest.mark.parametrize("law", ["value_on_reals", "packed_gradients"])
 def test_a_kernel_is_right(op, declared, law, target):
     result = judged(target, plan_of(f"{ADAPTER}:{op}", op, **declared), law)
+    assert result.verdict == "passed", result.message
+
+
+@pytest.mark.parametrize("law", ["value_on_reals", "packed_gradients"])
+@pytest.mark.parametrize("op", ["rwkv7", "gated_delta_product"])
+def test_a_kernel_without_findings_is_right(op, law, target):
+    result = judged(target, plan_of(f"{ADAPTER}:{op}", op), law)
+    assert result.verdict == "passed", result.message
+
+
+ZIGZAG = {"ranks_order": "zigzag", "ranks_even": True}
+
+
+@pytest.mark.parametrize("declared", [{}, ZIGZAG])
+@pytest.mark.parametrize("law", ["value_on_reals", "packed_gradients"])
+def test_a_context_is_passed_to_a_target_that_takes_one(law, declared, target):
+    contract = Contract(**CONTRACT, **declared)  # equal shards are not declared
+    plan = replace(plan_of(f"{FAULTY}:of_context", "kda"), contract=contract)
+    result = judged(target, plan, law)
     assert result.verdict == "passed", result.message
 
 

@@ -17,15 +17,19 @@ import ring
 import shard
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 
-def faulty(module, name, other, op="gla"):
-    """Return the operator of a module in which another function has that name."""
+def faulty(module, name, other, op="gla", place=None):
+    """Return the operator of a module; in its `place` another function has that name.
+
+    The place is the module itself, if it is left out.
+    """
     right = getattr(module, op)
 
     @functools.wraps(right)
     def kernel(*inputs, **options):
-        with patch.object(module, name, other):
+        with patch.object(place or module, name, other):
             return right(*inputs, **options)
 
     return kernel
@@ -33,6 +37,7 @@ def faulty(module, name, other, op="gla"):
 
 # The functions that are replaced, as they are.
 Exchange, Send = all_gather.Exchange, ring.Send
+per_value_head = shard.per_value_head
 gathered, exchanged = all_gather.gathered, all_to_all.exchanged
 
 
@@ -215,6 +220,21 @@ def bfloat16(both, _added, _factor):
     return both.bfloat16().to(both)
 
 
+def queries_of_the_rank(state, query, *tokens):
+    """Give queries the gradient of what their own rank alone has written."""
+    output, after = shard.fold(state, query.detach(), *tokens)
+    rest = [x if x is None else x.detach() for x in tokens]
+    own, _ = shard.fold(torch.zeros_like(state), query, *rest)
+    return output + (own - own.detach()), after
+
+
+def tiled(x, heads):
+    """Give value heads the key heads in another order, but on the first rank."""
+    if not dist.get_rank():
+        return per_value_head(x, heads)
+    return x.repeat(1, heads // x.shape[1], 1, 1)
+
+
 def decays_twice(_both, added, factor):
     return torch.cat([added, factor @ factor], -1)
 
@@ -236,6 +256,8 @@ offsets_taken_for_those_of_the_shard = faulty(
 )
 odd_lengths_cut = faulty(ring, "taken", even_length)
 padding_decays_the_state = faulty(all_gather, "span_map", padded)
+queries_without_earlier_ranks = faulty(all_gather, "fold", queries_of_the_rank)
+wrong_key_head = faulty(all_gather, "per_value_head", tiled, "gated_delta_rule", shard)
 maps_in_reverse = faulty(all_gather, "gathered", reversed_ranks)
 tokens_scrambled = faulty(all_to_all, "exchanged", reversed_tokens)
 runs_without_ranks = shard.operators(without_ranks).gla
@@ -270,3 +292,92 @@ def whole_output(query, key, value, log_decay, group=None):
     pieces = [value.new_zeros(*value.shape[:2], n, value.shape[3]) for n in lengths]
     pieces[dist.get_rank(group)] = output
     return torch.cat(pieces, 2)
+
+
+def wider_on_one(query, key, value, log_decay, group=None):
+    """Return outputs of another dtype on the last rank."""
+    output, _ = all_gather.gla(query, key, value, log_decay, group=group)
+    is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    return output.double() if is_last else output
+
+
+def no_state_on_first(
+    query, key, value, log_decay, initial_state=None, cu_seqlens=None, group=None
+):
+    """Return a final state on all ranks but the first."""
+    inputs = (query, key, value, log_decay, initial_state, cu_seqlens, group)
+    output, state = all_gather.gla(*inputs)
+    return (output, state) if dist.get_rank(group) else output
+
+
+def no_normalizer_on_first(
+    query, key, value, initial_state=None, cu_seqlens=None, group=None
+):
+    """Return the memory alone on the first rank."""
+    inputs = (query, key, value, initial_state, cu_seqlens, group)
+    output, state = all_gather.linear_attention(*inputs)
+    return output, state if dist.get_rank(group) else state[0]
+
+
+def other_collective(query, key, value, log_decay, group=None):
+    """Gather on the first rank what all others add up."""
+    if dist.get_rank(group):
+        dist.all_reduce(torch.ones(3), group=group)
+    else:
+        all_gather.gathered(torch.ones(2), group)
+    return all_gather.gla(query, key, value, log_decay, group=group)
+
+
+def of_functional_collectives(query, key, value, log_decay):
+    """Call a collective that needs no group in Python, and is of no use."""
+    ranks = [*range(dist.get_world_size())]
+    functional.all_reduce(torch.ones(2), "sum", ranks).sum()
+    return shard.operators(without_ranks).gla(query, key, value, log_decay)
+
+
+if os.environ.get("RANK") == "1":
+
+    def other_parameters(query, key, value, log_decay, scale=None, group=None):
+        """Take a scale, on one rank alone."""
+
+    def refused_on_one(query, key, value, log_decay, beta):
+        """Take a rate that gated linear attention has not."""
+
+else:
+
+    def other_parameters(query, key, value, log_decay, group=None):
+        """Take no scale."""
+
+    def refused_on_one(query, key, value, log_decay):
+        """Take the inputs of gated linear attention."""
+
+
+class Owner(torch.nn.Module):
+    """A module that is made of the group, and keeps it."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group = group
+
+    def forward(
+        self, query, key, value, log_decay, initial_state=None, cu_seqlens=None
+    ):
+        inputs = (query, key, value, log_decay, initial_state, cu_seqlens)
+        return all_gather.gla(*inputs, self.group)
+
+
+of_default_group = Owner(None)
+
+
+class Callable:
+    """A class that is no module, and takes the default group."""
+
+    def __call__(self, query, key, value, log_decay, initial_state=None):
+        return all_gather.gla(query, key, value, log_decay, initial_state)
+
+
+class NeedsMore:
+    """A class that cannot be made of a group alone."""
+
+    def __init__(self, group, width):
+        self.group, self.width = group, width

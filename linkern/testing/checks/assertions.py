@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -78,6 +78,7 @@ class CheckedTarget:
     def __init__(self, target: Target, tally: Tally) -> None:
         self._target = target
         self._tally = tally
+        self._alone = False
         self._order: np.random.Generator | None = None
         self._earlier: list[tuple[Problem, NDArray[Any]]] = []
         self._kept: list[tuple[Problem, NDArray[Any]]] = []
@@ -157,6 +158,7 @@ class CheckedTarget:
             deviation = _without_numbers(str(raised))
             raise Violation(message, problem, deviation=deviation) from None
         self._tally.outputs.append(reply.output)
+        self._alone = not reply.collective
         if reply.out_of_bounds and OUT_OF_BOUNDS not in self._tally.reported:
             raise Violation(reply.out_of_bounds[0], problem, deviation=OUT_OF_BOUNDS)
         return reply
@@ -370,8 +372,9 @@ class CheckedTarget:
             return
         index = tuple(int(i) for i in np.argwhere(~fine)[0])
         shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
+        ignored = "; no rank called a collective" if self._alone else ""
         raise Violation(
-            message + _rank_of(problem, self._tally.calls, ~fine, axis),
+            message + _rank_of(problem, self._tally.calls, ~fine, axis) + ignored,
             problem,
             index=index,
             got=float(got[index]),
@@ -435,6 +438,10 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
         )
         raise Violation(message, problem, deviation="an output of another shape")
     required = problem.scope.output_dtype
+    if len({*reply.dtypes}) > 1:
+        rank = next(r for r, dtype in enumerate(reply.dtypes) if dtype != required)
+        place = f" on rank {rank} of {len(reply.dtypes)}"
+        reply = replace(reply, dtype=reply.dtypes[rank], place=place)
     if reply.dtype != required:
         whose = (
             "of the query" if required == problem.scope.dtype else "that is declared"
@@ -444,6 +451,9 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             f"{whose}, {required}"
         )
         raise Violation(message, problem, deviation="an output of another dtype")
+    if reply.state_fault:
+        form = "a final state of another form"
+        raise Violation(reply.state_fault, problem, deviation=form)
     return in_float64(reply.output)
 
 

@@ -145,6 +145,8 @@ def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:
         over_ranks = INTERPRETED * max(plan.ranks, default=0)
         most = max(INTERPRETED_LENGTH, over_ranks)
         contract = replace(contract, max_length=most)
+    if target.interface.context:  # fla-core makes it of equal shards
+        contract = replace(contract, ranks_even=True, ranks_empty=False)
     if plan.ranks:
         contract = contract.over(plan.ranks, alike=plan.framework == "jax")
     return Scope(

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
@@ -96,7 +97,8 @@ class _Hunt:
     """The examples of a law: those that are wanted, and the smallest that breaks it.
 
     `wanted` counts the examples that are left, `budget` those that may be spent on
-    making a counterexample smaller, and `part` the runs of Hypothesis.
+    making a counterexample smaller, and `part` the runs of Hypothesis. `failure` is an
+    exception that is no violation: of the referee.
     """
 
     check: Check
@@ -106,6 +108,7 @@ class _Hunt:
     budget: int
     best: tuple[Violation, Tally] | None = None
     part: int = 0
+    failure: Exception | None = None
 
     def judge(self, problem: Problem, order: int) -> None:
         """Judge an example; raise the `Violation` that it shows."""
@@ -130,9 +133,17 @@ class _Hunt:
             # Hypothesis tries nothing that is not smaller, so the last is the smallest.
             self.best = violation, self.tally.snapshot()
             raise
+        except HypothesisException:
+            raise
+        except Exception as error:
+            # Hypothesis would repeat it, and the repetitions use up what is wanted.
+            self.failure = error
+            raise _Enough from None
 
     def conclude(self) -> None:
-        """Raise the smallest `Violation` that was found, if any was."""
+        """Raise the smallest `Violation`, or the failure of the referee, if any."""
+        if self.failure is not None:
+            raise self.failure
         if self.best:
             violation, calls = self.best
             self.tally.restore(calls)

@@ -113,6 +113,8 @@ def _misfit(reply: Reply, call: Call, config: TargetConfig) -> str:
         return f"{len(gradients)} gradients of {len(call.inputs)} inputs"
     lead = (_sequences(sizes, call, config), sizes["g"])
     shapes = [(*lead, *shape) for shape in operator.state_shapes(sizes)]
+    if len(states) > len(shapes):
+        return f"{len(states)} states of {len(shapes)}"
     for state, shape in zip(states, shapes, strict=False):
         if state.shape != shape:
             return f"a state of shape {state.shape}"

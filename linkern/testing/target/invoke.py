@@ -98,7 +98,7 @@ class Caller:
         placed = {} if call.memory == "contiguous" else self._place(inputs, call.memory)
         natives, refreshes = self._natives(inputs, placed)
         expected = self._expected(call)
-        self._segments.changed_state = False
+        self._segments.begin()
         before = side_effects.snapshot()
         # Last of all, so that no allocation of the referee takes the freed memory.
         self._poison_free_memory(expected, inputs["value"].dtype)
@@ -143,6 +143,7 @@ class Caller:
             states=self._state_arrays(state, call),
             state_kind="" if state is ABSENT or state is None else _type_name(state),
             other_outputs=tuple(from_layout(x, layout) for x in others),
+            collective=self._segments.met,
             **gradients,
         )
 

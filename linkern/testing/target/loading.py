@@ -17,8 +17,10 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.spec.raw_gates import RAW_FORMS
 from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
+    CONTEXT_NAMES,
     FINAL_STATE_NAMES,
     GATE_NAMES,
+    GROUP_NAMES,
     MICRO_STEP_NAMES,
     OUTPUT_NAMES,
     OUTPUT_STATE_NAMES,
@@ -196,6 +198,7 @@ def load(
         gates=gates_of(parameters),
         switches=switches_of(parameters),
         group=named_in(groups, parameters),
+        context=named_in(CONTEXT_NAMES, parameters) if groups == GROUP_NAMES else None,
     )
     require_callable(target, name, signature, options, operator)
     if decay_form in RAW_FORMS and not signature.gates:

@@ -207,6 +207,12 @@ class Reply:
         Those that were asked for, and that the device cannot hold.
     place : str
         The rank whose output it is, in words, if one replies for all.
+    dtypes : tuple of str
+        Dtypes of the output on all ranks, of a target that runs on several.
+    state_fault : str
+        The rank whose final state has not the form that all must have, in words.
+    collective : bool
+        False if it runs on several ranks, and called no collective on any.
     """
 
     output: NDArray[Any] | None
@@ -230,6 +236,9 @@ class Reply:
     variants: int = 1
     refused: tuple[str, ...] = ()
     place: str = ""
+    dtypes: tuple[str, ...] = ()
+    state_fault: str = ""
+    collective: bool = True
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,15 @@ class SegmentRunner:
         self.changed_state = False
         self._held: dict[str, Any] | None = None
 
+    def begin(self) -> None:
+        """Begin a call, of which nothing is observed yet."""
+        self.changed_state = False
+
+    @property
+    def met(self) -> bool:
+        """True unless the target runs on a rank, and called no collective there."""
+        return True
+
     @contextmanager
     def holding_arguments(self) -> Iterator[None]:
         """Pass all calls the same arrays beside the inputs: no copy can be captured.

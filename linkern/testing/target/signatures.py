@@ -16,6 +16,7 @@ from linkern.testing.spec.dialect import ARGUMENTS, switch_names
 from linkern.testing.spec.operators import Input, Operator
 
 __all__ = [
+    "CONTEXT_NAMES",
     "COTANGENT_NAMES",
     "FINAL_STATE_NAMES",
     "GATE_NAMES",
@@ -49,8 +50,9 @@ PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
 POSITION_NAMES = ("position", "start_position")
 MICRO_STEP_NAMES = ("num_householder", "micro_steps")
 GROUP_NAMES = ("group", "process_group", "cp_group")
+CONTEXT_NAMES = ("cp_context",)
 AXIS_NAMES = ("axis_name", "mesh_axis", "cp_axis", "seq_axis", "axis")
-# Names of what all ranks are, by array library.
+# Names of what all ranks are, by array library; of that of fla-core beside it.
 GROUP_NAMES_OF = {"torch": GROUP_NAMES, "jax": AXIS_NAMES}
 # Arrays that kernels write: their output, if it must be passed, and their last memory.
 OUTPUT_NAMES = ("out", "output", "o")
@@ -100,6 +102,8 @@ class Interface:
     group : str or None
         Its parameter for the process group, or for the name of the axis of the mesh, of
         targets over several ranks.
+    context : str or None
+        Its parameter for the context that fla-core makes of the group and the offsets.
     """
 
     keywords: frozenset[str] = frozenset()
@@ -121,6 +125,7 @@ class Interface:
     gates: tuple[str, ...] = ()
     switches: Mapping[str, Any] = field(default_factory=dict, hash=False)
     group: str | None = None
+    context: str | None = None
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
@@ -272,6 +277,7 @@ def require_callable(
         interface.micro_steps,
         interface.output,
         interface.group,
+        interface.context,
     )
     for known in (
         *(interface.state, interface.final_state, interface.scale),

@@ -9,6 +9,7 @@ import pytest
 from linkern.testing import CHECKS, Plan
 from linkern.testing.checks.findings import Tally
 from linkern.testing.kernels.correct import quadratic
+from linkern.testing.runner.judging import judge
 from linkern.testing.runner.opening import open_target, scope_of
 from linkern.testing.runner.search import search
 
@@ -51,3 +52,23 @@ def test_examples_are_no_copies_of_each_other(seed):
     check = replace(check, law=law)
     search(plan, check, scope_of(plan, target, "float64"), target, Tally())
     assert 2 <= sum(n > 200 for n in lengths) <= 16
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_failure_of_the_referee_passes_no_law(last):
+    plan = Plan(
+        "test", "linear_attention", function=quadratic, dtypes=("float32",), seed=3
+    )
+    target, left = open_target(plan), [8]
+
+    def law(checked, problem):
+        checked.run(problem)
+        left[0] -= 1
+        if not left[0] or not last:
+            msg = "not a bug of the target"
+            raise ValueError(msg)
+
+    check = replace(CHECKS["value_on_reals"], law=law)
+    result = judge(replace(plan, profile="smoke"), target, check, {}).result
+    assert (result.verdict, result.examples) == ("error", 8 if last else 1)
+    assert "not a bug of the target" in result.message

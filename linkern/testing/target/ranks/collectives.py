@@ -1,27 +1,23 @@
 """Collectives between threads, one for each rank, named as those of torch."""
 
-import queue
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
-from unittest.mock import patch
+
+from linkern.testing.target.ranks.meeting import Handle, Meeting, copied
 
 __all__ = ["Collectives"]
-
-# Seconds that a rank waits for the others.
-PATIENCE = 20.0
 
 
 class Collectives:
     """Collectives of `torch.distributed` between threads, by its names.
 
+    With ``async_op=True`` numbers are sent at once, and written by `wait`.
+
     Parameters
     ----------
-    size : int
-        The number of ranks.
+    meeting : Meeting
+        The place where threads exchange values.
 
     Raises
     ------
@@ -29,75 +25,41 @@ class Collectives:
         In a collective, if ranks call different ones, or some call none.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size, self._here = size, threading.local()
-        self._held: list[Any] = [None] * size
-        self._barrier = threading.Barrier(size)
-        self._sent: dict[Any, queue.Queue[Any]] = defaultdict(queue.Queue)
+    def __init__(self, meeting: Meeting) -> None:
+        self._size, self._meeting = meeting.size, meeting
 
-    def run(self, function: Callable[[int], Any]) -> list[Any]:
-        """Call a function with each rank, each in a thread; return all results."""
-        results: list[Any] = [None] * self._size
-        failures: list[tuple[int, BaseException]] = []
+    @property
+    def _rank(self) -> int:
+        return self._meeting.rank
 
-        def work(rank: int) -> None:
-            self._here.rank = rank
-            try:
-                results[rank] = function(rank)
-            except BaseException as error:
-                failures.append((rank, error))
-                self._barrier.abort()  # nobody waits for this rank
-
-        threads = [threading.Thread(target=work, args=(r,)) for r in range(self._size)]
-        with self._instead():
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        if failures:
-            # The first to fail: others fail because of it.
-            raise failures[0][1]
-        return results
-
-    @contextmanager
-    def _instead(self) -> Any:
-        """Replace the functions of `torch.distributed` in a block."""
-        distributed = import_module("torch.distributed")
-        with ExitStack() as replaced:
-            for name in (n for n in vars(Collectives) if not n.startswith("_")):
-                if name != "run":
-                    other = getattr(self, name)
-                    replaced.enter_context(patch.object(distributed, name, other))
-            yield
-
-    def _met(self, name: str, value: Any) -> list[Any]:
-        """Return the values of all ranks, which call a collective of this name."""
-        rank = self._here.rank
-        self._held[rank] = name, value
-        try:
-            self._barrier.wait(PATIENCE)
-            held = [*self._held]
-            self._barrier.wait(PATIENCE)
-        except threading.BrokenBarrierError:
-            msg = f"rank {rank} waits in {name}, which another rank does not call."
-            raise RuntimeError(msg) from None
-        if {called for called, _ in held} != {name}:
-            calls = ", ".join(
-                f"rank {r} {called}" for r, (called, _) in enumerate(held)
-            )
-            msg = f"all ranks must call the same collective, got {calls}."
-            raise RuntimeError(msg)
-        return [x for _, x in held]
+    def _met(
+        self,
+        name: str,
+        value: Any,
+        finish: Callable[[list[Any]], Any],
+        async_op: bool,
+    ) -> Handle | None:
+        """Meet all ranks in a collective, and write what it gives, now or later."""
+        received = self._meeting.exchanged(name, value)
+        handle = Handle(lambda: finish(received))
+        if async_op:
+            return handle
+        handle.wait()
+        return None
 
     def is_initialized(self) -> bool:
         """Return True: there is a group."""
         return True
 
+    def get_backend(self, group: Any = None) -> str:
+        """Return the backend whose results these are."""
+        del group
+        return "gloo"
+
     def get_rank(self, group: Any = None) -> int:
         """Return the rank of this thread."""
         del group
-        rank: int = self._here.rank
-        return rank
+        return self._rank
 
     def get_world_size(self, group: Any = None) -> int:
         """Return the number of ranks."""
@@ -109,61 +71,166 @@ class Collectives:
         del group
         return [*range(self._size)]
 
-    def barrier(self, group: Any = None) -> None:
+    def get_global_rank(self, group: Any, group_rank: int) -> int:
+        """Return the same rank: there is one group."""
+        del group
+        return group_rank
+
+    def get_group_rank(self, group: Any, global_rank: int) -> int:
+        """Return the same rank: there is one group."""
+        del group
+        return global_rank
+
+    def barrier(self, group: Any = None, async_op: bool = False) -> Handle | None:
         """Wait for all ranks."""
         del group
-        self._met("barrier", None)
+        return self._met("barrier", None, len, async_op)
 
     def all_gather(
-        self, tensors: Sequence[Any], tensor: Any, group: Any = None
-    ) -> None:
+        self,
+        tensor_list: Sequence[Any],
+        tensor: Any,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Handle | None:
         """Copy the tensors of all ranks."""
         del group
-        received = self._met("all_gather", tensor.detach().clone())
-        for to, x in zip(tensors, received, strict=True):
-            to.copy_(x)
 
-    def all_reduce(self, tensor: Any, op: Any = None, group: Any = None) -> None:
+        def finish(received: list[Any]) -> None:
+            for to, x in zip(tensor_list, received, strict=True):
+                to.copy_(x)
+
+        return self._met("all_gather", copied(tensor), finish, async_op)
+
+    def all_gather_into_tensor(
+        self,
+        output_tensor: Any,
+        input_tensor: Any,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """Copy the tensors of all ranks into one, joined or stacked."""
+        del group
+
+        def finish(received: list[Any]) -> None:
+            joined = import_module("torch").stack(received)
+            output_tensor.copy_(joined.reshape(output_tensor.shape))
+
+        name = "all_gather_into_tensor"
+        return self._met(name, copied(input_tensor), finish, async_op)
+
+    def all_reduce(
+        self, tensor: Any, op: Any = None, group: Any = None, async_op: bool = False
+    ) -> Handle | None:
         """Add up the tensors of all ranks, in the order of the ranks."""
         del group
-        if op is not None and "SUM" not in str(op):
-            msg = f"`op` must be SUM in a simulation, got {op}."
-            raise NotImplementedError(msg)
-        first, *others = self._met("all_reduce", tensor.detach().clone())
-        tensor.copy_(sum(others, first))
+        _require_sum(op)
 
-    def broadcast(self, tensor: Any, src: int = 0, group: Any = None) -> None:
+        def finish(received: list[Any]) -> None:
+            tensor.copy_(_sum(received))
+
+        return self._met("all_reduce", copied(tensor), finish, async_op)
+
+    def reduce_scatter(
+        self,
+        output: Any,
+        input_list: Sequence[Any],
+        op: Any = None,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """Add up what all ranks have for this one."""
+        del group
+        _require_sum(op)
+        rank = self._rank
+
+        def finish(received: list[Any]) -> None:
+            output.copy_(_sum([several[rank] for several in received]))
+
+        value = [copied(x) for x in input_list]
+        return self._met("reduce_scatter", value, finish, async_op)
+
+    def reduce_scatter_tensor(
+        self,
+        output: Any,
+        input: Any,
+        op: Any = None,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """Add up the part of this rank of the tensors of all ranks."""
+        del group
+        _require_sum(op)
+        rank = self._rank
+
+        def finish(received: list[Any]) -> None:
+            output.copy_(_sum([several[rank] for several in received]))
+
+        value = copied(input).reshape(self._size, *output.shape)
+        return self._met("reduce_scatter_tensor", value, finish, async_op)
+
+    def broadcast(
+        self,
+        tensor: Any,
+        src: int | None = None,
+        group: Any = None,
+        async_op: bool = False,
+        group_src: int | None = None,
+    ) -> Handle | None:
         """Copy the tensor of one rank."""
         del group
-        tensor.copy_(self._met("broadcast", tensor.detach().clone())[src])
+        root = (group_src or 0) if src is None else src
+
+        def finish(received: list[Any]) -> None:
+            tensor.copy_(received[root])
+
+        return self._met("broadcast", copied(tensor), finish, async_op)
+
+    def all_to_all(
+        self,
+        output_tensor_list: Sequence[Any],
+        input_tensor_list: Sequence[Any],
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Handle | None:
+        """Send a tensor to each rank, and copy one from each."""
+        del group
+        rank = self._rank
+
+        def finish(received: list[Any]) -> None:
+            for to, several in zip(output_tensor_list, received, strict=True):
+                to.copy_(several[rank])
+
+        value = [copied(x) for x in input_tensor_list]
+        return self._met("all_to_all", value, finish, async_op)
 
     def all_to_all_single(
         self,
         output: Any,
-        tensor: Any,
+        input: Any,
         output_split_sizes: Any = None,
         input_split_sizes: Any = None,
         group: Any = None,
-    ) -> None:
+        async_op: bool = False,
+    ) -> Handle | None:
         """Send a part of the tensor to each rank, and copy a part from each."""
         del output_split_sizes, group
-        sizes = input_split_sizes or len(tensor) // self._size
-        parts = self._met("all_to_all_single", tensor.detach().clone().split(sizes))
-        torch = import_module("torch")
-        output.copy_(torch.cat([several[self._here.rank] for several in parts]))
+        rank, sizes = self._rank, input_split_sizes or len(input) // self._size
 
-    def send(self, tensor: Any, dst: int, group: Any = None) -> None:
-        """Send a tensor to one rank, without waiting for it."""
-        del group
-        self._sent[self._here.rank, dst].put(tensor.detach().clone())
+        def finish(received: list[Any]) -> None:
+            parts = [several[rank] for several in received]
+            output.copy_(import_module("torch").cat(parts))
 
-    def recv(self, tensor: Any, src: int, group: Any = None) -> None:
-        """Wait for a tensor from one rank."""
-        del group
-        try:
-            tensor.copy_(self._sent[src, self._here.rank].get(timeout=PATIENCE))
-        except queue.Empty:
-            msg = (
-                f"rank {self._here.rank} waits in recv, to which rank {src} sends none."
-            )
-            raise RuntimeError(msg) from None
+        value = copied(input).split(sizes)
+        return self._met("all_to_all_single", value, finish, async_op)
+
+
+def _sum(tensors: list[Any]) -> Any:
+    first, *others = tensors
+    return sum(others, first)
+
+
+def _require_sum(op: Any) -> None:
+    if op is not None and "SUM" not in str(op):
+        msg = f"`op` must be SUM in a simulation, got {op}."
+        raise NotImplementedError(msg)

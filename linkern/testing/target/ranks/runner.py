@@ -5,10 +5,14 @@ from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from linkern.testing.errors import UsageError
 from linkern.testing.target.framework import Framework
 from linkern.testing.target.loading import Loaded
 from linkern.testing.target.protocol import Call, TargetConfig
+from linkern.testing.target.ranks.counting import Counting
+from linkern.testing.target.ranks.fla_context import cp_context
 from linkern.testing.target.ranks.sharding import Sharding
 from linkern.testing.target.segments import ABSENT, Natives, SegmentRunner
 
@@ -49,6 +53,7 @@ class RankRunner(SegmentRunner):
         self._rank = self._collectives.get_rank(group)
         size = self._collectives.get_world_size(group)
         self._last = Sharding(size, order=config.ranks_order).last
+        self._counting = Counting()
         # States cross in a group of their own, so that they meet no call of the target,
         # as bytes, which gloo sends from any device.
         self._own = self._collectives.new_group(backend="gloo")
@@ -57,7 +62,30 @@ class RankRunner(SegmentRunner):
         options = super()._other_arguments(call, first, index)
         if self._loaded.interface.group is not None:
             options[self._loaded.interface.group] = self._group
+        if self._loaded.interface.context is not None:
+            options[self._loaded.interface.context] = self._context(call, index)
         return options
+
+    def _context(self, call: Call, index: int) -> Any:
+        """Return the context of a span, all ranks of which have as many tokens."""
+        span = [*self._pieces(self.length(call), call.cuts)][index]
+        offsets = None
+        if call.segments:
+            edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
+            offsets = self._native("cu_seqlens", edges)
+        tokens, order = span.stop - span.start, self.config.ranks_order
+        where = self._torch.device(self.config.device)
+        return cp_context(where, tokens, offsets, self._group, order)
+
+    def begin(self) -> None:
+        """Begin a call, of which nothing is observed yet."""
+        super().begin()
+        self._counting.begin()
+
+    @property
+    def met(self) -> bool:
+        """True if the target has called a collective on this rank since."""
+        return self._counting.called
 
     @property
     def _starts(self) -> bool:
@@ -67,7 +95,8 @@ class RankRunner(SegmentRunner):
     def _passed_on(self, after: Any) -> Any:
         """Return the state of the last rank where one is passed, None elsewhere."""
         held = [None if after is ABSENT else (after,)]
-        self._collectives.broadcast_object_list(held, self._last, self._own)
+        with self._counting.paused():
+            self._collectives.broadcast_object_list(held, self._last, self._own)
         (state,) = self._received(held)
         if state is None:
             return ABSENT
@@ -82,7 +111,8 @@ class RankRunner(SegmentRunner):
     def _passed_back(self, gradient: Any) -> Any:
         """Return the sum of the gradients of all ranks on the last one."""
         gathered: list[Any] = [None] * self._collectives.get_world_size(self._own)
-        self._collectives.all_gather_object(gathered, gradient, self._own)
+        with self._counting.paused():
+            self._collectives.all_gather_object(gathered, gradient, self._own)
         passed = [self._received(x) for x in gathered if x is not None]
         if self._rank != self._last or not passed:
             return None

@@ -57,7 +57,7 @@ def joined(
     A rank whose output has another form than it must have replies for all.
     """
     for rank, reply in enumerate(replies):
-        if _is_misfit(reply, replies, call):
+        if reply.output is None or reply.shape != reply.expected_shape:
             return replace(reply, place=f" on rank {rank} of {sharding.ranks}")
     operator = OPERATORS[config.op]
     sizes = operator.sizes(call.inputs)
@@ -65,7 +65,7 @@ def joined(
     keys = _keys(call, sharding, operator, queries)
     outputs = [reply.output for reply in replies if reply.output is not None]
     shape = output_shape(sizes, config.layout, sizes["t"])
-    last = replies[sharding.last]
+    last, fault = replies[sharding.last], _state_fault(replies, call, config)
     return replace(
         last,
         output=_scattered(outputs, queries, 2),
@@ -78,6 +78,9 @@ def joined(
         out_of_bounds=_all(reply.out_of_bounds for reply in replies),
         unwritten=_all(reply.unwritten for reply in replies),
         states=_states(replies, last, config),
+        dtypes=tuple(reply.dtype for reply in replies),
+        state_fault=fault,
+        collective=any(reply.collective for reply in replies),
         **_gradients(replies, call, operator, (queries, keys)),
     )
 
@@ -136,14 +139,6 @@ def _segments(
     return tuple(clipped)
 
 
-def _is_misfit(reply: Reply, replies: Sequence[Reply], call: Call) -> bool:
-    """Return True if the output of a rank has not the form that all must have."""
-    if reply.output is None or reply.shape != reply.expected_shape:
-        return True
-    several = len({one.dtype for one in replies}) > 1
-    return several and reply.dtype != call.inputs["value"].dtype.name
-
-
 def _scattered(
     parts: Sequence[NDArray[Any]], indices: Indices, axis: int
 ) -> NDArray[Any]:
@@ -168,18 +163,43 @@ def _states(
     """Return the final state: that of the last rank.
 
     Where every rank promises it, an entry is the one that is furthest from that of the
-    last rank: if it is right, all are.
+    last rank: if it is right, all are. Where some return none, see `_state_fault`.
     """
-    states = [reply.states for reply in replies]
-    if config.ranks_final == "last" or last.states is None or None in states:
+    forms = {_form(reply) for reply in replies}
+    if config.ranks_final == "last" or last.states is None or len(forms) > 1:
         return last.states
-    furthest = []
-    for ours, *others in zip(last.states, *(x for x in states if x), strict=True):
+    furthest, states = [], [reply.states or () for reply in replies]
+    for ours, *others in zip(last.states, *states, strict=True):
         several = np.stack([ours, *others])
         distance = np.nan_to_num(abs(several - ours), nan=np.inf)
         chosen = distance.argmax(axis=0)[None]
         furthest.append(np.take_along_axis(several, chosen, 0)[0])
     return tuple(furthest)
+
+
+def _state_fault(replies: Sequence[Reply], call: Call, config: TargetConfig) -> str:
+    """Return the rank whose final state lacks what another returns, in words.
+
+    No text if none does, or if the last rank alone promises a state.
+    """
+    if config.ranks_final == "last" or not (call.wants_state or call.cuts):
+        return ""
+    forms = [_form(reply) for reply in replies]
+    least, most = min(forms), max(forms)
+    if least == most:
+        return ""
+    rank, other, ranks = forms.index(least), forms.index(most), len(replies)
+    returned = "no final state"
+    if least[0]:
+        counts = f"{least[1]} of the {most[1]} arrays"
+        returned = f"{counts} that rank {other} has as its final state"
+    promised = "`ranks_final=every` promises the same of all"
+    return f"rank {rank} of {ranks} returned {returned}, and {promised}"
+
+
+def _form(reply: Reply) -> tuple[bool, int]:
+    """Return True for a final state of any form, and its number of right arrays."""
+    return bool(reply.state_kind), len(reply.states or ())
 
 
 def _gradients(

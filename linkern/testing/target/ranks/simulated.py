@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from linkern.testing.target.ranks.collectives import Collectives
 from linkern.testing.target.ranks.sharding import Sharding
+from linkern.testing.target.ranks.threads import on_threads
 from linkern.testing.target.signatures import GROUP_NAMES
 
 __all__ = ["simulate_ranks"]
@@ -23,8 +23,8 @@ def simulate_ranks(
     Parameters
     ----------
     function : callable
-        A function of `torch.distributed`, which it calls as ``dist.all_gather(...)``;
-        it returns its output, or a tuple of that and a state.
+        A function of `torch.distributed`; it returns its output, or a tuple of that and
+        a state, which is a tensor or a tuple of them.
     ranks : int or sequence of int
         The number of ranks, or the number of tokens of each.
     dim : int
@@ -67,68 +67,87 @@ def simulate_ranks(
         sizes = sizes if isinstance(ranks, int) else tuple(ranks)
         state = options.pop("initial_state", None)
 
-        def on_rank(rank: int, entered: Any, own: Sequence[Any]) -> Any:
+        def on_rank(rank: int, entered: tuple[Any, ...], own: Sequence[Any]) -> Any:
             passed = {**groups, **options}
             if "initial_state" in named:
-                passed["initial_state"] = None if rank else entered
+                passed["initial_state"] = None if rank else _formed(entered, state)
             return function(*own, **passed)
 
-        run = _differentiable(Collectives(count), on_rank, sizes, dim)
-        return run(state, *inputs)
+        return _differentiated(on_rank, sizes, dim, _parts(state), inputs)
 
     return simulated
 
 
-def _differentiable(
-    collectives: Collectives,
+def _parts(state: Any) -> tuple[Any, ...]:
+    """Return the tensors of a state."""
+    if state is None:
+        return ()
+    return tuple(state) if isinstance(state, tuple) else (state,)
+
+
+def _formed(parts: tuple[Any, ...], state: Any) -> Any:
+    """Return tensors in the form of a state."""
+    if state is None:
+        return None
+    return parts if isinstance(state, tuple) else parts[0]
+
+
+def _differentiated(
     on_rank: Callable[..., Any],
     sizes: tuple[int, ...],
     dim: int,
-) -> Callable[..., Any]:
-    """Return what calls all ranks, and differentiates on all of them at once."""
+    state: tuple[Any, ...],
+    inputs: tuple[Any, ...],
+) -> Any:
+    """Call all ranks; what they return is differentiated on all of them at once."""
     torch = import_module("torch")
+    form: list[Any] = []  # of what the last rank returns
 
     class Simulated(torch.autograd.Function):  # type: ignore[misc,name-defined]
         @staticmethod
-        def forward(ctx: Any, state: Any, *inputs: Any) -> Any:
+        def forward(ctx: Any, *whole: Any) -> Any:
+            entered, inputs = whole[: len(state)], whole[len(state) :]
             shards = list(zip(*(x.split(sizes, dim) for x in inputs), strict=True))
             ctx.leaves = [[_leaf(x) for x in own] for own in shards]
-            ctx.state = None if state is None else _leaf(state)
+            ctx.state = tuple(_leaf(x) for x in entered)
 
             def forward(rank: int) -> Any:
                 with torch.enable_grad():
                     return on_rank(rank, ctx.state, ctx.leaves[rank])
 
-            ctx.results = collectives.run(forward)
-            if not isinstance(ctx.results[0], tuple):
-                ctx.results = [(x,) for x in ctx.results]
-            output = torch.cat([x[0].detach() for x in ctx.results], dim)
-            final = ctx.results[-1][1:]
-            return (output, *(x.detach().clone() for x in final)) if final else output
+            returned = on_threads(forward, len(sizes))
+            form.append(returned[-1])
+            several = [x if isinstance(x, tuple) else (x, None) for x in returned]
+            ctx.outputs = [output for output, _ in several]
+            ctx.final = _parts(several[-1][1])
+            output = torch.cat([x.detach() for x in ctx.outputs], dim)
+            return (output, *(x.detach().clone() for x in ctx.final))
 
         @staticmethod
         def backward(ctx: Any, of_output: Any, *of_final: Any) -> Any:
             cotangents = of_output.split(sizes, dim)
 
             def backward(rank: int) -> None:
-                pairs = [(ctx.results[rank][0], cotangents[rank])]
+                pairs = [(ctx.outputs[rank], cotangents[rank])]
                 if rank == len(sizes) - 1:
-                    pairs += zip(ctx.results[rank][1:], of_final, strict=True)
+                    pairs += zip(ctx.final, of_final, strict=True)
                 pairs = [(x, of_x) for x, of_x in pairs if x.requires_grad]
                 if pairs:
                     torch.autograd.backward(*zip(*pairs, strict=True))
 
-            collectives.run(backward)
+            on_threads(backward, len(sizes))
             gradients = [
                 torch.cat(
                     [torch.zeros_like(x) if x.grad is None else x.grad for x in xs], dim
                 )
                 for xs in zip(*ctx.leaves, strict=True)
             ]
-            return (None if ctx.state is None else ctx.state.grad, *gradients)
+            return (*(x.grad for x in ctx.state), *gradients)
 
-    run: Callable[..., Any] = Simulated.apply
-    return run
+    output, *final = Simulated.apply(*state, *inputs)
+    if not isinstance(form[0], tuple):
+        return output
+    return output, _formed(tuple(final), form[0][1])
 
 
 def _leaf(x: Any) -> Any:

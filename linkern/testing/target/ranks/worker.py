@@ -4,6 +4,7 @@ The environment is that of `torchrun`: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
 """
 
 import faulthandler
+import inspect
 import os
 import signal
 from dataclasses import replace
@@ -11,14 +12,19 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.target.invoke import Caller
+from linkern.testing.target.loading import resolve
 from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.ranks import counting
 from linkern.testing.target.ranks.runner import RankRunner
+from linkern.testing.target.signatures import GROUP_NAMES, named_in
 from linkern.testing.target.worker import (
     INTERPRETER,
     Opened,
+    describe,
     open_target,
     serve,
     streams,
@@ -47,6 +53,7 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
     if not collectives.is_available():
         msg = "`ranks` needs torch.distributed, which this build of torch lacks."
         raise UsageError(msg)
+    counting.install()  # before anything imports a collective by its name
     if collectives.is_initialized():
         collectives.destroy_process_group()
     backend, config = _backend(config)
@@ -58,7 +65,9 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
         timeout=timedelta(seconds=PATIENCE),
     )
     group = collectives.group.WORLD
-    opened, caller = open_target(config, runner=partial(RankRunner, group=group))
+    target = _instance(resolve(config.target), config.target, group)
+    runner = partial(RankRunner, group=group)
+    opened, caller = open_target(config, target, runner)
     if opened.inferred.name == "jax":
         msg = (
             f'"{config.target}" is for arrays of JAX ({opened.inferred.reason}); name '
@@ -66,6 +75,21 @@ def open_on_rank(config: TargetConfig) -> tuple[Opened, Caller]:
         )
         raise UsageError(msg)
     return opened, caller
+
+
+def _instance(target: Any, name: str, group: Any) -> Any:
+    """Return a target; of a class an instance, made with the group if it takes one."""
+    if not inspect.isclass(target):
+        return target
+    try:
+        taken = named_in(GROUP_NAMES, dict(inspect.signature(target).parameters))
+        return target(**({taken: group} if taken else {}))
+    except Exception as error:
+        msg = (
+            f'"{name}" must be a class that can be made of a `group` alone, or of '
+            f"nothing: {describe(error)}."
+        )
+        raise UsageError(msg) from None
 
 
 def _backend(config: TargetConfig) -> tuple[str, TargetConfig]:

@@ -71,18 +71,22 @@ class World:
         refusals = [x for x in answers if isinstance(x, Refused)]
         if refusals:
             self.end()
-            raise UsageError(printable(refusals[0].message))
+            raise UsageError(printable(refusals[0].message) + _where(answers))
         try:
             if None in answers or any(isinstance(x, TargetDied) for x in answers):
                 reason = self._what_became(answers, timeout)
                 msg = f'loading "{config.target}" on ranks failed: {reason}.'
                 raise UsageError(msg)
-            opened = usable_opened(answers[0])
+            opened = [usable_opened(answer) for answer in answers]
+            differences = _differences(opened)
+            if differences:
+                msg = f'"{config.target}" must be the same on all ranks; {differences}.'
+                raise UsageError(msg)
         except (UsageError, TargetDied):
             self.end()
             raise
         self._in_step = True
-        return opened
+        return opened[0]
 
     @property
     def is_ready(self) -> bool:
@@ -234,6 +238,42 @@ def _raised(answers: Sequence[Any]) -> str:
         if rank != min(said)
     )
     return f"{first} on rank {min(said)} of {len(answers)}{others}"
+
+
+def _where(answers: Sequence[Any]) -> str:
+    """Return the ranks that refuse a target, in words, if others load it."""
+    ranks = [r for r, answer in enumerate(answers) if isinstance(answer, Refused)]
+    if len(ranks) == len(answers):
+        return ""
+    return f" ({'ranks' if ranks[1:] else 'rank'} {_listed(ranks)} of {len(answers)})"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _differences(opened: Sequence[Opened]) -> str:
+    """Return the ranks that loaded another target than rank 0, in words."""
+    first = opened[0]
+    others = [rank for rank, one in enumerate(opened) if one != first]
+    if not others:
+        return ""
+    other, ours, theirs = (
+        opened[others[0]],
+        first.interface,
+        opened[others[0]].interface,
+    )
+    where = f"{'ranks' if others[1:] else 'rank'} {_listed(others)}"
+    where += f" of {len(opened)}"
+    if other.library != first.library:
+        names = other.library.name, first.library.name
+        return f"on {where} it takes arrays of {names[0]}, on rank 0 of {names[1]}"
+    if theirs.keywords != ours.keywords:
+        names = ", ".join(sorted(theirs.keywords)), ", ".join(sorted(ours.keywords))
+        return f"on {where} its parameters are ({names[0]}), on rank 0 ({names[1]})"
+    fields = [name for name, x in vars(theirs).items() if x != vars(ours)[name]]
+    what = ", ".join(fields) or "the library that its file imports"
+    return f"{where} differs from rank 0 in {what}"
 
 
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Targets on several processes: right ones, published defects, deaths and waits."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,33 +21,59 @@ from linkern.testing.target.ranks.sharding import Sharding
 FAULTY = Path(__file__).parents[2] / "ranks_targets.py"
 EXAMPLES = Path(__file__).parents[4] / "examples" / "ranks"
 LAWS = ("value_on_integers", "state_split", "gradient_of_state", "packed_gradients")
-# A published defect, where it was, and the law that names it.
+FIRST, SECOND = "token 0 of rank 0 of 2", "token 0 of rank 1 of 2"
+ALONE = "of rank 1 of 2; no rank called a collective"
+# A defect, where it was published, the law that names it, and the first wrong place:
+# with its token, where the defect fixes that. Decays of a map count from the third rank
+# on, to which it takes the state of the first.
 DEFECTS = [
     # flash-linear-attention#1115
-    ("head_offset_in_backward", "gla", "gradient_value"),
+    ("head_offset_in_backward", "gla", "gradient_value", FIRST),
+    # Megatron-LM#1464, of softmax attention
+    ("queries_without_earlier_ranks", "gla", "gradient_value", SECOND),
     # flash-linear-attention, tests/context_parallel/debug.md
-    ("gradient_of_state_dropped", "gla", "gradient_of_state"),
-    ("half_of_values_unfilled", "gla", "value_on_integers"),
+    (
+        "gradient_of_state_dropped",
+        "gla",
+        "gradient_of_state",
+        FIRST + " of span 0:1",
+    ),
+    ("half_of_values_unfilled", "gla", "value_on_integers", "of rank 1 of 2"),
     # flash-linear-attention#1180 and #740
-    ("maps_in_tfloat32", "gated_delta_rule", "value_on_reals"),
-    ("maps_in_bfloat16", "gla", "value_on_reals"),
+    (
+        "maps_in_tfloat32",
+        "gated_delta_rule",
+        "value_on_reals",
+        "token 0 of rank 1 of 2",
+    ),
+    ("maps_in_bfloat16", "gla", "value_on_reals", SECOND),
     # flash-linear-attention#955
-    ("first_batch_entry_for_all", "gla", "value_on_integers"),
+    ("first_batch_entry_for_all", "gla", "value_on_integers", "of rank 1 of 2"),
     # Megatron-LM#111 of ISEEKYAN
-    ("cu_seqlens_by_ranks", "gla", "packed_equals_separate"),
-    ("boundary_at_the_edge_ignored", "gla", "packed_equals_separate"),
+    ("cu_seqlens_by_ranks", "gla", "packed_equals_separate", "of rank 0 of 2"),
+    (
+        "boundary_at_the_edge_ignored",
+        "gla",
+        "packed_equals_separate",
+        "token 0 of rank 1 of 2",
+    ),
     # slime#1871
-    ("tokens_scrambled", "gla", "value_on_integers"),
-    ("maps_in_reverse", "gla", "value_on_integers"),
+    ("tokens_scrambled", "gla", "value_on_integers", "of rank 2 of 3"),
+    ("maps_in_reverse", "gla", "value_on_integers", "of rank 1 of 2"),
     # TransformerEngine#1930
-    ("odd_lengths_cut", "gla", "value_on_integers"),
-    ("padding_decays_the_state", "gla", "value_on_integers"),
+    ("odd_lengths_cut", "gla", "value_on_integers", FIRST),
+    ("padding_decays_the_state", "gla", "value_on_integers", SECOND),
     # LlamaFactory#10727
-    ("runs_without_ranks", "gla", "value_on_integers"),
-    ("wrong_neighbour", "gla", "value_on_integers"),
-    ("decay_counted_twice", "gla", "value_on_reals"),
-    ("final_state_without_last_rank", "gla", "state_split"),
-    ("gradient_stops_at_the_rank", "gla", "gradient_value"),
+    (
+        "runs_without_ranks",
+        "gla",
+        "value_on_integers",
+        ALONE,
+    ),
+    ("wrong_neighbour", "gla", "value_on_integers", "of rank 1 of 2"),
+    ("decay_counted_twice", "gla", "value_on_reals", "token 0 of rank 2 of 3"),
+    ("final_state_without_last_rank", "gla", "state_split", " of span 1:2"),
+    ("gradient_stops_at_the_rank", "gla", "gradient_value", FIRST),
 ]
 FAST = ("head_offset_in_backward", "cu_seqlens_by_ranks", "odd_lengths_cut")
 
@@ -82,17 +110,72 @@ def test_the_examples_are_right(module, op, law, target):
     assert judged(target, plan, law).verdict == "passed"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["gradient_value", "value_on_reals", "state_value"])
+@pytest.mark.parametrize("op", ["gla", "gated_delta_rule", "linear_attention"])
+@pytest.mark.parametrize("module", ["ring", "all_to_all"])
+def test_the_other_examples_are_right_in_more_laws(module, op, law, target):
+    result = judged(target, plan_of(f"{EXAMPLES}/{module}.py:{op}", op), law)
+    assert result.verdict == "passed", result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["all_gather", "ring", "all_to_all"])
+def test_four_ranks_are_one_function(module, torch):
+    del torch
+    report = verify(
+        f"{EXAMPLES}/{module}.py:gated_delta_rule",
+        op="gated_delta_rule",
+        ranks=(4,),
+        profile="smoke",
+        seed=1,
+        checks=("value_on_integers", "gradient_value", "packed_equals_separate"),
+    )
+    assert [check.verdict for check in report.checks] == ["passed"] * 3, str(report)
+
+
 @pytest.mark.parametrize(
-    ("name", "op", "law"),
+    ("name", "op", "law", "place"),
     [pytest.param(*x, marks=() if x[0] in FAST else pytest.mark.slow) for x in DEFECTS],
 )
-def test_a_published_defect_is_named(name, op, law, target):
+def test_a_published_defect_is_named(name, op, law, place, target):
     plan = plan_of(f"{FAULTY}:{name}", op)
     result = judged(target, plan, law)
     assert result.verdict == "failed"
-    assert " of rank " in result.message
+    assert result.message.endswith(place)
     assert " ranks with " in result.counterexample.input
     assert "--ranks 2,3" in command(plan, law)
+
+
+GROUPED = Contract(value_groups=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "law"),
+    [("all_gather", "value_on_integers")]
+    + [
+        pytest.param(module, law, marks=pytest.mark.slow)
+        for module in ("all_gather", "ring", "all_to_all")
+        for law in ("gradient_value", "state_split", "packed_gradients")
+    ],
+)
+def test_value_heads_share_key_heads(module, law, target):
+    op = "gated_delta_rule"
+    plan = plan_of(f"{EXAMPLES}/{module}.py:{op}", op, contract=GROUPED)
+    result = judged(target, replace(plan, profile="smoke"), law)
+    assert result.verdict == "passed", result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["value_on_integers", "gradient_value"])
+def test_a_wrong_key_head_is_named(law, target):
+    op = "gated_delta_rule"
+    plan = plan_of(f"{FAULTY}:wrong_key_head", op, contract=GROUPED)
+    result = judged(target, plan, law)
+    assert result.verdict == "failed"
+    assert " of rank 1 of 2" in result.message
+    plan = plan_of(f"{FAULTY}:wrong_key_head", op)  # as many heads of each
+    assert judged(target, plan, law).verdict == "passed"
 
 
 def inputs(length=5):
@@ -112,6 +195,11 @@ def processes(target):
         ("raises_on_one", "rank 0 raised ValueError: 5 tokens are odd"),
         ("dies_on_one", "rank 1 ended its process with exit code 3"),
         pytest.param(
+            "other_collective",
+            r"rank 0 waits in all_gather \(.*; rank 1 waits in all_reduce \(",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "returns_early", "rank 0 waits in all_gather", marks=pytest.mark.slow
         ),
     ],
@@ -129,6 +217,19 @@ def test_a_rank_that_fails_ends_all_of_them(name, expected, target, monkeypatch)
     assert target.call(Call(inputs())).output.shape == (1, 2, 5, 3)
 
 
+def test_the_page_shows_what_ranks_that_fail_say(target):
+    page = (EXAMPLES.parents[1] / "docs" / "ranks.md").read_text(encoding="utf-8")
+    shown = re.search(
+        r"```text\nthe target (failed on 2 ranks:.*?)```", page, re.DOTALL
+    )
+    target.reopen(config_of(plan_of(f"{FAULTY}:raises_on_one")))
+    with pytest.raises(TargetDied) as death:
+        target.call(Call(inputs(), sharding=Sharding(2, (1.0,))))
+    without_lines = re.compile(r":\d+\)")
+    said = without_lines.sub(")", death.value.reason)
+    assert said == without_lines.sub(")", " ".join(shown[1].split()))
+
+
 def test_ranks_that_raise_are_asked_again(target):
     target.reopen(config_of(plan_of(f"{FAULTY}:raises_on_one")))
     with pytest.raises(TargetRaised, match=r"1 tokens are odd .* on rank 0 of 2; rank"):
@@ -139,6 +240,59 @@ def test_ranks_that_raise_are_asked_again(target):
 def test_an_output_of_all_ranks_is_refused(target):
     result = judged(target, plan_of(f"{FAULTY}:whole_output"), "shape_and_dtype")
     assert "the output on rank 1 of 2 has shape" in result.message
+
+
+def test_an_output_of_another_dtype_names_its_rank(target):
+    result = judged(target, plan_of(f"{FAULTY}:wider_on_one"), "shape_and_dtype")
+    assert result.verdict == "failed"
+    assert "the output on rank 1 of 2 has dtype float64" in result.message
+
+
+EVERY = Contract(ranks_final="every")
+
+
+@pytest.mark.parametrize("law", ["state_value", "state_split", "packed_states"])
+def test_a_rank_without_the_state_that_it_promises_is_named(law, target):
+    name = f"{FAULTY}:no_state_on_first"
+    plan = plan_of(name, contract=EVERY, shrink=False)
+    result = judged(target, plan, law)
+    assert result.verdict == "failed"
+    assert "rank 0 of " in result.message
+    assert "returned no final state" in result.message
+
+
+def test_a_rank_with_a_part_of_the_state_is_named(target):
+    name, op = f"{FAULTY}:no_normalizer_on_first", "linear_attention"
+    result = judged(target, plan_of(name, op, contract=EVERY), "state_value")
+    assert result.verdict == "failed"
+    assert "rank 0 of 2 returned 1 of the 2 arrays that rank 1 has" in result.message
+
+
+@pytest.mark.parametrize(
+    ("name", "alone"),
+    [
+        ("runs_without_ranks", True),
+        pytest.param("of_functional_collectives", False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_target_that_calls_no_collective_is_told(name, alone, target):
+    plan = plan_of(f"{FAULTY}:{name}", shrink=False)
+    result = judged(target, plan, "value_on_integers")
+    assert result.verdict == "failed"
+    assert result.message.endswith("; no rank called a collective") is alone
+
+
+def test_handing_a_state_over_is_no_collective_of_the_target(target):
+    for name, collective in (
+        (f"{FAULTY}:runs_without_ranks", False),
+        (f"{EXAMPLES}/ring.py:gla", True),
+        (f"{EXAMPLES}/all_to_all.py:gla", True),
+    ):
+        target.reopen(config_of(plan_of(name)))
+        cotangent = np.ones((1, 2, 5, 3))
+        for options in ({"wants_state": True}, {"cotangent": cotangent}):
+            call = Call(inputs(), cuts=(2,), sharding=Sharding(2), **options)
+            assert target.call(call).collective is collective
 
 
 @pytest.mark.parametrize(
@@ -182,6 +336,38 @@ def test_another_convention_is_declared(name, declared, laws, target):
     assert judged(target, plan, laws[0]).verdict == "failed"
 
 
+def test_ranks_that_call_different_collectives_fail_with_a_line_of_each(torch):
+    del torch
+    report = verify(
+        f"{FAULTY}:other_collective",
+        op="gla",
+        ranks=(2,),
+        profile="smoke",
+        checks=("value_on_integers",),
+        timeout=2.0,
+    )
+    (result,) = report.checks
+    assert (report.verdict, report.exit_code) == ("failed", 1)
+    assert result.verdict == "failed"
+    assert "did not return within 2 s on 2 ranks: rank 0 waits in" in result.message
+    assert "; rank 1 waits in all_reduce (ranks_targets.py:" in result.message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Owner",
+        pytest.param("of_default_group", marks=pytest.mark.slow),
+        pytest.param("Callable", marks=pytest.mark.slow),
+    ],
+)
+def test_a_module_owns_its_group(name, target):
+    plan = plan_of(f"{FAULTY}:{name}", profile="smoke")
+    for law in ("value_on_integers", "state_split"):
+        result = judged(target, plan, law)
+        assert result.verdict == "passed", result.message
+
+
 @pytest.mark.slow
 def test_a_verdict_of_all_laws(torch):
     del torch
@@ -200,3 +386,23 @@ def test_a_target_that_cannot_be_loaded_is_refused(torch):
     del torch
     with pytest.raises(UsageError, match=r"there is no file nowhere\.py"):
         open_target(plan_of("nowhere.py:kernel"))
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        (
+            "other_parameters",
+            r"the same on all ranks; on rank 1 of 2 its parameters are \(group, ",
+        ),
+        ("NeedsMore", r"must be a class that can be made of a `group` alone, or of"),
+        pytest.param(
+            "refused_on_one",
+            r"missing a required argument: 'beta'\. \(rank 1 of 2\)",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_target_that_ranks_cannot_load_alike_is_refused(name, match, target):
+    with pytest.raises(UsageError, match=match):
+        target.reopen(config_of(plan_of(f"{FAULTY}:{name}")))

@@ -141,6 +141,29 @@ def test_an_output_of_another_form_names_its_rank():
     assert joined(replies, call, UNEVEN, CONFIG).place == " on rank 1 of 3"
 
 
+def test_a_reply_has_the_dtypes_of_all_ranks():
+    call = a_call()
+    replies = [reply_of(x) for x in shards(call, UNEVEN, CONFIG)]
+    replies[1] = replace(replies[1], dtype="float32")
+    reply = joined(replies, call, UNEVEN, CONFIG)
+    assert reply.dtypes == ("float64", "float32", "float64")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_without_a_state_is_named_where_every_rank_has_one(rank, asked):
+    call = a_call(wants_state=asked)
+    state = {"states": (np.ones((2, 3, 4, 5)),), "state_kind": "torch.Tensor"}
+    replies = [reply_of(part, **state) for part in shards(call, UNEVEN, CONFIG)]
+    replies[rank] = replace(replies[rank], states=None, state_kind="")
+    config = replace(CONFIG, ranks_final="every")
+    reply = joined(replies, call, UNEVEN, config)
+    expected = f"rank {rank} of 3 returned no final state" if asked else ""
+    assert reply.state_fault.startswith(expected)
+    assert bool(reply.state_fault) is asked
+    assert not joined(replies, call, UNEVEN, CONFIG).state_fault
+
+
 @pytest.mark.parametrize(("final", "expected"), [("last", 1.0), ("every", 4.0)])
 def test_a_state_of_every_rank_is_the_worst_of_all(final, expected):
     call, states = a_call(), [1.5, 4.0, 1.0]
