@@ -58,6 +58,9 @@ def _triton(
     )
 
 
+_DIFFERENCES = because(
+    "takes the gradient of a decay as the difference of two sums", "gradient_value"
+)
 _VALUES = (*ENOUGH, "value_on_integers")
 
 FLA_TRITON = (
@@ -120,17 +123,14 @@ FLA_TRITON = (
     ),
     _triton("gsa:chunk_gsa", "gsa", _FLOOR),
     _triton("gsa:fused_recurrent_gsa", "gsa", _SHORT),
+    _triton("rwkv6:chunk_rwkv6", "rwkv6", _FLOOR, checks=_VALUES, expect=_DIFFERENCES),
     _triton(
-        "rwkv6:chunk_rwkv6",
+        "rwkv6:fused_recurrent_rwkv6",
         "rwkv6",
-        _FLOOR,
+        _SHORT,
         checks=_VALUES,
-        expect=because(
-            "takes the gradient of a decay as the difference of two sums",
-            "gradient_value",
-        ),
+        expect=_DIFFERENCES,
     ),
-    _triton("rwkv6:fused_recurrent_rwkv6", "rwkv6", _SHORT),
     _triton(
         "rwkv7:chunk_rwkv7",
         "dplr",
