@@ -3,10 +3,11 @@
     python tools/gpu_published.py FOLDER                  # ends within 8 minutes
     python tools/gpu_published.py FOLDER --seconds 240 --jobs 4
 
-The subjects are the kernels of `entry_points.toml` whose package is installed, then
-linkern's own operators on CuPy. Each is judged by `linkern verify --device cuda` in a
-process of its own, with its share of the time. The compiled kernels of all are kept in
-one folder. What has not ended at the deadline is stopped, and said to be unfinished.
+The subjects are the kernels of `entry_points.toml` and the Triton kernels of the
+catalogue whose package is installed, then linkern's own operators on CuPy. Each is
+judged by `linkern verify --device cuda` in a process of its own, with its share of the
+time. The compiled kernels of all are kept in one folder. What has not ended at the
+deadline is stopped, and said to be unfinished.
 
 FOLDER gets a line for each subject as it ends: `published.txt` for people, and
 `published.jsonl` with the checks that ran and the smallest input of the first failure.
@@ -22,13 +23,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import entry_points
+
+from linkern.adapters.catalogue import PUBLISHED
 
 ROOT = Path(__file__).parents[1]
 LINKERN = (sys.executable, "-c", "from linkern.cli import main; main()")
@@ -120,20 +123,49 @@ class Ended:
         return f"{self.verdict:12} {self.target} as {self.op} ({said})"
 
 
+def published() -> Iterator[tuple[str, Subject]]:
+    """Yield published Triton kernels, each with the package that it is in.
+
+    As models and servers call them first, then the others of the catalogue.
+    """
+    names = set[str]()
+    for kernel in entry_points.kernels():
+        names.add(kernel.name)
+        words = _words("float32", kernel.declare, kernel.options)
+        package = kernel.name.partition(".")[0].partition(":")[0]
+        yield package, Subject(kernel.name, kernel.op, "torch", words)
+    for entry in PUBLISHED:
+        if entry.interpret and entry.target not in names:
+            names.add(entry.target)
+            told, passed = map(_texts, (entry.declare, entry.options))
+            words = _words(entry.dtypes[0], told, passed)
+            yield entry.package, Subject(entry.target, entry.op, "torch", words)
+
+
+def _texts(pairs: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in pairs.items()]
+
+
+def _words(
+    dtype: str, declared: Iterable[str], options: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the options of the command, with the precision of tensor cores."""
+    precision = (PRECISION,) * (dtype == "float32")
+    told = (x for text in (*declared, *precision) for x in _declare(text))
+    passed = (word for text in options for word in ("--option", text))
+    return ("--dtype", dtype, *told, *passed)
+
+
 def subjects(
     known: Callable[[str], Any] = find_spec,
 ) -> tuple[list[Subject], list[str]]:
     """Return the subjects, and a sentence for each package that is missing."""
     chosen, missing = list[Subject](), dict[str, int]()
-    for kernel in entry_points.kernels():
-        package = kernel.name.partition(".")[0].partition(":")[0]
+    for package, subject in published():
         if known(package) is None:
             missing[package] = missing.get(package, 0) + 1
-            continue
-        declared = (x for text in (*kernel.declare, PRECISION) for x in _declare(text))
-        options = (word for text in kernel.options for word in ("--option", text))
-        words = ("--dtype", "float32", *declared, *options)
-        chosen.append(Subject(kernel.name, kernel.op, "torch", words))
+        else:
+            chosen.append(subject)
     if known("cupy") is None:
         missing["cupy"] = len(OPERATORS)
     else:

@@ -222,8 +222,8 @@ def published(names: list[str]) -> Iterator[str]:
     entries = [entry for entry in PUBLISHED if entry.op in names]
     if entries:
         yield (
-            "Judged with what is declared beside each. :doc:`/findings` has versions "
-            "and details."
+            "Judged with what is declared beside each. :doc:`/findings` and "
+            ":doc:`/findings-triton` have versions and details."
         )
         yield rst.bullets(map(finding, entries))
     else:
@@ -237,6 +237,8 @@ def finding(entry: Entry) -> str:
         link = f":doc:`{check} </generated/checks/{check}>`"
         checks_of.setdefault(reason, []).append(link)
     verdict = "passes every check that applies to it."
+    if entry.interpret:
+        verdict = "passes what runs in its time by Triton's interpreter."
     if checks_of:
         parts = (f"it {why} ({', '.join(names)})" for why, names in checks_of.items())
         verdict = f"fails: {'; '.join(parts)}."
@@ -250,6 +252,9 @@ def command(entry: Entry) -> str:
     flags += [("--option", f"{x}={y}") for x, y in entry.options.items()]
     if entry.dtypes != ("float32", "float64"):
         flags += [("--dtype", dtype) for dtype in entry.dtypes]
+    if entry.interpret:
+        flags += [("--interpret --seconds", f"{entry.seconds:g}")]
+        flags += [("--check", name) for name in entry.checks]
     return " ".join(["linkern verify", entry.target, *(f"{x} {y}" for x, y in flags)])
 
 

@@ -1,8 +1,9 @@
 """Catalogue: the targets of `linkern verify` without a target.
 
 linkern's own operators on every array library, and published kernels with the laws that
-each is known to break. An expected failure that no longer happens is a failure: the
-entry is out of date, and so is `docs/findings.md`.
+each is known to break. An expected failure that no longer happens is a failure, or, if
+a kernel is judged within a time, inconclusive: then the entry is out of date, and so
+is `docs/findings.md` or `docs/findings-triton.md`.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 from linkern.adapters.entry import Entry
 from linkern.adapters.fla_entries import FLA
+from linkern.adapters.fla_triton_entries import FLA_TRITON
 from linkern.adapters.linear_attention_entries import LINEAR_ATTENTION
 from linkern.adapters.transformers_entries import TRANSFORMERS
 from linkern.testing import OPERATORS, UsageError
@@ -74,7 +76,7 @@ def _of(operator: Operator, library: str, form: str) -> Entry:
 
 
 OWN = tuple(_own())
-PUBLISHED = (*LINEAR_ATTENTION, *FLA, *TRANSFORMERS)
+PUBLISHED = (*LINEAR_ATTENTION, *FLA, *FLA_TRITON, *TRANSFORMERS)
 
 
 def judged(op: str) -> tuple[str, ...]:
@@ -87,12 +89,12 @@ def judged(op: str) -> tuple[str, ...]:
 
 
 def installed(op: str | None = None) -> list[Entry]:
-    """Return the entries whose package is installed, for one operator or for all."""
+    """Return the entries whose packages are here, for one operator or for all."""
     name = None if op is None else _known(op)
     return [
         entry
         for entry in (*OWN, *PUBLISHED)
-        if find_spec(entry.package) is not None and name in (None, entry.op)
+        if name in (None, entry.op) and all(map(find_spec, entry.needs))
     ]
 
 

@@ -35,6 +35,14 @@ class Entry:
     function : str
         ``package.module:attribute`` of the published function, if the target is an
         adapter.
+    interpret : bool
+        True for Triton kernels, which are interpreted on a CPU.
+    seconds : float, optional
+        Time in which it is judged. Default: all examples of the profile.
+    checks : tuple of str
+        The only checks that judge it; empty for all.
+    require : tuple of str
+        The checks that are enough for a verdict within that time.
     """
 
     package: str
@@ -46,11 +54,20 @@ class Entry:
     options: Mapping[str, Any] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ("float32", "float64")
     function: str = ""
+    interpret: bool = False
+    seconds: float | None = None
+    checks: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """``package.module:attribute`` of the published function itself."""
         return self.function or self.target
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Import names of the packages without which it cannot be judged."""
+        return (self.package, *("triton",) * self.interpret)
 
 
 def because(reason: str, *checks: str) -> dict[str, str]:

@@ -83,18 +83,24 @@ def _plan(target: str, options: dict[str, Any]) -> Plan:
 
 def _plan_of(entry: Entry, options: dict[str, Any]) -> Plan:
     """Return the plan of an entry of the catalogue."""
-    expected = entry.expect_failure
-    if options["check"]:
-        expected = {k: v for k, v in expected.items() if k in options["check"]}
+    checks = options["check"] or entry.checks
+
+    def asked(name: str) -> bool:
+        return not checks or name in checks
+
+    shared = _shared(options)
+    if entry.interpret:
+        shared |= {"interpret": True, "seconds": entry.seconds}
+        shared["require"] = tuple(filter(asked, entry.require))
     return Plan(
         target=entry.target,
         op=entry.op,
         contract=Contract.from_mapping(entry.declare),
         framework=entry.framework,
         dtypes=entry.dtypes,
-        expect_failure=expected,
+        expect_failure={k: v for k, v in entry.expect_failure.items() if asked(k)},
         options=entry.options,
-        **_shared(options),
+        **shared | {"checks": checks},
     )
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from linkern.adapters import catalogue, fla, transformers
+from linkern.adapters import catalogue, fla, fla_triton, transformers
 from linkern.adapters.entry import Entry
 from linkern.testing import CHECKS, OPERATORS, UsageError
 from linkern.testing.api import plan_of, reports
@@ -35,6 +35,8 @@ def verdict(entry, *checks):
         options=dict(entry.options),
         profile="quick",
         diagnose=False,
+        interpret=entry.interpret,
+        shrink=not entry.interpret,
     )
     *_, (_, report) = reports(plan)
     return report.exit_code
@@ -46,12 +48,17 @@ def test_entries_say_what_the_referee_understands(entry):
     contract.require_of(OPERATORS[entry.op])
     assert set(entry.expect_failure) <= set(CHECKS)
     assert all(entry.expect_failure.values())
-    assert set(entry.dtypes) <= {"float32", "float64"}
+    assert set(entry.dtypes) <= {"float32", "float64", "bfloat16"}
+    assert {*entry.checks, *entry.require} <= set(CHECKS)
+    if entry.checks:
+        assert {*entry.require, *entry.expect_failure} <= {*entry.checks}
+    assert entry.interpret == bool(entry.seconds and entry.require)
 
 
 def test_entries_are_told_apart():
     said = [
-        (e.target, e.op, e.framework, str(e.options), str(e.declare)) for e in ENTRIES
+        (e.target, e.op, e.framework, str(e.options), str(e.declare), e.checks)
+        for e in ENTRIES
     ]
     assert len(set(said)) == len(said)
 
@@ -96,7 +103,7 @@ def test_our_own_entries_hold(op):
 
 def test_every_adapter_is_judged():
     targets = {one.target for one in catalogue.PUBLISHED}
-    for module in (fla, transformers):
+    for module in (fla, fla_triton, transformers):
         for name in module.__all__:
             function = getattr(module, name)
             assert inspect.isfunction(function)
@@ -119,7 +126,7 @@ def test_judged_lists_the_functions_of_an_operator_once():
     assert "fla.ops.kda.naive:naive_chunk_kda" in kda
     assert any(name.startswith("transformers.models.kimi_linear") for name in kda)
     assert catalogue.judged("ssd") == catalogue.judged("simple_gla") != ()
-    assert catalogue.judged("oja") == ()
+    assert all("gated_oja_rule" in name for name in catalogue.judged("oja"))
 
 
 def test_unknown_operators_are_refused():
@@ -140,12 +147,44 @@ def test_installed_leaves_out_what_is_not_here(monkeypatch):
 @pytest.mark.parametrize("op", ["hgrn", "gsa", "iplr", "comba", "rwkv4"])
 def test_what_is_installed_is_as_the_catalogue_says(op):
     """A few, for each way in which states are translated; `linkern verify` has all."""
-    found = [one for one in catalogue.PUBLISHED if one.op == op]
+    found = [one for one in catalogue.PUBLISHED if one.op == op and not one.interpret]
     here = [one for one in found if find_spec(one.package) is not None]
     if not here:
         pytest.skip(f"no published {op} is installed")
     for one in here:
         assert verdict(one, "value_on_reals", "state_value") in (0, 3), named(one)
+
+
+# Kernels of which a run of `linkern verify` takes a minute: a law each, and one right.
+FEW = {
+    "chunk_lightning_attn": "decoding",
+    "hgrn_chunkwise": "gradient_of_state",
+    "chunk_rwkv6": "gradient_value",
+    "chunk_simple_gla": "value_on_integers",
+    "fused_recurrent_simple_gla": "value_on_integers",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEW)
+def test_interpreted_entries_fail_and_pass_as_the_catalogue_says(name, fla):
+    law = FEW[name]
+    one = next(
+        one
+        for one in catalogue.PUBLISHED
+        if one.interpret
+        and one.target.endswith(f":{name}")
+        and (law in one.expect_failure) == (name != "fused_recurrent_simple_gla")
+    )
+    assert verdict(one, law) == 0
+
+
+@pytest.mark.parametrize("there", [("fla",), ("fla", "triton")])
+def test_an_interpreted_entry_needs_triton(there, monkeypatch):
+    one = next(one for one in catalogue.PUBLISHED if one.interpret)
+    monkeypatch.setattr(catalogue, "PUBLISHED", (one,))
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: name in there or None)
+    assert catalogue.installed(one.op) == [one] * ("triton" in there)
 
 
 def test_minimax_is_retention_with_the_slopes_of_alibi(torch):

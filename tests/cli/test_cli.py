@@ -410,3 +410,17 @@ def test_reproducers_that_cannot_be_written_lose_no_verdict(tmp_path):
     assert "failed value_on_integers" in result.output
     assert "Not a directory" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("absent", ["torch", "triton"])
+def test_without_triton_nothing_is_interpreted(absent, request, tmp_path, monkeypatch):
+    if absent == "triton":
+        request.getfixturevalue("triton")  # what is asked for first must be there
+    blocked = f"import sys\nsys.modules[{absent!r}] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(blocked)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = run("--interpret", target="good")
+    assert result.exit_code == 2
+    said = f"`interpret` needs {absent}, which is not installed; run `python -m pip"
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output

@@ -212,3 +212,88 @@ def tanh_of_values(query, key, value):
 def wrong_in_one_configuration(query, key, value):
     """Launch a grid of tiles of 64, also where they have 16 tokens."""
     return launched(query, key, value, kernel=tuned_too_far, grid=64)
+
+
+# Faults of the configuration with tiles of 16 alone.
+STATE, TURNS, FUTURE = 1, 2, 3
+
+
+@triton.autotune(configs=TILES, key=["T"])
+@triton.jit
+def scan(
+    q,
+    k,
+    v,
+    first,
+    o,
+    last,
+    turn,
+    T,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    FAULT: tl.constexpr,
+    BT: tl.constexpr,
+):
+    i_bh = tl.program_id(0)
+    q, k, v, o = q + i_bh * T * K, k + i_bh * T * K, v + i_bh * T * V, o + i_bh * T * V
+    columns, values = tl.arange(0, BK), tl.arange(0, BV)
+    places = i_bh * K * V + columns[:, None] * V + values[None, :]
+    whole = (columns[:, None] < K) & (values[None, :] < V)
+    state = tl.load(first + places, mask=whole, other=0.0)
+    kept = state
+    if FAULT == 3:  # the size of the last value of all says how scores are summed
+        turn = (tl.abs(tl.load(v + T * V - 1)) > 1).to(tl.int32)
+    for begin in range(0, T, BT):
+        rows = begin + tl.arange(0, BT)
+        b_q, b_k = rows_of(q, rows, columns, T, K), rows_of(k, rows, columns, T, K)
+        b_v = rows_of(v, rows, values, T, V)
+        seen = rows[:, None] >= rows[None, :]
+        scores = tl.where(seen, tl.dot(b_q, tl.trans(b_k)), 0.0)
+        read = tl.dot(scores, b_v)
+        if (FAULT > 1) & (BT == 16):  # another order of the same sum
+            other = tl.sum(scores[:, :, None] * b_v[None, :, :], 1)
+            read = tl.where(turn == 1, other, read)
+        here = (rows[:, None] < T) & (values[None, :] < V)
+        b_o = read + tl.dot(b_q, state)
+        tl.store(o + rows[:, None] * V + values[None, :], b_o, mask=here)
+        state += tl.dot(tl.trans(b_k), b_v)
+        kept = tl.where((FAULT == 1) & (BT == 16) & (begin + BT > T), kept, state)
+    tl.store(last + places, kept, mask=whole)
+
+
+calls = [0]
+
+
+def scanned(query, key, value, initial_state=None, *, fault=0):
+    q, k, v = query.contiguous(), key.contiguous(), value.contiguous()
+    (batch, heads, length, keys), values = q.shape, v.shape[-1]
+    first = initial_state
+    if first is None:
+        first = torch.zeros(batch, heads, keys, values)
+    o, last = torch.empty_like(v), torch.empty_like(first)
+    calls[0] += 1
+    widths = [max(16, triton.next_power_of_2(n)) for n in (keys, values)]
+    sizes = (calls[0] % 2, length, keys, values, *widths, fault)
+    scan[(batch * heads,)](q, k, v, first.contiguous(), o, last, *sizes)
+    return o, last
+
+
+def with_a_state(query, key, value, initial_state=None):
+    return scanned(query, key, value, initial_state)
+
+
+def state_wrong_in_one_configuration(query, key, value, initial_state=None):
+    """Return a state without the last tile where tiles have 16 tokens."""
+    return scanned(query, key, value, initial_state, fault=STATE)
+
+
+def turns_in_one_configuration(query, key, value, initial_state=None):
+    """Sum in another order at every second call where tiles have 16 tokens."""
+    return scanned(query, key, value, initial_state, fault=TURNS)
+
+
+def future_in_one_configuration(query, key, value, initial_state=None):
+    """Sum in another order if the last value is large, in tiles of 16 tokens."""
+    return scanned(query, key, value, initial_state, fault=FUTURE)

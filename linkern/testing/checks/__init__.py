@@ -7,6 +7,7 @@ and are reported in `ORDER`.
 
 from linkern.testing.checks import (
     calls,
+    configurations,
     extremes,
     gates,
     gradients,
@@ -121,5 +122,5 @@ _registered = {name: CHECKS.pop(name) for name in ORDER}
 assert not CHECKS, f"no place in ORDER: {', '.join(CHECKS)}"
 CHECKS.update(_registered)
 
-del calls, extremes, gates, gradients, interpreted, invariance, launches, lengths
-del memory, order, packed, scaling, states, values
+del calls, configurations, extremes, gates, gradients, interpreted, invariance, launches
+del lengths, memory, order, packed, scaling, states, values

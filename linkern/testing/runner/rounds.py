@@ -18,6 +18,9 @@ from linkern.testing.spec.operators import OPERATORS
 
 __all__ = ["Question", "Round", "merged", "rounds_of"]
 
+# As `SEVERITY`, but a failure that was expected and seen outweighs one not seen yet.
+_WEIGHTS = sorted(SEVERITY, key=("xfailed", "error", "failed").__contains__)
+
 
 @dataclass(frozen=True, eq=False)
 class Question:
@@ -95,11 +98,14 @@ def _on_inputs(plan: Plan, name: str) -> Plan:
 
 
 def merged(results: Mapping[str, CheckResult], new: CheckResult) -> CheckResult:
-    """Return the result of a check over all rounds: the worse verdict, all examples."""
+    """Return the result of a check over all rounds: the worse verdict, all examples.
+
+    A failure that is expected, and was seen in one round, need not be seen in another.
+    """
     old = results.get(new.name)
     if old is None:
         return new
-    worse = max(new, old, key=lambda each: SEVERITY.index(each.verdict))
+    worse = max(new, old, key=lambda each: _WEIGHTS.index(each.verdict))
     ratios = [x.worst_ratio for x in (old, new) if x.worst_ratio is not None]
     return replace(
         worse,

@@ -103,7 +103,9 @@ class Session:
             self._died_in.add(check.name)
         self._hangs += judgement.hung
         self._broken += judgement.broken
-        result = _expected(judgement, self.plan.expect_failure.get(check.name))
+        reason = self.plan.expect_failure.get(check.name)
+        in_time = self.plan.seconds is not None
+        result = _expected(judgement, reason, in_time=in_time)
         return replace(result, again=command(question.plan, check.name))
 
     def smallest(self, question: Question) -> CheckResult | None:
@@ -167,10 +169,13 @@ class Session:
         self._target.close()
 
 
-def _expected(judgement: Judgement, reason: str | None) -> CheckResult:
+def _expected(
+    judgement: Judgement, reason: str | None, *, in_time: bool
+) -> CheckResult:
     """Turn an expected failure into xfailed, and its absence into a failure.
 
-    A check that is covered by an earlier one may fail for another reason, too.
+    A check that is covered by an earlier one may fail for another reason, too. In the
+    time of a run a check may get few examples: its failure is then awaited.
     """
     result = judgement.result
     if reason is None:
@@ -178,6 +183,11 @@ def _expected(judgement: Judgement, reason: str | None) -> CheckResult:
     if result.verdict == "failed" or judgement.covered:
         message = f"{result.message} (expected: {reason})"
         return replace(result, verdict="xfailed", message=message)
+    if in_time and result.verdict == "passed":
+        message = (
+            f"expected to fail ({reason}), and it holds in {result.examples} examples"
+        )
+        return replace(result, verdict="inconclusive", message=message)
     message = (
         f"expected to fail ({reason}), but it is {result.verdict}; "
         "remove the expectation"

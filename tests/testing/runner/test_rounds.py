@@ -232,6 +232,27 @@ def test_a_time_in_which_nothing_can_be_judged_is_refused(seconds):
         plan(RIGHT, seconds=seconds)
 
 
-def test_expected_failures_need_all_examples():
-    with pytest.raises(UsageError, match="got causality"):
-        plan(RIGHT, expect_failure={"causality": "known"})
+def test_an_expected_failure_is_awaited_in_time():
+    awaited = last(plan(RIGHT, expect_failure={"causality": "known"}, profile="quick"))
+    results = {check.name: check for check in awaited.checks}
+    assert results["causality"].verdict == awaited.verdict == "inconclusive"
+    assert "expected to fail (known), and it holds in" in results["causality"].message
+    assert [one.profile for one in awaited.rounds] == ["smoke", "quick"]
+
+
+def test_an_expected_failure_that_is_seen_in_time_ends_no_run():
+    laws = ("row_normalisation", "value_on_reals")
+    known = dict.fromkeys(laws, "it adds an epsilon")
+    seen = last(plan(WITH_EPSILON, checks=laws, expect_failure=known, profile="quick"))
+    assert seen.exit_code == 0
+    assert {check.verdict for check in seen.checks} == {"xfailed"}
+    assert [one.profile for one in seen.rounds] == ["smoke", "quick"]
+
+
+def test_an_expected_failure_need_be_seen_in_one_round_only():
+    seen = CheckResult("x", "a law", "xfailed", message="seen")
+    awaited = CheckResult("x", "a law", "inconclusive", message="awaited")
+    failed = CheckResult("x", "a law", "failed", message="another one")
+    for pair in ((seen, awaited), (awaited, seen)):
+        assert merged({"x": pair[0]}, pair[1]).message == "seen"
+    assert merged({"x": seen}, failed).message == "another one"

@@ -15,26 +15,36 @@ TILES, WARPS = (16, 32, 64), (1, 2)
 class Launched:
     """A kernel on a device that holds no configuration with tiles of 64."""
 
-    def __init__(self, fault=""):
-        self.fault, self.taken = fault, []
+    def __init__(self, fault="", *, everywhere=False):
+        self.fault, self.everywhere = fault, everywhere
+        self.taken, self.calls = [], 0
 
     @staticmethod
-    def fn(q, k, v, o):
+    def fn(q, k, v, o, last):
         """Be the function that Triton compiles."""
 
-    def run(self, q, k, v, o, *, BT, num_warps, **_):
+    def run(self, q, k, v, o, last, *, BT, num_warps, **_):
         from triton.runtime.errors import OutOfResources
 
         if BT == 64:
             raise OutOfResources(2**18, 2**17, "shared memory")
         tuned = (BT, num_warps) in self.taken
         self.taken.append((BT, num_warps))
-        o.copy_((q @ k.mT).tril() @ v)
-        if (BT, num_warps) == (32, 2):
-            if self.fault == "raises" and tuned:
-                msg = "an illegal memory access was encountered"
-                raise RuntimeError(msg)
-            o += self.fault == "wrong"
+        scores = (q @ k.mT).tril()
+        o.copy_(scores @ v)
+        last.copy_(k.mT @ v)
+        if not (self.everywhere or (BT, num_warps) == (32, 2)):
+            return
+        self.calls += 1
+        another = {"races": self.calls % 2, "leaks": v.flatten()[-1:].abs() > 1}
+        if another.get(self.fault, False):
+            # The same sums in another order, and rounded once.
+            o.copy_(scores.double() @ v.double())
+        if self.fault == "raises" and tuned:
+            msg = "an illegal memory access was encountered"
+            raise RuntimeError(msg)
+        o += self.fault == "wrong"
+        last += self.fault == "state"
 
 
 @pytest.fixture
@@ -50,18 +60,25 @@ def autotuned(triton, monkeypatch):
         call()
         return [1.0] * len(quantiles)
 
-    def autotuned(launched):
-        names = ["q", "k", "v", "o"]
+    def autotuned(launched, *, stateful=False):
+        names = ["q", "k", "v", "o", "last"]
         tuned = autotuner.Autotuner(
             launched, names, configs, [], None, None, do_bench=do_bench
         )
 
         def attention(query, key, value):
             out = value.new_empty(value.shape)
-            tuned[(1,)](query, key, value, out)
-            return out
+            last = value.new_empty((*key.shape[:2], key.shape[-1], value.shape[-1]))
+            tuned[(1,)](query, key, value, out, last)
+            return out, last
 
-        return attention
+        def with_state(query, key, value, initial_state=None):
+            out, last = attention(query, key, value)
+            if initial_state is None:
+                return out, last
+            return out + query @ initial_state, last + initial_state
+
+        return with_state if stateful else lambda *inputs: attention(*inputs)[0]
 
     return autotuned
 
@@ -129,6 +146,28 @@ def test_what_the_device_cannot_hold_is_left_out_and_counted(autotuned, played):
 def test_the_configuration_that_differs_is_named(autotuned, played, fault, words):
     (failure,) = judged(autotuned(Launched(fault))).failures
     assert words in failure.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("state", "the memory is wrong in a"),
+        ("races", "two calls with the same inputs differ in the output, in a"),
+        ("leaks", "on changed an earlier output in a"),
+    ],
+)
+def test_states_bits_and_causality_are_judged(autotuned, played, fault, words):
+    right = autotuned(Launched(), stateful=True)
+    assert judged(right).exit_code == 0
+    (failure,) = judged(autotuned(Launched(fault), stateful=True)).failures
+    named = f"{words} configuration of fn (BT=32, num_warps=2"
+    assert named in failure.message
+
+
+@pytest.mark.parametrize("fault", ["races", "leaks"])
+def test_what_every_configuration_does_other_laws_say(autotuned, played, fault):
+    kernel = autotuned(Launched(fault, everywhere=True), stateful=True)
+    assert judged(kernel).exit_code == 0
 
 
 def test_kernels_without_configurations_are_not_judged(torch, played):
