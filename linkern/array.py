@@ -200,7 +200,7 @@ def any_true(x: Any) -> bool:
     known of them.
     """
     if type(x) is np.ndarray:
-        return bool(x.any())
+        return bool(np.count_nonzero(x))  # `any` takes five times as long for a few
     if _is_compiled(x) or _has_no_values(x):
         return False
     return bool(namespace(x).any(x))

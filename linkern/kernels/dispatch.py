@@ -51,6 +51,9 @@ class Backend:
     reads_narrow : frozenset of str
         Forms whose recurrence reads float16 and bfloat16 terms, and applies a scale to
         the read-out.
+    token, attend_token : callable, optional
+        The recurrence and `attend` of a single token, of arrays that are not traced and
+        that nothing has to be done with: see `linkern.kernels.numpy.one_token`.
     """
 
     recurrences: Mapping[str, Recurrence]
@@ -58,6 +61,8 @@ class Backend:
     attends: frozenset[tuple[str, bool]]
     applies: Callable[[Any], bool]
     reads_narrow: frozenset[str] = field(default_factory=frozenset)
+    token: Callable[[Array, Terms], tuple[Array, Array]] | None = None
+    attend_token: Callable[..., tuple[Array, Array, Array | None]] | None = None
 
 
 # Modules of the back ends, by the name of the array library.

@@ -25,9 +25,11 @@ __all__ = [
     "Definition",
     "Prepare",
     "Prepared",
+    "check_values",
     "key_by_value",
     "prepare",
     "prepare_terms",
+    "prepared",
     "run",
     "run_arrays",
     "scaled",
@@ -133,6 +135,8 @@ class Prepared:
         Further arguments of `Definition.attend`.
     normalize : bool, optional
         The option of that name; None for operators without it.
+    factor : float, optional
+        What the query was multiplied by; None for nothing.
     """
 
     definition: Definition
@@ -144,6 +148,7 @@ class Prepared:
     like: Array
     options: Mapping[str, Any] = field(default_factory=dict)
     normalize: bool | None = None
+    factor: float | None = None
 
     def initial_state(self, state: State | None) -> State:
         """Return the state that the first token meets, with all leading axes."""
@@ -156,7 +161,7 @@ class Prepared:
             if self.definition.empty and "normalizer" in parts:
                 parts["normalizer"] = parts["normalizer"] + self.definition.empty
             return State(parts["memory"], parts.get("normalizer"))
-        if self._is_next(state, cores):
+        if self.is_next(state, cores):
             return state
         shapes = validate.initial_state(
             state,
@@ -172,7 +177,7 @@ class Prepared:
         }
         return State(wide["memory"], wide.get("normalizer"))
 
-    def _is_next(self, state: Any, cores: Mapping[str, tuple[Any, ...]]) -> bool:
+    def is_next(self, state: Any, cores: Mapping[str, tuple[Any, ...]]) -> bool:
         """Return True for a state of plain arrays that nothing has to be done with.
 
         That of the token before is one: its checks would take as long as the token.
@@ -244,19 +249,16 @@ def run(
 
 def run_arrays(definition: Definition, arguments: Inputs) -> AttentionResult:
     """Run an operator on the arrays that it is given; `form` may be a `Form`."""
-    inputs = {name: arguments.get(name) for name in definition.axes}
-    common = {name: arguments.get(name, x) for name, x in OPTIONS.items()}
-    own = {
-        name: x
-        for name, x in arguments.items()
-        if name not in inputs and name not in common
-    }
-    state, cu_seqlens = common.pop("initial_state"), common.pop("cu_seqlens")
-    ready = prepare(definition, inputs, own, **common)
-    state = as_state("initial_state", state, normalizer=ready.normalizer is not None)
+    ready = prepared(definition, arguments)
+    state = as_state(
+        "initial_state",
+        arguments.get("initial_state"),
+        normalizer=ready.normalizer is not None,
+    )
+    cu_seqlens = arguments.get("cu_seqlens")
     if cu_seqlens is None:
         return ready.attend(state)
-    if not own.get("causal", True):
+    if not arguments.get("causal", True):
         msg = "`cu_seqlens` needs `causal=True`; call once for each sequence."
         raise ValueError(msg)
     return run_packed(
@@ -265,6 +267,19 @@ def run_arrays(definition: Definition, arguments: Inputs) -> AttentionResult:
         state,
         lambda span, state: ready.tokens(span).attend(state),
     )
+
+
+def prepared(definition: Definition, arguments: Inputs) -> Prepared:
+    """Check the arguments of a call, but its state and its offsets."""
+    inputs = {name: arguments.get(name) for name in definition.axes}
+    common = {name: arguments.get(name, x) for name, x in OPTIONS.items()}
+    own = {
+        name: x
+        for name, x in arguments.items()
+        if name not in inputs and name not in common
+    }
+    del common["initial_state"], common["cu_seqlens"]
+    return prepare(definition, inputs, own, **common)
 
 
 def prepare(
@@ -295,7 +310,7 @@ def prepare_terms(
         if x is not None or name in definition.required
     }
     layout = layout_of(definition, passed, form, scale)
-    _values(passed)
+    check_values(passed)
 
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
     like = validate.wide_like(*next(iter(passed.items())))
@@ -304,14 +319,18 @@ def prepare_terms(
         if name in layout.repeats:
             rows = _repeated(rows, layout.repeats[name])
         ready[name] = _common(rows, definition.axes[name], layout.batch)
-    factor = layout.factor
-    if factor is not None and factor != 1 and "query" in ready:
+    factor = layout.factor if "query" in ready else None
+    factor = None if factor == 1 else factor
+    if factor is not None:
         if ready["query"].dtype == like.dtype:
             ready["query"] = ready["query"] * factor
         else:  # a narrow query would be rounded
             form = replace(form, scale=factor)
     dtype = passed[definition.required[0]].dtype
-    return Prepared(definition, ready, form, layout.sizes, layout.batch, dtype, like)
+    return Prepared(
+        *(definition, ready, form, layout.sizes, layout.batch, dtype, like),
+        factor=factor,
+    )
 
 
 def _repeated(x: Array, times: int) -> Array:
@@ -322,14 +341,15 @@ def _repeated(x: Array, times: int) -> Array:
     return reshape(repeated, (*lead, heads * times, length, dim))
 
 
-def _values(given: Inputs) -> None:
+def check_values(given: Inputs) -> None:
     """Check the rules about the values of gates."""
-    if "log_decay" in given:
-        validate.not_positive("log_decay", given["log_decay"])
-    if "beta" in given:
-        validate.within("beta", given["beta"], 0.0, 2.0)
-    if "ridge" in given:
-        validate.positive("ridge", given["ridge"])
+    log_decay, beta, ridge = map(given.get, ("log_decay", "beta", "ridge"))
+    if log_decay is not None:
+        validate.not_positive("log_decay", log_decay)
+    if beta is not None:
+        validate.within("beta", beta, 0.0, 2.0)
+    if ridge is not None:
+        validate.positive("ridge", ridge)
 
 
 def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:

@@ -49,6 +49,9 @@ class Form:
     scale : float, optional
         Factor on the read-out. Only kernels that read narrow terms need it: elsewhere
         the query is scaled.
+    direct : bool
+        True if memories and terms are plain arrays: the step of a single token is
+        called as it is.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
@@ -56,9 +59,12 @@ class Form:
     together: int = 1
     name: str = ""
     scale: float | None = None
+    direct: bool = False
 
     def __call__(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
         """Return the read-out of all tokens and the memory after the last one."""
+        if self.direct and terms.key.shape[-2] == 1:
+            return self.step(memory, terms)
         backend = backend_of(memory) if self.name else None
         recurrence = None if backend is None else backend.recurrences.get(self.name)
         if recurrence is not None:

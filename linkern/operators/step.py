@@ -8,7 +8,8 @@ from linkern.array import is_array
 from linkern.feature_maps import elu_plus_one
 from linkern.operators.definition import Definition, Inputs, run
 from linkern.operators.forms import FORM_NAMES, ONE_TOKEN, Form
-from linkern.operators.linear import LINEAR_ATTENTION
+from linkern.operators.linear import linear_attention
+from linkern.operators.plans import known_plan, remember, signature_of
 from linkern.operators.register import definition_of
 from linkern.state import AttentionResult, State
 from linkern.typing import ArrayT, FeatureMapFunction
@@ -75,6 +76,10 @@ def step(op: Any, state: Any, *inputs: Any, **options: Any) -> AttentionResult[A
     >>> linkern.step(linkern.delta_rule, first.state, x, x, 5 * x).output
     array([5.])
     """
+    signature = signature_of(op, state, inputs, options)
+    plan = known_plan(signature)
+    if plan is not None:
+        return plan(state, inputs, options)
     definition = definition_of(op)
     call = op.arguments(*inputs, **options)
     if call.get("initial_state") is not None:
@@ -83,6 +88,7 @@ def step(op: Any, state: Any, *inputs: Any, **options: Any) -> AttentionResult[A
     call["initial_state"] = state
     form_name = validate.form(call.get("form", "auto"), FORM_NAMES)
     validate.chunk_size(call.get("chunk_size"), form_name)
+    token = dict(call)
     if "feature_map" in call:  # features come before the axis of tokens
         form: Form | None = ONE_TOKEN
     else:
@@ -91,7 +97,10 @@ def step(op: Any, state: Any, *inputs: Any, **options: Any) -> AttentionResult[A
             x = call.get(name)
             if x is not None and letters[:1] == "t" and is_array(x):
                 call[name] = x[..., None] if letters == "t" else x[..., None, :]
-    return _one_token(definition, call, form)
+    result = _one_token(definition, call, form)
+    if form is not None:
+        remember(signature, definition, {**call, "form": form}, token)
+    return result
 
 
 def _one_token(
@@ -151,14 +160,5 @@ def linear_attention_step(
     >>> second.output
     array([4.5])
     """
-    call = {
-        "query": query,
-        "key": key,
-        "value": value,
-        "causal": True,
-        "feature_map": feature_map,
-        "normalize": normalize,
-        "scale": scale,
-        "initial_state": state,
-    }
-    return _one_token(LINEAR_ATTENTION, call, ONE_TOKEN)
+    options = {"feature_map": feature_map, "normalize": normalize, "scale": scale}
+    return step(linear_attention, state, query, key, value, **options)

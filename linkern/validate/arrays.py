@@ -265,7 +265,7 @@ def positive(name: str, x: Array) -> None:
 
 def within(name: str, x: Array, low: float, high: float) -> None:
     """Check that all entries are in an interval; NaN passes and shows in the output."""
-    if any_true((x < low) | (x > high)):
+    if any_true(x < low) or any_true(x > high):
         msg = f"`{name}` must be in [{low:g}, {high:g}], got an entry outside."
         raise ValueError(msg)
 

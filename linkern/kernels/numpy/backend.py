@@ -12,6 +12,7 @@ from linkern.kernels.dispatch import Backend
 from linkern.kernels.numpy import backward, chunkwise_bwd, forward
 from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.features import acts_on_entries, in_place
+from linkern.kernels.numpy.one_token import attend_token, token
 from linkern.kernels.numpy.recurrent import recurrent as token_by_token
 from linkern.typing import Array
 
@@ -99,4 +100,6 @@ BACKEND = Backend(
     attend=attend,
     attends=frozenset((f, c) for f in ("auto", "chunkwise") for c in (True, False)),
     applies=acts_on_entries,
+    token=token,
+    attend_token=attend_token,
 )

@@ -36,7 +36,7 @@ def _elu_plus_one(x: Real, out: Real, scratch: Real, zeros: Real) -> None:
     # Both branches keep full relative accuracy; exp(x) >= x + 1 exactly where x <= 0.
     np.minimum(x, zeros, out=out)
     np.exp(out, out=out)
-    np.add(x, np.ones((), scratch.dtype), out=scratch)
+    np.add(x, 1, out=scratch)
     np.maximum(out, scratch, out=out)
 
 
