@@ -100,6 +100,9 @@ class Operator:
     prepare : callable
         ``prepare(inputs, options, scale=, form=, chunk_size=)`` checks the arguments of
         a call, and returns the `Prepared` one of `linkern.operators.definition`.
+    span : callable or None
+        From the arguments to the affine map of the state that the tokens are, a
+        `linkern.SpanMap`; the query does not matter. None if they are no such map.
     """
 
     name: str
@@ -107,6 +110,7 @@ class Operator:
     required: tuple[str, ...]
     run: Callable[[Mapping[str, Any]], AttentionResult[Any]]
     prepare: Callable[..., Any]
+    span: Callable[[Mapping[str, Any]], Any] | None
 
 
 OPERATORS: dict[str, Operator] = {}  # by name; operators register

@@ -22,6 +22,7 @@ from linkern.operators.definition import (
     run_arrays,
 )
 from linkern.operators.docstrings import completed
+from linkern.operators.spans import span_of
 from linkern.state import AttentionResult, State
 from linkern.typing import ArrayT
 
@@ -108,6 +109,7 @@ def operator(
             *(definition.name, definition.axes, definition.required),
             partial(run_arrays, definition),
             partial(prepare, definition),
+            partial(span_of, definition) if definition.affine else None,
         )
         OPERATORS[definition.name] = whole
         return cast("Callable[Parameters, Result]", made)

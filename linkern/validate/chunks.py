@@ -8,6 +8,7 @@ __all__ = [
     "chunks_alike",
     "known_chunks",
     "one_chunk",
+    "scan_of_blocks",
     "token_by_token",
     "token_chunks",
     "whole_sequence",
@@ -73,6 +74,20 @@ def whole_sequence(options: Mapping[str, Any]) -> None:
             "the keys of all chunks."
         )
         raise ValueError(msg)
+
+
+def scan_of_blocks(kind: Any, operator: str, *, affine: bool) -> bool:
+    """Return True for a scan over maps of blocks; it needs affine ones."""
+    if kind not in ("chain", "blelloch"):
+        msg = f'`linkern.scan` must be "chain" or "blelloch", got {kind!r}.'
+        raise ValueError(msg)
+    if kind == "blelloch" and not affine:
+        msg = (
+            f'`linkern.scan` must be "chain" for {operator}, got {kind!r}: the state '
+            "after a block is not an affine function of the one before it."
+        )
+        raise ValueError(msg)
+    return bool(kind == "blelloch")
 
 
 def token_by_token(holds: bool) -> None:

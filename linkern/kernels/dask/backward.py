@@ -1,6 +1,7 @@
 """Graph of the gradients of a call: the same blocks, the last one first.
 
-The states between blocks come from the forward graph. Inputs are read a second time, so
+The states between blocks come from the forward graph, a chain or a scan; their
+cotangents go from block to block in either. Inputs are read a second time, so
 that no block waits in memory from one pass to the other.
 """
 
@@ -12,7 +13,13 @@ from typing import Any
 from dask.highlevelgraph import HighLevelGraph
 
 from linkern import validate
-from linkern.kernels.dask.forward import PARTS, Call, Tasks, array, forward
+from linkern.kernels.dask.forward import (
+    PARTS,
+    Call,
+    Tasks,
+    array,
+    forward_and_states,
+)
 from linkern.kernels.dask.layout import Key, Lane
 from linkern.kernels.dask.spans import Carried, total
 from linkern.state import State
@@ -39,14 +46,14 @@ def backward(
     cotangents : mapping of int to dask.array.Array
         Those of output, memory and normalizer by position; what is missing is zero.
     """
-    output, memory, normalizer = forward(call, arrays)
+    (output, memory, normalizer), before = forward_and_states(call, arrays)
     for i, result in enumerate((output, memory, normalizer)):
         if (x := cotangents.get(i)) is not None:
             name = "state_cotangent" if i else "output_cotangent"
             for axis in range(-x.ndim, 0):
                 chunks = result.chunks[axis]
                 validate.chunks_alike(name, axis, x.chunks[axis], "the result", chunks)
-    tasks = _tasks(call, arrays[:-2], _kept(call, varying), cotangents)
+    tasks = _tasks(call, arrays[:-2], before, _kept(call, varying), cotangents)
     pull = call.name("pull")
     below = [memory, *arrays[:-2], *cotangents.values()]
     graph = HighLevelGraph.from_collections(pull, tasks, dependencies=below)
@@ -63,12 +70,13 @@ def _kept(call: Call, varying: Sequence[int]) -> tuple[list[int], list[int]]:
 def _tasks(
     call: Call,
     inputs: Sequence[Any],
+    before: Mapping[Lane, Sequence[Any]],
     kept: tuple[list[int], list[int]],
     cotangents: Mapping[int, Any],
 ) -> Tasks:
     """Return the tasks that run the pullbacks of every lane, the last block first."""
     tasks: Tasks = {}
-    pull, carried, state = map(call.name, ("pull", "carried", "state"))
+    pull, carried = call.name("pull"), call.name("carried")
     starts = call.layout.starts()
     reads = call.readings(pull, [*inputs, cotangents.get(0)])
     for lane in call.layout.lanes():
@@ -79,7 +87,7 @@ def _tasks(
             tasks[pull, *lane, n] = (
                 partial(call.span.backward, starts[n], kept, read),
                 list(read.sources),
-                (state, *lane, n),
+                before[lane][n],
                 (carried, *lane, n + 1),
             )
             tasks[carried, *lane, n] = (itemgetter(0), (pull, *lane, n))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import dask
 from dask.base import tokenize
 
 from linkern import validate
@@ -57,6 +58,11 @@ def _planned(
     inputs = {name: options.pop(name, None) for name in operator.axes}
     inputs = {name: x for name, x in inputs.items() if x is not None}
     plain = {name: raw(x) for name, x in inputs.items()}
+    scan = validate.scan_of_blocks(
+        dask.config.get("linkern.scan", "chain"),
+        operator.name,
+        affine=operator.span is not None,
+    )
     ready = checked(operator, plain, options)
     state = as_state("initial_state", state, normalizer=ready.normalizer is not None)
     lead = tuple(ready.batch)
@@ -70,8 +76,8 @@ def _planned(
     items = [*inputs.values(), *((None, None) if state is None else state)]
     made = Call(
         operator.name,
-        tokenize(operator.name, options, *map(_name, items)),
-        Span(operator.run, tuple(inputs), options),
+        tokenize(operator.name, options, scan, *map(_name, items)),
+        Span(operator.run, tuple(inputs), options, operator.span),
         place,
         tuple(operator.axes[name] for name in inputs),
         tuple(ready.batch),
@@ -79,6 +85,7 @@ def _planned(
         ready.sizes["v"],
         ready.dtype,
         ready.like.dtype,
+        scan,
     )
     return made, items
 

@@ -1,8 +1,9 @@
 """Graph of a call: blocks of tokens, each entered with the state the last one left.
 
-Each block takes three tasks: the call of the operator, and one each that takes the
-output and the state out of its result. Lanes, the blocks of heads, know nothing of each
-other.
+Each block takes three tasks. In a chain these are the call of the operator, and one
+each that takes the output and the state out of its result. In a scan they are the map
+of its tokens, the call, and its output. Lanes, the blocks of heads, know nothing of
+each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,11 @@ from dask.highlevelgraph import HighLevelGraph
 
 from linkern.kernels.dask.layout import Chunks, Key, Lane, Layout
 from linkern.kernels.dask.reading import Reading, readings
+from linkern.kernels.dask.scan import entered, prefixes, span_tasks
 from linkern.kernels.dask.spans import Span
 from linkern.state import State
 
-__all__ = ["PARTS", "Call", "array", "forward", "forward_tasks"]
+__all__ = ["PARTS", "Call", "Tasks", "array", "forward", "forward_and_states"]
 
 Tasks = dict[Key, Any]
 
@@ -49,6 +51,8 @@ class Call:
         Last axis of the output.
     dtype, wide : dtype
         Of the output and of the state.
+    scan : bool
+        Whether the states before blocks come from a scan over maps, not from a chain.
     """
 
     operator: str
@@ -61,6 +65,7 @@ class Call:
     values: int
     dtype: Any
     wide: Any
+    scan: bool
 
     def name(self, part: str) -> str:
         """Return the name of the tasks, or of the array, of one part of the call."""
@@ -91,8 +96,19 @@ class Call:
 
 def forward(call: Call, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
     """Return output, memory and normalizer, from the inputs and the initial state."""
+    results, _ = forward_and_states(call, arrays)
+    return results
+
+
+def forward_and_states(
+    call: Call, arrays: Sequence[Any]
+) -> tuple[tuple[Any, Any, Any], dict[Lane, list[Any]]]:
+    """Return the results of `forward`, and the states before the blocks of each lane.
+
+    The states are arguments of tasks of graphs that go on from these results.
+    """
     inputs, state = arrays[:-2], arrays[-2:]
-    tasks = forward_tasks(call, inputs, state)
+    tasks, before = forward_tasks(call, inputs, state)
     below = [x for x in arrays if x is not None]
     run = call.name("run")
     graph = HighLevelGraph.from_collections(run, tasks, dependencies=below)
@@ -112,7 +128,7 @@ def forward(call: Call, arrays: Sequence[Any]) -> tuple[Any, Any, Any]:
             parts = _last_states(call, part, chunks)
             results[i + 1] = as_array(call.name(part), parts, chunks, dtype=call.wide)
     output, memory, normalizer = results
-    return output, memory, normalizer
+    return (output, memory, normalizer), before
 
 
 def _last_states(call: Call, part: str, chunks: tuple[Chunks, ...]) -> Tasks:
@@ -129,23 +145,39 @@ def _last_states(call: Call, part: str, chunks: tuple[Chunks, ...]) -> Tasks:
     }
 
 
-def forward_tasks(call: Call, inputs: Sequence[Any], state: Sequence[Any]) -> Tasks:
-    """Return the tasks that run the blocks of every lane one after the other."""
+def forward_tasks(
+    call: Call, inputs: Sequence[Any], state: Sequence[Any]
+) -> tuple[Tasks, dict[Lane, list[Any]]]:
+    """Return the tasks that run the blocks, and the states before those of each lane.
+
+    A state is a key, or a task that becomes part of those that need it.
+    """
     tasks: Tasks = {}
+    before: dict[Lane, list[Any]] = {}
     run, after = call.name("run"), call.name("state")
     starts = call.layout.starts()
     reads = call.readings(run, inputs)
+    if call.scan:
+        tasks |= span_tasks(call, inputs)
     for lane in call.layout.lanes():
-        tasks[after, *lane, 0] = _initial(call, state, lane)
+        first = (after, *lane, 0)
+        tasks[first] = _initial(call, state, lane)
+        if call.scan:
+            composed, keys = prefixes(call, lane)
+            tasks |= composed
+            before[lane] = [first, *((entered, key, first) for key in keys)]
+        else:
+            before[lane] = [(after, *lane, n) for n in range(len(starts))]
         for n, start in enumerate(starts):
             read = reads[run, *lane, n]
             tasks[run, *lane, n] = (
                 partial(call.span.forward, start, read),
                 list(read.sources),
-                (after, *lane, n),
+                before[lane][n],
             )
-            tasks[after, *lane, n + 1] = (itemgetter(1), (run, *lane, n))
-    return tasks
+            if n == len(starts) - 1 or not call.scan:
+                tasks[after, *lane, n + 1] = (itemgetter(1), (run, *lane, n))
+    return tasks, before
 
 
 def _initial(call: Call, state: Sequence[Any], lane: Lane) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linkern.array import zeros
+from linkern.array import broadcast_to, ones, zeros
 from linkern.autodiff.tape import Traced, cotangents
 from linkern.state import AttentionResult, State, mapped
 from linkern.typing import Array
@@ -31,11 +31,15 @@ class Span:
         Inputs, in the order of the blocks.
     options : mapping
         Options of the call; all but `initial_state`.
+    affine : callable or None
+        From the same arguments, without a state, to their affine map of the state; None
+        for operators whose spans are no such maps.
     """
 
     run: Callable[[Mapping[str, Any]], AttentionResult]
     names: tuple[str, ...]
     options: Mapping[str, Any]
+    affine: Callable[[Mapping[str, Any]], Any] | None
 
     def forward(
         self,
@@ -46,6 +50,25 @@ class Span:
     ) -> AttentionResult:
         """Return the result of the tokens from `start`, entered with `state`."""
         return self._run(start, read(data), state)
+
+    def map(
+        self,
+        query: Sequence[int] | None,
+        read: Callable[[Sequence[Any]], Sequence[Array | None]],
+        data: Sequence[Any],
+    ) -> Any:
+        """Return the affine map of the state that the tokens are.
+
+        It does not depend on what the queries hold: a block of the shape `query` of
+        ones stands for them, if there are any.
+        """
+        assert self.affine is not None
+        blocks = dict(zip(self.names, read(data), strict=True))
+        if query is not None:
+            like = next(x for x in blocks.values() if x is not None)
+            one = ones((1,) * len(query), like=like)
+            blocks["query"] = broadcast_to(one, tuple(query))
+        return self.affine({**blocks, **self.options})
 
     def _run(
         self, start: int, blocks: Sequence[Any], state: State | None

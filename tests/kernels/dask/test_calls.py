@@ -21,11 +21,20 @@ from tests.operators.problems import (
 )
 
 LENGTH, STEPS = 9, 2
+AFFINE = [name for name in NAMES if DEFINITIONS[name].affine]
+SCANS = ["chain", "blelloch"]
 
 
 @pytest.fixture(scope="module")
 def da(dask):
     return import_module("dask.array")
+
+
+@pytest.fixture(params=SCANS)
+def scan(request, dask):
+    """Both ways from the state before a block to the state before the next."""
+    with dask.config.set({"linkern.scan": request.param}):
+        yield request.param
 
 
 def compositions(draw, total):
@@ -82,7 +91,7 @@ def drawn(da, data, name, *, batch=2, heads=2):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_chunks_give_what_the_paper_says(name, da):
+def test_any_chunks_give_what_the_paper_says(name, da, dask):
     @settings(max_examples=4)
     @given(st.data())
     def law(data):
@@ -90,18 +99,21 @@ def test_any_chunks_give_what_the_paper_says(name, da):
         options = {}
         if state is not None:
             options["initial_state"] = chunked.state(state)
-        got = operator(name)(**chunked.inputs(name, inputs), **options)
         due_output, due_state = expected(name, inputs, state and parts(state))
-        assert got.output.chunks[-2] == chunked.sizes["t"]
-        close(got.output.compute(), due_output)
-        for x, due in zip(parts(got.state), due_state, strict=True):
-            close(x.compute(), due)
+        for scan in SCANS if name in AFFINE else SCANS[:1]:
+            with dask.config.set({"linkern.scan": scan}):
+                got = operator(name)(**chunked.inputs(name, inputs), **options)
+            assert got.output.chunks[-2] == chunked.sizes["t"]
+            output, *state_of_call = da.compute(got.output, *parts(got.state))
+            close(output, due_output)
+            for x, due in zip(state_of_call, due_state, strict=True):
+                close(x, due)
 
     law()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_chunks_give_the_gradients_of_one_call(name, da):
+def test_any_chunks_give_the_gradients_of_one_call(name, da, dask):
     @settings(max_examples=3)
     @given(st.data())
     def law(data):
@@ -121,7 +133,9 @@ def test_any_chunks_give_the_gradients_of_one_call(name, da):
         blocks = chunked.inputs(name, inputs)
         if state is not None:
             blocks["initial_state"] = chunked.state(state)
-        _, pullback = linkern.vjp(operator(name), **blocks)
+        scan = data.draw(st.sampled_from(SCANS if name in AFFINE else SCANS[:1]))
+        with dask.config.set({"linkern.scan": scan}):
+            _, pullback = linkern.vjp(operator(name), **blocks)
         got = pullback(
             None if dropped == "output" else chunked.array(of_output, "tv"),
             None if dropped == "state" else chunked.state(of_state),
@@ -168,6 +182,7 @@ def test_blocks_are_calls_from_the_state_before_them_bit_for_bit(name, dtype, da
     assert got.state.memory.dtype == np.float32
 
 
+@pytest.mark.usefixtures("scan")
 def test_heads_in_groups_and_axes_of_one_entry(da):
     rng = np.random.default_rng(0)
     query, key = rng.normal(size=(2, 1, 2, 7, 3))
@@ -187,6 +202,7 @@ def test_heads_in_groups_and_axes_of_one_entry(da):
         close(gradients[name].compute(), x)
 
 
+@pytest.mark.usefixtures("scan")
 def test_queries_of_several_heads_share_one_state(da):
     rng = np.random.default_rng(0)
     query = rng.normal(size=(4, 7, 3))
@@ -268,6 +284,15 @@ def tasks(dask, *arrays):
     return keys
 
 
+def planned(x):
+    """Keys that an array needs, before Dask joins some of them in ways of its own."""
+    graph, (*keys,) = (
+        x.dask.to_dict(),
+        import_module("dask.core").flatten(x.__dask_keys__()),
+    )
+    return set(import_module("dask.optimization").cull(graph, keys)[0])
+
+
 def test_a_block_costs_at_most_three_tasks(da, dask):
     seen = []
     x = [loaded(da, seen) for _ in range(3)]
@@ -318,6 +343,37 @@ def test_heads_are_independent_tasks(da, dask):
     output = linkern.delta_rule(x, x, x).output
     output[:, :1, :4].compute(scheduler="sync")
     assert seen == [(0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 12, 33])
+def test_a_scan_is_a_tree_of_maps(count, da, dask):
+    seen = []
+    x = loaded(da, seen, shape=(1, 2, 4 * count, 3))
+    with dask.config.set({"linkern.scan": "blelloch"}):
+        result = linkern.delta_rule(x, x, x)
+    keys = planned(result.output)
+    composed = {key for key in keys if "-prefix-" in key[0]}
+    # A map (not of the last block), a call and an output; the state before them all.
+    assert len(keys) - len(composed) == 3 * count
+    # Blelloch: fewer than two compositions for each map.
+    assert len(composed) <= max(2 * (count - 1) - 2, 0)
+    assert not seen
+    needs, levels = result.output.dask.get_all_dependencies(), {}
+    for key in dask.core.toposort(dict(needs), dependencies=needs):
+        levels[key] = 1 + max((levels[need] for need in needs[key]), default=0)
+    # The map, up and down the tree, the call, its output.
+    assert max(levels.values()) <= 3 + 2 * (count - 1).bit_length()
+    close(result.output.compute(), linkern.delta_rule(*[x.compute()] * 3).output)
+
+
+def test_a_scan_reads_queries_once(da, dask):
+    of_query, of_key = [], []
+    query, key = loaded(da, of_query), loaded(da, of_key)
+    with dask.config.set({"linkern.scan": "blelloch"}):
+        output = linkern.simple_gla(query, key, key).output
+    output.compute(scheduler="sync")
+    assert len(of_query) == BLOCKS
+    assert len(of_key) == 2 * BLOCKS - 1
 
 
 def test_no_token_at_all(da):
@@ -389,13 +445,30 @@ def refused(da):
         "`value` must have one chunk along axis -3, got (3, 1)": lambda: gated(
             x, x, da.ones((4, 6, 4), chunks=((3, 1), 3, 4))
         ),
+        '`linkern.scan` must be "chain" or "blelloch", got \'tree\'.': lambda: scanned(
+            "tree", gated, x, x, x
+        ),
     }
 
 
-@pytest.mark.parametrize("number", range(15))
+def scanned(scan, op, *inputs):
+    dask = import_module("dask")
+    with dask.config.set({"linkern.scan": scan}):
+        return op(*inputs)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(AFFINE)))
+def test_a_scan_of_what_is_no_affine_map_is_refused(name, da):
+    inputs = problem(name, np.random.default_rng(0), LENGTH)
+    blocks = {key: da.from_array(x) for key, x in inputs.items()}
+    with pytest.raises(ValueError, match=f'must be "chain" for {name}, got'):
+        scanned("blelloch", lambda: operator(name)(**blocks))
+
+
+@pytest.mark.parametrize("number", range(16))
 def test_what_does_not_fit_is_refused(number, da):
     cases = list(refused(da).items())
-    assert len(cases) == 15
+    assert len(cases) == 16
     sentence, call = cases[number]
     with pytest.raises((TypeError, ValueError), match=re.escape(sentence)):
         call()
