@@ -21,6 +21,7 @@ from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
 
 __all__ = [
+    "DIAGNOSED_AGAIN",
     "HELD_OUT",
     "Cells",
     "cells",
@@ -31,7 +32,9 @@ __all__ = [
     "summary",
 ]
 
-# Mutants that nobody looked at while the localiser was developed.
+# One mutant of so many is diagnosed again by `kill_matrix.py --check`.
+DIAGNOSED_AGAIN = 8
+# Mutants that were set aside while the localiser was developed; seen since.
 _LIST = Path(__file__).parent / "held_out.txt"
 HELD_OUT = frozenset(_LIST.read_text(encoding="utf-8").split())
 DASH, WRONG, NO_PRODUCT = "—", "wrong: ", "no product"
@@ -42,12 +45,29 @@ LEGEND = """\
 *Where* and *by what* are the words of the diagnosis: the entries that it says are wrong
 and what they are multiplied by, or the behaviour or rounding that it names. They are
 compared with what was written of each mutant from its code, in `tools/truth.txt`; of
-some, no product is right. Mutants of `tools/held_out.txt`, chosen by chance, were set
-aside while the diagnosis was developed, and looked at once. Then 56 of 81 places and 24
-of 42 factors of them were right word by word. Since then the texts of 12 have been
-widened by what the diagnosis says of them, where that is the same in other words, and
-the diagnosis has been mended with these mutants in view: the table measures what it
-says now, not what it would say of others.
+some, no product is right. `--check` diagnoses one mutant in {again} again, and fails
+where a cell is no longer right, or is wrong and was not; the slow tests diagnose all.
+
+**The table does not tell how well unseen faults are described.** Mutants of
+`tools/held_out.txt`, chosen by chance, were set aside while the diagnosis was
+developed.
+
+| mutants set aside | *where* right | wrong | *by what* right | wrong |
+|---|---|---|---|---|
+| at the first look (commit `453f7c3`) | 56 of 81 (69 %) | 17 | 24 of 42 (57 %) | 11 |
+| with 12 texts widened (`314df00`) | 62 of 81 (77 %) | 11 | 30 of 42 (71 %) | 3 |
+
+The first line is the measure of unseen faults, and it is below the goal of 90 % of
+places, 70 % of factors and no false word. Texts were widened by what the diagnosis
+says, where that is the same in other words. Everything after was mended with these
+mutants in view. The first look was not blind in all of it, either. Of mutants that were
+set aside, some who built the diagnosis saw texts of `truth.txt` without the names of
+the mutants, code in `gradients.py`, and the code of `replays_by_address`,
+`keeps_features_by_address`, `keeps_state_between_calls` and `returns_one_buffer`; the
+diagnosis of before, a list of defects, was run once on all mutants; and four cases of
+declarations were run on mutants that were set aside.
+
+What the diagnosis says now of all of them:
 """
 
 # The words of a place, and those of a factor.
@@ -107,9 +127,12 @@ def is_right(cell: str) -> bool:
 
 
 def less_right(claimed: Cells, measured: Cells) -> bool:
-    """Return True if a claim of a page is right, and its measurement is not."""
-    pairs = zip(claimed, measured, strict=True)
-    return any(is_right(one) and not is_right(other) for one, other in pairs)
+    """Return True if a cell is right on a page alone, or wrong as measured alone."""
+    pairs = [*zip(claimed, measured, strict=True)]
+    lost = any(is_right(one) and not is_right(other) for one, other in pairs)
+    return lost or any(
+        other.startswith(WRONG) and not one.startswith(WRONG) for one, other in pairs
+    )
 
 
 def summary(described: Mapping[str, Cells]) -> list[str]:
@@ -120,7 +143,7 @@ def summary(described: Mapping[str, Cells]) -> list[str]:
         for key in (side, f"{side}: {expected.kind}"):
             kinds.setdefault(key, []).append(name)
     return [
-        LEGEND,
+        LEGEND.format(again=DIAGNOSED_AGAIN),
         "| mutants | *where* right | wrong | *by what* right | wrong |",
         "|---|---|---|---|---|",
         *(_counts(key, kinds[key], described) for key in sorted(kinds, reverse=True)),

@@ -115,7 +115,6 @@ def no_clock(monkeypatch):
     """Diagnose however long that takes: on a busy machine it is no less right."""
     module = import_module("linkern.testing.diagnosis.diagnose")
     monkeypatch.setattr(module, "SECONDS", math.inf)
-    monkeypatch.setattr(module, "FEWER", math.inf)
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,20 @@ def test_less_is_right_if_a_cell_was_right_before():
     assert not localised.less_right(right, right)
 
 
+def test_less_is_right_if_a_cell_says_something_newly_wrong():
+    silent, wrong, without = ("—", "no product"), ("wrong: a", "no product"), ("—", "—")
+    assert localised.less_right(silent, wrong)
+    assert localised.less_right(without, ("—", "wrong: 2"))
+    assert not localised.less_right(wrong, ("wrong: b", "no product"))
+    assert not localised.less_right(wrong, silent)
+
+
+def test_the_page_tells_what_the_first_look_showed():
+    text = " ".join(localised.summary(dict.fromkeys(MUTANTS, ("—", "—")))[0].split())
+    assert "56 of 81 (69 %) | 17 | 24 of 42 (57 %) | 11" in text
+    assert f"diagnoses one mutant in {localised.DIAGNOSED_AGAIN} again" in text
+
+
 def test_the_summary_counts_right_and_wrong_cells():
     described = dict.fromkeys(MUTANTS, ("—", "—"))
     before = localised.summary(described)

@@ -175,7 +175,7 @@ def _scaled(problem: Problem, name: str, steps: int) -> Problem:
     x = problem.inputs[name]
     low, high = -LARGEST[problem.scope.dtype], LARGEST[problem.scope.dtype]
     if name == "log_decay":
-        low = problem.scope.contract.decay_floor
+        low = max(low, problem.scope.contract.decay_floor)
     scaled = np.clip(x.astype(np.float64) * 2.0 ** (steps / STEPS), low, high)
     return problem.with_inputs(**{name: scaled.astype(x.dtype)})
 

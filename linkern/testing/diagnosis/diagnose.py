@@ -2,8 +2,13 @@
 
 Influence maps of the results are measured one stage after the other; the first that
 is wrong is described. Nothing is said that does not hold on fresh inputs, and nothing
-at all of a target whose maps are right.
+at all of a target whose maps are right. One clock is for all of it, and what it leaves
+out is said.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,7 +19,7 @@ from linkern.testing.diagnosis.behaviour import (
     observed_before,
 )
 from linkern.testing.diagnosis.declarations import declarations
-from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
@@ -28,16 +33,17 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.target.clock import Clock, Timed
 from linkern.testing.target.process import Target
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "diagnose", "examine"]
 
 # Inputs are the same in every run; those of the second seed test what the first says.
 SEED, FRESH = 1, 2
-# Seconds for the maps of all stages, several times those of a fast target; and those
-# for behaviour, and for maps of fresh inputs.
-SECONDS, FEWER = 30.0, 15.0
+# Seconds for all of it, several times those of a fast target; of these, what is left to
+# the maps by behaviour, and by the maps to what tests and explains them.
+SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
-# What was not measured, by the reason.
-Reasons = dict[str, list[str]]
+NOTHING = "nothing that was measured tells what it computes instead"
+
+_Result = TypeVar("_Result")
 
 
 def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
@@ -60,92 +66,119 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     TargetDied
         If the target crashed or hung.
     """
-    not_measured: Reasons = {}
-    behaviour = _observed(observed_before, target, scope, not_measured)
-    if behaviour is not None:
-        return behaviour
+    diagnosis = examine(target, scope)
+    return None if diagnosis.name == UNEXPLAINED else diagnosis
+
+
+def examine(target: Target, scope: Scope) -> Diagnosis:
+    """Return the same; where nothing shows, with what was not measured."""
     clock = Clock(SECONDS)
-    for stage in (*STAGES, *GRADIENT_STAGES, *LONG):
-        reason = stage.skipped(scope)
-        maps: list[InfluenceMap] = []
+    probe = _Probe(Timed(target, clock), scope, clock)
+    diagnosis = (
+        probe.observed(observed_before, FOR_MAPS)
+        or probe.described()
+        or probe.observed(observed_after, 0.0)
+        or Diagnosis(UNEXPLAINED, NOTHING)
+    )
+    return replace(diagnosis, not_measured=probe.not_measured)
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A target under a clock, and the parts that could not be measured, by reason."""
+
+    target: Timed
+    scope: Scope
+    clock: Clock
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def not_measured(self) -> tuple[str, ...]:
+        """The parts that were not measured, and the reasons."""
+        return tuple(
+            f"{', '.join(names)}: {reason}" for reason, names in self.left_out.items()
+        )
+
+    def tried(
+        self, name: str, measure: Callable[[], _Result], nothing: _Result
+    ) -> _Result:
+        """Return a measurement, or nothing and the note why there is none."""
         try:
-            if not reason:
-                maps = _measured(Timed(target, clock), scope, stage, SEED)
-                reason = LATE if clock.left <= 0 else ""
+            return measure()
         except (TargetRaised, OutOfTime) as error:
-            reason = str(error) or LATE
-        if reason:
-            not_measured.setdefault(reason, []).append(stage.name)
-        tensor = next((one.tensor for one in maps if one.wrong.any()), "")
-        if tensor:
-            same = [one for one in maps if one.tensor == tensor]
-            return _described(target, scope, stage, same, not_measured)
-    return _observed(observed_after, target, scope, not_measured)
+            self.leave_out(name, str(error) or LATE)
+            return nothing
 
+    def leave_out(self, name: str, reason: str) -> None:
+        """Note that a part was not measured."""
+        names = self.left_out.setdefault(reason, [])
+        names += [name] * (name not in names)
 
-def _observed(
-    observe: Observe, target: Target, scope: Scope, not_measured: Reasons
-) -> Diagnosis | None:
-    """Return a behaviour that shows in the time that there is."""
-    try:
-        return observe(Timed(target, Clock(FEWER)), scope)
-    except OutOfTime:
-        not_measured.setdefault(LATE, []).append("behaviour")
+    def observed(self, observe: Observe, kept: float) -> Diagnosis | None:
+        """Return a behaviour, if it shows before so many seconds are left."""
+        with self.clock.without(kept):
+            return self.tried(
+                "behaviour", lambda: observe(self.target, self.scope), None
+            )
+
+    def described(self) -> Diagnosis | None:
+        """Return what is wrong in the first stage with a wrong map."""
+        for stage in (*STAGES, *GRADIENT_STAGES, *LONG):
+            with self.clock.without(FOR_THE_REST):
+                maps = self._maps(stage)
+            tensor = next((one.tensor for one in maps if one.wrong.any()), "")
+            if tensor:
+                same = [one for one in maps if one.tensor == tensor]
+                return self._of_maps(stage, same)
         return None
 
-
-def _described(
-    target: Target,
-    scope: Scope,
-    stage: Stage,
-    maps: list[InfluenceMap],
-    not_measured: Reasons,
-) -> Diagnosis:
-    """Return what is wrong in maps of one result, some of which are wrong."""
-    tensor = maps[0].tensor
-
-    def fresh() -> list[InfluenceMap]:
-        try:
-            others = _measured(Timed(target, Clock(FEWER)), scope, stage, FRESH)
-        except (TargetRaised, OutOfTime) as error:
-            not_measured.setdefault(str(error) or LATE, []).append("fresh inputs")
+    def _maps(self, stage: Stage, seed: int = SEED) -> list[InfluenceMap]:
+        """Return the maps of a stage, if it has some."""
+        name = stage.name if seed == SEED else "fresh inputs"
+        reason = stage.skipped(self.scope)
+        if reason:
+            self.leave_out(name, reason)
             return []
-        return [one for one in others if one.tensor == tensor]
+        rng = np.random.default_rng(seed)
+        maps = self.tried(name, lambda: stage.measure(self.target, self.scope, rng), [])
+        if self.clock.left <= 0:  # some calls may be missing
+            self.leave_out(name, LATE)
+        return maps
 
-    finding = localise(maps, fresh)
-    behaviour = _rounded_or_not_finite(target, scope, tensor, finding)
-    if behaviour is not None:
-        return behaviour
-    declared: tuple[str, ...] = ()
-    if tensor == "output":
-        by_what = finding.factor.text if finding.factor else ""
-        declared = declarations(target, scope, by_what)
-    return localised(
-        finding.maps,
-        finding.place,
-        finding.factor,
-        declaration=declared,
-        not_measured=tuple(
-            f"{', '.join(names)}: {reason}" for reason, names in not_measured.items()
-        ),
-    )
+    def _of_maps(self, stage: Stage, maps: list[InfluenceMap]) -> Diagnosis:
+        """Return what is wrong in maps of one result, some of which are wrong."""
+        tensor = maps[0].tensor
 
+        def fresh() -> list[InfluenceMap]:
+            every = self._maps(stage, FRESH)
+            return [one for one in every if one.tensor == tensor]
 
-def _rounded_or_not_finite(
-    target: Target, scope: Scope, tensor: str, finding: Finding
-) -> Diagnosis | None:
-    """Return the stage that rounds, or where NaN starts, if that is what is wrong."""
-    if finding.coarse:
-        place = finding.place.text if finding.place else ""
-        stage = rounding(target, scope, finding.maps) if tensor == "output" else None
-        return stage or rounded_result(finding.maps, place, scope)
-    if tensor == "output" and finding.broken:
-        return not_finite(target, scope)
-    return None
+        finding = localise(maps, fresh)
+        behaviour = self._rounded_or_not_finite(tensor, finding)
+        if behaviour is not None:
+            return behaviour
+        declared: tuple[str, ...] = ()
+        if tensor == "output":
+            by_what = finding.factor.text if finding.factor else ""
+            declared = self.tried(
+                "declarations",
+                lambda: declarations(self.target, self.scope, by_what),
+                (),
+            )
+        return localised(
+            finding.maps, finding.place, finding.factor, declaration=declared
+        )
 
-
-def _measured(
-    target: Target, scope: Scope, stage: Stage, seed: int
-) -> list[InfluenceMap]:
-    """Return the maps of a stage."""
-    return stage.measure(target, scope, np.random.default_rng(seed))
+    def _rounded_or_not_finite(self, tensor: str, finding: Finding) -> Diagnosis | None:
+        """Return the stage that rounds, or where NaN starts, if that is wrong."""
+        target, scope, stage = self.target, self.scope, None
+        if finding.coarse:
+            place = finding.place.text if finding.place else ""
+            if tensor == "output":
+                stage = self.tried(
+                    "roundings", lambda: rounding(target, scope, finding.maps), None
+                )
+            return stage or rounded_result(finding.maps, place, scope)
+        if tensor == "output" and finding.broken:
+            return self.tried("not finite", lambda: not_finite(target, scope), None)
+        return None

@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Diagnosis", "Picture"]
+__all__ = ["UNEXPLAINED", "Diagnosis", "Picture"]
+
+# The name of a diagnosis that says what was not measured, and nothing else.
+UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Diagnosis:
     ----------
     name : str
         Short name for programs: of a behaviour (``not_deterministic``), or of the
-        tensor and kind of factor of a map (``output_product``).
+        tensor and kind of factor of a map (``output_product``); `UNEXPLAINED` where
+        nothing shows.
     sentence : str
         The same for people.
     ratio : float

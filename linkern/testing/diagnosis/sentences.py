@@ -102,7 +102,6 @@ def localised(
     factor: Factor | None,
     *,
     declaration: tuple[str, ...] = (),
-    not_measured: tuple[str, ...] = (),
 ) -> Diagnosis:
     """Return the diagnosis of a place and a factor.
 
@@ -116,8 +115,6 @@ def localised(
         What was measured in their place; None if no formula holds.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which the target is right.
-    not_measured : tuple of str
-        What could not be measured, and why.
     """
     if place is None:
         chosen = [one.wrong for one in maps]
@@ -160,7 +157,6 @@ def localised(
         place.alternatives if place and not explained else (),
         hint(stage, where, by_what),
         picture(shown, where, place.chunk if place else None),
-        not_measured,
     )
 
 

@@ -73,7 +73,7 @@ class Cause:
     Parameters
     ----------
     name, sentence : str
-        The deviation, and the same for people.
+        The deviation, and the same for people; ``unexplained`` if nothing shows.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which the target is right; empty if none.
     stage, where, by_what : str
@@ -83,6 +83,8 @@ class Cause:
         Places that the measurements do not tell from `where`.
     hint : str
         The usual line of code at fault.
+    not_measured : tuple of str
+        Parts of the calls that could not be measured, and the reasons.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Cause:
     by_what: str = ""
     alternatives: tuple[str, ...] = ()
     hint: str = ""
+    not_measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

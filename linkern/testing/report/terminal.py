@@ -186,6 +186,7 @@ def _ratio(ratio: float | None) -> str:
 def _cause(result: "Report") -> list[RenderableType]:
     """Return the cause, with its map if some of it is right; or that none shows."""
     cause = result.diagnosis
+    lines: list[RenderableType] = []
     if cause is not None:
         texts = {
             "or as well: ": "; ".join(cause.alternatives),
@@ -193,17 +194,11 @@ def _cause(result: "Report") -> list[RenderableType]:
             "if that is meant: ": declaring(cause),
             "not measured: ": "; ".join(cause.not_measured),
         }
-        lines: list[RenderableType] = [Entry("cause: ", cause.sentence, "bold")]
+        lines += [Entry("cause: ", cause.sentence, "bold")]
         lines += [Entry(label, text) for label, text in texts.items() if text]
         if cause.picture is not None and "." in "".join(cause.picture.cells):
             lines += ["", Thumbnail(cause.picture)]
-        return lines
-    examples = [c.counterexample for c in result.failures if c.counterexample]
-    sought = result.plan.diagnose and result.complete and not result.time_over
-    if not sought or not examples or any(example.died for example in examples):
-        return []
-    none = "nothing that was measured tells what it computes instead"
-    return [Entry("cause: ", none, "bold")]
+    return lines
 
 
 def _rows(checks: Sequence[CheckResult]) -> Iterator[RenderableType]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
-from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.diagnose import examine
+from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.fingerprint import Fingerprint, fingerprint
 from linkern.testing.runner.first_call import first_call
@@ -140,19 +140,25 @@ class Session:
         return () if self._hangs else tuple(dict.fromkeys(self._broken))
 
     def diagnosis(self) -> Diagnosis | None:
-        """Look for the cause in the dtypes that failed, until one shows it."""
+        """Look for the cause in the dtypes that failed, until one shows it.
+
+        Where none does, what was not measured is said of the first; None if the target
+        died in all of them.
+        """
+        silent: list[Diagnosis] = []
         for dtype in self.broken:
             try:
                 scope = scope_of(self.plan, self._target, dtype)
-                diagnosis = diagnose(self._target, scope)
+                diagnosis = examine(self._target, scope)
             except (TargetDied, TargetRaised):
                 continue
             except Exception as error:  # the verdicts stand without their cause
                 sentence = f"could not be looked for: the referee failed with {error!r}"
                 return Diagnosis("unknown", sentence, float("nan"))
-            if diagnosis is not None:
+            if diagnosis.name != UNEXPLAINED:
                 return diagnosis
-        return None
+            silent.append(diagnosis)
+        return next(iter(silent), None)
 
     def fingerprint(self) -> Fingerprint | None:
         """Measure the arithmetic of the target, as far as that is possible."""

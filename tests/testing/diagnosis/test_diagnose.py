@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from importlib import import_module
 from itertools import product
 from types import SimpleNamespace
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from linkern.testing import OPERATORS, Contract
-from linkern.testing.diagnosis.diagnose import diagnose
+from linkern.testing.diagnosis.diagnose import diagnose, examine
+from linkern.testing.errors import OutOfTime
 from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
@@ -25,13 +27,17 @@ from tests.testing.diagnosis.unlisted import (
     window,
 )
 
+# The package has a function of the same name.
+MODULE = import_module("linkern.testing.diagnosis.diagnose")
+pytestmark = pytest.mark.usefixtures("no_clock")
 
-def diagnosed(kernel, op="linear_attention", **declared):
+
+def diagnosed(kernel, op="linear_attention", *, look=diagnose, **declared):
     contract = Contract(**declared)
     config = TargetConfig("test", layout=contract.layout, op=op)
     target = InProcess(config, kernel)
     scope = Scope(OPERATORS[op], contract, "float32", interface=target.interface)
-    return diagnose(target, scope)
+    return look(target, scope)
 
 
 def edges_of(chunk, place, **parts):
@@ -229,11 +235,12 @@ def test_what_cannot_be_called_is_said_to_be_left_out():
     assert diagnosed(refusing, "simple_gla").where == "everywhere"
 
 
-@pytest.mark.parametrize("seconds", every(2, (1, 7, 40)))
+@pytest.mark.parametrize("seconds", every(2, (0.25, 7, 20)))
 def test_of_a_slow_kernel_is_said_what_few_calls_show(monkeypatch, seconds):
     calls = []
     passed = SimpleNamespace(monotonic=lambda: float(seconds * len(calls)))
     monkeypatch.setattr("linkern.testing.target.clock.time", passed)
+    monkeypatch.setattr(MODULE, "SECONDS", 30.0)
 
     def slow(query, key, value):
         calls.append(query.shape)
@@ -245,8 +252,41 @@ def test_of_a_slow_kernel_is_said_what_few_calls_show(monkeypatch, seconds):
     assert late.startswith("behaviour")
     assert late.endswith(": no time is left")
     assert ("outputs" in late) == (seconds > 1)
-    # Seven calls have no clock: one input for each rounding, and one for an epsilon.
-    assert len(calls) <= 7 + 60 / seconds
+    assert ("declarations" in late) == (seconds > 1)
+    # One clock is for all calls; the last one may end behind it.
+    assert len(calls) <= 1 + 30 / seconds
+
+
+def as_float64(query, key, value, log_decay):
+    return gla()(query, key, value, log_decay).astype(np.float64)
+
+
+def rounded(output):
+    return (output * np.float32(4097)) - (output * np.float32(4097) - output)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    every(
+        2,
+        [
+            (gla(), "unexplained"),
+            (gla(finish=rounded), "output_rounded"),
+            (as_float64, "returns_other_dtype"),
+        ],
+    ),
+)
+def test_every_diagnosis_says_what_was_not_measured(monkeypatch, kernel, name):
+    def late(*_):
+        raise OutOfTime
+
+    monkeypatch.setattr(MODULE, "observed_before", late)
+    diagnosis = diagnosed(kernel, "simple_gla", look=examine)
+    assert diagnosis.name == name
+    assert "behaviour: no time is left" in diagnosis.not_measured
+    skipped = any("takes no state" in text for text in diagnosis.not_measured)
+    # The stages behind the first wrong one are not asked for.
+    assert skipped == (name in ("returns_other_dtype", "unexplained"))
 
 
 def test_what_no_call_shows_is_said():

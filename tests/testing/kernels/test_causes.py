@@ -20,9 +20,11 @@ CORRECT_CHOSEN = ("quadratic", "gsa", "gla by chunks")
 CHOSEN = ("decays_left_out", "normalizer_of_last_row", "scale_left_out", "jitters")
 # Others than that of the page, in turns.
 DTYPES = ("float64", "bfloat16")
-# Shares of places and factors that are right on the page, as measured: of mutants that
-# the diagnosis was developed on, and of those that were set aside.
-LEAST = {False: (0.95, 0.9), True: (0.69, 0.57)}
+# Places and factors that are right on the page, of those that can be, as measured: of
+# mutants that the diagnosis was developed on, and of those that were set aside.
+LEAST = {False: (158 / 163, 87 / 93), True: (68 / 81, 36 / 42)}
+# Cells of both that may be wrong.
+MOST_WRONG = {False: (4, 2), True: (8, 3)}
 
 
 @pytest.mark.parametrize(
@@ -31,12 +33,8 @@ LEAST = {False: (0.95, 0.9), True: (0.69, 0.57)}
         lambda name, dtype: dtype == "float32" and name in CORRECT_CHOSEN,
         (
             (name, dtype)
-            for name, kernel in CORRECT.items()
-            for dtype in (
-                ("float32", "float64", "bfloat16", "float16")
-                if kernel.op == LINEAR
-                else ("float32", "float64", "bfloat16")
-            )
+            for name in CORRECT
+            for dtype in ("float32", "float64", "bfloat16", "float16")
         ),
     ),
 )
@@ -81,3 +79,10 @@ def test_most_mutants_are_described_rightly(aside):
     places, factors = LEAST[aside]
     assert share(names, 0) >= places
     assert share(with_factor, 1) >= factors
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_few_words_of_the_page_are_wrong(aside):
+    cells = [CLAIMS[n] for n in MUTANTS if (n in HELD_OUT) == aside]
+    for column, most in zip(zip(*cells, strict=True), MOST_WRONG[aside], strict=True):
+        assert sum(cell.startswith("wrong: ") for cell in column) <= most

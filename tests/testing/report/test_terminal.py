@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from linkern.testing.diagnosis.diagnosis import Diagnosis, Picture
+from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis, Picture
 from linkern.testing.report import terminal
 from linkern.testing.report.counting import conclusion, more, not_judged
 from linkern.testing.report.report import Report
@@ -176,15 +176,11 @@ def test_an_interrupted_run_says_so_first_and_last():
     assert last.endswith(" not run, 1 error, 1 xfailed (--fail-fast)")
 
 
-def test_a_cause_is_only_denied_where_it_was_looked_for():
-    denied = "cause: nothing that was measured tells"
-    unknown = replace(FAILED, diagnosis=None)
-    assert denied in shown(unknown)
-    assert denied not in shown(replace(unknown, plan=replace(PLAN, diagnose=False)))
-    died = law("x", "failed", counterexample=replace(EXAMPLE, died=True))
-    assert denied not in shown(replace(unknown, checks=(died,)))
-    assert "  input  " in shown(replace(unknown, checks=(died,)))
-    assert denied not in shown(PASSED)
+def test_where_nothing_shows_the_reasons_are_said():
+    silent = Diagnosis(UNEXPLAINED, "nothing tells", not_measured=("spans: no state",))
+    text = shown(replace(FAILED, diagnosis=silent))
+    assert "cause: nothing tells\nnot measured: spans: no state\n" in text
+    assert "cause: " not in shown(replace(FAILED, diagnosis=None))
 
 
 def test_a_cause_has_its_usual_line_and_its_map():
