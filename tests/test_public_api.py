@@ -34,11 +34,13 @@ OPERATORS = {
     "log_linear_attention",
     "mesa",
     "oja",
+    "power_retention",
     "rebased",
     "retention",
     "rwkv4",
     "rwkv6",
     "rwkv7",
+    "selective_scan",
     "simple_gla",
     "ssd",
 }

@@ -2,6 +2,7 @@
 
     python tools/kill_matrix.py               # measure, and write the page
     python tools/kill_matrix.py --diagnoses   # the same, but of two columns only
+    python tools/kill_matrix.py NAME ...      # the same, of these mutants alone
     python tools/kill_matrix.py --check       # compare the page with the code
 
 Kernels of linear attention run through every check, quick profile, without shrinking.
@@ -292,6 +293,7 @@ def _counts(caught: Caught, names: Iterable[str]) -> list[str]:
 def main() -> int:
     """Write the page or compare it with the code; 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *KERNELS])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--diagnoses", action="store_true")
     chosen = parser.parse_args()
@@ -299,8 +301,14 @@ def main() -> int:
         wrong = differences(PAGE.read_text(encoding="utf-8"))
     else:
         text = PAGE.read_text(encoding="utf-8")
-        caught = claimed(text) if chosen.diagnoses else measured()
-        described = descriptions([*MUTANTS])
+        if chosen.names:
+            selection = {n: checks_of(KERNELS[n]) for n in chosen.names}
+            caught = claimed(text) | _run(selection)
+            mutants = [n for n in chosen.names if n in MUTANTS]
+            described = claimed_descriptions(text) | descriptions(mutants)
+        else:
+            caught = claimed(text) if chosen.diagnoses else measured()
+            described = descriptions([*MUTANTS])
         PAGE.write_text(page(caught, described), encoding="utf-8")
         wrong = [] if chosen.diagnoses else survivors(caught)
         wrong += [f"flagged though right: {name}" for name in CORRECT if caught[name]]

@@ -39,6 +39,11 @@ _REPRESENTATIVES = (
 )
 # JAX compiles every shape anew, so a few have to stand for all.
 _COMPILED = ("simple_gla", "gated_delta_rule", "rwkv4")
+# Records of one function under several options.
+_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear_attention_noncausal": ("linear_attention", {"causal": False}),
+    "power_retention_4": ("power_retention", {"degree": 4}),
+}
 _OTHERS = tuple({one.name for one in OPERATORS.values() if not one.feature_map})
 
 
@@ -63,9 +68,8 @@ def _of(operator: Operator, library: str, form: str) -> Entry:
     if form != "auto":
         # Fixed options are not varied: these forms have no chunks.
         options = {"form": form, "chunk_size": None}
-    if not operator.causal:
-        options["causal"] = False
-    function = "linear_attention" if operator.feature_map else operator.name
+    function, own = _OPTIONS.get(operator.name, (operator.name, {}))
+    options |= own
     return Entry(
         package=library,
         target=f"linkern:{function}",

@@ -46,8 +46,8 @@ def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap[Any]:
     TypeError
         If `op` is no operator of this package.
     ValueError
-        If its state is not an affine function of the one before (`rwkv4`, `abc`,
-        `log_linear_attention`), or an option does not fit.
+        If its state is not ``M S + E`` of the one before (`rwkv4`, `abc`,
+        `log_linear_attention`, `selective_scan`), or an option does not fit.
 
     Notes
     -----
@@ -66,8 +66,8 @@ def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap[Any]:
     definition = definition_of(op)
     if not definition.affine:
         msg = (
-            f"the state after a span is not an affine function of the one before it "
-            f"for {definition.name}; carry the state itself."
+            f"the state after a span is not `M S + E` of the state S before it for "
+            f"{definition.name}; carry the state itself."
         )
         raise ValueError(msg)
     arrays, rest = bound(op, inputs, options)

@@ -56,7 +56,7 @@ def checked(
         {**sizes, **_derived(sizes)},
         frozenset(axes) - frozenset(without),
         axes,
-        _state(op, sizes),
+        _state(op, sizes | _derived(sizes)),
     )
 
 
@@ -132,6 +132,7 @@ def _derived(sizes: Sizes) -> dict[str, int]:
         "v+1": values + 1,
         "k+v": keys + values,
         "kk": keys * keys,
+        "f": keys * (keys + 1) // 2,
         "1+k+kk": 1 + keys + keys * keys,
     }
 

@@ -228,7 +228,8 @@ def gradient_cost(
     total = Gradient(0, 0, 0)
     for one in WORK[op].passes:
         recurrence = one.of(sizes, call.inputs)
-        total += gradient(recurrence, sizes[one.steps], order, one.every)
+        each = gradient(recurrence, sizes[one.steps], order, one.every)
+        total += each.times(sizes[one.heads])
     if op == "mesa":
         # Two systems with the transposed matrix, and the product that gives its own.
         solved = elimination(sizes["k"]).multiply_adds
@@ -249,7 +250,8 @@ def _arithmetic(
     for one in WORK[op].passes:
         recurrence = one.of(sizes, given)
         for part in _parts(one, sizes):
-            counts += forward(recurrence, part, form, padded=padded)
+            each = forward(recurrence, part, form, padded=padded)
+            counts += each * sizes[one.heads]
     return counts
 
 
@@ -263,6 +265,7 @@ def _memory(op: str, sizes: Sizes, given: Given, form: Form, *, padded: bool) ->
         for part in _parts(one, sizes):
             cut = spans_of(part, form, padded=padded)
             times = sum(x.times * x.chunks for x in cut)
+            times *= sizes[one.heads]
             numbers += times * recurrence.rows * recurrence.columns
     return numbers
 

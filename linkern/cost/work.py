@@ -47,6 +47,8 @@ class Pass:
         Those of `Recurrence` that are on.
     constant : tuple of str
         Terms that no input changes.
+    heads : str
+        Letter of the heads that each head of the operator has in it.
     """
 
     rows: str
@@ -57,10 +59,12 @@ class Pass:
     every: int | None = None
     switches: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+    heads: str = "1"
 
     def of(self, sizes: Sizes, given: Given) -> Recurrence:
         """Return the recurrence for these sizes and inputs."""
-        there = self.decays and (self.always or "log_decay" in given)
+        gates = {"log_decay", "log_decay_rate"}
+        there = self.decays and (self.always or not gates.isdisjoint(given))
         return Recurrence(
             sizes[self.rows],
             sizes[self.columns],
@@ -250,6 +254,10 @@ WORK: dict[str, Entry] = {
     "rebased": Entry(
         (Pass("kk", "v+1"),), _both(_entries("t", "kk", times=2), _DIVISION)
     ),
+    "power_retention": Entry(
+        (Pass("f", "v+1", "1"),),
+        _both(_entries("t", "f", times=4), _DIVISION),
+    ),
     "mesa": Entry(
         (
             Pass("1", "kk", "1", every=DEFAULT_CHUNK_SIZE, constant=("query", "key")),
@@ -260,6 +268,14 @@ WORK: dict[str, Entry] = {
         {
             "beta": _entries("t", "k"),
             "ridge": lambda n: Counts(0, _spans(n) * n["kk"]),
+        },
+    ),
+    "selective_scan": Entry(
+        (Pass("k", "1", "k", heads="v"),),
+        by_input={
+            "dt": _entries("t", "v"),
+            "log_decay_rate": _entries("t", "v", "k"),
+            "skip": _entries("t", "v", times=2),
         },
     ),
     "log_linear_attention": Entry(()),

@@ -35,7 +35,7 @@ from linkern.feature_maps.random_features import (
     positive_random,
     random_fourier,
 )
-from linkern.feature_maps.tensor import polynomial, taylor
+from linkern.feature_maps.tensor import polynomial, symmetric_power, taylor
 
 __all__ = [
     "PositiveRandomFeatures",
@@ -51,5 +51,6 @@ __all__ = [
     "random_fourier",
     "relu",
     "squared_relu",
+    "symmetric_power",
     "taylor",
 ]

@@ -19,10 +19,11 @@ from linkern.operators.gated import (
 from linkern.operators.levels import log_linear_attention
 from linkern.operators.linear import linear_attention
 from linkern.operators.low_rank import dplr, iplr, rwkv7
-from linkern.operators.polynomial import based, rebased
+from linkern.operators.polynomial import based, power_retention, rebased
 from linkern.operators.recurrent import hgrn, rwkv4, rwkv6
 from linkern.operators.regression import mesa
 from linkern.operators.slots import abc, gsa
+from linkern.operators.state_space import selective_scan
 from linkern.operators.step import linear_attention_step
 
 __all__ = [
@@ -45,11 +46,13 @@ __all__ = [
     "log_linear_attention",
     "mesa",
     "oja",
+    "power_retention",
     "rebased",
     "retention",
     "rwkv4",
     "rwkv6",
     "rwkv7",
+    "selective_scan",
     "simple_gla",
     "ssd",
 ]

@@ -69,11 +69,13 @@ class Definition:
         Name of the function.
     axes : mapping of str to str
         For each input, in order, the letters of its last axes: ``t`` tokens, ``s`` a
-        multiple of them, and dimensions ``k v m l``; none for one number a head.
+        multiple of them, and dimensions ``k v m l``, one of them or two; none for one
+        number a head.
     attend : callable
         ``attend(form, state, **inputs)`` returns the output and the next state. Inputs
         come widened, scaled, with all leading axes and two of their own: ``(..., T,
-        1)`` for one number a token, ``(..., 1, K)`` for one a channel.
+        1)`` for one number a token, ``(..., 1, K)`` for one a channel, ``(..., V, K)``
+        for one an entry of the memory.
     memory : callable
         From the sizes of the letters to the last axes of the memory.
     normalizer : callable, optional
@@ -87,7 +89,7 @@ class Definition:
     transpose_state : bool
         Whether decay and erase act on the value side of the memory.
     affine : bool
-        Whether a span of tokens is an affine map of the memory.
+        Whether a span of tokens is a matrix on the memory, and an increment.
     as_given : bool
         Whether `attend` makes terms of its inputs as they are: then kernels may get
         them in the dtype that they came in.
@@ -358,7 +360,7 @@ def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:
         x = x[..., None, None]
     elif letters in ("t", "s"):
         x = x[..., None]
-    elif letters[0] not in "ts":
+    elif len(letters) == 1:
         x = x[..., None, :]
     return broadcast_to(x, (*batch, *x.shape[-2:]))
 

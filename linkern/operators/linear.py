@@ -31,6 +31,7 @@ def weighted_sums(
     *,
     causal: bool = True,
     scale: float | None = None,
+    log_decay: Array | None = None,
 ) -> tuple[Array, State]:
     """Return the output of features, and the next state.
 
@@ -42,7 +43,7 @@ def weighted_sums(
     if normalize:
         value = concat([value, ones((*value.shape[:-1], 1), like=value)], axis=-1)
     if causal:
-        output, memory = form(memory, Terms(query, key, value))
+        output, memory = form(memory, Terms(query, key, value, log_decay))
     else:
         output, memory = form.noncausal(memory, query, key, value)
     if normalize:

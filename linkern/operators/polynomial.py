@@ -1,16 +1,25 @@
 r"""Operators whose weights are polynomials of the score, as feature maps."""
 
+from dataclasses import replace
+from math import comb
 from typing import Unpack
 
-from linkern.feature_maps import polynomial, taylor
-from linkern.operators.definition import QKV, Definition
+from linkern import validate
+from linkern.feature_maps import polynomial, symmetric_power, taylor
+from linkern.operators.definition import (
+    QKV,
+    Definition,
+    Inputs,
+    Prepared,
+    prepare_terms,
+)
 from linkern.operators.forms import Form
 from linkern.operators.linear import weighted_sums
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array, ArrayT
 
-__all__ = ["based", "rebased"]
+__all__ = ["based", "power_retention", "rebased"]
 
 
 _squares = polynomial(degree=2)
@@ -28,6 +37,35 @@ def _rebased(
     return weighted_sums(form, state, _squares(query), _squares(key), value)
 
 
+def _power_retention(
+    form: Form,
+    state: State,
+    *,
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    degree: int,
+) -> tuple[Array, State]:
+    features = symmetric_power(degree)
+    query, key = features(query), features(key)
+    return weighted_sums(form, state, query, key, value, log_decay=log_decay)
+
+
+def _prepare_power(
+    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+) -> Prepared:
+    """Add the features of the degree to the sizes: a state has as many rows."""
+    degree = validate.positive_integer("degree", own["degree"])
+    if degree % 2:
+        msg = f"`degree` must be even, or weights can be negative, got {degree}."
+        raise ValueError(msg)
+    ready = prepare_terms(definition, inputs, {}, form, scale)
+    rows = comb(ready.sizes["k"] + degree - 1, degree)
+    sizes = {**ready.sizes, "f": rows}
+    return replace(ready, sizes=sizes, options={"degree": degree})
+
+
 BASED = Definition(
     "based",
     QKV,
@@ -41,6 +79,14 @@ REBASED = Definition(
     _rebased,
     memory=lambda n: (n["k"] ** 2, n["v"]),
     normalizer=lambda n: (n["k"] ** 2,),
+)
+POWER_RETENTION = Definition(
+    "power_retention",
+    {**QKV, "log_decay": "t"},
+    _power_retention,
+    memory=lambda n: (n["f"], n["v"]),
+    normalizer=lambda n: (n["f"],),
+    prepare=_prepare_power,
 )
 
 
@@ -122,4 +168,62 @@ def rebased(
     >>> ones = np.ones((2, 2))
     >>> linkern.rebased(ones, ones, np.asarray([[3.0], [6.0]])).output[:, 0]
     array([3. , 4.5])
+    """
+
+
+@operator(POWER_RETENTION)
+def power_retention(
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    log_decay: ArrayT | None = None,
+    *,
+    degree: int = 2,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
+    r"""Power retention: an even power of the score as the weight, under a gate.
+
+    Parameters
+    ----------
+    log_decay : array (..., T), optional
+        Natural logarithms of the gates, in ``[-inf, 0]`` (``log_G``). Default: nothing
+        is forgotten.
+    degree : int
+        The power, even: 2 and 4 are in use.
+    **options
+        `scale` (default ``K^-0.5``; it cancels), `initial_state`, `cu_seqlens`, `form`
+        and `chunk_size`, as in `simple_gla`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., T, V)``; ``state`` over the ``F = binom(K + degree - 1, degree)``
+        features of the keys (`linkern.feature_maps.symmetric_power`): memory
+        ``(..., F, V)``, normalizer ``(..., F)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `simple_gla`; also if `degree` is not even.
+
+    Notes
+    -----
+    .. math::
+
+        o_t = \frac{\sum_{j \le t} w_{tj} v_j}{\sum_{j \le t} w_{tj}}, \qquad
+        w_{tj} = e^{g_{j+1} + \dots + g_t} (q_t . k_j)^{degree}
+
+    Without gates, degree 2 is `rebased`, whose state has each product of two channels
+    twice. The quotient is exact: a query that is orthogonal to every key gives NaN.
+    Published kernels keep products in tiles, so that their states have more rows.
+
+    Source: Buckman et al. 2025, "Scaling Context Requires Rethinking Attention",
+    arXiv 2507.04239.
+
+    Examples
+    --------
+    >>> import numpy as np, linkern
+    >>> ones, value = np.ones((2, 2)), np.asarray([[3.0], [6.0]])
+    >>> linkern.power_retention(ones, ones, value, np.log([1.0, 0.5])).output[:, 0]
+    array([3., 5.])
     """

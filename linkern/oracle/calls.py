@@ -5,7 +5,7 @@ the first token, and returns the output and the new state. Inputs are ``(B, H, T
 heads of queries and keys are repeated where there are more heads of values.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "reshaped",
     "sliced",
     "swapped",
+    "taken",
 ]
 
 Real = NDArray[np.float64]
@@ -152,6 +153,17 @@ def sliced(tape: Tape, x: Node, first: int, last: int) -> Node:
         return whole
 
     return tape.linear(x, lambda y: y[..., first:last], back)
+
+
+def taken(tape: Tape, x: Node, channels: Sequence[int]) -> Node:
+    """Return some channels, each once."""
+
+    def back(y: Real) -> Real:
+        whole = np.zeros((*y.shape[:-1], x.shape[-1]))
+        whole[..., channels] = y
+        return whole
+
+    return tape.linear(x, lambda y: y[..., channels], back)
 
 
 def swapped(tape: Tape, x: Node) -> Node:

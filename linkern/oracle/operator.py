@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ class Operator:
     state : tuple of tuple of str
         The axes of its memory in one head, and of its normalizer if it has one: letters
         of axes, ``1``, ``k+v``, or ``features`` and ``squares`` for the monomials of
-        the key up to degree 2 and of degree 2.
+        the key up to degree 2 and of degree 2, ``degree 2`` and ``degree 4`` for each
+        of them once.
     log_normalizer : bool
         Whether the normalizer is the logarithm of a sum, so -inf without tokens.
     feature_map : bool
@@ -130,8 +132,10 @@ class Operator:
 
     @property
     def affine(self) -> bool:
-        """True if the state after a span of tokens is affine in the one before it."""
-        return not self.log_normalizer and not any("l" in axes for axes in self.state)
+        """True if a span of tokens is a matrix on the memory, and an increment."""
+        by_entry = any({"k", "v"} <= {*one.axes} for one in self.inputs)
+        levels = any("l" in axes for axes in self.state)
+        return not (self.log_normalizer or levels or by_entry)
 
     @property
     def rows_per_token(self) -> int:
@@ -169,6 +173,8 @@ class Operator:
             "k+v": key_dim + value_dim,
             "features": 1 + key_dim + key_dim**2,
             "squares": key_dim**2,
+            "degree 2": comb(key_dim + 1, 2),
+            "degree 4": comb(key_dim + 3, 4),
         }
         return [tuple(known[axis] for axis in axes) for axes in self.state]
 

@@ -5,12 +5,13 @@ A program is a few lines on a `tape` of `balls`; the recurrence is one operation
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from linkern.oracle.default_decays import lightning_decays, retention_decays
 from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.operator import Operator
-from linkern.oracle.programs import additive, composed, delta, levels
+from linkern.oracle.programs import additive, composed, delta, levels, state_space
 from linkern.oracle.programs.linear import linear_attention
 
 __all__ = ["OPERATORS"]
@@ -47,6 +48,8 @@ VALUE = Input("value", "bgtv", ("v",))
 TRIPLE = (QUERY, KEY, VALUE)
 _DECAYS = ("g", "log_f", "decay", "gate")
 DECAY = Input("log_decay", "bgt", _DECAYS, optional=True)
+# Powers of scores that cancel are as good as zero, and so is their sum.
+_POSITIVE = (replace(QUERY, draw="positive"), replace(KEY, draw="positive"))
 KEY_DECAY = Input("log_decay", "bgtk", (*_DECAYS, "gk", "w"), optional=True)
 VALUE_DECAY = Input("log_decay", "bgtv", (*_DECAYS, "gv"), optional=True)
 BETA = Input("beta", "bgt", ("b",), optional=True)
@@ -62,6 +65,7 @@ _ERASING: dict[str, Any] = {"erases": True}
 _OPEN = {"log_decay": 0.0}
 _NO_RATE, _FULL_RATE = {"beta": 0.0}, {"beta": 1.0}
 _SAME_DECAY = {"log_decay": "log_decay"}
+_STILL = {"log_decay_rate": 0.0}
 # Inputs of tokens that leave the memory as it is: beside one, e^-200 is nothing.
 _SILENT, _NO_WEIGHT = {"value": 0.0} | _OPEN, -200.0
 _UNRATED = _NO_RATE | _OPEN
@@ -328,8 +332,7 @@ _CAUSAL = (
     ),
     Operator(
         "rebased",
-        # Squares of scores that cancel are as good as zero, and so is their sum.
-        (replace(QUERY, draw="positive"), replace(KEY, draw="positive"), VALUE),
+        (*_POSITIVE, VALUE),
         "o_i = sum_{j<=i} w_ij v_j / sum_{j<=i} w_ij, w = (scale q_i.k_j)^2",
         composed.rebased,
         neutral={"key": 0.0},
@@ -339,6 +342,26 @@ _CAUSAL = (
         largest_key_dim=64,
         state_is_sum=True,
         inexact="its weights are polynomials, by which it divides",
+    ),
+    *(
+        Operator(
+            name,
+            (*_POSITIVE, VALUE, DECAY),
+            "o_i = sum_{j<=i} w_ij v_j / sum_{j<=i} w_ij, "
+            f"w = e^{{g_{{j+1}} + .. + g_i}} (scale q_i.k_j)^{degree}",
+            partial(composed.power_retention, degree=degree),
+            neutral={"key": 0.0} | _OPEN,
+            normalised=True,
+            state=((f"degree {degree}", "v"), (f"degree {degree}",)),
+            linear=("value",),
+            largest_key_dim=largest,
+            inexact="its weights are polynomials, by which it divides",
+            reductions=reductions,
+        )
+        for name, degree, largest, reductions in (
+            ("power_retention", 2, 64, (Reduction("rebased", _OPEN),)),
+            ("power_retention_4", 4, 10, ()),
+        )
     ),
     Operator(
         "mesa",
@@ -358,6 +381,24 @@ _CAUSAL = (
         state=(("k", "k+v"),),
         largest_key_dim=48,
         inexact="it solves systems of equations",
+    ),
+    Operator(
+        "selective_scan",
+        (
+            replace(QUERY, aliases=("C", "q")),
+            replace(KEY, aliases=("B", "k")),
+            replace(VALUE, aliases=("x", "u", "v")),
+            Input("dt", "bgtv", ("delta",)),
+            Input("log_decay_rate", "gvk", ("A",)),
+            Input("skip", "gv", ("D",), optional=True),
+        ),
+        "S = e^{dt_t A} * S + k (dt_t x_t)^T; o = scale q^T S + D x",
+        state_space.selective_scan,
+        neutral={"dt": 0.0},
+        scale=1.0,
+        linear=("value",),
+        largest_key_dim=16,
+        reductions=(Reduction("simple_gla", {"dt": 1.0, "skip": 0.0} | _STILL),),
     ),
     Operator(
         "log_linear_attention",

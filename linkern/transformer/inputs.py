@@ -35,10 +35,16 @@ _AXES = {
     "lsh_attention": {"query": "tk", "value": "tv"},
 }
 
-# Biases of the projections: decays begin near 1 and gates half open.
-_BIAS = {"log_decay": 3.0}
+# Biases of the projections: decays begin near 1, steps are small, gates half open.
+_BIAS = {"log_decay": 3.0, "dt": -3.0}
 # Initial parameters of inputs that have no token axis.
-_CONSTANT = {"log_decay": 1.0, "bonus": 0.0, "ridge": 1.0}
+_CONSTANT = {
+    "log_decay": 1.0,
+    "bonus": 0.0,
+    "ridge": 1.0,
+    "log_decay_rate": 0.0,
+    "skip": 1.0,
+}
 
 
 def known_operators() -> tuple[str, ...]:
@@ -130,6 +136,13 @@ def _log_sigmoid(x: Array) -> Array:
     return -_softplus(-x)
 
 
+def _rates(x: Array) -> Array:
+    """Return ``-exp(x) n`` for channel ``n = 1, 2, ...`` of the state, as Mamba does."""
+    xp = namespace(x)
+    channels = xp.ones_like(x)
+    return cast(Array, -xp.exp(x) * xp.cumulative_sum(channels, axis=-1))
+
+
 def _unit(x: Array) -> Array:
     """Return directions: the erase of a token must not amplify what it erases from."""
     xp = namespace(x)
@@ -148,6 +161,8 @@ _RANGES: dict[str, Callable[[Array], Array]] = {
     "auxiliary_key": _unit,
     "level_scales": _softplus,
     "ridge": _softplus,
+    "dt": _softplus,
+    "log_decay_rate": _rates,
 }
 
 

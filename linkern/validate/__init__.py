@@ -19,6 +19,7 @@ from linkern.validate.arrays import (
     wide_like,
     widened,
     within,
+    zero_or_positive,
 )
 from linkern.validate.attention import (
     at_least,
@@ -111,4 +112,5 @@ __all__ = [
     "widened",
     "with_shared_keys",
     "within",
+    "zero_or_positive",
 ]

@@ -34,6 +34,7 @@ __all__ = [
     "wide_like",
     "widened",
     "within",
+    "zero_or_positive",
 ]
 
 
@@ -260,6 +261,13 @@ def positive(name: str, x: Array) -> None:
     """Check that all entries are above 0; NaN passes and shows in the output."""
     if any_true(x <= 0):
         msg = f"`{name}` must be positive, got an entry that is not."
+        raise ValueError(msg)
+
+
+def zero_or_positive(name: str, x: Array) -> None:
+    """Check that no entry is below 0; NaN passes and shows in the output."""
+    if any_true(x < 0):
+        msg = f"`{name}` must be zero or positive, got a negative entry."
         raise ValueError(msg)
 
 

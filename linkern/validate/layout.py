@@ -28,6 +28,7 @@ AXES: Mapping[str, Size] = {
     "v": Size("V"),
     "m": Size("M"),
     "l": Size("L"),
+    "f": Size("F"),
 }
 
 

@@ -21,6 +21,7 @@ from linkern.feature_maps import (
     positive_random,
     random_fourier,
     squared_relu,
+    symmetric_power,
     taylor,
 )
 
@@ -37,6 +38,7 @@ MADE = {
     "dpfp": dpfp(nu=2),
     "hedgehog": hedgehog,
     "polynomial": polynomial(degree=3, offset=0.5),
+    "symmetric_power": symmetric_power(degree=3),
     "positive_random": positive_random(KEY_DIM, 6, scale=0.5, rng=1),
     "random_fourier": random_fourier(KEY_DIM, 6, bandwidth=2.0, rng=2),
     "squared_relu": squared_relu,

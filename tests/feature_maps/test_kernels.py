@@ -5,6 +5,8 @@ fail for wrong implementations, which are named for their mistakes.
 """
 
 from functools import partial
+from itertools import combinations_with_replacement
+from math import comb
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from linkern.feature_maps import (
     dpfp,
     hedgehog,
     polynomial,
+    symmetric_power,
     taylor,
 )
 
@@ -69,6 +72,12 @@ def taylor_without_half(x):
     return np.concatenate([np.ones((*x.shape[:-1], 1)), x, products], axis=-1)
 
 
+def each_product_once(x, *, degree):
+    """Products of entries, without the number of orders in which each comes up."""
+    chosen = combinations_with_replacement(range(x.shape[-1]), degree)
+    return np.stack([np.prod(x[:, list(entries)], axis=-1) for entries in chosen], -1)
+
+
 def cosine_alone(x):
     return cosine_reweighting(40)(x)[..., : x.shape[-1]]
 
@@ -89,6 +98,18 @@ def test_polynomial_features_give_the_polynomial_kernel(seed, degree, key_dim):
         wrong = partial(mutant, degree=degree, offset=0.3)
         with pytest.raises(AssertionError):
             law_the_product_is(power(degree, 0.3), wrong, x, y)
+
+
+@given(seed=SEEDS, degree=st.integers(1, 4), key_dim=st.integers(1, 5))
+def test_symmetric_powers_give_the_power_of_the_product(seed, degree, key_dim):
+    x, y = vectors(seed, 5, key_dim), vectors(seed + 1, 3, key_dim)
+    phi = symmetric_power(degree)
+    law_the_product_is(power(degree, 0.0), phi, x, y)
+    assert phi(x).shape[-1] == comb(key_dim + degree - 1, degree)
+    if degree > 1 and key_dim > 1:
+        with pytest.raises(AssertionError):
+            wrong = partial(each_product_once, degree=degree)
+            law_the_product_is(power(degree, 0.0), wrong, x, y)
 
 
 @given(seed=SEEDS, key_dim=st.integers(1, 5))

@@ -406,6 +406,41 @@ def rebased(inputs, scale, state=None):
     return output, (memory, normalizer)
 
 
+def power_retention(inputs, scale, state=None, *, degree=2):
+    """Power retention: ``(Q_i . K_j)^p`` times the gates between, over their sum."""
+    Q, K, V = inputs["query"], inputs["key"], inputs["value"]
+    log_G, d = inputs.get("log_decay"), K.shape[1]
+
+    def phi(x):
+        entries = []
+        for index in np.ndindex((d,) * degree):
+            if list(index) != sorted(index):
+                continue
+            orders = math.factorial(degree)
+            for i in set(index):
+                orders //= math.factorial(index.count(i))
+            entries.append(math.sqrt(orders) * math.prod(x[i] for i in index))
+        return np.array(entries)
+
+    D = math.comb(d + degree - 1, degree)
+    S0, s0 = (np.zeros((D, V.shape[1])), np.zeros(D)) if state is None else state
+    log_G = np.zeros(len(Q)) if log_G is None else log_G
+    Y = np.zeros((len(Q), V.shape[1]))
+    for i in range(len(Q)):
+        begun = math.exp(sum(log_G[: i + 1]))
+        above, below = begun * phi(scale * Q[i]) @ S0, begun * phi(scale * Q[i]) @ s0
+        for j in range(i + 1):
+            A = (scale * (Q[i] @ K[j])) ** degree
+            A = A * math.exp(sum(log_G[j + 1 : i + 1]))
+            above, below = above + A * V[j], below + A
+        Y[i] = above / below
+    S, s = math.exp(sum(log_G)) * S0, math.exp(sum(log_G)) * s0
+    for j in range(len(K)):
+        kept = math.exp(sum(log_G[j + 1 :]))
+        S, s = S + kept * np.outer(phi(K[j]), V[j]), s + kept * phi(K[j])
+    return Y, (S, s)
+
+
 def mesa(inputs, scale, state=None):
     """MesaNet: ridge regression on the keys so far, solved for the query."""
     q, k, v = inputs["query"], inputs["key"], inputs["value"]
@@ -424,6 +459,24 @@ def mesa(inputs, scale, state=None):
         q_star = np.linalg.solve(H_kk + Lambda, q[t])
         output[t] = scale * (H_kv.T @ q_star)
     return output, (np.concatenate((H_kk, H_kv), axis=1),)
+
+
+def selective_scan(inputs, scale, state=None):
+    """Mamba: ``h = exp(Delta A) h + Delta B x``, ``y = C h + D x``, by channel."""
+    C, B, x = inputs["query"], inputs["key"], inputs["value"]
+    Delta, A, D = (inputs.get(name) for name in ("dt", "log_decay_rate", "skip"))
+    N, channels = B.shape[1], x.shape[1]
+    h = np.zeros((channels, N)) if state is None else np.array(state[0]).T
+    y = np.zeros(x.shape)
+    for t in range(len(x)):
+        for d in range(channels):
+            delta = 1.0 if Delta is None else Delta[t, d]
+            for n in range(N):
+                A_bar = 1.0 if A is None else np.exp(delta * A[d, n])
+                h[d, n] = A_bar * h[d, n] + delta * B[t, n] * x[t, d]
+                y[t, d] += scale * C[t, n] * h[d, n]
+            y[t, d] += 0.0 if D is None else D[d] * x[t, d]
+    return y, (h.T,)
 
 
 def level_of(t, j):
@@ -474,7 +527,9 @@ LOOPS = {
         linear_attention,
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
         dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
-        gated_delta_product, oja, gsa, abc, based, rebased, mesa, log_linear_attention,
+        gated_delta_product, oja, gsa, abc, based, rebased, power_retention,
+        mesa, selective_scan,
+        log_linear_attention,
     )
 }  # fmt: skip
 """What each operator computes: ``LOOPS[name](inputs, scale, state, **keywords)``."""
@@ -519,16 +574,15 @@ def over_heads(name, inputs, scale, state=None, **keywords):
     Query and key heads serve groups of value heads; what has no tokens (a bonus, a
     ridge) is broadcast against batches and heads.
     """
-    constant = {"rwkv4": {"log_decay": 1, "bonus": 1}, "rwkv6": {"bonus": 1}}.get(
-        name, {"ridge": 1} if name == "mesa" else {}
-    )
+    constant = CONSTANT | ({"log_decay"} if name == "rwkv4" else set())
     B, HV = inputs["value"].shape[:2]
     each = {}
     for key, x in inputs.items():
         if x is None:
             continue
         if key in constant:
-            each[key] = np.broadcast_to(x, (B, HV, np.shape(x)[-1]))
+            axes = 2 if key == "log_decay_rate" else 1
+            each[key] = np.broadcast_to(x, (B, HV, *np.shape(x)[-axes:]))
         else:
             each[key] = np.repeat(x, HV // x.shape[1], axis=1)
     rates = keywords.pop("log_decay", None)
@@ -617,6 +671,11 @@ def random_inputs(
         },
         "abc": {"slots": lambda: rng.normal(size=(T, slots))},
         "mesa": {"ridge": lambda: rng.uniform(0.25, 2, K)},
+        "selective_scan": {
+            "dt": lambda: rng.uniform(0, 2, (T, V)),
+            "log_decay_rate": lambda: decay(V, K),
+            "skip": lambda: rng.normal(size=V),
+        },
         "log_linear_attention": {
             "level_scales": lambda: rng.uniform(
                 0.02, 0.98, (T, (position + T).bit_length() + 1)
@@ -651,10 +710,14 @@ FIELDS = {
     "abc": (*_QKV, "slots"),
     "based": _QKV,
     "rebased": _QKV,
+    "power_retention": (*_QKV, "log_decay"),
     "mesa": (*_QKV, "log_decay", "beta", "ridge"),
+    "selective_scan": (*_QKV, "dt", "log_decay_rate", "skip"),
     "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
 }
 """The inputs of each operator, in the order of its arguments."""
+CONSTANT = {"bonus", "ridge", "log_decay_rate", "skip"}
+"""Inputs that have no tokens."""
 ERASING = frozenset(
     {"rwkv7", "dplr", "iplr", "delta_rule", "gated_delta_rule", "kda", "gdn2", "comba"}
 )

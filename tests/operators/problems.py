@@ -3,12 +3,12 @@
 import numpy as np
 
 import linkern
-from tests.operators.paper_loops import LOOPS, over_heads, random_inputs
+from tests.operators.paper_loops import CONSTANT, LOOPS, over_heads, random_inputs
 
 NAMES = tuple(LOOPS)
 UNIT_SCALE = (
     *("hgrn", "rwkv4", "rwkv7", "mesa", "log_linear_attention"),
-    "linear_attention",
+    *("linear_attention", "selective_scan"),
 )
 ROOT_SCALE = tuple(name for name in NAMES if name not in UNIT_SCALE)
 # One of each kind: a decay for each token, for each channel, an erase, a read before
@@ -24,10 +24,10 @@ CLASSES = (
     "abc",
     "based",
     "mesa",
+    "selective_scan",
     "log_linear_attention",
     "rwkv4",
 )
-CONSTANT = ("bonus", "ridge")
 STATE_PARTS = ("memory", "normalizer")
 
 

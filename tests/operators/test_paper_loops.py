@@ -1,11 +1,13 @@
 """The literal loops of the family agree where one operator is a case of another."""
 
 import inspect
+import math
 
 import numpy as np
 import pytest
 
 from tests.operators.paper_loops import (
+    CONSTANT,
     FIELDS,
     LOOPS,
     level_of,
@@ -275,6 +277,44 @@ def test_a_feature_map_is_linear_attention_with_a_column_of_ones(name, rng):
     assert_same((quotient, (last[:, :-1], last[:, -1])), (output, (memory, normalizer)))
 
 
+@pytest.mark.parametrize("degree", [2, 4])
+def test_power_retention_is_gated_linear_attention_of_powers(degree, rng):
+    x = random_inputs("power_retention", rng, LENGTH, K, V)
+    x |= {name: abs(x[name]) for name in ("query", "key")}  # no score near zero
+    output, (memory, normalizer) = LOOPS["power_retention"](x, 0.7, degree=degree)
+    if degree == 2:
+        open_gates = {**x, "log_decay": None}
+        expected = LOOPS["rebased"](open_gates, 0.7)[0]
+        found = LOOPS["power_retention"](open_gates, 0.7)[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+    def powers(y):
+        features = y
+        for _ in range(degree - 1):
+            features = np.einsum("tf,ti->tfi", features, y).reshape(len(y), -1)
+        return features
+
+    wide = {"query": powers(0.7 * x["query"]), "key": powers(x["key"])}
+    wide["value"] = np.concatenate((x["value"], np.ones((LENGTH, 1))), axis=1)
+    wide["log_decay"] = x["log_decay"]
+    found, _ = LOOPS["simple_gla"](wide, 1.0)
+    np.testing.assert_allclose(found[:, :-1] / found[:, -1:], output, rtol=1e-10)
+    assert len(memory) == len(normalizer) == math.comb(K + degree - 1, degree)
+
+
+def test_selective_scan_is_gated_linear_attention_of_each_channel(rng):
+    x = random_inputs("selective_scan", rng, LENGTH, K, V)
+    state = (rng.normal(size=(K, V)),)
+    output, (memory,) = LOOPS["selective_scan"](x, 0.7, state)
+    for j in range(V):
+        step = x["dt"][:, [j]]
+        lane = {"query": x["query"], "key": x["key"], "value": step * x["value"][:, [j]]}
+        lane["log_decay"] = step * x["log_decay_rate"][j]
+        found, (last,) = LOOPS["gla"](lane, 0.7, (state[0][:, [j]],))
+        direct = (x["skip"][j] * x["value"])[:, [j]]
+        assert_same((found + direct, (last,)), (output[:, [j]], (memory[:, [j]],)))
+
+
 def test_mesa_with_a_heavy_ridge_is_gated_linear_attention(rng):
     x = random_inputs("mesa", rng, LENGTH, K, V)
     heavy = {**x, "ridge": np.full(K, 1e9)}
@@ -318,7 +358,7 @@ def test_a_state_continues(name, cut, rng):
     x = random_inputs(name, rng, LENGTH, K, V, slots=M)
     whole = LOOPS[name](x, 0.7)
     rows = len(x.get("key", x["value"])) // LENGTH
-    constant = {"bonus", "ridge"} | ({"log_decay"} if name == "rwkv4" else set())
+    constant = CONSTANT | ({"log_decay"} if name == "rwkv4" else set())
 
     def part(first, last):
         tokens = {
@@ -340,7 +380,8 @@ def test_a_state_continues(name, cut, rng):
 
 NEUTRAL = {
     "log_decay": 0.0, "beta": 1.0, "erase_gate": 1.0, "write_gate": 1.0, "ridge": 1.0,
-    "level_scales": 1.0, "removal_rate": 1.0,
+    "level_scales": 1.0, "removal_rate": 1.0, "dt": 1.0, "log_decay_rate": 0.0,
+    "skip": 0.0,
 }  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def test_no_token_at_all(name):
     inputs = problem(name, np.random.default_rng(0), 1)
     none = {
         key: x
-        if x.ndim < 3 or (name == "rwkv4" and key == "log_decay")
+        if DEFINITIONS[name].axes[key][:1] not in ("t", "s")
         else x[:, :, :0]
         for key, x in inputs.items()
     }
@@ -255,6 +255,9 @@ NEUTRAL = {
     "erase_gate": 1.0,
     "write_gate": 1.0,
     "removal_rate": 1.0,
+    "dt": 1.0,
+    "log_decay_rate": 0.0,
+    "skip": 0.0,
     "ridge": 1.0,
     "level_scales": 1.0,
 }
@@ -278,6 +281,7 @@ def test_none_is_the_neutral_value_exactly(name, form):
             "oja",
             "hgrn",
             "gsa",
+            "selective_scan",
         ):
             # A decay of each channel is summed by halves, no decay all at once.
             close(

@@ -80,6 +80,9 @@ def problem(
         "auxiliary_key": lambda: key(b, heads, tokens, key_dim),
         "slots": lambda: rng.normal(size=(b, wide, tokens, slots)),
         "ridge": lambda: rng.uniform(0.25, 2, (wide, key_dim)),
+        "dt": lambda: rng.uniform(0, 2, (b, wide, tokens, value_dim)),
+        "log_decay_rate": lambda: log_decays(decays, rng, (wide, value_dim, key_dim)),
+        "skip": lambda: rng.normal(size=(wide, value_dim)),
         "level_scales": lambda: share(b, wide, tokens, levels),
     }
     if name == "rwkv4":

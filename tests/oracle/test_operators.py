@@ -47,9 +47,7 @@ def test_values_are_those_of_the_literal_loops(name, begun, decays, rng):
 def test_a_call_can_be_cut_anywhere(name, cut, rng):
     op, inputs = OPERATORS[name], problem(name, rng, groups=heads_of(name))
     whole = op.evaluate(inputs)
-    fixed = {"bonus", "ridge"}
-    if name in {"retention", "lightning_attention", "rwkv4"}:
-        fixed = {*fixed, "log_decay"}
+    fixed = {one.name for one in op.inputs if not one.per_token} | {*op.defaults}
 
     def cut_to(x, first, last):
         steps = x.shape[2] // 9

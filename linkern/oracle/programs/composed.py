@@ -1,15 +1,16 @@
 """Operators in two steps: slots and a softmax, features and a quotient, a solve."""
 
 from collections.abc import Callable
+from itertools import combinations_with_replacement, permutations
 
 import numpy as np
 
 from linkern.oracle import functions
-from linkern.oracle.calls import Call, column, joined, reshaped, sliced
+from linkern.oracle.calls import Call, column, joined, reshaped, sliced, taken
 from linkern.oracle.scan import scanned
 from linkern.oracle.tape import Node, Tape
 
-__all__ = ["abc", "based", "gsa", "mesa", "rebased"]
+__all__ = ["abc", "based", "gsa", "mesa", "power_retention", "rebased"]
 
 
 def _slots(call: Call, slots: Node, log_decay: Node | None) -> tuple[Node, Node]:
@@ -59,20 +60,20 @@ def _powers(tape: Tape, x: Node) -> Node:
 
 
 def _normalised(
-    call: Call, features: Callable[[Tape, Node], Node]
+    call: Call, features: Callable[[Tape, Node], Node], depth: int | None = None
 ) -> tuple[Node, tuple[Node, ...]]:
     tape, value = call.tape, call["value"]
     query = tape.product(call.shared("query"), coefficient=call.scale)
     ones = tape.constant(np.ones((*value.shape[:-1], 1)))
     normalizer = column(tape, call.state[1])
-    k = query.shape[-1]
     sums, memory = scanned(
         tape,
         query=features(tape, query),
         key=features(tape, call.shared("key")),
         value=joined(tape, value, ones),
         state=joined(tape, call.state[0], normalizer),
-        depth=2 * k + 8,
+        log_decay=call.per_channel("log_decay"),
+        depth=depth or 2 * query.shape[-1] + 8,
     )
     size = value.shape[-1]
     numerator, denominator = (
@@ -100,6 +101,25 @@ def based(call: Call) -> tuple[Node, tuple[Node, ...]]:
 def rebased(call: Call) -> tuple[Node, tuple[Node, ...]]:
     """Return weights ``x^2``, normalised."""
     return _normalised(call, _powers)
+
+
+def power_retention(call: Call, *, degree: int) -> tuple[Node, tuple[Node, ...]]:
+    """Return weights ``x^degree`` under a decay, normalised."""
+    k = call["query"].shape[-1]
+    chosen = list(combinations_with_replacement(range(k), degree))
+    at = [np.ravel_multi_index(x, (k,) * degree) for x in chosen]
+    orders = [len({*permutations(x)}) for x in chosen]
+
+    def features(tape: Tape, x: Node) -> Node:
+        products = x
+        for _ in range(degree - 1):
+            outer = tape.contract("...f,...k->...fk", products, x, prepared=True)
+            products = reshaped(tape, outer, (*x.shape[:-1], -1))
+        once = taken(tape, products, at)
+        return tape.product(once, tape.constant(np.sqrt(orders)))
+
+    # A score is a sum over channels to the power, or one over features.
+    return _normalised(call, features, max(degree * (k + 4), len(chosen)))
 
 
 def mesa(call: Call) -> tuple[Node, tuple[Node, ...]]:

@@ -226,9 +226,12 @@ def _moves(problem: Problem, axis: str) -> bool:
 
 def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
     """Return the problem with the channels of that letter in another order."""
-    inputs = (one for one in problem.scope.operator.inputs if axis in one.axes)
-    there = (one.name for one in inputs if one.name in problem.inputs)
-    return problem.with_inputs(**{n: problem.inputs[n][..., by] for n in there})
+    moved = {
+        one.name: np.take(problem.inputs[one.name], by, one.axes.index(axis))
+        for one in problem.scope.operator.inputs
+        if axis in one.axes and one.name in problem.inputs
+    }
+    return problem.with_inputs(**moved)
 
 
 @check(

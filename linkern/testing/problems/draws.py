@@ -19,7 +19,7 @@ Real = NDArray[np.float64]
 Draw = Callable[[Scope, np.random.Generator, tuple[int, ...], Kind], Real]
 
 RATES = ("beta", "removal_rate", "erase_gate", "write_gate")
-POSITIVE = ("slots", "level_scales", "ridge")
+POSITIVE = ("slots", "level_scales", "ridge", "dt")
 # From nothing at all to less than float32 holds.
 STRONG = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0)
 # Gates that stay, of heads that forget at once and of others that hardly do.
@@ -156,6 +156,7 @@ def _score(
 
 DRAWS: dict[str, Draw] = {
     "log_decay": _log_decay,
+    "log_decay_rate": _log_decay,
     "removal_key": erasing_vectors,
     "a": erasing_vectors,
     "unit": erasing_vectors,

@@ -28,6 +28,8 @@ from linkern.testing.spec.operators import Operator
 
 __all__ = ["OracleCall", "gradients", "output", "states"]
 
+# What decays are made of.
+_DECAYS = frozenset({"log_decay", "log_decay_rate"})
 Real = NDArray[np.float64]
 _NORMALISED = ("query", "key")
 
@@ -145,7 +147,7 @@ class OracleCall:
         key = confidence, shared_features, open_gates
         if key not in self._known:
             self._known[key] = self.operator.recorded(
-                {**self.meant, "log_decay": None} if open_gates else self.meant,
+                {**self.meant, **dict.fromkeys(_DECAYS)} if open_gates else self.meant,
                 self.scale,
                 self.precisions,
                 state=self.initial_state,
@@ -161,7 +163,7 @@ class OracleCall:
 
         What else may round, the open gates tell.
         """
-        if not self.exact or "log_decay" not in self.meant:
+        if not self.exact or _DECAYS.isdisjoint(self.meant):
             return None
         return self.operator.evaluate(self.meant, self.scale, self.initial_state)
 

@@ -126,6 +126,8 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
         other = x * half
     elif is_raw(problem.scope.contract, problem.scope.operator.input(name)):
         other = half * x - half
+    elif name == "log_decay_rate":
+        other = half * x - half
     elif name == "log_decay":
         floor = as_declared(problem.scope, np.full(1, -np.inf))
         other = np.maximum(x * half - half, floor.astype(x.dtype))

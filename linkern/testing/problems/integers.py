@@ -15,7 +15,7 @@ __all__ = ["integer_inputs", "no_integers"]
 
 Real = NDArray[np.float64]
 # From here on, what is left of a number is below any rounding.
-_ALL_BUT_NOTHING = -150.0
+_ALL_BUT_NOTHING, _ALL_GONE = -150.0, -1024.0
 _HELD = 0.85
 
 
@@ -76,7 +76,7 @@ def integer_inputs(
 def _reach(shape: Shape, drawn: dict[str, Real]) -> int:
     """Return how many times the largest value any sum can be, at most."""
     largest = 1.0
-    for name in ("query", "key", "bonus", "level_scales"):
+    for name in ("query", "key", "bonus", "level_scales", "skip"):
         if name in drawn:
             largest *= max(1.0, float(abs(drawn[name]).max(initial=0)))
     # Every key, each read through all channels, and taken back once.
@@ -87,7 +87,7 @@ def _gates(
     scope: Scope, drawn: dict[str, Real], kept: str, rng: np.random.Generator
 ) -> None:
     """Replace what are rates and directions by those that leave integers."""
-    for name in ("beta", "removal_rate", "erase_gate", "write_gate"):
+    for name in ("beta", "removal_rate", "erase_gate", "write_gate", "dt"):
         if name in drawn:
             drawn[name] = _coin(drawn[name].shape, rng)
     if "log_decay" in drawn:
@@ -95,6 +95,9 @@ def _gates(
         least = floor if floor < _ALL_BUT_NOTHING else 0.0
         held = _coin(drawn["log_decay"].shape, rng)
         drawn["log_decay"] = np.where(held == 1, 0.0, least)
+    if "log_decay_rate" in drawn:  # finite: a step of zero times it is zero
+        held = _coin(drawn["log_decay_rate"].shape, rng)
+        drawn["log_decay_rate"] = np.where(held == 1, 0.0, _ALL_GONE)
     if "auxiliary_key" in drawn:
         # Another direction would take away what was never there, again and again.
         drawn["auxiliary_key"] = drawn[kept].copy()

@@ -253,7 +253,7 @@ def _provable(
 
 def _affordable(scope: Scope, columns: int, key_dim: int) -> int:
     """Return a key dimension whose monomials do not take too long in the oracle."""
-    if not {"features", "squares"} & {*scope.operator.state[0]}:
+    if not {"features", "squares", "degree 2"} & {*scope.operator.state[0]}:
         return key_dim
     return min(key_dim, max(8, int((LARGE / max(columns, 1)) ** 0.5)))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from linkern.testing.kernels.assembly import (
@@ -21,8 +22,10 @@ from linkern.testing.kernels.correct import (
     features,
     levels,
     linear,
+    powers,
     softmax,
     solves,
+    state_space,
 )
 from linkern.testing.kernels.correct.spans import in_spans
 
@@ -128,6 +131,8 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("abc by tokens", "abc", softmax.abc_by_tokens),
     ("mesa by solving", "mesa", solves.mesa_by_solving),
     ("mesa by cholesky", "mesa", solves.mesa_by_cholesky),
+    ("scan by tokens", "selective_scan", state_space.selective_scan_by_tokens),
+    ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
     ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
 )
 _SPANS: tuple[tuple[str, Kernel, int], ...] = (
@@ -141,6 +146,10 @@ for _name, _op, _order in _ORDERS:
 for _op, _order, _length in _SPANS:
     _name = f"{_op} by pairs in spans of {_length}"
     _enter(_name, _op, in_spans(_op, _order, _length))
+for _op, _degree in (("power_retention", 2), ("power_retention_4", 4)):
+    _features = partial(powers.products, degree=_degree)
+    _enter(f"{_op} by tokens", _op, powers.by_tokens(_features))
+    _enter(f"{_op} by pairs", _op, in_spans(_op, powers.in_pairs(_degree), 100))
 for _op, _features in (("based", features.taylor), ("rebased", features.squares)):
     _enter(f"{_op} by chunks of 7", _op, features.by_chunks(_features, 7))
     _enter(f"{_op} by chunks of 256", _op, features.by_chunks(_features, 256))

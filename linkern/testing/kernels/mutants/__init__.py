@@ -26,6 +26,8 @@ for _module in (
     "lengths",
     "values",
     "operators",
+    "state_space",
+    "powers",
     "hacks",
     "recognition",
 ):

@@ -1,12 +1,13 @@
 """The record of a mutant, and the catalogue that every mutant is entered in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
-from linkern.testing.kernels.assembly import Kernel
+from linkern.testing.kernels.assembly import Array, Inputs, Kernel
 
-__all__ = ["MUTANTS", "Mutant", "enter"]
+__all__ = ["MUTANTS", "Mutant", "after", "before", "enter"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,23 @@ def enter(
     assert name not in MUTANTS, name
     checks = checks or ("value_on_reals",)
     MUTANTS[name] = Mutant(name, op, kernel, precedent, checks, **fields)
+
+
+def after(kernel: Kernel, change: Callable[..., Any]) -> Kernel:
+    """Return a kernel whose output and state are changed; the query length is known."""
+
+    @wraps(kernel)
+    def changed(*inputs: Array, **named: Any) -> Any:
+        return change(*kernel(*inputs, **named))
+
+    return changed
+
+
+def before(kernel: Kernel, change: Callable[[Inputs], Inputs]) -> Kernel:
+    """Return a kernel whose arguments are changed, by name."""
+
+    @wraps(kernel)
+    def changed(**named: Any) -> Any:
+        return kernel(**change(named))
+
+    return changed

@@ -1,8 +1,6 @@
 """One defect or more of each operator that the other modules leave out."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -10,7 +8,6 @@ import numpy as np
 from linkern.testing.kernels.assembly import (
     Array,
     Inputs,
-    Kernel,
     RecurrenceBackward,
     Terms,
     forward_substitution,
@@ -28,32 +25,12 @@ from linkern.testing.kernels.correct import (
     softmax,
     solves,
 )
-from linkern.testing.kernels.mutants.catalogue import enter
+from linkern.testing.kernels.mutants.catalogue import after, before, enter
 
 __all__: list[str] = []
 
 INTEGERS = ("value_on_integers", "value_on_reals")
 SPLIT = ("state_split", "decoding")
-
-
-def _after(kernel: Kernel, change: Callable[..., Any]) -> Kernel:
-    """Return a kernel whose output and state are changed; the query length is known."""
-
-    @wraps(kernel)
-    def changed(*inputs: Array, **named: Any) -> Any:
-        return change(*kernel(*inputs, **named))
-
-    return changed
-
-
-def _before(kernel: Kernel, change: Callable[[Inputs], Inputs]) -> Kernel:
-    """Return a kernel whose arguments are changed, by name."""
-
-    @wraps(kernel)
-    def changed(**named: Any) -> Any:
-        return kernel(**change(named))
-
-    return changed
 
 
 def _written_before_the_gate(
@@ -372,7 +349,7 @@ enter(
 )
 enter(
     "sum_returned_without_logarithm",
-    _after(softmax.rwkv4_by_tokens, _sum_in_place_of_its_logarithm),
+    after(softmax.rwkv4_by_tokens, _sum_in_place_of_its_logarithm),
     "#65: fla ceef5e0f: another structure of the final state",
     *SPLIT,
     op="rwkv4",
@@ -386,20 +363,20 @@ enter(
 )
 enter(
     "writes_through_the_erase_gate",
-    _before(erasing.gdn2_by_tokens, _one_gate_for_both),
+    before(erasing.gdn2_by_tokens, _one_gate_for_both),
     "#98: fla d28b3e1c: a rate for each channel",
     op="gdn2",
 )
 enter(
     "write_gate_needs_an_erase_gate",
-    _before(erasing.gdn2_by_tokens, _only_together),
+    before(erasing.gdn2_by_tokens, _only_together),
     "#44: fla f636f5a1: a branch that is taken only if there is a gate",
     "option_neutrality",
     op="gdn2",
 )
 enter(
     "auxiliary_key_left_out_in_decoding",
-    _before(recurrence("comba"), _key_in_place_of_auxiliary),
+    before(recurrence("comba"), _key_in_place_of_auxiliary),
     "#90: fla cde25dfd: what one form does to p, and another does not",
     "decoding",
     op="comba",
@@ -413,7 +390,7 @@ enter(
 )
 enter(
     "weights_of_the_state_lost",
-    _before(softmax.abc_by_tokens, _weights_of_zeros),
+    before(softmax.abc_by_tokens, _weights_of_zeros),
     "#93: fla #285: the state of a half is not the state of the whole",
     *SPLIT,
     op="abc",
@@ -438,26 +415,26 @@ enter(
 )
 enter(
     "matrix_from_float16_keys",
-    _before(solves.mesa_by_solving, _narrow_matrix),
+    before(solves.mesa_by_solving, _narrow_matrix),
     "#84: fla #1187: H_kk in float16",
     op="mesa",
 )
 enter(
     "ridge_of_first_head",
-    _before(solves.mesa_by_solving, _first_ridge),
+    before(solves.mesa_by_solving, _first_ridge),
     "#4: fla 40334f1c: strides that forget the heads",
     op="mesa",
 )
 enter(
     "level_scales_of_a_full_chunk",
-    _before(levels.levels_by_tokens, _scales_of_full_chunks),
+    before(levels.levels_by_tokens, _scales_of_full_chunks),
     "#1: fla de09abdf: scales of levels in the tail",
     *INTEGERS,
     op="log_linear_attention",
 )
 enter(
     "levels_counted_from_the_call",
-    _before(levels.levels_by_tokens, _counted_from_zero),
+    before(levels.levels_by_tokens, _counted_from_zero),
     "#112: sglang #31833: a grid that begins at the call, not at the sequence",
     *SPLIT,
     op="log_linear_attention",
