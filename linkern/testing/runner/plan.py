@@ -27,6 +27,8 @@ __all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan", "fresh_s
 DEFAULT_DTYPES = ("float32", "float64")
 # The same of an interpreted target.
 INTERPRETED_DTYPES = ("float32",)
+# Those of a target over ranks in these profiles, whose calls are slow.
+DTYPES_OVER_RANKS, BRIEF = ("float32",), ("smoke", "quick")
 
 # Examples per check and dtype.
 PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
@@ -210,6 +212,8 @@ class Plan:
     def _require_ranks(self, *, called: bool) -> None:
         """Refuse what cannot be judged over ranks, and settle the library."""
         object.__setattr__(self, "ranks", tuple(sorted({*self.ranks})))
+        if self.profile in BRIEF:
+            object.__setattr__(self, "dtypes", self.dtypes or DTYPES_OVER_RANKS)
         if self.ranks[0] < 2:
             msg = f"`ranks` must be numbers of at least 2, got {self.ranks[0]}."
             raise UsageError(msg)

@@ -46,6 +46,19 @@ def test_what_has_no_ranks_is_refused_in_one_sentence(options, expected):
     assert str(refusal.value).count(". ") == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"profile": "quick"}, ("float32",)),
+        ({"profile": "smoke", "dtypes": ("float64",)}, ("float64",)),
+        ({"profile": "default"}, ()),
+        ({"profile": "quick", "ranks": ()}, ()),
+    ],
+)
+def test_brief_profiles_judge_one_dtype(options, expected):
+    assert plan_of(**options).dtypes == expected
+
+
 def test_a_function_is_refused():
     with pytest.raises(UsageError, match="a target in this process: name it"):
         verify(lambda query, key, value: value, op="linear_attention", ranks=[2])
