@@ -73,7 +73,7 @@ def test_gated_delta_product_is_right_in_bfloat16(target):
     plan = replace(plan_of(f"{ADAPTER}:{op}", op), contract=contract)
     plan = replace(plan, dtypes=("bfloat16",))
     result = judged(target, plan, "packed_gradients")
-    assert result.verdict in ("passed", "inconclusive"), result.message
+    assert result.verdict == "passed", result.message
 
 
 ZIGZAG = {"ranks_order": "zigzag", "ranks_even": True}
