@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -437,17 +437,16 @@ def well_formed(reply: Reply, problem: Problem) -> Real:
             f"{reply.expected_shape}"
         )
         raise Violation(message, problem, deviation="an output of another shape")
-    required = problem.scope.output_dtype
+    required, dtype, place = problem.scope.output_dtype, reply.dtype, reply.place
     if len({*reply.dtypes}) > 1:
-        rank = next(r for r, dtype in enumerate(reply.dtypes) if dtype != required)
-        place = f" on rank {rank} of {len(reply.dtypes)}"
-        reply = replace(reply, dtype=reply.dtypes[rank], place=place)
-    if reply.dtype != required:
+        rank = next(r for r, other in enumerate(reply.dtypes) if other != required)
+        dtype, place = reply.dtypes[rank], f" on rank {rank} of {len(reply.dtypes)}"
+    if dtype != required:
         whose = (
             "of the query" if required == problem.scope.dtype else "that is declared"
         )
         message = (
-            f"the output{reply.place} has dtype {reply.dtype}, it must have the dtype "
+            f"the output{place} has dtype {dtype}, it must have the dtype "
             f"{whose}, {required}"
         )
         raise Violation(message, problem, deviation="an output of another dtype")

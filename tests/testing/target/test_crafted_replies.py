@@ -10,8 +10,9 @@ from linkern.testing import run
 from linkern.testing.api import plan_of
 from linkern.testing.errors import TargetDied, TargetRaised
 from linkern.testing.runner.loop import CheckFinished
+from linkern.testing.target.answers import usable_reply
 from linkern.testing.target.process import ChildProcess
-from linkern.testing.target.protocol import Call, TargetConfig
+from linkern.testing.target.protocol import Call, Reply, TargetConfig
 from tests.testing.crafting_targets import MARKER
 from tests.waiting import LONG
 
@@ -59,6 +60,13 @@ def test_packed_sequences_have_as_many_states():
         process.close()
     assert reply.states is not None
     assert reply.states[0].shape == (3, 1, 4, 4)
+
+
+def test_a_reply_has_no_more_states_than_the_operator():
+    x, state = np.ones((1, 1, 2, 1), np.float32), np.zeros((1, 1, 1, 1))
+    reply = Reply(x, "float32", "numpy.ndarray", x.shape, x.shape, states=(state,) * 3)
+    with pytest.raises(TargetDied, match="3 states of 2"):
+        usable_reply(reply, call(), TargetConfig("kernel"))
 
 
 def call_often(process, times):
