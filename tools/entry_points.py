@@ -155,11 +155,13 @@ def verdict(kernel: Kernel) -> str:
     told = recorded().get(kernel.name)
     if told is None or told["options"] != [*kernel.options]:
         return "signature only"
+    if told["refused"]:
+        return "raises on its first call"
     ran, failed = told["passed"] + told["failed"], told["failed"]
     if not ran:
         return "called, and no law was judged in the time"
     if failed:
-        return f"{_code(failed)} fails, of {len(ran)} laws"
+        return f"{_code(failed)} fail{'s' * (len(failed) == 1)}, of {len(ran)} laws"
     return f"passes {_code(ran)}"
 
 
@@ -187,10 +189,11 @@ def judge(kernel: Kernel) -> dict[str, Any]:
             text=True,
             check=False,
         )
-        if not report.exists():
-            msg = f"{kernel.name}: {done.stderr.strip()}"
-            raise SystemExit(msg)
-        checks = json.loads(report.read_text(encoding="utf-8"))["checks"]
+        checks, refused = [], ""
+        if report.exists():
+            checks = json.loads(report.read_text(encoding="utf-8"))["checks"]
+        else:
+            refused = " ".join(done.stderr.split())
 
     def with_verdict(*verdicts: str) -> list[str]:
         return [check["name"] for check in checks if check["verdict"] in verdicts]
@@ -198,6 +201,7 @@ def judge(kernel: Kernel) -> dict[str, Any]:
     return {
         "options": [*kernel.options],
         "date": datetime.now(UTC).date().isoformat(),
+        "refused": refused,
         "passed": with_verdict("passed"),
         "failed": with_verdict("failed", "error"),
         "first": next(

@@ -49,6 +49,10 @@ def test_a_kernel_is_judged_and_recorded(monkeypatch, tmp_path):
     assert (told["passed"], told["failed"]) == (["causality"], ["decoding"])
     assert told["first"] == "the state is lost"
     assert tool.verdict(kernel) == "`decoding` fails, of 2 laws"
+    monkeypatch.setattr(tool, "LINKERN", (sys.executable, "-c", "exit('no float32')"))
+    assert tool.judge_all(kernel.name) == 0
+    assert tool.recorded()[kernel.name]["refused"] == "no float32"
+    assert tool.verdict(kernel) == "raises on its first call"
     called_otherwise = replace(kernel, options=())
     assert tool.verdict(called_otherwise) == "signature only"
 
