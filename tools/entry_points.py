@@ -1,14 +1,25 @@
 """Write the table of kernels that need no adapter in `docs/published-kernels.md`.
 
-python tools/entry_points.py            # write the table
-python tools/entry_points.py --check    # compare it with the code
+python tools/entry_points.py                  # write the table
+python tools/entry_points.py --check          # compare it with the code
+python tools/entry_points.py --judge NAME     # judge kernels whose name contains it
+
+`--judge` runs the Triton kernels that are installed one after the other, by Triton's
+interpreter, with the declarations of the table and no other, and records what ran in
+`entry_points_judged.json`.
 """
 
+import argparse
 import inspect
+import json
+import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +34,18 @@ from linkern.testing.target.loading import Interface, load
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "published-kernels.md"
 RECORDS = Path(__file__).parent / "entry_points.toml"
+JUDGED = RECORDS.with_name("entry_points_judged.json")
+LINKERN = (sys.executable, "-c", "from linkern.cli import main; main()")
+# The laws that catch most, and the seconds for them and for one call.
+LAWS = (
+    "no_access_out_of_bounds",
+    "finite_output",
+    "value_on_integers",
+    "causality",
+    "value_on_reals",
+    "decoding",
+)
+SECONDS, CALL = 150, 140
 # Around what is written; the rest of the page is kept.
 BEGIN, END = "<!-- Written by tools/entry_points.py -->\n", "<!-- until here -->\n"
 
@@ -122,8 +145,81 @@ def row(kernel: Kernel) -> str:
         _code(kernel.options),
         _code([*read, *known]),
         _code(kernel.declare),
+        verdict(kernel),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def verdict(kernel: Kernel) -> str:
+    """Return what is known of a kernel, in words."""
+    told = recorded().get(kernel.name)
+    if told is None or told["options"] != [*kernel.options]:
+        return "signature only"
+    if told["refused"]:
+        return "raises on its first call"
+    ran, failed = told["passed"] + told["failed"], told["failed"]
+    if not ran:
+        return "called, and no law was judged in the time"
+    if failed:
+        return f"{_code(failed)} fail{'s' * (len(failed) == 1)}, of {len(ran)} laws"
+    return f"passes {_code(ran)}"
+
+
+def recorded() -> dict[str, Any]:
+    """Return what ran of each kernel that was judged, by its name."""
+    text = JUDGED.read_text(encoding="utf-8") if JUDGED.exists() else "{}"
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def judge(kernel: Kernel) -> dict[str, Any]:
+    """Judge a kernel by a few laws, as the table calls it; return what ran."""
+    words = ["--framework", "torch", "--interpret", "--jobs", "1", "--seed", "0"]
+    words += [x for text in kernel.declare for x in ("--declare", text)]
+    words += [x for text in kernel.options for x in ("--option", text)]
+    words += [x for law in LAWS for x in ("--check", law)]
+    words += ["--seconds", f"{SECONDS}", "--timeout", f"{CALL}"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [*LINKERN, "verify", kernel.name, "--op", kernel.op, *words]
+        done = subprocess.run(
+            [*command, "--json", str(report)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        checks, refused = [], ""
+        if report.exists():
+            checks = json.loads(report.read_text(encoding="utf-8"))["checks"]
+        else:
+            refused = " ".join(done.stderr.split())
+
+    def with_verdict(*verdicts: str) -> list[str]:
+        return [check["name"] for check in checks if check["verdict"] in verdicts]
+
+    return {
+        "options": [*kernel.options],
+        "date": datetime.now(UTC).date().isoformat(),
+        "refused": refused,
+        "passed": with_verdict("passed"),
+        "failed": with_verdict("failed", "error"),
+        "first": next(
+            (c["message"] for c in checks if c["verdict"] in ("failed", "error")), ""
+        ),
+    }
+
+
+def judge_all(part: str) -> int:
+    """Judge the kernels whose name contains a text, and record each as it ends."""
+    for kernel in kernels():
+        package = kernel.name.partition(".")[0].partition(":")[0]
+        if part not in kernel.name or find_spec(package) is None:
+            continue
+        told = recorded() | {kernel.name: judge(kernel)}
+        JUDGED.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{kernel.name}: {verdict(kernel)}\n")
+    return 0
 
 
 def _code(words: Any) -> str:
@@ -135,9 +231,18 @@ def page() -> str:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     titles = ("kernel", "`--op`", "called with", "recognised by name", "to declare")
-    rows = (f"| {' | '.join(titles)} |", "|---|---|---|---|---|", *map(row, kernels()))
+    head = f"| {' | '.join((*titles, 'judged'))} |"
+    rows = (head, "|---|---|---|---|---|---|", *map(row, kernels()))
     return before + BEGIN + "\n".join(rows) + "\n" + END + after
 
 
+def main() -> int:
+    """Judge kernels, or write or compare the page."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--judge")
+    part = parser.parse_known_args()[0].judge
+    return write_or_compare(PAGE, page, __doc__) if part is None else judge_all(part)
+
+
 if __name__ == "__main__":
-    sys.exit(write_or_compare(PAGE, page, __doc__))
+    sys.exit(main())

@@ -103,6 +103,16 @@ FLA_TRITON = (
         ),
         dtypes=("bfloat16",),
     ),
+    _triton(
+        "gated_delta_product:chunk_gated_delta_product",
+        "gated_delta_product",
+        _FLOOR,
+        checks=("no_access_out_of_bounds",),
+        expect=because(
+            "keeps arrays between its kernels in bfloat16", "value_on_integers"
+        ),
+        dtypes=("bfloat16",),
+    ),
     _triton("delta_rule:fused_recurrent_delta_rule", "delta_rule", _SHORT),
     _triton("gated_delta_rule:chunk_gated_delta_rule", "gated_delta_rule", _FLOOR),
     _triton(
@@ -142,6 +152,7 @@ FLA_TRITON = (
         safe_gate=True,
     ),
     _triton("rwkv7:fused_recurrent_rwkv7", "dplr", _SHORT),
+    _triton("rwkv7:fused_mul_recurrent_rwkv7", "rwkv7", _SHORT),
     _triton("generalized_delta_rule:fused_recurrent_dplr_delta_rule", "dplr", _SHORT),
     _triton("generalized_delta_rule:fused_recurrent_iplr_delta_rule", "iplr", _SHORT),
     _triton(

@@ -1,12 +1,13 @@
 """Signatures of published kernels are accepted: recorded ones, and installed ones."""
 
 import importlib
+import sys
 from dataclasses import replace
 
 import entry_points as tool
 import pytest
 
-from linkern.testing import UsageError
+from linkern.testing import CHECKS, UsageError
 
 KERNELS = tool.kernels()
 INSTALLED = [x for x in KERNELS if x.name.startswith("fla.")]
@@ -18,6 +19,51 @@ def names(kernels):
 
 def test_the_page_is_written_from_the_code():
     assert tool.PAGE.read_text(encoding="utf-8") == tool.page()
+
+
+# It writes a report with three laws in place of `linkern verify`.
+PROGRAM = """
+import json, sys
+options = [x for flag, x in zip(sys.argv, sys.argv[1:]) if flag == "--option"]
+assert options == ["state_v_first=True"], options
+assert {"--interpret", "layout=bthd"} <= set(sys.argv)
+checks = [
+    {"name": "causality", "verdict": "passed", "message": ""},
+    {"name": "decoding", "verdict": "failed", "message": "the state is lost"},
+    {"name": "value_on_reals", "verdict": "inconclusive", "message": ""},
+]
+with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
+    json.dump({"checks": checks}, file)
+sys.exit(1)
+"""
+
+
+def test_a_kernel_is_judged_and_recorded(monkeypatch, tmp_path):
+    (kernel,) = [x for x in INSTALLED if x.name.endswith(":chunk_gla")]
+    monkeypatch.setattr(tool, "LINKERN", (sys.executable, "-c", PROGRAM))
+    monkeypatch.setattr(tool, "JUDGED", tmp_path / "judged.json")
+    assert tool.verdict(kernel) == "signature only"
+    monkeypatch.setattr(tool, "find_spec", lambda name: name)
+    assert tool.judge_all(kernel.name) == 0
+    told = tool.recorded()[kernel.name]
+    assert (told["passed"], told["failed"]) == (["causality"], ["decoding"])
+    assert told["first"] == "the state is lost"
+    assert tool.verdict(kernel) == "`decoding` fails, of 2 laws"
+    monkeypatch.setattr(tool, "LINKERN", (sys.executable, "-c", "exit('no float32')"))
+    assert tool.judge_all(kernel.name) == 0
+    assert tool.recorded()[kernel.name]["refused"] == "no float32"
+    assert tool.verdict(kernel) == "raises on its first call"
+    called_otherwise = replace(kernel, options=())
+    assert tool.verdict(called_otherwise) == "signature only"
+
+
+def test_what_was_recorded_is_of_these_kernels_and_laws():
+    told = tool.recorded()
+    assert {*told} <= {x.name for x in INSTALLED}
+    for one in told.values():
+        assert {*one["passed"], *one["failed"]} <= {*tool.LAWS}
+        assert bool(one["failed"]) == bool(one["first"])
+    assert {*tool.LAWS} <= {*CHECKS}
 
 
 def test_twenty_need_no_declaration_but_the_layout():

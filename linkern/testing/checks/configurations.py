@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class _Chosen:
         differ = [x for x in other.configurations if x not in before]
         for kernel in differ if len(differ) > 1 else ():
             name = kernel.partition(" ")[0]
-            if breaks(lambda problem, name=name: self.call(problem, name)):
+            if breaks(partial(self.call, tuned=name)):
                 return kernel
         return " and ".join(differ)
 

@@ -47,6 +47,16 @@ class Launched:
         last += self.fault == "state"
 
 
+class Second(Launched):
+    """The same kernel by another name."""
+
+    @staticmethod
+    def second(q, k, v, o, last):
+        """Be the function that Triton compiles."""
+
+    fn = second
+
+
 @pytest.fixture
 def autotuned(triton, monkeypatch):
     """Return an attention by an autotuned kernel, which prefers few warps."""
@@ -157,17 +167,27 @@ def test_the_configuration_that_differs_is_named(autotuned, played, fault, words
     ],
 )
 def test_states_bits_and_causality_are_judged(autotuned, played, fault, words):
-    right = autotuned(Launched(), stateful=True)
-    assert judged(right).exit_code == 0
     (failure,) = judged(autotuned(Launched(fault), stateful=True)).failures
     named = f"{words} configuration of fn (BT=32, num_warps=2"
     assert named in failure.message
 
 
-@pytest.mark.parametrize("fault", ["races", "leaks"])
+@pytest.mark.parametrize("fault", ["", "races", "leaks"])
 def test_what_every_configuration_does_other_laws_say(autotuned, played, fault):
     kernel = autotuned(Launched(fault, everywhere=True), stateful=True)
     assert judged(kernel).exit_code == 0
+
+
+@pytest.mark.parametrize("fault", ["wrong", "races"])
+def test_of_two_kernels_the_one_to_blame_is_named(autotuned, played, fault):
+    first, second = autotuned(Launched()), autotuned(Second(fault))
+
+    def attention(query, key, value):
+        return (first(query, key, value) + second(query, key, value)) / 2
+
+    (failure,) = judged(attention).failures
+    assert "configuration of second (BT=32, num_warps=2" in failure.message
+    assert " and fn (" not in failure.message
 
 
 def test_kernels_without_configurations_are_not_judged(torch, played):
