@@ -8,8 +8,8 @@
 With LINKERN_NUM_THREADS=1 (and OPENBLAS_NUM_THREADS=1) times are those of the
 processor, which other programs change less than those of a clock on the wall.
 Contestants take turns, and ratios are medians over the rounds: a machine that is slow
-for a while is slow for both. Batch 1, 8 heads, K = V = 64, float32 and 4096 tokens,
-unless a row says otherwise.
+for a while is slow for both. Batch 1, 8 heads, K = V = 64, float32 and 4096 tokens
+(gradients: 1024), unless a row says otherwise.
 
 floors
     "products" is the same call, on the same blocks and threads, with every function of
@@ -290,7 +290,7 @@ def gradients() -> Iterator[str]:
         *("linear_attention", "simple_gla", "gla"),
         *("delta_rule", "gated_delta_rule", "kda"),
     ):
-        times = in_turns([gradient(operator, 4096), forward(operator, 4096)], 9)
+        times = in_turns([gradient(operator, 1024), forward(operator, 1024)])
         back, call = (f"{1e3 * statistics.median(x):.1f} ms" for x in times)
         yield f"| {operator} | {call} | {back} | {median_ratio(*times):.1f} |"
 
