@@ -49,6 +49,9 @@ class Form:
     scale : float, optional
         Factor on the read-out. Only kernels that read narrow terms need it: elsewhere
         the query is scaled.
+    chunk_size : int, optional
+        The size of chunks that was asked for; None lets a back end choose that of
+        attention that is computed in one pass.
     direct : bool
         True if memories and terms are plain arrays: the step of a single token is
         called as it is.
@@ -59,6 +62,7 @@ class Form:
     together: int = 1
     name: str = ""
     scale: float | None = None
+    chunk_size: int | None = None
     direct: bool = False
 
     def __call__(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
@@ -119,7 +123,8 @@ def form_named(name: str, chunk_size: int | None) -> Form:
     if name == "parallel":
         return Form(_whole, None, name=name)
     size = chunk_size or DEFAULT_CHUNK_SIZE
-    return Form(partial(chunks, size=size), size, _TOGETHER, name)
+    step = partial(chunks, size=size)
+    return Form(step, size, _TOGETHER, name, chunk_size=chunk_size)
 
 
 def _whole(memory: Array, terms: Terms) -> tuple[Array, Array]:

@@ -76,7 +76,7 @@ def _attend(
         return weighted_sums(form, state, query, key, value, causal=causal, scale=scale)
     rows = (broadcast_to(x, (*batch, *x.shape[-2:])) for x in (query, key, value))
     before = mapped(lambda x: broadcast_to(x, (*batch, *x.shape[len(lead) :])), state)
-    options: Any = {"size": form.size, "causal": causal, "scale": scale}
+    options: Any = {"size": form.chunk_size, "causal": causal, "scale": scale}
     output, memory, normalizer = backend.attend(
         *rows, None, *before, feature_map=feature_map, **options
     )
@@ -187,7 +187,8 @@ def linear_attention(
         operations of PyTorch, which it can trace. All forms are differentiable and
         compute the same thing.
     chunk_size : int, optional
-        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
+        Tokens per chunk of the chunkwise form. Default 64, on NumPy 32. Kernels have
+        their own.
 
     Returns
     -------

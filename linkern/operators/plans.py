@@ -162,8 +162,8 @@ def _by_features(
 ) -> AttentionResult:
     """Run one token of linear attention with a feature map."""
     rows = inputs if len(inputs) == 3 else (*inputs, *_arrays(inputs, options))
-    output, *after = attend_token(*rows, *state)
-    return AttentionResult(output, State(*after))
+    output, memory, normalizer = attend_token(*rows, *state)
+    return AttentionResult(output, State(memory, normalizer))
 
 
 def _arrays(inputs: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:

@@ -20,7 +20,11 @@ from linkern.kernels.numpy.forward import (
 )
 from linkern.kernels.numpy.heads import group_size, head_groups
 from linkern.kernels.numpy.schedule import Layout, blocks
-from linkern.kernels.numpy.threads import single_threaded_blas, threads_for
+from linkern.kernels.numpy.threads import (
+    single_threaded_blas,
+    small_buffers,
+    threads_for,
+)
 from linkern.kernels.numpy.types import Real, Shape
 from linkern.kernels.numpy.workspace import WorkspacePool
 
@@ -29,7 +33,7 @@ __all__ = ["Gradients", "pullback"]
 # Bytes of a block, and chunks of one. With fewer chunks, threads wait for each other at
 # every call; with more, workspaces take more memory than is saved by fewer checkpoints.
 _BLOCK_BYTES = 4 << 20
-_MAX_CHUNKS = 20
+_MAX_CHUNKS = 40
 # Bytes of the keys, or of the values, of a block without causal order.
 _NON_CAUSAL_BYTES = 1 << 19
 
@@ -125,7 +129,7 @@ def pullback(
     count = group_size(heads, threads, room)
     arrays |= {"before": before, "state": state}
     groups = head_groups({**arrays, **gradients}, tuple(batch), count)
-    with single_threaded_blas():
+    with single_threaded_blas(), small_buffers():
         run_backward(pool, groups, layout, threads, causal=causal)
     return Gradients(
         gradients["d_query"],

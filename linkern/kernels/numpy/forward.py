@@ -13,6 +13,7 @@ from linkern.kernels.numpy.heads import group_size, head_groups
 from linkern.kernels.numpy.schedule import Layout, Phase, blocks, run
 from linkern.kernels.numpy.threads import (
     single_threaded_blas,
+    small_buffers,
     thread_count,
     threads_for,
 )
@@ -32,7 +33,7 @@ __all__ = [
 # block. A block should stay in a cache near the core, and yet take so long that threads
 # seldom wait for each other to release the interpreter between two calls.
 _MIN_BYTES, _MAX_BYTES, _TOTAL_BYTES = 1 << 20, 4 << 20, 8 << 20
-_MAX_CHUNKS = 32
+_MAX_CHUNKS = 64
 # Bytes of the keys, or of the values, of a block without causal order.
 _NON_CAUSAL_BYTES = 1 << 20
 
@@ -141,7 +142,7 @@ def run_phase(phase: Phase, arrays: Arrays, state: Real, layout: Layout) -> None
     room = layout.chunks // max(1, sum(block.chunks for block in order))
     count = group_size(heads, threads, room)
     groups = head_groups({**arrays, "state": state}, batch, count)
-    with single_threaded_blas():
+    with single_threaded_blas(), small_buffers():
         run(phase, groups, order, threads)
 
 

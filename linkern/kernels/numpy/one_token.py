@@ -24,7 +24,8 @@ def token(memory: Any, terms: Terms) -> tuple[Any, Any]:
     """Read and update the memory for one token of plain arrays, all of one dtype."""
     if not memory.flags.c_contiguous:  # sums take the layout of what is added
         return recurrence.token(memory, terms)
-    query, key, value, log_decay, erase, *_ = terms
+    plain: tuple[Any, ...] = terms[:5]
+    query, key, value, log_decay, erase = plain
     decayed = memory
     if log_decay is not None:
         decayed = np.exp(log_decay).swapaxes(-1, -2) * memory

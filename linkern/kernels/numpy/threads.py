@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
+
 __all__ = [
     "cores",
     "for_each",
     "parallel_for",
     "single_threaded_blas",
+    "small_buffers",
     "thread_count",
     "threads_for",
 ]
@@ -29,6 +32,9 @@ __all__ = [
 VARIABLE = "LINKERN_NUM_THREADS"
 # Multiply-adds below which starting threads takes longer than they save.
 WORTH_THREADS = 1 << 23
+
+# Entries of a buffer of NumPy, at most those of the matrices of a chunk.
+_BUFFER = 1 << 10
 
 Item = TypeVar("Item")
 
@@ -179,6 +185,17 @@ def single_threaded_blas() -> Iterator[None]:
             if _LIMIT.count == 0:
                 _LIMIT.limiter.restore_original_limits()
                 _LIMIT.limiter = None
+
+
+@contextmanager
+def small_buffers() -> Iterator[None]:
+    """Let NumPy copy no operand that broadcasts over the matrices of a block.
+
+    It would, to fill a buffer: rows shorter than that are joined.
+    """
+    with np.errstate():  # on leaving, it restores the size of buffers as well
+        np.setbufsize(_BUFFER)
+        yield
 
 
 @cache

@@ -12,6 +12,7 @@ import linkern
 from linkern.kernels.numpy.threads import (
     parallel_for,
     single_threaded_blas,
+    small_buffers,
     thread_count,
 )
 from tests.waiting import LONG
@@ -197,3 +198,14 @@ print(threading.active_count() <= 3)
 """
     )
     assert done.stdout.split() == ["interrupted", "True", "True"], done.stderr
+
+
+def test_buffers_of_numpy_are_small_inside_alone():
+    before = np.getbufsize()
+    with np.errstate(over="raise"), small_buffers():
+        assert np.getbufsize() < before
+        assert np.geterr()["over"] == "raise"
+    assert np.getbufsize() == before
+    with pytest.raises(KeyError), small_buffers():
+        raise KeyError
+    assert np.getbufsize() == before
