@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from linkern.bench.records import Run
+from linkern.bench.records import Row, Run
 from linkern.bench.suites import Goal, quantity_text
 from linkern.bench.tasks import OURS
 
@@ -70,10 +70,20 @@ def _of_linkern(run: Run, goal: Goal, length: int) -> Reached:
     row = run.row(goal.task, length, OURS if task is None else task.baseline)
     if row is None:
         return None, ""
+    if goal.quantity == "blocks":
+        return _blocks(run, row), ""
     if goal.quantity in ("copying", "extra"):
         return (run.floor(row) if goal.quantity == "copying" else row.extra_bytes), ""
     spread = run.fraction(row) if goal.quantity == "peak" else row.seconds
     return (None if spread is None else spread.median), ""
+
+
+def _blocks(run: Run, row: Row) -> float | None:
+    """Return the memory of a peer of stores, in chunks of one array."""
+    task, peer = run.suite.task(row.task), run.suite.peer(row.peer)
+    if task is None or peer is None or row.extra_bytes is None:
+        return None
+    return row.extra_bytes / task.array_bytes(peer.options["chunk"])
 
 
 def _saving(run: Run, goal: Goal, length: int) -> Reached:

@@ -59,7 +59,9 @@ class Peer:
     def ready(self, task: Task, length: int, seed: int) -> Prepared:
         """Draw the inputs and return the prepared call."""
         inputs = drawn(task, length, seed)
-        prepared: Prepared = self.function()(inputs, task, **self.options)
+        # Those of a stream are one period of it.
+        more = {"length": length} if task.kind == "stream" else {}
+        prepared: Prepared = self.function()(inputs, task, **self.options, **more)
         return prepared
 
 

@@ -38,7 +38,8 @@ def judged_rows(length: int, count: int = 48) -> list[int]:
 def answers(inputs: Inputs, kind: Kind, meaning: str, rows: list[int]) -> list[Real]:
     """Return some tokens of the output in float64, ``(B, H, rows, dim)``.
 
-    Kinds with a gradient return those of query, key and value too. `meaning` is
+    Kinds with a gradient return those of query, key and value too. The inputs of a
+    stream repeat, and its rows may be of any repetition. `meaning` is
     "attention" with ``elu(x) + 1``; its numerator alone, "sums"; linear attention with
     ``exp(x)``, "exponential"; or "softmax" attention.
     """
@@ -115,6 +116,11 @@ def _of_one_head(
         sums = features[0][rows] @ (features[1].T @ with_ones)
         return [sums[:, :-1] / sums[:, -1:]]
     sums = _causal_sums(features[0], features[1], with_ones)
+    if kind == "stream":
+        repeats, at = np.divmod(rows, len(key))
+        whole = features[0][at] @ (features[1].T @ with_ones)
+        sums = sums[at] + repeats[:, None] * whole
+        return [sums[:, :-1] / sums[:, -1:]]
     if meaning == "sums":
         return [sums[rows, :-1]]
     output = sums[:, :-1] / sums[:, -1:]

@@ -23,7 +23,8 @@ class Goal:
     lengths: tuple[int, ...]
     # "speed" relative to others; "peak": share of the GEMM peak; "copying": share of
     # copying; "seconds"; "extra": bytes beside inputs and outputs; "saving": those of
-    # others relative to them; "exponent" of the length that time grows with.
+    # others relative to them; "blocks": those in chunks of one array of a store;
+    # "exponent" of the length that time grows with.
     quantity: str
     # Bounds of the number.
     least: float | None = None
@@ -56,6 +57,7 @@ _WORDS = MappingProxyType(
         "seconds": "time:",
         "extra": "memory beside inputs and outputs:",
         "saving": "times less memory than {whom}:",
+        "blocks": "all memory, in blocks of one array:",
         "exponent": "power of the length that time grows with:",
     }
 )
@@ -69,6 +71,8 @@ def quantity_text(x: float, quantity: str) -> str:
         return f"{1e6 * x:.4g} us"
     if quantity == "extra":
         return f"{x / 2**20:.1f} MiB"
+    if quantity == "blocks":
+        return f"{x:.1f}"
     return f"{x:.2f}" + ("x" if quantity in ("speed", "saving") else "")
 
 

@@ -28,6 +28,7 @@ Kind = Literal[
     "compile-delta",
     "decode",
     "generate",
+    "stream",
 ]
 
 OURS = "linkern"
@@ -48,7 +49,7 @@ class Task:
     summary: str
     # Causal; noncausal; gradients of a causal call; compiling these, and those of gated
     # delta rule; token by token; generating token by token beside other kinds of
-    # attention.
+    # attention; causal, from stores that no memory holds.
     kind: Kind
     # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
@@ -67,6 +68,8 @@ class Task:
     baseline: str = OURS
     # Tokens timed of a generator that recomputes every token.
     samples: int = 12
+    # Tokens after which the inputs of a stream repeat.
+    period: int = 2**18
 
     def steps(self, length: int) -> int:
         """Return the number of tokens that share the time of a call; 1 if none do."""
@@ -81,6 +84,7 @@ class Task:
         state = 4 * self.dim * self.dim
         each = {
             "causal": 2 * CHUNK * 2 * self.dim + state,
+            "stream": 2 * CHUNK * 2 * self.dim + state,
             "full": state,
             "decode": state,
         }.get(self.kind)
@@ -96,15 +100,20 @@ class Task:
         """
         if self.kind in ("compile", "compile-delta"):
             return None
-        heads, item = self.batch * self.heads, numpy_dtype(self.dtype).itemsize
         if self.kind == "decode":
             if self.device == "cpu":
                 return None
+            heads, item = self.batch * self.heads, numpy_dtype(self.dtype).itemsize
             return heads * (4 * self.dim * item + 2 * 4 * self.dim * (self.dim + 1))
         # On a GPU the gradients alone are timed: their output is not written.
         gradient = 8 if self.device == "cpu" else 7
         arrays = gradient if self.kind == "gradient" else 4
-        return arrays * heads * length * self.dim * item
+        return arrays * self.array_bytes(length)
+
+    def array_bytes(self, length: int) -> int:
+        """Return the bytes of the queries, or of the output, of some tokens."""
+        item = numpy_dtype(self.dtype).itemsize
+        return self.batch * self.heads * length * self.dim * item
 
     def judged_heads(self) -> list[int]:
         """Return the heads compared with the reference: all, or first and last few."""
@@ -132,7 +141,8 @@ class Inputs:
 def drawn(task: Task, length: int, seed: int) -> Inputs:
     """Return independent standard normal numbers: the same for the same seed.
 
-    For a GPU: float32 numbers of a few heads, rounded to the dtype of the task.
+    Of a stream: those of one period. For a GPU: float32 numbers of a few heads, rounded
+    to the dtype of the task.
     """
     if task.device == "cuda":
         few = replace(task, batch=1, heads=DISTINCT_HEADS, dtype="float32")
@@ -140,6 +150,8 @@ def drawn(task: Task, length: int, seed: int) -> Inputs:
         kind = numpy_dtype(task.dtype)
         return Inputs(*(x.astype(kind).astype("f4") for x in vars(inputs).values()))
     rng = np.random.default_rng(seed)
+    if task.kind == "stream":
+        length = min(length, task.period)
     shape = (task.batch, task.heads, length, task.dim)
     dtype: Any = np.dtype(task.dtype)
     query, key, value = (rng.standard_normal(shape, dtype=dtype) for _ in range(3))

@@ -183,4 +183,4 @@ def _without_reading(
         query=terms.key, value=value, early_read=False, transpose_state=False
     )
     _, both = form(both, unread)
-    return cast(Array, both[..., dim:]), cast(Array, both[..., :dim])
+    return both[..., dim:], both[..., :dim]

@@ -1,5 +1,6 @@
 """Every peer on a CPU agrees with the reference, and wrong peers are caught."""
 
+import gc
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 
 from linkern.bench import reference
-from linkern.bench.clocks import HostCall
+from linkern.bench.clocks import HostCall, Turn
 from linkern.bench.cpu import CPU
+from linkern.bench.cpu.dask_peers import RepeatedCall
 from linkern.bench.peers import left_out, takes_part
 from linkern.bench.tasks import OURS, Inputs, Task, drawn
 from linkern.bench.worker import LocalWorker
@@ -72,15 +74,59 @@ def test_gated_delta_rules_on_jax_agree(jax):
     assert reference.largest_error(ours, other) <= reference.ALLOWED["float64"]
 
 
-@pytest.mark.parametrize("kind", ["causal", "gradient"])
-def test_stores_hold_the_right_answers(kind, dask, zarr):
-    task, rows = small(kind), reference.judged_rows(LENGTH)
+@pytest.mark.usefixtures("dask", "zarr")
+def test_stores_hold_the_right_gradients():
+    task, rows = small("gradient"), reference.judged_rows(LENGTH)
     peer = CPU.peer("dask-zarr")
     prepared = peer.function()(drawn(task, LENGTH, 3), task, chunk=48)
     result = prepared.answer(rows)
-    expected = reference.answers(drawn(task, LENGTH, 3), kind, peer.meaning, rows)
+    expected = reference.answers(drawn(task, LENGTH, 3), task.kind, peer.meaning, rows)
     assert reference.largest_error(result, expected) <= reference.ALLOWED["float32"]
     assert prepared.peak(traced=True).extra > 0
+
+
+@pytest.mark.usefixtures("dask", "zarr")
+def test_a_stream_repeats_its_inputs_and_keeps_no_output():
+    task, length, chunk = replace(small("stream"), period=96), 250, 48
+    inputs, rows = drawn(task, length, 3), reference.judged_rows(length)
+    assert inputs.query.shape[2] == task.period
+    repeated = np.arange(length) % task.period
+    whole = Inputs(*(x[:, :, repeated] for x in inputs.arrays()), inputs.cotangent)
+    due = reference.answers(whole, "causal", "attention", rows)
+    expected = reference.answers(inputs, task.kind, "attention", rows)
+    assert reference.largest_error(expected, due) <= reference.ALLOWED["float64"]
+
+    peer = replace(CPU.peer("dask-stream"), options={"chunk": chunk})
+    prepared = peer.ready(task, length, 3)
+    stores = prepared.stores
+    for name in ("query", "key", "value"):
+        read = stores.read(name)
+        assert read.chunks[2] == chunk
+        np.testing.assert_array_equal(read[...], getattr(whole, name))
+    result = prepared.answer(rows)
+    assert reference.largest_error(result, due) <= reference.ALLOWED["float32"]
+    turn = prepared.turn(1.0)
+    assert turn.calls == 1
+    assert prepared.peak(traced=False).extra == prepared.growth[0]
+    assert sorted(x.name for x in stores.folder.iterdir()) == ["key", "query", "value"]
+    del prepared
+    gc.collect()
+    assert not stores.folder.exists()
+
+
+def test_a_call_on_a_period_counts_for_all_of_them():
+    task = replace(small("stream"), period=96)
+    peer = CPU.peer("linkern-in-memory")
+    call = peer.ready(task, 4 * task.period, 3)
+    assert call.times == 4
+    assert call.period.call().output.shape[2] == task.period
+    counted = RepeatedCall(OneSecond(), 4)
+    assert counted.turn(0.0).seconds == 4
+
+
+class OneSecond:
+    def turn(self, window):
+        return Turn(1.0, int(window) + 1)
 
 
 def chunks_that_forget(peer):

@@ -182,6 +182,27 @@ def test_tensors_are_compared_with_arrays_of_ours():
     assert results["speed", 4096, "torch-compile"].verdict == "met"
 
 
+@pytest.mark.parametrize(
+    ("task", "ours", "other"),
+    [
+        ("out-of-core", "dask-stream", "linkern-in-memory"),
+        ("out-of-core-gradient", "dask-zarr", OURS),
+    ],
+)
+def test_calls_on_stores_are_compared_with_a_call_in_memory(task, ours, other):
+    length = CPU.task(task).lengths[0]
+    block = 8 * 65536 * 64 * 4
+    for factor, verdict in ((1.0, "met"), (1.001, "missed")):
+        rows = (
+            row(task, length, ours, 10.0 * factor, extra_bytes=int(8 * block * factor)),
+            row(task, length, other, 6.0, extra_bytes=10**12),
+        )
+        results = verdicts(run_of(*rows))
+        assert results["speed", length, other].verdict == verdict
+        assert results["blocks", length, ""].verdict == verdict
+        assert results["blocks", length, ""].reached() == "8.0"
+
+
 def test_goals_name_tasks_and_peers_that_exist():
     names = {peer.name for peer in CPU.peers}
     for goal in CPU.goals:

@@ -1,7 +1,15 @@
 """The suite of peers on a CPU: tasks, goals, and the limits of the machine."""
 
 from linkern.bench.cpu.limits import COPIED
-from linkern.bench.cpu.peers import DELTA_ON_JAX, LIMITS, ON_JAX, PEERS
+from linkern.bench.cpu.peers import (
+    DELTA_ON_JAX,
+    IN_MEMORY,
+    LIMITS,
+    ON_JAX,
+    OUT_OF_CORE,
+    PEERS,
+    STREAM,
+)
 from linkern.bench.peers import SOFTMAX
 from linkern.bench.suites import Goal, Suite
 from linkern.bench.tasks import OURS, Task
@@ -14,7 +22,7 @@ _SHORT, _MIDDLE, _LONG = (512,), (1024, 2048, 4096), (16384, 65536)
 _ALL = (*_SHORT, *_MIDDLE, *_LONG)
 _WIDE, _FULL = (1024, 4096, 16384), (4096, *_LONG)
 _THREE, _ENDS = (512, 4096, 16384), (1024, 65536)
-_OUT_OF_CORE = (2**18, 2**19)
+_TWO = (2**18, 2**19)
 
 TASKS = (
     Task("causal", "causal", "causal", _ALL),
@@ -56,13 +64,16 @@ TASKS = (
         baseline=DELTA_ON_JAX,
     ),
     Task(
-        *("out-of-core", "causal, from stores to a store", "causal", _OUT_OF_CORE),
+        *("out-of-core", "causal, from stores to a store", "stream", (10**7,)),
         default=False,
+        quick=(2**19,),
+        baseline=STREAM,
     ),
     Task(
         *("out-of-core-gradient", "causal and its VJP, from stores", "gradient"),
-        _OUT_OF_CORE,
+        _TWO,
         default=False,
+        baseline=OUT_OF_CORE,
     ),
     Task(
         *("million", "causal, 8.6 GB of inputs and outputs", "causal", (2**20,)),
@@ -131,6 +142,14 @@ GOALS = (
         for task in ("jax-run", "jax-run-gradient")
     ),
     Goal("jax-compile-delta", _ENDS, "seconds", most=3.0),
+    *(
+        goal
+        for task, call in (("out-of-core", IN_MEMORY), ("out-of-core-gradient", OURS))
+        for goal in (
+            _speed(task, (), 0.6, call, whom="a call in memory"),
+            Goal(task, (), "blocks", most=8.0),
+        )
+    ),
     Goal("million", (2**20,), "extra", most=16 * _MIB),
 )
 

@@ -1,10 +1,15 @@
-"""The peer on Dask: linkern from a Zarr store to a Zarr store, in chunks of tokens."""
+"""Peers on Dask: linkern from a Zarr store to a Zarr store, in chunks of tokens.
+
+The inputs of a stream repeat, so that their stores fit on a disk: files of equal chunks
+are links to one file. Each chunk is read and written as if all were different.
+"""
 
 import gc
+import os
 import shutil
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,13 +19,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 import linkern
-from linkern.bench.clocks import Peak, Turn, timed
+from linkern.bench.clocks import HostCall, Peak, Turn, timed
+from linkern.bench.cpu import numpy_peers
 from linkern.bench.memory import peak_by_growth, peak_by_tracing
 from linkern.bench.tasks import Inputs, Task
 
-__all__ = ["StoreCall", "zarr_to_zarr"]
+__all__ = [
+    "RepeatedCall",
+    "StoreCall",
+    "StreamCall",
+    "gradient",
+    "in_memory",
+    "stream",
+]
 
 Real = NDArray[Any]
+
+_NAMES = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class _Stores:
+    """Arrays ``(B, H, T, dim)`` of one shape in a folder, in chunks of tokens.
+
+    The last chunk may be shorter; all heads are in one.
+    """
+
+    folder: Path
+    shape: tuple[int, ...]
+    chunk: int
+
+    def make(self, name: str, dtype: Any) -> Any:
+        """Return an array without numbers; they are not compressed."""
+        chunks = (*self.shape[:2], self.chunk, self.shape[3])
+        options = {"shape": self.shape, "chunks": chunks, "dtype": dtype}
+        zarr = import_module("zarr")
+        path = str(self.folder / name)
+        return zarr.create_array(path, compressors=None, overwrite=True, **options)
+
+    def read(self, name: str) -> Any:
+        """Return an array as it is."""
+        return import_module("zarr").open_array(str(self.folder / name), mode="r")
+
+    def repeat(self, name: str, x: Real) -> None:
+        """Make an array of as many repetitions of some tokens as fill its shape."""
+        store, (length, period) = self.make(name, x.dtype), (self.shape[2], x.shape[2])
+        store[:, :, :period] = x
+        if period == length:
+            return
+        number, rest = divmod(period, self.chunk)
+        if rest:
+            msg = f"`period` must be a multiple of {self.chunk}, got {period}."
+            raise ValueError(msg)
+        for n in range(number, -(-length // self.chunk)):
+            path = self._file(name, n)
+            path.parent.mkdir()
+            os.link(self._file(name, n % number), path)
+
+    def drop(self, name: str) -> None:
+        """Delete an array, if it is there."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def _file(self, name: str, n: int) -> Path:
+        return self.folder / name / "c" / "0" / "0" / str(n) / "0"
+
+
+def _stores(shape: tuple[int, ...], chunk: int) -> _Stores:
+    folder = Path(mkdtemp(prefix="linkern-out-of-core-"))
+    return _Stores(folder, shape, min(chunk, shape[2]))
 
 
 @dataclass(frozen=True)
@@ -48,49 +114,115 @@ class StoreCall:
         return Peak((peak_by_tracing if traced else peak_by_growth)(self.call))
 
 
-def zarr_to_zarr(inputs: Inputs, task: Task, *, chunk: int) -> StoreCall:
-    """Write the inputs to stores in chunks of tokens, and return the call of the task.
+@dataclass(frozen=True)
+class StreamCall:
+    """A call that takes minutes, whose output is deleted as soon as it was read."""
 
-    The last chunk may be shorter; all heads are in one. The stores go with the call.
+    stores: _Stores
+    call: Callable[[], None]
+    # Growth of the process in the last turn.
+    growth: list[int | None] = field(default_factory=list)
+
+    def answer(self, rows: list[int]) -> list[Real]:
+        """Call once and return some tokens of the output, in float64."""
+        self.call()
+        output = np.asarray(self.stores.read("output").oindex[:, :, rows], "float64")
+        self.stores.drop("output")
+        return [output]
+
+    def turn(self, window: float) -> Turn:
+        """Call once, and note the memory that it takes."""
+        turns: list[Turn] = []
+        self.growth[:] = [
+            peak_by_growth(lambda: turns.append(timed(self.call, min(window, 0.0))))
+        ]
+        self.stores.drop("output")
+        return turns[0]
+
+    def peak(self, *, traced: bool) -> Peak:
+        """Return the growth of the process in the last turn: another takes minutes."""
+        assert not traced
+        return Peak(self.growth[0])
+
+
+@dataclass(frozen=True)
+class RepeatedCall:
+    """A call on one period of a stream, in place of as many as it has."""
+
+    period: HostCall
+    times: float
+
+    def answer(self, rows: list[int]) -> list[Real]:
+        """Call once; what it returns is compared in another task."""
+        del rows
+        self.period.call()
+        return []
+
+    def turn(self, window: float) -> Turn:
+        """Repeat the call, and return its time for all periods."""
+        turn = self.period.turn(window)
+        return replace(turn, seconds=turn.seconds * self.times)
+
+    def peak(self, *, traced: bool) -> Peak:
+        """Return the memory of one more call, on one period."""
+        return self.period.peak(traced=traced)
+
+
+def gradient(inputs: Inputs, task: Task, *, chunk: int) -> StoreCall:
+    """Write the inputs to stores, and return a call with its gradients.
+
+    The stores go with the call.
     """
-    da, zarr = import_module("dask.array"), import_module("zarr")
-    folder = mkdtemp(prefix="linkern-out-of-core-")
-    shape = inputs.value.shape
-    chunks = (*shape[:2], min(chunk, shape[2]), shape[3])
-
-    def store(name: str, dtype: Any) -> Any:
-        path = str(Path(folder) / name)
-        options = {"shape": shape, "chunks": chunks, "dtype": dtype}
-        return zarr.create_array(path, compressors=None, overwrite=True, **options)
-
-    def read(name: str) -> Any:
-        return zarr.open_array(str(Path(folder) / name), mode="r")
-
-    names = ["query", "key", "value"]
-    gradient = task.kind == "gradient"
-    for name in [*names, "cotangent"] if gradient else names:
-        x = getattr(inputs, name)
-        store(name, x.dtype)[...] = x
+    del task
+    da = import_module("dask.array")
+    stores = _stores(inputs.value.shape, chunk)
+    for name in (*_NAMES, "cotangent"):
+        stores.repeat(name, getattr(inputs, name))
     kind = inputs.value.dtype
 
     def call() -> None:
-        arrays = {name: da.from_zarr(read(name)) for name in names}
-        targets: dict[str, Any] = {}
-        if gradient:
-            result, pullback = linkern.vjp(linkern.linear_attention, **arrays)
-            targets = pullback(da.from_zarr(read("cotangent")))
-        else:
-            result = linkern.linear_attention(**arrays)
-        targets = {"output": result.output, **targets}
-        stores = [store(_output(name), kind) for name in targets]
-        da.store([*targets.values()], stores, lock=False)
+        arrays = {name: da.from_zarr(stores.read(name)) for name in _NAMES}
+        result, pullback = linkern.vjp(linkern.linear_attention, **arrays)
+        gradients = pullback(da.from_zarr(stores.read("cotangent")))
+        targets = {"output": result.output, **gradients}
+        made = [stores.make(_output(name), kind) for name in targets]
+        da.store([*targets.values()], made, lock=False)
 
-    outputs = ("output", *names) if gradient else ("output",)
-    made = StoreCall(call, read, tuple(map(_output, outputs)))
-    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
-    return made
+    outputs = tuple(map(_output, ("output", *_NAMES)))
+    prepared = StoreCall(call, stores.read, outputs)
+    weakref.finalize(prepared, shutil.rmtree, stores.folder, ignore_errors=True)
+    return prepared
 
 
 def _output(name: str) -> str:
     """Return the name of the store of a result."""
     return f"{name}-of-call"
+
+
+def stream(inputs: Inputs, task: Task, *, length: int, chunk: int) -> StreamCall:
+    """Write repetitions of the inputs to stores, and return a causal call on these.
+
+    The stores go with the call.
+    """
+    da = import_module("dask.array")
+    shape = (task.batch, task.heads, length, task.dim)
+    stores = _stores(shape, chunk)
+    for name in _NAMES:
+        stores.repeat(name, getattr(inputs, name))
+    kind = inputs.value.dtype
+    del inputs
+
+    def call() -> None:
+        arrays = {name: da.from_zarr(stores.read(name)) for name in _NAMES}
+        output = linkern.linear_attention(**arrays).output
+        da.store([output], [stores.make("output", kind)], lock=False)
+
+    prepared = StreamCall(stores, call)
+    weakref.finalize(prepared, shutil.rmtree, stores.folder, ignore_errors=True)
+    return prepared
+
+
+def in_memory(inputs: Inputs, task: Task, *, length: int) -> RepeatedCall:
+    """Return the call of linkern on one period, for all of a stream."""
+    call = numpy_peers.prepare(inputs, replace(task, kind="causal"))
+    return RepeatedCall(call, length / inputs.value.shape[2])

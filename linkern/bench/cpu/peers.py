@@ -5,9 +5,18 @@ from typing import Any
 from linkern.bench.peers import COPY, GEMM, SOFTMAX, Peer
 from linkern.bench.tasks import OURS
 
-__all__ = ["DELTA_ON_JAX", "LIMITS", "ON_JAX", "PEERS"]
+__all__ = [
+    "DELTA_ON_JAX",
+    "IN_MEMORY",
+    "LIMITS",
+    "ON_JAX",
+    "OUT_OF_CORE",
+    "PEERS",
+    "STREAM",
+]
 
 ON_JAX, DELTA_ON_JAX = "linkern-jax", "linkern-jax-delta"
+OUT_OF_CORE, STREAM, IN_MEMORY = "dask-zarr", "dask-stream", "linkern-in-memory"
 _EVERY = ("causal", "full", "gradient", "decode")
 _CHUNKED = ("causal", "gradient")
 _COMPILED = ("compile", "compile-delta")
@@ -24,7 +33,7 @@ def _package(name: str, summary: str, prepare: str, *kinds: str, **more: Any) ->
 
 def _limit(name: str, summary: str) -> Peer:
     summary, prepare = f"the limit: {summary}, NumPy", f"cpu.limits:{name}"
-    kinds = (*_EVERY, *_COMPILED)
+    kinds = (*_EVERY, *_COMPILED, "stream")
     return Peer(name, summary, prepare, kinds, meaning="limit", longest=None)
 
 
@@ -135,15 +144,33 @@ PEERS = (
         ("decode",),
     ),
     Peer(
-        "dask-zarr",
+        OUT_OF_CORE,
         "linkern on Dask arrays, Zarr to Zarr, chunks of 65,536 tokens",
-        "cpu.dask_peers:zarr_to_zarr",
-        _CHUNKED,
+        "cpu.dask_peers:gradient",
+        ("gradient",),
         ("dask", "zarr"),
         {"chunk": 65536},
         longest=None,
-        tasks=("out-of-core", "out-of-core-gradient"),
+        tasks=("out-of-core-gradient",),
         traced=True,
+    ),
+    Peer(
+        STREAM,
+        "linkern on Dask arrays, Zarr to Zarr, chunks of 65,536 tokens",
+        "cpu.dask_peers:stream",
+        ("stream",),
+        ("dask", "zarr"),
+        {"chunk": 65536},
+        longest=None,
+    ),
+    Peer(
+        IN_MEMORY,
+        "linkern, one call on a period, as many times as it is repeated",
+        "cpu.dask_peers:in_memory",
+        ("stream",),
+        ("dask", "zarr"),
+        meaning="unjudged",
+        longest=None,
     ),
     _package("ft", "fast-transformers, layer", "layer", *_CHUNKED),
     _package(

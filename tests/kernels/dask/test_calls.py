@@ -1,7 +1,11 @@
 """Operators on Dask arrays: any chunks give what one call gives, block by block."""
 
+import gc
 import re
+import time
+import weakref
 from importlib import import_module
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 
 import linkern
 from linkern import State
+from linkern.kernels.dask.spans import Span
 from linkern.operators.register import DEFINITIONS
 from tests.operators.problems import (
     NAMES,
@@ -319,6 +324,69 @@ def test_nothing_is_computed_early_and_nothing_is_kept(da, dask):
     # Nobody needs the state after the last block.
     assert seen == [*in_order[:-1], *reversed(in_order)]
     assert of_cotangent == in_order[::-1]
+
+
+class Alive:
+    """Blocks in memory, and the most that there were."""
+
+    def __init__(self):
+        self.lock, self.now, self.most = Lock(), 0, 0
+
+    def count(self, block):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        weakref.finalize(block, self._end)
+
+    def _end(self):
+        with self.lock:
+            self.now -= 1
+
+    def array(self, da, count, seed):
+        """An array that counts its blocks."""
+
+        def block(block_info=None):
+            where = block_info[None]["chunk-location"]
+            made = np.random.default_rng((seed, *where)).normal(size=(1, 2, 4, 3))
+            self.count(made)
+            return made
+
+        return da.map_blocks(
+            block,
+            chunks=((1,), (2,), (4,) * count, (3,)),
+            dtype=float,
+            meta=np.empty((0,) * 4),
+            token=f"{id(self)}-{seed}",
+        )
+
+
+class Kept:
+    """A store that takes its time, and keeps no block."""
+
+    def __setitem__(self, where, block):
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_scan_holds_a_few_blocks_whatever_the_length(threads, da, dask, monkeypatch):
+    alive, forward = Alive(), Span.forward
+
+    def counted(*args):
+        result = forward(*args)
+        alive.count(result.output)
+        return result
+
+    monkeypatch.setattr(Span, "forward", counted)
+    for count in (10, 30):
+        x = [alive.array(da, count, seed) for seed in range(3)]
+        with dask.config.set({"linkern.scan": "blelloch"}):
+            output = linkern.simple_gla(*x).output
+        options = {"scheduler": "threads", "num_workers": threads}
+        da.store([output], [Kept()], lock=False, **options)
+        gc.collect()
+        assert alive.now == 0
+    # Query, key, value and output of the block that each thread works on.
+    assert 3 <= alive.most <= 4 * threads
 
 
 def test_what_several_blocks_need_is_computed_once(da):

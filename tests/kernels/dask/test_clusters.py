@@ -1,6 +1,8 @@
 """Calls on the workers of a cluster, and the example of the page."""
 
 import re
+from collections import Counter
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import linkern
 from tests.operators.problems import close
 from tests.waiting import LONG
 
-PAGE = Path(__file__).parents[3] / "docs" / "out-of-core.md"
+ROOT = Path(__file__).parents[3]
+PAGE, README = ROOT / "docs" / "out-of-core.md", ROOT / "README.md"
 SHAPE, CHUNKS = (1, 2, 24, 4), (1, 1, 4, 4)
 
 
@@ -54,30 +57,68 @@ def test_workers_compute_what_one_call_does(client, arrays):
         close(x, y)
 
 
-def killed_once(marker, block):
-    """Return a block; the first worker that gets to it ends."""
-    if not marker.exists():
-        marker.touch()
-        import os
+LANES, LENGTH = 4, 6
 
+
+def noted(log, marker, block, block_info=None):
+    """Return a block, after a line of who makes it; one worker ends at one block."""
+    import os
+
+    _, lane, n, _ = block_info[0]["chunk-location"]
+    with Path(log).open("a") as file:
+        file.write(f"{os.getpid()} {lane} {n}\n")
+    if (lane, n) == (1, 3):
+        try:
+            with Path(marker).open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return block
         os._exit(1)
     return block
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_costs_its_tasks(client, arrays, tmp_path):
-    (*plain, _), blocks = arrays
-    marker = tmp_path / "marker"
-    x = blocks[2].map_blocks(
-        lambda x, block_info=None: (
-            killed_once(marker, x) if block_info[0]["chunk-location"][2] == 3 else x
-        ),
-        dtype=float,
-        meta=np.empty((0,) * 4),
+@pytest.mark.parametrize(
+    ("kind", "scan"), [("output", "chain"), ("gradients", "blelloch")]
+)
+def test_a_worker_that_dies_costs_its_tasks(kind, scan, dask, client, tmp_path):
+    da, log, marker = import_module("dask.array"), tmp_path / "log", tmp_path / "dead"
+    rng, shape = np.random.default_rng(0), (1, LANES, 4 * LENGTH, 4)
+    *plain, cotangent = rng.normal(size=(4, *shape)) / 2
+    query, key, value, of_output = (
+        da.from_array(x, chunks=(1, 1, 4, 4)) for x in (*plain, cotangent)
     )
-    got = linkern.delta_rule(blocks[0], blocks[1], x).output
-    close(client.compute(got).result(timeout=LONG), linkern.delta_rule(*plain).output)
-    assert marker.exists()
+    value = value.map_blocks(
+        partial(noted, str(log), str(marker)), dtype=float, meta=np.empty((0,) * 4)
+    )
+    with dask.config.set({"linkern.scan": scan}):
+        result, pullback = linkern.vjp(linkern.delta_rule, query, key, value)
+    due, pull = linkern.vjp(linkern.delta_rule, *plain)
+    if kind == "output":
+        close(client.compute(result.output).result(timeout=LONG), due.output)
+        times = [1] * LENGTH
+    else:
+        gradients = client.compute([*pullback(of_output).values()])
+        for x, y in zip(
+            client.gather(gradients), pull(cotangent).values(), strict=True
+        ):
+            close(x, y)
+        # The states before the blocks, and then the gradients.
+        times = [1 + (n < LENGTH - 1) for n in range(LENGTH)]
+    lines = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    dead = int(marker.read_text())
+    touched = {lane for pid, lane, _ in lines if pid == dead}
+    assert 1 in touched
+    counts = Counter((lane, n) for _, lane, n in lines)
+    for lane in range(LANES):
+        for n in range(LENGTH):
+            assert counts[lane, n] >= times[n]
+            if lane not in touched:
+                assert counts[lane, n] == times[n]
+    # What the others made of these lanes is needed again at most once.
+    again = sum(counts.values()) - LANES * sum(times)
+    before = lines.index((dead, 1, 3))
+    assert 1 <= again <= before + 1
 
 
 def examples(heading):
@@ -98,6 +139,21 @@ def test_the_example_of_the_page_runs(zarr, dask, tmp_path, monkeypatch):
     due, pull = linkern.vjp(linkern.delta_rule, *x)
     close(da.from_zarr("output.zarr").compute(), due.output)
     close(da.from_zarr("key-gradient.zarr").compute(), pull(x[2])["key"])
+
+
+def test_the_example_of_the_readme_runs(zarr, dask, tmp_path, monkeypatch):
+    del dask
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.M | re.S)
+    (shown,) = (block for block in blocks if "dask" in block)
+    rng, plain = np.random.default_rng(0), {}
+    for name in ("query", "key", "value"):
+        plain[name] = rng.normal(size=SHAPE) / 2
+        zarr.create_array(f"{name}.zarr", data=plain[name], chunks=CHUNKS)
+    exec(shown, {"linkern": linkern})
+    written = zarr.open_array("output.zarr", mode="r")
+    assert written.chunks == CHUNKS
+    close(written[...], linkern.delta_rule(**plain).output)
 
 
 @pytest.mark.slow
