@@ -19,6 +19,7 @@ from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = [
     "BEST",
+    "BOUNDED",
     "TOKENS",
     "UNKNOWN",
     "Atom",
