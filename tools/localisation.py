@@ -77,10 +77,27 @@ It looks nothing up in a list of known bugs: both are measured.
 A place and a factor are no proof of the cause. The *usual line* is the line of code
 that most often has such an effect.
 
+**What no map holds.** Outputs are linear in values and states, and in keys where those
+carry the impulses. They are not linear in gates, beta and other keys, so these have no
+maps of their own: a gate that is wrong shows in the weights of values that it decays,
+as a factor of them, or as the operator computes them with one input replaced, tried on
+fresh inputs. The weight of a gate in an output is read in the gradients, which are
+compared with exact ones; there are no differences of calls on dyadic inputs. So where a
+target has no gradients, a gate is seen in products alone, and of a wrong input that no
+product and none of the replacements tells, the place is said and the ratios are shown.
+
+**The time.** One clock of 30 seconds is for all parts of a diagnosis, so that a slow
+target gets what few calls show. `not measured` says what was left out, and why, of
+every diagnosis and where nothing is said. `python tools/diagnosis_time.py` measures the
+processor time of the diagnoses of kernels in NumPy.
+
 The maps below are in characters, as the terminal shows them; `--html` draws them, the
 measured and the exact weights beside their ratio, and `--json` has place and factor as
-`diagnosis.where` and `diagnosis.by_what`. The kernels are mutants of
-[the kill matrix](kill-matrix.md), which has what is said of every other one.
+`diagnosis.where` and `diagnosis.by_what`. For programs, `diagnosis.places` has the same
+as statements with their numbers (`{"of": "row", "at_least": 48}`), which hold together,
+in one list or in two of which one holds; `diagnosis.factor` has the constant and the
+exponents of quantities. The kernels are mutants of [the kill matrix](kill-matrix.md),
+which has what is said of every other one.
 """
 
 

@@ -265,7 +265,7 @@ def adds_up(target: Target, scope: Scope, names: Collection[str]) -> bool:
     x = whole.inputs[name]
     odd = np.arange(x.shape[2])[:, None] % 2 == 1
     halves = (whole.with_inputs(**{name: x * part}) for part in (odd, ~odd))
-    outputs, allowed = [], 0.0
+    outputs, allowed = [], np.zeros(1)
     for problem in (whole, *halves):
         output = target.call(Call(problem.inputs)).output
         exact = problem.solve()

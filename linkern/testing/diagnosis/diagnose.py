@@ -144,7 +144,9 @@ class _Probe:
             self.leave_out(name, reason)
             return []
         rng = np.random.default_rng(seed)
-        maps = self.tried(name, lambda: stage.measure(self.target, self.scope, rng), [])
+        maps: list[InfluenceMap] = self.tried(
+            name, lambda: stage.measure(self.target, self.scope, rng), []
+        )
         if self.clock.left <= 0:  # some calls may be missing
             self.leave_out(name, LATE)
         return maps

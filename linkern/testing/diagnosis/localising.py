@@ -144,7 +144,7 @@ def _finding(*every: Maps) -> Finding:
     first, second = (_telling(maps) for maps in every)
     place = _place(first, second)
     factor = _explained(_products(first), _products(second), place)
-    if factor is not None and not _says_all(factor, (*first, *second)):
+    if factor is not None and not _says_all(factor, [*first, *second]):
         factor = None
     clamped = factor is not None and factor.kind.startswith("clamp")
     vague = place is None or place.spared > EXACT or _of_call_sizes(place)

@@ -123,9 +123,9 @@ def test_a_formula_in_place_of_weights_that_erase_is_one_of_sums_too(op, told):
     right = map_of(dense(op))
     other = replace(right, measured=2 * right.measured)
     seven = Factor("instead", 7.0, {}, "7")
-    assert localising._says_all(seven, (other,)) == told
+    assert localising._says_all(seven, [other]) == told
     twice = Factor("product", 2.0, {}, "2")
-    assert localising._says_all(twice, (other,))
+    assert localising._says_all(twice, [other])
 
 
 def test_sizes_of_calls_are_no_place_if_a_factor_explains_the_right_ones():

@@ -5,6 +5,7 @@ A set costs the bits of its words and numbers, and those of its exceptions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,12 @@ class IndexSet:
         parts = (self.atoms, self.also) if self.also else (self.atoms,)
         every = (" and ".join(atom.text for atom in x) or "everywhere" for x in parts)
         return ", or ".join(every)
+
+    @property
+    def data(self) -> tuple[tuple[Mapping[str, Any], ...], ...]:
+        """The same for programs: a conjunction of statements, or two of them."""
+        parts = (self.atoms, self.also) if self.also else (self.atoms,)
+        return tuple(tuple(atom.data for atom in part) for part in parts)
 
     @property
     def cost(self) -> float:
