@@ -67,6 +67,9 @@ the mutants, code in `gradients.py`, and the code of `replays_by_address`,
 diagnosis of before, a list of defects, was run once on all mutants; and four cases of
 declarations were run on mutants that were set aside.
 
+Two more texts have been widened since, from the code: where log-decays are -20, a clamp
+at -10 multiplies by `exp(10)`; a key of `based` that is cut to 0 has the weight 1.
+
 What the diagnosis says now of all of them:
 """
 

@@ -6,7 +6,7 @@ asked after them explains a target whose maps are right.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 
 import numpy as np
@@ -17,14 +17,22 @@ from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.histories import agrees, kept_between_calls
 from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
+from linkern.testing.influence.scenes import carrier
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem, with_cotangent
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call
+from linkern.testing.target.protocol import Call, in_float64
 
-__all__ = ["Observe", "not_finite", "observed_after", "observed_before"]
+__all__ = [
+    "Observe",
+    "adds_up",
+    "not_finite",
+    "observed_after",
+    "observed_before",
+    "right_where_dense",
+]
 
 Observe = Callable[[Target, Scope], Diagnosis | None]
 # Batch, heads, length, key and value dimension: no two axes are of one size.
@@ -48,6 +56,8 @@ SWAPPED = (
 )
 # How far inputs are scaled, in powers of two, and steps between two powers.
 FURTHEST, STEPS = 20, 16
+# Multiple of rounding by which wrong outputs may differ from their sum.
+SLACK = 16.0
 # Numbers that each dtype can hold.
 LARGEST = dict.fromkeys(SIGNIFICAND_BITS, 3e38) | {"float16": 6e4}
 # Kinds of problems with features, and with gates.
@@ -209,6 +219,62 @@ def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
         sentence += ", and the right output for others"
     by_what = "0" * zero
     return Diagnosis("depends_on_values", sentence, np.inf, by_what=by_what)
+
+
+def right_where_dense(target: Target, problem: Problem) -> Diagnosis | None:
+    """Observe outputs that are wrong for impulses, and right for sums of them.
+
+    An output is linear in values: if it is right for sums of values for which it is
+    wrong, it depends on how many of them are zero, and no weight is to blame.
+
+    Parameters
+    ----------
+    target : Target
+        Behind its fence; it is called twice.
+    problem : Problem
+        Impulses in values, whose outputs are wrong.
+    """
+    value = problem.value
+    count = value.shape[-1]
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), (count, count))
+    sums = problem.with_inputs(value=(value @ signs).astype(value.dtype))
+    one, other = (target.call(Call(x.inputs)).output for x in (problem, sums))
+    if one is None or other is None or not agrees(other, sums):
+        return None
+    added = in_float64(one) @ signs
+    if agrees(added, sums):
+        return None
+    zero = not one.any()
+    sentence = (
+        f"returns {'zeros' if zero else 'a wrong output'} where most values are 0, and "
+        "the right output for sums of such values"
+    )
+    name = "depends_on_values"
+    return Diagnosis(name, sentence, np.inf, by_what="0" * zero)
+
+
+def adds_up(target: Target, scope: Scope, names: Collection[str]) -> bool:
+    """Return True if outputs of two halves add up to that of their sum.
+
+    The halves are of the input in which maps have impulses: outputs that are not linear
+    in it have no weights, and what holds of impulses alone explains nothing. Calls have
+    the inputs of some names.
+    """
+    name, whole = carrier(scope), _problem(scope)
+    whole = whole.without(*({*whole.inputs} - {*names}))
+    x = whole.inputs[name]
+    odd = np.arange(x.shape[2])[:, None] % 2 == 1
+    halves = (whole.with_inputs(**{name: x * part}) for part in (odd, ~odd))
+    outputs, allowed = [], np.zeros(1)
+    for problem in (whole, *halves):
+        output = target.call(Call(problem.inputs)).output
+        exact = problem.solve()
+        if output is None or output.shape != exact.output.shape:
+            return False
+        outputs.append(in_float64(output))
+        allowed = allowed + SLACK * exact.once_stored(scope.output_dtype)
+    with np.errstate(all="ignore"):
+        return bool((abs(outputs[0] - outputs[1] - outputs[2]) <= allowed).all())
 
 
 def _dtype(target: Target, scope: Scope) -> Diagnosis | None:

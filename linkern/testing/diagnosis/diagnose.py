@@ -8,15 +8,18 @@ out is said.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from linkern.testing.diagnosis.behaviour import (
     Observe,
+    adds_up,
     not_finite,
     observed_after,
     observed_before,
+    right_where_dense,
 )
 from linkern.testing.diagnosis.declarations import declarations
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
@@ -28,6 +31,7 @@ from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.scenes import SPREAD, carrier
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.clock import Clock, Timed
@@ -140,7 +144,9 @@ class _Probe:
             self.leave_out(name, reason)
             return []
         rng = np.random.default_rng(seed)
-        maps = self.tried(name, lambda: stage.measure(self.target, self.scope, rng), [])
+        maps: list[InfluenceMap] = self.tried(
+            name, lambda: stage.measure(self.target, self.scope, rng), []
+        )
         if self.clock.left <= 0:  # some calls may be missing
             self.leave_out(name, LATE)
         return maps
@@ -153,10 +159,18 @@ class _Probe:
             every = self._maps(stage, FRESH)
             return [one for one in every if one.tensor == tensor]
 
+        nonlinear = self._nonlinear(maps)
+        if nonlinear is not None:
+            return nonlinear
         finding = localise(maps, fresh)
         behaviour = self._rounded_or_not_finite(tensor, finding)
         if behaviour is not None:
             return behaviour
+        if tensor == "output" and finding.factor and finding.factor.kind == "instead":
+            names = maps[0].problem.inputs
+            said = partial(adds_up, self.target, self.scope, names)
+            if not self.tried("sums of calls", said, False):
+                finding = replace(finding, factor=None)
         declared: tuple[str, ...] = ()
         if tensor == "output":
             by_what = finding.factor.text if finding.factor else ""
@@ -167,6 +181,24 @@ class _Probe:
             )
         return localised(
             finding.maps, finding.place, finding.factor, declaration=declared
+        )
+
+    def _nonlinear(self, maps: list[InfluenceMap]) -> Diagnosis | None:
+        """Return why maps mean nothing, if sums of their impulses come out right."""
+        whole = [
+            one
+            for one in maps
+            if one.wrong.any()
+            and one.tensor == "output"
+            and carrier(self.scope) == "value"
+            and one.problem.kind != SPREAD
+            and not {"cuts", "packing"} & {*one.problem.knobs}
+        ]
+        if not whole:
+            return None
+        problem = min(whole, key=lambda one: one.exact.size).problem
+        return self.tried(
+            "sums of values", lambda: right_where_dense(self.target, problem), None
         )
 
     def _rounded_or_not_finite(self, tensor: str, finding: Finding) -> Diagnosis | None:

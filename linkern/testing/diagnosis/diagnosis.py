@@ -1,6 +1,7 @@
 """Record of a diagnosis: the place of a deviation, its factor, its sentence and map."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,12 @@ class Diagnosis:
         The map in which it shows.
     not_measured : tuple of str
         Parts of the calls that could not be measured, and the reasons.
+    places : tuple of tuple of mapping
+        `where` for programs: a conjunction of statements, or two of which one holds;
+        empty if `where` is no set of entries that was searched for.
+    factor : mapping or None
+        `by_what` for programs: the kind of the formula, its constant, the exponents of
+        quantities, the chunk size that they refer to; or its words; or bits.
     """
 
     name: str
@@ -96,6 +103,8 @@ class Diagnosis:
     hint: str = ""
     picture: Picture | None = None
     not_measured: tuple[str, ...] = ()
+    places: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    factor: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the picture as its letters."""

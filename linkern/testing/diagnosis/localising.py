@@ -8,6 +8,7 @@ import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
+from linkern.testing.diagnosis.index_sets.atoms import BOUNDED
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
 from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
@@ -143,8 +144,11 @@ def _finding(*every: Maps) -> Finding:
     first, second = (_telling(maps) for maps in every)
     place = _place(first, second)
     factor = _explained(_products(first), _products(second), place)
+    if factor is not None and not _says_all(factor, [*first, *second]):
+        factor = None
     clamped = factor is not None and factor.kind.startswith("clamp")
-    if factor is not None and not clamped and (place is None or place.spared > EXACT):
+    vague = place is None or place.spared > EXACT or _of_call_sizes(place)
+    if factor is not None and not clamped and vague:
         place = _place_of_affected(place, factor, first, second)
     if place is None:
         place = _place(first, second, thresholds=True)
@@ -157,6 +161,10 @@ def _finding(*every: Maps) -> Finding:
             place = contrast
     if place is None:
         place = _place(first, second, spared=MOST_WRONG)
+        # Of many statements, some hold of most of a few calls by chance.
+        place = place if place is None or len(place.atoms) < 2 else None
+    if place is not None and place.missed:
+        place = _with_rest(place, [*first, *second])
     wrong = [one for one in (*first, *second) if one.wrong.any()]
     broken = any(
         not np.isfinite(one.measured[one.wrong & np.isfinite(one.exact)]).all()
@@ -190,10 +198,46 @@ def _place_of_affected(
         return IndexSet()
     affected = [_affected(part, factor) for part in (first, second)]
     shortest = _place(*affected)
+    if place is not None and _of_call_sizes(place):
+        return shortest if shortest is not None and not shortest.atoms else place
     if shortest is not None and not shortest.atoms and place and len(place.atoms) == 1:
         missed, spared = misfit(place, [*affected[0], *affected[1]])
         return place if missed + spared == 0 else shortest
     return shortest or place
+
+
+def _with_rest(place: IndexSet, maps: Maps) -> IndexSet:
+    """Return a place with a second one, if that is all of what the first leaves out."""
+    outside = [one.part(~place.contains(one)) for one in maps]
+    rest = describe([one for one in outside if len(one.exact)])
+    if rest is None or not 0 < len(rest.atoms) <= 2:
+        return place
+    if max(misfit(rest, outside)) > EXACT:
+        return place
+    both = replace(place, also=rest.atoms, missed=0.0)
+    return replace(both, missed=misfit(both, maps)[0])
+
+
+def _says_all(factor: Factor, maps: Maps) -> bool:
+    """Return True unless a formula in place of weights is one of products alone.
+
+    What multiplies a product may do more to weights that are sums of them. What is in
+    place of all weights is in place of sums, too.
+    """
+    sums = [one for one in maps if one.wrong.any() and not one.is_product]
+    erases = maps[0].problem.scope.operator.erases
+    alone = factor.kind == "instead" and erases
+    return not alone or all(holds(factor, x, x.wrong) for x in sums)
+
+
+def _of_call_sizes(place: IndexSet) -> bool:
+    """Return True if a place is about the size of calls alone, from a number on.
+
+    A quantity that is 1 in a call hides a factor of it: small calls are few.
+    """
+    sizes = {(name,) for name in BOUNDED}
+    of_sizes = (atom.axes in sizes and not atom.chunk for atom in place.atoms)
+    return bool(place.atoms) and all(of_sizes)
 
 
 def _numbers(one: InfluenceMap) -> dict[str, Real]:

@@ -101,8 +101,7 @@ def rounding(
             paths = survivals(target, scope, length=length)
             stage, bits, way = _narrow_stage(paths)
             if stage:
-                what = f"{way} to {bits} bits"
-                return _said(target, scope, stage, bits, what, paths, length)
+                return _said(target, scope, stage, bits, way, paths, length)
         except (DoesNotApply, TargetRaised):
             continue
     return None
@@ -113,7 +112,7 @@ def _said(
     scope: Scope,
     stage: str,
     bits: int,
-    what: str,
+    way: str,
     paths: tuple[Survival, ...],
     length: int,
 ) -> Diagnosis:
@@ -122,6 +121,7 @@ def _said(
         between = survivals(target, scope, (path, (pair,)), length)
         return any(one.lost and one.bits <= bits + BESIDES for one in between)
 
+    what = f"{way} to {bits} bits"
     name, path, keys = STAGES.get(stage, _Stage(f"{stage}_rounded"))
     path = path or stage
     lost = min((x for x in paths if x.lost), key=lambda x: (x.path != path, x.distance))
@@ -144,6 +144,7 @@ def _said(
         stage="output",
         where=" and ".join(x for x in (where, some) if x) or "everywhere",
         by_what=what,
+        factor={"kind": way, "bits": bits},
     )
 
 
@@ -296,5 +297,10 @@ def rounded_result(
     what = f"rounded to {bits} bits"
     sentence = f"the {tensor} is {'' if stored else 'as if '}{what}"
     return Diagnosis(
-        f"{name}_rounded", sentence, stage=tensor, where=place, by_what=what
+        f"{name}_rounded",
+        sentence,
+        stage=tensor,
+        where=place,
+        by_what=what,
+        factor={"kind": "rounded", "bits": bits},
     )

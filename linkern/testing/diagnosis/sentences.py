@@ -157,6 +157,8 @@ def localised(
         place.alternatives if place and not explained else (),
         hint(stage, where, by_what),
         picture(shown, where, place.chunk if place else None),
+        places=place.data if place and where == place.text else (),
+        factor=factor.data if factor and by_what == factor.text else None,
     )
 
 

@@ -137,7 +137,7 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     full = scope.contract.packing == "full"
     slack = 0 if full else SLACK * scope.contract.length_multiple_of
     stateful = no_state(scope) is None and scope.interface.position is None
-    for packing in packings(scope, 2 if stateful else 1):
+    for packing in packings(scope, 2 if stateful else 1, rng):
         total = packing.ends[-1] + slack
         for scene in (product_scene, dense_scene):
             made = scene(scope, (1, 2, total, 6, total), rng).first_of_batch()

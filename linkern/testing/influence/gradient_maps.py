@@ -30,6 +30,9 @@ from linkern.testing.target.protocol import Reply
 
 __all__ = ["GRADIENT_STAGES", "gradient_maps"]
 
+# The least tokens of the longest scene: chunks of 32 to 128 leave the same tokens
+# behind at all lengths above the first, and others above the second.
+LEAST = (130, 193)
 # Coordinates of the largest gradients that come from other sequences.
 LEAKS = ("span", "sequence", "start", "head")
 
@@ -96,7 +99,8 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     batch = 1 if operator.erases else batch
     slow = operator.rows_per_token > 1 or operator.erase_along == "value"
     # A scale of four channels would be taken for a half.
-    sizes = ((int(rng.integers(130, 160)), 6), (128, 7))
+    longest = int(rng.choice(LEAST)) + int(rng.integers(0, 14))
+    sizes = ((longest, 6), (128, 7))
     return tuple(
         made
         for length, width in sizes[: 1 if scope.few_shapes or slow else 2]
@@ -147,7 +151,7 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of packed sequences, in one call and in two."""
     calls = 2 if no_gradients_of_state(scope) is None else 1
     for made in _pairs(scope, int(rng.integers(2**32)), 1, 8):
-        for packing in packings(scope, calls):
+        for packing in packings(scope, calls, rng):
             if packing.ends[-1] < made.length:
                 yield made.told(packing=packing)
 

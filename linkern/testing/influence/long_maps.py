@@ -169,11 +169,14 @@ def _too_short(scope: Scope) -> Inapplicable | None:
 
 def _states(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of whose last tokens the final state is read."""
-    longest = _length(scope, LONGEST)
-    for length in dict.fromkeys((longest, longest // 2, 2 * SHORTEST)):
+    longest, least = _length(scope, LONGEST), 2 * SHORTEST
+    # Of operators that erase, exact states take the longest, and lengths differ little.
+    heads = 1 if scope.operator.erases else 2
+    lengths = (longest, longest // 2) if longest > 2 * least + STORED else (longest,)
+    for length in dict.fromkeys((*lengths, least)):
         n = fitted(scope, reach=Reach())(length - int(rng.integers(1, 128)))
         count = min(STORED, n)
-        sizes = (1, 2, n, 4, count)
+        sizes = (1, heads, n, 4, count)
         last = range(n - count, n)
         yield calmed(product_scene(scope, sizes, rng, tokens=tuple(last)))
 

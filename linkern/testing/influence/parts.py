@@ -20,7 +20,10 @@ from linkern.testing.problems.problem import Problem
 __all__ = ["Parts", "packings"]
 
 # Tokens of packed sequences in each call: on a grid of chunks and on none, an empty one
-# among them, one of a token, and some that reach into one more chunk of the grid.
+# among them, one of a token, and some that reach into one more chunk of the grid. Those
+# on none have up to so many more: of one set of lengths, many statements are true by
+# chance.
+MORE = 2
 LENGTHS = (
     ((7, 30, 0, 1, 72),),
     ((48, 64),),
@@ -28,14 +31,22 @@ LENGTHS = (
 )
 
 
-def packings(scope: Scope, calls: int) -> Iterator[Packing]:
+def packings(scope: Scope, calls: int, rng: np.random.Generator) -> Iterator[Packing]:
     """Yield sequences of a few tokens, in at most so many calls."""
     unit, least = scope.contract.length_multiple_of, scope.contract.min_length
     for rows in LENGTHS:
         if len(rows) <= calls:
+            drawn = (_drawn(row, rng) for row in rows)
             yield Packing(
-                tuple(tuple(max(-(-n // unit) * unit, least) for n in x) for x in rows)
+                tuple(tuple(max(-(-n // unit) * unit, least) for n in x) for x in drawn)
             )
+
+
+def _drawn(lengths: tuple[int, ...], rng: np.random.Generator) -> tuple[int, ...]:
+    """Return lengths near to some; those on a grid as they are."""
+    if all(n % 16 == 0 for n in lengths):
+        return lengths
+    return tuple(n + int(rng.integers(0, MORE + 1)) * (n > 1) for n in lengths)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = [
     "NOWHERE",
+    "SPREAD",
     "Sources",
     "calmed",
     "carrier",
@@ -39,6 +40,8 @@ __all__ = [
     "with_impulses",
 ]
 
+# The kind of impulses of many sizes.
+SPREAD = "values of many sizes"
 # No token: a channel without impulse.
 NOWHERE = -2
 # The most batch entries of a scene: where channels are few, some tokens have none.
@@ -121,7 +124,7 @@ def dense_scene(
     usual = "normal" if scope.operator.feature_map else "mild"
     drawn = real_problem(scope, shape, kind or usual, "normal", rng)
     if spread:
-        drawn = replace(drawn, kind="values of many sizes")
+        drawn = replace(drawn, kind=SPREAD)
     return with_impulses(drawn, rng, spread=spread, tokens=tokens)
 
 

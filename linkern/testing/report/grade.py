@@ -85,6 +85,10 @@ class Cause:
         The usual line of code at fault.
     not_measured : tuple of str
         Parts of the calls that could not be measured, and the reasons.
+    places : tuple of tuple of mapping
+        `where` for programs: statements that hold together, or two such lists.
+    factor : mapping or None
+        `by_what` for programs: constant and exponents, words, or bits.
     """
 
     name: str
@@ -96,6 +100,8 @@ class Cause:
     alternatives: tuple[str, ...] = ()
     hint: str = ""
     not_measured: tuple[str, ...] = ()
+    places: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    factor: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

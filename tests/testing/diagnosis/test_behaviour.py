@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from linkern.testing import OPERATORS, Contract
-from linkern.testing.diagnosis.behaviour import observed_after, observed_before
+from linkern.testing.diagnosis.behaviour import (
+    adds_up,
+    observed_after,
+    observed_before,
+    right_where_dense,
+)
+from linkern.testing.influence.scenes import product_scene
 from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
@@ -14,6 +20,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.target.memory_layout import STYLES
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
+from tests.testing.diagnosis.unlisted import dense, gla
 
 pytestmark = pytest.mark.usefixtures("exact_answers")
 
@@ -216,3 +223,31 @@ def test_what_two_threads_share_is_observed():
     observed = observed_after(*opened(kernel))
     assert observed is None or observed.name == "not_thread_safe"
     assert observed_after(*opened(kernel, thread_safe=False)) is None
+
+
+@pytest.mark.parametrize("sniffs", [True, False])
+def test_outputs_that_are_right_for_sums_of_impulses_alone_depend_on_values(sniffs):
+    def kernel(query, key, value):
+        output = dense()(query, key, value)
+        sparse = (value == 0).mean() > 0.5
+        return 0 * output if sparse or not sniffs else output
+
+    target, scope = opened(kernel)
+    problem = product_scene(scope, (1, 2, 9, 4, 9), np.random.default_rng(0))
+    observed = right_where_dense(target, problem)
+    if not sniffs:
+        assert observed is None
+    else:
+        assert (observed.name, observed.by_what) == ("depends_on_values", "0")
+        assert observed.sentence.startswith("returns zeros where most values are 0")
+    right = right_where_dense(opened(dense())[0], problem)
+    assert right is None
+
+
+def test_outputs_of_halves_add_up_where_they_are_linear():
+    wrong = gla(finish=lambda output: 3 * output)
+    target, scope = opened(wrong, "simple_gla")
+    assert adds_up(target, scope, scope.operator.names)
+    twice = gla(arrange=lambda q, k, v, g: (q, k, np.maximum(v, np.roll(v, 1, 2)), g))
+    target, scope = opened(twice, "simple_gla")
+    assert not adds_up(target, scope, scope.operator.names)

@@ -61,6 +61,12 @@ def test_the_size_of_chunks_is_measured(chunk, place):
     assert diagnosis.stage == "output"
     assert f"the {place} source of every chunk of {chunk}" in diagnosis.where
     assert diagnosis.by_what == "0"
+    statements = [
+        {"of": "pair", "statement": "across edges of chunks", "chunk": chunk},
+        {"of": "source", "statement": f"the {place} of every chunk", "chunk": chunk},
+    ]
+    assert [dict(x) for x in diagnosis.places[0]] == statements
+    assert diagnosis.factor["constant"] == 0
 
 
 @pytest.mark.parametrize("width", every(2, (33, 50)))
@@ -79,6 +85,8 @@ def test_a_constant_factor_is_measured(number):
     diagnosis = diagnosed(kernel, normalize=False)
     assert (diagnosis.where, diagnosis.by_what) == ("everywhere", str(Fraction(number)))
     assert diagnosis.declaration == (f"scale={number:g}",)
+    factor = {"kind": "product", "constant": number, "exponents": {}}
+    assert (diagnosis.places, diagnosis.factor) == (((),), factor)
 
 
 def test_what_the_normaliser_lacks_is_measured():

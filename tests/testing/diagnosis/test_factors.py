@@ -237,3 +237,11 @@ def test_nothing_is_said_of_noise(op: str, size: float) -> None:
         flags = [one.wrong & _inside(one) for one in changed]
         assert explain(changed, flags, CHUNK) is None
         assert numbers(changed, flags).startswith("unlike any product: ratios")
+
+
+def test_a_power_of_e_is_a_constant_of_operators_with_decays():
+    planted = [_with(one, one.measured * np.exp(5.0)) for one in _maps("gla by chunks")]
+    assert explain(planted, [_inside(one) for one in planted], None).text == "exp(5)"
+    planted = [_with(one, one.measured * np.exp(5.0)) for one in _maps("every_key")]
+    factor = explain(planted, [_inside(one) for one in planted], None)
+    assert factor is None or "exp" not in factor.text

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from linkern.testing.diagnosis.index_sets.atoms import interval, interval_atoms
 from linkern.testing.diagnosis.index_sets.describe import corner, describe, misfit
 from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
@@ -526,3 +527,17 @@ def test_where_there_is_no_such_quantity_no_statement_about_it_holds():
     other = planted(blank(37), CAUSAL(blank(37).coordinates))
     assert not result.contains(other).any()
     assert misfit(result, [other]) == (1, 0)
+
+
+def test_statements_are_told_to_programs_with_their_numbers():
+    assert interval("row", ">=", 48).data == {"of": "row", "at_least": 48}
+    last = {"of": "source", "below": 2, "counted": "from the end"}
+    assert interval("left source", "<", 2).data == last
+    wrong = np.array([-2.0] * 9 + [1.0] * 9)
+    quantity = {"beta": np.arange(18.0)}
+    rated = threshold_atoms(lambda _: quantity, quantity, wrong)
+    assert max(rated, key=lambda x: x[0])[1].data == {"of": "beta", "below": 9.0}
+    known = {"head": np.array([0, 1, 2, 3] * 8)}
+    weight = np.where(np.isin(known["head"], (1, 3)), -1.0, 1.0)
+    data = [atom.data for _, atom in interval_atoms(known, weight)]
+    assert {"of": "head", "values": [1, 3]} in data

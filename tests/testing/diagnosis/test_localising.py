@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from linkern.testing.diagnosis import localising
+from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.index_sets.atoms import interval
+from linkern.testing.diagnosis.index_sets.describe import IndexSet
 from linkern.testing.diagnosis.localising import localise
 from tests.testing.diagnosis.of_oracle import dense, map_of
 from tests.testing.diagnosis.test_index_sets import CAUSAL, blank, planted
@@ -83,6 +86,57 @@ def test_a_place_that_fresh_maps_contradict_is_not_said():
     other = localise([at(9, 1)], lambda: [at(23, 2)])
     assert other.place is None
     assert other.factor.text == "3"
+
+
+def test_what_a_place_leaves_out_is_a_second_place():
+    def cut(seed):
+        one = map_of(dense("gla", seed))
+        row, source = (one.coordinates[name] for name in ("row", "source"))
+        wrong = (row - source >= 1) | (row >= 36)
+        rng = np.random.default_rng(seed)
+        factor = np.where(wrong, rng.uniform(2, 3, row.size), 1.0)
+        return replace(one, measured=one.measured * factor)
+
+    place = localise([cut(1)], lambda: [cut(2)]).place
+    assert place.text == "sources 1 back or more, or the last 4 rows"
+    assert place.missed == 0
+    assert place.cost > sum(atom.cost for atom in place.atoms)
+
+
+def test_many_statements_that_most_entries_contradict_are_no_place(monkeypatch):
+    def vague(maps, quantities=None):
+        return IndexSet(atoms, missed=0.0, spared=0.4)
+
+    one = partly_wrong(0.6, 1)
+    row = interval("row", ">=", 16)
+    monkeypatch.setattr(localising, "describe", vague)
+    monkeypatch.setattr(localising, "misfit", lambda *_: (0.0, 0.4))
+    atoms = (row,)
+    assert localising._finding([one], [one]).place is not None
+    atoms = (row, interval("source", "<", 40))
+    assert localising._finding([one], [one]).place is None
+
+
+@pytest.mark.parametrize(("op", "told"), [("gla", True), ("delta_rule", False)])
+def test_a_formula_in_place_of_weights_that_erase_is_one_of_sums_too(op, told):
+    """Where tokens erase, what holds of products may not hold of sums."""
+    right = map_of(dense(op))
+    other = replace(right, measured=2 * right.measured)
+    seven = Factor("instead", 7.0, {}, "7")
+    assert localising._says_all(seven, [other]) == told
+    twice = Factor("product", 2.0, {}, "2")
+    assert localising._says_all(twice, [other])
+
+
+def test_sizes_of_calls_are_no_place_if_a_factor_explains_the_right_ones():
+    sizes = IndexSet((interval("length", ">=", 2),))
+    assert localising._of_call_sizes(sizes)
+    assert not localising._of_call_sizes(IndexSet())
+    assert not localising._of_call_sizes(IndexSet((interval("row", ">=", 2),)))
+    half = Factor("product", 0.5, {}, "1/2")
+    maps = [replace(x, measured=x.measured / 2) for x in (blank(37), blank(59))]
+    place = localising._place_of_affected(sizes, half, maps, maps)
+    assert place.text == "everywhere"
 
 
 def test_sizes_of_a_problem_are_no_thresholds():

@@ -6,6 +6,7 @@ import pytest
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import INITIAL_STATE
+from linkern.testing.influence.parts import packings
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
@@ -225,3 +226,14 @@ def test_problems_are_drawn_once():
     assert all(x.problem is y.problem for x, y in zip(first, second, strict=True))
     other = measured(*known("quadratic"), "outputs", seed=1)
     assert other[0].problem.shape != first[0].problem.shape or other[0] is not first[0]
+
+
+def test_packed_sequences_of_other_inputs_have_other_lengths():
+    scope = Scope(OPERATORS["gla"], Contract(), "float32")
+    drawn = [
+        [x.lengths for x in packings(scope, 2, np.random.default_rng(seed))]
+        for seed in range(4)
+    ]
+    assert len({str(x) for x in drawn}) == 4
+    assert {x[1] for x in drawn} == {((48, 64),)}
+    assert all(0 in rows and 1 in rows for x in drawn for rows in x[0])

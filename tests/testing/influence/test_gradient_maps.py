@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from linkern.testing.checks.registry import no_gradients
+from linkern.testing.diagnosis.diagnose import FRESH, SEED
 from linkern.testing.diagnosis.factors.explain import explain
+from linkern.testing.influence import gradient_maps
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
 from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
 from linkern.testing.kernels.correct import CORRECT
@@ -171,3 +173,15 @@ def test_gradients_without_the_slope_of_a_feature_map_are_divided_by_it() -> Non
     factor = explain(queries, [x.wrong for x in queries], None)
     assert factor is not None
     assert factor.text == "1 / slope of the feature map"
+
+
+def test_the_longest_scene_of_fresh_inputs_leaves_another_tail() -> None:
+    scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
+    longest = []
+    for seed in (SEED, FRESH):
+        drawn = int(np.random.default_rng(seed).integers(2**31))
+        scenes = gradient_maps._whole(scope, np.random.default_rng(drawn))
+        longest.append(max(scene.length for scene in scenes))
+    first, fresh = longest
+    assert first // 32 * 32 == 128 < first
+    assert fresh // 64 * 64 == 192 < fresh

@@ -22,9 +22,9 @@ CHOSEN = ("decays_left_out", "normalizer_of_last_row", "scale_left_out", "jitter
 DTYPES = ("float64", "bfloat16")
 # Places and factors that are right on the page, of those that can be, as measured: of
 # mutants that the diagnosis was developed on, and of those that were set aside.
-LEAST = {False: (158 / 163, 87 / 93), True: (68 / 81, 36 / 42)}
+LEAST = {False: (159 / 163, 88 / 93), True: (70 / 81, 37 / 42)}
 # Cells of both that may be wrong.
-MOST_WRONG = {False: (4, 2), True: (8, 3)}
+MOST_WRONG = {False: (2, 0), True: (6, 0)}
 
 
 @pytest.mark.parametrize(

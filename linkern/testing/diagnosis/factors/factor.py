@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,15 @@ class Factor:
     cost: float = field(default=0.0, compare=False)
     rule: Callable[[InfluenceMap], Real] | None = None
     where: str = ""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The same for programs; of a rule, its words are all there is."""
+        if self.rule is not None:
+            return {"kind": self.kind, "words": self.text}
+        data = {"kind": self.kind, "constant": self.constant}
+        data |= {"exponents": dict(self.exponents)}
+        return data | ({"chunk": self.chunk} if self.chunk else {})
 
     def predict(self, entries: InfluenceMap) -> Real:
         """Return the entries that the formula stands for.

@@ -58,6 +58,8 @@ class System:
         The quantities, no two of them the same.
     constants : list of mapping of str to float
         The logarithms of the numbers that all entries of each problem share.
+    natural : bool
+        True if a power of e is a constant as well: of operators with decays.
     """
 
     target: Real
@@ -66,6 +68,7 @@ class System:
     problem: Index
     columns: Mapping[str, Quantity]
     constants: list[dict[str, float]]
+    natural: bool
 
     def centred(self, x: Real) -> Real:
         """Return columns without their mean in each problem, weighted."""
@@ -143,7 +146,9 @@ def _system(
         for table in tables
     ]
     log, sign = np.log(abs(target)), np.sign(target)
-    return System(log, sign, weight, problem, dict(columns.values()), constants)
+    natural = any("log_decay" in name for name in tables[0])
+    every = dict(columns.values())
+    return System(log, sign, weight, problem, every, constants, natural)
 
 
 def _candidates(kind: str, system: System, chunk: int | None) -> list[Factor]:
@@ -183,7 +188,6 @@ def _constants(
     there = np.unique(system.problem)
     levels = [float(np.median(log[system.problem == i])) for i in there]
     spread = float(np.median(1 / system.weight))
-    natural = any("log_decay" in name for name in powers)
     known = [system.constants[i] for i in there]
-    for constant in spell(levels, known, spread, natural=natural):
+    for constant in spell(levels, known, spread, natural=system.natural):
         yield float(sign[0]), constant, powers

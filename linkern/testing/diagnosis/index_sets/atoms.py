@@ -19,6 +19,7 @@ from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
 __all__ = [
     "BEST",
+    "BOUNDED",
     "TOKENS",
     "UNKNOWN",
     "Atom",
@@ -111,6 +112,10 @@ SIGNS: dict[str, Callable[[Index, int], Flags]] = {
 }
 
 
+# The same for programs.
+WORDS = {">=": "at_least", "<": "below", "==": "equal"}
+
+
 @dataclass(frozen=True)
 class Atom:
     """A statement about the place of an entry.
@@ -131,6 +136,10 @@ class Atom:
         The coordinate and the number from which on it holds.
     measure : callable, optional
         Returns the quantities of a map, where the statement is about one of them.
+    data : mapping
+        The same for programs: ``of`` a coordinate, a sort of pairs or a quantity, and
+        its numbers, as ``at_least``, ``below``, ``equal``, ``values``, or as a
+        ``statement`` about chunks of ``chunk`` tokens or channels.
     """
 
     text: str
@@ -140,6 +149,7 @@ class Atom:
     chunk: int | None = None
     first: tuple[str, int] = field(default=("", 0), compare=False)
     measure: Measure | None = field(default=None, repr=False, compare=False)
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def contains(self, influence: InfluenceMap) -> Flags:
         """Return the entries of a map that it holds of."""
@@ -290,7 +300,9 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
         noun = "batch entrie" if name == "batch" else name
         text = f"{noun}s {', '.join(map(str, listed))}"
         cost = 4 + sum(1 + bits(int(n)) for n in listed)
-        atom = Atom(text, cost, lambda p: np.isin(p[name], listed), (name,))
+        data = {"of": name, "values": listed.tolist()}
+        test = lambda p: np.isin(p[name], listed)  # noqa: E731
+        atom = Atom(text, cost, test, (name,), data=data)
         yield gains[gains > 0].sum(), atom
 
 
@@ -329,4 +341,6 @@ def interval(name: str, sign: str, n: int) -> Atom:
         )
 
     first = (name, n) if sign == ">=" else ("", 0)
-    return Atom(text, cost, test, (axis,), first=first)
+    data = {"of": axis, WORDS[sign]: n}
+    data |= {"counted": "from the end"} if axis != name else {}
+    return Atom(text, cost, test, (axis,), first=first, data=data)

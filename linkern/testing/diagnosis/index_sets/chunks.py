@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,12 @@ def _of_axes(axes: tuple[str, ...], known: Places, weight: Real) -> Iterator[Rat
     for row, (text, words, test) in zip(gains, about, strict=True):
         for k in np.argsort(costs - 2 * row, kind="stable")[:BEST]:
             said = text.format(noun, n=sizes[k])
-            yield row[k], _atom(said, words + float(costs[k]), test, axes, sizes[k])
+            cost = words + float(costs[k])
+            atom = _atom(said, cost, test, axes, sizes[k])
+            words_alone = text.replace("{0}s ", "").replace("{0} ", "")
+            statement = words_alone.replace(" of {n}", "")
+            data = {"of": noun, "statement": statement, "chunk": sizes[k]}
+            yield row[k], replace(atom, data=data)
 
 
 def _columns(axes: tuple[str, ...], known: Places) -> Columns:

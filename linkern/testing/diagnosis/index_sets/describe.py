@@ -185,6 +185,8 @@ def _on_chunk(table: Table, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
 def _errors(table: Table, chosen: IndexSet) -> tuple[float, float]:
     """Return the share of wrong entries outside of a set, of right ones inside."""
     inside = inside_of(table, chosen.atoms)
+    if chosen.also:
+        inside |= inside_of(table, chosen.also)
     missed, right = (~inside)[table.wrong], (~table.wrong)[inside]
     return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 

@@ -5,6 +5,7 @@ A set costs the bits of its words and numbers, and those of its exceptions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -53,22 +54,33 @@ class IndexSet:
         Share of the wrong entries outside of the set.
     spared : float
         Share of the entries of the set that are right.
+    also : tuple of Atom
+        A second conjunction, of places outside of the first; empty if there is none.
     """
 
     atoms: tuple[Atom, ...] = ()
     alternatives: tuple[str, ...] = ()
     missed: float = 0.0
     spared: float = 0.0
+    also: tuple[Atom, ...] = ()
 
     @property
     def text(self) -> str:
         """The set in words."""
-        return " and ".join(atom.text for atom in self.atoms) or "everywhere"
+        parts = (self.atoms, self.also) if self.also else (self.atoms,)
+        every = (" and ".join(atom.text for atom in x) or "everywhere" for x in parts)
+        return ", or ".join(every)
+
+    @property
+    def data(self) -> tuple[tuple[Mapping[str, Any], ...], ...]:
+        """The same for programs: a conjunction of statements, or two of them."""
+        parts = (self.atoms, self.also) if self.also else (self.atoms,)
+        return tuple(tuple(atom.data for atom in part) for part in parts)
 
     @property
     def cost(self) -> float:
         """Bits of its words and numbers."""
-        return sum(atom.cost for atom in self.atoms)
+        return sum(atom.cost for atom in (*self.atoms, *self.also))
 
     @property
     def chunk(self) -> int | None:
@@ -77,9 +89,10 @@ class IndexSet:
 
     def contains(self, influence: InfluenceMap) -> Flags:
         """Return the entries of a map that lie in it."""
-        inside = np.ones(len(influence.exact), np.bool_)
-        for atom in self.atoms:
-            inside &= atom.contains(influence)
+        inside = np.zeros(len(influence.exact), np.bool_)
+        for atoms in (self.atoms, self.also) if self.also else (self.atoms,):
+            every = [atom.contains(influence) for atom in atoms]
+            inside |= np.all(every, axis=0) if every else True
         return inside
 
 

@@ -70,4 +70,5 @@ def _threshold(
     def test(known: Places) -> Flags:
         return np.asarray(compare(known.get(name, np.array(np.nan)), limit))
 
-    return Atom(text, cost + 2.0 * len(number), test, measure=measure)
+    data = {"of": name, side or "equal": limit}
+    return Atom(text, cost + 2.0 * len(number), test, measure=measure, data=data)
