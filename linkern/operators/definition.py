@@ -88,6 +88,8 @@ class Definition:
         Whether decay and erase act on the value side of the memory.
     affine : bool
         Whether a span of tokens is a matrix on the memory, and an increment.
+    growing : bool
+        Whether log-decays may be positive.
     as_given : bool
         Whether `attend` makes terms of its inputs as they are: then kernels may get
         them in the dtype that they came in.
@@ -107,6 +109,7 @@ class Definition:
     inverse_root_scale: bool = True
     transpose_state: bool = False
     affine: bool = True
+    growing: bool = False
     as_given: bool = False
     prepare: Prepare | None = None
 
@@ -297,7 +300,7 @@ def prepare_terms(
         if x is not None or name in definition.required
     }
     layout = layout_of(definition, passed, form, scale)
-    _values(passed)
+    _values(passed, growing=definition.growing)
 
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
     like = validate.wide_like(*next(iter(passed.items())))
@@ -324,9 +327,9 @@ def _repeated(x: Array, times: int) -> Array:
     return reshape(repeated, (*lead, heads * times, length, dim))
 
 
-def _values(given: Inputs) -> None:
+def _values(given: Inputs, *, growing: bool) -> None:
     """Check the rules about the values of gates."""
-    if "log_decay" in given:
+    if "log_decay" in given and not growing:
         validate.not_positive("log_decay", given["log_decay"])
     if "beta" in given:
         validate.within("beta", given["beta"], 0.0, 2.0)

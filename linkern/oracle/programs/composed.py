@@ -114,7 +114,8 @@ def power_retention(call: Call, *, degree: int) -> tuple[Node, tuple[Node, ...]]
         products = x
         for _ in range(degree - 1):
             outer = tape.contract("...f,...k->...fk", products, x, prepared=True)
-            products = reshaped(tape, outer, (*x.shape[:-1], -1))
+            size = outer.shape[-2] * k
+            products = reshaped(tape, outer, (*x.shape[:-1], size))
         once = taken(tape, products, at)
         return tape.product(once, tape.constant(np.sqrt(orders)))
 

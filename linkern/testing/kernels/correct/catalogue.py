@@ -22,6 +22,7 @@ from linkern.testing.kernels.correct import (
     features,
     levels,
     linear,
+    mlstm,
     powers,
     softmax,
     solves,
@@ -133,12 +134,14 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("mesa by cholesky", "mesa", solves.mesa_by_cholesky),
     ("scan by tokens", "selective_scan", state_space.selective_scan_by_tokens),
     ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
+    ("mlstm by tokens", "mlstm", mlstm.by_tokens()),
     ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
 )
 _SPANS: tuple[tuple[str, Kernel, int], ...] = (
     ("retention", decays.retention_as_toeplitz, 256),
     ("rwkv4", softmax.rwkv4_by_pairs, 100),
     ("abc", softmax.abc_by_pairs, 100),
+    ("mlstm", mlstm.in_pairs, 100),
     ("log_linear_attention", levels.levels_by_pairs, 100),
 )
 for _name, _op, _order in _ORDERS:
