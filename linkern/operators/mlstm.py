@@ -103,9 +103,9 @@ def mlstm(
         o_t = \frac{scale \; q_t^T C_t}{\max(|scale \; q_t^T n_t|, 1)}
 
     with ``i = exp(input_gate)`` and ``f = exp(log_decay)``. Nothing overflows: ``C``
-    and ``n`` are kept over ``e^z``, where ``z`` is the logarithm of the sum of the weights
-    so far. Published kernels keep them over ``e^m``, ``m`` the largest logarithm, and
-    write ``max(|q . n|, e^-m)`` for the same; their ``C``, ``n`` and ``m`` are a state
+    and ``n`` are kept over ``e^z``, where ``z`` is the logarithm of the sum of the
+    weights so far. Published kernels keep them over ``e^m``, ``m`` the largest
+    logarithm, and write ``max(|q . n|, e^-m)`` for the same; their ``C``, ``n`` and ``m`` are a state
     of this operator as well, ``State(concat([C, n[..., None]], -1), m)``. They add 1e-6
     to the denominator; nothing is added here. The variant with sigmoid input gates has
     no normaliser: it is `simple_gla` of the values times the gate.

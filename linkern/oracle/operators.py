@@ -392,8 +392,11 @@ _CAUSAL = (
     Operator(
         "mlstm",
         (
-            *TRIPLE,
-            Input("input_gate", "bgt", ("i",), optional=True, draw="logit"),
+            # Normalisers that cancel are as good as zero, where no floor is above.
+            replace(QUERY, draw="signed"),
+            replace(KEY, draw="positive"),
+            VALUE,
+            Input("input_gate", "bgt", ("i",), optional=True, draw="exponent"),
             DECAY,
         ),
         "C = e^{g_t} C + e^{i_t} k v^T, n = e^{g_t} n + e^{i_t} k; "

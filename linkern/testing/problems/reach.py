@@ -119,7 +119,8 @@ def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
 def _grows(scope: Scope) -> bool:
     """Return True if bounds of reals grow until they say nothing."""
     operator = scope.operator
-    return operator.erases or not {"ridge", "slots"}.isdisjoint(operator.names)
+    growing = {"input_gate", "ridge", "slots"}
+    return operator.erases or not growing.isdisjoint(operator.names)
 
 
 def _bits(scope: Scope) -> int:
