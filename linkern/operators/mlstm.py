@@ -105,10 +105,11 @@ def mlstm(
     with ``i = exp(input_gate)`` and ``f = exp(log_decay)``. Nothing overflows: ``C``
     and ``n`` are kept over ``e^z``, where ``z`` is the logarithm of the sum of the
     weights so far. Published kernels keep them over ``e^m``, ``m`` the largest
-    logarithm, and write ``max(|q . n|, e^-m)`` for the same; their ``C``, ``n`` and ``m`` are a state
-    of this operator as well, ``State(concat([C, n[..., None]], -1), m)``. They add 1e-6
-    to the denominator; nothing is added here. The variant with sigmoid input gates has
-    no normaliser: it is `simple_gla` of the values times the gate.
+    logarithm, and write ``max(|q . n|, e^-m)`` for the same; their ``C``, ``n`` and
+    ``m`` are a state of this operator as well, ``State(concat([C, n[..., None]], -1),
+    m)``. They add 1e-6 to the denominator; nothing is added here. The variant with
+    sigmoid input gates has no normaliser: it is `simple_gla` of the values times the
+    gate.
 
     Source: Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory", equations 19 to
     27.
