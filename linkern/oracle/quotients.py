@@ -17,7 +17,7 @@ def floored(tape: Tape, above: Node, below: Node, log_weight: Node) -> Node:
     r"""Return ``e^z a / max(|e^z b|, 1)`` for rows ``a`` of numbers ``b`` and ``z``.
 
     It is ``a / |b|`` or ``e^z a``. Where rounding can tell one case for the other, the
-    result is close to both, but the gradients are not: nothing is proved of them.
+    result is close to both, but the gradients are not: those of either are admitted.
 
     Parameters
     ----------
@@ -67,10 +67,10 @@ def floored(tape: Tape, above: Node, below: Node, log_weight: Node) -> Node:
             ).reach[..., None]
             left = 4 * rounding.grown(g.value.shape[-1] + 16) * products
             to_weight = Ball(to_weight.value, along.radius + left)
-        if unsure.any():
-            to_above, to_below, to_weight = (
-                Ball(x.value, np.where(unsure, np.inf, x.radius))
-                for x in (to_above, to_below, to_weight)
+        if unsure.any():  # a kernel may be in either case
+            to_below, to_weight = (
+                Ball(x.value, x.radius + np.where(unsure, either.reach, 0.0))
+                for x, either in ((to_below, by_size), (to_weight, along))
             )
         return [to_above, to_below, to_weight]
 
