@@ -107,7 +107,7 @@ def power_retention(call: Call, *, degree: int) -> tuple[Node, tuple[Node, ...]]
     """Return weights ``x^degree`` under a decay, normalised."""
     k = call["query"].shape[-1]
     chosen = list(combinations_with_replacement(range(k), degree))
-    at = [np.ravel_multi_index(x, (k,) * degree) for x in chosen]
+    at = [int(np.ravel_multi_index(x, (k,) * degree)) for x in chosen]
     orders = [len({*permutations(x)}) for x in chosen]
 
     def features(tape: Tape, x: Node) -> Node:

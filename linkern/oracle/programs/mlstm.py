@@ -39,11 +39,11 @@ def mlstm(call: Call) -> tuple[Node, tuple[Node, ...]]:
     """Return ``q^T C / max(|q^T n|, 1)``, ``C`` and ``n`` sums of gated writes."""
     tape, value = call.tape, call["value"]
     nothing = tape.constant(np.zeros((*value.shape[:-1], 1)))
-    gates = [
+    decay, logit = (
         column(tape, call[name]) if name in call.inputs else nothing
         for name in ("log_decay", "input_gate")
-    ]
-    keep, share, before, end = functions.log_sums(tape, *gates, call.state[1])
+    )
+    keep, share, before, end = functions.log_sums(tape, decay, logit, call.state[1])
     ones = tape.constant(np.ones((*value.shape[:-1], 1)))
     reads, memory = scanned(
         tape,

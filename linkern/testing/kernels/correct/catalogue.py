@@ -150,8 +150,8 @@ for _op, _order, _length in _SPANS:
     _name = f"{_op} by pairs in spans of {_length}"
     _enter(_name, _op, in_spans(_op, _order, _length))
 for _op, _degree in (("power_retention", 2), ("power_retention_4", 4)):
-    _features = partial(powers.products, degree=_degree)
-    _enter(f"{_op} by tokens", _op, powers.by_tokens(_features))
+    _powers = partial(powers.products, degree=_degree)
+    _enter(f"{_op} by tokens", _op, powers.by_tokens(_powers))
     _enter(f"{_op} by pairs", _op, in_spans(_op, powers.in_pairs(_degree), 100))
 for _op, _features in (("based", features.taylor), ("rebased", features.squares)):
     _enter(f"{_op} by chunks of 7", _op, features.by_chunks(_features, 7))
