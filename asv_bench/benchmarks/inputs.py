@@ -23,8 +23,9 @@ FEW_KEYS = ("based", "power_retention", "rebased", "selective_scan")
 def inputs_of(function, length, seed=0):
     """Return float32 inputs with mild decays, 8 heads, K = V = 64.
 
-    K is 16 where features have K^2 channels, or each channel a state of K numbers. What an operator is called with is read
-    from its signature: an old commit may lack some of it.
+    K is 16 where features have K^2 channels, or each channel a state of K numbers. What
+    an operator is called with is read from its signature: an old commit may lack some
+    of it.
     """
     name = function.__name__
     rng = np.random.default_rng(seed)

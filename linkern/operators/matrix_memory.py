@@ -120,5 +120,5 @@ def mlstm(
     >>> ones = np.ones((3, 1))
     >>> gate = np.log([1.0, 2.0, 1.0])
     >>> linkern.mlstm(ones, ones, np.asarray([[3.0], [6.0], [9.0]]), gate).output[:, 0]
-    array([3. , 5. , 6. ])
+    array([3., 5., 6.])
     """
