@@ -21,10 +21,11 @@ import numpy as np
 ARITHMETIC = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt"}
 EXPONENTIAL = {"exp", "expm1", "log", "log1p", "logaddexp", "cosh", "sinh", "tanh"}
 MOVING = {
-    "all", "any", "arange", "argmax", "asarray", "astype", "broadcast_to", "concat",
-    "equal", "eye", "flip", "full", "full_like", "greater", "isfinite", "isinf",
-    "isnan", "less", "less_equal", "matrix_transpose", "max", "maximum", "minimum",
-    "ones", "ones_like", "reshape", "sign", "tril", "where", "zeros", "zeros_like",
+    "abs", "all", "any", "arange", "argmax", "asarray", "astype", "broadcast_to",
+    "concat", "equal", "eye", "flip", "full", "full_like", "greater", "isfinite",
+    "isinf", "isnan", "less", "less_equal", "matrix_transpose", "max", "maximum",
+    "minimum", "ones", "ones_like", "reshape", "sign", "tril", "where", "zeros",
+    "zeros_like",
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ OPERATORS = {
     "linear_attention_step",
     "log_linear_attention",
     "mesa",
+    "mlstm",
     "oja",
     "power_retention",
     "rebased",

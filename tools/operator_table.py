@@ -18,7 +18,7 @@ import numpy as np
 from pages import write_or_compare
 
 import linkern
-from linkern.adapters.catalogue import judged
+from linkern.adapters.catalogue import function_of, judged
 from linkern.testing import OPERATORS
 from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
@@ -69,9 +69,9 @@ def problem(operator: Operator, length: int = 9) -> dict[str, np.ndarray]:
 
 def function(operator: Operator) -> Any:
     """Return the function of an operator."""
-    if operator.causal:
-        return getattr(linkern, operator.name)
-    return partial(linkern.linear_attention, causal=False)
+    name, options = function_of(operator.name)
+    plain = getattr(linkern, name)
+    return partial(plain, **options) if options else plain
 
 
 def forms(operator: Operator) -> list[str]:
@@ -137,7 +137,7 @@ def integers(operator: Operator) -> str:
 
 def row(operator: Operator) -> str:
     """Return one row of the table."""
-    documented = "linear_attention" if operator.feature_map else operator.name
+    documented, _ = function_of(operator.name)
     cells = [
         f"[`{operator.name}`](reference.md#linkern.{documented})",
         operator.summary.replace("|", "\\|"),

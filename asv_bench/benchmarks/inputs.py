@@ -9,24 +9,27 @@ from .ground import DIM, HEADS
 OPERATORS = [
     *("abc", "based", "comba", "delta_rule", "dplr", "gated_delta_product"),
     *("gated_delta_rule", "gdn2", "gla", "gsa", "hgrn", "iplr", "kda"),
-    *("lightning_attention", "log_linear_attention", "mesa", "oja", "rebased"),
-    *("retention", "rwkv4", "rwkv6", "rwkv7", "simple_gla"),
+    *("lightning_attention", "log_linear_attention", "mesa", "mlstm", "oja"),
+    *("power_retention", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
+    *("selective_scan", "simple_gla"),
 ]
 # One of each kind of decay and update, for what is slow to measure.
 KINDS = ["retention", "simple_gla", "gla", "delta_rule", "gated_delta_rule", "kda"]
 # Those whose log-decays are one for each channel.
 BY_CHANNEL = ("gla", "rwkv6", "rwkv7", "dplr", "kda", "gdn2", "gsa", "hgrn", "oja")
+FEW_KEYS = ("based", "power_retention", "rebased", "selective_scan")
 
 
 def inputs_of(function, length, seed=0):
     """Return float32 inputs with mild decays, 8 heads, K = V = 64.
 
-    K is 16 where features have K^2 channels. What an operator is called with is read
-    from its signature: an old commit may lack some of it.
+    K is 16 where features have K^2 channels, or each channel a state of K numbers. What
+    an operator is called with is read from its signature: an old commit may lack some
+    of it.
     """
     name = function.__name__
     rng = np.random.default_rng(seed)
-    key_dim = 16 if name in ("based", "rebased") else DIM
+    key_dim = 16 if name in FEW_KEYS else DIM
     token = (HEADS, length)
     keys, values = (*token, key_dim), (*token, DIM)
 
@@ -50,6 +53,10 @@ def inputs_of(function, length, seed=0):
         "write_gate": rng.uniform(size=values),
         "slots": rng.uniform(size=values),
         "bonus": rng.normal(size=(HEADS, DIM)),
+        "input_gate": rng.normal(size=token),
+        "dt": rng.uniform(0, 0.1, size=values),
+        "log_decay_rate": -rng.uniform(1, 16, size=(HEADS, DIM, key_dim)),
+        "skip": rng.normal(size=(HEADS, DIM)),
         "ridge": rng.uniform(0.5, 1.5, size=(HEADS, DIM)),
         "level_scales": rng.uniform(size=(*token, length.bit_length() + 1)),
     }

@@ -19,7 +19,7 @@ from linkern.testing import OPERATORS, UsageError
 from linkern.testing.spec.contract import nearest
 from linkern.testing.spec.operators import Operator
 
-__all__ = ["OWN", "PUBLISHED", "Entry", "installed", "judged"]
+__all__ = ["OWN", "PUBLISHED", "Entry", "function_of", "installed", "judged"]
 
 _FORMS = ("auto", "recurrent", "parallel")
 # One operator for each way in which operators read, forget, erase and average.
@@ -47,6 +47,11 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 _OTHERS = tuple({one.name for one in OPERATORS.values() if not one.feature_map})
 
 
+def function_of(op: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of our function of an operator, and the options that make it."""
+    return _OPTIONS.get(op, (op, {}))
+
+
 def _own() -> Iterator[Entry]:
     """Yield all our operators in every form on NumPy, one of each kind elsewhere."""
     linear = [one.name for one in OPERATORS.values() if one.feature_map]
@@ -68,7 +73,7 @@ def _of(operator: Operator, library: str, form: str) -> Entry:
     if form != "auto":
         # Fixed options are not varied: these forms have no chunks.
         options = {"form": form, "chunk_size": None}
-    function, own = _OPTIONS.get(operator.name, (operator.name, {}))
+    function, own = function_of(operator.name)
     options |= own
     return Entry(
         package=library,

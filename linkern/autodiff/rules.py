@@ -43,8 +43,8 @@ BINARY: dict[str, Callable[[Any, Any, Any, Any], tuple[Any, Any]]] = {
     "multiply": lambda xp, x, y, z: (y, x),
     "divide": lambda xp, x, y, z: (1 / y, -z / y),
     "logaddexp": lambda xp, x, y, z: (_share(xp, x, z), _share(xp, y, z)),
-    "maximum": lambda xp, x, y, z: _chosen(xp, x > y, x == y),
-    "minimum": lambda xp, x, y, z: _chosen(xp, x < y, x == y),
+    "maximum": lambda xp, x, y, z: _chosen(xp, z, x > y, x == y),
+    "minimum": lambda xp, x, y, z: _chosen(xp, z, x < y, x == y),
 }
 
 # What depends on values in steps, or not at all: no gradient passes through.
@@ -88,9 +88,10 @@ def _share(xp: Any, x: Any, total: Any) -> Any:
     return xp.where(xp.isinf(x) & (x < 0), nothing, xp.exp(apart))
 
 
-def _chosen(xp: Any, first: Any, tie: Any) -> tuple[Any, Any]:
-    """Return the part of two operands in a maximum; a tie is split."""
-    one = xp.where(tie, 0.5, xp.where(first, 1.0, 0.0))
+def _chosen(xp: Any, chosen: Any, first: Any, tie: Any) -> tuple[Any, Any]:
+    """Return the part of two operands in a maximum, in its dtype; a tie is split."""
+    nothing, all_of_it = xp.zeros_like(chosen), xp.ones_like(chosen)
+    one = xp.where(tie, 0.5 * all_of_it, xp.where(first, all_of_it, nothing))
     return one, 1 - one
 
 

@@ -29,8 +29,8 @@ class Averaging(NamedTuple):
     ----------
     log_decay, weight : array (..., T, D)
         ``-softplus(d_t)`` and ``sigmoid(d_t)``.
-    before : array (..., T, D)
-        ``z_{t-1}``.
+    before, after : array (..., T, D)
+        ``z_{t-1}`` and ``z_t``; far below any weight where there has been none.
     last : array (..., D)
         ``z`` after the last token.
     """
@@ -38,6 +38,7 @@ class Averaging(NamedTuple):
     log_decay: Array
     weight: Array
     before: Array
+    after: Array
     last: Array
 
 
@@ -52,8 +53,9 @@ def averaging(
         Logarithms of the weights.
     first : array (..., D)
         ``z`` before the first token; ``-inf`` if there has been none.
-    forgetting : array (..., 1, D), optional
-        ``w``, what is added to ``z`` from token to token. Default: nothing.
+    forgetting : array (..., 1, D) or (..., T, D), optional
+        ``w``, what is added to ``z`` from token to token, one for all or one for each.
+        Default: nothing.
     """
     xp = namespace(logits)
     first = _above_nothing(first)
@@ -66,7 +68,8 @@ def averaging(
     log_decay = -xp.logaddexp(xp.zeros_like(distance), distance)
     last = sums[..., -1, :]
     last = xp.where(last < _NOTHING / 2, -float("inf") + xp.zeros_like(last), last)
-    return Averaging(log_decay, sigmoid(distance), before, last)
+    after = sums[..., 1:, :]
+    return Averaging(log_decay, sigmoid(distance), before, after, last)
 
 
 def _above_nothing(x: Array) -> Array:
@@ -90,11 +93,30 @@ def _running(logits: Array, first: Array, forgetting: Array | None) -> Array:
     xp = namespace(logits)
     sums = concat([first[..., None, :], logits], axis=-2)
     length, reach = sums.shape[-2], 1
+    if forgetting is not None and forgetting.shape[-2] not in (1, 0):
+        return _running_under_gates(sums, forgetting)
     while reach < length:
         earlier = sums[..., : length - reach, :]
         if forgetting is not None:
             earlier = earlier + reach * forgetting
         combined = xp.logaddexp(sums[..., reach:, :], earlier)
         sums = concat([sums[..., :reach, :], combined], axis=-2)
+        reach *= 2
+    return sums
+
+
+def _running_under_gates(sums: Array, forgetting: Array) -> Array:
+    """Return the same, where what is forgotten differs from token to token."""
+    xp = namespace(sums)
+    length, reach = sums.shape[-2], 1
+    # Over the tokens of a sum; that of the first entry goes nowhere.
+    gates = concat([xp.zeros_like(sums[..., :1, :]), forgetting], axis=-2)
+    while reach < length:
+        late = (..., slice(reach, None), slice(None))
+        early = (..., slice(None, length - reach), slice(None))
+        begun = (..., slice(None, reach), slice(None))
+        combined = xp.logaddexp(sums[late], sums[early] + gates[late])
+        sums = concat([sums[begun], combined], axis=-2)
+        gates = concat([gates[begun], gates[late] + gates[early]], axis=-2)
         reach *= 2
     return sums

@@ -270,6 +270,16 @@ WORK: dict[str, Entry] = {
             "ridge": lambda n: Counts(0, _spans(n) * n["kk"]),
         },
     ),
+    "mlstm": Entry(
+        (Pass("k", "v+1", "1", always=True),),
+        # Besides the running sums: what is written, and the quotient with two
+        # exponentials.
+        lambda n: (
+            _running_sums(n, "1")
+            + Counts(0, n["t"] * (n["k"] + 2 * n["v"] + 2), 2 * n["t"])
+        ),
+        {"log_decay": lambda n: Counts(0, 2 * (n["t"] + sum(_reaches(n["t"]))))},
+    ),
     "selective_scan": Entry(
         (Pass("k", "1", "k", heads="v"),),
         by_input={

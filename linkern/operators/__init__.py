@@ -19,6 +19,7 @@ from linkern.operators.gated import (
 from linkern.operators.levels import log_linear_attention
 from linkern.operators.linear import linear_attention
 from linkern.operators.low_rank import dplr, iplr, rwkv7
+from linkern.operators.matrix_memory import mlstm
 from linkern.operators.polynomial import based, power_retention, rebased
 from linkern.operators.recurrent import hgrn, rwkv4, rwkv6
 from linkern.operators.regression import mesa
@@ -45,6 +46,7 @@ __all__ = [
     "linear_attention_step",
     "log_linear_attention",
     "mesa",
+    "mlstm",
     "oja",
     "power_retention",
     "rebased",

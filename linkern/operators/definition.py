@@ -90,6 +90,8 @@ class Definition:
         Whether decay and erase act on the value side of the memory.
     affine : bool
         Whether a span of tokens is a matrix on the memory, and an increment.
+    growing : bool
+        Whether log-decays may be positive.
     as_given : bool
         Whether `attend` makes terms of its inputs as they are: then kernels may get
         them in the dtype that they came in.
@@ -109,6 +111,7 @@ class Definition:
     inverse_root_scale: bool = True
     transpose_state: bool = False
     affine: bool = True
+    growing: bool = False
     as_given: bool = False
     prepare: Prepare | None = None
 
@@ -312,7 +315,7 @@ def prepare_terms(
         if x is not None or name in definition.required
     }
     layout = layout_of(definition, passed, form, scale)
-    check_values(passed)
+    check_values(definition, passed)
 
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
     like = validate.wide_like(*next(iter(passed.items())))
@@ -343,10 +346,10 @@ def _repeated(x: Array, times: int) -> Array:
     return reshape(repeated, (*lead, heads * times, length, dim))
 
 
-def check_values(given: Inputs) -> None:
+def check_values(definition: Definition, inputs: Inputs) -> None:
     """Check the rules about the values of gates."""
-    log_decay, beta, ridge = map(given.get, ("log_decay", "beta", "ridge"))
-    if log_decay is not None:
+    log_decay, beta, ridge = map(inputs.get, ("log_decay", "beta", "ridge"))
+    if log_decay is not None and not definition.growing:
         validate.not_positive("log_decay", log_decay)
     if beta is not None:
         validate.within("beta", beta, 0.0, 2.0)

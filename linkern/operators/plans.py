@@ -127,7 +127,8 @@ class _ByTerms:
     def __init__(
         self, definition: Definition, form: Form, factor: float | None
     ) -> None:
-        self._attend, self._form, self._factor = definition.attend, form, factor
+        self._definition, self._attend = definition, definition.attend
+        self._form, self._factor = form, factor
         self._names = tuple(definition.axes)
         self._missing: dict[str, Any] = dict.fromkeys(self._names)
         row, number = (..., None, slice(None)), (..., None, None)
@@ -147,7 +148,7 @@ class _ByTerms:
         for name, x in options.items():
             if type(x) is np.ndarray:
                 ready[name] = x[index[name]]
-        check_values(ready)
+        check_values(self._definition, ready)
         if self._factor is not None:
             ready["query"] = ready["query"] * self._factor
         output, after = self._attend(self._form, state, **ready)

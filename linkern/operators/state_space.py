@@ -95,7 +95,7 @@ def selective_scan(
     dt_softplus: bool = False,
     **options: Unpack[Options[ArrayT]],
 ) -> AttentionResult[ArrayT]:
-    r"""Selective state space model, the core of Mamba: a decay for each entry.
+    r"""State space model of Mamba: a decay for each entry, from steps and rates.
 
     Parameters
     ----------

@@ -30,9 +30,10 @@ class Input:
         Whether it may be None, which means its neutral value.
     unless : str
         A parameter beside which the aliases mean something else.
-    draw : {"", "logit", "normal", "positive", "score", "unit"}
+    draw : {"", "exponent", "logit", "normal", "positive", "score", "signed", "unit"}
         Distribution of its random entries in problems; empty for that of its name. A
-        ``logit`` enters an exponential, and a product with a ``score`` does.
+        ``logit`` or ``exponent`` enters an exponential, and a product with a ``score``
+        does; entries of a ``signed`` vector have one sign.
     """
 
     name: str

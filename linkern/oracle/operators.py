@@ -11,7 +11,14 @@ from typing import Any
 from linkern.oracle.default_decays import lightning_decays, retention_decays
 from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.operator import Operator
-from linkern.oracle.programs import additive, composed, delta, levels, state_space
+from linkern.oracle.programs import (
+    additive,
+    composed,
+    delta,
+    levels,
+    mlstm,
+    state_space,
+)
 from linkern.oracle.programs.linear import linear_attention
 
 __all__ = ["OPERATORS"]
@@ -381,6 +388,25 @@ _CAUSAL = (
         state=(("k", "k+v"),),
         largest_key_dim=48,
         inexact="it solves systems of equations",
+    ),
+    Operator(
+        "mlstm",
+        (
+            # Normalisers that cancel are as good as zero, where no floor is above.
+            replace(QUERY, draw="signed"),
+            replace(KEY, draw="positive"),
+            VALUE,
+            Input("input_gate", "bgt", ("i",), optional=True, draw="exponent"),
+            DECAY,
+        ),
+        "C = e^{g_t} C + e^{i_t} k v^T, n = e^{g_t} n + e^{i_t} k; "
+        "o = scale q^T C / max(|scale q^T n|, 1)",
+        mlstm.mlstm,
+        neutral={"input_gate": _NO_WEIGHT} | _OPEN,
+        state=(("k", "v+1"), ("1",)),
+        linear=("value",),
+        log_normalizer=True,
+        inexact="its weights are exponentials",
     ),
     Operator(
         "selective_scan",

@@ -137,7 +137,7 @@ def _log_sigmoid(x: Array) -> Array:
 
 
 def _rates(x: Array) -> Array:
-    """Return ``-exp(x) n`` for channel ``n = 1, 2, ...`` of the state, as Mamba does."""
+    """Return ``-exp(x) n`` for channel ``n = 1, 2, ...`` of the state, as Mamba."""
     xp = namespace(x)
     channels = xp.ones_like(x)
     return cast(Array, -xp.exp(x) * xp.cumulative_sum(channels, axis=-1))

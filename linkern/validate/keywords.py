@@ -32,6 +32,7 @@ _MEANT = {
     "b": ("erase_gate", "beta"),
     "a": ("removal_rate",),
     "u": ("bonus", "value"),
+    "i": ("input_gate",),
     "delta": ("dt",),
     "A": ("log_decay_rate",),
     "D": ("skip",),

@@ -79,7 +79,7 @@ def test_the_gradient_of_the_state_is_the_transposed_map(name):
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(AFFINE)))
 def test_what_is_no_affine_map_is_refused(name):
     inputs = problem(name, np.random.default_rng(2), 3)
-    with pytest.raises(ValueError, match="is not `M S . E` of the state"):
+    with pytest.raises(ValueError, match=r"is not `M S \+ E` of the state"):
         linkern.span_map(operator(name), **inputs)
 
 

@@ -107,8 +107,8 @@ def test_symmetric_powers_give_the_power_of_the_product(seed, degree, key_dim):
     law_the_product_is(power(degree, 0.0), phi, x, y)
     assert phi(x).shape[-1] == comb(key_dim + degree - 1, degree)
     if degree > 1 and key_dim > 1:
+        wrong = partial(each_product_once, degree=degree)
         with pytest.raises(AssertionError):
-            wrong = partial(each_product_once, degree=degree)
             law_the_product_is(power(degree, 0.0), wrong, x, y)
 
 

@@ -461,6 +461,36 @@ def mesa(inputs, scale, state=None):
     return output, (np.concatenate((H_kk, H_kv), axis=1),)
 
 
+def mlstm(inputs, scale, state=None):
+    """xLSTM: ``C = f C + i v k^T``, ``n = f n + i k``, over the exponential of ``m``.
+
+    Beside its ``C``, ``n`` and ``m``, what the weights add up to: the state here is
+    divided by that, and not by ``exp(m)``.
+    """
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    i_tilde, log_f = inputs.get("input_gate"), inputs.get("log_decay")
+    i_tilde = np.zeros(len(q)) if i_tilde is None else i_tilde
+    log_f = np.zeros(len(q)) if log_f is None else log_f
+    C, n = np.zeros((v.shape[1], k.shape[1])), np.zeros(k.shape[1])
+    m, total = -np.inf, 0.0
+    if state is not None and np.isfinite(state[1][0]):
+        C, n, m, total = state[0][:, :-1].T, state[0][:, -1], state[1][0], 1.0
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        previous, m = m, max(log_f[t] + m, i_tilde[t])
+        f, i = np.exp(log_f[t] + previous - m), np.exp(i_tilde[t] - m)
+        C = f * C + i * np.outer(v[t], k[t])
+        n = f * n + i * k[t]
+        total = f * total + i
+        q_t = scale * q[t]
+        with np.errstate(over="ignore"):
+            output[t] = C @ q_t / max(abs(n @ q_t), np.exp(-m))
+    memory = np.concatenate((C, n[None])).T
+    if total == 0:
+        return output, (memory, np.array([-np.inf]))
+    return output, (memory / total, np.array([m + math.log(total)]))
+
+
 def selective_scan(inputs, scale, state=None):
     """Mamba: ``h = exp(Delta A) h + Delta B x``, ``y = C h + D x``, by channel."""
     C, B, x = inputs["query"], inputs["key"], inputs["value"]
@@ -528,7 +558,7 @@ LOOPS = {
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
         dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, power_retention,
-        mesa, selective_scan,
+        mesa, mlstm, selective_scan,
         log_linear_attention,
     )
 }  # fmt: skip
@@ -671,6 +701,7 @@ def random_inputs(
         },
         "abc": {"slots": lambda: rng.normal(size=(T, slots))},
         "mesa": {"ridge": lambda: rng.uniform(0.25, 2, K)},
+        "mlstm": {"input_gate": lambda: rng.normal(size=T)},
         "selective_scan": {
             "dt": lambda: rng.uniform(0, 2, (T, V)),
             "log_decay_rate": lambda: decay(V, K),
@@ -712,6 +743,7 @@ FIELDS = {
     "rebased": _QKV,
     "power_retention": (*_QKV, "log_decay"),
     "mesa": (*_QKV, "log_decay", "beta", "ridge"),
+    "mlstm": (*_QKV, "input_gate", "log_decay"),
     "selective_scan": (*_QKV, "dt", "log_decay_rate", "skip"),
     "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
 }

@@ -19,7 +19,7 @@ from tests.marks import slow_unless
 from tests.operators.problems import NAMES, close, operator, parts, problem
 
 # Twice the tokens are one more sum by doubling, or one more level.
-DOUBLING = ("abc", "rwkv4", "log_linear_attention")
+DOUBLING = ("abc", "rwkv4", "mlstm", "log_linear_attention")
 LONGER = (256, 512, 1024)
 
 

@@ -308,7 +308,11 @@ def test_selective_scan_is_gated_linear_attention_of_each_channel(rng):
     output, (memory,) = LOOPS["selective_scan"](x, 0.7, state)
     for j in range(V):
         step = x["dt"][:, [j]]
-        lane = {"query": x["query"], "key": x["key"], "value": step * x["value"][:, [j]]}
+        lane = {
+            "query": x["query"],
+            "key": x["key"],
+            "value": step * x["value"][:, [j]],
+        }
         lane["log_decay"] = step * x["log_decay_rate"][j]
         found, (last,) = LOOPS["gla"](lane, 0.7, (state[0][:, [j]],))
         direct = (x["skip"][j] * x["value"])[:, [j]]
@@ -381,7 +385,7 @@ def test_a_state_continues(name, cut, rng):
 NEUTRAL = {
     "log_decay": 0.0, "beta": 1.0, "erase_gate": 1.0, "write_gate": 1.0, "ridge": 1.0,
     "level_scales": 1.0, "removal_rate": 1.0, "dt": 1.0, "log_decay_rate": 0.0,
-    "skip": 0.0,
+    "skip": 0.0, "input_gate": 0.0,
 }  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def problem(
         "ridge": lambda: rng.uniform(0.25, 2, (wide, key_dim)),
         "dt": lambda: rng.uniform(0, 2, (b, wide, tokens, value_dim)),
         "log_decay_rate": lambda: log_decays(decays, rng, (wide, value_dim, key_dim)),
+        "input_gate": lambda: rng.normal(size=(b, wide, tokens)),
         "skip": lambda: rng.normal(size=(wide, value_dim)),
         "level_scales": lambda: share(b, wide, tokens, levels),
     }

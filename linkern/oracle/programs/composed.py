@@ -107,14 +107,15 @@ def power_retention(call: Call, *, degree: int) -> tuple[Node, tuple[Node, ...]]
     """Return weights ``x^degree`` under a decay, normalised."""
     k = call["query"].shape[-1]
     chosen = list(combinations_with_replacement(range(k), degree))
-    at = [np.ravel_multi_index(x, (k,) * degree) for x in chosen]
+    at = [int(np.ravel_multi_index(x, (k,) * degree)) for x in chosen]
     orders = [len({*permutations(x)}) for x in chosen]
 
     def features(tape: Tape, x: Node) -> Node:
         products = x
         for _ in range(degree - 1):
             outer = tape.contract("...f,...k->...fk", products, x, prepared=True)
-            products = reshaped(tape, outer, (*x.shape[:-1], -1))
+            size = outer.shape[-2] * k
+            products = reshaped(tape, outer, (*x.shape[:-1], size))
         once = taken(tape, products, at)
         return tape.product(once, tape.constant(np.sqrt(orders)))
 

@@ -154,6 +154,32 @@ def _score(
     return np.asarray(factor * normal(scope, rng, rows, kind))
 
 
+def _exponent(
+    scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
+) -> Real:
+    """Draw logarithms of weights whose exponentials overflow, and do not underflow.
+
+    In float32 none is larger: sums of weights over the largest lose a part of it at
+    every token.
+    """
+    stages = scope.stages | {scope.output_dtype}
+    wide = stages == {"float64"}
+    drawn = _logit(scope, rng, rows, kind)
+    if kind.logits == "spread" and not wide:
+        drawn = uniform(rng, rows, -SHIFT, SHIFT)
+    least = -500.0 if wide else -4.0 if "float16" in stages else -20.0
+    return np.maximum(drawn, least)
+
+
+def _signed(
+    scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
+) -> Real:
+    """Draw vectors whose entries are of one sign: no product with weights cancels."""
+    one = (*rows[:-1], 1)
+    sign = per_token(rng, one, lambda r, s: r.choice((-1.0, 1.0), s))
+    return np.asarray(sign * _weight(scope, rng, rows, kind))
+
+
 DRAWS: dict[str, Draw] = {
     "log_decay": _log_decay,
     "log_decay_rate": _log_decay,
@@ -163,6 +189,8 @@ DRAWS: dict[str, Draw] = {
     "positive": _weight,
     "logit": _logit,
     "score": _score,
+    "exponent": _exponent,
+    "signed": _signed,
     **dict.fromkeys(RATES, _rate),
     **dict.fromkeys(POSITIVE, _weight),
 }

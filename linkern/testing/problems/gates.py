@@ -124,9 +124,9 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
         other = 2 * x[..., ::-1] + half
     elif name == "log_decay" and problem.scope.contract.decay_form == "factor":
         other = x * half
-    elif is_raw(problem.scope.contract, problem.scope.operator.input(name)):
-        other = half * x - half
-    elif name == "log_decay_rate":
+    elif name == "log_decay_rate" or is_raw(
+        problem.scope.contract, problem.scope.operator.input(name)
+    ):
         other = half * x - half
     elif name == "log_decay":
         floor = as_declared(problem.scope, np.full(1, -np.inf))

@@ -94,7 +94,10 @@ def of_gradients(scope: Scope) -> Reach:
 def of_strong_gates(scope: Scope) -> int | None:
     """Return how many keys strong gates may have, if not as many as others."""
     operator = scope.operator
-    if _bits(scope) >= _DOUBLE or not (operator.erases or "ridge" in operator.names):
+    # A sum of weights may be off by its own size where decays are.
+    decayed = "log_decay" in operator.names and not operator.log_normalizer
+    divided = "ridge" in operator.names or (operator.normalised and decayed)
+    if _bits(scope) >= _DOUBLE or not (operator.erases or divided):
         return None
     return 130 // operator.rows_per_token
 
@@ -116,7 +119,8 @@ def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
 def _grows(scope: Scope) -> bool:
     """Return True if bounds of reals grow until they say nothing."""
     operator = scope.operator
-    return operator.erases or not {"ridge", "slots"}.isdisjoint(operator.names)
+    growing = {"input_gate", "ridge", "slots"}
+    return operator.erases or not growing.isdisjoint(operator.names)
 
 
 def _bits(scope: Scope) -> int:

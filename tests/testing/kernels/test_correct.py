@@ -13,7 +13,9 @@ RECURRENT = [
     for name, kernel in CORRECT.items()
     if not OPERATORS[kernel.op].feature_map and "l2norm" not in kernel.contract
 ]
-BETWEEN_ZERO_AND_ONE = ("beta", "ridge", "erase_gate", "write_gate", "removal_rate")
+BETWEEN_ZERO_AND_ONE = (
+    *("beta", "ridge", "erase_gate", "write_gate", "removal_rate", "dt"),
+)
 
 
 def inputs_of(operator, length):
@@ -25,7 +27,7 @@ def inputs_of(operator, length):
     inputs = {}
     for one in operator.inputs:
         x = rng.standard_normal([sizes[axis] for axis in one.axes])
-        if one.name == "log_decay":
+        if one.name.startswith("log_decay"):
             x = -abs(x)
         elif "key" in one.name or one.name in ("a", "b", operator.erase_along):
             x = x / np.linalg.norm(x, axis=-1, keepdims=True)

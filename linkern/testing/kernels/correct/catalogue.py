@@ -22,6 +22,7 @@ from linkern.testing.kernels.correct import (
     features,
     levels,
     linear,
+    mlstm,
     powers,
     softmax,
     solves,
@@ -133,12 +134,14 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("mesa by cholesky", "mesa", solves.mesa_by_cholesky),
     ("scan by tokens", "selective_scan", state_space.selective_scan_by_tokens),
     ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
+    ("mlstm by tokens", "mlstm", mlstm.by_tokens()),
     ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
 )
 _SPANS: tuple[tuple[str, Kernel, int], ...] = (
     ("retention", decays.retention_as_toeplitz, 256),
     ("rwkv4", softmax.rwkv4_by_pairs, 100),
     ("abc", softmax.abc_by_pairs, 100),
+    ("mlstm", mlstm.in_pairs, 100),
     ("log_linear_attention", levels.levels_by_pairs, 100),
 )
 for _name, _op, _order in _ORDERS:
@@ -147,8 +150,8 @@ for _op, _order, _length in _SPANS:
     _name = f"{_op} by pairs in spans of {_length}"
     _enter(_name, _op, in_spans(_op, _order, _length))
 for _op, _degree in (("power_retention", 2), ("power_retention_4", 4)):
-    _features = partial(powers.products, degree=_degree)
-    _enter(f"{_op} by tokens", _op, powers.by_tokens(_features))
+    _powers = partial(powers.products, degree=_degree)
+    _enter(f"{_op} by tokens", _op, powers.by_tokens(_powers))
     _enter(f"{_op} by pairs", _op, in_spans(_op, powers.in_pairs(_degree), 100))
 for _op, _features in (("based", features.taylor), ("rebased", features.squares)):
     _enter(f"{_op} by chunks of 7", _op, features.by_chunks(_features, 7))

@@ -28,6 +28,7 @@ for _module in (
     "operators",
     "state_space",
     "powers",
+    "mlstm",
     "hacks",
     "recognition",
 ):
