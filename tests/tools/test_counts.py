@@ -126,7 +126,7 @@ def test_counted_results_are_the_results(tool, name):
 
 def products(tokens, form):
     """Return the multiply-adds of one head, K = V = 64: scores, reading, writing."""
-    size = tokens if form == "parallel" else 64
+    size = tokens if form == "parallel" else 32
     whole, rest = divmod(tokens, size)
     scores = whole * size**2 + rest**2
     return scores * (64 + 65) + 2 * tokens * 64 * 65
