@@ -27,6 +27,7 @@ __all__ = [
     "eye",
     "from_numpy",
     "is_array",
+    "is_compiled",
     "is_traced",
     "mT",
     "namespace",
@@ -35,11 +36,13 @@ __all__ = [
     "on_cupy",
     "on_jax",
     "on_numpy",
+    "on_torch",
     "ones",
     "outer",
     "plain_numpy",
     "reshape",
     "softmax",
+    "staged_by_jax",
     "writable",
     "zeros",
 ]
@@ -90,6 +93,16 @@ def on_cupy(*arrays: object) -> bool:
 def on_jax(x: object) -> bool:
     """Return True if `x` is an array of JAX, or stands for one under `jax.jit`."""
     return type(x) is not np.ndarray and bool(array_api_compat.is_jax_array(x))
+
+
+def on_torch(x: object) -> bool:
+    """Return True if `x` is a tensor of PyTorch."""
+    return type(x) is not np.ndarray and bool(array_api_compat.is_torch_array(x))
+
+
+def staged_by_jax(*arrays: object) -> bool:
+    """Return True if JAX traces an array: differentiates, compiles or vectorises."""
+    return any("Tracer" in type(x).__name__ for x in arrays)
 
 
 def namespace(*arrays: Array) -> Namespace:
@@ -201,13 +214,13 @@ def any_true(x: Any) -> bool:
     """
     if type(x) is np.ndarray:
         return bool(np.count_nonzero(x))  # `any` takes five times as long for a few
-    if _is_compiled(x) or _has_no_values(x):
+    if is_compiled(x) or _has_no_values(x):
         return False
     return bool(namespace(x).any(x))
 
 
-def _is_compiled(x: Any) -> bool:
-    """Return True while the compiler of PyTorch traces a call."""
+def is_compiled(x: Any) -> bool:
+    """Return True for a tensor while the compiler of PyTorch traces a call."""
     if type(x).__module__.partition(".")[0] != "torch":
         return False
     return bool(sys.modules["torch"].compiler.is_compiling())

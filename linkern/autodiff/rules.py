@@ -1,6 +1,6 @@
 # ruff: noqa: ARG005 -- all rules of a table take the same arguments
 """Derivative rules: one for each function of the array API that this package uses,
-and one for each triangular product and inverse (`linkern.core.causal`).
+and those of triangular products and inverses (`linkern.core.derivatives`).
 
 A rule takes a namespace and plain arrays, and returns the result together with one
 function for each array: from a cotangent of the result to one of that array. What has
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from linkern.array import device_of
-from linkern.core import causal, triangular
+from linkern.core import causal, derivatives, triangular
 
 __all__ = ["BINARY", "CONSTANT", "RULES", "UNARY"]
 
@@ -144,55 +144,21 @@ def _matmul(xp: Any, x: Any, y: Any) -> tuple[Any, tuple[Pull, ...]]:
     )
 
 
-def _lower_product(
-    xp: Any, matrix: Any, rows: Any, *, strict: bool = False
-) -> tuple[Any, tuple[Pull, ...]]:
-    """Multiply by a triangular matrix; its cotangent is triangular, too."""
-    upper = xp.matrix_transpose(matrix)
-    return causal.lower_product(matrix, rows, strict=strict), (
-        lambda c: _fitted(xp, causal.lower_scores(c, rows, strict=strict), matrix),
-        lambda c: _fitted(xp, causal.upper_product(upper, c, strict=strict), rows),
-    )
+def _ruled(known: derivatives.Rule) -> Rule:
+    """Return the rule of this table for a rule that all libraries share."""
 
+    def rule(xp: Any, *operands: Any, **options: Any) -> tuple[Any, tuple[Pull, ...]]:
+        value = derivatives.ruled(known, *operands, **options)
 
-def _upper_product(
-    xp: Any, matrix: Any, rows: Any, *, strict: bool = False
-) -> tuple[Any, tuple[Pull, ...]]:
-    """Multiply by a triangular matrix, from the other side."""
-    mT = xp.matrix_transpose  # noqa: N806 -- the array API's own name
-    return causal.upper_product(matrix, rows, strict=strict), (
-        lambda c: _fitted(xp, mT(causal.lower_scores(rows, c, strict=strict)), matrix),
-        lambda c: _fitted(xp, causal.lower_product(mT(matrix), c, strict=strict), rows),
-    )
+        def pulled(i: int) -> Pull:
+            pull = known.pulls[i]
+            return lambda c: _fitted(
+                xp, pull(c, value, *operands, **options), operands[i]
+            )
 
+        return value, tuple(map(pulled, range(len(operands))))
 
-def _lower_scores(
-    xp: Any, rows: Any, columns: Any, *, strict: bool = False
-) -> tuple[Any, tuple[Pull, ...]]:
-    """Multiply each row by the earlier ones; there is no pair of it and a later one."""
-
-    def of_rows(c: Any) -> Any:
-        c = xp.tril(c, k=-int(strict))
-        return _fitted(xp, causal.lower_product(c, columns, strict=strict), rows)
-
-    def of_columns(c: Any) -> Any:
-        c = xp.matrix_transpose(xp.tril(c, k=-int(strict)))
-        return _fitted(xp, causal.upper_product(c, rows, strict=strict), columns)
-
-    return causal.lower_scores(rows, columns, strict=strict), (of_rows, of_columns)
-
-
-def _inverse(xp: Any, matrix: Any) -> tuple[Any, tuple[Pull, ...]]:
-    """Return ``M = (I + N)^-1``; the cotangent of ``N`` is ``-M^T C M^T``, below."""
-    mT = xp.matrix_transpose  # noqa: N806 -- the array API's own name
-    value = triangular.inverse(matrix)
-
-    def pull(c: Any) -> Any:
-        right = causal.lower_product(value, mT(xp.tril(c)))
-        both = causal.upper_product(mT(value), mT(right))
-        return -xp.tril(both, k=-1)
-
-    return value, (pull,)
+    return rule
 
 
 def _where(xp: Any, condition: Any, x: Any, y: Any) -> tuple[Any, tuple[Pull, ...]]:
@@ -315,10 +281,8 @@ RULES: dict[str, Rule] = {
     "cumulative_sum": _cumulative_sum,
     "flip": _flip,
     "getitem": _getitem,
-    "inverse": _inverse,
-    "lower_product": _lower_product,
-    "lower_scores": _lower_scores,
-    "upper_product": _upper_product,
+    "inverse": _ruled(triangular.INVERSE),
+    **{name: _ruled(rule) for name, rule in causal.PRODUCTS.items()},
     "matmul": _matmul,
     "matrix_transpose": _matrix_transpose,
     "max": _max,

@@ -1,10 +1,11 @@
+# ruff: noqa: ARG005 -- all pulls of a rule take the same arguments
 """Products of triangular matrices whose zeros hold back infinities and NaN.
 
 Row i of a lower triangular ``M`` times ``X`` is a sum over the rows ``j <= i`` of
 ``X``. A matrix product adds ``0 * X_j`` for the later rows as well, which is NaN if
 ``X_j`` is not finite. Here it adds nothing, so that no token reaches an earlier one,
-whatever its numbers are. Gradients are products of the same kind
-(`linkern.autodiff.rules`).
+whatever its numbers are. Gradients are products of the same kind, in every library
+that differentiates (`linkern.core.derivatives`).
 
 Where a look at the numbers is cheap, the plain product comes first: only if it is not
 finite is anything repeated.
@@ -13,10 +14,17 @@ finite is anything repeated.
 from collections.abc import Callable
 from typing import cast
 
-from linkern.array import all_finite, device_of, is_traced, mT, namespace
+from linkern.array import all_finite, device_of, mT, namespace
+from linkern.core.derivatives import Rule, ruled
 from linkern.typing import Array
 
-__all__ = ["lower_product", "lower_scores", "right_product", "upper_product"]
+__all__ = [
+    "PRODUCTS",
+    "lower_product",
+    "lower_scores",
+    "right_product",
+    "upper_product",
+]
 
 
 def lower_product(matrix: Array, rows: Array, *, strict: bool = False) -> Array:
@@ -36,15 +44,7 @@ def lower_product(matrix: Array, rows: Array, *, strict: bool = False) -> Array:
     array (..., C, D)
         The matrix product, but for the rows that it would spoil.
     """
-    if is_traced(matrix, rows):
-        return _ruled("lower_product", matrix, rows, strict=strict)
-
-    def reached(finite: Array, positions: Array) -> Array:
-        xp, length = namespace(finite), rows.shape[-2]
-        first = xp.min(xp.where(finite, length, positions), axis=-2, keepdims=True)
-        return cast(Array, positions >= first + int(strict))
-
-    return _product(matrix, rows, reached)
+    return ruled(PRODUCTS["lower_product"], matrix, rows, strict=strict)
 
 
 def upper_product(matrix: Array, rows: Array, *, strict: bool = False) -> Array:
@@ -52,24 +52,15 @@ def upper_product(matrix: Array, rows: Array, *, strict: bool = False) -> Array:
 
     Row i of the result depends on the rows from row i on; `strict`: behind row i.
     """
-    if is_traced(matrix, rows):
-        return _ruled("upper_product", matrix, rows, strict=strict)
-
-    def reached(finite: Array, positions: Array) -> Array:
-        xp = namespace(finite)
-        last = xp.max(xp.where(finite, -1, positions), axis=-2, keepdims=True)
-        return cast(Array, positions <= last - int(strict))
-
-    return _product(matrix, rows, reached)
+    return ruled(PRODUCTS["upper_product"], matrix, rows, strict=strict)
 
 
 def right_product(rows: Array, matrix: Array) -> Array:
     """Return ``rows @ matrix`` for a lower triangular matrix.
 
-    Column j of the result depends on the columns of `rows` from column j on.
+    Column j of the result depends on the columns of `rows` from column j on. It has no
+    rule: what is differentiated is a function that calls it.
     """
-    if is_traced(rows, matrix):
-        return mT(upper_product(mT(matrix), mT(rows)))
 
     def reached(finite: Array, positions: Array) -> Array:
         xp = namespace(finite)
@@ -89,15 +80,34 @@ def right_product(rows: Array, matrix: Array) -> Array:
 
 def lower_scores(rows: Array, columns: Array, *, strict: bool = False) -> Array:
     """Return ``rows_i^T columns_j`` for ``j <= i``; for ``j < i`` if `strict`."""
-    if is_traced(rows, columns):
-        return _ruled("lower_scores", rows, columns, strict=strict)
-    pairs = rows @ mT(columns)
+    return ruled(PRODUCTS["lower_scores"], rows, columns, strict=strict)
+
+
+def _lower_product(matrix: Array, rows: Array, *, strict: bool) -> Array:
+    def reached(finite: Array, positions: Array) -> Array:
+        xp, length = namespace(finite), rows.shape[-2]
+        first = xp.min(xp.where(finite, length, positions), axis=-2, keepdims=True)
+        return cast(Array, positions >= first + int(strict))
+
+    return _product(matrix, rows, reached)
+
+
+def _upper_product(matrix: Array, rows: Array, *, strict: bool) -> Array:
+    def reached(finite: Array, positions: Array) -> Array:
+        xp = namespace(finite)
+        last = xp.max(xp.where(finite, -1, positions), axis=-2, keepdims=True)
+        return cast(Array, positions <= last - int(strict))
+
+    return _product(matrix, rows, reached)
+
+
+def _lower_scores(rows: Array, columns: Array, *, strict: bool) -> Array:
+    return _lower(rows @ mT(columns), strict=strict)
+
+
+def _lower(pairs: Array, *, strict: bool) -> Array:
+    """Return the pairs of a token and earlier ones; of itself too, if not `strict`."""
     return cast(Array, namespace(pairs).tril(pairs, k=-int(strict)))
-
-
-def _ruled(name: str, *arrays: Array, strict: bool) -> Array:
-    """Call the function by the rule that `linkern.autodiff` has for it."""
-    return cast(Array, getattr(namespace(*arrays), name)(*arrays, strict=strict))
 
 
 def _product(
@@ -130,3 +140,44 @@ def _kept(product: Array, clean: Array, reached: Array, *, known: bool) -> Array
     if known:
         return cast(Array, xp.where(reached | xp.isfinite(product), product, clean))
     return cast(Array, xp.where(reached, float("nan"), clean))
+
+
+# The cotangent of a triangular matrix is triangular; there is no pair of a token and a
+# later one, so no cotangent of any.
+PRODUCTS = {
+    "lower_product": Rule(
+        "lower_product",
+        _lower_product,
+        (
+            lambda c, _, matrix, rows, strict: lower_scores(c, rows, strict=strict),
+            lambda c, _, matrix, rows, strict: upper_product(
+                mT(matrix), c, strict=strict
+            ),
+        ),
+        plain=lambda matrix, rows, strict: _lower(matrix, strict=strict) @ rows,
+    ),
+    "upper_product": Rule(
+        "upper_product",
+        _upper_product,
+        (
+            lambda c, _, matrix, rows, strict: mT(lower_scores(rows, c, strict=strict)),
+            lambda c, _, matrix, rows, strict: lower_product(
+                mT(matrix), c, strict=strict
+            ),
+        ),
+        plain=lambda matrix, rows, strict: mT(_lower(mT(matrix), strict=strict)) @ rows,
+    ),
+    "lower_scores": Rule(
+        "lower_scores",
+        _lower_scores,
+        (
+            lambda c, _, rows, columns, strict: lower_product(
+                _lower(c, strict=strict), columns, strict=strict
+            ),
+            lambda c, _, rows, columns, strict: upper_product(
+                mT(_lower(c, strict=strict)), rows, strict=strict
+            ),
+        ),
+        plain=_lower_scores,
+    ),
+}

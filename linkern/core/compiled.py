@@ -5,7 +5,7 @@ sequence is. `jax.lax.scan` compiles one step, whatever the length, and with
 `jax.checkpoint` its gradient keeps the memories at the edges of spans only. Halves of
 halves are many small kernels; a triangular solver is one.
 
-This is the only file of the reference that calls JAX by name.
+Of the reference, this file and `linkern.core.derivatives` call JAX by name.
 """
 
 from collections.abc import Callable, Sequence

@@ -16,17 +16,18 @@ from typing import cast
 from linkern.array import (
     all_finite,
     concat,
-    is_traced,
+    mT,
     namespace,
     on_jax,
     reshape,
     zeros,
 )
-from linkern.core.causal import lower_product, right_product
+from linkern.core.causal import lower_product, right_product, upper_product
 from linkern.core.compiled import unit_lower_inverse
+from linkern.core.derivatives import Rule, ruled
 from linkern.typing import Array
 
-__all__ = ["apart", "inverse", "paired", "power_of_two", "together"]
+__all__ = ["INVERSE", "apart", "inverse", "paired", "power_of_two", "together"]
 
 
 def power_of_two(size: int) -> int:
@@ -69,14 +70,33 @@ def inverse(strictly_lower: Array) -> Array:
     """
     if strictly_lower.shape[-1] == 1:  # nothing is below the diagonal
         return cast(Array, namespace(strictly_lower).ones_like(strictly_lower))
-    if is_traced(strictly_lower):
-        return cast(Array, namespace(strictly_lower).inverse(strictly_lower))
+    return ruled(INVERSE, strictly_lower)
+
+
+def _held_back(strictly_lower: Array) -> Array:
+    """Return the inverse, no row of which sees what is not finite in a later one."""
     if on_jax(strictly_lower):
-        return unit_lower_inverse(strictly_lower)
+        return _solved(strictly_lower)
     result = _inverse(strictly_lower, matmul, matmul)
     if all_finite(result):
         return result
     return _inverse(strictly_lower, lower_product, right_product)
+
+
+def _solved(strictly_lower: Array) -> Array:
+    """Return the inverse by a solver of JAX, NaN where it depends on no finite number.
+
+    Entry ``(i, j)`` depends on the entries ``(k, l)`` with ``j <= l < k <= i``.
+    """
+    xp = namespace(strictly_lower)
+    finite = xp.isfinite(strictly_lower)
+    nothing = xp.zeros_like(strictly_lower)
+    clean = unit_lower_inverse(xp.where(finite, strictly_lower, nothing))
+    positions = xp.arange(strictly_lower.shape[-1])
+    last = xp.max(xp.where(finite, -1, positions), axis=-1)
+    above = xp.tril(xp.ones(strictly_lower.shape[-2:], dtype=bool))
+    last = xp.max(xp.where(above, last[..., None, :], -1), axis=-1, keepdims=True)
+    return cast(Array, xp.where(positions <= last, float("nan"), clean))
 
 
 def _inverse(
@@ -99,3 +119,27 @@ def _inverse(
         reached = from_the_right(below, first)
         inverses = together(inverses, -from_the_left(second, reached))
     return reshape(inverses, (*lead, m, m))
+
+
+def _pulled(cotangent: Array, result: Array, _: Array) -> Array:
+    """Return the cotangent of ``N``: ``-M^T C M^T`` below the diagonal."""
+    xp = namespace(result)
+    right = lower_product(result, mT(xp.tril(cotangent)))
+    both = upper_product(mT(result), mT(right))
+    return cast(Array, -xp.tril(both, k=-1))
+
+
+def _moved(tangent: Array, result: Array, _: Array) -> Array:
+    """Return the tangent of the inverse: ``-M dN M``."""
+    xp = namespace(result)
+    below = xp.tril(tangent, k=-1)
+    right = mT(upper_product(mT(result), mT(below)))
+    return cast(Array, -xp.tril(lower_product(result, right)))
+
+
+def _plainly_moved(tangent: Array, result: Array, _: Array) -> Array:
+    """Return the same, of finite numbers."""
+    return cast(Array, -result @ namespace(result).tril(tangent, k=-1) @ result)
+
+
+INVERSE = Rule("inverse", _held_back, (_pulled,), _plainly_moved, _moved)

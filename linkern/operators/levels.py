@@ -117,10 +117,12 @@ def _block(memory: Array, rows: _Rows, number: Any) -> tuple[Array, Array]:
         output = output + weight * (reading @ memory[..., level, :, :])
 
     left, remaining = mT(decay.leaving(key)) @ value, decay.whole()
-    levels = [memory[..., level, :, :] for level in range(memory.shape[-3])]
+    levels = [memory[..., level, :, :] for level in range(inside + 1, memory.shape[-3])]
     if remaining is not None:
         levels = [remaining * x for x in levels]
-    levels[inside + 1 :] = _merged(levels[inside + 1 :], left, number)
+    # Behind an aligned block the levels inside of it are empty, whatever is decayed.
+    empty = [namespace(left).zeros_like(left)] * (inside + 1)
+    levels = [*empty, *_merged(levels, left, number)]
     return output, concat([x[..., None, :, :] for x in levels], axis=-3)
 
 

@@ -5,6 +5,7 @@ token meets the memory of those before it and of no others.
 """
 
 import importlib
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ SWEEP = slow_unless(
     lambda name, op: name == "numpy" or op in ("linear_attention", "gla", "kda"),
     [(name, op) for name in LIBRARIES for op in NAMES],
 )
-# The forms of this operator are cut into levels in other ways: a level that is empty in
-# one of them has no gradient there, and a gradient of zero times NaN in another.
-BY_LEVELS = "log_linear_attention"
+# Nobody reads behind its last decay but the state. Forms that carry a cotangent of the
+# state multiply by zero there; so does the recurrent form, if that zero is passed.
+READS_BEFORE = "rwkv6"
 
 
 def rows_of(op, key):
@@ -85,12 +86,72 @@ def forward(lib, op, inputs, form):
     return lib.numpy(result.output)
 
 
-def gradients(lib, op, inputs, form):
+def gradients(lib, op, inputs, form, *, zero_state=False):
     arrays = {key: lib.array(x) for key, x in inputs.items()}
     cotangent = arrays.pop("cotangent")
     options = options_of(op, form)
-    _, pullback = quietly(linkern.vjp, operator(op), **arrays, **options)
-    return {k: lib.numpy(x) for k, x in quietly(pullback, cotangent).items()}
+    result, pullback = quietly(linkern.vjp, operator(op), **arrays, **options)
+    memory = result.state.memory
+    state = linkern.State(lib.module.zeros_like(memory), None) if zero_state else None
+    return {k: lib.numpy(x) for k, x in quietly(pullback, cotangent, state).items()}
+
+
+def by_autograd(lib, op, inputs, form):
+    """Gradients that PyTorch takes of the array code."""
+    torch = importlib.import_module("torch")
+    leaves = {k: torch.tensor(x, requires_grad=True) for k, x in inputs.items()}
+    cotangent = leaves.pop("cotangent").detach()
+    options = options_of(op, {"form": "chunkwise", **form})
+    output = operator(op)(**leaves, **options).output
+    output.backward(cotangent)
+    nothing = torch.zeros(())
+    return {
+        k: lib.numpy((nothing if x.grad is None else x.grad).expand_as(x))
+        for k, x in leaves.items()
+    }
+
+
+@cache
+def compiled(op, form, way):
+    """Return the gradients that JAX computes: by `linkern.vjp`, or on its own."""
+    jax = importlib.import_module("jax")
+    options = options_of(op, dict(form))
+
+    def by_vjp(cotangent, inputs):
+        return linkern.vjp(operator(op), **inputs, **options)[1](cotangent)
+
+    def by_jax(cotangent, inputs):
+        def output(inputs):
+            return operator(op)(**inputs, **options).output
+
+        return jax.vjp(output, inputs)[1](cotangent)[0]
+
+    return jax.jit({"vjp": by_vjp, "grad": by_jax}[way])
+
+
+def by_jax(way, lib, op, inputs, form):
+    arrays = {key: lib.array(x) for key, x in inputs.items()}
+    call = compiled(op, tuple(form.items()), way)
+    return {k: lib.numpy(x) for k, x in call(arrays.pop("cotangent"), arrays).items()}
+
+
+# Ways to gradients: `linkern.vjp`, and libraries that differentiate by themselves.
+WAYS = {
+    **{name: (name, gradients) for name in LIBRARIES},
+    "torch autograd": ("torch", by_autograd),
+    "jax": ("jax", partial(by_jax, "vjp")),
+    "jax.grad": ("jax", partial(by_jax, "grad")),
+}
+# JAX compiles for each form: the smaller ones by default.
+COMPILED = (("jax", "simple_gla"), ("jax.grad", "delta_rule"))
+GRADIENTS = slow_unless(
+    lambda way, op: (
+        way == "numpy"
+        or (way, op) in COMPILED
+        or ("jax" not in way and op in ("linear_attention", "gla", "kda"))
+    ),
+    [(way, op) for way in WAYS for op in NAMES],
+)
 
 
 def assert_no_wider(got, expected):
@@ -119,30 +180,29 @@ def test_no_row_of_the_output_sees_a_later_token(name, op):
         clean, bad, places = problem
         got = forward(lib, op, bad, form)
         check_forward(got, forward(lib, op, clean, form), places)
-        if op != BY_LEVELS:
-            assert_no_wider(got, forward(lib, op, bad, RECURRENT))
+        assert_no_wider(got, forward(lib, op, bad, RECURRENT))
 
     law()
 
 
-@pytest.mark.parametrize(("name", "op"), SWEEP)
-def test_gradients_depend_on_the_tokens_of_the_recurrence_alone(name, op):
+@pytest.mark.parametrize(("way", "op"), GRADIENTS)
+def test_gradients_depend_on_the_tokens_of_the_recurrence_alone(way, op):
+    name, gradients_by = WAYS[way]
     lib = library(name)
+    # What other libraries differentiate is the array code, so that is the measure.
+    recurrent = lib if way in LIBRARIES else library("array_api_strict")
 
     @settings(max_examples=12)
     @given(poisoned(op, cotangent=True), st.sampled_from(FORMS))
     def law(problem, form):
         clean, bad, places = problem
-        got, due = gradients(lib, op, bad, form), gradients(lib, op, clean, form)
+        got, due = (gradients_by(lib, op, inputs, form) for inputs in (bad, clean))
         for key, x in got.items():
             if rows_of(op, key):
                 assert_same(x[:, :HEAD], due[key][:, :HEAD])
         check_gradients(op, got, due, places)
-        if op == BY_LEVELS:
-            return
-        expected = gradients(lib, op, bad, RECURRENT)
-        if op == "rwkv6":  # nobody reads behind the last decay, but padding does
-            got["log_decay"][..., -1, :] = 0
+        zero = op == READS_BEFORE
+        expected = gradients(recurrent, op, bad, RECURRENT, zero_state=zero)
         for key, x in got.items():
             assert_no_wider(x, expected[key])
 
@@ -170,12 +230,11 @@ def check_gradients(op, got, due, places):
             assert_same(x[:, HEAD, part], due[key][:, HEAD, part])
 
 
-COMPILED = ("linear_attention", "simple_gla", "gla", "delta_rule")
+FORWARD = ("linear_attention", "simple_gla", "gla", "delta_rule")
 
 
-@pytest.mark.parametrize("op", slow_unless("simple_gla".__eq__, COMPILED))
+@pytest.mark.parametrize("op", slow_unless("simple_gla".__eq__, FORWARD))
 def test_a_compiled_form_holds_back_what_is_not_finite(jax, op):
-    """The output alone: gradients follow the rules of JAX for products."""
     lib = library("jax")
 
     @jax.jit
