@@ -33,9 +33,9 @@ def levels_counts(sizes: Sizes, given: Given, form: Form) -> Counts:
             size * size + above * 2 * size * values,
         )
         if "log_decay" in given:
-            # Sums, decayed rows, the weights of pairs, and all memories once.
+            # Sums, decayed rows, the weights of pairs, and the memories above once.
             sums = 2 * (size - 1) + size * (size - 1) + size - 1
-            decayed = 2 * size * keys + size * size + sizes["l"] * memory
+            decayed = 2 * size * keys + size * size + above * memory
             each += Counts(0, sums + decayed, 2 * size + size * size + 1)
         # The memory of a block joins one for each trailing one of its number: as many
         # in all as there are blocks, less the ones in how many there are.

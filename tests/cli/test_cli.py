@@ -13,6 +13,7 @@ from linkern import cli
 from linkern.cli import plans, verdicts
 from linkern.testing import CHECKS
 from linkern.testing.checks import OF_LAUNCHES, assertions
+from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.report.report import Report
 from linkern.testing.runner import session
 
@@ -30,7 +31,8 @@ def trusted(request, monkeypatch):
 def unexplained(request, monkeypatch):
     """Spare most tests the search for a cause, longest where there is none to name."""
     if "cause" not in request.node.name:
-        monkeypatch.setattr(session, "diagnose", lambda target, scope: None)
+        nothing = Diagnosis(UNEXPLAINED, "nothing was looked for")
+        monkeypatch.setattr(session, "examine", lambda target, scope: nothing)
 
 
 def run(*words, target="good", op="linear_attention", profile="quick"):

@@ -14,6 +14,8 @@ import math
 
 import numpy as np
 
+from linkern.adapters.catalogue import function_of
+
 
 def retention(inputs, scale, state=None, *, log_decay=None, head=0):
     """RetNet: ``S_n = gamma S_{n-1} + K_n^T V_n``, ``gamma = 1 - 2^(-5-head)``."""
@@ -604,6 +606,8 @@ def over_heads(name, inputs, scale, state=None, **keywords):
     Query and key heads serve groups of value heads; what has no tokens (a bonus, a
     ridge) is broadcast against batches and heads.
     """
+    name, options = function_of(name)
+    keywords |= options
     constant = CONSTANT | ({"log_decay"} if name == "rwkv4" else set())
     B, HV = inputs["value"].shape[:2]
     each = {}

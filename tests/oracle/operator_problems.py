@@ -23,6 +23,9 @@ def log_decays(kind, rng, shape):
     return -normal * {"mild": 0.1, "typical": 1.0, "none": 0.0}[kind]
 
 
+SCORED = ("query", "key")
+
+
 def problem(
     name,
     rng,
@@ -91,6 +94,8 @@ def problem(
         draws["bonus"] = lambda: rng.normal(size=(wide, value_dim))
     if name == "oja":
         draws["value"] = lambda: key(b, wide, tokens, value_dim)
+    if name == "power_retention_4":  # a score that cancels has no fourth power to tell
+        draws |= {x: lambda: abs(key(b, heads, tokens, key_dim)) for x in SCORED}
     names = OPERATORS[name].input_names
     return {x: draws[x]().astype(np.float32).astype(np.float64) for x in names}
 

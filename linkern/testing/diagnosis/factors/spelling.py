@@ -118,21 +118,24 @@ def spell(
 
 
 def _digits(level: float, spread: float, natural: bool) -> list[Spelled]:
-    """Return the number of fewest digits at a level."""
+    """Return the numbers of fewest digits at a level: as such, and as a power of e."""
     if not -250 < level < 250 or spread > 0.2:
         return []
-    for digits in range(1, 3):
+    spelled = []
+    for digits in range(1, 3) if natural else ():
         exponent = float(f"{level:.{digits}g}")
-        if natural and abs(exponent - level) <= spread:
+        if abs(exponent - level) <= spread:
             number = float(np.exp(exponent))
-            return [Spelled(f"exp({exponent:g})", number, cost=6 + 4.0 * digits)]
+            spelled = [Spelled(f"exp({exponent:g})", number, cost=6 + 4.0 * digits)]
+            break
     for digits in range(1, MOST_DIGITS + 1):
         number = float(f"{np.exp(level):.{digits - 1}e}")
         if abs(np.log(number) - level) <= spread:
             plain = f"{number:g}" if 1e-4 < number < 1e5 else f"{number:.{digits}g}"
             bits = 4.0 * digits + float(np.log2(1 + abs(level)))
-            return [Spelled(plain.replace("e-0", "e-"), number, cost=3 + bits)]
-    return []
+            spelled.append(Spelled(plain.replace("e-0", "e-"), number, cost=3 + bits))
+            break
+    return spelled
 
 
 def text_of(
