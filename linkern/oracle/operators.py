@@ -367,7 +367,7 @@ _CAUSAL = (
         )
         for name, degree, largest, reductions in (
             ("power_retention", 2, 64, (Reduction("rebased", _OPEN),)),
-            ("power_retention_4", 4, 10, ()),
+            ("power_retention_4", 4, 8, ()),
         )
     ),
     Operator(

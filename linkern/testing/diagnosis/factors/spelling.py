@@ -118,13 +118,16 @@ def spell(
 
 
 def _digits(level: float, spread: float, natural: bool) -> list[Spelled]:
-    """Return the numbers of fewest digits at a level: as such, and as a power of e."""
+    """Return the numbers of fewest digits at a level: as such, and as a power of e.
+
+    Closer to 1 a power of e says no more than the number.
+    """
     if not -250 < level < 250 or spread > 0.2:
         return []
     spelled = []
     for digits in range(1, 3) if natural else ():
         exponent = float(f"{level:.{digits}g}")
-        if abs(exponent - level) <= spread:
+        if abs(exponent) >= 0.01 and abs(exponent - level) <= spread:
             number = float(np.exp(exponent))
             spelled = [Spelled(f"exp({exponent:g})", number, cost=6 + 4.0 * digits)]
             break
