@@ -35,6 +35,8 @@ MOST_WRONG = {False: (6, 0), True: (6, 0)}
         (
             (name, dtype)
             for name in CORRECT
+            # Its exact answers take minutes: fourth powers have many products.
+            if CORRECT[name].op != "power_retention_4"
             for dtype in (
                 ("float32", "float64", "bfloat16", "float16")
                 if CORRECT[name].op == LINEAR
