@@ -50,8 +50,8 @@ class DaskBlocks:
         with self.dask.config.set({"linkern.scan": scan}):
             output = self.call(*self.blocks).output
         computed = output.compute(scheduler="sync")
-        due = self.call(*self.plain).output
-        assert abs(computed - due).max() < 1e-3 * abs(due).max()
+        exact = self.call(*self.plain).output
+        assert abs(computed - exact).max() < 1e-3 * abs(exact).max()
         return least(lambda: output.compute(scheduler="sync")) / least(
             lambda: self.call(*self.plain)
         )

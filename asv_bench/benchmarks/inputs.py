@@ -65,5 +65,5 @@ def inputs_of(function, length, seed=0):
             wide[one] = np.repeat(wide[one], 2, 1)
     if name == "retention":
         del wide["log_decay"]  # it has some of its own
-    own = [one for one in inspect.signature(function).parameters if one in wide]
-    return {one: wide[one].astype("float32") for one in own}
+    names = [one for one in inspect.signature(function).parameters if one in wide]
+    return {one: wide[one].astype("float32") for one in names}

@@ -29,31 +29,31 @@ class Torch:
         memory = torch.zeros((HEADS, DIM, DIM))
         outputs = []
         for start in range(0, self.length, chunk):
-            of = {n: t[:, start : start + chunk] for n, t in x.items()}
-            sums = of["log_decay"].cumsum(-1)
+            part = {n: t[:, start : start + chunk] for n, t in x.items()}
+            sums = part["log_decay"].cumsum(-1)
             weights = (sums[..., :, None] - sums[..., None, :]).tril().exp().tril()
-            output, memory = step(memory, of, sums[..., None], weights)
+            output, memory = step(memory, part, sums[..., None], weights)
             outputs.append(output)
         return torch.cat(outputs, 1) * DIM**-0.5
 
-    def simple_gla(self, memory, of, sums, weights):
-        return self.finished(memory, of, sums, weights, of["value"])
+    def simple_gla(self, memory, part, sums, weights):
+        return self.finished(memory, part, sums, weights, part["value"])
 
-    def gated_delta_rule(self, memory, of, sums, weights):
-        beta = of["beta"][..., None]
-        pairs = (beta * of["key"] @ of["key"].mT * weights).tril(-1)
-        held = of["value"] - (sums.exp() * of["key"]) @ memory
+    def gated_delta_rule(self, memory, part, sums, weights):
+        beta = part["beta"][..., None]
+        pairs = (beta * part["key"] @ part["key"].mT * weights).tril(-1)
+        held = part["value"] - (sums.exp() * part["key"]) @ memory
         eye = self.torch.eye(pairs.shape[-1])
         written = self.torch.linalg.solve_triangular(
             eye + pairs, beta * held, upper=False, unitriangular=True
         )
-        return self.finished(memory, of, sums, weights, written)
+        return self.finished(memory, part, sums, weights, written)
 
-    def finished(self, memory, of, sums, weights, written):
+    def finished(self, memory, part, sums, weights, written):
         last = sums[:, -1:]
-        output = (sums.exp() * of["query"]) @ memory
-        output = output + (of["query"] @ of["key"].mT * weights) @ written
-        left = ((last - sums).exp() * of["key"]).mT @ written
+        output = (sums.exp() * part["query"]) @ memory
+        output = output + (part["query"] @ part["key"].mT * weights) @ written
+        left = ((last - sums).exp() * part["key"]).mT @ written
         return output, last.exp() * memory + left
 
 
