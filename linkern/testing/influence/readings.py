@@ -91,6 +91,9 @@ def maps_of(
             maps += read(problem, target.call(call))
         except (TargetRaised, OutOfTime) as error:
             errors.append(error)
+        finally:  # scenes are kept, and what is recorded takes up to hundreds of MiB
+            for one in (problem, *(packed_sequences(problem) if packing else ())):
+                one.release()
     if errors and not maps:
         raise errors[0]
     return sorted(maps, key=_rank)

@@ -17,6 +17,8 @@ from linkern.testing.target.ranks.sharding import Sharding
 __all__ = ["Problem"]
 
 Result = TypeVar("Result")
+# What results are made from, among what is known of a problem.
+_CALL = "oracle call"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -203,7 +205,7 @@ class Problem:
 
     def solve_state(self) -> tuple[Bounded, ...]:
         """Return the exact state after the last key: memory, normalizer if any."""
-        return expected.states(self._oracle_call)
+        return self.recalled("states", lambda: expected.states(self._oracle_call))
 
     def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
@@ -226,6 +228,13 @@ class Problem:
         result: Result = self._known[name]
         return result
 
+    def release(self) -> None:
+        """Forget how the results came about; results that were asked for stay known.
+
+        A recorded call holds the states of all tokens, many times the results.
+        """
+        self._known.pop(_CALL, None)
+
     @property
     def _oracle_call(self) -> expected.OracleCall:
         scope = self.scope
@@ -236,4 +245,4 @@ class Problem:
                 scope.operator, scope.contract, scope.dtype, inputs, exact=exact
             )
 
-        return self.recalled("oracle call", make)
+        return self.recalled(_CALL, make)

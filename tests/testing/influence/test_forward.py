@@ -1,5 +1,8 @@
 """Maps of outputs, states, spans and packed sequences."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from linkern.testing.influence.parts import packings
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.expected import OracleCall
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.memory_layout import STYLES
@@ -100,6 +104,27 @@ def test_a_defect_shows_in_its_stage_and_in_none_before(name):
             assert shown == (stage.name == SEEN[name]), stage.name
             if shown:
                 return
+
+
+@pytest.mark.parametrize("stage", ["outputs", "state", "packed"])
+def test_results_of_scenes_stay_known_and_recordings_do_not(stage, monkeypatch):
+    kept = []
+
+    def recorded(call, *args, **options):
+        recording = plain(call, *args, **options)
+        kept.append(weakref.ref(recording.tape))
+        return recording
+
+    plain = OracleCall.recorded
+    monkeypatch.setattr(OracleCall, "recorded", recorded)
+    target, scope = known("gla by chunks")
+    measured(target, scope, stage, seed=5)
+    gc.collect()
+    assert kept
+    assert not any(tape() for tape in kept)
+    kept.clear()
+    measured(target, scope, stage, seed=5)
+    assert not kept
 
 
 def test_places_do_not_depend_on_one_another():
