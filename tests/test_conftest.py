@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-CUPY = "class cuda:\n    is_available = staticmethod(lambda: True)\n"
+# As much of CuPy as is asked whether there is a GPU, by the plugin of Zarr as well.
+CUPY = """
+class cuda:
+    is_available = staticmethod(lambda: True)
+
+    class runtime:
+        CUDARuntimeError = RuntimeError
+        getDeviceCount = staticmethod(lambda: 1)
+"""
 
 
 @pytest.mark.parametrize("kind", [UserWarning, DeprecationWarning, ResourceWarning])

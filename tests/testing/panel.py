@@ -33,7 +33,7 @@ class Panel:
             target.close()
 
     def each(self, law):
-        """The law, of every target in turn; it applies to all of them or to none."""
+        """The law, of every target in turn; it applies to all or none, time allowing."""
 
         def of_each(checked, problem):
             reasons = []
@@ -46,9 +46,10 @@ class Panel:
                 except Violation as violation:
                     violation.message = f"{name}: {violation.message}"
                     raise
-            if reasons:
-                assert len(reasons) == len(self.targets), reasons
+            if len(reasons) == len(self.targets):
                 raise reasons[0]
+            # On a machine under load some targets are stopped, as too slow.
+            assert all(one.why.kind == "skipped" for one in reasons), reasons
 
         return of_each
 
