@@ -24,7 +24,7 @@ from linkern.kernels.cuda.forward import (
 )
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import IO
-from linkern.kernels.cuda.plan import decode
+from linkern.kernels.cuda.plan import copy, decode
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -111,6 +111,10 @@ class DryDevice:
         """Return the address of the first entry of an array."""
         address: int = x.__array_interface__["data"][0]
         return address
+
+    def on_host(self, x: Any) -> Any:
+        """Return zeros: nothing was computed."""
+        return np.zeros(x.shape, x.dtype)
 
     def launch(self, launch: Launch) -> None:
         """Record a launch."""
@@ -222,6 +226,12 @@ def _plan_decayed_decoding(device: Device) -> None:
             device.launch(decode.plan(device, state, *rows, **options))
 
 
+def _plan_copy(device: Device) -> None:
+    """Plan a copy."""
+    source, target = (untouched((1024,), np.uint8) for _ in range(2))
+    device.launch(copy.plan(device, source, target))
+
+
 def _dtype(name: str) -> Any:
     if name != "bfloat16":
         return np.dtype(name)
@@ -236,4 +246,5 @@ _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_recurrence,
     _plan_decoding,
     _plan_decayed_decoding,
+    _plan_copy,
 )

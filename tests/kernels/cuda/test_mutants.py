@@ -15,7 +15,9 @@ from tests.kernels.cuda import (
     test_chunk_bwd_simt,
     test_chunk_fwd,
     test_chunk_fwd_simt,
+    test_copy,
     test_decode,
+    test_gates,
     test_recurrent,
 )
 from tests.kernels.cuda.emulator.device import Change, Emulator, Way
@@ -43,9 +45,11 @@ WATCHED = {
         *("two segments", "from nothing", "groups"),
     ),
     "recurrent": some(
-        test_recurrent.PROBLEMS, "float32", "float64", "whole vectors", "infinity"
+        {**test_recurrent.PROBLEMS, **test_gates.PROBLEMS},
+        *("float32", "float64", "whole vectors", "infinity", "gates"),
     ),
     "recurrent_global": some(test_recurrent.GLOBAL_PROBLEMS, "float32"),
+    "copy": some(test_copy.PROBLEMS, "tail"),
     "decode": some(test_decode.PROBLEMS, "two panels"),
     "chunk_bwd_simt": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
     "chunk_bwd": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
