@@ -18,6 +18,7 @@ from linkern.bench.figures import draw_run, require_matplotlib
 from linkern.bench.files import read_run, write_run
 from linkern.bench.legend import legend
 from linkern.bench.machine import this_machine
+from linkern.bench.patience import Patience
 from linkern.bench.peers import Peer, takes_part
 from linkern.bench.records import Run
 from linkern.bench.runner import run
@@ -77,6 +78,7 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
         console.print(tables.task_table(part, part.tasks()[0]))
         say(console, *tables.remarks(part))
 
+    patience = Patience(suite.contestant_seconds, suite.task_seconds)
     with progress() as tell:
         parts = run(
             [(task, _lengths(task, options["lengths"], quick=quick)) for task in tasks],
@@ -87,7 +89,8 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
             seed=options["seed"],
             attempts=1 if quick else 3,
             progress=tell,
-            start=partial(Process, sandbox=sandbox),
+            start=partial(Process, sandbox=sandbox, patience=patience),
+            patience=patience,
         )
         kept = Kept(empty, options["json_path"], write_run, show)
         whole, complete = kept.through(parts)
@@ -205,7 +208,12 @@ def _header(
         return (*lines, f"{commit}; threads: {conditions.threads} for everybody")
     absent = [peer.name for peer in peers if not _takes_part(peer, tasks)]
     reasons = (f"{name}: not installed, or not for these tasks" for name in absent)
-    return (*conditions.machine.lines(), commit, *reasons)
+    suite = conditions.suite
+    time = (
+        f"a contestant is left out after {suite.contestant_seconds:g} s at a length, "
+        f"compiling included, and those after {suite.task_seconds:g} s of all"
+    )
+    return (*conditions.machine.lines(), commit, time, *reasons)
 
 
 def _show(console: Console, whole: Run, old: Run | None) -> None:
