@@ -36,6 +36,8 @@ _SIZES = (
 )
 # Shared memory of a block: of consumer GPUs, and of data-centre GPUs since sm_90.
 _SHARED = (99 << 10, 227 << 10)
+# Of so many heads that blocks of more warps are faster, and their sizes.
+_ONE_EACH = (((2, 64, 256), (64, 64)), ((2, 64, 256), (128, 128)))
 _WIDE = ((1024, 1024),)  # of one head only, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 
@@ -91,7 +93,8 @@ class DryDevice:
     library : str
         Module of its arrays.
     multiprocessors : int
-        Blocks that would run at once: more than short calls have, fewer than most.
+        Of a card that the planner knows: more than short calls have blocks, fewer than
+        most.
     shared : int
         Bytes of shared memory that a block may have.
     launches : list of Launch
@@ -99,7 +102,7 @@ class DryDevice:
     """
 
     def __init__(self, shared: int = 99 << 10) -> None:
-        self.library, self.multiprocessors, self.shared = "numpy", 128, shared
+        self.library, self.multiprocessors, self.shared = "numpy", 132, shared
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -156,7 +159,7 @@ def _plan_attention(device: Device) -> None:
 
 def _inputs() -> Iterator[tuple[Any, ...]]:
     """Yield query, key, value, log-decays or None, memory, normalizer or None."""
-    shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE)]
+    shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE), *_ONE_EACH]
     flags = product((False, True), (False, True))
     for name, (lead, (features, values)), (decays, normalizes) in product(
         IO, shapes, flags

@@ -54,6 +54,8 @@ WATCHED = {
     "chunk_bwd_simt": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
     "chunk_bwd": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
 }
+# Shapes of blocks whose code is that of a file above.
+FURTHER = {"shapes": test_chunk_fwd.further_shapes}
 # The file whose faults are compiled and run in the least time.
 SMALL = "recurrent_global"
 # Short segments, so that few tokens make two of them.
@@ -113,6 +115,13 @@ def test_races(file):
 def test_results_and_bounds(file):
     wrong = [Change(*fault) for fault in WRONG[file].items()]
     law_each_is_found("address", file, [*waits(file), *wrong])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["thread", "address"])
+def test_further_shapes_have_no_report(mode):
+    run = Run(f"{__name__}:FURTHER:shapes", way=Way(resident=2))
+    assert reports(mode, [run]) == [[]]
 
 
 def test_lanes_read_from_different_banks():
