@@ -13,6 +13,7 @@ from rich.console import Console
 from linkern.bench import tables
 from linkern.bench.candidates import candidate_peer
 from linkern.bench.comparison import changes, differences
+from linkern.bench.cuda.explain import explained
 from linkern.bench.cuda.machine import this_device
 from linkern.bench.figures import draw_run, require_matplotlib
 from linkern.bench.files import read_run, write_run
@@ -32,7 +33,7 @@ from linkern.testing import UsageError
 from linkern.testing.report import terminal
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
-__all__ = ["measure", "named"]
+__all__ = ["explain", "measure", "named"]
 
 _CPU_ONLY = {"threads": "--threads", "plot_path": "--plot", "compared": "--compare"}
 
@@ -102,6 +103,17 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
         draw_run(whole, options["plot_path"])
     judged = {peer.name for peer in suite.peers if peer.judged}
     return not any(row.remark for row in whole.rows if row.peer in judged)
+
+
+def explain(suite: Suite, options: dict[str, Any]) -> None:
+    """Print the plans of the tasks of a GPU; raise `UsageError` for a CPU."""
+    if suite.name != "cuda":
+        msg = "--explain needs --device cuda: a CPU has no cuts to choose from."
+        raise UsageError(msg)
+    quick = options["quick"]
+    tasks = _tasks(suite, options["tasks"], quick=quick)
+    asked = [(task, _lengths(task, options["lengths"], quick=quick)) for task in tasks]
+    say(terminal.wide_enough(Console()), *explained(asked))
 
 
 def named(option: str, names: Sequence[str], known: Sequence[str]) -> None:
