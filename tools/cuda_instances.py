@@ -24,7 +24,7 @@ from linkern.kernels.cuda.forward import (
 )
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import IO
-from linkern.kernels.cuda.plan import decode
+from linkern.kernels.cuda.plan import copy, decode
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -36,6 +36,8 @@ _SIZES = (
 )
 # Shared memory of a block: of consumer GPUs, and of data-centre GPUs since sm_90.
 _SHARED = (99 << 10, 227 << 10)
+# Of so many heads that blocks of more warps are faster, and their sizes.
+_ONE_EACH = (((2, 64, 256), (64, 64)), ((2, 64, 256), (128, 128)))
 _WIDE = ((1024, 1024),)  # of one head only, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 
@@ -91,7 +93,8 @@ class DryDevice:
     library : str
         Module of its arrays.
     multiprocessors : int
-        Blocks that would run at once: more than short calls have, fewer than most.
+        Of a card that the planner knows: more than short calls have blocks, fewer than
+        most.
     shared : int
         Bytes of shared memory that a block may have.
     launches : list of Launch
@@ -99,7 +102,7 @@ class DryDevice:
     """
 
     def __init__(self, shared: int = 99 << 10) -> None:
-        self.library, self.multiprocessors, self.shared = "numpy", 128, shared
+        self.library, self.multiprocessors, self.shared = "numpy", 132, shared
         self.launches: list[Launch] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -111,6 +114,10 @@ class DryDevice:
         """Return the address of the first entry of an array."""
         address: int = x.__array_interface__["data"][0]
         return address
+
+    def on_host(self, x: Any) -> Any:
+        """Return zeros: nothing was computed."""
+        return np.zeros(x.shape, x.dtype)
 
     def launch(self, launch: Launch) -> None:
         """Record a launch."""
@@ -152,7 +159,7 @@ def _plan_attention(device: Device) -> None:
 
 def _inputs() -> Iterator[tuple[Any, ...]]:
     """Yield query, key, value, log-decays or None, memory, normalizer or None."""
-    shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE)]
+    shapes = [*product(_LEADS, _SIZES), *product(_LEADS[:1], _WIDE), *_ONE_EACH]
     flags = product((False, True), (False, True))
     for name, (lead, (features, values)), (decays, normalizes) in product(
         IO, shapes, flags
@@ -222,6 +229,12 @@ def _plan_decayed_decoding(device: Device) -> None:
             device.launch(decode.plan(device, state, *rows, **options))
 
 
+def _plan_copy(device: Device) -> None:
+    """Plan a copy."""
+    source, target = (untouched((1024,), np.uint8) for _ in range(2))
+    device.launch(copy.plan(device, source, target))
+
+
 def _dtype(name: str) -> Any:
     if name != "bfloat16":
         return np.dtype(name)
@@ -236,4 +249,5 @@ _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_recurrence,
     _plan_decoding,
     _plan_decayed_decoding,
+    _plan_copy,
 )

@@ -1,6 +1,6 @@
 """Records of one run: its rows, and the numbers that follow from them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,14 @@ class Row:
     def sampled(self) -> bool:
         """True if the spans leave tokens out, so that the time is an estimate."""
         return not is_whole(self.spans, self.length)
+
+
+def latest(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return the last row of each contestant at each length, in the order they came."""
+    last: dict[tuple[str, int, str], Row] = {}
+    for row in reversed(rows):
+        last.setdefault((row.task, row.length, row.peer), row)
+    return tuple(reversed(last.values()))
 
 
 @dataclass(frozen=True)

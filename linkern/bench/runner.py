@@ -9,6 +9,7 @@ from statistics import median
 from linkern.bench import reference, trial
 from linkern.bench.candidates import Kept
 from linkern.bench.clocks import Peak, Turn
+from linkern.bench.patience import Patience
 from linkern.bench.peers import Peer, left_out, takes_part
 from linkern.bench.records import FOREIGN, Row
 from linkern.bench.tasks import Task
@@ -38,6 +39,7 @@ class _Plan:
     schedule: Schedule
     attempts: int
     tell: Progress
+    patience: Patience
     seed: int = 0
 
 
@@ -52,12 +54,14 @@ def run(
     attempts: int = 3,
     progress: Progress | None = None,
     start: Callable[[int], Worker] = Process,
+    patience: Patience | None = None,
 ) -> Iterator[tuple[Row, ...]]:
     """Measure peers at all lengths of some tasks, and yield the rows of each length.
 
     On a CPU all peers take turns. On a GPU they follow one another: the arrays of two
-    may not fit into its memory, and nobody else uses it meanwhile. The limits are timed
-    before and after all others there.
+    may not fit into its memory, and nobody else uses it meanwhile. Rows are yielded as
+    they come there, and the limits are timed before and after all others: their last
+    rows hold both times (`linkern.bench.records.latest`).
 
     Parameters
     ----------
@@ -76,8 +80,12 @@ def run(
         Called with a line of text before each step.
     start : callable
         From a number of threads to a worker.
+    patience : Patience, optional
+        The time of each contestant and of each length on a GPU; the workers have it
+        too. Default: they are waited for.
     """
-    plan = _Plan(schedule or Schedule(), attempts, progress or str, seed)
+    patience = patience or Patience()
+    plan = _Plan(schedule or Schedule(), attempts, progress or str, patience, seed)
     # A worker is kept from one task to the next: some take seconds to start.
     known: dict[tuple[str, int], _Candidate] = {}
     with ExitStack() as stack:
@@ -97,13 +105,14 @@ def run(
             for length in lengths:
                 judge = reference.Judge(task, length, seed)
                 if task.device == "cuda":
-                    rows = _one_by_one(able, bounds, judge, plan)
-                else:
-                    group = [*able, *bounds]
-                    judged = _judged(group, judge, plan)
-                    del judge  # frees the inputs before anything is timed
-                    rows = _timed(group, judged, task, plan)
-                yield tuple(rows)
+                    yield from (
+                        (row,) for row in _one_by_one(able, bounds, judge, plan)
+                    )
+                    continue
+                group = [*able, *bounds]
+                judged = _judged(group, judge, plan)
+                del judge  # frees the inputs before anything is timed
+                yield tuple(_timed(group, judged, task, plan))
 
 
 def _one_by_one(
@@ -111,15 +120,21 @@ def _one_by_one(
     limits: Sequence[_Candidate],
     judge: reference.Judge,
     plan: _Plan,
-) -> list[Row]:
+) -> Iterator[Row]:
     """Measure each candidate alone; the limits twice, before and after the others."""
-    rows: dict[str, Row] = {}
+    known: dict[str, Row] = {}
+    plan.patience.begin_task()
     for candidate in (*limits, *able, *limits):
+        if candidate in able[1:] and plan.patience.task_is_over():
+            why = f"left out: the {plan.patience.task:g} s of this task were over"
+            yield _row(candidate, judge, remark=why)
+            continue
+        plan.patience.begin_contestant()
         judged = _judged([candidate], judge, plan)
         (row,) = _timed([candidate], judged, judge.task, plan)
-        before = rows.pop(row.peer, None)
-        rows[row.peer] = row if before is None else _joined(before, row)
-    return list(rows.values())
+        before = known.get(row.peer)
+        known[row.peer] = row if before is None else _joined(before, row)
+        yield known[row.peer]
 
 
 def _judged(
@@ -130,12 +145,18 @@ def _judged(
     for candidate in candidates:
         peer, task = candidate.peer, judge.task
         plan.tell(f"{task.name}, {judge.length}: {peer.name} is judged")
-        row = Row(
-            *(task.name, judge.length, peer.name, peer.summary, candidate.threads),
-            extra_by="tracemalloc" if peer.traced else "resident memory",
-        )
-        rows.append(_verdict(row, candidate, judge))
+        rows.append(_verdict(_row(candidate, judge), candidate, judge))
     return rows
+
+
+def _row(candidate: _Candidate, judge: reference.Judge, remark: str = "") -> Row:
+    """Return the row of a candidate before it is measured."""
+    peer = candidate.peer
+    return Row(
+        *(judge.task.name, judge.length, peer.name, peer.summary, candidate.threads),
+        extra_by="tracemalloc" if peer.traced else "resident memory",
+        remark=remark,
+    )
 
 
 def _verdict(row: Row, candidate: _Candidate, judge: reference.Judge) -> Row:
@@ -149,7 +170,7 @@ def _verdict(row: Row, candidate: _Candidate, judge: reference.Judge) -> Row:
     try:
         rows = candidate.worker.ask("prepare", *order)
     except Failed as failure:
-        return replace(row, remark=f"failed: {failure}")
+        return replace(row, remark=failure.remark)
     if peer.meaning in ("limit", "unjudged"):
         return row
     error = judge.error(rows, peer.meaning)
@@ -202,7 +223,7 @@ def _turn(candidate: _Candidate, plan: _Plan, failures: dict[str, str]) -> None:
             if candidate.peer.judged:
                 candidate.kept += candidate.worker.ask("kept").kept
     except Failed as failure:
-        failures[candidate.peer.name] = f"failed: {failure}"
+        failures[candidate.peer.name] = failure.remark
         return
     candidate.turns.append(min(tries, key=lambda turn: turn.foreign))
 
@@ -238,7 +259,7 @@ def _tried(row: Row, candidate: _Candidate, task: Task, seed: int) -> Row:
             lambda fresh: candidate.worker.ask("again", fresh).kept,
         )
     except Failed as failure:
-        wrong = f"failed: {failure}"
+        wrong = failure.remark
     return replace(row, seconds=None, remark=wrong) if wrong else row
 
 

@@ -5,6 +5,7 @@ the runner, the records and the tables are the same for all.
 """
 
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 
 from linkern.bench.peers import Peer
@@ -96,6 +97,9 @@ class Suite:
     quick_schedule: Schedule = field(default_factory=Schedule)
     # Bytes that the limit `COPY` copies.
     copied: int = 0
+    # Seconds of each contestant at one length, and of all of them: compilers included.
+    contestant_seconds: float = inf
+    task_seconds: float = inf
 
     def task(self, name: str) -> Task | None:
         """Return the task of a name, or None."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from linkern.bench.candidates import kept_rows
 from linkern.bench.clocks import Turn
+from linkern.bench.patience import ORDER, Patience
 from linkern.bench.worker import ORDERS, Evidence, Prepare, Rows
 from linkern.testing.errors import TargetDied
 from linkern.testing.target.child import SMALL, Child, printable
@@ -15,10 +16,8 @@ from linkern.testing.target.protocol import Raised
 from linkern.testing.target.sandbox import Sandbox
 from linkern.testing.target.wire import Limits, WireError
 
-__all__ = ["Failed", "Lazy", "Process", "Worker", "environment"]
+__all__ = ["Failed", "Lazy", "Process", "TooSlow", "Worker", "environment"]
 
-# Seconds for one order: compiling, or a call that takes minutes.
-_PATIENCE = 900.0
 # How many times the bytes of an answer are read before it is refused.
 _SLACK = 16
 _VARIABLES = (
@@ -33,6 +32,19 @@ _VARIABLES = (
 
 class Failed(Exception):  # noqa: N818 -- no error of ours
     """A peer raised, died, or did not reply in time."""
+
+    word = "failed"
+
+    @property
+    def remark(self) -> str:
+        """The failure in the words of a row."""
+        return f"{self.word}: {self}"
+
+
+class TooSlow(Failed):
+    """A peer used up the time that a contestant has."""
+
+    word = "left out"
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -59,9 +71,17 @@ class Process:
         Their number.
     sandbox : Sandbox, optional
         What the process runs in.
+    patience : Patience, optional
+        How long its replies are waited for.
     """
 
-    def __init__(self, threads: int, sandbox: Sandbox | None = None) -> None:
+    def __init__(
+        self,
+        threads: int,
+        sandbox: Sandbox | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._patience = patience or Patience()
         self._child = Child("linkern.bench.worker", environment(threads), sandbox)
         self._kept = SMALL
 
@@ -75,9 +95,13 @@ class Process:
             limits = _limits_of(request, request.rows)
         elif kinds.reply is Evidence:
             limits = self._kept
+        seconds = self._patience.seconds()
         try:
-            reply = self._child.ask(request, _PATIENCE, (kinds.reply, Raised), limits)
+            reply = self._child.ask(request, seconds, (kinds.reply, Raised), limits)
         except TargetDied as death:
+            if death.hung and seconds < ORDER:
+                msg = f"not done in the {self._patience.contestant:g} s of a contestant"
+                raise TooSlow(msg) from None
             msg = f"its process {death.reason}"
             raise Failed(msg) from None
         except WireError as error:

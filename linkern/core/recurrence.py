@@ -1,12 +1,12 @@
 r"""An operator as data: what each token decays, erases, writes and reads.
 
     S~  = Diag(exp(g_t)) S_{t-1}             decay
-    u_t = v_t - a_t^T S~                     erase: what is already there is not written
+    u_t = b_t (v_t - a_t^T S~)               erase: what is already there is not written
     S_t = S~ + k_t u_t^T                     write
     o_t = q_t^T S_t                          read
 
 with ``S`` of shape ``(..., K, V)``. Every operator says what ``q``,
-``k``, ``v``, ``g`` and ``a`` are; three switches cover the conventions in use.
+``k``, ``v``, ``g``, ``a`` and ``b`` are; three switches cover the conventions in use.
 """
 
 from collections.abc import Callable
@@ -35,6 +35,9 @@ class Terms(NamedTuple):
         Whether ``q`` reads ``S_{t-1}``.
     transpose_state : bool
         Whether ``q (..., T, V)`` reads along the values: ``o_t = S_t q_t``.
+    beta : array (..., T, 1) or None
+        ``b``: factor on what is written; None for 1. Kernels multiply with it where
+        they read; array code multiplies `value` and `erase` beforehand (`folded`).
     """
 
     query: Array
@@ -45,13 +48,31 @@ class Terms(NamedTuple):
     early_erase: bool = False
     early_read: bool = False
     transpose_state: bool = False
+    beta: Array | None = None
 
     @property
     def is_additive(self) -> bool:
         """True if tokens only add to the memory, and decay it as a whole."""
-        if self.erase is not None or self.early_read or self.transpose_state:
+        if self.early_read or self.transpose_state:
+            return False
+        if self.erase is not None or self.beta is not None:
             return False
         return self.log_decay is None or self.log_decay.shape[-1] == 1
+
+    def arrays(self) -> tuple[Array, ...]:
+        """Return the arrays that there are."""
+        arrays = (*self[:5], self.beta)
+        return tuple(x for x in arrays if x is not None)
+
+    def folded(self) -> "Terms":
+        """Return the same terms without `beta`."""
+        if self.beta is None:
+            return self
+        return self._replace(
+            value=self.beta * self.value,
+            erase=None if self.erase is None else self.beta * self.erase,
+            beta=None,
+        )
 
     def span(self, tokens: slice) -> "Terms":
         """Return the terms of some tokens."""
@@ -59,12 +80,18 @@ class Terms(NamedTuple):
 
     def mapped(self, function: Callable[[Array], Array]) -> "Terms":
         """Return the terms with a function applied to each array."""
+        key = function(self.key)
+        erase: Array | None = key
+        # Once for both: gradients of keys that also erase are then summed as they are.
+        if self.erase is not self.key:
+            erase = None if self.erase is None else function(self.erase)
         return self._replace(
             query=function(self.query),
-            key=function(self.key),
+            key=key,
             value=function(self.value),
             log_decay=None if self.log_decay is None else function(self.log_decay),
-            erase=None if self.erase is None else function(self.erase),
+            erase=erase,
+            beta=None if self.beta is None else function(self.beta),
         )
 
 

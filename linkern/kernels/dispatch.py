@@ -48,9 +48,10 @@ class Backend:
         Forms that `attend` computes, each with the value of `causal`.
     applies : callable
         ``applies(feature_map)`` is True if `attend` can apply that feature map.
-    reads_narrow : frozenset of str
-        Forms whose recurrence reads float16 and bfloat16 terms, and applies a scale to
-        the read-out.
+    reads_as_given : frozenset of str
+        Forms whose recurrence reads terms as they were given: float16 and bfloat16,
+        with a `beta`, and with gates that nobody has looked at. It applies a scale to
+        the read-out, and refuses gates outside of their range if `check_gates`.
     token, attend_token : callable, optional
         The recurrence and `attend` of a single token, of arrays that are not traced and
         that nothing has to be done with: see `linkern.kernels.numpy.one_token`.
@@ -60,7 +61,7 @@ class Backend:
     attend: Callable[..., tuple[Array, Array, Array | None]]
     attends: frozenset[tuple[str, bool]]
     applies: Callable[[Any], bool]
-    reads_narrow: frozenset[str] = field(default_factory=frozenset)
+    reads_as_given: frozenset[str] = field(default_factory=frozenset)
     token: Callable[[Array, Terms], tuple[Array, Array]] | None = None
     attend_token: Callable[..., tuple[Array, Array, Array | None]] | None = None
 

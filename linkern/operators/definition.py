@@ -94,7 +94,7 @@ class Definition:
         Whether log-decays may be positive.
     as_given : bool
         Whether `attend` makes terms of its inputs as they are: then kernels may get
-        them in the dtype that they came in.
+        them in the dtypes that they came in, and look at the values of gates.
     prepare : callable
         ``prepare(definition, inputs, options, form, scale)`` checks the inputs and
         returns them ready for `attend`; `options` are those that only this operator
@@ -217,6 +217,13 @@ class Prepared:
         )
         return AttentionResult(astype(output, self.dtype), after)
 
+    def checked(self) -> "Prepared":
+        """Return the same after a look at the values of gates."""
+        if not self.form.unchecked:
+            return self
+        check_values(self.definition, self.inputs)
+        return replace(self, form=replace(self.form, unchecked=False))
+
     def tokens(self, span: slice) -> "Prepared":
         """Return the same for a span of tokens."""
         length = span.stop - span.start
@@ -266,6 +273,8 @@ def run_arrays(definition: Definition, arguments: Inputs) -> AttentionResult:
     if not arguments.get("causal", True):
         msg = "`cu_seqlens` needs `causal=True`; call once for each sequence."
         raise ValueError(msg)
+    # Kernels that look at gates are waited for: once is enough for all sequences.
+    ready = ready.checked()
     return run_packed(
         cu_seqlens,
         ready.sizes["t"],
@@ -315,22 +324,22 @@ def prepare_terms(
         if x is not None or name in definition.required
     }
     layout = layout_of(definition, passed, form, scale)
-    check_values(definition, passed)
+    if not layout.as_given:
+        check_values(definition, passed)
 
     ready: dict[str, Any] = dict.fromkeys(definition.axes)
     like = validate.wide_like(*next(iter(passed.items())))
     for name, x in passed.items():
-        rows = x if name in layout.narrow else astype(x, layout.wide)
+        rows = x if layout.as_given else astype(x, layout.wide)
         if name in layout.repeats:
             rows = _repeated(rows, layout.repeats[name])
         ready[name] = _common(rows, definition.axes[name], layout.batch)
     factor = layout.factor if "query" in ready else None
     factor = None if factor == 1 else factor
-    if factor is not None:
-        if ready["query"].dtype == like.dtype:
-            ready["query"] = ready["query"] * factor
-        else:  # a narrow query would be rounded
-            form = replace(form, scale=factor)
+    if layout.as_given:
+        form = replace(form, scale=factor, as_given=True, unchecked=True)
+    elif factor is not None:
+        ready["query"] = ready["query"] * factor
     dtype = passed[definition.required[0]].dtype
     return Prepared(
         *(definition, ready, form, layout.sizes, layout.batch, dtype, like),
@@ -349,10 +358,7 @@ def _repeated(x: Array, times: int) -> Array:
 def check_values(definition: Definition, inputs: Inputs) -> None:
     """Check the rules about the values of gates."""
     log_decay, beta, ridge = map(inputs.get, ("log_decay", "beta", "ridge"))
-    if log_decay is not None and not definition.growing:
-        validate.not_positive("log_decay", log_decay)
-    if beta is not None:
-        validate.within("beta", beta, 0.0, 2.0)
+    validate.gates(None if definition.growing else log_decay, beta)
     if ridge is not None:
         validate.positive("ridge", ridge)
 

@@ -38,7 +38,7 @@ def _overwrite(
     log_decay: Array | None = None,
 ) -> tuple[Array, State]:
     """Write ``beta (v - S~^T k)`` at ``k``."""
-    terms = Terms(query, key, scaled(beta, value), log_decay, scaled(beta, key))
+    terms = Terms(query, key, value, log_decay, key, beta=beta)
     output, memory = form(state.memory, terms)
     return output, State(memory, None)
 
@@ -55,8 +55,9 @@ def _corrected(
     beta: Array | None,
 ) -> tuple[Array, State]:
     """Write ``beta (v - S^T p)`` at ``k``, with the memory as it was before."""
-    erased = scaled(beta, auxiliary_key)
-    terms = Terms(query, key, scaled(beta, value), log_decay, erased, early_erase=True)
+    terms = Terms(
+        query, key, value, log_decay, auxiliary_key, early_erase=True, beta=beta
+    )
     output, memory = form(state.memory, terms)
     return output, State(memory, None)
 
@@ -137,11 +138,16 @@ def _overwrite_keys(
     return output, State(namespace(memory).matrix_transpose(memory), None)
 
 
-DELTA_RULE = Definition("delta_rule", {**QKV, "beta": "t"}, _overwrite)
+DELTA_RULE = Definition("delta_rule", {**QKV, "beta": "t"}, _overwrite, as_given=True)
 GATED_DELTA_RULE = Definition(
-    "gated_delta_rule", {**QKV, "log_decay": "t", "beta": "t"}, _overwrite
+    "gated_delta_rule",
+    {**QKV, "log_decay": "t", "beta": "t"},
+    _overwrite,
+    as_given=True,
 )
-KDA = Definition("kda", {**QKV, "log_decay": "tk", "beta": "t"}, _overwrite)
+KDA = Definition(
+    "kda", {**QKV, "log_decay": "tk", "beta": "t"}, _overwrite, as_given=True
+)
 GDN2 = Definition(
     "gdn2",
     {**QKV, "log_decay": "tk", "erase_gate": "tk", "write_gate": "tv"},
@@ -152,6 +158,7 @@ COMBA = Definition(
     {**QKV, "auxiliary_key": "tk", "log_decay": "t", "beta": "t"},
     _corrected,
     required=("query", "key", "value", "auxiliary_key"),
+    as_given=True,
 )
 GATED_DELTA_PRODUCT = Definition(
     "gated_delta_product",

@@ -8,8 +8,10 @@ tokens they take at once: in rounding, storage and speed, never in meaning.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import cast
+from typing import Any, cast
 
+from linkern import validate
+from linkern.array import astype
 from linkern.autodiff.scan import Checkpointed, scan
 from linkern.core.chunkwise import attend, chunks, write
 from linkern.core.recurrence import Terms, token
@@ -47,8 +49,12 @@ class Form:
     name : str
         Name by which back ends know the form; empty for array code in any library.
     scale : float, optional
-        Factor on the read-out. Only kernels that read narrow terms need it: elsewhere
-        the query is scaled.
+        Factor on the read-out. Only kernels that read terms as they were given need it:
+        elsewhere the query is scaled.
+    as_given : bool
+        True if terms are as they were given, for such kernels.
+    unchecked : bool
+        True if nobody has looked at the values of gates, which kernels then do.
     chunk_size : int, optional
         The size of chunks that was asked for; None lets a back end choose that of
         attention that is computed in one pass.
@@ -64,18 +70,37 @@ class Form:
     scale: float | None = None
     chunk_size: int | None = None
     direct: bool = False
+    as_given: bool = False
+    unchecked: bool = False
 
     def __call__(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
         """Return the read-out of all tokens and the memory after the last one."""
+        if self.as_given:
+            return self._by_kernels(memory, terms)
+        terms = terms.folded()
         if self.direct and terms.key.shape[-2] == 1:
             return self.step(memory, terms)
         backend = backend_of(memory) if self.name else None
         recurrence = None if backend is None else backend.recurrences.get(self.name)
         if recurrence is not None:
-            result = recurrence(memory, terms, size=self.size, scale=self.scale)
+            result = recurrence(memory, terms, size=self.size, scale=None)
             if result is not None:
                 return result
-        output, memory = self._by_spans(memory, terms)
+        return self._by_spans(memory, terms)
+
+    def _by_kernels(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
+        """Return the same by kernels that read terms as they were given."""
+        backend = backend_of(memory)
+        assert backend is not None
+        options = {"scale": self.scale, "check_gates": self.unchecked}
+        recurrence: Any = backend.recurrences[self.name]
+        result = recurrence(memory, terms, size=self.size, **options)
+        if result is not None:
+            return cast(tuple[Array, Array], result)
+        if self.unchecked:
+            validate.gates(terms.log_decay, terms.beta)
+        wide = terms.mapped(lambda x: astype(x, memory.dtype))
+        output, memory = self._by_spans(memory, wide.folded())
         return (output if self.scale is None else output * self.scale), memory
 
     def _by_spans(self, memory: Array, terms: Terms) -> tuple[Array, Array]:

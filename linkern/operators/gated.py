@@ -107,7 +107,7 @@ LIGHTNING_ATTENTION = Definition(
     prepare=_prepare_lightning,
 )
 SIMPLE_GLA = Definition("simple_gla", {**QKV, "log_decay": "t"}, _attend, as_given=True)
-GLA = Definition("gla", {**QKV, "log_decay": "tk"}, _attend)
+GLA = Definition("gla", {**QKV, "log_decay": "tk"}, _attend, as_given=True)
 
 
 @operator(RETENTION)

@@ -36,8 +36,8 @@ class Layout(NamedTuple):
         As in `Prepared`.
     wide : dtype
         Dtype of the computation.
-    narrow : frozenset of str
-        Inputs that a back end reads in the dtype that they came in.
+    as_given : bool
+        True if a back end reads the inputs as they were given.
     repeats : mapping of str to int
         How many value heads share a head of an input, if several do.
     factor : float or None
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
     sizes: Mapping[str, int]
     batch: tuple[int, ...]
     wide: Any
-    narrow: frozenset[str]
+    as_given: bool
     repeats: Mapping[str, int]
     factor: float | None
 
@@ -105,19 +105,19 @@ def _checked(
     factor = scale
     if factor is None and definition.inverse_root_scale:
         factor = max(sizes["k"], 1) ** -0.5
-    narrow = frozenset(main) if _kernels_read(definition, form, main) else frozenset()
+    as_given = _kernels_read(definition, form, main)
     dtype = next(iter(likes.values())).dtype
-    return Layout(definition, sizes, batch, dtype, narrow, repeats, factor)
+    return Layout(definition, sizes, batch, dtype, as_given, repeats, factor)
 
 
 def _kernels_read(definition: "Definition", form: Form, main: Inputs) -> bool:
-    """Return True if a back end reads queries, keys and values as they were given."""
-    if not definition.as_given:
+    """Return True if a back end reads the inputs as they were given."""
+    if not definition.as_given or definition.growing:
         return False
     backend = backend_of(next(iter(main.values())))
     return (
         backend is not None
-        and form.name in backend.reads_narrow
+        and form.name in backend.reads_as_given
         and of_same_heads(*main.values())
     )
 

@@ -5,14 +5,18 @@ obvious, what to do.
 """
 
 from linkern.validate.arrays import (
+    BETA,
     a_feature_map,
     features,
     gate_fits,
+    gates,
     home,
     leading,
     not_positive,
     positive,
     qkv,
+    refuse_outside,
+    refuse_positive,
     rows,
     shapes,
     wide_dtype,
@@ -64,6 +68,7 @@ from linkern.validate.states import (
 from linkern.validate.transforms import no_forward_mode, something_to_map_over
 
 __all__ = [
+    "BETA",
     "a_feature_map",
     "at_least",
     "attended",
@@ -77,6 +82,7 @@ __all__ = [
     "flag",
     "form",
     "gate_fits",
+    "gates",
     "generator",
     "home",
     "initial_state",
@@ -95,6 +101,8 @@ __all__ = [
     "positive",
     "positive_integer",
     "qkv",
+    "refuse_outside",
+    "refuse_positive",
     "root_scale",
     "rows",
     "same_length",

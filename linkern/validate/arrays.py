@@ -1,7 +1,7 @@
 """Checks of arrays: library, dtype, device and shapes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from linkern.array import (
     any_true,
@@ -19,15 +19,19 @@ from linkern.typing import Array, DType
 from linkern.validate.layout import AXES, axis_names, heads_last, time_first
 
 __all__ = [
+    "BETA",
     "a_feature_map",
     "broadcasts_to",
     "features",
     "gate_fits",
+    "gates",
     "home",
     "leading",
     "not_positive",
     "positive",
     "qkv",
+    "refuse_outside",
+    "refuse_positive",
     "rows",
     "shapes",
     "wide_dtype",
@@ -36,6 +40,9 @@ __all__ = [
     "within",
     "zero_or_positive",
 ]
+
+# How much of an old value may be replaced.
+BETA = (0.0, 2.0)
 
 
 def widened(name: str, x: Any) -> Array:
@@ -250,11 +257,16 @@ def shapes(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, in
 def not_positive(name: str, x: Array) -> None:
     """Check that log-decays are zero or negative."""
     if any_true(x > 0):
-        msg = (
-            f"`{name}` must be a natural logarithm of a decay, so 0 or negative, got a "
-            "positive entry; pass log(decay), not the decay itself."
-        )
-        raise ValueError(msg)
+        refuse_positive(name)
+
+
+def refuse_positive(name: str) -> NoReturn:
+    """Raise the error for a positive log-decay."""
+    msg = (
+        f"`{name}` must be a natural logarithm of a decay, so 0 or negative, got a "
+        "positive entry; pass log(decay), not the decay itself."
+    )
+    raise ValueError(msg)
 
 
 def positive(name: str, x: Array) -> None:
@@ -274,8 +286,21 @@ def zero_or_positive(name: str, x: Array) -> None:
 def within(name: str, x: Array, low: float, high: float) -> None:
     """Check that all entries are in an interval; NaN passes and shows in the output."""
     if any_true(x < low) or any_true(x > high):
-        msg = f"`{name}` must be in [{low:g}, {high:g}], got an entry outside."
-        raise ValueError(msg)
+        refuse_outside(name, low, high)
+
+
+def refuse_outside(name: str, low: float, high: float) -> NoReturn:
+    """Raise the error for an entry outside of an interval."""
+    msg = f"`{name}` must be in [{low:g}, {high:g}], got an entry outside."
+    raise ValueError(msg)
+
+
+def gates(log_decay: Array | None, beta: Array | None) -> None:
+    """Check the values of gates; None for those that an operator does not have."""
+    if log_decay is not None:
+        not_positive("log_decay", log_decay)
+    if beta is not None:
+        within("beta", beta, *BETA)
 
 
 def gate_fits(

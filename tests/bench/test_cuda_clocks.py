@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls, TorchClock
+from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls, Fastest, TorchClock
 
 
 class Device:
@@ -174,3 +174,27 @@ def test_calls_that_cannot_be_captured_are_timed_call_by_call(monkeypatch, name)
     assert [turn.seconds for turn in turns] == pytest.approx([0.5] * 3)
     assert turns[0].by == "events: no graph, RuntimeError"
     assert device.graph is None
+
+
+@pytest.mark.parametrize("slow_in_a_graph", [True, False])
+def test_the_fastest_way_counts(monkeypatch, slow_in_a_graph):
+    """As on an H100, where a copy takes longer as a node of a graph."""
+    device = Device()
+    clock = clock_on(monkeypatch, "cupy", device)
+
+    def copy():
+        device.launch("copy", 0.3 if device.graph is None else 0.4)
+
+    def kernel():
+        device.launch("kernel", 0.35 if slow_in_a_graph else 0.2)
+
+    ways = {
+        "copyto": DeviceCalls(clock, [copy], lambda rows: [], graph=False),
+        "kernel": DeviceCalls(clock, [kernel], lambda rows: []),
+    }
+    fastest = Fastest(ways)
+    assert fastest.answer([0]) == []
+    turn = fastest.turn(0.0)
+    expected = (0.3, "events, copyto") if slow_in_a_graph else (0.2, "graph, kernel")
+    assert (turn.seconds, turn.by) == (pytest.approx(expected[0]), expected[1])
+    assert {name for name, _ in device.launched} == {"copy", "kernel"}

@@ -13,6 +13,7 @@ from linkern.bench.cuda import CUDA, arrays, cupy_peers, torch_peers
 from linkern.bench.reference import ALLOWED, Judge
 from linkern.bench.tasks import DISTINCT_HEADS, OURS, Task, drawn
 from linkern.bench.worker import LocalWorker
+from tests.kernels.cuda.emulator.device import Emulator
 
 LENGTH = 96
 (LIMIT,) = CUDA.limits
@@ -59,7 +60,8 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(cupy_peers, "CuPyClock", Here)
     monkeypatch.setattr(torch_peers, "TorchClock", Here)
     monkeypatch.setattr(torch_peers, "DEVICE", "cpu")
-    monkeypatch.setattr(cupy_peers, "COPIED", 1000)
+    monkeypatch.setattr(cupy_peers, "CuPyDevice", Emulator)
+    monkeypatch.setattr(cupy_peers, "COPIED", 1040)
     monkeypatch.setattr(arrays, "_ROTATED", 1)
 
 
@@ -117,8 +119,25 @@ def test_wrong_answers_are_noticed(kind, fault):
 def test_copying_copies_and_answers_nothing():
     ready = cupy_peers.copy(None, None)
     assert ready.answer([0]) == []
-    ready.calls[0]()
+    for way in ready.ways.values():
+        target = copied_by(way)
+        assert target.nbytes == 1040
+        assert (target == 1).all()
+        target[...] = 0
     assert LIMIT.meaning == "limit"
+
+
+def copied_by(way):
+    """Call a way to copy once, and return where it copies to."""
+    way.calls[0]()
+    cells = dict(
+        zip(
+            way.calls[0].__code__.co_freevars,
+            (cell.cell_contents for cell in way.calls[0].__closure__),
+            strict=True,
+        )
+    )
+    return cells["target"] if "target" in cells else cells["launch"].holds[1]
 
 
 def test_neighbouring_heads_differ():

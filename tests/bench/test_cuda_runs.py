@@ -17,11 +17,12 @@ from linkern.bench.clocks import Turn
 from linkern.bench.cuda import CUDA, machine
 from linkern.bench.cuda.machine import Accelerator
 from linkern.bench.goals import outcomes
+from linkern.bench.patience import Patience
 from linkern.bench.peers import COPY
-from linkern.bench.records import Row, Run
+from linkern.bench.records import Row, Run, latest
 from linkern.bench.tasks import OURS, Task, drawn
 from linkern.bench.timing import Schedule, Spread
-from linkern.bench.workers import Failed, Process
+from linkern.bench.workers import Failed, Process, TooSlow
 
 SHAPE = {"batch": 2, "heads": 3, "dim": 4, "dtype": "float32"}
 TASK = Task("t", "", "causal", (8,), **SHAPE, device="cuda")
@@ -203,12 +204,14 @@ class Fake:
         self.fakes.running -= 1
 
 
-def ran(fakes, *names, lengths=(8,)):
+def ran(fakes, *names, lengths=(8,), **more):
     peers = [replace(CUDA.peer(OURS), name=name, needs=()) for name in names]
     limits = [replace(limit, needs=()) for limit in CUDA.limits]
     schedule = Schedule(rounds=3, pause=0.0)
     parts = [(TASK, lengths)], peers, schedule
-    return [*runner.run(*parts, limits=limits, start=fakes.start)]
+    options = {"limits": limits, "start": fakes.start, **more}
+    rows = latest([row for part in runner.run(*parts, **options) for row in part])
+    return [[row for row in rows if row.length == length] for length in lengths]
 
 
 def orders(fakes, order):
@@ -242,6 +245,84 @@ def test_copying_is_timed_before_and_after():
     ((ours, limit),) = ran(fakes, "a")
     assert ours.seconds.median == 1.0
     assert limit.seconds == Spread(1.5, 1.0, 2.0, 6)
+
+
+class Slow(Fakes):
+    """Workers whose every order takes some seconds of a clock."""
+
+    def __init__(self, seconds, patience):
+        super().__init__()
+        self.now, self.seconds, self.patience = 0.0, seconds, patience
+        patience.clock = lambda: self.now
+
+    def start(self, threads):
+        fake, ask = super().start(threads), Fake.ask
+
+        def slowly(order, *arguments):
+            if order == "prepare":
+                fake.name = arguments[0].name
+            needed = self.seconds.get(fake.name, 1.0) if order == "prepare" else 0.1
+            if needed > self.patience.seconds():
+                self.now += self.patience.seconds()
+                msg = "not done in its time"
+                raise TooSlow(msg)
+            self.now += needed
+            return ask(fake, order, *arguments)
+
+        fake.ask = slowly
+        return fake
+
+
+def test_a_compiler_is_not_waited_for():
+    patience = Patience(contestant=60.0)
+    fakes = Slow({"b": 391.0}, patience)
+    (rows,) = ran(fakes, "a", "b", "c", patience=patience)
+    remarks = {row.peer: row.remark for row in rows}
+    assert remarks == {
+        "a": "",
+        "b": "left out: not done in its time",
+        "c": "",
+        COPY: "",
+    }
+    assert fakes.now < 70
+    assert "left out: not done in its time" in " ".join(tables.remarks(run_of(*rows)))
+
+
+def test_a_task_has_its_time():
+    patience = Patience(contestant=60.0, task=100.0)
+    fakes = Slow(dict.fromkeys("abcd", 55.0), patience)
+    first, second = ran(fakes, *"abcd", lengths=(8, 16), patience=patience)
+    for rows in (first, second):
+        remarks = {row.peer: row.remark for row in rows}
+        assert not remarks["a"] + remarks["b"] + remarks[COPY]
+        assert remarks["c"] == "left out: the 100 s of this task were over"
+    # Ours, the first one, is measured whatever the limits took.
+    fakes = Slow({COPY: 59.0, "a": 50.0}, Patience(contestant=60.0, task=1.0))
+    ((ours, other, _),) = ran(fakes, *"ab", patience=fakes.patience)
+    assert (ours.remark, other.remark[:8]) == ("", "left out")
+
+
+def test_rows_come_one_by_one():
+    fakes = Fakes()
+    peers = [replace(CUDA.peer(OURS), name=name, needs=()) for name in "ab"]
+    limits = [replace(limit, needs=()) for limit in CUDA.limits]
+    schedule = Schedule(rounds=3, pause=0.0)
+    parts = runner.run(
+        [(TASK, (8,))], peers, schedule, limits=limits, start=fakes.start
+    )
+    assert [next(parts)[0].peer for _ in range(2)] == [COPY, "a"]
+    assert "b" not in {name for name, _ in fakes.log}
+
+
+def test_a_process_is_ended_when_its_time_is_over():
+    patience = Patience(contestant=0.0)
+    worker = Process(1, patience=patience)
+    patience.begin_contestant()
+    try:
+        with pytest.raises(TooSlow, match="not done in the 0 s of a contestant"):
+            worker.ask("prepare", CUDA.peer(OURS), TASK, 8, 0, [7])
+    finally:
+        worker.close()
 
 
 def test_memory_is_released_before_the_next_peer():

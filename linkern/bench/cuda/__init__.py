@@ -73,4 +73,6 @@ CUDA = Suite(
     schedule=_TURNS,
     quick_schedule=replace(_TURNS, rounds=3),
     copied=COPIED,
+    contestant_seconds=60.0,
+    task_seconds=150.0,
 )

@@ -6,8 +6,9 @@ kernels it has; a call that cannot be captured is launched repeatedly instead.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from linkern.bench.clocks import Peak, Turn
 
-__all__ = ["Clock", "CuPyClock", "DeviceCalls", "TorchClock"]
+__all__ = ["Clock", "CuPyClock", "DeviceCalls", "Fastest", "TorchClock"]
 
 Real = NDArray[Any]
 Call = Callable[[], Any]
@@ -41,7 +42,8 @@ class DeviceCalls:
     """Calls on a GPU, timed in turns by its own clock.
 
     They are the same on different arrays, so that no cache holds the inputs of the next
-    one, and do not wait. `answer` is that of `Prepared`.
+    one, and do not wait. `answer` is that of `Prepared`. Without a `graph` calls are
+    launched one by one.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class DeviceCalls:
         clock: Clock,
         calls: Sequence[Call],
         answer: Callable[[list[int]], list[Real]],
+        *,
+        graph: bool = True,
     ) -> None:
         self.clock, self.calls, self.answer = clock, tuple(calls), answer
-        self._by = ""
+        self._by, self._graph = "", graph
         self._play: Call = self._rotation
         self._results: list[Any] = [None] * len(self.calls)
         self._count = 1
@@ -67,7 +71,9 @@ class DeviceCalls:
         for _ in range(2):  # compiles, tunes, and fills the memory pool
             clock.run(self._rotation)
         try:
-            self._play, self._by = clock.captured(self._rotation), "graph"
+            self._play, self._by = self._rotation, "events"
+            if self._graph:
+                self._play, self._by = clock.captured(self._rotation), "graph"
             clock.run(self._play)
         except Exception as error:  # whatever a library raises while it is captured
             self._play = self._rotation
@@ -92,6 +98,34 @@ class DeviceCalls:
     def peak(self, *, traced: bool) -> Peak:  # noqa: ARG002 -- pools hide it
         """Return that the memory is unknown."""
         return Peak(None)
+
+
+class Fastest:
+    """Several ways to do the same, of which the fastest counts in each turn.
+
+    Parameters
+    ----------
+    ways : mapping of str to DeviceCalls
+        By name.
+    """
+
+    def __init__(self, ways: Mapping[str, DeviceCalls]) -> None:
+        self.ways = dict(ways)
+
+    def answer(self, rows: list[int]) -> list[Real]:
+        """Return the answer of the first way, after a call of each."""
+        first, *_ = [each.answer(rows) for each in self.ways.values()]
+        return first
+
+    def turn(self, window: float) -> Turn:
+        """Return the shortest of one turn of each, with its name."""
+        turns = {name: each.turn(window) for name, each in self.ways.items()}
+        name = min(turns, key=lambda name: turns[name].seconds)
+        return replace(turns[name], by=f"{turns[name].by}, {name}")
+
+    def peak(self, *, traced: bool) -> Peak:
+        """Return that the memory is unknown."""
+        return next(iter(self.ways.values())).peak(traced=traced)
 
 
 class _StreamClock(ABC):

@@ -9,8 +9,10 @@ import numpy as np
 
 import linkern
 from linkern.bench.cuda import arrays
-from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls
+from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls, Fastest
 from linkern.bench.tasks import Inputs, Real, Task
+from linkern.kernels.cuda.launch import CuPyDevice
+from linkern.kernels.cuda.plan import copy as copy_planner
 from linkern.testing.target.frameworks import numpy_dtype
 
 __all__ = ["COPIED", "copy", "prepare"]
@@ -97,9 +99,23 @@ def _read(x: Any, heads: list[int], rows: list[int]) -> Real:
     return arrays.from_bits(cupy.asnumpy(some), name)[None]
 
 
-def copy(_inputs: Inputs, _task: Task) -> DeviceCalls:
-    """Return copying an array to another."""
-    cupy, clock = import_module("cupy"), CuPyClock()
+def copy(_inputs: Inputs, _task: Task) -> Fastest:
+    """Return copying an array to another: by CuPy, and by a kernel of our own.
+
+    A copy that is a node of a graph is slower than the same copy outside of one, and
+    than a kernel in a graph: contestants are compared with what the memory can do.
+    """
+    cupy, clock, device = import_module("cupy"), CuPyClock(), CuPyDevice()
     source = clock.run(lambda: cupy.ones(COPIED, "uint8"))
     target = clock.run(lambda: cupy.zeros_like(source))
-    return DeviceCalls(clock, [lambda: cupy.copyto(target, source)], lambda _: [])
+    launch = copy_planner.plan(device, source, target)
+    calls = {
+        "copyto": lambda: cupy.copyto(target, source),
+        "kernel": lambda: device.launch(launch),
+    }
+    return Fastest(
+        {
+            name: DeviceCalls(clock, [call], lambda _: [], graph=name == "kernel")
+            for name, call in calls.items()
+        }
+    )

@@ -9,9 +9,10 @@ from typing import Any
 
 from linkern._version import __version__
 from linkern.bench.machine import versions
+from linkern.kernels.cuda.launch import CuPyDevice
 from linkern.testing import UsageError
 
-__all__ = ["Accelerator", "require_device", "this_device"]
+__all__ = ["Accelerator", "multiprocessors_here", "require_device", "this_device"]
 
 _LIBRARIES = (
     "numpy",
@@ -85,6 +86,19 @@ def this_device() -> Accelerator:
         linkern=__version__,
         libraries=versions(_LIBRARIES),
     )
+
+
+def multiprocessors_here() -> tuple[str, int, int] | None:
+    """Return the name, the multiprocessors and the shared memory of a block of a GPU.
+
+    None if there is none.
+    """
+    try:
+        here = this_device()
+    except UsageError:
+        return None
+    device = CuPyDevice()
+    return here.name, device.multiprocessors, device.shared
 
 
 def _driver() -> str:

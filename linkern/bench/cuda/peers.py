@@ -26,7 +26,9 @@ def _fla(name: str, summary: str, prepare: str, *kinds: str, **more: Any) -> Pee
     return _torch(name, f"FLA, {summary}", prepare, *kinds, needs=needs, **more)
 
 
-LIMIT = _cupy(COPY, "the limit: copying 1 GiB, CuPy", "copy", meaning="limit")
+LIMIT = _cupy(
+    COPY, "the limit: copying 1 GiB, by CuPy or a kernel", "copy", meaning="limit"
+)
 
 PEERS = (
     _cupy(OURS, "linkern", "prepare"),

@@ -8,7 +8,7 @@ import click
 
 from linkern.bench.cpu import CPU
 from linkern.bench.cuda import CUDA
-from linkern.cli.benches.measuring import measure
+from linkern.cli.benches.measuring import explain, measure
 from linkern.cli.options import EXIT_USAGE, file_option, sandbox_option
 from linkern.testing import UsageError
 from linkern.testing.target.frameworks import FRAMEWORKS
@@ -61,6 +61,12 @@ __all__ = ["bench"]
     show_default=True,
     help="cuda has tasks, peers and goals of its own, and takes no threads.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="With --device cuda: measure nothing; print which cut of each kernel the "
+    "planner picks on which card, and why. Needs no GPU.",
+)
 @click.option("--quick", is_flag=True, help="Two tasks, short lengths, few rounds.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @sandbox_option
@@ -86,7 +92,11 @@ def bench(context: click.Context, /, **options: Any) -> None:
     if context.invoked_subcommand is not None:
         return
     try:
-        right = measure(CUDA if options["device"] == "cuda" else CPU, options)
+        suite = CUDA if options["device"] == "cuda" else CPU
+        if options["explain"]:
+            explain(suite, options)
+            return
+        right = measure(suite, options)
     except (UsageError, ImportError, OSError, ValueError) as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from linkern.bench.records import Row, Run
+from linkern.bench.records import Row, Run, latest
 from linkern.cli.options import EXIT_INTERRUPTED
 
 __all__ = ["Kept", "end_interrupted"]
@@ -45,7 +45,7 @@ class Kept:
         return self._run(rows), complete
 
     def _run(self, rows: list[Row]) -> Run:
-        return replace(self.empty, rows=tuple(rows))
+        return replace(self.empty, rows=latest(rows))
 
 
 def end_interrupted(path: Path | None) -> None:

@@ -13,11 +13,13 @@ from rich.console import Console
 from linkern.bench import tables
 from linkern.bench.candidates import candidate_peer
 from linkern.bench.comparison import changes, differences
+from linkern.bench.cuda.explain import explained
 from linkern.bench.cuda.machine import this_device
 from linkern.bench.figures import draw_run, require_matplotlib
 from linkern.bench.files import read_run, write_run
 from linkern.bench.legend import legend
 from linkern.bench.machine import this_machine
+from linkern.bench.patience import Patience
 from linkern.bench.peers import Peer, takes_part
 from linkern.bench.records import Run
 from linkern.bench.runner import run
@@ -31,7 +33,7 @@ from linkern.testing import UsageError
 from linkern.testing.report import terminal
 from linkern.testing.target.sandbox import Sandbox, paths_in
 
-__all__ = ["measure", "named"]
+__all__ = ["explain", "measure", "named"]
 
 _CPU_ONLY = {"threads": "--threads", "plot_path": "--plot", "compared": "--compare"}
 
@@ -77,6 +79,7 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
         console.print(tables.task_table(part, part.tasks()[0]))
         say(console, *tables.remarks(part))
 
+    patience = Patience(suite.contestant_seconds, suite.task_seconds)
     with progress() as tell:
         parts = run(
             [(task, _lengths(task, options["lengths"], quick=quick)) for task in tasks],
@@ -87,7 +90,8 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
             seed=options["seed"],
             attempts=1 if quick else 3,
             progress=tell,
-            start=partial(Process, sandbox=sandbox),
+            start=partial(Process, sandbox=sandbox, patience=patience),
+            patience=patience,
         )
         kept = Kept(empty, options["json_path"], write_run, show)
         whole, complete = kept.through(parts)
@@ -99,6 +103,17 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
         draw_run(whole, options["plot_path"])
     judged = {peer.name for peer in suite.peers if peer.judged}
     return not any(row.remark for row in whole.rows if row.peer in judged)
+
+
+def explain(suite: Suite, options: dict[str, Any]) -> None:
+    """Print the plans of the tasks of a GPU; raise `UsageError` for a CPU."""
+    if suite.name != "cuda":
+        msg = "--explain needs --device cuda: a CPU has no cuts to choose from."
+        raise UsageError(msg)
+    quick = options["quick"]
+    tasks = _tasks(suite, options["tasks"], quick=quick)
+    asked = [(task, _lengths(task, options["lengths"], quick=quick)) for task in tasks]
+    say(terminal.wide_enough(Console()), *explained(asked))
 
 
 def named(option: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -205,7 +220,12 @@ def _header(
         return (*lines, f"{commit}; threads: {conditions.threads} for everybody")
     absent = [peer.name for peer in peers if not _takes_part(peer, tasks)]
     reasons = (f"{name}: not installed, or not for these tasks" for name in absent)
-    return (*conditions.machine.lines(), commit, *reasons)
+    suite = conditions.suite
+    time = (
+        f"a contestant is left out after {suite.contestant_seconds:g} s at a length, "
+        f"compiling included, and those after {suite.task_seconds:g} s of all"
+    )
+    return (*conditions.machine.lines(), commit, time, *reasons)
 
 
 def _show(console: Console, whole: Run, old: Run | None) -> None:

@@ -21,6 +21,7 @@ def attend(
 
     Kernels choose chunks of their own: `size` is ignored.
     """
+    check_gates = options.pop("check_gates", False)
     del size
     device = device_of(*arrays)
     if device is None or not causal:
@@ -34,7 +35,7 @@ def attend(
         gradients = backward.pullback(device, *plain, *by_result, **options)
         return [gradients[i] for i in varying]
 
-    on_device = partial(forward.attend, device, **options)
+    on_device = partial(forward.attend, device, check_gates=check_gates, **options)
     output, memory, normalizer = joint(on_device, back, arrays)
     return output, memory, normalizer
 
@@ -45,22 +46,25 @@ def recurrence(
     *,
     size: int | None = None,
     scale: float | None = None,
+    check_gates: bool = False,
 ) -> tuple[Array, Array] | None:
     """Return the read-out, scaled, and the memory after the last token.
 
-    Queries, keys and values of additive terms may be narrower than the memory. None for
-    what kernels do not compute: memories that are read along the values, gradients of
-    anything but additive terms, and a scale of such terms.
+    Terms may be narrower than the memory. None for what kernels do not compute:
+    memories that are read along the values, and gradients of anything but additive
+    terms.
     """
+    options: Any = {"scale": scale, "check_gates": check_gates}
     if terms.is_additive:
-        output, last, _ = attend(*terms[:4], memory, None, size=size, scale=scale)
+        output, last, _ = attend(*terms[:4], memory, None, size=size, **options)
         return output, last
-    arrays = (memory, *terms[:5])
+    arrays = (memory, *terms.arrays())
     device = device_of(*arrays)
     traced = any(raw(x) is not x for x in arrays)
-    if device is None or scale is not None or terms.transpose_state or traced:
+    if device is None or terms.transpose_state or traced:
         return None
-    return forward.recurrent(device, memory, terms)
+    options["scale"] = 1.0 if scale is None else scale
+    return forward.recurrent(device, memory, terms, **options)
 
 
 BACKEND = Backend(
@@ -68,5 +72,5 @@ BACKEND = Backend(
     attend=attend,
     attends=frozenset({("auto", True)}),
     applies=forward.acts_on_entries,
-    reads_narrow=frozenset({"auto"}),
+    reads_as_given=frozenset({"auto"}),
 )

@@ -48,7 +48,11 @@ def pullback(
     Gradients
         New arrays; those of the state may be parts of one.
     """
-    call = call_of(query, key, value, log_decay, memory, normalizer, feature_map, scale)
+    wide_decay = None if log_decay is None else astype(log_decay, memory.dtype)
+    inputs = (query, key, value, log_decay, memory, normalizer)
+    call = call_of(
+        query, key, value, wide_decay, memory, normalizer, feature_map, scale
+    )
     output_grad = None
     if output_cotangent is not None:
         output_grad = by_head(astype(output_cotangent, query.dtype))
@@ -62,7 +66,6 @@ def pullback(
     launches, initial = planner(device, call, output_grad, state_grads, gradients)
     for launch in launches:
         device.launch(launch)
-    inputs = (query, key, value, log_decay, memory, normalizer)
     return Gradients(*map(_like, (*gradients, *initial), inputs))
 
 

@@ -1,8 +1,11 @@
 """Forward calls on a GPU: from arrays of any layout to an output and a state."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from linkern import feature_maps
+import numpy as np
+
+from linkern import feature_maps, validate
 from linkern.array import astype, broadcast_shapes, broadcast_to, dtype_name
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
@@ -52,6 +55,7 @@ def attend(
     *,
     feature_map: Any = feature_maps.identity,
     scale: float | None = None,
+    check_gates: bool = False,
 ) -> tuple[Array, Array, Array | None]:
     """Return the output of causal attention and the state after the last token.
 
@@ -62,7 +66,7 @@ def attend(
     query, key, value : array (..., T, K), (..., T, K), (..., T, V)
         With the same leading axes; any strides; one dtype.
     log_decay : array (..., T, 1) or None
-        One for each token.
+        One for each token, of the dtype of the rows or of the state.
     memory, normalizer : array (..., K, V), (..., K) or None
         State before the first token, in the dtype of the computation. Without a
         normalizer, rows are not divided by their weights.
@@ -70,6 +74,8 @@ def attend(
         Applied to queries and keys; one of those that act on entries.
     scale : float, optional
         Factor on the output of rows that are not divided.
+    check_gates : bool
+        Whether the kernel looks for positive log-decays; then the call waits for it.
 
     Returns
     -------
@@ -77,6 +83,11 @@ def attend(
         In the dtype of `query`.
     memory, normalizer : array
         New arrays.
+
+    Raises
+    ------
+    ValueError
+        If leading axes differ, or a log-decay that is checked is positive.
     """
     call = call_of(query, key, value, log_decay, memory, normalizer, feature_map, scale)
     batch, heads, tokens, _ = call.query.shape
@@ -87,8 +98,8 @@ def attend(
     if normalizer is not None:
         last_normalizer = device.empty((batch, heads, features), memory.dtype)
     if call.heads:
-        for launch in _plan(device, call, output, last, last_normalizer):
-            device.launch(launch)
+        launches = _plan(device, call, output, last, last_normalizer)
+        _run(device, launches, check_gates=check_gates and log_decay is not None)
     output = output.reshape(*query.shape[:-1], values)
     if normalizer is None or last_normalizer is None:
         return output, last.reshape(memory.shape), None
@@ -107,6 +118,24 @@ def _plan(
             shared=device.shared,
         )
     return [chunk_fwd_simt.plan(device, call, output, memory, normalizer)]
+
+
+def _run(device: Device, launches: Sequence[Launch], *, check_gates: bool) -> None:
+    """Run launches, of which the first one reads all gates and reports on them."""
+    reports = None
+    if check_gates:
+        first = launches[0]
+        reports = device.empty((first.blocks * first.threads // 32,), np.uint32)
+        first.parameters["broken"] = device.address(reports)
+    for launch in launches:
+        device.launch(launch)
+    if reports is not None:
+        broken = np.bitwise_or.reduce(device.on_host(reports))
+        # As in common.cuh.
+        if broken & 1:
+            validate.refuse_positive("log_decay")
+        if broken & 2:
+            validate.refuse_outside("beta", *validate.BETA)
 
 
 def call_of(
@@ -129,7 +158,7 @@ def call_of(
         q,
         k,
         v,
-        None if log_decay is None else by_head(astype(log_decay, memory.dtype)),
+        None if log_decay is None else by_head(_gate(log_decay, query, memory)),
         in_order(memory.reshape(*heads, *memory.shape[-2:])),
         None
         if normalizer is None
@@ -140,7 +169,19 @@ def call_of(
     )
 
 
-def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array]:
+def _gate(x: Array, row: Array, memory: Array) -> Array:
+    """Return gates in a dtype that kernels read: that of the rows or of the memory."""
+    return x if x.dtype == row.dtype else astype(x, memory.dtype)
+
+
+def recurrent(
+    device: Device,
+    memory: Array,
+    terms: Terms,
+    *,
+    scale: float = 1.0,
+    check_gates: bool = False,
+) -> tuple[Array, Array]:
     """Return the read-out of the queries and the memory after the last token.
 
     Parameters
@@ -150,8 +191,13 @@ def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array
     memory : array (..., K, V)
         Before the first token, in the dtype of the computation: float32 or float64.
     terms : Terms
-        With leading axes that broadcast; any strides. Terms of several dtypes are all
-        widened to that of the memory.
+        With leading axes that broadcast; any strides. Rows of several dtypes are all
+        widened to that of the memory; log-decays and beta may have either.
+    scale : float
+        Factor on the read-out.
+    check_gates : bool
+        Whether the kernel looks for positive log-decays and for a beta outside of its
+        range; then the call waits for it.
 
     Returns
     -------
@@ -163,7 +209,8 @@ def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array
     Raises
     ------
     ValueError
-        If the memory is to be read along the values.
+        If the memory is to be read along the values, or a gate that is checked is out
+        of its range.
     """
     if terms.transpose_state:
         msg = (
@@ -171,8 +218,8 @@ def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array
             "terms."
         )
         raise ValueError(msg)
-    arrays = (memory, terms.query, terms.key, terms.value, terms.log_decay, terms.erase)
-    lead = broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
+    arrays = (memory, *terms.arrays())
+    lead = broadcast_shapes(*(x.shape[:-2] for x in arrays))
     dtype = terms.query.dtype
     laid_out = _laid_out(memory, terms, lead)
     start: Array = broadcast_to(memory, (*lead, *memory.shape[-2:]))
@@ -182,22 +229,24 @@ def recurrent(device: Device, memory: Array, terms: Terms) -> tuple[Array, Array
     shape = (batch, heads, tokens, initial.shape[-1])
     output = device.empty(shape, laid_out.query.dtype)
     if batch * heads:
-        device.launch(recurrent_planner.plan(device, laid_out, initial, output, final))
+        launch = recurrent_planner.plan(
+            device, laid_out, initial, output, final, scale=scale
+        )
+        gated = laid_out.log_decay is not None or laid_out.beta is not None
+        _run(device, [launch], check_gates=check_gates and gated)
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), final
 
 
 def _laid_out(memory: Array, terms: Terms, lead: tuple[int, ...]) -> Terms:
-    """Return terms with two leading axes, in one dtype that kernels compute with."""
-    arrays = (terms.query, terms.key, terms.value, terms.erase)
-    dtypes = {dtype_name(x.dtype) for x in arrays if x is not None}
-    narrow = len(dtypes) == 1 and real_of(terms.query) == real_of(memory)
-    dtype = terms.query.dtype if narrow else memory.dtype
+    """Return terms with two leading axes, in dtypes that kernels read."""
+    rows = (terms.query, terms.key, terms.value, terms.erase)
+    dtypes = {dtype_name(x.dtype) for x in rows if x is not None}
+    wide = memory.dtype
+    same = len(dtypes) == 1 and real_of(terms.query) == real_of(memory)
+    dtype = terms.query.dtype if same else wide
 
-    def laid_out(x: Array, dtype: object) -> Array:
-        x = astype(x, dtype)
+    def laid_out(x: Array) -> Array:
+        x = x if x.dtype == dtype else astype(x, wide)
         return by_head(broadcast_to(x, (*lead, *x.shape[-2:])))
 
-    result = terms.mapped(lambda x: laid_out(x, dtype))
-    if terms.log_decay is None:
-        return result
-    return result._replace(log_decay=laid_out(terms.log_decay, memory.dtype))
+    return terms.mapped(laid_out)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from numpy.typing import NDArray
+
 from linkern.array import on_cupy
 from linkern.autodiff.tape import raw
 from linkern.kernels.cuda.sources import source
@@ -77,6 +79,9 @@ class Device(Protocol):
     def launch(self, launch: Launch) -> None:
         """Run a kernel after all earlier launches."""
 
+    def on_host(self, x: Array) -> NDArray[Any]:
+        """Return the entries of an array after all earlier launches."""
+
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
         """Record the launches of `work` without running them; return what replays."""
 
@@ -141,6 +146,12 @@ class CuPyDevice:
                 (launch.parameters,),
                 shared_mem=launch.shared,
             )
+
+    def on_host(self, x: Array) -> NDArray[Any]:
+        """Copy an array to the host, which waits for the current stream."""
+        with self._device:
+            result: NDArray[Any] = self._cupy.asnumpy(x)
+        return result
 
     def captured(self, work: Callable[[], object]) -> Callable[[], None]:
         """Record a CUDA graph on a stream of its own; replay on the current stream."""

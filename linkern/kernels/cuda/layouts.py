@@ -9,10 +9,12 @@ from linkern.array import dtype_name
 from linkern.kernels.cuda.launch import Array, Device
 
 __all__ = [
+    "GATES",
     "IO",
     "ROWS",
     "address_or_null",
     "by_head",
+    "gates",
     "in_order",
     "instance",
     "present",
@@ -26,6 +28,8 @@ __all__ = [
 # The struct Rows of common.cuh.
 _STRIDES = ("batch_stride", "head_stride", "token_stride")
 ROWS = np.dtype([("data", "u8"), *((name, "i8") for name in _STRIDES)])
+# The struct GateRows.
+GATES = np.dtype([*ROWS.descr, ("narrow", "i8")])
 # Dtypes by their names in kernels.
 IO = {"float16": "f16", "bfloat16": "bf16", "float32": "float", "float64": "double"}
 
@@ -73,6 +77,20 @@ def rows(device: Device, x: Array) -> Any:
 def rows_or_null(device: Device, x: Array | None) -> Any:
     """Return the struct ``Rows``, zeros for None."""
     return np.zeros((), ROWS) if x is None else rows(device, x)
+
+
+def gates(device: Device, x: Array | None, wide: Any) -> Any:
+    """Return a result of `by_head` as the struct ``GateRows``, zeros for None.
+
+    Kernels widen what is narrower than `wide`, the dtype of the computation.
+    """
+    struct = np.zeros((), GATES)
+    if x is not None:
+        filled = rows(device, x)
+        for name in ROWS.fields or ():
+            struct[name] = filled[name]
+        struct["narrow"] = x.dtype != wide
+    return struct
 
 
 def address_or_null(device: Device, x: Array | None) -> int:

@@ -20,8 +20,8 @@ WRONG = {
         "for (int k = 0; k < kPanel && `panel + k < features`; k++)": "true",
         "thread < kPanel && `panel + thread < features`)": "true",
         "`thread < kPanel` && panel + thread < features)": "true",
-        "`thread < count` ? log_decay[": "true",
-        "if (Decay && `thread < kChunk`)\n      storage.log_decay": "true",
+        "if (`thread < count`) gate.load(log_decay": "true",
+        "if (Decay && `thread < kChunk`) {\n      LoadedGate": "true",
         "source = `first` ? initial_state : state": "false",
     },
     "chunk_fwd": {
@@ -45,7 +45,7 @@ WRONG = {
         "`unit ^ (row * kSwizzled / 8 % kSwizzled)`": "unit",
         "kNarrowRange && `largest > limit` ?": "false",
         # chunk_fwd.cu
-        "next_log_decay = `token < to.count` ? log_decay": "true",
+        "if (`token < to.count`) next_log_decay.load": "true",
         "if (`tokens > 0`) loader.copy": "true",
         "if (`next < tokens`) loader.copy": "true",
         "tokens = `remaining < params.segment_tokens` ? remaining": "true",
@@ -73,7 +73,11 @@ WRONG = {
     "recurrent": {
         "bool valid = `row < count` && column < channels": "true",
         "bool valid = row < count && `column < channels`": "true",
-        "if (`entry < kSpan * Width`)": "true",
+        "if (`entry < kSpan * Width`)\n        target": "true",
+        "inside = `row < count` && channel < channels": "true",
+        "inside = row < count && `channel < channels`": "true",
+        "if (`entry < kSpan * Width`)\n        store": "true",
+        "span.beta[row] = `has_beta` ? x": "true",
         "nullptr && `feature_of(i) < sizes.features`;": "true",
         "if (valid && `column < sizes.values`)": "true",
         "if (valid && `column + c < sizes.values`)": "true",
@@ -85,10 +89,15 @@ WRONG = {
         "== 0 && `start + t < sizes.tokens` &&": "true",
         "< sizes.tokens && `column + c < sizes.values`)": "true",
     },
+    "copy": {
+        "if (`at < params.units`) units[i]": "true",
+        "if (`at < params.units`) params.target": "true",
+        "first = `i64(blockIdx.x) * (kThreads * kUnits)` + threadIdx.x": "0",
+    },
     "recurrent_global": {
         "if (`valid`)\n      head.state": "true",
         "if (Erase != NO_ERASE && `valid`)": "true",
-        "written = `valid` ? Real(widen(value[column]))": "true",
+        "written = `valid` ? beta * ": "true",
         "k < features && `valid`; k": "true",
         "if (warp == 0 && `valid`)\n": "true",
     },
@@ -193,6 +202,8 @@ RACES = {
     "recurrent": {
         "spans[`start / kSpan % 2`]": "0",
         "if (`lane % kSharing == 0` &&": "true",
+        # common.cuh
+        "if (`threadIdx.x % 32 == 0`)\n    reports": "true",
     },
     "recurrent_global": {
         "sum_over_warps(`partial.output`,": "partial.erased",

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import linkern
-from linkern.kernels.cuda.plan import chunk_fwd
+from linkern.kernels.cuda.plan import choice, chunk_fwd, tiles
 from linkern.kernels.cuda.plan.call import Call
 from tests.kernels.cuda.emulator.device import LANDINGS, SCHEDULES, Emulator, Way
 from tests.marks import every
@@ -28,6 +28,8 @@ MAPS = {
 # error; keys, queries, scores and the memory are rounded to 8, 11 or 24 bits.
 BOUNDS = {"bfloat16": 3.5e-3, "float16": 5e-4, "float32": 1.5e-7}
 H200 = 227 << 10
+# One for which the planner has a model.
+CARD = {"multiprocessors": 132, "shared": H200}
 
 
 class Problem(NamedTuple):
@@ -95,6 +97,9 @@ def problems() -> dict[str, Problem]:
             call(single, 40, 128, 80, normalize=False, decay=True, heads=1),
             {"shared": H200},
         ),
+        "more warps": Problem(call(BFLOAT16, 77, 64, 64, decay=True, state=True), CARD),
+        "all columns": Problem(call(half, 70, 128, 128, state=True), CARD),
+        "float32, more warps": Problem(call(single, 40, 64, 64, decay=True), CARD),
         "segments": Problem(
             # The second head decays little over a segment.
             call(half, 700, 16, 16, decay=True, keep=0.995, state=True),
@@ -194,10 +199,19 @@ def problem_of(shape: tuple[int, int, int], problem: Problem) -> Callable[..., N
     shapes = {problem.call.query.dtype.itemsize: {16: [shape]}}
 
     def law(device: Emulator) -> None:
-        with mock.patch.multiple(chunk_fwd, _SHAPES=shapes, _MIN_CHUNKS=1):
+        with (
+            mock.patch.object(tiles, "SAFE", shapes),
+            mock.patch.object(choice, "_MIN_CHUNKS", 1),
+        ):
             law_the_values(device, problem)
 
     return law
+
+
+def further_shapes(device: Emulator) -> None:
+    """Check the shapes that the planner prefers on cards that it knows."""
+    for name in ("more warps", "all columns", "float32, more warps"):
+        law_the_values(device, problems()[name])
 
 
 # Tiles of 32 columns, of which two warps hold 16 each, and chunks of 64 tokens.

@@ -15,7 +15,9 @@ from tests.kernels.cuda import (
     test_chunk_bwd_simt,
     test_chunk_fwd,
     test_chunk_fwd_simt,
+    test_copy,
     test_decode,
+    test_gates,
     test_recurrent,
 )
 from tests.kernels.cuda.emulator.device import Change, Emulator, Way
@@ -43,13 +45,17 @@ WATCHED = {
         *("two segments", "from nothing", "groups"),
     ),
     "recurrent": some(
-        test_recurrent.PROBLEMS, "float32", "float64", "whole vectors", "infinity"
+        {**test_recurrent.PROBLEMS, **test_gates.PROBLEMS},
+        *("float32", "float64", "whole vectors", "infinity", "gates"),
     ),
     "recurrent_global": some(test_recurrent.GLOBAL_PROBLEMS, "float32"),
+    "copy": some(test_copy.PROBLEMS, "tail"),
     "decode": some(test_decode.PROBLEMS, "two panels"),
     "chunk_bwd_simt": some(test_chunk_bwd_simt.PROBLEMS, "two panels", "two slices"),
     "chunk_bwd": some(test_chunk_bwd.PROBLEMS, *test_chunk_bwd.PROBLEMS),
 }
+# Shapes of blocks whose code is that of a file above.
+FURTHER = {"shapes": test_chunk_fwd.further_shapes}
 # The file whose faults are compiled and run in the least time.
 SMALL = "recurrent_global"
 # Short segments, so that few tokens make two of them.
@@ -109,6 +115,13 @@ def test_races(file):
 def test_results_and_bounds(file):
     wrong = [Change(*fault) for fault in WRONG[file].items()]
     law_each_is_found("address", file, [*waits(file), *wrong])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["thread", "address"])
+def test_further_shapes_have_no_report(mode):
+    run = Run(f"{__name__}:FURTHER:shapes", way=Way(resident=2))
+    assert reports(mode, [run]) == [[]]
 
 
 def test_lanes_read_from_different_banks():

@@ -19,7 +19,7 @@ class Call(NamedTuple):
     query, key, value : array (B, H, T, K), (B, H, T, K), (B, H, T, V)
         Of one dtype; see `linkern.kernels.cuda.layouts.by_head`.
     log_decay : array (B, H, T, 1) or None
-        In the dtype of the computation.
+        In the dtype of the computation, or without gradients in that of the rows.
     memory, normalizer : array (B, H, K, V), (B, H, K) or None
         State before the first token, in C order; None for zeros.
     feature_map : str

@@ -21,9 +21,9 @@ from linkern.kernels.cuda.layouts import (
 )
 from linkern.kernels.cuda.plan import chunk_fwd, state_passing
 from linkern.kernels.cuda.plan.call import Call, State
-from linkern.kernels.cuda.plan.chunk_fwd import TileShape
+from linkern.kernels.cuda.plan.tiles import TileShape, padded_size
 
-__all__ = ["fits", "plan"]
+__all__ = ["fits", "plan", "shape_of"]
 
 # Most chunks between checkpoints; fewest chunks of a group of segments, where heads are
 # split because there are few.
@@ -50,13 +50,20 @@ def fits(device: Device, call: Call, output_grad: Array | None) -> bool:
 
 
 def _tile_shape(call: Call, shared: int) -> TileShape | None:
-    """Return the tile shape for so much shared memory; None if there is none."""
-    features, values = (
-        chunk_fwd.padded_size(x.shape[-1]) for x in (call.query, call.value)
-    )
+    sizes = call.query.shape[-1], call.value.shape[-1]
+    return shape_of(_dtype(call), *sizes, shared)
+
+
+def _dtype(call: Call) -> str:
+    return dtype_name(call.query.dtype)
+
+
+def shape_of(dtype: str, features: int, values: int, shared: int) -> TileShape | None:
+    """Return the first tile shape that fits so much shared memory; None for none."""
+    features, values = map(padded_size, (features, values))
     for tokens in _TOKENS if max(features, values) <= _MAX_SIZE else ():
         shape = TileShape(features, values, tokens, _WARPS)
-        if _shared_bytes(call, shape) <= shared:
+        if _shared_bytes(dtype, shape) <= shared:
             return shape
     return None
 
@@ -108,7 +115,9 @@ def plan(
         output_grad,
         gradients,
         checkpoints,
-        device.empty((*lines, split.chunks, _state_tile_bytes(call, shape)), np.uint8),
+        device.empty(
+            (*lines, split.chunks, _state_tile_bytes(_dtype(call), shape)), np.uint8
+        ),
         _group_state_grads(device, call, lines, final),
         device.empty(lines, np.float32),
     )
@@ -216,7 +225,7 @@ def _launch(
         kernel=instance("chunk_bwd", instance("TileShape", io, *shape), *options),
         blocks=call.heads * split.groups,
         threads=32 * shape.warps,
-        shared=_shared_bytes(call, shape),
+        shared=_shared_bytes(_dtype(call), shape),
         parameters=record(
             query=rows(device, call.query),
             key=rows(device, call.key),
@@ -248,16 +257,16 @@ def _launch(
     )
 
 
-def _state_tile_bytes(call: Call, shape: TileShape) -> int:
+def _state_tile_bytes(dtype: str, shape: TileShape) -> int:
     """Return the size of the struct ``StateTile``."""
-    parts, _ = _SPLITS[dtype_name(call.query.dtype)]
+    parts, _ = _SPLITS[dtype]
     return 2 * parts * shape.features * shape.columns + 4 * shape.features
 
 
-def _shared_bytes(call: Call, shape: TileShape) -> int:
+def _shared_bytes(dtype: str, shape: TileShape) -> int:
     """Return the size of the struct ``BwdStorage``."""
-    parts, _ = _SPLITS[dtype_name(call.query.dtype)]
-    itemsize: int = call.query.dtype.itemsize
+    parts, _ = _SPLITS[dtype]
+    itemsize = 4 if dtype == "float32" else 2
     # Queries, keys, values and output gradients: as staged, and as operands.
     entries = 2 * shape.tokens * (shape.features + shape.columns)
     chunks = entries * (itemsize + 2 * parts)
@@ -267,6 +276,6 @@ def _shared_bytes(call: Call, shape: TileShape) -> int:
     row_sums = shape.tokens * (4 * slices + 2)
     decays = shape.tokens * (24 + 2) + tiles
     decay_grad = shape.tokens * (2 * tiles + 17 + 1 + slices) + shape.warps
-    states = 2 * _state_tile_bytes(call, shape)
+    states = 2 * _state_tile_bytes(dtype, shape)
     size = chunks + states + scores + 4 * (row_sums + decays + decay_grad)
     return -(-size // 16) * 16

@@ -5,15 +5,15 @@ contribution of every segment from a zero state, `state_passing` scans these, an
 second launch computes the output of all segments from their initial states.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from linkern.array import dtype_name
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import (
-    IO,
     address_or_null,
+    gates,
     instance,
     present,
     record,
@@ -21,6 +21,14 @@ from linkern.kernels.cuda.layouts import (
 )
 from linkern.kernels.cuda.plan import state_passing
 from linkern.kernels.cuda.plan.call import Call, State
+from linkern.kernels.cuda.plan.choice import choose
+from linkern.kernels.cuda.plan.tiles import (
+    SHARED,
+    Sizes,
+    TileShape,
+    padded_size,
+    safe_shape,
+)
 
 __all__ = [
     "TileShape",
@@ -32,75 +40,16 @@ __all__ = [
     "tile_shape",
 ]
 
-# Shared memory per block of every GPU since compute capability 8.0, in bytes.
-SHARED = 99 << 10
-# Segments have at least so many chunks, since the first launch reads inputs once more.
-_MIN_CHUNKS = 4
-
-
-class TileShape(NamedTuple):
-    """Tile of a head that a block of threads processes; see chunk_tiles.cuh.
-
-    Parameters
-    ----------
-    features, columns : int
-        All features of a head, and columns of its values: powers of two.
-    tokens : int
-        Of a chunk.
-    warps : int
-        Of a block.
-    """
-
-    features: int
-    columns: int
-    tokens: int
-    warps: int
-
-    def name(self, call: Call) -> str:
-        """Return the type in C for the dtype of a call."""
-        return instance("TileShape", IO[dtype_name(call.query.dtype)], *self)
-
-    def shared_bytes(self, itemsize: int) -> int:
-        """Return the size of the struct ``FwdStorage``."""
-        operand_bytes = 6 if itemsize == 4 else 2
-        entries = self.tokens * (2 * self.features + self.columns)
-        tiles = entries * (itemsize + operand_bytes)
-        state = self.features * self.columns * operand_bytes
-        output = self.tokens * self.columns * itemsize
-        decays = self.tokens * (24 + 2) + self.tokens // 16
-        return tiles + state + output + 4 * (self.features + decays + self.warps)
-
-
-# (columns, tokens, warps) by itemsize and features, the fastest first. The first has
-# many columns, so that queries and keys are read less often; the last fits every GPU.
-_SHAPES = {
-    2: {
-        16: [(64, 64, 4)],
-        32: [(64, 64, 4)],
-        64: [(64, 64, 4)],
-        128: [(64, 64, 8), (32, 64, 4)],
-        256: [(32, 64, 8), (32, 32, 4)],
-    },
-    4: {
-        16: [(32, 64, 4)],
-        32: [(32, 64, 4)],
-        64: [(64, 32, 4)],
-        128: [(64, 32, 8), (32, 16, 4)],
-        256: [(32, 16, 8)],
-    },
-}
-
 
 def tile_shape(call: Call, shared: int = SHARED) -> TileShape | None:
-    """Return the tile shape for so much shared memory; None if there is none."""
-    itemsize, features = call.query.dtype.itemsize, call.query.shape[-1]
-    size = padded_size(features)
-    for columns, tokens, warps in _SHAPES.get(itemsize, {}).get(size, []):
-        columns_needed = min(columns, padded_size(call.value.shape[-1]))
-        shape = TileShape(size, columns_needed, tokens, warps)
-        if shape.shared_bytes(itemsize) <= shared:
-            return shape
-    return None
+    """Return the safe tile shape for so much shared memory; None if there is none."""
+    return safe_shape(_sizes(call), shared)
+
+
+def _sizes(call: Call) -> Sizes:
+    batch, heads, tokens, features = call.query.shape
+    values = call.value.shape[-1]
+    return Sizes(call.query.dtype.itemsize, batch * heads, tokens, features, values)
 
 
 def fits(device: Device, call: Call, shared: int = SHARED) -> bool:
@@ -151,13 +100,11 @@ def plan(
     list of Launch
         In the order in which to launch them.
     """
-    shape = tile_shape(call, shared)
-    if shape is None:
+    choice = choose(_sizes(call), multiprocessors, shared)
+    if choice is None:
         msg = f"no tile of rows of {call.query.shape[-1]} features fits {shared} bytes"
         raise ValueError(msg)
-    tokens = call.query.shape[2]
-    blocks = call.heads * -(-call.value.shape[-1] // shape.columns)
-    segments = _segments(tokens, shape.tokens, blocks, multiprocessors)
+    shape, segments = choice.shape, choice.segments
     initial, final = (call.memory, call.normalizer), (memory, normalizer)
     if segments[0] == 1:
         return [_launch(device, call, shape, output, initial, final, None, segments)]
@@ -230,7 +177,12 @@ def _launch(
     slices = -(-call.value.shape[-1] // shape.columns)
     return Launch(
         file="chunk_fwd",
-        kernel=instance("chunk_fwd", shape.name(call), call.feature_map, *flags),
+        kernel=instance(
+            "chunk_fwd",
+            shape.name(dtype_name(call.query.dtype)),
+            call.feature_map,
+            *flags,
+        ),
         blocks=call.heads * segments[0] * slices,
         threads=32 * shape.warps,
         shared=shape.shared_bytes(call.query.dtype.itemsize),
@@ -238,13 +190,14 @@ def _launch(
             query=rows(device, call.query),
             key=rows(device, call.key),
             value=rows(device, call.value),
-            log_decay=rows(device, call.log_decay if decays else call.query),
+            log_decay=gates(device, call.log_decay, np.float32),
             output=rows(device, call.query if output is None else output),
             initial_state=address_or_null(device, initial[0]),
             initial_normalizer=address_or_null(device, initial[1]),
             final_state=address_or_null(device, final[0]),
             final_normalizer=address_or_null(device, final[1]),
             decay_total=address_or_null(device, decay_total),
+            broken=0,
             sizes=call.sizes,
             segments=np.int64(segments[0]),
             segment_tokens=np.int64(segments[1]),
@@ -254,26 +207,8 @@ def _launch(
     )
 
 
-def _segments(
-    tokens: int, chunk_tokens: int, blocks: int, multiprocessors: int
-) -> tuple[int, int]:
-    """Return the number of segments of a head, and the tokens of all but the last."""
-    chunks = -(-tokens // chunk_tokens)
-    # Segments read keys and values twice: not worth it on a device that is half full.
-    if 2 * blocks > multiprocessors or chunks < 2 * _MIN_CHUNKS:
-        return 1, tokens
-    wanted = min(2 * multiprocessors // blocks, chunks // _MIN_CHUNKS)
-    segment_chunks = -(-chunks // wanted)
-    return -(-chunks // segment_chunks), segment_chunks * chunk_tokens
-
-
 def rows_are_aligned(device: Device, x: Any) -> bool:
     """Return True if rows begin and end at multiples of 16 bytes."""
     strides = [s for s, n in zip(x.strides, x.shape, strict=True) if n > 1][:-1]
     steps: list[Any] = [device.address(x), x.shape[-1] * x.itemsize, *strides]
     return all(step % 16 == 0 for step in steps)
-
-
-def padded_size(size: int) -> int:
-    """Return the smallest power of two that is at least `size` and 16."""
-    return max(16, 1 << (size - 1).bit_length())

@@ -8,6 +8,7 @@ from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import (
     IO,
     address_or_null,
+    gates,
     instance,
     real_of,
     record,
@@ -27,7 +28,13 @@ _GLOBAL_THREADS, _GLOBAL_COLUMNS = 256, 32
 
 
 def plan(
-    device: Device, terms: Terms, initial: Array | None, output: Array, final: Array
+    device: Device,
+    terms: Terms,
+    initial: Array | None,
+    output: Array,
+    final: Array,
+    *,
+    scale: float = 1.0,
 ) -> Launch:
     """Plan the launch for terms of ``(batch, heads, T, D)``, all of one dtype.
 
@@ -36,13 +43,15 @@ def plan(
     device : Device
         Where the arrays are.
     terms : Terms
-        Rows as `kernels.cuda.layouts.by_head` returns them; the log-decays in the
-        dtype of the memory.
+        Rows as `kernels.cuda.layouts.by_head` returns them; log-decays and beta may
+        also be in the dtype of the memory.
     initial, final : array (..., K, V)
         Memories before the first and after the last token, in C order; None for
         zeros. They may be the same array.
     output : array (B, H, T, V)
         Read-out of the queries, in their dtype; written.
+    scale : float
+        Factor on the read-out.
     """
     _, heads, tokens, features = terms.query.shape
     values, real = terms.value.shape[-1], real_of(terms.query)
@@ -70,11 +79,14 @@ def plan(
             key=rows(device, terms.key),
             value=rows(device, terms.value),
             erase=rows_or_null(device, terms.erase),
-            log_decay=rows_or_null(device, terms.log_decay),
+            log_decay=gates(device, terms.log_decay, final.dtype),
+            beta=gates(device, terms.beta, final.dtype),
             output=rows(device, output),
             initial_state=address_or_null(device, initial),
             final_state=device.address(final),
+            broken=0,
             sizes=sizes(heads, tokens, features, values),
+            scale=np.asarray(scale, final.dtype),
             vectors=np.bool_(
                 values % vector == 0 and not any(x % 16 for x in addresses)
             ),
@@ -97,4 +109,4 @@ def _shared_entries(terms: Terms, padded: int | None, columns: int) -> int:
     if padded is None:
         return 2 * _GLOBAL_THREADS
     decays = padded if "BY_FEATURE" in _kinds(terms) else 1
-    return 2 * _SPAN * (3 * padded + decays + columns)
+    return 2 * _SPAN * (3 * padded + decays + columns + 1)

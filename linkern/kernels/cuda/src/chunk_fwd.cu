@@ -15,13 +15,14 @@
 
 template <class Io> struct ChunkFwdParams {
   Rows<const Io> query, key, value;
-  Rows<const float> log_decay;
+  GateRows log_decay;
   Rows<Io> output;
   // State before and after each segment: (B H, segments, K, V) and (B H, segments, K). Null
   // for a zero state before, and for a state after that is not needed.
   const float *initial_state, *initial_normalizer;
   float *final_state, *final_normalizer;
   float* decay_total;  // (B H, segments): product of the decays of a segment, or null
+  u32* broken;  // rules that gates broke, for each warp; null if they were checked
   Sizes sizes;
   i64 segments, segment_tokens;  // segments of a head, tokens of a segment
   float scale;
@@ -32,10 +33,11 @@ template <class Shape, int Map, bool Decay, bool Output> struct ChunkLoader {
   typedef typename Shape::Io Io;
   typedef ChunkTiles<Shape, false> Chunk;
   const Io *query, *key, *value;
-  const i64 query_stride, key_stride, value_stride, decay_stride;
-  const float* log_decay;  // of the first token of the next chunk
+  const i64 query_stride, key_stride, value_stride;
+  Gates<Io, float> log_decay;  // from the first token of the next chunk on
   const int features, columns;
-  float next_log_decay = 0;  // of this thread's token of the next chunk
+  LoadedGate<Io, float> next_log_decay;  // of this thread's token of the next chunk
+  u32 broken = 0;
 
   DEVICE ChunkLoader(const ChunkFwdParams<Io>& params, i64 batch, i64 head, i64 start,
                      int column)
@@ -44,9 +46,7 @@ template <class Shape, int Map, bool Decay, bool Output> struct ChunkLoader {
         value(params.value.at_head(batch, head) + start * params.value.token_stride + column),
         query_stride(params.query.token_stride), key_stride(params.key.token_stride),
         value_stride(params.value.token_stride),
-        decay_stride(params.log_decay.token_stride),
-        log_decay(!Decay ? nullptr
-                         : params.log_decay.at_head(batch, head) + start * decay_stride),
+        log_decay(params.log_decay, batch, head, start),
         features(params.sizes.features), columns(params.sizes.values - column) {}
 
   // Starts to copy the next chunk.
@@ -60,12 +60,13 @@ template <class Shape, int Map, bool Decay, bool Output> struct ChunkLoader {
     value += Shape::kTokens * value_stride;
     if (!Decay) return;
     const int token = threadIdx.x;
-    next_log_decay = token < to.count ? log_decay[token * decay_stride] : 0.0f;
-    log_decay += Shape::kTokens * decay_stride;
+    next_log_decay = LoadedGate<Io, float>();
+    if (token < to.count) next_log_decay.load(log_decay, token, 0);
+    log_decay.data = log_decay.at(Shape::kTokens, 0);
   }
 
   // Converts what this thread has copied, and computes the decays of the chunk.
-  DEVICE void convert(const Chunk& chunk, ChunkDecays<Shape::kTiles>& decays) const {
+  DEVICE void convert(const Chunk& chunk, ChunkDecays<Shape::kTiles>& decays) {
     const int count = chunk.count;
     const bool splits = Split<Io>::kParts > 1, changes = splits || Map != IDENTITY;
     if (changes && Output)
@@ -73,8 +74,11 @@ template <class Shape, int Map, bool Decay, bool Output> struct ChunkLoader {
     if (changes) chunk.staged_keys().template convert<Map>(chunk.keys(), count, features);
     if (splits)
       chunk.staged_values().template convert<IDENTITY>(chunk.values(), count, columns);
-    if (Decay && threadIdx.x / 32 * 32 < Shape::kTokens)
-      decays.compute(next_log_decay, threadIdx.x);
+    if (Decay && threadIdx.x / 32 * 32 < Shape::kTokens) {
+      const float gate = next_log_decay.widened(log_decay.narrow());
+      broken |= broken_by_log_decay(gate);
+      decays.compute(gate, threadIdx.x);
+    }
   }
 };
 
@@ -146,4 +150,5 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                 features, columns, values);
   if (params.decay_total != nullptr && column == 0 && threadIdx.x == 0)
     params.decay_total[line] = state.decay_total;
+  if (Decay) report_broken(params.broken, loader.broken);
 }

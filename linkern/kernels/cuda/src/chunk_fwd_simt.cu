@@ -14,10 +14,11 @@ constexpr int kWarps = kThreads / 32;
 
 template <class Io, class Real> struct ChunkFwdSimtParams {
   Rows<const Io> query, key, value;
-  Rows<const Real> log_decay;
+  GateRows log_decay;
   Rows<Io> output;
   const Real *initial_state, *initial_normalizer;  // (B H, K, V), (B H, K); null for zeros
   Real *final_state, *final_normalizer;
+  u32* broken;  // rules that gates broke, for each warp; null if they were checked
   Sizes sizes;
   Real scale;
 };
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   const Io* query = params.query.at_head(in_batch, in_head);
   const Io* key = params.key.at_head(in_batch, in_head);
   const Io* value = params.value.at_head(in_batch, in_head);
-  const Real* log_decay = !Decay ? nullptr : params.log_decay.at_head(in_batch, in_head);
+  const Gates<Io, Real> log_decay(params.log_decay, in_batch, in_head, 0);
+  u32 broken = 0;
   Io* output = params.output.at_head(in_batch, in_head);
   const Real* initial_state = params.initial_state;
   if (initial_state != nullptr) initial_state += head * features * values;
@@ -64,10 +66,12 @@ __global__ void __launch_bounds__(kThreads, 4)
     load_tile<kThreads, IDENTITY>(storage.value, value + start * params.value.token_stride,
                                   params.value.token_stride, count, slice * kColumns, values,
                                   thread);
-    if (Decay && thread < kChunk)
-      storage.log_decay[thread] =
-          thread < count ? log_decay[(start + thread) * params.log_decay.token_stride]
-                         : Real(0);
+    if (Decay && thread < kChunk) {
+      LoadedGate<Io, Real> gate;
+      if (thread < count) gate.load(log_decay, start + thread, 0);
+      storage.log_decay[thread] = gate.widened(log_decay.narrow());
+      broken |= broken_by_log_decay(storage.log_decay[thread]);
+    }
     __syncthreads();  // the log-decays are loaded
     if (Decay) {
       compute_boundary_decays(storage.decays, storage.log_decay, thread);
@@ -148,4 +152,5 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (Normalize && slice == 0)
     for (int k = thread; k < features; k += kThreads)
       params.final_normalizer[head * features + k] = normalizer[k];
+  if (Decay) report_broken(params.broken, broken);
 }

@@ -17,7 +17,7 @@ constexpr int resident_blocks(int bytes) {
 // Rows of a span in shared memory, for all threads of a block.
 template <class Real, int Features, int Decays> struct Span {
   Real query[kSpan][Features], key[kSpan][Features], erase[kSpan][Features];
-  Real decay[kSpan][Decays], value[kSpan][kColumns<Real>];
+  Real decay[kSpan][Decays], value[kSpan][kColumns<Real>], beta[kSpan];
 };
 
 // Rows of the next span in registers, distributed over all threads.
@@ -41,6 +41,32 @@ template <class T, int Width> struct Prefetch {
       const int entry = i * kThreads + threadIdx.x;
       if (entry < kSpan * Width)
         target[entry / Width][entry % Width] = apply_map<Map>(Real(widen(entries[i])));
+    }
+  }
+};
+
+// The same for gates: a row has `Width` of them.
+template <class Io, class Real, int Width> struct GatePrefetch {
+  static constexpr int kEntries = (kSpan * Width + kThreads - 1) / kThreads;
+  LoadedGate<Io, Real> entries[kEntries];
+
+  DEVICE void load(const Gates<Io, Real>& gates, i64 start, int count, int channels) {
+#pragma unroll
+    for (int i = 0; i < kEntries; i++) {
+      const int entry = i * kThreads + threadIdx.x;
+      const int row = entry / Width, channel = entry % Width;
+      const bool inside = row < count && channel < channels;
+      entries[i] = LoadedGate<Io, Real>();
+      if (inside) entries[i].load(gates, start + row, channel);
+    }
+  }
+  // Passes each place in the span to `store`, and its gate.
+  template <class Store> DEVICE void for_each(bool narrow, Store store) const {
+#pragma unroll
+    for (int i = 0; i < kEntries; i++) {
+      const int entry = i * kThreads + threadIdx.x;
+      if (entry < kSpan * Width)
+        store(entry / Width, entry % Width, entries[i].widened(narrow));
     }
   }
 };
@@ -186,7 +212,10 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
 
   Prefetch<Io, Features> query, key, erase;
   Prefetch<Io, kColumns<Real>> value;
-  Prefetch<Real, kDecays> log_decay;
+  GatePrefetch<Io, Real, kDecays> log_decay;
+  GatePrefetch<Io, Real, 1> beta;
+  const bool has_beta = head.beta.data != nullptr;
+  u32 broken = 0;
   auto prefetch = [&](i64 start) {
     const i64 remaining = sizes.tokens - start;
     const int count = int(remaining < kSpan ? remaining : kSpan), features = sizes.features;
@@ -200,9 +229,8 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
       erase.load(head.erase + start * params.erase.token_stride, params.erase.token_stride,
                  count, 0, features);
     if (Decay != NO_DECAY)
-      log_decay.load(head.log_decay + start * params.log_decay.token_stride,
-                     params.log_decay.token_stride, count, 0,
-                     Decay == BY_FEATURE ? features : 1);
+      log_decay.load(head.log_decay, start, count, Decay == BY_FEATURE ? features : 1);
+    if (has_beta) beta.load(head.beta, start, count, 1);
   };
 
   prefetch(0);
@@ -212,7 +240,15 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
     key.template store<IDENTITY>(span.key);
     value.template store<IDENTITY>(span.value);
     if (Erase != NO_ERASE) erase.template store<IDENTITY>(span.erase);
-    if (Decay != NO_DECAY) log_decay.template store<EXP>(span.decay);
+    if (Decay != NO_DECAY)
+      log_decay.for_each(head.log_decay.narrow(), [&](int row, int channel, Real x) {
+        broken |= broken_by_log_decay(x);
+        span.decay[row][channel] = exp(x);
+      });
+    beta.for_each(head.beta.narrow(), [&](int row, int, Real x) {
+      broken |= broken_by_beta(x);
+      span.beta[row] = has_beta ? x : Real(1);
+    });
     // One barrier is enough: the other span is overwritten only after the next barrier.
     __syncthreads();
     prefetch(start + kSpan);
@@ -229,7 +265,8 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
       if (Erase != NO_ERASE) sum_over_lanes(erased);
       auto written = *reinterpret_cast<const Vector<Real, kWidth>*>(span.value[t] + own);
 #pragma unroll
-      for (int c = 0; c < kWidth; c++) written.entries[c] -= erased[c];
+      for (int c = 0; c < kWidth; c++)
+        written.entries[c] = span.beta[t] * (written.entries[c] - erased[c]);
       state.template write<Whole>(span.key[t], written.entries, sizes.features);
       if (Read == READ) state.read(span.query[t], outputs + t * kWidth);
     }
@@ -237,7 +274,9 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
     constexpr int kSharing = kLanes / (kSpan * kWidth);  // lanes that have the same sum
     const int number = lane / kSharing, t = number / kWidth, c = number % kWidth;
     if (lane % kSharing == 0 && start + t < sizes.tokens && column + c < sizes.values)
-      store_rounded(head.output + (start + t) * params.output.token_stride + column + c, sum);
+      store_rounded(head.output + (start + t) * params.output.token_stride + column + c,
+                    params.scale * sum);
   }
+  report_broken(params.broken, broken);
   state.store(head.state, column, sizes, params.vectors);
 }

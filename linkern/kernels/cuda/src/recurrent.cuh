@@ -1,6 +1,6 @@
 // Parameters of the recurrent kernels: the terms of linkern.core.recurrence.
 //
-//     S~ = Diag(exp(g)) S        u = v - S~^T a        S' = S~ + k u^T        o = S'^T q
+//     S~ = Diag(exp(g)) S     u = b (v - S~^T a)     S' = S~ + k u^T     o = s S'^T q
 #pragma once
 #include "common.cuh"
 
@@ -10,18 +10,20 @@ enum ReadKind { READ, READ_EARLY };               // early: S in place of S' in 
 
 template <class Io, class Real> struct RecurrentParams {
   Rows<const Io> query, key, value, erase;
-  Rows<const Real> log_decay;  // (T, 1) or (T, K)
+  GateRows log_decay, beta;  // (T, 1) or (T, K), and (T, 1); a null beta is 1
   Rows<Io> output;
   const Real* initial_state;  // (B H, K, V); null for zeros
   Real* final_state;
+  u32* broken;  // rules that gates broke, for each warp; null if they were checked
   Sizes sizes;
+  Real scale;
   bool vectors;  // whether states are aligned for 16-byte loads and stores
 };
 
 // Pointers to the first token and to the states of one head.
 template <class Io, class Real, int Decay, int Erase> struct HeadRows {
   const Io *query, *key, *value, *erase = nullptr;
-  const Real* log_decay = nullptr;
+  Gates<Io, Real> log_decay, beta;
   Io* output;
   const Real* initial_state;
   Real* state;
@@ -33,7 +35,9 @@ template <class Io, class Real, int Decay, int Erase> struct HeadRows {
     key = params.key.at_head(in_batch, in_head);
     value = params.value.at_head(in_batch, in_head);
     if (Erase != NO_ERASE) erase = params.erase.at_head(in_batch, in_head);
-    if (Decay != NO_DECAY) log_decay = params.log_decay.at_head(in_batch, in_head);
+    if (Decay != NO_DECAY)
+      log_decay = Gates<Io, Real>(params.log_decay, in_batch, in_head, 0);
+    if (params.beta.data) beta = Gates<Io, Real>(params.beta, in_batch, in_head, 0);
     output = params.output.at_head(in_batch, in_head);
     state = params.final_state + head * entries;
     initial_state = params.initial_state ? params.initial_state + head * entries : nullptr;

@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int warp = threadIdx.x / 32;
   const int column = int(blockIdx.x % slices) * kColumns + threadIdx.x % 32;
   const bool valid = column < values;
+  u32 broken = 0;
 
   for (int k = warp; k < features; k += kWarps)
     if (valid)
@@ -45,12 +46,19 @@ __global__ void __launch_bounds__(kThreads, 3)
     const Io* value = head.value + t * params.value.token_stride;
     const Io* erase =
         Erase == NO_ERASE ? nullptr : head.erase + t * params.erase.token_stride;
-    const Real* log_decay =
-        Decay == NO_DECAY ? nullptr : head.log_decay + t * params.log_decay.token_stride;
-    auto decay = [&](int k) -> Real {
-      if (Decay == NO_DECAY) return 1;
-      return exp(log_decay[Decay == BY_FEATURE ? k : 0]);
+    auto log_decay = [&](int k) -> Real {
+      LoadedGate<Io, Real> gate;
+      gate.load(head.log_decay, t, Decay == BY_FEATURE ? k : 0);
+      return gate.widened(head.log_decay.narrow());
     };
+    auto decay = [&](int k) -> Real { return Decay == NO_DECAY ? Real(1) : exp(log_decay(k)); };
+    Real beta = 1;
+    if (head.beta.data != nullptr) {
+      LoadedGate<Io, Real> gate;
+      gate.load(head.beta, t, 0);
+      beta = gate.widened(head.beta.narrow());
+      broken |= broken_by_beta(beta);
+    }
 
     Real erased = 0, output = 0;
     if (Erase != NO_ERASE && valid)
@@ -59,7 +67,10 @@ __global__ void __launch_bounds__(kThreads, 3)
         erased += Real(widen(erase[k])) * (Erase == ERASE ? decay(k) * before : before);
       }
     erased = sum_over_warps(partial.erased, erased);
-    const Real written = valid ? Real(widen(value[column])) - erased : Real(0);
+    const Real written = valid ? beta * (Real(widen(value[column])) - erased) : Real(0);
+    if (Decay != NO_DECAY)
+      for (int k = warp; k < (Decay == BY_FEATURE ? features : 1); k += kWarps)
+        broken |= broken_by_log_decay(log_decay(k));
     for (int k = warp; k < features && valid; k += kWarps) {
       Real& entry = head.state[i64(k) * values + column];
       const Real before = entry, after = decay(k) * before + Real(widen(key[k])) * written;
@@ -68,6 +79,8 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     output = sum_over_warps(partial.output, output);
     if (warp == 0 && valid)
-      store_rounded(head.output + t * params.output.token_stride + column, output);
+      store_rounded(head.output + t * params.output.token_stride + column,
+                    params.scale * output);
   }
+  report_broken(params.broken, broken);
 }

@@ -147,6 +147,10 @@ class Emulator:
         address: int = x.__array_interface__["data"][0]
         return address
 
+    def on_host(self, x: Any) -> Any:
+        """Return a copy."""
+        return x.copy()
+
     def launch(self, launch: Launch) -> None:
         """Run a kernel.
 

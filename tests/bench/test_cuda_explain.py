@@ -1,0 +1,81 @@
+"""``linkern bench --device cuda --explain``: the plans, without a GPU and with one."""
+
+import pytest
+from click.testing import CliRunner
+
+from linkern import cli
+from linkern.bench.cuda import CUDA, explain
+from linkern.kernels.cuda.plan.choice import choose
+from linkern.kernels.cuda.plan.tiles import Sizes
+
+
+def invoke(*words):
+    return CliRunner().invoke(cli.main, ["bench", *words])
+
+
+@pytest.fixture
+def without_a_gpu(monkeypatch):
+    monkeypatch.setattr(explain, "multiprocessors_here", lambda: None)
+
+
+def card_here(monkeypatch, multiprocessors):
+    here = ("a made-up GPU", multiprocessors, 227 << 10)
+    monkeypatch.setattr(explain, "multiprocessors_here", lambda: here)
+
+
+def test_every_card_and_the_reason(without_a_gpu):
+    result = invoke("--device", "cuda", "--explain", "--task", "causal")
+    assert result.exit_code == 0, result.output
+    for length in (4096, 16384, 65536):
+        assert f"causal, {length} tokens; B = 8, H = 16, K = V = 64" in result.output
+    cut = "chunk_fwd, K 64, 64 columns, 64 tokens, 8 warps, 128 blocks"
+    line = f"  H100 and H200: {cut}, 1 at once on a multiprocessor, 143 us predicted; "
+    assert line in result.output
+    assert "thousand cycles predicted, beside" in result.output
+    assert "no measurement" in result.output
+    assert "none of those" not in result.output
+
+
+def test_a_prediction_of_time_is_for_the_card_of_the_fit(without_a_gpu):
+    by_card = {
+        plan.card: plan for plan in explain.plans([(CUDA.task("causal"), [4096])])
+    }
+    predicted = {name: plan.predicted is not None for name, plan in by_card.items()}
+    assert predicted == {"A100": False, "H100 and H200": True, "B200": False}
+    assert by_card["A100"].resident == 2
+
+
+@pytest.mark.parametrize("multiprocessors", [78, 132])
+def test_the_card_here_comes_first(monkeypatch, multiprocessors):
+    card_here(monkeypatch, multiprocessors)
+    result = invoke("--device", "cuda", "--explain", "--quick")
+    assert result.exit_code == 0, result.output
+    first = result.output.splitlines()[1]
+    assert first.startswith("  a made-up GPU, here: chunk_fwd")
+    unknown = multiprocessors == 78
+    assert ("the safe shape: a card of 78" in first) == unknown
+    told = "a made-up GPU, here: 78 multiprocessors are none of those that the planner"
+    assert (told in result.output) == unknown
+    assert "one kernel for each token" in result.output
+
+
+@pytest.mark.parametrize("multiprocessors", [78, 132])
+def test_it_explains_what_the_planner_does(monkeypatch, multiprocessors):
+    card_here(monkeypatch, multiprocessors)
+    task = CUDA.task("wide")
+    plan = explain.plans([(task, [4096])])[0]
+    choice = choose(Sizes(2, 128, 4096, 128, 128), multiprocessors, 227 << 10)
+    assert plan.cut == explain._words(choice.shape)
+    assert plan.reason == choice.reason
+
+
+def test_gradients_have_the_first_cut_that_fits(without_a_gpu):
+    plan = explain.plans([(CUDA.task("gradient"), [4096])])[1]
+    assert plan.cut == "K 64, 64 columns, 64 tokens, 8 warps"
+    assert plan.reason == "the first that fits; no model of it"
+
+
+def test_a_cpu_has_no_cuts():
+    result = invoke("--explain")
+    assert result.exit_code == 2
+    assert "--explain needs --device cuda" in result.output
