@@ -13,7 +13,7 @@ from cost_table import DIM, LENGTH, sizes_of
 from cost_table import operator as cost_row
 
 import linkern
-from linkern.adapters.catalogue import PUBLISHED
+from linkern.adapters.catalogue import PUBLISHED, function_of
 from linkern.adapters.entry import Entry
 from linkern.cost import operator_cost
 from linkern.operators.register import DEFINITIONS
@@ -95,7 +95,7 @@ def operator_page(name: str) -> str:
     """Return the page of one operator."""
     doc = sections_of(getattr(linkern, name).__doc__)
     lead, _, time = doc[""].partition("\n\n")
-    records = [RECORDS[x] for x in (name, f"{name}_noncausal") if x in RECORDS]
+    records = [one for one in RECORDS.values() if function_of(one.name)[0] == name]
     bodies = (
         [doc["Notes"], *map(equation, records)],
         [time, *conventions(records[0])],

@@ -33,7 +33,7 @@ class Panel:
             target.close()
 
     def each(self, law):
-        """The law, of every target in turn; it applies to all or none, time allowing."""
+        """The law, of each target in turn; it applies to all or none, time allowing."""
 
         def of_each(checked, problem):
             reasons = []

@@ -23,10 +23,7 @@ def sections(page):
 
 
 def test_every_operator_has_a_page_with_all_sections():
-    functions = {
-        function_of(one.name.removesuffix("_noncausal"))[0]
-        for one in OPERATORS.values()
-    }
+    functions = {function_of(one.name)[0] for one in OPERATORS.values()}
     written = {name for name in PAGES if name.startswith("operators/")}
     assert written == {f"operators/{name}" for name in (*functions, "step")}
     for name in written:
@@ -69,7 +66,7 @@ def test_the_kernel_that_breaks_a_law_is_shown_as_code_that_parses():
 
 def test_every_judged_implementation_is_on_the_page_of_its_operator():
     for entry in PUBLISHED:
-        page = PAGES[f"operators/{entry.op.removesuffix('_noncausal')}"]
+        page = PAGES[f"operators/{function_of(entry.op)[0]}"]
         text = sections(page)["Published implementations"]
         assert entry.name in text
         assert operator_pages.command(entry) in text
