@@ -7,7 +7,8 @@ for their namespace runs as it is, and everything it computes passes through her
 - elementwise operations: additions, subtractions, multiplications, divisions and
   changes of sign, one for each entry of the result; a sum of ``n`` numbers, running or
   not, is ``n - 1`` additions;
-- exponentials: values of exponential, logarithmic and hyperbolic functions.
+- exponentials: values of exponential, logarithmic, hyperbolic and trigonometric
+  functions.
 
 Moving, comparing, selecting and rounding numbers is no arithmetic. A function that is
 in none of these classes is refused, so that nothing goes uncounted.
@@ -19,13 +20,15 @@ from types import SimpleNamespace
 import numpy as np
 
 ARITHMETIC = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt"}
-EXPONENTIAL = {"exp", "expm1", "log", "log1p", "logaddexp", "cosh", "sinh", "tanh"}
+EXPONENTIAL = {
+    "exp", "expm1", "log", "log1p", "logaddexp", "cos", "cosh", "sin", "sinh", "tanh",
+}  # fmt: skip
 MOVING = {
     "abs", "all", "any", "arange", "argmax", "asarray", "astype", "broadcast_to",
-    "concat", "equal", "eye", "flip", "full", "full_like", "greater", "isfinite",
-    "isinf", "isnan", "less", "less_equal", "matrix_transpose", "max", "maximum",
-    "minimum", "ones", "ones_like", "reshape", "sign", "tril", "where", "zeros",
-    "zeros_like",
+    "concat", "equal", "eye", "flip", "floor", "full", "full_like", "greater",
+    "isfinite", "isinf", "isnan", "less", "less_equal", "matrix_transpose", "max",
+    "maximum", "minimum", "ones", "ones_like", "reshape", "sign", "tril", "where",
+    "zeros", "zeros_like",
 }  # fmt: skip
 
 

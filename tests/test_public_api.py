@@ -32,6 +32,7 @@ OPERATORS = {
     "linear_attention",
     "linear_attention_step",
     "log_linear_attention",
+    "mamba3",
     "mesa",
     "mlstm",
     "oja",

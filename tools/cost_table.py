@@ -27,8 +27,9 @@ INTRODUCTION = r"""# What attention costs
 the code on arrays that count their own arithmetic, for every operator, form, chunk size
 and dtype, and compare number by number. A *multiply-add* is one product in a matrix
 product; *elementwise* operations are additions, subtractions, multiplications,
-divisions and changes of sign outside of these; *exponentials* are values of exponential
-and logarithmic functions. Moving, comparing and selecting numbers is not counted.
+divisions and changes of sign outside of these; *exponentials* are values of
+exponential, logarithmic and trigonometric functions. Moving, comparing and selecting
+numbers is not counted.
 
 ## The paper's bounds as numbers
 

@@ -51,6 +51,7 @@ AXES = {
     "v": "V",
     "m": "slots",
     "l": "levels",
+    "p": "pairs",
 }
 DECAYS = {
     "": "head",

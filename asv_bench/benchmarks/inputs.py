@@ -9,8 +9,8 @@ from .ground import DIM, HEADS
 OPERATORS = [
     *("abc", "based", "comba", "delta_rule", "dplr", "gated_delta_product"),
     *("gated_delta_rule", "gdn2", "gla", "gsa", "hgrn", "iplr", "kda"),
-    *("lightning_attention", "log_linear_attention", "mesa", "mlstm", "oja"),
-    *("power_retention", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
+    *("lightning_attention", "log_linear_attention", "mamba3", "mesa", "mlstm"),
+    *("oja", "power_retention", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
     *("selective_scan", "simple_gla"),
 ]
 # One of each kind of decay and update, for what is slow to measure.
@@ -59,7 +59,11 @@ def inputs_of(function, length, seed=0):
         "skip": rng.normal(size=(HEADS, DIM)),
         "ridge": rng.uniform(0.5, 1.5, size=(HEADS, DIM)),
         "level_scales": rng.uniform(size=(*token, length.bit_length() + 1)),
+        "angle": rng.normal(size=(*token, DIM // 2)),
+        "trapezoid": rng.uniform(size=token),
     }
+    if name == "mamba3":
+        wide["dt"] = wide["dt"][..., 0]
     if name == "gated_delta_product":
         for one in ("key", "value", "beta"):
             wide[one] = np.repeat(wide[one], 2, 1)

@@ -51,6 +51,7 @@ def checked(
         _neutral(op, "levels", levels, None)
     elif levels is not None:
         sizes["l"] = validate.at_least("levels", levels, least)
+    sizes["p"] = 0 if "angle" in without else sizes.get("k", 0) // 2
     _optional(op, without, axes.keys() - set(required))
     return Call(
         {**sizes, **_derived(sizes)},

@@ -17,7 +17,7 @@ class Counts:
         Additions, subtractions, multiplications, divisions and changes of sign outside
         of them.
     exponentials : int
-        Values of exponential and logarithmic functions.
+        Values of exponential, logarithmic and trigonometric functions.
     """
 
     multiply_adds: int = 0

@@ -1,7 +1,7 @@
 """Recurrences of each operator, their lengths, and the arithmetic around them.
 
 Sizes have the letters of `linkern.operators.definition.Definition`: ``t`` tokens,
-``s`` steps, ``k v m l`` dimensions; and further ones for what follows from these.
+``s`` steps, ``k v m l p`` dimensions; and further ones for what follows from these.
 Entries of `WORK` are data: a new operator is a new line.
 """
 
@@ -286,6 +286,21 @@ WORK: dict[str, Entry] = {
             "dt": _entries("t", "v"),
             "log_decay_rate": _entries("t", "v", "k"),
             "skip": _entries("t", "v", times=2),
+        },
+    ),
+    "mamba3": Entry(
+        (Pass("k", "v", "1"),),
+        # The token itself is read from its key, and the last one written by hand.
+        lambda n: Counts(
+            0, n["t"] * (3 * n["k"] + 2 * n["v"]) + n["k"] * (1 + 2 * n["v"])
+        ),
+        {
+            # Angles on one circle, their cosines and sines, and two rotations.
+            "angle": lambda n: Counts(
+                0, (19 * n["t"] - 1) * n["p"], 3 * n["t"] * n["p"]
+            ),
+            "log_decay": lambda n: Counts(0, n["t"], n["t"]),
+            "trapezoid": _entries("t", times=4),
         },
     ),
     "log_linear_attention": Entry(()),

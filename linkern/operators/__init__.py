@@ -26,6 +26,7 @@ from linkern.operators.regression import mesa
 from linkern.operators.slots import abc, gsa
 from linkern.operators.state_space import selective_scan
 from linkern.operators.step import linear_attention_step
+from linkern.operators.trapezoidal import mamba3
 
 __all__ = [
     "abc",
@@ -45,6 +46,7 @@ __all__ = [
     "linear_attention",
     "linear_attention_step",
     "log_linear_attention",
+    "mamba3",
     "mesa",
     "mlstm",
     "oja",

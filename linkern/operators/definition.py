@@ -69,7 +69,7 @@ class Definition:
         Name of the function.
     axes : mapping of str to str
         For each input, in order, the letters of its last axes: ``t`` tokens, ``s`` a
-        multiple of them, and dimensions ``k v m l``, one of them or two; none for one
+        multiple of them, and dimensions ``k v m l p``, one of them or two; none for one
         number a head.
     attend : callable
         ``attend(form, state, **inputs)`` returns the output and the next state. Inputs

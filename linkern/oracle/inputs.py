@@ -2,7 +2,7 @@
 
 Letters of axes: ``b`` batch, ``h`` heads of queries and keys, ``g`` heads of values (as
 many, or a multiple), ``t`` queries, ``s`` keys, ``k`` and ``v`` their channels, ``m``
-slots, ``l`` levels.
+slots, ``l`` levels, ``p`` pairs of the channels of keys.
 """
 
 from collections.abc import Mapping

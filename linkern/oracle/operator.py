@@ -45,9 +45,9 @@ class Operator:
         Factor on the scores where nothing is declared.
     state : tuple of tuple of str
         The axes of its memory in one head, and of its normalizer if it has one: letters
-        of axes, ``1``, ``k+v``, ``v+1``, or ``features`` and ``squares`` for the
-        monomials of the key up to degree 2 and of degree 2, ``degree 2`` and ``degree
-        4`` for each of them once.
+        of axes, ``1``, ``k+v``, ``v+1``, ``p+k+v``, or ``features`` and ``squares`` for
+        the monomials of the key up to degree 2 and of degree 2, ``degree 2`` and
+        ``degree 4`` for each of them once.
     log_normalizer : bool
         Whether the normalizer is the logarithm of a sum, so -inf without tokens.
     feature_map : bool
@@ -135,7 +135,12 @@ class Operator:
         """True if a span of tokens is a matrix on the memory, and an increment."""
         by_entry = any({"k", "v"} <= {*one.axes} for one in self.inputs)
         levels = any("l" in axes for axes in self.state)
-        return not (self.log_normalizer or levels or by_entry)
+        return not (self.log_normalizer or levels or by_entry or self.pairs)
+
+    @property
+    def pairs(self) -> bool:
+        """True if channels of queries and keys belong together, two and two."""
+        return "p" in self._letters
 
     @property
     def rows_per_token(self) -> int:
@@ -152,7 +157,7 @@ class Operator:
 
     def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Return the size of each axis by its letter; 1 for those that no input has."""
-        sizes = dict.fromkeys("bhgtskvml", 1)
+        sizes = dict.fromkeys("bhgtskvmlp", 1)
         for one in reversed(self.inputs):
             x = inputs.get(one.name)
             if x is not None:
@@ -172,6 +177,7 @@ class Operator:
             "1": 1,
             "k+v": key_dim + value_dim,
             "v+1": value_dim + 1,
+            "p+k+v": sizes["p"] + key_dim + value_dim,
             "features": 1 + key_dim + key_dim**2,
             "squares": key_dim**2,
             "degree 2": comb(key_dim + 1, 2),

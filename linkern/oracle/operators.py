@@ -18,6 +18,7 @@ from linkern.oracle.programs import (
     levels,
     mlstm,
     state_space,
+    trapezoidal,
 )
 from linkern.oracle.programs.linear import linear_attention
 
@@ -425,6 +426,26 @@ _CAUSAL = (
         linear=("value",),
         largest_key_dim=16,
         reductions=(Reduction("simple_gla", {"dt": 1.0, "skip": 0.0} | _STILL),),
+    ),
+    Operator(
+        "mamba3",
+        (
+            replace(QUERY, aliases=("Q", "C", "q")),
+            replace(KEY, aliases=("K", "B", "k")),
+            replace(VALUE, aliases=("V", "x", "v")),
+            Input("angle", "bgtp", ("Angles", "angles")),
+            Input("dt", "bgt", ("DT",)),
+            replace(DECAY, aliases=("ADT", *_DECAYS)),
+            Input("trapezoid", "bgt", ("Trap", "trap"), optional=True),
+        ),
+        "S = a_t S + (1 - s_t) dt_t a_t k_{t-1} v_{t-1}^T + s_t dt_t k_t v_t^T, "
+        "q and k turned by the sum of pi tanh(angle) dt; o = scale q^T S",
+        trapezoidal.mamba3,
+        scale=1.0,
+        state=(("k", "v"), ("p+k+v",)),
+        reductions=(
+            Reduction("simple_gla", {"angle": 0.0, "dt": 1.0, "trapezoid": 1.0}),
+        ),
     ),
     Operator(
         "log_linear_attention",

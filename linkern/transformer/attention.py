@@ -58,7 +58,8 @@ class MultiHeadAttention:
         `rng`, ...) and `sparse_attention` (`pattern`, `window`, ...).
     sizes : dict of str to int
         ``k`` and ``v``, dimensions of a head; ``m`` slots (`gsa`, `abc`), ``l`` levels
-        (`log_linear_attention`), ``n`` steps for each token (`gated_delta_product`).
+        (`log_linear_attention`), ``n`` steps for each token (`gated_delta_product`),
+        ``p`` angles (`mamba3`).
     """
 
     inputs: dict[str, Any]
@@ -119,6 +120,7 @@ class MultiHeadAttention:
             raise ValueError(msg)
         dim = width // heads
         sizes = {"k": dim, "v": dim, "m": slots, "l": levels, "n": steps}
+        sizes["p"] = dim // 2
         source = Source(rng, like)
         like = source.like
         return cls(

@@ -157,6 +157,7 @@ _RANGES: dict[str, Callable[[Array], Array]] = {
     "erase_gate": sigmoid,
     "write_gate": sigmoid,
     "removal_rate": sigmoid,
+    "trapezoid": sigmoid,
     "removal_key": _unit,
     "auxiliary_key": _unit,
     "level_scales": _softplus,

@@ -9,9 +9,9 @@ __all__ = ["keywords"]
 # Names of the field, and the arguments that they stand for: of several, the first that
 # the operator has.
 _MEANT = {
-    **dict.fromkeys(("q", "queries", "r", "receptance", "C"), ("query",)),
-    **dict.fromkeys(("k", "keys", "B"), ("key",)),
-    **dict.fromkeys(("v", "values"), ("value",)),
+    **dict.fromkeys(("q", "queries", "r", "receptance", "C", "Q"), ("query",)),
+    **dict.fromkeys(("k", "keys", "B", "K"), ("key",)),
+    **dict.fromkeys(("v", "values", "V"), ("value",)),
     "x": ("value", "query"),
     **dict.fromkeys(
         (
@@ -25,6 +25,7 @@ _MEANT = {
             "gamma",
             "forget_gate",
             "gate",
+            "ADT",
         ),
         ("log_decay",),
     ),
@@ -33,9 +34,11 @@ _MEANT = {
     "a": ("removal_rate",),
     "u": ("bonus", "value"),
     "i": ("input_gate",),
-    "delta": ("dt",),
+    **dict.fromkeys(("delta", "DT"), ("dt",)),
     "A": ("log_decay_rate",),
     "D": ("skip",),
+    **dict.fromkeys(("trap", "Trap"), ("trapezoid",)),
+    **dict.fromkeys(("angles", "Angles"), ("angle",)),
     "p": ("auxiliary_key",),
     **dict.fromkeys(("kappa", "kk"), ("removal_key",)),
     "s": ("slots",),

@@ -29,6 +29,7 @@ AXES: Mapping[str, Size] = {
     "m": Size("M"),
     "l": Size("L"),
     "f": Size("F"),
+    "p": Size("P"),
 }
 
 

@@ -511,6 +511,46 @@ def selective_scan(inputs, scale, state=None):
     return y, (h.T,)
 
 
+def mamba3(inputs, scale, state=None):
+    """Mamba-3: rotary ``B`` and ``C``, and ``h = alpha h + beta B x + gamma B x``.
+
+    ``beta`` weighs what the token before wrote, ``gamma`` what this one writes.
+    """
+    C, B, x = inputs["query"], inputs["key"], inputs["value"]
+    T, N, P = len(x), B.shape[1], x.shape[1]
+    Angles, DT, ADT, Lambda = (
+        inputs.get(name) for name in ("angle", "dt", "log_decay", "trapezoid")
+    )
+    Angles = np.zeros((T, 0)) if Angles is None else Angles
+    DT = np.ones(T) if DT is None else DT
+    ADT = np.zeros(T) if ADT is None else ADT
+    Lambda = np.ones(T) if Lambda is None else Lambda
+    S = Angles.shape[1]
+    h, rest = (np.zeros((N, P)), np.zeros(S + N + P)) if state is None else state
+    theta, B_before, x_before = np.split(np.array(rest), [S, S + N])
+
+    def rope(vector):
+        pairs = vector[: 2 * S : 2] + 1j * vector[1 : 2 * S : 2]
+        pairs = pairs * np.exp(1j * theta)
+        flat = np.stack([pairs.real, pairs.imag], axis=1).reshape(-1)
+        return np.concatenate([flat, vector[2 * S :]])
+
+    y = np.zeros((T, P))
+    for t in range(T):
+        theta = np.mod(theta + np.tanh(Angles[t]) * np.pi * DT[t], 2 * np.pi)
+        B_t, C_t = rope(B[t]), rope(C[t])
+        alpha, gamma = np.exp(ADT[t]), Lambda[t] * DT[t]
+        beta = (1 - Lambda[t]) * DT[t] * alpha
+        h = (
+            alpha * h
+            + beta * np.outer(B_before, x_before)
+            + gamma * np.outer(B_t, x[t])
+        )
+        y[t] = scale * C_t @ h
+        B_before, x_before = B_t, x[t]
+    return y, (h, np.concatenate([theta, B_before, x_before]))
+
+
 def level_of(t, j):
     """Level of the bucket of a Fenwick tree in which token `t` finds token `j`."""
     return 0 if t == j else math.floor(math.log2(t ^ j)) + 1
@@ -560,7 +600,7 @@ LOOPS = {
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
         dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, power_retention,
-        mesa, mlstm, selective_scan,
+        mesa, mlstm, selective_scan, mamba3,
         log_linear_attention,
     )
 }  # fmt: skip
@@ -711,6 +751,11 @@ def random_inputs(
             "log_decay_rate": lambda: decay(V, K),
             "skip": lambda: rng.normal(size=V),
         },
+        "mamba3": {
+            "angle": lambda: rng.normal(size=(T, K // 2)),
+            "dt": lambda: rng.uniform(0, 2, T),
+            "trapezoid": lambda: rng.uniform(0, 1, T),
+        },
         "log_linear_attention": {
             "level_scales": lambda: rng.uniform(
                 0.02, 0.98, (T, (position + T).bit_length() + 1)
@@ -749,6 +794,7 @@ FIELDS = {
     "mesa": (*_QKV, "log_decay", "beta", "ridge"),
     "mlstm": (*_QKV, "input_gate", "log_decay"),
     "selective_scan": (*_QKV, "dt", "log_decay_rate", "skip"),
+    "mamba3": (*_QKV, "angle", "dt", "log_decay", "trapezoid"),
     "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
 }
 """The inputs of each operator, in the order of its arguments."""

@@ -8,7 +8,7 @@ from tests.operators.paper_loops import CONSTANT, LOOPS, over_heads, random_inpu
 NAMES = tuple(LOOPS)
 UNIT_SCALE = (
     *("hgrn", "rwkv4", "rwkv7", "mesa", "log_linear_attention"),
-    *("linear_attention", "selective_scan"),
+    *("linear_attention", "selective_scan", "mamba3"),
 )
 ROOT_SCALE = tuple(name for name in NAMES if name not in UNIT_SCALE)
 # One of each kind: a decay for each token, for each channel, an erase, a read before
@@ -25,6 +25,7 @@ CLASSES = (
     "based",
     "mesa",
     "selective_scan",
+    "mamba3",
     "log_linear_attention",
     "rwkv4",
 )

@@ -101,6 +101,12 @@ def gla_to_simple(x):
     return {**x, "log_decay": wide(gates, K)}, {**x, "log_decay": gates}
 
 
+def mamba3_to_simple(x):
+    whole = np.ones(LENGTH)
+    turns = np.zeros_like(x["angle"])
+    return {**x, "angle": turns, "dt": whole, "trapezoid": whole}, x
+
+
 def simple_to_retention(x):
     return {**x, "log_decay": np.full(LENGTH, np.log(1 - 2.0**-7))}, x
 
@@ -145,6 +151,7 @@ REDUCTIONS = {
     ("comba", "gated_delta_rule"): (comba_to_gated, {}),
     ("comba", "dplr"): (comba_to_dplr, {}),
     ("gla", "simple_gla"): (gla_to_simple, {}),
+    ("mamba3", "simple_gla"): (mamba3_to_simple, {}),
     ("simple_gla", "retention"): (simple_to_retention, {"head": 2}),
     ("simple_gla", "lightning_attention"): (
         simple_to_lightning,
@@ -159,8 +166,10 @@ def test_an_operator_is_a_case_of_another(names, rng):
     x = random_inputs(names[0], rng, LENGTH, K, V, slots=M)
     first, second = reduce(x)
     state = (rng.normal(size=(K, V)),)
-    expected = LOOPS[names[0]](first, 0.7, state)
-    assert_same(LOOPS[names[1]](second, 0.7, state, **keywords), expected)
+    beside = (np.zeros(K // 2 + K + V),) if names[0] == "mamba3" else ()
+    output, (memory, *_) = LOOPS[names[0]](first, 0.7, state + beside)
+    found = LOOPS[names[1]](second, 0.7, state, **keywords)
+    assert_same(found, (output, (memory,)))
 
 
 def test_comba_can_read_what_has_decayed(rng):
@@ -385,7 +394,7 @@ def test_a_state_continues(name, cut, rng):
 NEUTRAL = {
     "log_decay": 0.0, "beta": 1.0, "erase_gate": 1.0, "write_gate": 1.0, "ridge": 1.0,
     "level_scales": 1.0, "removal_rate": 1.0, "dt": 1.0, "log_decay_rate": 0.0,
-    "skip": 0.0, "input_gate": 0.0,
+    "skip": 0.0, "input_gate": 0.0, "trapezoid": 1.0,
 }  # fmt: skip
 
 
@@ -396,6 +405,14 @@ def test_an_input_that_is_absent_is_neutral(name, rng):
     for field in set(x) & set(neutral):
         filled = {**x, field: np.full_like(x[field], neutral[field])}
         assert_same(LOOPS[name]({**x, field: None}, 0.7), LOOPS[name](filled, 0.7))
+
+
+def test_without_angles_none_are_carried(rng):
+    x = random_inputs("mamba3", rng, LENGTH, K, V)
+    still = {**x, "angle": np.zeros_like(x["angle"])}
+    output, (memory, carried) = LOOPS["mamba3"](still, 0.7)
+    found, (last, rest) = LOOPS["mamba3"]({**x, "angle": None}, 0.7)
+    assert_same((found, (last, rest)), (output, (memory, carried[K // 2 :])))
 
 
 @pytest.mark.parametrize("name", LOOPS)

@@ -144,7 +144,8 @@ def test_decoding_is_the_recurrent_form_bitwise(name):
             "mesa",
             "gsa",
             "mlstm",
-        ):  # a scan or a solve besides
+            "mamba3",
+        ):  # a scan, a solve or a write besides
             close(result.output, whole.output[:, :, t])
         else:
             np.testing.assert_array_equal(result.output, whole.output[:, :, t])
@@ -263,6 +264,8 @@ NEUTRAL = {
     "log_decay_rate": 0.0,
     "skip": 0.0,
     "input_gate": 0.0,
+    "angle": 0.0,
+    "trapezoid": 1.0,
     "ridge": 1.0,
     "level_scales": 1.0,
 }

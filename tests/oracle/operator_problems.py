@@ -87,8 +87,12 @@ def problem(
         "log_decay_rate": lambda: log_decays(decays, rng, (wide, value_dim, key_dim)),
         "input_gate": lambda: rng.normal(size=(b, wide, tokens)),
         "skip": lambda: rng.normal(size=(wide, value_dim)),
+        "angle": lambda: rng.normal(size=(b, wide, tokens, key_dim // 2)),
+        "trapezoid": lambda: share(b, wide, tokens),
         "level_scales": lambda: share(b, wide, tokens, levels),
     }
+    if name == "mamba3":
+        draws["dt"] = lambda: rng.uniform(0, 2, (b, wide, tokens))
     if name == "rwkv4":
         draws["key"] = lambda: rng.normal(size=(b, wide, tokens, value_dim))
         draws["bonus"] = lambda: rng.normal(size=(wide, value_dim))

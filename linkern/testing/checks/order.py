@@ -218,9 +218,11 @@ def permutations(target: CheckedTarget, problem: Problem) -> None:
 
 
 def _moves(problem: Problem, axis: str) -> bool:
-    """Return True if channels can change places: those of `dt_bias` keep theirs."""
+    """Return True if channels can change places: not those of `dt_bias`, or pairs."""
     scope = problem.scope
     inputs = [one for one in scope.operator.inputs if axis in one.axes]
+    if axis == "k" and scope.operator.pairs:
+        return False
     return bool(inputs) and not any(is_raw(scope.contract, one) for one in inputs)
 
 

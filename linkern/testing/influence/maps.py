@@ -24,7 +24,13 @@ Flags = NDArray[np.bool_]
 # The source of an entry that comes from the state before the first token.
 INITIAL_STATE = -1
 # Coordinates by the letters of axes.
-AXES = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
+AXES = {
+    "k": "key channel",
+    "v": "value channel",
+    "m": "slot",
+    "l": "level",
+    "p": "pair of channels",
+}
 # The part of an entry that rounding may be, where factors still show.
 BLURRED = 2.0**-6
 

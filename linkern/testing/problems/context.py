@@ -162,6 +162,7 @@ class Shape:
             "v": self.value_dim,
             "m": self.slots,
             "l": self.levels,
+            "p": self.key_dim // 2,
         }
 
     def of(self, axes: str) -> tuple[int, ...]:

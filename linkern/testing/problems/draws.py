@@ -18,7 +18,7 @@ __all__ = ["DRAWS", "POSITIVE", "RATES", "erasing_vectors", "normal", "unit"]
 Real = NDArray[np.float64]
 Draw = Callable[[Scope, np.random.Generator, tuple[int, ...], Kind], Real]
 
-RATES = ("beta", "removal_rate", "erase_gate", "write_gate")
+RATES = ("beta", "removal_rate", "erase_gate", "write_gate", "trapezoid")
 POSITIVE = ("slots", "level_scales", "ridge", "dt")
 # From nothing at all to less than float32 holds.
 STRONG = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0)
@@ -126,6 +126,13 @@ def _rate(
     return uniform(rng, rows, low, 1.6 if kind.rates == "large" else high)
 
 
+def _share(
+    scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
+) -> Real:
+    """Draw rates up to one, and one itself."""
+    return np.minimum(_rate(scope, rng, rows, kind), 1.0)
+
+
 def _weight(
     scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
 ) -> Real:
@@ -192,5 +199,6 @@ DRAWS: dict[str, Draw] = {
     "exponent": _exponent,
     "signed": _signed,
     **dict.fromkeys(RATES, _rate),
+    "trapezoid": _share,
     **dict.fromkeys(POSITIVE, _weight),
 }

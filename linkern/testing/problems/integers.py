@@ -87,9 +87,11 @@ def _gates(
     scope: Scope, drawn: dict[str, Real], kept: str, rng: np.random.Generator
 ) -> None:
     """Replace what are rates and directions by those that leave integers."""
-    for name in ("beta", "removal_rate", "erase_gate", "write_gate", "dt"):
+    for name in ("beta", "removal_rate", "erase_gate", "write_gate", "dt", "trapezoid"):
         if name in drawn:
             drawn[name] = _coin(drawn[name].shape, rng)
+    if "angle" in drawn:  # a rotation leaves no integers
+        drawn["angle"] = np.zeros(drawn["angle"].shape)
     if "log_decay" in drawn:
         floor = scope.contract.decay_floor
         least = floor if floor < _ALL_BUT_NOTHING else 0.0

@@ -119,7 +119,7 @@ def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
 def _grows(scope: Scope) -> bool:
     """Return True if bounds of reals grow until they say nothing."""
     operator = scope.operator
-    growing = {"input_gate", "ridge", "slots"}
+    growing = {"angle", "input_gate", "ridge", "slots"}
     return operator.erases or not growing.isdisjoint(operator.names)
 
 

@@ -273,12 +273,21 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape, most: int | None) ->
         slots = draw(one_of(*((4,) if scope.few_shapes else (3, 1, 4, 8, 17))))
     if "l" in letters:
         levels = shape.length.bit_length() + 1  # of the next token, too
+    if scope.operator.pairs:
+        shape = _with_a_pair(scope, shape)
     if scope.operator.micro_steps:
         tokens = shape.length
         steps = tuple(n for n in MICRO if most is None or n * tokens <= most) or (1,)
         keys = shape.length * draw(one_of(*((2,) if scope.few_shapes else steps)))
     more = {"groups": groups, "slots": slots, "levels": levels, "keys": keys}
     return replace(shape, **more)
+
+
+def _with_a_pair(scope: Scope, shape: Shape) -> Shape:
+    """Return a shape with two channels for keys or more."""
+    key_dim = max(shape.key_dim, 2)
+    value_dim = key_dim if scope.contract.equal_dims else shape.value_dim
+    return replace(shape, key_dim=key_dim, value_dim=value_dim)
 
 
 @kept

@@ -37,7 +37,12 @@ _DECLARED: tuple[dict[str, object], ...] = (
     {"batch_invariant": "true"},
     {"cuda_graphs": True},
 )
-_LETTERS = {"g": "H", "features": "F", "squares": "F", "k+v": "K + V"}
+_LETTERS = {
+    **dict.fromkeys(("features", "squares"), "F"),
+    "g": "H",
+    "k+v": "K + V",
+    "p+k+v": "P + K + V",
+}
 
 
 @dataclass(frozen=True)

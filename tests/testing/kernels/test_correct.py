@@ -15,6 +15,7 @@ RECURRENT = [
 ]
 BETWEEN_ZERO_AND_ONE = (
     *("beta", "ridge", "erase_gate", "write_gate", "removal_rate", "dt"),
+    "trapezoid",
 )
 
 
@@ -23,7 +24,7 @@ def inputs_of(operator, length):
     rng = np.random.default_rng(length)
     keys = length * (2 if operator.micro_steps else 1)
     sizes = {"b": 2, "h": 3, "g": 3, "t": length, "s": keys, "k": 4, "v": 5}
-    sizes |= {"m": 3, "l": 6}
+    sizes |= {"m": 3, "l": 6, "p": 2}
     inputs = {}
     for one in operator.inputs:
         x = rng.standard_normal([sizes[axis] for axis in one.axes])

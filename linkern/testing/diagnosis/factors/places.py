@@ -19,7 +19,13 @@ __all__ = ["LEAST", "Places", "places_of"]
 LEAST = -1e4
 # No token.
 NOWHERE = -9
-_CHANNELS = {"k": "key channel", "v": "value channel", "m": "slot", "l": "level"}
+_CHANNELS = {
+    "k": "key channel",
+    "v": "value channel",
+    "m": "slot",
+    "l": "level",
+    "p": "pair of channels",
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from linkern.testing.kernels.correct import (
     softmax,
     solves,
     state_space,
+    trapezoidal,
 )
 from linkern.testing.kernels.correct.spans import in_spans
 
@@ -135,6 +136,7 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("scan by tokens", "selective_scan", state_space.selective_scan_by_tokens),
     ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
     ("mlstm by tokens", "mlstm", mlstm.by_tokens()),
+    ("mamba3 by tokens", "mamba3", trapezoidal.by_tokens()),
     ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
 )
 _SPANS: tuple[tuple[str, Kernel, int], ...] = (
@@ -142,6 +144,7 @@ _SPANS: tuple[tuple[str, Kernel, int], ...] = (
     ("rwkv4", softmax.rwkv4_by_pairs, 100),
     ("abc", softmax.abc_by_pairs, 100),
     ("mlstm", mlstm.in_pairs, 100),
+    ("mamba3", trapezoidal.by_pairs, 100),
     ("log_linear_attention", levels.levels_by_pairs, 100),
 )
 for _name, _op, _order in _ORDERS:
