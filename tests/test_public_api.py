@@ -36,6 +36,8 @@ OPERATORS = {
     "mlstm",
     "oja",
     "power_retention",
+    "preconditioned_gated_delta_rule",
+    "preconditioned_kda",
     "rebased",
     "retention",
     "rwkv4",

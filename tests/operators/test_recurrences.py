@@ -1,6 +1,7 @@
 """Every operator is what its equation says, in every form."""
 
 import inspect
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -263,6 +264,10 @@ NEUTRAL = {
     "log_decay_rate": 0.0,
     "skip": 0.0,
     "input_gate": 0.0,
+    "preconditioner_log_decay": 0.0,
+    "preconditioner_beta": 1.0,
+    "center": -0.2,
+    "log_range": math.log(1.5),
     "ridge": 1.0,
     "level_scales": 1.0,
 }

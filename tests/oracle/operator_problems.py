@@ -6,7 +6,7 @@ from linkern.oracle import OPERATORS
 
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0, -1e4, -np.inf)
 BATCH = 2
-_PER_KEY = {"gla", "rwkv6", "rwkv7", "dplr", "kda", "gdn2"}
+_PER_KEY = {"gla", "rwkv6", "rwkv7", "dplr", "kda", "preconditioned_kda", "gdn2"}
 _PER_VALUE = {"hgrn", "oja"}
 _PER_HEAD = {"retention", "lightning_attention"}
 ONE_HEAD_COUNT = {"hgrn", "rwkv4"}
@@ -73,6 +73,10 @@ def problem(
         "value": lambda: rng.normal(size=(b, wide, length, value_dim)),
         "log_decay": lambda: log_decays(decays, rng, decay_shape),
         "beta": lambda: rng.uniform(0, largest_beta, (b, wide, length)),
+        "preconditioner_log_decay": lambda: log_decays(decays, rng, (b, wide, length)),
+        "preconditioner_beta": lambda: share(b, wide, length),
+        "center": lambda: rng.normal(size=wide),
+        "log_range": lambda: rng.uniform(0.1, 0.5, wide),
         "bonus": lambda: rng.normal(size=(wide, key_dim)),
         "removal_key": lambda: key(b, heads, tokens, key_dim),
         "removal_rate": lambda: share(b, wide, tokens, key_dim),
