@@ -62,11 +62,11 @@ def _attend(
 
 
 def _factor(sums: Array, center: Array | None, log_range: Array | None) -> Array:
-    """Return ``exp(-log_range s)``, a number of less use the larger the sum is."""
+    """Return ``exp(-log_range s)``: the larger the sum of a channel, the smaller."""
     xp = namespace(sums)
-    distance = xp.log(sums + _EPS) - (_CENTER if center is None else center)
-    squashed = distance / (1 + xp.abs(distance))
-    factor: Array = xp.exp(-(_LOG_RANGE if log_range is None else log_range) * squashed)
+    below = (_CENTER if center is None else center) - xp.log(sums + _EPS)
+    squashed = below / (1 + xp.abs(below))
+    factor: Array = xp.exp((_LOG_RANGE if log_range is None else log_range) * squashed)
     return factor
 
 

@@ -26,7 +26,11 @@ RECURRENT, CHUNKS = {"form": "recurrent"}, {"chunk_size": 4}
 FORMS = ({"form": "chunkwise", "chunk_size": 8}, {"form": "parallel"}, CHUNKS)
 POISONS = (np.nan, np.inf, -np.inf)
 # Rules about values refuse the others.
-ALLOWED = {"log_decay": (np.nan, -np.inf), "beta": (np.nan,), "dt": (np.nan, np.inf)}
+ALLOWED = {
+    **dict.fromkeys(("log_decay", "preconditioner_log_decay"), (np.nan, -np.inf)),
+    **dict.fromkeys(("dt", "preconditioner_beta"), (np.nan, np.inf)),
+    "beta": (np.nan,),
+}
 # Read the memory and write nothing: what they hold reaches their own row alone.
 READING = {"query", "level_scales"}
 LIBRARIES = ("numpy", "array_api_strict", "torch")

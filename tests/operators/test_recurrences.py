@@ -283,6 +283,7 @@ def test_none_is_the_neutral_value_exactly(name, form):
         missing = {**inputs, key: None}
         if name in (
             "kda",
+            "preconditioned_kda",
             "gla",
             "rwkv6",
             "rwkv7",

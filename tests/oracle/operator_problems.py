@@ -1,5 +1,7 @@
 """Problems for the oracle, and kernels in any precision to judge."""
 
+import importlib
+
 import numpy as np
 
 from linkern.oracle import OPERATORS
@@ -129,8 +131,23 @@ def delta_terms(name, x, scale):
     if name == "gdn2":
         erase, value = x["erase_gate"] * key, x["write_gate"] * value
         return scale * x["query"], key, erase, value, g
+    if name.startswith("preconditioned"):
+        written = x["beta"][..., None] * preconditioned(x)
+        return scale * x["query"], written, key, value, g
     erase = (x["auxiliary_key"], True) if name == "comba" else key
     return scale * x["query"], x["beta"][..., None] * key, erase, value, g
+
+
+def preconditioned(x):
+    """Return keys times a squash of the sums of their squares, in any dtype."""
+    sums, written = 0.0, []
+    for t in range(x["key"].shape[-2]):
+        key = x["key"][..., t, :]
+        kept = x["preconditioner_log_decay"][..., t, None].exp()
+        sums = kept * sums + x["preconditioner_beta"][..., t, None] * key * key
+        r = (sums + 1e-6).log() - x["center"][:, None]
+        written.append(key * (-x["log_range"][:, None] * r / (1 + abs(r))).exp())
+    return importlib.import_module("torch").stack(written, dim=-2)
 
 
 def sequential(torch, q, w, a, v, g, *, skipped=None):

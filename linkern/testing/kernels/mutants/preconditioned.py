@@ -77,12 +77,12 @@ enter(
 enter(
     "range_to_base_two",
     by_tokens(_of_two),
-    "#60: fla 85992884: a factor that one of two terms has",
+    "#114: sglang #30860: exp of a gate that was made for exp2",
     op=_KDA,
 )
 enter(
     "channels_raised_never",
     by_tokens(_one_sided),
-    "#104: fast-transformers b886c6a: exponentials that overflow",
+    "#114: sglang #30860: clamped gates",
     op=_KDA,
 )
