@@ -705,7 +705,7 @@ def random_inputs(
     sums = {
         "preconditioner_log_decay": lambda: decay(T),
         "preconditioner_beta": lambda: rng.uniform(0.02, 0.98, T),
-        "center": lambda: rng.normal(),
+        "center": rng.normal,
         "log_range": lambda: rng.uniform(0.1, 0.5),
     }
     draw |= {

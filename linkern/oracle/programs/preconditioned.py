@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from linkern.oracle.balls import Ball, Rounding, contracted
 from linkern.oracle.calls import Call, column, reshaped
 from linkern.oracle.scan import scanned
-from linkern.oracle.tape import Node, Tape
+from linkern.oracle.tape import Node
 
 __all__ = ["preconditioned"]
 
