@@ -36,6 +36,7 @@ _MEANT = {
     "g_atk": ("preconditioner_log_decay",),
     "beta_atk": ("preconditioner_beta",),
     "log_atk_scale": ("center",),
+    "log_x": ("log_range",),
     "delta": ("dt",),
     "A": ("log_decay_rate",),
     "D": ("skip",),
