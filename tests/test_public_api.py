@@ -37,6 +37,8 @@ OPERATORS = {
     "mlstm",
     "oja",
     "power_retention",
+    "preconditioned_gated_delta_rule",
+    "preconditioned_kda",
     "rebased",
     "retention",
     "rwkv4",

@@ -10,13 +10,17 @@ OPERATORS = [
     *("abc", "based", "comba", "delta_rule", "dplr", "gated_delta_product"),
     *("gated_delta_rule", "gdn2", "gla", "gsa", "hgrn", "iplr", "kda"),
     *("lightning_attention", "log_linear_attention", "mamba3", "mesa", "mlstm"),
-    *("oja", "power_retention", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
+    *("oja", "power_retention", "preconditioned_gated_delta_rule"),
+    *("preconditioned_kda", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
     *("selective_scan", "simple_gla"),
 ]
 # One of each kind of decay and update, for what is slow to measure.
 KINDS = ["retention", "simple_gla", "gla", "delta_rule", "gated_delta_rule", "kda"]
 # Those whose log-decays are one for each channel.
-BY_CHANNEL = ("gla", "rwkv6", "rwkv7", "dplr", "kda", "gdn2", "gsa", "hgrn", "oja")
+BY_CHANNEL = (
+    *("gla", "rwkv6", "rwkv7", "dplr", "kda", "preconditioned_kda", "gdn2", "gsa"),
+    *("hgrn", "oja"),
+)
 FEW_KEYS = ("based", "power_retention", "rebased", "selective_scan")
 
 
@@ -56,6 +60,10 @@ def inputs_of(function, length, seed=0):
         "input_gate": rng.normal(size=token),
         "dt": rng.uniform(0, 0.1, size=values),
         "log_decay_rate": -rng.uniform(1, 16, size=(HEADS, DIM, key_dim)),
+        "preconditioner_log_decay": -abs(rng.normal(size=token)) / 10,
+        "preconditioner_beta": rng.uniform(size=token),
+        "center": np.full(HEADS, -0.2),
+        "log_range": np.full(HEADS, np.log(1.5)),
         "skip": rng.normal(size=(HEADS, DIM)),
         "ridge": rng.uniform(0.5, 1.5, size=(HEADS, DIM)),
         "level_scales": rng.uniform(size=(*token, length.bit_length() + 1)),

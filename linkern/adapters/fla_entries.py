@@ -13,6 +13,8 @@ _HEADS_LAST = {"layout": "bthd"}
 # They compute in float32 whatever they are given; the second kind returns it too.
 _SINGLE = {"accumulator_dtype": "float32"}
 _RETURNS_SINGLE = {**_SINGLE, "output_dtype": "float32"}
+# The range of its factors is a number of Python, without a gradient.
+_RANGE_OF_ONE_CALL = {"gradients": "none"}
 _GROUPS = {"value_groups": "true"}
 # Differences of cumulative decays: of infinite ones they are NaN.
 _FINITE = {"decay_floor": "-88"}
@@ -156,6 +158,21 @@ FLA = (
         _CALM,
         chunk=64,
         chunk_size=64,
+    ),
+    _fla(
+        "precond_gated_delta_rule.naive:naive_recurrent_precond_gated_delta_rule",
+        "preconditioned_gated_delta_rule",
+        _RETURNS_SINGLE,
+        _RANGE_OF_ONE_CALL,
+        {"l2norm": "0"},
+        adapter="preconditioned_gated_delta_rule",
+    ),
+    _fla(
+        "precond_kda.naive:naive_recurrent_precond_kda",
+        "preconditioned_kda",
+        _SINGLE,
+        _RANGE_OF_ONE_CALL,
+        adapter="preconditioned_kda",
     ),
     _fla("gdn2.naive:naive_recurrent_gdn2", "gdn2", _HEADS_LAST, _RETURNS_SINGLE),
     _fla(

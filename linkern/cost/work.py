@@ -49,6 +49,8 @@ class Pass:
         Terms that no input changes.
     heads : str
         Letter of the heads that each head of the operator has in it.
+    gates : tuple of str
+        Inputs that its log-decays are made of.
     """
 
     rows: str
@@ -60,11 +62,11 @@ class Pass:
     switches: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     heads: str = "1"
+    gates: tuple[str, ...] = ("log_decay", "log_decay_rate")
 
     def of(self, sizes: Sizes, given: Given) -> Recurrence:
         """Return the recurrence for these sizes and inputs."""
-        gates = {"log_decay", "log_decay_rate"}
-        there = self.decays and (self.always or not gates.isdisjoint(given))
+        there = self.decays and (self.always or not given.isdisjoint(self.gates))
         return Recurrence(
             sizes[self.rows],
             sizes[self.columns],
@@ -184,6 +186,23 @@ _BOUNDED = tuple(
     Pass(x.rows, x.columns, "m", always=True, switches=x.switches) for x in _SLOTS
 )
 
+_SUMS_OF_SQUARES = Pass(
+    *("1", "k", "1"),
+    constant=("query", "key"),
+    gates=("preconditioner_log_decay",),
+)
+
+
+def _preconditioned(decays: str) -> Entry:
+    """Return the work of a delta rule with preconditioned keys."""
+    return Entry(
+        (_SUMS_OF_SQUARES, Pass("k", "v", decays, switches=_ERASE)),
+        # Squares and their weight, the distance, its squash, and the key times it.
+        lambda n: Counts(0, 7 * n["t"] * n["k"], 2 * n["t"] * n["k"]),
+        {"beta": _BETA, "preconditioner_beta": _entries("t", "k")},
+    )
+
+
 WORK: dict[str, Entry] = {
     "linear_attention": Entry(
         (Pass("k", "v+1"),),
@@ -230,6 +249,8 @@ WORK: dict[str, Entry] = {
         (Pass("k", "v", "1", switches=_ERASE),), by_input={"beta": _BETA}
     ),
     "kda": Entry((Pass("k", "v", "k", switches=_ERASE),), by_input={"beta": _BETA}),
+    "preconditioned_gated_delta_rule": _preconditioned("1"),
+    "preconditioned_kda": _preconditioned("k"),
     "gdn2": Entry(
         (Pass("k", "v", "k", switches=_ERASE),),
         by_input={"erase_gate": _entries("t", "k"), "write_gate": _entries("t", "v")},

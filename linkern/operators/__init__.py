@@ -21,6 +21,10 @@ from linkern.operators.linear import linear_attention
 from linkern.operators.low_rank import dplr, iplr, rwkv7
 from linkern.operators.matrix_memory import mlstm
 from linkern.operators.polynomial import based, power_retention, rebased
+from linkern.operators.preconditioned import (
+    preconditioned_gated_delta_rule,
+    preconditioned_kda,
+)
 from linkern.operators.recurrent import hgrn, rwkv4, rwkv6
 from linkern.operators.regression import mesa
 from linkern.operators.slots import abc, gsa
@@ -51,6 +55,8 @@ __all__ = [
     "mlstm",
     "oja",
     "power_retention",
+    "preconditioned_gated_delta_rule",
+    "preconditioned_kda",
     "rebased",
     "retention",
     "rwkv4",

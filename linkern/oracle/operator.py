@@ -135,7 +135,9 @@ class Operator:
         """True if a span of tokens is a matrix on the memory, and an increment."""
         by_entry = any({"k", "v"} <= {*one.axes} for one in self.inputs)
         levels = any("l" in axes for axes in self.state)
-        return not (self.log_normalizer or levels or by_entry or self.pairs)
+        # What is written depends on sums beside the memory.
+        sums = self.erases and len(self.state) > 1
+        return not (self.log_normalizer or levels or by_entry or sums or self.pairs)
 
     @property
     def pairs(self) -> bool:

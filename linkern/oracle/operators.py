@@ -17,6 +17,7 @@ from linkern.oracle.programs import (
     delta,
     levels,
     mlstm,
+    preconditioned,
     state_space,
     trapezoidal,
 )
@@ -62,6 +63,17 @@ KEY_DECAY = Input("log_decay", "bgtk", (*_DECAYS, "gk", "w"), optional=True)
 VALUE_DECAY = Input("log_decay", "bgtv", (*_DECAYS, "gv"), optional=True)
 BETA = Input("beta", "bgt", ("b",), optional=True)
 BONUS = Input("bonus", "gk", ("u",), optional=True)
+# What a key that is written is scaled by.
+PRECONDITIONER = (
+    Input(
+        *("preconditioner_log_decay", "bgt", ("g_atk",)),
+        optional=True,
+        draw="log_decay",
+    ),
+    Input("preconditioner_beta", "bgt", ("beta_atk",), optional=True),
+    Input("center", "g", ("log_atk_scale",), optional=True),
+    Input("log_range", "g", ("log_x",), optional=True),
+)
 UNTIED = (Input("a", "bgtk"), Input("b", "bgtk"))
 SLOTS = Input("slots", "bgtm", ("s",))
 _MEMORY_OF_SLOTS = ("m", "k+v")
@@ -239,6 +251,24 @@ _CAUSAL = (
             Reduction("delta_rule", _OPEN),
             Reduction("gla", _NO_RATE, without_values=True),
         ),
+    ),
+    *(
+        Operator(
+            f"preconditioned_{plain}",
+            (*TRIPLE, decay, BETA, *PRECONDITIONER),
+            "A = e^{a_t} A + b_t k^2, w = k x^{-r/(1+|r|)}, r = log(A + 1e-6) - c; "
+            f"{begun}, S = S + beta w (v - S^T k)^T; o = scale q^T S",
+            preconditioned.preconditioned,
+            neutral=_UNRATED
+            | {"preconditioner_beta": 0.0, "preconditioner_log_decay": 0.0},
+            **_ERASING,
+            state=(("k", "v"), ("k",)),
+            reductions=(Reduction(plain, {"log_range": 0.0}),),
+        )
+        for plain, decay, begun in (
+            ("gated_delta_rule", DECAY, "S = e^{g_t} S"),
+            ("kda", KEY_DECAY, "S = diag(e^{g_t}) S"),
+        )
     ),
     Operator(
         "gdn2",

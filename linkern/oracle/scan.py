@@ -19,6 +19,8 @@ from linkern.oracle.term_errors import row_errors
 __all__ = ["scanned"]
 
 Real = NDArray[np.float64]
+# Keys that are off by more are not known at all.
+_PROVABLE = 0.5
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class _Scan:
     rounding: Rounding | None
     depth: int
     rows_per_token: int
+    off: float = 0.0
 
     def arithmetic(self, *, backwards: bool) -> Arithmetic:
         assert self.rounding is not None
@@ -39,6 +42,7 @@ class _Scan:
         e, within = row_errors(
             self.rounding, self.log_decay, depth, self.rows_per_token
         )
+        e, within = (x + self.off * (1 + x) for x in (e, within))
         if backwards and e.shape[-2]:
             e, within = (np.broadcast_to(x[..., -1:, :], x.shape) for x in (e, within))
         return Arithmetic(self.rounding, e, within, self.depth)
@@ -117,6 +121,7 @@ def scanned(
     fresh: NDArray[np.bool_] | None = None,
     depth: int | None = None,
     rows_per_token: int = 1,
+    off: float = 0.0,
 ) -> tuple[Node, Node]:
     """Run rows on a tape.
 
@@ -134,6 +139,9 @@ def scanned(
         Over how many channels kernels sum; the number of channels if not given.
     rows_per_token : int
         How many rows one token has.
+    off : float
+        Bound on the relative errors of the keys, which then stands for their radii: in
+        every term there is one key, so it is as good as one more rounding.
 
     Returns
     -------
@@ -153,6 +161,10 @@ def scanned(
             strict=False,
         )
     }
+    if 0 < off < _PROVABLE:
+        balls["key"] = Ball(balls["key"].value)
+    else:
+        off = 0.0
     g = balls["log_decay"].value
     factor = np.exp(g)
     if fresh is not None:
@@ -173,6 +185,7 @@ def scanned(
         tape.rounding,
         key.shape[-1] if depth is None else depth,
         rows_per_token,
+        off,
     )
     if erase is not None and balls["erase"].error is not None:
         msg = "`erase` must be exact or a prepared product, got a radius."
@@ -236,7 +249,7 @@ def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
         if terms.erase is not None and erase is not None:
             touched.append((terms.erase, erase))
         end = contracted("...kv,...kv->...k", last, forwards.last, rounding)
-        log_decay = _cancelled(log_decay, touched, end, rounding)
+        log_decay = _cancelled(log_decay, touched, end, rounding, scan.off)
     if scan.log_decay.shape[-1] == 1:
         shape = (*log_decay.value.shape[:-1], 1)
         log_decay = summed_to(log_decay, shape, rounding)
@@ -288,7 +301,11 @@ def _initial(scan: _Scan, backwards: Enclosed) -> Ball:
 
 
 def _cancelled(
-    exact: Ball, touched: list[tuple[Real, Ball]], end: Ball, rounding: Rounding
+    exact: Ball,
+    touched: list[tuple[Real, Ball]],
+    end: Ball,
+    rounding: Rounding,
+    off: float,
 ) -> Ball:
     """Add what the sum over all later rows may be off by."""
     later = np.zeros_like(exact.value)
@@ -302,6 +319,7 @@ def _cancelled(
     )
     length = exact.value.shape[-2]
     growth = rounding.grown(3 * length + exact.value.shape[-1] + 8)
+    growth = growth + off * (1 + growth)
     return Ball(exact.value, exact.radius + total + growth * reach)
 
 

@@ -7,6 +7,7 @@ used: logarithms of decays below 0, gates between 0 and 1, directions of unit le
 """
 
 from collections.abc import Callable, Mapping
+from math import log
 from typing import Any, cast
 
 import linkern.operators  # noqa: F401 -- fills DEFINITIONS
@@ -36,7 +37,7 @@ _AXES = {
 }
 
 # Biases of the projections: decays begin near 1, steps are small, gates half open.
-_BIAS = {"log_decay": 3.0, "dt": -3.0}
+_BIAS = {"log_decay": 3.0, "preconditioner_log_decay": 3.0, "dt": -3.0}
 # Initial parameters of inputs that have no token axis.
 _CONSTANT = {
     "log_decay": 1.0,
@@ -44,6 +45,8 @@ _CONSTANT = {
     "ridge": 1.0,
     "log_decay_rate": 0.0,
     "skip": 1.0,
+    "center": -0.2,
+    "log_range": log(1.5),
 }
 
 
@@ -154,6 +157,8 @@ def _unit(x: Array) -> Array:
 _RANGES: dict[str, Callable[[Array], Array]] = {
     "log_decay": _log_sigmoid,
     "beta": sigmoid,
+    "preconditioner_log_decay": _log_sigmoid,
+    "preconditioner_beta": sigmoid,
     "erase_gate": sigmoid,
     "write_gate": sigmoid,
     "removal_rate": sigmoid,
@@ -182,6 +187,8 @@ _DERIVED: dict[str, dict[str, Callable[[Mapping[str, Array]], Array]]] = {
     "delta_rule": {"key": _unit_key},
     "gated_delta_rule": {"key": _unit_key},
     "kda": {"key": _unit_key},
+    "preconditioned_gated_delta_rule": {"key": _unit_key},
+    "preconditioned_kda": {"key": _unit_key},
     "gdn2": {"key": _unit_key},
     "comba": {"key": _unit_key},
     "mesa": {"key": _unit_key},

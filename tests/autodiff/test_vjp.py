@@ -34,6 +34,8 @@ def initial_state(name, rng, like):
         memory = state.memory.copy()
         memory[..., :4] = half @ np.swapaxes(half, -1, -2)
         return State(memory, None)
+    if name.startswith("preconditioned"):
+        return State(state.memory, 0.1 + abs(state.normalizer))
     if name in ("based", "rebased"):
         return State(state.memory, 5 + abs(state.normalizer))
     return state

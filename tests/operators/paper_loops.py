@@ -213,6 +213,46 @@ def kda(inputs, scale, state=None):
     return output, (S,)
 
 
+def _preconditioned(inputs, scale, state, alpha):
+    """Delta rule that writes ``k~ = M k``, ``M`` a squash of ``A``, and erases along k.
+
+    ``alpha(g_t)`` is what token t keeps of the memory, a matrix.
+    """
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    names = ("log_decay", "beta", "preconditioner_log_decay", "preconditioner_beta")
+    g, beta, g_A, beta_A = (inputs.get(name) for name in names)
+    c = -0.2 if inputs.get("center") is None else inputs["center"]
+    x = 1.5 if inputs.get("log_range") is None else math.exp(inputs["log_range"])
+    d = k.shape[1]
+    S, A = np.zeros((d, v.shape[1])), np.zeros(d)
+    if state is not None:
+        S, A = np.array(state[0]), np.array(state[1])
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        kept = 1.0 if g_A is None else math.exp(g_A[t])
+        A = kept * A + (1.0 if beta_A is None else beta_A[t]) * k[t] ** 2
+        M = np.zeros((d, d))
+        for i in range(d):
+            r = math.log(A[i] + 1e-6) - c
+            M[i, i] = x ** -(r / (1 + abs(r)))
+        rate = 1.0 if beta is None else beta[t]
+        S = np.eye(d) @ S if g is None else alpha(g[t]) @ S
+        S = S + rate * np.outer(M @ k[t], v[t] - S.T @ k[t])
+        output[t] = scale * (S.T @ q[t])
+    return output, (S, A)
+
+
+def preconditioned_gated_delta_rule(inputs, scale, state=None):
+    """Preconditioned GDN: the memory is kept by one number for each token."""
+    d = inputs["key"].shape[1]
+    return _preconditioned(inputs, scale, state, lambda g: np.exp(g) * np.eye(d))
+
+
+def preconditioned_kda(inputs, scale, state=None):
+    """Preconditioned KDA: the memory is kept by a number for each channel."""
+    return _preconditioned(inputs, scale, state, lambda g: np.diag(np.exp(g)))
+
+
 def gdn2(inputs, scale, state=None):
     """Gated DeltaNet 2: gates of their own for what is erased and what is written."""
     q, k, v = inputs["query"], inputs["key"], inputs["value"]
@@ -598,7 +638,8 @@ LOOPS = {
     for loop in (
         linear_attention,
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
-        dplr, iplr, delta_rule, gated_delta_rule, kda, gdn2, comba,
+        dplr, iplr, delta_rule, gated_delta_rule, kda, preconditioned_gated_delta_rule,
+        preconditioned_kda, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, power_retention,
         mesa, mlstm, selective_scan, mamba3,
         log_linear_attention,
@@ -655,8 +696,9 @@ def over_heads(name, inputs, scale, state=None, **keywords):
         if x is None:
             continue
         if key in constant:
-            axes = 2 if key == "log_decay_rate" else 1
-            each[key] = np.broadcast_to(x, (B, HV, *np.shape(x)[-axes:]))
+            axes = {"log_decay_rate": 2, "center": 0, "log_range": 0}.get(key, 1)
+            shape = np.shape(x)
+            each[key] = np.broadcast_to(x, (B, HV, *shape[len(shape) - axes :]))
         else:
             each[key] = np.repeat(x, HV // x.shape[1], axis=1)
     rates = keywords.pop("log_decay", None)
@@ -700,6 +742,12 @@ def random_inputs(
         "log_decay": lambda: decay(T),
         "beta": lambda: rng.uniform(0.02, 0.98, T),
     }
+    sums = {
+        "preconditioner_log_decay": lambda: decay(T),
+        "preconditioner_beta": lambda: rng.uniform(0.02, 0.98, T),
+        "center": rng.normal,
+        "log_range": lambda: rng.uniform(0.1, 0.5),
+    }
     draw |= {
         "gla": {"log_decay": lambda: decay(T, K)},
         "hgrn": {"log_decay": lambda: decay(T, V)},
@@ -727,6 +775,8 @@ def random_inputs(
             "b": lambda: rng.uniform(0.02, 0.98, (T, K)) * unit(T, K),
         },
         "kda": {"log_decay": lambda: decay(T, K)},
+        "preconditioned_gated_delta_rule": sums,
+        "preconditioned_kda": {"log_decay": lambda: decay(T, K), **sums},
         "gdn2": {
             "log_decay": lambda: decay(T, K),
             "erase_gate": lambda: rng.uniform(0.02, 0.98, (T, K)),
@@ -767,6 +817,10 @@ def random_inputs(
 
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0)
 _QKV = ("query", "key", "value")
+_PRECONDITIONED = (
+    *(*_QKV, "log_decay", "beta", "preconditioner_log_decay", "preconditioner_beta"),
+    *("center", "log_range"),
+)
 FIELDS = {
     "linear_attention": _QKV,
     "retention": _QKV,
@@ -782,6 +836,8 @@ FIELDS = {
     "delta_rule": (*_QKV, "beta"),
     "gated_delta_rule": (*_QKV, "log_decay", "beta"),
     "kda": (*_QKV, "log_decay", "beta"),
+    "preconditioned_gated_delta_rule": _PRECONDITIONED,
+    "preconditioned_kda": _PRECONDITIONED,
     "gdn2": (*_QKV, "log_decay", "erase_gate", "write_gate"),
     "comba": (*_QKV, "auxiliary_key", "log_decay", "beta"),
     "gated_delta_product": (*_QKV, "log_decay", "beta"),
@@ -798,8 +854,8 @@ FIELDS = {
     "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
 }
 """The inputs of each operator, in the order of its arguments."""
-CONSTANT = {"bonus", "ridge", "log_decay_rate", "skip"}
+CONSTANT = {"bonus", "ridge", "log_decay_rate", "skip", "center", "log_range"}
 """Inputs that have no tokens."""
 ERASING = frozenset(
     {"rwkv7", "dplr", "iplr", "delta_rule", "gated_delta_rule", "kda", "gdn2", "comba"}
-)
+) | {"preconditioned_gated_delta_rule", "preconditioned_kda"}

@@ -29,7 +29,7 @@ def variants(inputs):
     for name, x in inputs.items():
         for other in (
             x[..., :-1],
-            x[:, :1],
+            x[:, :1] if x.ndim > 1 else x[..., None, None],
             x[..., :1, :] if x.ndim > 2 else x[..., None],
             x.astype("float32"),
             x.astype("int64"),

@@ -394,7 +394,8 @@ def test_a_state_continues(name, cut, rng):
 NEUTRAL = {
     "log_decay": 0.0, "beta": 1.0, "erase_gate": 1.0, "write_gate": 1.0, "ridge": 1.0,
     "level_scales": 1.0, "removal_rate": 1.0, "dt": 1.0, "log_decay_rate": 0.0,
-    "skip": 0.0, "input_gate": 0.0, "trapezoid": 1.0,
+    "skip": 0.0, "input_gate": 0.0, "trapezoid": 1.0, "preconditioner_log_decay": 0.0,
+    "preconditioner_beta": 1.0, "center": -0.2, "log_range": math.log(1.5),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Every operator is what its equation says, in every form."""
 
 import inspect
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -266,6 +267,10 @@ NEUTRAL = {
     "input_gate": 0.0,
     "angle": 0.0,
     "trapezoid": 1.0,
+    "preconditioner_log_decay": 0.0,
+    "preconditioner_beta": 1.0,
+    "center": -0.2,
+    "log_range": math.log(1.5),
     "ridge": 1.0,
     "level_scales": 1.0,
 }
@@ -281,6 +286,7 @@ def test_none_is_the_neutral_value_exactly(name, form):
         missing = {**inputs, key: None}
         if name in (
             "kda",
+            "preconditioned_kda",
             "gla",
             "rwkv6",
             "rwkv7",

@@ -1,12 +1,14 @@
 """Problems for the oracle, and kernels in any precision to judge."""
 
+import importlib
+
 import numpy as np
 
 from linkern.oracle import OPERATORS
 
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0, -1e4, -np.inf)
 BATCH = 2
-_PER_KEY = {"gla", "rwkv6", "rwkv7", "dplr", "kda", "gdn2"}
+_PER_KEY = {"gla", "rwkv6", "rwkv7", "dplr", "kda", "preconditioned_kda", "gdn2"}
 _PER_VALUE = {"hgrn", "oja"}
 _PER_HEAD = {"retention", "lightning_attention"}
 ONE_HEAD_COUNT = {"hgrn", "rwkv4"}
@@ -73,6 +75,10 @@ def problem(
         "value": lambda: rng.normal(size=(b, wide, length, value_dim)),
         "log_decay": lambda: log_decays(decays, rng, decay_shape),
         "beta": lambda: rng.uniform(0, largest_beta, (b, wide, length)),
+        "preconditioner_log_decay": lambda: log_decays(decays, rng, (b, wide, length)),
+        "preconditioner_beta": lambda: share(b, wide, length),
+        "center": lambda: rng.normal(size=wide),
+        "log_range": lambda: rng.uniform(0.1, 0.5, wide),
         "bonus": lambda: rng.normal(size=(wide, key_dim)),
         "removal_key": lambda: key(b, heads, tokens, key_dim),
         "removal_rate": lambda: share(b, wide, tokens, key_dim),
@@ -129,8 +135,23 @@ def delta_terms(name, x, scale):
     if name == "gdn2":
         erase, value = x["erase_gate"] * key, x["write_gate"] * value
         return scale * x["query"], key, erase, value, g
+    if name.startswith("preconditioned"):
+        written = x["beta"][..., None] * preconditioned(x)
+        return scale * x["query"], written, key, value, g
     erase = (x["auxiliary_key"], True) if name == "comba" else key
     return scale * x["query"], x["beta"][..., None] * key, erase, value, g
+
+
+def preconditioned(x):
+    """Return keys times a squash of the sums of their squares, in any dtype."""
+    sums, written = 0.0, []
+    for t in range(x["key"].shape[-2]):
+        key = x["key"][..., t, :]
+        kept = x["preconditioner_log_decay"][..., t, None].exp()
+        sums = kept * sums + x["preconditioner_beta"][..., t, None] * key * key
+        r = (sums + 1e-6).log() - x["center"][:, None]
+        written.append(key * (-x["log_range"][:, None] * r / (1 + abs(r))).exp())
+    return importlib.import_module("torch").stack(written, dim=-2)
 
 
 def sequential(torch, q, w, a, v, g, *, skipped=None):

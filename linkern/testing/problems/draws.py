@@ -18,7 +18,10 @@ __all__ = ["DRAWS", "POSITIVE", "RATES", "erasing_vectors", "normal", "unit"]
 Real = NDArray[np.float64]
 Draw = Callable[[Scope, np.random.Generator, tuple[int, ...], Kind], Real]
 
-RATES = ("beta", "removal_rate", "erase_gate", "write_gate", "trapezoid")
+RATES = (
+    *("beta", "removal_rate", "erase_gate", "write_gate", "preconditioner_beta"),
+    "trapezoid",
+)
 POSITIVE = ("slots", "level_scales", "ridge", "dt")
 # From nothing at all to less than float32 holds.
 STRONG = (0.0, -1e-4, -1.0, -5.0, -20.0, -88.0)
@@ -140,6 +143,14 @@ def _weight(
     return uniform(rng, rows, 0.25, 1.25)
 
 
+def _range(
+    scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
+) -> Real:
+    """Draw logarithms of factors on keys, none far from what models have."""
+    del scope, kind
+    return uniform(rng, rows, 0.0, 0.5)
+
+
 def _logit(
     scope: Scope, rng: np.random.Generator, rows: tuple[int, ...], kind: Kind
 ) -> Real:
@@ -190,6 +201,7 @@ def _signed(
 DRAWS: dict[str, Draw] = {
     "log_decay": _log_decay,
     "log_decay_rate": _log_decay,
+    "log_range": _range,
     "removal_key": erasing_vectors,
     "a": erasing_vectors,
     "unit": erasing_vectors,

@@ -124,7 +124,7 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
         other = 2 * x[..., ::-1] + half
     elif name == "log_decay" and problem.scope.contract.decay_form == "factor":
         other = x * half
-    elif name == "log_decay_rate" or is_raw(
+    elif name in ("log_decay_rate", "preconditioner_log_decay") or is_raw(
         problem.scope.contract, problem.scope.operator.input(name)
     ):
         other = half * x - half
@@ -191,6 +191,9 @@ def _related(
         apart = 0.0 if kind.rates == "ends" else 0.1
         drawn["a"] = -rate * direction
         drawn["b"] = unit(direction + apart * free)
+    if "log_range" in names:
+        # What is written may be longer than the key: by no more than this.
+        drawn["beta"] = drawn["beta"] * np.exp(-drawn["log_range"])[:, None]
     if kind.keys == "short" and scope.contract.l2norm is None:
         _make_up(scope, drawn)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.problems.context import Scope, Shape
+from linkern.testing.problems.draws import RATES
 from linkern.testing.problems.tokens import per_token
 
 __all__ = ["integer_inputs", "no_integers"]
@@ -87,7 +88,7 @@ def _gates(
     scope: Scope, drawn: dict[str, Real], kept: str, rng: np.random.Generator
 ) -> None:
     """Replace what are rates and directions by those that leave integers."""
-    for name in ("beta", "removal_rate", "erase_gate", "write_gate", "dt", "trapezoid"):
+    for name in (*RATES, "dt"):
         if name in drawn:
             drawn[name] = _coin(drawn[name].shape, rng)
     if "angle" in drawn:  # a rotation leaves no integers
@@ -100,6 +101,10 @@ def _gates(
     if "log_decay_rate" in drawn:  # finite: a step of zero times it is zero
         held = _coin(drawn["log_decay_rate"].shape, rng)
         drawn["log_decay_rate"] = np.where(held == 1, 0.0, _ALL_GONE)
+    if "log_range" in drawn:  # keys are written as they are
+        held = _coin(drawn["preconditioner_log_decay"].shape, rng)
+        drawn["preconditioner_log_decay"] = np.where(held == 1, 0.0, _ALL_GONE)
+        drawn["log_range"] = np.zeros_like(drawn["log_range"])
     if "auxiliary_key" in drawn:
         # Another direction would take away what was never there, again and again.
         drawn["auxiliary_key"] = drawn[kept].copy()

@@ -16,6 +16,7 @@ RECURRENT = [
 BETWEEN_ZERO_AND_ONE = (
     *("beta", "ridge", "erase_gate", "write_gate", "removal_rate", "dt"),
     "trapezoid",
+    *("preconditioner_beta", "log_range"),
 )
 
 
@@ -28,7 +29,7 @@ def inputs_of(operator, length):
     inputs = {}
     for one in operator.inputs:
         x = rng.standard_normal([sizes[axis] for axis in one.axes])
-        if one.name.startswith("log_decay"):
+        if "log_decay" in one.name:
             x = -abs(x)
         elif "key" in one.name or one.name in ("a", "b", operator.erase_along):
             x = x / np.linalg.norm(x, axis=-1, keepdims=True)

@@ -24,6 +24,7 @@ from linkern.testing.kernels.correct import (
     linear,
     mlstm,
     powers,
+    preconditioned,
     softmax,
     solves,
     state_space,
@@ -137,6 +138,10 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
     ("mlstm by tokens", "mlstm", mlstm.by_tokens()),
     ("mamba3 by tokens", "mamba3", trapezoidal.by_tokens()),
+    *(
+        (f"{op} by tokens", op, preconditioned.by_tokens())
+        for op in preconditioned.OPERATORS
+    ),
     ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
 )
 _SPANS: tuple[tuple[str, Kernel, int], ...] = (
@@ -145,6 +150,7 @@ _SPANS: tuple[tuple[str, Kernel, int], ...] = (
     ("abc", softmax.abc_by_pairs, 100),
     ("mlstm", mlstm.in_pairs, 100),
     ("mamba3", trapezoidal.by_pairs, 100),
+    *((op, preconditioned.in_pairs, 40) for op in preconditioned.OPERATORS),
     ("log_linear_attention", levels.levels_by_pairs, 100),
 )
 for _name, _op, _order in _ORDERS:

@@ -29,6 +29,7 @@ for _module in (
     "state_space",
     "powers",
     "mlstm",
+    "preconditioned",
     "trapezoidal",
     "hacks",
     "recognition",
