@@ -320,9 +320,9 @@ def run_all(
     summary = Summary(machine, commit())
     beside: list[Running] = []
     for part in parts_to_run:
-        due = [x for x in beside if x.part.beside == part.name]
-        beside = [x for x in beside if x not in due]
-        ended += [x.stopped() for x in due]
+        ending = [x for x in beside if x.part.beside == part.name]
+        beside = [x for x in beside if x not in ending]
+        ended += [x.stopped() for x in ending]
         if time.monotonic() >= deadline:
             ended.append(Ended(part.name, "not run", f"the {seconds:g} s were over"))
         elif part.beside:
