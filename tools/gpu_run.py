@@ -13,6 +13,9 @@ small
     Small calls of every kind, compared with NumPy (`gpu_small.py`).
 calls
     Whole calls beside those of others, and copying in two ways: `linkern bench`.
+shapes
+    Each tile shape of the forward pass, beside what the model predicts
+    (`gpu_shapes.py`).
 ncu
     Figures of Nsight Compute for each kernel (`gpu_calls.py`).
 verdicts
@@ -179,11 +182,12 @@ def short_parts(folder: Path) -> list[Part]:
             (*bench, "--seconds", "150", "--json", str(folder / "bench.json")),
             180,
         ),
-        Part("ncu", ncu, 90, needs="ncu"),
+        Part("shapes", (PYTHON, str(TOOLS / "gpu_shapes.py")), 40),
+        Part("ncu", ncu, 80, needs="ncu"),
         Part(
             "verdicts",
-            (PYTHON, str(TOOLS / "gpu_published.py"), str(folder), "--seconds", "100"),
-            110,
+            (PYTHON, str(TOOLS / "gpu_published.py"), str(folder), "--seconds", "70"),
+            80,
         ),
     ]
 
@@ -197,6 +201,7 @@ def long_parts(folder: Path) -> list[Part]:
         short["wrappers"],
         Part("tests", TESTS, 1200),
         Part("small", small),
+        short["shapes"],
         Part("ncu", short["ncu"].command, needs="ncu"),
         Part("verdicts", verdicts),
         *(verify(folder, operator) for operator in OPERATORS),

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from ctypes import memset
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from linkern import cli
 from linkern.bench.cuda.machine import Accelerator
 from linkern.testing import UsageError
+from tests.kernels.cuda.emulator.device import Emulator
 
 TOOLS = Path(__file__).parents[2] / "tools"
 HERE = Accelerator("none", "1", 2, 3, 4, 5, "here", "3", "0", {"numpy": "2"})
@@ -67,7 +69,7 @@ def test_a_missing_program_does_not_fail_unless_nothing_runs(tool, tmp_path):
 def test_the_short_run_is_right_first_then_fast_then_why(tool, tmp_path):
     parts = tool.short_parts(tmp_path)
     names = [part.name for part in parts]
-    order = ["compilers", "wrappers", "small", "calls", "ncu", "verdicts"]
+    order = ["compilers", "wrappers", "small", "calls", "shapes", "ncu", "verdicts"]
     assert names == order
     waited = [part.seconds for part in parts if not part.beside]
     assert sum(waited) <= tool.SHORT == 9 * 60
@@ -170,6 +172,35 @@ def test_small_calls_are_right_on_numpy_and_a_wrong_one_is_noticed(tool):
         assert max(worst) <= limit, name
         assert small.error(np.roll(results[0], 1, axis=-1), exact[0]) > limit
     assert {"linear_attention", "gla", "vjp of simple_gla"} <= seen
+
+
+@pytest.mark.slow
+def test_shapes_are_timed_and_compared(tool, monkeypatch):
+    shapes = importlib.import_module("gpu_shapes")
+    monkeypatch.setattr(shapes, "LEAD", (1, 2))
+    monkeypatch.setattr(shapes, "TOKENS", 70)
+    device = Emulator(multiprocessors=132, shared=227 << 10)
+
+    def timed(call):
+        call()
+        return 1e-6 * len(device.launches)
+
+    lines = [*shapes.rows(np, device, timed)]
+    assert lines[0].startswith("bfloat16, K = V = 64, 64, 64, 4: 1 us (predicted ")
+    assert [line for line in lines if "64, 64, 16: 3 us" in line]
+    assert sum("picked" in line for line in lines) == len(shapes.CASES)
+    assert not [line for line in lines if "WRONG" in line]
+    monkeypatch.setattr(shapes, "CASES", shapes.CASES[:1])
+
+    def spoiling(call):
+        call()
+        launch = device.launches[-1]
+        if launch.threads == 256:  # the first rows of one shape
+            memset(int(launch.parameters["output"]["data"]), 0, 1024)
+        return 1.0
+
+    wrong = ["WRONG" in line for line in shapes.rows(np, device, spoiling)]
+    assert wrong == [False, True, False]
 
 
 def test_calls_for_a_profiler_are_calls(tool, monkeypatch):

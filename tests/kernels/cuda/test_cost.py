@@ -62,9 +62,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("itemsize", "shape"), SHAPES)
-def test_products_are_those_that_the_emulator_counts(itemsize, shape, monkeypatch):
+def test_products_are_those_that_the_emulator_counts(itemsize, shape):
     """Two chunks less one, without a normalizer, whose sums are products too."""
-    monkeypatch.setattr(chunk_fwd, "choose", lambda *_: choice.Choice(shape, _ONE, ""))
+    given = choice.Choice(shape, (1, 10**6), "")
     dtype = {2: ml_dtypes.bfloat16, 4: np.float32}[itemsize]
     counts = []
     for chunks in (1, 2):
@@ -76,14 +76,13 @@ def test_products_are_those_that_the_emulator_counts(itemsize, shape, monkeypatc
         device = Emulator(shared=H200)
         output = device.empty(inputs.value.shape, dtype)
         memory = device.empty((1, 1, shape.features, shape.columns), np.float32)
-        for launch in chunk_fwd.plan(device, inputs, output, memory, None):
+        for launch in chunk_fwd.plan(
+            device, inputs, output, memory, None, choice=given
+        ):
             device.launch(launch)
         counts.append(device.counts["products"])
     each = (counts[1] - counts[0]) / shape.tokens
     assert cost.products(shape, itemsize) == each
-
-
-_ONE = (1, 10**6)
 
 
 def test_registers_are_at_least_those_of_the_record():
