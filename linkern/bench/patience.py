@@ -19,9 +19,10 @@ class Patience:
     ----------
     contestant : float
         For all that one contestant does at one length: compiling, answering, timing.
+        The first one and the limits have more.
     task : float
-        For all contestants at one length: later ones are left out. The first one and
-        the limits are measured in any case.
+        For all contestants at one length: later ones are left out, but neither the
+        first one nor the limits.
     clock : callable
         Seconds of now.
     """
@@ -36,9 +37,11 @@ class Patience:
         """Begin the time of a task at one length."""
         self._task_ends = self.clock() + self.task
 
-    def begin_contestant(self) -> None:
-        """Begin the time of a contestant."""
-        self._contestant_ends = self.clock() + self.contestant
+    def begin_contestant(self, *, bounded: bool = True) -> None:
+        """Begin the time of a contestant; without a bound only orders have one."""
+        self._contestant_ends = self.clock() + (
+            self.contestant if bounded else math.inf
+        )
 
     def task_is_over(self) -> bool:
         """Return True if no further contestant may begin."""

@@ -125,11 +125,12 @@ def _one_by_one(
     known: dict[str, Row] = {}
     plan.patience.begin_task()
     for candidate in (*limits, *able, *limits):
-        if candidate in able[1:] and plan.patience.task_is_over():
+        bounded = candidate in able[1:]
+        if bounded and plan.patience.task_is_over():
             why = f"left out: the {plan.patience.task:g} s of this task were over"
             yield _row(candidate, judge, remark=why)
             continue
-        plan.patience.begin_contestant()
+        plan.patience.begin_contestant(bounded=bounded)
         judged = _judged([candidate], judge, plan)
         (row,) = _timed([candidate], judged, judge.task, plan)
         before = known.get(row.peer)

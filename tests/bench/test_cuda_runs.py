@@ -302,6 +302,35 @@ def test_a_task_has_its_time():
     assert (ours.remark, other.remark[:8]) == ("", "left out")
 
 
+def test_ours_and_copying_have_more_time():
+    patience = Patience(contestant=5.0)
+    fakes = Slow({COPY: 59.0, "a": 59.0, "b": 59.0}, patience)
+    (rows,) = ran(fakes, *"ab", patience=patience)
+    assert [row.peer for row in rows if row.remark] == ["b"]
+
+
+def test_seconds_are_shared_by_tasks(monkeypatch, run):
+    seen = []
+
+    def told(tasks, peers, schedule, **options):
+        patience = options["patience"]
+        seen.append((patience.contestant, patience.task))
+        yield run.rows
+
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
+    monkeypatch.setattr("linkern.cli.benches.measuring.run", told)
+    words = ("--task", "causal", "--task", "wide", "--length", "4096")
+    shared = invoke(*words, "--seconds", "60")
+    assert shared.exit_code == 0, shared.output
+    assert "a contestant is left out after 15 s at a length" in shared.output
+    assert invoke(*words).exit_code == 0
+    assert seen == [(15.0, 30.0), (60.0, 150.0)]
+    refused = CliRunner().invoke(cli.main, ["bench", "--seconds", "5"])
+    assert refused.exit_code == 2
+    assert "--seconds needs --device cuda" in refused.output
+
+
 def test_rows_come_one_by_one():
     fakes = Fakes()
     peers = [replace(CUDA.peer(OURS), name=name, needs=()) for name in "ab"]
@@ -316,8 +345,8 @@ def test_rows_come_one_by_one():
 
 def test_a_process_is_ended_when_its_time_is_over():
     patience = Patience(contestant=0.0)
-    worker = Process(1, patience=patience)
     patience.begin_contestant()
+    worker = Process(1, patience=patience)
     try:
         with pytest.raises(TooSlow, match="not done in the 0 s of a contestant"):
             worker.ask("prepare", CUDA.peer(OURS), TASK, 8, 0, [7])

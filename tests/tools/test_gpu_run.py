@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from ctypes import memset
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from linkern import cli
 from linkern.bench.cuda.machine import Accelerator
 from linkern.testing import UsageError
+from tests.kernels.cuda.emulator.device import Emulator
 
 TOOLS = Path(__file__).parents[2] / "tools"
 HERE = Accelerator("none", "1", 2, 3, 4, 5, "here", "3", "0", {"numpy": "2"})
@@ -64,15 +66,59 @@ def test_a_missing_program_does_not_fail_unless_nothing_runs(tool, tmp_path):
     assert ran(tool, tmp_path, there, which=lambda name: name).good
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_commands_are_understood(tool, tmp_path, quick):
+def test_the_short_run_is_right_first_then_fast_then_why(tool, tmp_path):
+    parts = tool.short_parts(tmp_path)
+    names = [part.name for part in parts]
+    order = ["compilers", "wrappers", "small", "calls", "shapes", "ncu", "verdicts"]
+    assert names == order
+    waited = [part.seconds for part in parts if not part.beside]
+    assert sum(waited) <= tool.SHORT == 9 * 60
+    ncu = {part.name: part for part in parts}["ncu"]
+    assert ncu.needs == "ncu" == ncu.command[0]
+
+
+def test_the_time_of_a_run_ends(tool, tmp_path):
+    sleeps = "import time; print('begun', flush=True); time.sleep(99)"
+    parts = [python(tool, "waits", sleeps), python(tool, "never", "")]
+    summary = tool.run_all(parts, tmp_path, HERE, seconds=1.5)
+    waits, never = summary.parts
+    assert waits.why.startswith("not done after")
+    assert (tmp_path / "waits.txt").read_text() == "begun\n"
+    assert (never.verdict, never.why) == ("not run", "the 1.5 s were over")
+
+
+def test_a_part_beside_others_ends_before_the_one_it_names(tool, tmp_path):
+    mark = tmp_path / "mark"
+    waits = f"import time; open({str(mark)!r}, 'w').close(); time.sleep(99)"
+    sees = f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.01)"
+    fails = "raise SystemExit(4)"
+    parts = [
+        python(tool, "beside", waits, beside="last"),
+        python(tool, "fails", fails, beside="last"),
+        python(tool, "first", sees),
+        python(tool, "last", ""),
+    ]
+    summary = tool.run_all(parts, tmp_path, HERE)
+    ended = {part.name: part for part in summary.parts}
+    assert [*ended] == ["first", "beside", "fails", "last"]
+    assert ended["beside"].verdict == "well"
+    assert ended["beside"].why == "ended before last"
+    assert ended["beside"].seconds < 90
+    assert ended["fails"].why == "exit code 4; see fails.txt"
+    # Alone, nothing comes after it.
+    (alone,) = tool.run_all(parts[:1], tmp_path, HERE).parts
+    assert alone.why == "ended before last"
+
+
+@pytest.mark.parametrize("which", ["short_parts", "long_parts"])
+def test_commands_are_understood(tool, tmp_path, which):
     """Every option of every command exists."""
-    parts = tool.parts(tmp_path, quick=quick)
+    parts = getattr(tool, which)(tmp_path)
     names = [part.name for part in parts]
     assert len(set(names)) == len(names)
-    assert {
-        *("wrappers", "tests", "small", "published", "memcheck", "racecheck", "bench")
-    } < {*names}
+    assert {"wrappers", "small", "calls", "ncu", "verdicts"} <= {*names}
+    if which == "long_parts":
+        assert {"tests", "memcheck", "racecheck", "verify-gla"} < {*names}
     for part in parts:
         words = list(part.command)
         assert all((TOOLS / Path(x).name).exists() for x in words if x.endswith(".py"))
@@ -105,7 +151,7 @@ def test_one_part_alone(tool, monkeypatch, tmp_path):
     monkeypatch.setattr(tool, "this_device", lambda: HERE)
     monkeypatch.setattr(tool, "require_this_code", lambda: None)
     parts = [python(tool, "a", ""), python(tool, "b", "raise SystemExit(1)")]
-    monkeypatch.setattr(tool, "parts", lambda folder, quick: parts)
+    monkeypatch.setattr(tool, "short_parts", lambda folder: parts)
     assert tool.main([str(tmp_path), "--part", "a"]) == 0
     assert tool.main([str(tmp_path)]) == 1
     with pytest.raises(SystemExit):
@@ -126,3 +172,49 @@ def test_small_calls_are_right_on_numpy_and_a_wrong_one_is_noticed(tool):
         assert max(worst) <= limit, name
         assert small.error(np.roll(results[0], 1, axis=-1), exact[0]) > limit
     assert {"linear_attention", "gla", "vjp of simple_gla"} <= seen
+
+
+@pytest.mark.slow
+def test_shapes_are_timed_and_compared(tool, monkeypatch):
+    shapes = importlib.import_module("gpu_shapes")
+    monkeypatch.setattr(shapes, "LEAD", (1, 2))
+    monkeypatch.setattr(shapes, "TOKENS", 70)
+    device = Emulator(multiprocessors=132, shared=227 << 10)
+
+    def timed(call):
+        call()
+        return 1e-6 * len(device.launches)
+
+    lines = [*shapes.rows(np, device, timed)]
+    assert lines[0].startswith("bfloat16, K = V = 64, 64, 64, 4: 1 us (predicted ")
+    assert [line for line in lines if "64, 64, 16: 3 us" in line]
+    assert sum("picked" in line for line in lines) == len(shapes.CASES)
+    assert not [line for line in lines if "WRONG" in line]
+    monkeypatch.setattr(shapes, "CASES", shapes.CASES[:1])
+
+    def spoiling(call):
+        call()
+        launch = device.launches[-1]
+        if launch.threads == 256:  # the first rows of one shape
+            memset(int(launch.parameters["output"]["data"]), 0, 1024)
+        return 1.0
+
+    wrong = ["WRONG" in line for line in shapes.rows(np, device, spoiling)]
+    assert wrong == [False, True, False]
+
+
+def test_calls_for_a_profiler_are_calls(tool, monkeypatch):
+    """The smallest of each kind, with NumPy in place of CuPy."""
+    calls = importlib.import_module("gpu_calls")
+    small = {(op, dtype, 20, 8, more) for op, dtype, _, _, more in calls.CALLS}
+    monkeypatch.setattr(calls, "CALLS", tuple(sorted(small)))
+    monkeypatch.setattr(calls, "BATCH", 1)
+    monkeypatch.setattr(calls, "HEADS", 2)
+    names = []
+    for name, call in calls.calls(np):
+        names.append(name)
+        result = call()
+        arrays = result.values() if isinstance(result, dict) else [result.output]
+        assert all(np.isfinite(np.asarray(x, float)).all() for x in arrays)
+    assert any("and its gradients" in name for name in names)
+    assert {name.partition(",")[0] for name in names} > {"gla", "kda"}

@@ -121,7 +121,8 @@ class Fastest:
         """Return the shortest of one turn of each, with its name."""
         turns = {name: each.turn(window) for name, each in self.ways.items()}
         name = min(turns, key=lambda name: turns[name].seconds)
-        return replace(turns[name], by=f"{turns[name].by}, {name}")
+        all_ways = ", ".join(f"{x} {1e6 * turns[x].seconds:.0f} us" for x in turns)
+        return replace(turns[name], by=f"{turns[name].by}, {name}: {all_ways}")
 
     def peak(self, *, traced: bool) -> Peak:
         """Return that the memory is unknown."""

@@ -62,6 +62,13 @@ __all__ = ["bench"]
     help="cuda has tasks, peers and goals of its own, and takes no threads.",
 )
 @click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    metavar="N",
+    help="With --device cuda: end in about this time. Contestants that compile longer "
+    "than their share are left out; linkern and copying never are.",
+)
+@click.option(
     "--explain",
     is_flag=True,
     help="With --device cuda: measure nothing; print which cut of each kernel the "

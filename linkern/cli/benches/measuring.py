@@ -58,10 +58,14 @@ def measure(suite: Suite, options: dict[str, Any]) -> bool:
             if options[name] is not None:
                 msg = f"{flag} cannot be used with --device cuda."
                 raise UsageError(msg)
+    elif options["seconds"] is not None:
+        msg = "--seconds needs --device cuda."
+        raise UsageError(msg)
     if options["plot_path"] is not None:
         require_matplotlib()
     quick = options["quick"]
     tasks = _tasks(suite, options["tasks"], quick=quick)
+    suite = _within(suite, options["seconds"], tasks, options)
     suite, names = _with_candidates(suite, options)
     peers = _peers(suite, names, tasks, quick=quick)
     compared = options["compared"]
@@ -159,6 +163,18 @@ def _peers(
         for peer in suite.peers
         if not chosen or peer.name in chosen or peer.name.startswith(OURS)
     )
+
+
+def _within(
+    suite: Suite, seconds: float | None, tasks: Sequence[Task], options: dict[str, Any]
+) -> Suite:
+    """Return the suite with shares of some seconds for each task and contestant."""
+    if seconds is None:
+        return suite
+    asked, quick = options["lengths"], options["quick"]
+    each = seconds / sum(len(_lengths(task, asked, quick=quick)) for task in tasks)
+    contestant = min(suite.contestant_seconds, each / 2)
+    return replace(suite, contestant_seconds=contestant, task_seconds=each)
 
 
 def _with_candidates(

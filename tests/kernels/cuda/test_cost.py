@@ -33,6 +33,16 @@ FITTED = {
 }
 OTHERS = {Sizes(2, 128, 16384, 64, 64): 767.6, Sizes(2, 512, 4096, 64, 64): 520.0}
 ERROR = 0.05
+# The same sizes with what the model does not tell apart: float16, and decays without a
+# feature map in bfloat16, float16 and float32.
+APART = (
+    (Sizes(2, 128, 4096, 64, 64), 254.7),
+    (Sizes(2, 128, 4096, 64, 64), 216.0),
+    (Sizes(2, 128, 4096, 64, 64), 227.7),
+    (Sizes(2, 128, 4096, 128, 128), 562.7),
+    (Sizes(4, 128, 4096, 64, 64), 637.5),
+)
+ERROR_APART = 0.30
 
 
 def law_times_are_near(times, error):
@@ -49,6 +59,8 @@ def test_instructions_are_those_of_the_reports():
 
 def test_times_are_near(monkeypatch):
     law_times_are_near(FITTED | OTHERS, ERROR)
+    for sizes, measured in APART:
+        law_times_are_near({sizes: measured}, ERROR_APART)
     monkeypatch.setattr(cost, "_WAIT", 0.5)
     with pytest.raises(AssertionError):
         law_times_are_near(FITTED, ERROR)
@@ -62,9 +74,9 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("itemsize", "shape"), SHAPES)
-def test_products_are_those_that_the_emulator_counts(itemsize, shape, monkeypatch):
+def test_products_are_those_that_the_emulator_counts(itemsize, shape):
     """Two chunks less one, without a normalizer, whose sums are products too."""
-    monkeypatch.setattr(chunk_fwd, "choose", lambda *_: choice.Choice(shape, _ONE, ""))
+    given = choice.Choice(shape, (1, 10**6), "")
     dtype = {2: ml_dtypes.bfloat16, 4: np.float32}[itemsize]
     counts = []
     for chunks in (1, 2):
@@ -76,14 +88,13 @@ def test_products_are_those_that_the_emulator_counts(itemsize, shape, monkeypatc
         device = Emulator(shared=H200)
         output = device.empty(inputs.value.shape, dtype)
         memory = device.empty((1, 1, shape.features, shape.columns), np.float32)
-        for launch in chunk_fwd.plan(device, inputs, output, memory, None):
+        for launch in chunk_fwd.plan(
+            device, inputs, output, memory, None, choice=given
+        ):
             device.launch(launch)
         counts.append(device.counts["products"])
     each = (counts[1] - counts[0]) / shape.tokens
     assert cost.products(shape, itemsize) == each
-
-
-_ONE = (1, 10**6)
 
 
 def test_registers_are_at_least_those_of_the_record():

@@ -140,6 +140,17 @@ def test_a_scale_is_not_a_pass(device):
     assert device.launches[0].parameters["scale"] == np.float32(0.3)
 
 
+def test_kernels_of_packed_sequences_are_not_waited_for(device):
+    inputs = inputs_of("gla", np.float32, np.float32)
+    linkern.gla(**inputs, cu_seqlens=[0, 10, LENGTH])
+    assert [launch.parameters["broken"] for launch in device.launches] == [0, 0]
+    device.launches.clear()
+    wrong = {**inputs, "log_decay": -inputs["log_decay"]}
+    with pytest.raises(ValueError, match="`log_decay` must be"):
+        linkern.gla(**wrong, cu_seqlens=[0, 10, LENGTH])
+    assert not device.launches
+
+
 def test_passes_are_counted(device):
     x = inputs_of("gla", np.float32, np.float32)["query"]
     Counted.passes.clear()

@@ -21,7 +21,7 @@ from linkern.kernels.cuda.layouts import (
 )
 from linkern.kernels.cuda.plan import state_passing
 from linkern.kernels.cuda.plan.call import Call, State
-from linkern.kernels.cuda.plan.choice import choose
+from linkern.kernels.cuda.plan.choice import Choice, choose
 from linkern.kernels.cuda.plan.tiles import (
     SHARED,
     Sizes,
@@ -77,6 +77,7 @@ def plan(
     *,
     multiprocessors: int = 1,
     shared: int = SHARED,
+    choice: Choice | None = None,
 ) -> list[Launch]:
     """Plan the output and the state after the last token.
 
@@ -94,13 +95,15 @@ def plan(
         Of the device; blocks should fill them.
     shared : int
         Bytes of shared memory that a block may have.
+    choice : Choice, optional
+        In place of the planner's own.
 
     Returns
     -------
     list of Launch
         In the order in which to launch them.
     """
-    choice = choose(_sizes(call), multiprocessors, shared)
+    choice = choice or choose(_sizes(call), multiprocessors, shared)
     if choice is None:
         msg = f"no tile of rows of {call.query.shape[-1]} features fits {shared} bytes"
         raise ValueError(msg)

@@ -1,0 +1,31 @@
+"""The tables of docs/gpu.md are those of the record and of the model."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module("kernel_predictions")
+
+
+def test_the_page_is_current(tool, monkeypatch):
+    assert tool.page() == tool.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setitem(tool.cost.REGISTERS, (2, 64, 64, 64, 8), 100)
+    assert tool.page() != tool.PAGE.read_text(encoding="utf-8")
+
+
+def test_blocks_by_registers_shared_memory_and_threads(tool):
+    """By hand: 65,536 registers, 228 KiB and 2048 threads of a multiprocessor."""
+    need = {"registers": 1, "threads": 128, "static": 0, "dynamic": 0}
+    assert tool.residents({**need, "registers": 128}) == 4
+    assert tool.residents({**need, "registers": 129}) == 3
+    assert tool.residents({**need, "dynamic": 113 << 10}) == 2
+    assert tool.residents({**need, "dynamic": (113 << 10) + 1}) == 1
+    assert tool.residents({**need, "threads": 1024}) == 2
+    assert tool.residents({**need, "threads": 32}) == 32
