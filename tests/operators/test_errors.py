@@ -152,6 +152,13 @@ MEMORY = np.zeros((2, 4, 3))
             ValueError,
             "`ridge` must be positive",
         ),
+        (
+            lambda: linkern.preconditioned_kda(
+                QUERY, QUERY, VALUE, preconditioner_beta=-np.ones(QUERY.shape[:-1])
+            ),
+            ValueError,
+            "`preconditioner_beta` must be zero or positive",
+        ),
     ],
 )
 def test_a_mistake_is_named(call, error, sentence):

@@ -324,3 +324,23 @@ def test_the_scale_is_a_factor_on_the_query(name):
         operator(name)(**inputs, scale=0.5).output,
         expected(name, inputs, scale=0.5)[0],
     )
+
+
+@pytest.mark.parametrize("form", FORMS[:4], ids=str)
+@pytest.mark.parametrize("plain", ["gated_delta_rule", "kda"])
+def test_a_range_of_zero_is_the_plain_delta_rule_bitwise(plain, form):
+    name = f"preconditioned_{plain}"
+    inputs = problem(name, np.random.default_rng(2), 11)
+    inputs["log_range"][:] = 0
+    shared = {key: inputs[key] for key in FIELDS[plain]}
+    result = operator(name)(**inputs, **form)
+    expected = operator(plain)(**shared, **form)
+    np.testing.assert_array_equal(result.output, expected.output)
+    np.testing.assert_array_equal(result.state.memory, expected.state.memory)
+    # The sums are those of HGRN, of the squares.
+    rates = inputs["preconditioner_beta"][..., None]
+    squares = rates * inputs["key"] ** 2
+    decays = inputs["preconditioner_log_decay"][..., None]
+    wide = np.broadcast_to(decays, squares.shape)
+    sums = linkern.hgrn(squares, wide, **form).state.memory[..., 0, :]
+    np.testing.assert_allclose(result.state.normalizer, sums, rtol=1e-13)
