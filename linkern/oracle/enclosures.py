@@ -43,6 +43,9 @@ That ``E`` used ``U`` where ``U'`` stands is repaired, not neglected: with ``K =
 ``x + K Z <= Z``, so that ``|U' - U| <= Z`` by monotony, and ``E`` becomes ``E + 4 e L~
 Z``. If not, nothing is proved, and the bound is infinite.
 
+Keys that are off by a share of what they are (``off`` of `linkern.oracle.scan`) stand
+once in every term ``q G w u`` and ``a G w u``, and so add that share to ``e``.
+
 Not proved, and left to the room that worst cases leave: inverses that are merged from
 inverses of sub-blocks, or found by rows, whose residual has one more factor ``|L|
 |L^-1|``; and inverses by powers of ``N`` (Neumann, Newton-Schulz), whose intermediate
