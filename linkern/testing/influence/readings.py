@@ -91,6 +91,8 @@ def maps_of(
             maps += read(problem, target.call(call))
         except (TargetRaised, OutOfTime) as error:
             errors.append(error)
+        # Scenes are kept for other targets of the scope, and maps for their words.
+        problem.forget_tapes()
     if errors and not maps:
         raise errors[0]
     return sorted(maps, key=_rank)

@@ -203,7 +203,14 @@ class Problem:
 
     def solve_state(self) -> tuple[Bounded, ...]:
         """Return the exact state after the last key: memory, normalizer if any."""
-        return expected.states(self._oracle_call)
+        # A view of the last token would hold the memory of them all.
+        return self.recalled(
+            "states",
+            lambda: tuple(
+                replace(x, output=x.output.copy(), bound=x.bound.copy())
+                for x in expected.states(self._oracle_call)
+            ),
+        )
 
     def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
@@ -225,6 +232,18 @@ class Problem:
             self._known[name] = compute()
         result: Result = self._known[name]
         return result
+
+    def forget_tapes(self) -> None:
+        """Forget how exact results came about; they stay known themselves.
+
+        A tape holds the memory of every token, many times the size of the results.
+        """
+        if "oracle call" in self._known:
+            self._oracle_call.forget_tapes()
+        for known in self._known.values():
+            for part in known if isinstance(known, list) else ():
+                if isinstance(part, Problem) and part._known is not self._known:
+                    part.forget_tapes()
 
     @property
     def _oracle_call(self) -> expected.OracleCall:
