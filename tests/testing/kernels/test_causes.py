@@ -32,11 +32,7 @@ MOST_WRONG = {False: (6, 0), True: (6, 0)}
     ("name", "dtype"),
     in_turn(
         lambda name, dtype: dtype == "float32" and name in CORRECT_CHOSEN,
-        (
-            (name, dtype)
-            for name in CORRECT
-            for dtype in ("float32", *OTHERS)
-        ),
+        ((name, dtype) for name in CORRECT for dtype in ("float32", *OTHERS)),
     ),
 )
 def test_no_correct_kernel_is_diagnosed(name, dtype):
