@@ -142,7 +142,8 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
         raised: dict[int, str] = {}
         tried = set()
         for size in sizes[: 2 if scope.few_shapes else None]:
-            wanted = (*REFUSED[:axis], size, *REFUSED[axis + 1 :])
+            b, h, t, k, v = (size if i == axis else n for i, n in enumerate(REFUSED))
+            wanted = (b, h, t, k, v)
             if _too_large(scope, wanted):
                 continue
             problem = _problem(scope, wanted)
