@@ -112,8 +112,12 @@ class Bounded:
         return Bounded(self.output[..., chosen], bound[..., chosen])
 
     def once_stored(self, dtype: str) -> Real:
-        """Return the bound on the error of the result after it is stored as `dtype`."""
-        return self.bound + unit_roundoff(dtype) * (abs(self.output) + self.bound)
+        """Return the bound on the error of the result after it is stored as `dtype`.
+
+        Subnormal numbers are equally far apart, however small they are.
+        """
+        relative = unit_roundoff(dtype) * (abs(self.output) + self.bound)
+        return np.asarray(self.bound + np.maximum(relative, smallest(dtype)))
 
 
 def smallest(dtype: str) -> float:

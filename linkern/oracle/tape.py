@@ -77,6 +77,13 @@ class Tape:
         self._steps.append((nodes, list(parents), pullback))
         return nodes
 
+    def forget(self) -> None:
+        """Forget the operations, which refer to the tape: no gradients are left.
+
+        What they hold is freed at once, and not when cycles are looked for.
+        """
+        self._steps.clear()
+
     def gradients(
         self, cotangents: Sequence[tuple[Node, Ball]], sources: Sequence[Node]
     ) -> list[Ball]:

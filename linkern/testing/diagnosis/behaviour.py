@@ -48,6 +48,9 @@ TRIED = {
     "batch sizes": (0, (1, 2, 3, 4)),
 }
 REFUSED = (1, 2, 17, 4, 5)
+# The most features and numbers of the memory in a call that tries a size: of products
+# of channels, a kernel or the oracle may hold many times as many.
+MOST_NUMBERS = 2**20
 AXES = ("batch", "heads", "length", "key_dim", "value_dim")
 # Names of outputs with swapped axes.
 SWAPPED = (
@@ -139,7 +142,11 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
         raised: dict[int, str] = {}
         tried = set()
         for size in sizes[: 2 if scope.few_shapes else None]:
-            problem = _problem(scope, (*REFUSED[:axis], size, *REFUSED[axis + 1 :]))
+            b, h, t, k, v = (size if i == axis else n for i, n in enumerate(REFUSED))
+            wanted = (b, h, t, k, v)
+            if _too_large(scope, wanted):
+                continue
+            problem = _problem(scope, wanted)
             actual = getattr(problem.shape, AXES[axis])
             tried.add(actual)
             try:
@@ -153,6 +160,13 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
             refusal = Diagnosis(name, sentence, np.inf, declaration)
             observed.append((raised.keys() == tried, refusal))
     return min(observed, key=lambda one: one[0], default=(True, None))[1]
+
+
+def _too_large(scope: Scope, sizes: Sizes) -> bool:
+    """Return True if a call of about these sizes has very many features."""
+    shape = nearest_shape(scope, sizes)
+    features, memory = shape.numbers_per_token(scope.operator)
+    return max(shape.length, shape.keys) * features + memory > MOST_NUMBERS
 
 
 def not_finite(target: Target, scope: Scope) -> Diagnosis | None:

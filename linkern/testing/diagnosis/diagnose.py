@@ -45,8 +45,6 @@ SEED, FRESH = 1, 2
 # the maps by behaviour, and by the maps to what tests and explains them.
 SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
-# The largest key dimension of operators that have no maps.
-FEW_CHANNELS = 8
 NOTHING = "nothing that was measured tells what it computes instead"
 
 _Result = TypeVar("_Result")
@@ -87,14 +85,6 @@ def examine(target: Target, scope: Scope) -> Diagnosis:
         or Diagnosis(UNEXPLAINED, NOTHING)
     )
     return replace(diagnosis, not_measured=probe.not_measured)
-
-
-def _too_many_products(scope: Scope) -> str:
-    """Return why an operator has no maps: its features are too many for exact ones."""
-    most = scope.operator.largest_key_dim
-    if most is None or most > FEW_CHANNELS:
-        return ""
-    return "exact weights of so many products of channels take too long"
 
 
 @dataclass(frozen=True)
@@ -149,7 +139,7 @@ class _Probe:
     def _maps(self, stage: Stage, seed: int = SEED) -> list[InfluenceMap]:
         """Return the maps of a stage, if it has some."""
         name = stage.name if seed == SEED else "fresh inputs"
-        reason = stage.skipped(self.scope) or _too_many_products(self.scope)
+        reason = stage.skipped(self.scope)
         if reason:
             self.leave_out(name, reason)
             return []

@@ -25,6 +25,7 @@ from linkern.testing.influence.stages import stage
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import exact_gradients
 from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.spec.operators import Input
 from linkern.testing.target.protocol import Reply
 
@@ -33,6 +34,9 @@ __all__ = ["GRADIENT_STAGES", "gradient_maps"]
 # The least tokens of the longest scene: chunks of 32 to 128 leave the same tokens
 # behind at all lengths above the first, and others above the second.
 LEAST = (130, 193)
+# The most numbers of the memories of all tokens of a scene. Exact gradients hold about
+# twelve times as many, of eight bytes: half a gigabyte.
+MOST_NUMBERS = 5 * 2**20
 # Coordinates of the largest gradients that come from other sequences.
 LEAKS = ("span", "sequence", "start", "head")
 
@@ -111,14 +115,29 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     )
 
 
+def _affordable(scope: Scope, sizes: Sizes) -> Sizes:
+    """Return sizes with as many key channels as exact gradients can have.
+
+    They hold the memory of every token, of products of channels too.
+    """
+    length, most = sizes[2], scope.operator.largest_key_dim
+    for key_dim in range(min(sizes[3], most or sizes[3]), 1, -1):
+        affordable = (*sizes[:3], key_dim, sizes[4])
+        shape = nearest_shape(scope, affordable)
+        _, memory = shape.numbers_per_token(scope.operator)
+        if length * scope.operator.rows_per_token * memory <= MOST_NUMBERS:
+            return affordable
+    return sizes
+
+
 def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of one row, to which all sources contribute.
 
     They have some gates, more channels than a tile, several batch entries, and other
     scales than by default.
     """
-    length, most = int(rng.integers(130, 160)), scope.operator.largest_key_dim
-    tiles = (1, 1, 33, min(136, most or 136), 140)
+    length = int(rng.integers(130, 160))
+    tiles = _affordable(scope, (1, 1, 33, 136, 140))
     if scope.operator.feature_map:
         kinds = {"normal": length, "wide": 128}
     else:

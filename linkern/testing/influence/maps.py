@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from linkern.testing.problems.problem import Problem
 
-__all__ = ["AXES", "INITIAL_STATE", "Flags", "Index", "InfluenceMap", "Real"]
+__all__ = [
+    "AXES",
+    "INITIAL_STATE",
+    "LAST_CALL",
+    "Flags",
+    "Index",
+    "InfluenceMap",
+    "Real",
+]
 
 Real = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -23,6 +31,8 @@ Flags = NDArray[np.bool_]
 
 # The source of an entry that comes from the state before the first token.
 INITIAL_STATE = -1
+# The coordinate of the tokens that a packed sequence has in the last of several calls.
+LAST_CALL = "tokens in the last call"
 # Coordinates by the letters of axes.
 AXES = {
     "k": "key channel",

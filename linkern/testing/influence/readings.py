@@ -15,6 +15,7 @@ from linkern.oracle import Bounded
 from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
     AXES,
+    LAST_CALL,
     Flags,
     Index,
     InfluenceMap,
@@ -91,9 +92,8 @@ def maps_of(
             maps += read(problem, target.call(call))
         except (TargetRaised, OutOfTime) as error:
             errors.append(error)
-        finally:  # scenes are kept, and what is recorded takes up to hundreds of MiB
-            for one in (problem, *(packed_sequences(problem) if packing else ())):
-                one.release()
+        # Scenes are kept for other targets of the scope, and maps for their words.
+        problem.forget_tapes()
     if errors and not maps:
         raise errors[0]
     return sorted(maps, key=_rank)
@@ -299,8 +299,9 @@ def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         alone = whole.told(sources=sources, sequences=len(packing.lengths[0]))
         states = tuple(x[number : number + 1] for x in reply.states or ())
         for one in state_maps(alone, replace(reply, states=states)):
-            size = np.full(one.exact.shape, number)
-            yield replace(one, coordinates={**one.coordinates, "sequence": size})
+            here = {"sequence": number, LAST_CALL: packing.lengths[-1][number]}
+            known = {x: np.full(one.exact.shape, n) for x, n in here.items()}
+            yield replace(one, coordinates={**one.coordinates, **known})
 
 
 def _half_ulp(x: Real, dtype: str) -> Real:

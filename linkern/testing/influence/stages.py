@@ -47,7 +47,7 @@ class Stage:
         return inapplicable.reason if inapplicable else ""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def scenes_of(draw: Scenes, scope: Scope, seed: int) -> tuple[Problem, ...]:
     """Return scenes of a scope; the same ones for the same seed.
 

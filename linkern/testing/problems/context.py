@@ -1,6 +1,7 @@
 """The scope that all problems of a run share, and the sizes of one problem."""
 
 from dataclasses import dataclass, field
+from math import prod
 
 from linkern.oracle import FEATURE_MAPS, FeatureMap
 from linkern.oracle.bounds import SIGNIFICAND_BITS
@@ -164,6 +165,12 @@ class Shape:
             "l": self.levels,
             "p": self.key_dim // 2,
         }
+
+    def numbers_per_token(self, operator: Operator) -> tuple[int, int]:
+        """Return how many features a token has, and how many numbers the memory."""
+        memory = operator.state_shapes(self.sizes)[:1] or [(self.key_dim, 1)]
+        heads = self.batch * self.sizes["g"]
+        return heads * prod(memory[0][:-1]), heads * prod(memory[0])
 
     def of(self, axes: str) -> tuple[int, ...]:
         """Return the shape of an array with these axes."""

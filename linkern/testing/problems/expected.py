@@ -157,6 +157,12 @@ class OracleCall:
             )
         return self._known[key]
 
+    def forget_tapes(self) -> None:
+        """Forget what was recorded; it is recorded again when it is asked for."""
+        for recording in self._known.values():
+            recording.tape.forget()
+        self._known.clear()
+
     @cached_property
     def _exact_gates(self) -> ExactResult | None:
         """The results where all decays are 1 or 0, and so are exact.

@@ -205,7 +205,14 @@ class Problem:
 
     def solve_state(self) -> tuple[Bounded, ...]:
         """Return the exact state after the last key: memory, normalizer if any."""
-        return self.recalled("states", lambda: expected.states(self._oracle_call))
+        # A view of the last token would hold the memory of them all.
+        return self.recalled(
+            "states",
+            lambda: tuple(
+                replace(x, output=x.output.copy(), bound=x.bound.copy())
+                for x in expected.states(self._oracle_call)
+            ),
+        )
 
     def solve_gradients(self, *, confidence: float | None = None) -> dict[str, Bounded]:
         """Return the exact gradients of the inputs for the problem's cotangent."""
@@ -228,12 +235,17 @@ class Problem:
         result: Result = self._known[name]
         return result
 
-    def release(self) -> None:
-        """Forget how the results came about; results that were asked for stay known.
+    def forget_tapes(self) -> None:
+        """Forget how exact results came about; they stay known themselves.
 
-        A recorded call holds the states of all tokens, many times the results.
+        A tape holds the memory of every token, many times the size of the results.
         """
-        self._known.pop(_CALL, None)
+        if _CALL in self._known:
+            self._oracle_call.forget_tapes()
+        for known in self._known.values():
+            for part in known if isinstance(known, list) else ():
+                if isinstance(part, Problem) and part._known is not self._known:
+                    part.forget_tapes()
 
     @property
     def _oracle_call(self) -> expected.OracleCall:

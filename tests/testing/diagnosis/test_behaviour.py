@@ -251,3 +251,16 @@ def test_outputs_of_halves_add_up_where_they_are_linear():
     twice = gla(arrange=lambda q, k, v, g: (q, k, np.maximum(v, np.roll(v, 1, 2)), g))
     target, scope = opened(twice, "simple_gla")
     assert not adds_up(target, scope, scope.operator.names)
+
+
+def test_sizes_with_very_many_products_of_channels_are_not_tried():
+    tried = []
+
+    def kernel(query, key, value, log_decay):
+        tried.append(query.shape[-1])
+        return np.zeros_like(value)
+
+    target, scope = opened(kernel, "power_retention_4")
+    assert observed_before(target, scope) is None
+    # Of 64 channels, each of 17 tokens would have 766,480 products.
+    assert max(tried) == 24

@@ -26,6 +26,7 @@ from tests.testing.diagnosis.unlisted import (
     plus,
     window,
 )
+from tests.testing.diagnosis.unseen.kernels import UNSEEN
 
 # The package has a function of the same name.
 MODULE = import_module("linkern.testing.diagnosis.diagnose")
@@ -215,6 +216,14 @@ def test_another_arrangement_of_rows_is_no_product():
     assert diagnosis.where != ""
     assert math.isnan(diagnosis.ratio) or diagnosis.ratio > 0
     assert diagnosis.by_what == "" or "row" in diagnosis.by_what
+
+
+def test_sequences_that_are_empty_in_the_last_call_are_told_by_it():
+    kernel = UNSEEN["empty_sequence_returns_zeros"].kernel
+    diagnosis = diagnosed(kernel, "simple_gla")
+    assert diagnosis.stage == "final state"
+    assert diagnosis.where == "sequences that are empty in the last call"
+    assert diagnosis.by_what == "0"
 
 
 class Replaying:

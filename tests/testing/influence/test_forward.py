@@ -10,6 +10,7 @@ from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import INITIAL_STATE
 from linkern.testing.influence.parts import packings
+from linkern.testing.influence.scenes import dense_scene
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
@@ -262,3 +263,16 @@ def test_packed_sequences_of_other_inputs_have_other_lengths():
     assert len({str(x) for x in drawn}) == 4
     assert {x[1] for x in drawn} == {((48, 64),)}
     assert all(0 in rows and 1 in rows for x in drawn for rows in x[0])
+
+
+def test_results_stay_known_without_the_tapes_that_made_them():
+    _, scope = known("simple_gla by chunks")
+    problem = dense_scene(scope, (1, 1, 9, 2, 9), np.random.default_rng(0))
+    tape = problem._oracle_call.recorded(None).tape
+    results = problem.solve(), problem.solve_state()
+    assert tape._steps
+    problem.forget_tapes()
+    assert not tape._steps
+    assert (problem.solve(), problem.solve_state()) == results
+    again = problem.prefix(9).solve_state()
+    assert np.array_equal(again[0].output, results[1][0].output)

@@ -185,3 +185,14 @@ def test_the_longest_scene_of_fresh_inputs_leaves_another_tail() -> None:
     first, fresh = longest
     assert first // 32 * 32 == 128 < first
     assert fresh // 64 * 64 == 192 < fresh
+
+
+@pytest.mark.parametrize("op", ["based", "simple_gla"])
+def test_scenes_have_no_more_channels_than_exact_gradients_can_have(op):
+    name = next(name for name, kernel in CORRECT.items() if kernel.op == op)
+    _, scope = asked(name)
+    scenes = [*gradient_maps._dense(scope, np.random.default_rng(0))]
+    numbers = [x.length * x.shape.numbers_per_token(scope.operator)[1] for x in scenes]
+    assert max(numbers) <= gradient_maps.MOST_NUMBERS
+    assert max(x.shape.key_dim for x in scenes) == {"based": 33, "simple_gla": 136}[op]
+    assert max(x.shape.value_dim for x in scenes) == 140

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
+from linkern.testing.influence.maps import LAST_CALL, Flags, Index, InfluenceMap, Real
 
 __all__ = [
     "BEST",
@@ -97,6 +97,7 @@ SPECIAL = {
     ("source", "<", 0): ("the initial state", 1.0),
     ("source", "==", -1): ("the initial state", 1.0),
     ("sequence", "==", 0): ("the first sequence", 2.0),
+    (LAST_CALL, "<", 1): ("sequences that are empty in the last call", 1.5),
     ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
     ("behind", ">=", 1): ("rows beyond the sources", 2.0),
     ("length", "<", 2): ("sequences of one token", 1.5),
@@ -284,6 +285,10 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
         # "lengths above 127" are those from 128 on
         return _simplest(int(values[k - 1]), int(values[k]), int(name in BOUNDED))
 
+    if name == LAST_CALL:
+        if values[0] == 0:
+            yield after[1], interval(name, "<", 1)
+        return
     k = int(np.argmax(before[1:-1])) + 1
     yield before[k], interval(name, ">=", between(k))
     if name == "length" and values[0] == 1:
