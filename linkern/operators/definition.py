@@ -234,8 +234,8 @@ class Prepared:
             rows = rows_of_token.get(self.definition.axes[name][:1])
             if x is not None and rows is not None:
                 cut[name] = x[..., span.start * rows : span.stop * rows, :]
-        own = {letter: n * length for letter, n in rows_of_token.items()}
-        sizes = {letter: own.get(letter, n) for letter, n in self.sizes.items()}
+        changed = {letter: n * length for letter, n in rows_of_token.items()}
+        sizes = {letter: changed.get(letter, n) for letter, n in self.sizes.items()}
         return replace(self, inputs=cut, sizes=sizes)
 
 
@@ -287,19 +287,19 @@ def prepared(definition: Definition, arguments: Inputs) -> Prepared:
     """Check the arguments of a call, but its state and its offsets."""
     inputs = {name: arguments.get(name) for name in definition.axes}
     common = {name: arguments.get(name, x) for name, x in OPTIONS.items()}
-    own = {
+    settings = {
         name: x
         for name, x in arguments.items()
         if name not in inputs and name not in common
     }
     del common["initial_state"], common["cu_seqlens"]
-    return prepare(definition, inputs, own, **common)
+    return prepare(definition, inputs, settings, **common)
 
 
 def prepare(
     definition: Definition,
     inputs: Inputs,
-    own: Inputs | None = None,
+    settings: Inputs | None = None,
     *,
     scale: float | None = None,
     form: str | Form = "auto",
@@ -311,7 +311,7 @@ def prepare(
         form = validate.form(form, FORM_NAMES)
         form = form_named(form, validate.chunk_size(chunk_size, form))
     make = definition.prepare or prepare_terms
-    return make(definition, inputs, own or {}, form, scale)
+    return make(definition, inputs, settings or {}, form, scale)
 
 
 def prepare_terms(

@@ -109,8 +109,8 @@ def _at_step(x: Array, steps: int, *, last: bool) -> Array:
     """Spread tokens ``(..., T, D)`` over ``n T`` steps, zero at all steps but one."""
     *lead, length, size = x.shape
     rest = zeros((*lead, length, steps - 1, size), like=x)
-    own = x[..., None, :]
-    parts = [rest, own] if last else [own, rest]
+    current = x[..., None, :]
+    parts = [rest, current] if last else [current, rest]
     return reshape(concat(parts, axis=-2), (*lead, length * steps, size))
 
 

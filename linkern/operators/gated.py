@@ -46,23 +46,31 @@ def _by_head(form: Form, state: State, **inputs: Any) -> tuple[Array, State]:
 
 
 def _prepare_retention(
-    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+    definition: Definition,
+    inputs: Inputs,
+    settings: Inputs,
+    form: Form,
+    scale: float | None,
 ) -> Prepared:
     """Fill in the decays of the paper."""
     if inputs["log_decay"] is None:
         inputs = {**inputs, "log_decay": _for_heads(inputs["query"], _retained)}
-    return prepare_terms(definition, inputs, own, form, scale)
+    return prepare_terms(definition, inputs, settings, form, scale)
 
 
 def _prepare_lightning(
-    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+    definition: Definition,
+    inputs: Inputs,
+    settings: Inputs,
+    form: Form,
+    scale: float | None,
 ) -> Prepared:
     """Fill in the decays of the layer."""
-    depth = _depth(own["layer"], own["layers"])
+    depth = _depth(settings["layer"], settings["layers"])
     if inputs["log_decay"] is None:  # a block of heads gets those of its heads
         log_decay = _for_heads(inputs["query"], lambda h, heads: -8 * h / heads * depth)
         inputs = {**inputs, "log_decay": log_decay}
-    return prepare_terms(definition, inputs, own, form, scale)
+    return prepare_terms(definition, inputs, settings, form, scale)
 
 
 def _for_heads(query: Array, log_decay_of: Callable[[Any, int], Any]) -> Array:

@@ -186,11 +186,15 @@ def _enough_levels(position: int, query: Array, level_scales: Array) -> None:
 
 
 def _prepare(
-    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+    definition: Definition,
+    inputs: Inputs,
+    settings: Inputs,
+    form: Form,
+    scale: float | None,
 ) -> Prepared:
     """Check that there are levels enough for all positions, or fill in ones."""
     query, level_scales = inputs["query"], inputs["level_scales"]
-    position = validate.dimension("position", own.get("position", 0))
+    position = validate.dimension("position", settings.get("position", 0))
     validate.wide_dtype("query", query)
     if query.ndim > 1 and level_scales is None:
         levels = (position + query.shape[-2]).bit_length() + 1
@@ -200,7 +204,7 @@ def _prepare(
         if level_scales.ndim > 1:
             _enough_levels(position, query, level_scales)
     inputs = {**inputs, "level_scales": level_scales}
-    ready = prepare_terms(definition, inputs, own, form, scale)
+    ready = prepare_terms(definition, inputs, settings, form, scale)
     return replace(ready, options={"position": position})
 
 

@@ -101,8 +101,8 @@ def _as_they_are(ready: Prepared, token: Inputs) -> bool:
     if not ready.is_next(token["initial_state"], cores):
         return False
     for name, letters in ready.definition.axes.items():
-        x, own = token.get(name), len(letters.replace("t", ""))
-        if x is not None and (x.dtype, x.shape[: x.ndim - own]) != (wide, ready.batch):
+        x, axes = token.get(name), len(letters.replace("t", ""))
+        if x is not None and (x.dtype, x.shape[: x.ndim - axes]) != (wide, ready.batch):
             return False
     return True
 

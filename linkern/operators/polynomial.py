@@ -53,10 +53,14 @@ def _power_retention(
 
 
 def _prepare_power(
-    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+    definition: Definition,
+    inputs: Inputs,
+    settings: Inputs,
+    form: Form,
+    scale: float | None,
 ) -> Prepared:
     """Add the features of the degree to the sizes: a state has as many rows."""
-    degree = validate.positive_integer("degree", own["degree"])
+    degree = validate.positive_integer("degree", settings["degree"])
     if degree % 2:
         msg = f"`degree` must be even, or weights can be negative, got {degree}."
         raise ValueError(msg)

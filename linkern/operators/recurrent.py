@@ -71,8 +71,8 @@ def _rwkv6(
     terms = Terms(query, key, value, log_decay, early_read=True)
     output, memory = form(state.memory, terms)
     if bonus is not None:
-        own = namespace(query).sum(query * bonus * key, axis=-1, keepdims=True)
-        output = output + own * value
+        score = namespace(query).sum(query * bonus * key, axis=-1, keepdims=True)
+        output = output + score * value
     return output, State(memory, None)
 
 

@@ -69,14 +69,16 @@ def operator(
 
     def register(stub: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         signature = inspect.signature(stub)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters = [
+            p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD
+        ]
         common = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
             for name, default in OPTIONS.items()
         ]
-        shown = signature.replace(parameters=[*own, *common])
-        defaults = {p.name: p.default for p in own if p.default is not p.empty}
-        names, known = [p.name for p in own], shown.parameters
+        shown = signature.replace(parameters=[*parameters, *common])
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        names, known = [p.name for p in parameters], shown.parameters
         run_operator = run
 
         def arguments(*args: Any, **options: Any) -> dict[str, Any]:

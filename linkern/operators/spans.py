@@ -170,13 +170,13 @@ def _without_reading(
     """
     *lead, size, dim = memory.shape
     if terms.erase is not None or dense:
-        own = eye(size, like=memory)
+        identity = eye(size, like=memory)
     elif terms.log_decay is None:
         return ones((1, 1), like=memory), write(memory, terms.key, terms.value)
     else:
-        own = ones((size, 1), like=memory)
-    columns = own.shape[-1]
-    both = concat([memory, broadcast_to(own, (*lead, *own.shape))], axis=-1)
+        identity = ones((size, 1), like=memory)
+    columns = identity.shape[-1]
+    both = concat([memory, broadcast_to(identity, (*lead, *identity.shape))], axis=-1)
     nothing = zeros((*terms.value.shape[:-1], columns), like=terms.value)
     value = concat([terms.value, nothing], axis=-1)
     unread = terms._replace(

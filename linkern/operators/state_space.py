@@ -56,11 +56,15 @@ def _attend(
 
 
 def _prepare(
-    definition: Definition, inputs: Inputs, own: Inputs, form: Form, scale: float | None
+    definition: Definition,
+    inputs: Inputs,
+    settings: Inputs,
+    form: Form,
+    scale: float | None,
 ) -> Prepared:
     """Make steps of what a softplus is taken of, and check the signs of gates."""
     dt, rate = inputs["dt"], inputs["log_decay_rate"]
-    if validate.flag("dt_softplus", own["dt_softplus"]) and dt is not None:
+    if validate.flag("dt_softplus", settings["dt_softplus"]) and dt is not None:
         wide = validate.widened("dt", dt)
         xp = namespace(wide)
         inputs = {**inputs, "dt": xp.logaddexp(xp.zeros_like(wide), wide)}

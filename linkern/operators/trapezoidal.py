@@ -64,11 +64,11 @@ def _attend(
         written = xp.exp(log_decay) * written
     terms = Terms(query, written * key_before, value_before, log_decay)
     output, memory = form(state.memory, terms)
-    own = xp.sum(query * key, axis=-1, keepdims=True)
+    score = xp.sum(query * key, axis=-1, keepdims=True)
     last = (..., slice(-1, None), slice(None))
     memory = memory + mT(now[last] * key[last]) * value[last]
     after = concat([turn[last], key[last], value[last]], axis=-1)[..., 0, :]
-    return output + now * own * value, State(memory, after)
+    return output + now * score * value, State(memory, after)
 
 
 def _delayed(first: Array, x: Array) -> Array:

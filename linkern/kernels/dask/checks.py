@@ -29,15 +29,15 @@ def checked(
     inputs: dict[str, Any] = dict.fromkeys(operator.axes)
     inputs |= {name: _stand_in(x) for name, x in plain.items()}
     common = {name: options[name] for name in _COMMON if name in options}
-    own = {
+    settings = {
         name: x
         for name, x in options.items()
         if name not in common and name != "initial_state"
     }
-    feature_map = own.get("feature_map", identity)
+    feature_map = settings.get("feature_map", identity)
     if callable(feature_map) and feature_map is not identity:
-        own["feature_map"] = _features_of(feature_map)
-    return operator.prepare(inputs, own, **common)
+        settings["feature_map"] = _features_of(feature_map)
+    return operator.prepare(inputs, settings, **common)
 
 
 def _empty(shape: Sequence[int], dtype: Any) -> Any:
