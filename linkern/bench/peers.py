@@ -59,8 +59,9 @@ class Peer:
     def ready(self, task: Task, length: int, seed: int) -> Prepared:
         """Draw the inputs and return the prepared call."""
         inputs = drawn(task, length, seed)
-        # Those of a stream are one period of it.
-        more = {"length": length} if task.kind == "stream" else {}
+        # Those of a stream are one period of it; limits are the same for all tasks.
+        streams = task.kind == "stream" and self.meaning != "limit"
+        more = {"length": length} if streams else {}
         prepared: Prepared = self.function()(inputs, task, **self.options, **more)
         return prepared
 

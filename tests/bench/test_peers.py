@@ -9,7 +9,7 @@ import pytest
 
 from linkern.bench import reference
 from linkern.bench.clocks import HostCall, Turn
-from linkern.bench.cpu import CPU
+from linkern.bench.cpu import CPU, limits
 from linkern.bench.cpu.dask_peers import RepeatedCall
 from linkern.bench.peers import left_out, takes_part
 from linkern.bench.tasks import OURS, Inputs, Task, drawn
@@ -206,6 +206,14 @@ def test_every_task_has_peers_and_limits():
         alone = task.kind.startswith(("compile", "stream"))
         assert len(able) > (1 if alone else 3)
         assert all(takes_part(limit, task) for limit in CPU.limits)
+
+
+@pytest.mark.parametrize("kind", ["causal", "stream"])
+def test_limits_are_measured_beside_every_kind_of_task(kind, monkeypatch):
+    monkeypatch.setattr(limits, "ORDER", 4)
+    monkeypatch.setattr(limits, "COPIED", 64)
+    for limit in CPU.limits:
+        assert limit.ready(small(kind), LENGTH, 0).turn(0.0).seconds > 0
 
 
 def test_missing_packages_take_no_part(monkeypatch):
