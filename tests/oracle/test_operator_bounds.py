@@ -298,3 +298,16 @@ def test_float64_bounds_are_proved_where_everything_is_forgotten(name):
     precisions = Precisions("float64")
     output, _ = OPERATORS[name].bounded(inputs, None, precisions, chunk_size=1)
     assert np.isfinite(output.bound).all()
+
+
+def test_a_range_of_zero_is_no_less_provable_than_the_plain_rule():
+    """Though sums that are lost and begin again are known to no digit."""
+    name, rng = "preconditioned_gated_delta_rule", np.random.default_rng(3)
+    inputs = problem(name, rng, 200, 4, 4, decays="mild")
+    inputs["key"] = np.eye(4)[rng.integers(0, 4, inputs["key"].shape[:-1])]
+    lost = rng.uniform(size=inputs["preconditioner_log_decay"].shape) < 0.2
+    inputs["preconditioner_log_decay"] = np.where(lost, -900.0, 0.0)
+    inputs["log_range"] = np.zeros_like(inputs["log_range"])
+    ones = np.ones(inputs["value"].shape)
+    gradients = OPERATORS[name].bounded_gradients(inputs, ones, None, FLOAT32)
+    assert all(np.isfinite(one.bound).all() for one in gradients.values())

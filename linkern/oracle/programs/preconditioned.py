@@ -81,10 +81,12 @@ def _written(call: Call, key: Node, sums: Node) -> tuple[Node, float]:
             *(contracted("...,...->...", of_factor, x, rounding) for x in slopes),
         ]
 
-    written = contracted("...,...->...", key.ball, squash.factor, rounding)
+    written = key.ball  # exactly, where all factors are exp(0)
+    if log_range.value.any():
+        written = contracted("...,...->...", key.ball, squash.factor, rounding)
     parents = [key, sums, center, log_range]
     (node,) = tape.record([written], parents, pullback)
-    if rounding is None:
+    if rounding is None or not log_range.value.any():
         return node, 0.0
     relative = squash.factor.radius / squash.factor.value
     return node, float(relative.max(initial=0.0) + 2 * rounding.grown(4))
@@ -135,8 +137,13 @@ class _Squash:
         )
         of_slope = of_slope + few * abs(slope) + rounding.tiny
         of_sums = (of_slope + off * (abs(slope) + of_slope)) / (total * (1 - off))
-        nothing = np.where(certain, 0.0, np.inf)
-        errors = of_factor, of_sums + nothing, of_slope + nothing, of_range + nothing
+        # Both slopes are products with the range; of any sum, |s| is at most 1.
+        ranged, nothing = log_range != 0, np.where(certain, 0.0, np.inf)
+        of_sums, of_slope = (
+            np.where(ranged, x + nothing, 0.0) for x in (of_sums, of_slope)
+        )
+        of_range = np.fmin(of_range + nothing, 3 * reach)
+        errors = of_factor, of_sums, of_slope, of_range
         return cls(*(Ball(x, e) for x, e in zip(values, errors, strict=True)))
 
 
