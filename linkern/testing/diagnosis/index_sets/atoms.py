@@ -61,6 +61,8 @@ ENDED = ("row", "source", "sequence", "span")
 # Atoms of a kind that are kept.
 BEST = 4
 
+# Coordinates whose names are no nouns.
+NOUNS = {"written": "written token"}
 # Words of the places from a number on, before it and at it, and their bits. A name is
 # that of a coordinate; "left" counts from the end, "ahead" is negative "back".
 PHRASES = {
@@ -332,7 +334,7 @@ def interval(name: str, sign: str, n: int) -> Atom:
     if name in BOUNDED:
         text, cost = f"{BOUNDED[name]} above {n - 1}", 3 + min(bits(n), bits(n - 1))
     text, cost = SPECIAL.get((kind, sign, n), (text, cost))
-    noun = axis
+    noun = NOUNS.get(axis, axis)
     if axis == "batch":
         noun = "batch entry" if sign == "==" else "batch entrie"
     text = text.format(noun, n=number)
