@@ -5,6 +5,7 @@ import os
 import pkgutil
 import shutil
 import subprocess
+import sys
 
 # Tests run in as many processes as there are cores; threads of BLAS and of PyTorch
 # beside them would only wait for each other.
@@ -33,6 +34,9 @@ settings.load_profile("tests")
 # CI lists here what must not be skipped, so that a missing library is a failure.
 REQUIRED = os.environ.get("LINKERN_REQUIRE", "").split()
 
+
+# Pieces of memory that may be mapped before programs that JAX compiled are freed.
+MOST_PIECES = 16_000
 
 # Beyond the extra `test`; CI runs what needs one of them in a step of its own.
 LIBRARIES = (
@@ -92,6 +96,20 @@ def pytest_collection_finish():
     given(none())(lambda _: None)()
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_teardown():
+    """Free what JAX has compiled, before there are more pieces than Linux maps.
+
+    A program is several pieces of memory, and all are kept. The compiler crashes where
+    there are 65,530 (`vm.max_map_count`).
+    """
+    pieces = Path("/proc/self/maps")
+    if "jax" not in sys.modules or not pieces.exists():
+        return
+    if pieces.read_bytes().count(b"\n") > MOST_PIECES:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
