@@ -1,8 +1,8 @@
 """Results of generating: tables, JSON, figures and the command."""
 
 import json
-import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from click.testing import CliRunner
@@ -215,7 +215,8 @@ def test_an_interrupted_run_keeps_what_was_measured(tmp_path, monkeypatch, resul
         yield tuple(replace(row, task=task) for row in result.rows)
         raise KeyboardInterrupt
 
-    module = sys.modules["linkern.cli.benches.generation"]  # its name is the command's
+    # As an attribute of its package, the name is the command's.
+    module = import_module("linkern.cli.benches.generation")
     monkeypatch.setattr(module, "_parts", parts)
     path = tmp_path / "result.json"
     ended = run("--json", str(path))
