@@ -50,7 +50,7 @@ class JaxCompile:
 
 
 class JaxRun:
-    """How many times as long as a scan written by hand a call takes, T = 4096."""
+    """Time of a call over that of a scan written by hand, T = 4096."""
 
     params = ["forward", "gradient"]
     param_names = ("pass",)

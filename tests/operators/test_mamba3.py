@@ -81,10 +81,10 @@ def test_both_writes_are_one_row_of_which_a_part_is_taken_back(inputs):
         x = x * np.exp(1j * turn)
         both = np.stack([x.real, x.imag], axis=-1)
         rotated[name] = both.reshape(inputs[name].shape)
-    own = inputs["trapezoid"] * inputs["dt"]
-    ahead = np.zeros_like(own)
+    now = inputs["trapezoid"] * inputs["dt"]
+    ahead = np.zeros_like(now)
     ahead[..., :-1] = ((1 - inputs["trapezoid"]) * inputs["dt"])[..., 1:]
-    scaled = (own + ahead)[..., None] * rotated["key"]
+    scaled = (now + ahead)[..., None] * rotated["key"]
     sums = linkern.simple_gla(
         rotated["query"], scaled, inputs["value"], inputs["log_decay"], scale=1.0
     ).output

@@ -168,8 +168,8 @@ def test_an_operator_is_a_case_of_another(names, rng):
     state = (rng.normal(size=(K, V)),)
     beside = (np.zeros(K // 2 + K + V),) if names[0] == "mamba3" else ()
     output, (memory, *_) = LOOPS[names[0]](first, 0.7, state + beside)
-    found = LOOPS[names[1]](second, 0.7, state, **keywords)
-    assert_same(found, (output, (memory,)))
+    results = LOOPS[names[1]](second, 0.7, state, **keywords)
+    assert_same(results, (output, (memory,)))
 
 
 def test_comba_can_read_what_has_decayed(rng):

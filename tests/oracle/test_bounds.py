@@ -244,11 +244,11 @@ def test_storing_a_result_adds_its_rounding_and_no_more(name, exact, error, part
 
 def test_a_small_result_is_stored_as_a_subnormal_number():
     held = np.asarray([1.3e-7, -2.5e-8, 0.0])
-    found = oracle.Bounded(held, np.zeros(3))
+    result = oracle.Bounded(held, np.zeros(3))
     error = abs(held.astype(np.float16).astype(np.float64) - held)
     assert (error > 2.0**-11 * abs(held))[:2].all()
-    assert (error <= found.once_stored("float16")).all()
-    assert (found.once_stored("float16") == 2.0**-25).all()
+    assert (error <= result.once_stored("float16")).all()
+    assert (result.once_stored("float16") == 2.0**-25).all()
 
 
 @pytest.mark.parametrize("name", [*SIZES, "float64"])

@@ -76,7 +76,7 @@ SHAPES = [
 @pytest.mark.parametrize(("itemsize", "shape"), SHAPES)
 def test_products_are_those_that_the_emulator_counts(itemsize, shape):
     """Two chunks less one, without a normalizer, whose sums are products too."""
-    given = choice.Choice(shape, (1, 10**6), "")
+    forced = choice.Choice(shape, (1, 10**6), "")
     dtype = {2: ml_dtypes.bfloat16, 4: np.float32}[itemsize]
     counts = []
     for chunks in (1, 2):
@@ -89,7 +89,7 @@ def test_products_are_those_that_the_emulator_counts(itemsize, shape):
         output = device.empty(inputs.value.shape, dtype)
         memory = device.empty((1, 1, shape.features, shape.columns), np.float32)
         for launch in chunk_fwd.plan(
-            device, inputs, output, memory, None, choice=given
+            device, inputs, output, memory, None, choice=forced
         ):
             device.launch(launch)
         counts.append(device.counts["products"])
@@ -103,9 +103,9 @@ def test_registers_are_at_least_those_of_the_record():
     kernels = json.loads(path.read_text())["targets"]["sm_90"]
     most = dict.fromkeys(cost.REGISTERS, 0)
     for name, needs in kernels.items():
-        found = re.match(r"chunk_fwd: chunk_fwd<TileShape<(\w+), ([\d, ]+)>", name)
-        if found:
-            key = ({"float": 4}.get(found[1], 2), *map(int, found[2].split(", ")))
+        match = re.match(r"chunk_fwd: chunk_fwd<TileShape<(\w+), ([\d, ]+)>", name)
+        if match:
+            key = ({"float": 4}.get(match[1], 2), *map(int, match[2].split(", ")))
             if key in most:
                 most[key] = max(most[key], needs["registers"])
     assert most == cost.REGISTERS

@@ -107,8 +107,8 @@ def inputs_of(name, dtype, gate_dtype):
 
 
 def test_operators_are_those_whose_terms_are_their_inputs():
-    given = {name for name, each in DEFINITIONS.items() if each.as_given}
-    assert given | {"linear_attention"} == set(OPERATORS)
+    as_given = {name for name, each in DEFINITIONS.items() if each.as_given}
+    assert as_given | {"linear_attention"} == set(OPERATORS)
 
 
 @pytest.mark.parametrize("gates", ["own", "wide"])

@@ -158,9 +158,9 @@ def by_pairs(
     values = np.concatenate([value_before[..., None, :], v], axis=-2)
     weight = (1 - share) * step * np.exp(g)
     earlier = decays * weight[..., None, :] * (q @ keys[..., :-1, :].swapaxes(-1, -2))
-    own = decays * (share * step)[..., None, :] * (q @ k.swapaxes(-1, -2))
+    within = decays * (share * step)[..., None, :] * (q @ k.swapaxes(-1, -2))
     since = np.exp(np.cumsum(g, axis=-1))[..., None]
-    y = earlier @ values[..., :-1, :] + own @ v + since * (q @ memory)
+    y = earlier @ values[..., :-1, :] + within @ v + since * (q @ memory)
     kept = decays[..., -1, :, None]
     first = kept * weight[..., None] * keys[..., :-1, :]
     second = kept * (share * step)[..., None] * k
