@@ -48,7 +48,7 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
 
 
 @check(
-    "finite inputs whose exact output is finite give a finite output",
+    "inputs in their ranges whose exact output is finite give a finite output",
     problems=any_problem,
     share=0.5,
 )
@@ -58,7 +58,9 @@ def finite_output(target: CheckedTarget, problem: Problem) -> None:
     Fix: Look at the first entry that is not finite. In row 0 of every head a strict
     mask has left the query no key: include the diagonal. Behind strong decays the
     kernel divides by an exponential: take the exponential of a difference of sums of
-    log-decays that is at most 0. In the last rows a tail was not written.
+    log-decays that is at most 0. Behind a log-decay of -inf, which forgets everything,
+    sums are subtracted that are both -inf: sum between the two tokens instead, or
+    declare `decay_floor`. In the last rows a tail was not written.
     """
     message = "the output is not finite where the exact one is"
     target.require_finite(target.run(problem), problem, message)
