@@ -19,6 +19,7 @@ from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.generators import real_problem, with_cotangent
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
@@ -31,6 +32,7 @@ __all__ = [
     "not_finite",
     "observed_after",
     "observed_before",
+    "refused_no_token",
     "right_where_dense",
 ]
 
@@ -48,6 +50,8 @@ TRIED = {
     "batch sizes": (0, (1, 2, 3, 4)),
 }
 REFUSED = (1, 2, 17, 4, 5)
+# Several chunks, of all usual sizes.
+LONG_SIZES = (1, 2, 300, 4, 5)
 # The most features and numbers of the memory in a call that tries a size: of products
 # of channels, a kernel or the oracle may hold many times as many.
 MOST_NUMBERS = 2**20
@@ -59,6 +63,8 @@ SWAPPED = (
 )
 # How far inputs are scaled, in powers of two, and steps between two powers.
 FURTHEST, STEPS = 20, 16
+# Log-decays of all tokens: the first that a target takes is proposed as its floor.
+FLOORS = (-1e4, -100.0, -20.0, -5.0, -1.0)
 # Multiple of rounding by which wrong outputs may differ from their sum.
 SLACK = 16.0
 # Numbers that each dtype can hold.
@@ -178,20 +184,64 @@ def not_finite(target: Target, scope: Scope) -> Diagnosis | None:
             continue
         scaled = partial(_scaled, problem, name)
         first = bisect_left(powers, True, key=lambda n: not _finite(target, scaled(n)))
+        if first == len(powers) and name == "log_decay":
+            forgotten = _not_finite_after_reset(target, problem)
+            if forgotten is not None:
+                return forgotten
         if first in (0, len(powers)) or not _is_expected_finite(scaled(first)):
             continue
         high, low = (
             abs(scaled(n).inputs[name].astype(float)) for n in (first, first - 1)
         )
         sign = "-" if name == "log_decay" else ""
-        output = target.call(Call(scaled(first).inputs)).output
-        kind = "NaN" if np.isnan(np.asarray(output)).any() else "an infinity"
         sentence = (
-            f"returns {kind} where {name} reaches {sign}{high.max():.3g} "
-            f"(finite at {sign}{low.max():.3g}); the exact output is finite"
+            f"returns {_not_finite_kind(target, scaled(first))} where {name} reaches "
+            f"{sign}{high.max():.3g} (finite at {sign}{low.max():.3g}); "
+            "the exact output is finite"
         )
-        return Diagnosis("not_finite", sentence, np.inf)
+        floor = _floor(target, scope) if name == "log_decay" else ()
+        return Diagnosis("not_finite", sentence, np.inf, floor)
     return None
+
+
+def _not_finite_after_reset(target: Target, problem: Problem) -> Diagnosis | None:
+    """Observe outputs that are not finite after a token that forgets everything."""
+    contract = problem.scope.contract
+    axis = problem.scope.operator.input("log_decay").token_axis
+    floored = contract.decay_form != "log" or np.isfinite(contract.decay_floor)
+    if axis is None or floored:
+        return None
+    log_decay = problem.inputs["log_decay"].copy()
+    np.moveaxis(log_decay, axis, 0)[:: max(problem.length // 3, 1)] = -np.inf
+    reset = problem.with_inputs(log_decay=log_decay)
+    if _finite(target, reset) or not _is_expected_finite(reset):
+        return None
+    sentence = (
+        f"returns {_not_finite_kind(target, reset)} where log_decay is -inf; "
+        "the exact output is finite"
+    )
+    floor = _floor(target, problem.scope)
+    return Diagnosis("not_finite", sentence, np.inf, floor)
+
+
+def _floor(target: Target, scope: Scope) -> tuple[str, ...]:
+    """Return the declaration of the strongest decay at all tokens that is right."""
+    contract = scope.contract
+    if contract.decay_form != "log" or np.isfinite(contract.decay_floor):
+        return ()
+    problem = _problem(scope, LONG_SIZES)
+    for floor in FLOORS:
+        decays = np.full(problem.inputs["log_decay"].shape, floor)
+        strong = with_decays(problem, decays)
+        output = target.call(Call(strong.inputs)).output
+        if output is not None and agrees(output, strong):
+            return (f"decay_floor={floor:g}",)
+    return ()
+
+
+def _not_finite_kind(target: Target, problem: Problem) -> str:
+    output = target.call(Call(problem.inputs)).output
+    return "NaN" if np.isnan(np.asarray(output)).any() else "an infinity"
 
 
 def _scaled(problem: Problem, name: str, steps: int) -> Problem:
@@ -233,6 +283,18 @@ def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
         sentence += ", and the right output for others"
     by_what = "0" * zero
     return Diagnosis("depends_on_values", sentence, np.inf, by_what=by_what)
+
+
+def refused_no_token(target: Target, scope: Scope) -> Diagnosis | None:
+    """Observe a target that raises on an empty sequence."""
+    if scope.contract.min_length:
+        return None
+    try:
+        target.call(Call(_problem(scope, REFUSED).prefix(0).inputs))
+    except TargetRaised as error:
+        sentence = f"raises on no token: {error}"
+        return Diagnosis("raises_on_no_token", sentence, np.inf, ("min_length=1",))
+    return None
 
 
 def right_where_dense(target: Target, problem: Problem) -> Diagnosis | None:

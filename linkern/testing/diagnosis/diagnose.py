@@ -19,6 +19,7 @@ from linkern.testing.diagnosis.behaviour import (
     not_finite,
     observed_after,
     observed_before,
+    refused_no_token,
     right_where_dense,
 )
 from linkern.testing.diagnosis.declarations import declarations
@@ -78,10 +79,12 @@ def examine(target: Target, scope: Scope) -> Diagnosis:
     """Return the same; where nothing shows, with what was not measured."""
     clock = Clock(SECONDS)
     probe = _Probe(Timed(target, clock), scope, clock)
+    refusal = probe.observed(refused_no_token, FOR_MAPS)
     diagnosis = (
         probe.observed(observed_before, FOR_MAPS)
         or probe.described()
         or probe.observed(observed_after, 0.0)
+        or refusal  # of which no other fault is a consequence
         or Diagnosis(UNEXPLAINED, NOTHING)
     )
     return replace(diagnosis, not_measured=probe.not_measured)

@@ -12,6 +12,7 @@ from linkern.testing.diagnosis.behaviour import (
     observed_before,
     right_where_dense,
 )
+from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.influence.scenes import product_scene
 from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
@@ -102,6 +103,59 @@ def test_what_is_besides_the_output_is_observed_after_the_maps(name):
     observed = observed_after(target, scope)
     assert observed.name == behaviour
     assert words in observed.sentence
+
+
+def subtracting_sums(query, key, value, log_decay):
+    """Return gated attention whose decays are differences of sums over all tokens."""
+    sums = np.cumsum(log_decay, axis=-1)
+    with np.errstate(invalid="ignore"):
+        between = np.exp(np.tril(sums[..., :, None] - sums[..., None, :]))
+    scores = np.tril(query @ np.swapaxes(key, -1, -2)) * query.shape[-1] ** -0.5
+    return (scores * between.astype(query.dtype)) @ value
+
+
+def test_a_reset_that_is_not_finite_is_declared_away():
+    target, scope = opened(subtracting_sums, "simple_gla")
+    diagnosis = diagnose(target, scope)
+    assert diagnosis.name == "not_finite"
+    assert "returns NaN where log_decay is -inf" in diagnosis.sentence
+    assert diagnosis.declaration == ("decay_floor=-10000",)
+    declared = opened(subtracting_sums, "simple_gla", decay_floor=-1e4)
+    assert diagnose(*declared) is None
+
+
+def powers_divided_out(query, key, value, log_decay):
+    """Return gated attention whose decays are quotients of powers of sums."""
+    sums = np.cumsum(log_decay, axis=-1)[..., None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows, columns = query * np.exp(sums), key * np.exp(-sums)
+        scores = np.tril(rows @ np.swapaxes(columns, -1, -2))
+        return (scores * query.dtype.type(query.shape[-1] ** -0.5)) @ value
+
+
+def test_a_kernel_that_takes_no_strong_decay_at_all_is_offered_no_floor():
+    observed = observed_after(*opened(powers_divided_out, "simple_gla"))
+    assert observed.name == "not_finite"
+    assert observed.declaration == ()
+
+
+def refusing_no_token(query, key, value):
+    if not query.shape[2]:
+        raise ValueError("no tokens")
+    return dense()(query, key, value)
+
+
+def test_a_refusal_of_no_token_is_named_where_all_else_is_right():
+    diagnosis = diagnose(*opened(refusing_no_token))
+    assert diagnosis.name == "raises_on_no_token"
+    assert diagnosis.sentence.startswith("raises on no token: ValueError: no tokens")
+    assert diagnosis.declaration == ("min_length=1",)
+    assert diagnose(*opened(refusing_no_token, min_length=1)) is None
+
+
+def test_a_refusal_of_no_token_hides_no_other_fault():
+    diagnosis = diagnose(*opened(lambda *x: 2 * refusing_no_token(*x)))
+    assert diagnosis.by_what == "2"
 
 
 FEW = ("quadratic", "chunk_32_with_state", "gla by chunks", "delta_rule by chunks")
