@@ -31,12 +31,13 @@ def slow_unless(kept, cases):
     ]
 
 
-def in_turn(kept, cases):
+def in_turn(kept, cases, *, step=1):
     """Return the cases of a test, most of them exhaustive.
 
     Of the cases that differ in their last value alone and do not run by default, one is
     slow, and the others are exhaustive as well. Which one follows from the other values
-    of the case, so that among many cases each last value has its turn.
+    of the case, so that among many cases each last value has its turn. Where each case
+    takes seconds, only one of `step` such groups has a slow case.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ def in_turn(kept, cases):
         Called with the values of a case: True if it runs by default.
     cases : iterable of tuple
         Values for `pytest.mark.parametrize`, of which `repr` says the same everywhere.
+    step : int
+        Of so many groups, about one has a slow case.
     """
     alike = {}
     for case in cases:
@@ -52,9 +55,10 @@ def in_turn(kept, cases):
     for first, group in alike.items():
         slow = [case for case in group if not kept(*case)]
         marked += [pytest.param(*case) for case in group if kept(*case)]
-        turn = crc32(repr(first).encode()) % max(len(slow), 1)
+        drawn, turn = divmod(crc32(repr(first).encode()), max(len(slow), 1))
         for i, case in enumerate(slow):
-            others = () if i == turn else (pytest.mark.exhaustive,)
+            mine = i == turn and drawn % step == 0
+            others = () if mine else (pytest.mark.exhaustive,)
             marked.append(pytest.param(*case, marks=(pytest.mark.slow, *others)))
     return marked
 

@@ -7,9 +7,9 @@ from tests.marks import in_turn
 NAMES, DTYPES = [f"kernel {i}" for i in range(40)], ("float32", "float64", "bfloat16")
 
 
-def cases(kept=lambda name, dtype: False, dtypes=DTYPES):
+def cases(kept=lambda name, dtype: False, dtypes=DTYPES, step=1):
     """Return the values and the names of the marks of each case."""
-    marked = in_turn(kept, product(NAMES, dtypes))
+    marked = in_turn(kept, product(NAMES, dtypes), step=step)
     return {one.values: {mark.name for mark in one.marks} for one in marked}
 
 
@@ -33,3 +33,11 @@ def test_what_runs_by_default_has_no_turn():
 
 def test_a_name_alone_has_its_turn_each_time():
     assert set.union(*cases(dtypes=["float64"]).values()) == {"slow"}
+
+
+def test_of_several_names_one_has_a_turn():
+    every, some = cases(), cases(step=4)
+    turns = [values for values, names in some.items() if names == {"slow"}]
+    assert len(NAMES) / 8 < len(turns) < len(NAMES) / 2
+    assert all(every[values] == {"slow"} for values in turns)
+    assert {dtype for _, dtype in turns} == {*DTYPES}

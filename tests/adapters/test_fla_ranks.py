@@ -15,6 +15,11 @@ ADAPTER = "linkern.adapters.fla_ranks"
 FAULTY = Path(__file__).parent / "fla_ranks_targets.py"
 CONTRACT = {"layout": "bthd", "packing": "full", "decay_floor": -5.0, "max_length": 12}
 pytestmark = pytest.mark.slow
+# Interpreted, each takes ten seconds, and the second calls all that the first does.
+LAWS = [
+    pytest.param("value_on_reals", marks=pytest.mark.exhaustive),
+    "packed_gradients",
+]
 
 
 def plan_of(target, op, **declared):
@@ -55,13 +60,13 @@ def judged(target, plan, law):
         ("kda", {}),
     ],
 )
-@pytest.mark.parametrize("law", ["value_on_reals", "packed_gradients"])
+@pytest.mark.parametrize("law", LAWS)
 def test_a_kernel_is_right(op, declared, law, target):
     result = judged(target, plan_of(f"{ADAPTER}:{op}", op, **declared), law)
     assert result.verdict == "passed", result.message
 
 
-@pytest.mark.parametrize("law", ["value_on_reals", "packed_gradients"])
+@pytest.mark.parametrize("law", LAWS)
 def test_rwkv7_is_right(law, target):
     result = judged(target, plan_of(f"{ADAPTER}:rwkv7", "rwkv7"), law)
     assert result.verdict == "passed", result.message
@@ -80,7 +85,7 @@ ZIGZAG = {"ranks_order": "zigzag", "ranks_even": True}
 
 
 @pytest.mark.parametrize("declared", [{}, ZIGZAG])
-@pytest.mark.parametrize("law", ["value_on_reals", "packed_gradients"])
+@pytest.mark.parametrize("law", LAWS)
 def test_a_context_is_passed_to_a_target_that_takes_one(law, declared, target):
     contract = Contract(**CONTRACT, **declared)  # equal shards are not declared
     plan = replace(plan_of(f"{FAULTY}:of_context", "kda"), contract=contract)
