@@ -428,7 +428,7 @@ _CAUSAL = (
             replace(KEY, draw="positive"),
             VALUE,
             Input("input_gate", "bgt", ("i",), optional=True, draw="exponent"),
-            DECAY,
+            Input("log_decay", "bgt", (*_DECAYS, "f"), optional=True),
         ),
         "C = e^{g_t} C + e^{i_t} k v^T, n = e^{g_t} n + e^{i_t} k; "
         "o = scale q^T C / max(|scale q^T n|, 1)",

@@ -216,6 +216,7 @@ def _candidates(scope: Scope, numbers: Sequence[float]) -> Iterator[Declared]:
     yield from scales[1:]
     yield {"decay_log_base": "e" if contract.decay_log_base == "2" else "2"}
     if (contract.decay_log_base, contract.decay_form) == ("e", "log"):
+        yield {"decay_form": "logsigmoid"}
         yield from ({"decay_floor": x} for x in numbers if x < 0)
     yield from ({"l2norm": eps} for eps in _NORM_EPSILONS)
     yield from ({"beta_form": x} for x in _BETA_FORMS if x != contract.beta_form)

@@ -1,8 +1,8 @@
 """Forms in which targets take gates: what a number means, and what has a meaning.
 
 Decays are natural logarithms to another base, factors, or raw: the kernel makes
-``-exp(A_log) softplus(x + b)`` or ``floor sigmoid(exp(A_log) (x + b))`` of them. Rates
-are themselves, or logits of them.
+``-exp(A_log) softplus(x + b)``, ``floor sigmoid(exp(A_log) (x + b))`` or
+``log(sigmoid(x))`` of them. Rates are themselves, or logits of them.
 """
 
 from collections.abc import Callable
@@ -97,6 +97,8 @@ def form_of(
         return _softplus(one.axes, changed or _kept)
     if contract.decay_form == "sigmoid":
         return _sigmoid(one.axes, contract.decay_floor, changed or _kept)
+    if contract.decay_form == "logsigmoid":
+        return _logsigmoid()
     if contract.decay_log_base == "2":
         factor = float(np.log(2.0))
         return Form(
@@ -179,6 +181,24 @@ def _sigmoid(axes: str, floor: float, changed: Change) -> Form:
         return units.reshape(x.shape), 0.0
 
     return Form(meaning, taken, slope, slope_error)
+
+
+def _logsigmoid() -> Form:
+    """Return the form of decays ``log(sigmoid(x))``."""
+
+    def taken(decay: Real) -> Real:
+        with np.errstate(divide="ignore"):
+            x = decay - np.log(-np.expm1(decay))
+        return -_within(decay, -x)
+
+    def slope(x: Real) -> Real:
+        return _sigma(-x)
+
+    def slope_error(x: Real) -> tuple[Real, Real]:
+        units = 8 + np.maximum(x, 0)
+        return slope(x) * units, slope(x) * SOFTPLUS_THRESHOLD
+
+    return Form(lambda x: -np.logaddexp(0.0, -x), taken, slope, slope_error)
 
 
 def _logits(most: float) -> Form:

@@ -20,7 +20,7 @@ from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import RAW_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
 from linkern.testing.target.arguments import gate_arrays, state_buffer
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
@@ -261,7 +261,7 @@ def _of_function(
         "POSITION": interface.position,
         "OUTPUT": interface.output,
         "OUTPUT_STATE": interface.output_state,
-        "GATES": GATE_NAMES if plan.contract.decay_form in RAW_FORMS else (),
+        "GATES": GATE_NAMES if plan.contract.decay_form in PARAMETRIC_FORMS else (),
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
     }

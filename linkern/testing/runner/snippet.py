@@ -16,7 +16,7 @@ from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.reproduce import keywords, wrong_entry
 from linkern.testing.runner.results import CheckResult
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import RAW_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
 from linkern.testing.target.protocol import Call, to_layout
 
 __all__ = ["MOST_LINES", "snippet"]
@@ -58,7 +58,7 @@ def snippet(plan: Plan, result: CheckResult) -> str | None:
     several = plan.contract.interface == "step" or plan.ranks
     if wrong is None or not example.calls or several:
         return None
-    if plan.contract.decay_form in RAW_FORMS:  # two more arrays
+    if plan.contract.decay_form in PARAMETRIC_FORMS:  # two more arrays
         return None
     call, (index, low, high) = example.calls[-1], wrong
     plain = not call.cuts and not call.segments and call.threads == 1

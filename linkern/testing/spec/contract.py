@@ -121,7 +121,8 @@ class Contract:
         ``log``, or ``factor`` if it takes the decays themselves, between 0 and 1. Of
         raw gates ``x`` it makes log-decays itself, and takes `A_log` and `dt_bias`:
         ``softplus``, ``-exp(A_log) softplus(x + dt_bias)``, or ``sigmoid``,
-        ``decay_floor sigmoid(exp(A_log) (x + dt_bias))``.
+        ``decay_floor sigmoid(exp(A_log) (x + dt_bias))``; or it takes neither:
+        ``logsigmoid``, ``log(sigmoid(x))``.
     decay_floor : float
         The least natural log-decay that it accepts besides 0.
     beta_form : str
@@ -337,8 +338,10 @@ class Contract:
 
         The logarithm of a softplus is absolutely as good as its argument, which is a
         sum with one; and a sigmoid as its argument, of which it is flat at the ends.
+        The logarithm of a sigmoid is the softplus of what is negated.
         """
         unit = unit_roundoff(accumulator)
-        if self.decay_form == "softplus":
-            return LARGEST_RATE * (8 * unit + SOFTPLUS_THRESHOLD)
+        if self.decay_form in ("softplus", "logsigmoid"):
+            largest = LARGEST_RATE if self.decay_form == "softplus" else 1.0
+            return largest * (8 * unit + SOFTPLUS_THRESHOLD)
         return -4 * unit * self.decay_floor if self.decay_form == "sigmoid" else 0.0

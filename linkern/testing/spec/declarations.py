@@ -112,8 +112,8 @@ TOPICS = {
             one_of("e", "2"), "log-decays are logarithms to base 2", "2"
         ),
         "decay_form": Declaration(
-            one_of("log", "factor", "softplus", "sigmoid"),
-            "it takes decays between 0 and 1, or raw gates with A_log and dt_bias",
+            one_of("log", "factor", "softplus", "sigmoid", "logsigmoid"),
+            "it takes decays between 0 and 1, or raw gates of which it makes decays",
             "softplus",
         ),
         "decay_floor": Declaration(

@@ -13,7 +13,7 @@ from linkern.testing.errors import UsageError
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import Operator
-from linkern.testing.spec.raw_gates import RAW_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
 
 __all__ = [
     "ARGUMENTS",
@@ -220,7 +220,7 @@ def _means(switch: Switch, declared: Mapping[str, Any]) -> bool:
     if switch.key == "l2norm":
         return True
     if switch.key == "decay_form":
-        return value in RAW_FORMS
+        return value in PARAMETRIC_FORMS
     if switch.key == "beta_form":
         return bool(value != "rate")
     return bool(value == switch.declared)

@@ -7,12 +7,19 @@ that they are no inputs of a problem.
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST_RATE", "RAW_FORMS", "SOFTPLUS_THRESHOLD", "gate_parameters"]
+__all__ = [
+    "LARGEST_RATE",
+    "PARAMETRIC_FORMS",
+    "RAW_FORMS",
+    "SOFTPLUS_THRESHOLD",
+    "gate_parameters",
+]
 
 Real = NDArray[np.float64]
 
-# The forms of decays whose kernels take both parameters.
-RAW_FORMS = ("softplus", "sigmoid")
+# The forms of decays whose kernels take both parameters, and all that kernels make.
+PARAMETRIC_FORMS = ("softplus", "sigmoid")
+RAW_FORMS = (*PARAMETRIC_FORMS, "logsigmoid")
 # Multiples of an eighth between -5/8 and 5/8, and between -6/8 and 6/8: exact in every
 # dtype, other ones for neighbours, and never zero in the first head.
 _LOG_RATES, _BIASES = 11, 13

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from linkern.oracle.inputs import TOKENS
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import RAW_FORMS, gate_parameters
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS, gate_parameters
 from linkern.testing.target.protocol import Call, TargetConfig
 
 __all__ = ["gate_arrays", "output_buffer", "state_axes", "state_buffer"]
@@ -21,7 +21,7 @@ def gate_arrays(config: TargetConfig, call: Call) -> tuple[NDArray[Any], ...]:
 
     They are float32, as in the layers that train them, or float64 beside it.
     """
-    if config.decay_form not in RAW_FORMS:
+    if config.decay_form not in PARAMETRIC_FORMS:
         return ()
     operator = OPERATORS[config.op]
     sizes, axes = operator.sizes(call.inputs), operator.input("log_decay").axes

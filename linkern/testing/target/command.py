@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import RAW_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
 from linkern.testing.target.answers import limits_of
 from linkern.testing.target.arguments import state_axes
 from linkern.testing.target.frameworks import framework_named
@@ -98,7 +98,7 @@ class CommandTarget:
         if config.interface == "step":
             msg = "`interface=step` is for functions; a command gets whole sequences."
             raise UsageError(msg)
-        if config.decay_form in RAW_FORMS:
+        if config.decay_form in PARAMETRIC_FORMS:
             msg = (
                 f"`decay_form={config.decay_form}` is for functions, not for commands."
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import RAW_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
 from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
     CONTEXT_NAMES,
@@ -201,7 +201,7 @@ def load(
         context=named_in(CONTEXT_NAMES, parameters) if groups == GROUP_NAMES else None,
     )
     require_callable(target, name, signature, options, operator)
-    if decay_form in RAW_FORMS and not signature.gates:
+    if decay_form in PARAMETRIC_FORMS and not signature.gates:
         msg = (
             f'"{name}" must have parameters {" and ".join(GATE_NAMES)} for '
             f"`decay_form={decay_form}`: its parameters are ({', '.join(parameters)})."

@@ -281,6 +281,11 @@ def with_factors(q, k, v, g=None, beta=None, *, scale=None, initial_state=None):
     return recurrent(q, k, v, g, beta, scale, initial_state, erases=True)
 
 
+def from_raw_gates(q, k, v, g, beta=None, *, scale=None, initial_state=None):
+    g = (-np.logaddexp(0, -g.astype(np.float64))).astype(np.float32)
+    return recurrent(q, k, v, g, beta, scale, initial_state, erases=True)
+
+
 def normalising(q, k, v, g=None, beta=None, *, scale=None, initial_state=None):
     def unit(x):
         wider = x.astype(np.float32)
@@ -321,6 +326,7 @@ def heads_last(q, k, v, g=None, beta=None, *, scale=None, initial_state=None):
         [
             (in_base_two, {"decay_log_base": "2"}, VALUES),
             (with_factors, {"decay_form": "factor"}, VALUES),
+            (from_raw_gates, {"decay_form": "logsigmoid"}, VALUES),
             (normalising, {"l2norm": 1e-6}, ("value_on_reals", "state_value")),
             (grouped, {"value_groups": True}, (*VALUES, "heads_independent")),
             (transposing, {"state_layout": "vk"}, ("state_value", "state_split")),

@@ -141,7 +141,8 @@ def test_a_kernel_that_takes_no_strong_decay_at_all_is_offered_no_floor():
 
 def refusing_no_token(query, key, value):
     if not query.shape[2]:
-        raise ValueError("no tokens")
+        msg = "no tokens"
+        raise ValueError(msg)
     return dense()(query, key, value)
 
 

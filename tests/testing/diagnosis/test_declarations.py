@@ -102,6 +102,10 @@ def to_base_two(query, key, value, log_decay):
     return query, key, value, log_decay / log_decay.dtype.type(np.log(2))
 
 
+def squashing(query, key, value, log_decay):
+    return query, key, value, -np.logaddexp(0, -log_decay)
+
+
 def divided_by_root(x):
     return elu_plus_one(x) * x.dtype.type(x.shape[-1] ** -0.5)
 
@@ -180,6 +184,7 @@ DECLARED = {
     "strides": (mutant("assumes_contiguous"), "strides=contiguous"),
     "NaN": (mutant("swallows_nan"), "nan_policy=any"),
     "base": (mutant("gates_to_base_two"), "decay_log_base=2"),
+    "raw": (gated(arrange=squashing), "decay_form=logsigmoid"),
     "floor": (gated(arrange=clamped), "decay_floor=-5"),
     "scale": (
         (without_scale, "simple_gla", Contract(), MUTANTS["scale_left_out"].checks),

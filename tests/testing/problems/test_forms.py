@@ -15,6 +15,7 @@ RATE = OPERATORS["kda"].input("beta")
 CASES = [
     (Contract(decay_log_base="2"), PER_CHANNEL),
     (Contract(decay_form="factor"), PER_CHANNEL),
+    (Contract(decay_form="logsigmoid"), PER_TOKEN),
     (Contract(decay_form="softplus"), PER_TOKEN),
     (Contract(decay_form="softplus"), PER_CHANNEL),
     (Contract(decay_form="sigmoid", decay_floor=-5.0), PER_TOKEN),
@@ -67,7 +68,18 @@ def test_sigmoid_is_of_the_scaled_gate_and_ends_at_the_floor():
     assert -1e-80 < form.meaning(form.taken(ends)).ravel()[0] <= 0
 
 
-@pytest.mark.parametrize(("contract", "one"), CASES[2:])
+def test_logsigmoid_keeps_everything_and_nothing_at_its_ends():
+    form = form_of(Contract(decay_form="logsigmoid"), PER_TOKEN)
+    x = np.random.default_rng(1).normal(size=(2, 3, 5))
+    np.testing.assert_allclose(
+        form.meaning(x), np.log(1 / (1 + np.exp(-x))), rtol=1e-14
+    )
+    ends = form.meaning(form.taken(np.array([0.0, -np.inf])))
+    assert ends[0] == 0
+    assert np.exp(ends[1]) == 0
+
+
+@pytest.mark.parametrize(("contract", "one"), CASES[3:])
 def test_open_gates_and_rates_of_zero_are_the_same_number_in_every_place(contract, one):
     form = form_of(contract, one)
     assert (form.taken(np.zeros((2, 3, 5, 4)[: len(one.axes)])) == SHUT).all()
@@ -103,6 +115,7 @@ def test_log_decays_and_rates_are_not_raw():
     assert not is_raw(Contract(), PER_TOKEN)
     assert not is_raw(Contract(decay_form="factor"), PER_TOKEN)
     assert is_raw(Contract(decay_form="softplus"), PER_TOKEN)
+    assert is_raw(Contract(decay_form="logsigmoid"), PER_TOKEN)
     assert not is_raw(Contract(decay_form="softplus"), RATE)
     assert is_raw(Contract(beta_form="sigmoid"), RATE)
     assert form_of(Contract(), PER_TOKEN) is None
