@@ -89,11 +89,14 @@ class Rounding:
 
     @property
     def tiny(self) -> float:
-        """The largest error of one underflow: accelerators flush subnormals to zero."""
+        """The largest error of one underflow: accelerators flush subnormals to zero.
+
+        Those of float64 are kept, but products of this error with others must be
+        numbers of float64.
+        """
         least = smallest(self.precisions.accumulator)
         flushed = 2.0 ** SIGNIFICAND_BITS[self.precisions.accumulator]
-        gradual = self.precisions.accumulator in {"float64", "float16"}
-        return least if gradual else least * flushed
+        return least if self.precisions.accumulator == "float16" else least * flushed
 
     @property
     def lowest(self) -> float:

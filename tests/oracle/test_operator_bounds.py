@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linkern.oracle import OPERATORS, Precisions
-from linkern.oracle.balls import Ball, Rounding
+from linkern.oracle.balls import Ball, Rounding, contracted
 from linkern.oracle.scan import scanned
 from linkern.oracle.tape import Tape
 from tests.operators.paper_loops import over_heads
@@ -311,3 +311,12 @@ def test_a_range_of_zero_is_no_less_provable_than_the_plain_rule():
     ones = np.ones(inputs["value"].shape)
     gradients = OPERATORS[name].bounded_gradients(inputs, ones, None, FLOAT32)
     assert all(np.isfinite(one.bound).all() for one in gradients.values())
+
+
+def test_an_underflow_of_float64_counts_in_the_products_that_follow():
+    rounding = Rounding(Precisions("float64"))
+    lost = Ball(np.zeros((1, 1)), np.full((1, 1), rounding.tiny))
+    share = Ball(np.full((1, 1), 0.125))
+    error = contracted("ab,bc->ac", lost, share, rounding).radius.item()
+    assert error > 3.1 * rounding.tiny
+    assert rounding.tiny < 1e-300
