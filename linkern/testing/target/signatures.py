@@ -13,7 +13,7 @@ from typing import Any
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.dialect import ARGUMENTS, switch_names
-from linkern.testing.spec.operators import Input, Operator
+from linkern.testing.spec.operators import OPERATORS, Input, Operator
 
 __all__ = [
     "CONTEXT_NAMES",
@@ -178,6 +178,10 @@ def inputs_of(
             f"parameters are ({', '.join(parameters)}); call it "
             f"{' or '.join((missing[0], *operator.input(missing[0]).aliases))}."
         )
+        fitting = _fitting(parameters)
+        if fitting:
+            others = " or ".join(f"`--op {one}`" for one in fitting)
+            msg += f" They are the inputs of {others}."
         raise UsageError(msg)
     names = tuple(parameter_of[one] for one in operator.names)
     kinds = [parameters[n].kind for n in names]
@@ -190,6 +194,21 @@ def inputs_of(
         )
         raise UsageError(msg)
     return ()
+
+
+def _fitting(parameters: dict[str, inspect.Parameter]) -> list[str]:
+    """Return the operators of which a function takes each input, and needs no more."""
+    needed = {
+        n
+        for n, p in parameters.items()
+        if p.default is p.empty and p.kind not in _VARIADIC
+    }
+    fitting = []
+    for one in OPERATORS.values():
+        parameter_of = recognised(parameters, one)
+        if needed == {*parameter_of.values()} and {*parameter_of} == {*one.names}:
+            fitting.append(one.name)
+    return fitting
 
 
 def recognised(

@@ -239,6 +239,20 @@ def test_a_gate_without_a_parameter_is_refused():
         load(ungated, "k:u", op="kda")
 
 
+def test_operators_whose_inputs_a_target_takes_are_named():
+    def low_rank(r, w, k, v, a, b, scale=1.0):
+        return r
+
+    with pytest.raises(UsageError, match=r"They are the inputs of `--op dplr`\.$"):
+        load(low_rank, "k:low_rank", op="rwkv7")
+
+    def of_no_operator(q, k, v, beta, mask):
+        return q
+
+    with pytest.raises(UsageError, match=r"call it log_decay or [^`]*\.$"):
+        load(of_no_operator, "k:of_no_operator", op="kda")
+
+
 def test_the_names_of_rwkv7():
     def with_rate(r, w, k, v, kappa, a):
         return r
