@@ -8,8 +8,13 @@ import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
-from linkern.testing.diagnosis.index_sets.atoms import BOUNDED
-from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
+from linkern.testing.diagnosis.index_sets.coordinates import BOUNDED
+from linkern.testing.diagnosis.index_sets.describe import (
+    IndexSet,
+    describe,
+    is_certain,
+    misfit,
+)
 from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
 from linkern.testing.influence.maps import InfluenceMap, Real
@@ -142,9 +147,10 @@ def _seen(view: View, maps: Maps) -> Maps:
 def _finding(*every: Maps) -> Finding:
     """Return what is wrong in two lists of maps, the second of fresh inputs."""
     first, second = (_telling(maps) for maps in every)
+    both = [*first, *second]
     place = _place(first, second)
     factor = _explained(_products(first), _products(second), place)
-    if factor is not None and not _says_all(factor, [*first, *second]):
+    if factor is not None and not _says_all(factor, both):
         factor = None
     clamped = factor is not None and factor.kind.startswith("clamp")
     vague = place is None or place.spared > EXACT or _of_call_sizes(place)
@@ -152,7 +158,8 @@ def _finding(*every: Maps) -> Finding:
         place = _place_of_affected(place, factor, first, second)
     if place is None:
         place = _place(first, second, thresholds=True)
-    if every[0][0].problem.kind != first[0].problem.kind:
+    usual = every[0][0].problem.kind
+    if usual != first[0].problem.kind:
         # What is usual is right: the inputs that are not say more than a place.
         contrast = _place(
             *(_of_sizes(maps, first[0]) for maps in every), thresholds=True
@@ -164,13 +171,44 @@ def _finding(*every: Maps) -> Finding:
         # Of many statements, some hold of most of a few calls by chance.
         place = place if place is None or len(place.atoms) < 2 else None
     if place is not None and place.missed:
-        place = _with_rest(place, [*first, *second])
-    wrong = [one for one in (*first, *second) if one.wrong.any()]
+        place = _with_rest(_shorter(place, both), both)
+    wrong = [one for one in both if one.wrong.any()]
     broken = any(
         not np.isfinite(one.measured[one.wrong & np.isfinite(one.exact)]).all()
         for one in wrong
     )
-    return Finding(wrong, place, factor, broken)
+    finding = Finding(wrong, place, factor, broken)
+    # What rounds by chance is right by chance.
+    if place is None or finding.coarse:
+        return finding
+    others = [x for maps in every for x in maps if x.problem.kind == usual]
+    if not any(x.wrong.any() for x in others):  # a place is right in usual calls
+        both += others
+    return replace(finding, place=_true(place, factor, both))
+
+
+def _true(place: IndexSet, factor: Factor | None, maps: Maps) -> IndexSet | None:
+    """Return a place, or one of its statements, if that is seen in all of some maps."""
+    if factor is not None:
+        maps = _affected(maps, factor)
+    if misfit(place, maps)[1] <= MOST_WRONG and is_certain(place, maps):
+        return place
+    for atom in place.atoms if len(place.atoms) > 1 else ():
+        missed, spared = misfit(IndexSet((atom,)), maps)
+        part = IndexSet((atom,), missed=missed, spared=spared)
+        if missed <= MISSED and spared <= SPARED and is_certain(part, maps):
+            return part
+    return None
+
+
+def _shorter(place: IndexSet, maps: Maps) -> IndexSet:
+    """Return a place without the statements that make it fit no better."""
+    for atom in place.atoms:
+        others = tuple(x for x in place.atoms if x is not atom)
+        missed, spared = misfit(IndexSet(others), maps)
+        if missed + spared <= sum(misfit(place, maps)):
+            return _shorter(IndexSet(others, missed=missed, spared=spared), maps)
+    return place
 
 
 def _place(
