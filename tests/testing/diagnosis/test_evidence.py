@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis import localising
 from linkern.testing.diagnosis.index_sets.atoms import interval, interval_atoms, places
 from linkern.testing.diagnosis.index_sets.describe import (
     IndexSet,
@@ -13,6 +12,7 @@ from linkern.testing.diagnosis.index_sets.describe import (
     is_certain,
 )
 from linkern.testing.diagnosis.localising import localise
+from linkern.testing.diagnosis.placing import shorter
 from tests.testing.diagnosis.test_index_sets import CAUSAL, blank, planted
 from tests.testing.diagnosis.test_localising import of_kind
 
@@ -82,11 +82,9 @@ def test_statements_that_fit_no_better_are_left_out():
     random = np.random.default_rng(0).random(len(one.exact)) < 0.995
     wrong = wrong_in(one, random)
     place = IndexSet((interval("source", "<", 56),))
-    assert localising._shorter(place, [wrong]) == IndexSet(
-        spared=pytest.approx(0.005, abs=0.002)
-    )
+    assert shorter(place, [wrong]) == IndexSet(spared=pytest.approx(0.005, abs=0.002))
     exact = wrong_in(one, one.coordinates["source"] < 56)
-    assert localising._shorter(place, [exact]) == place
+    assert shorter(place, [exact]) == place
 
 
 @pytest.mark.parametrize(("starts", "text"), [((7, 7), None), ((7, 31), "sequence 1")])
