@@ -177,9 +177,8 @@ def _finding(*every: Maps) -> Finding:
     if place is None or finding.coarse:
         return finding
     others = [x for maps in every for x in maps if x.problem.kind == usual]
-    if not any(x.wrong.any() for x in others):  # a place is right in usual calls
-        both += others
-    return replace(finding, place=true_part(place, factor, both))
+    others = [] if any(x.wrong.any() for x in others) else others
+    return replace(finding, place=true_part(place, factor, both, others))
 
 
 def _says_all(factor: Factor, maps: Maps) -> bool:

@@ -94,16 +94,21 @@ def with_rest(place: IndexSet, maps: Maps) -> IndexSet:
     return replace(both, missed=misfit(both, maps)[0])
 
 
-def true_part(place: IndexSet, factor: Factor | None, maps: Maps) -> IndexSet | None:
-    """Return a place, or one of its statements, if that is seen in all of some maps."""
+def true_part(
+    place: IndexSet, factor: Factor | None, maps: Maps, usual: Maps
+) -> IndexSet | None:
+    """Return a place, or one of its statements, if that is true of some maps.
+
+    Nothing is wrong in the usual ones.
+    """
     if factor is not None:
-        maps = affected(maps, factor)
-    if misfit(place, maps)[1] <= MOST_WRONG and is_certain(place, maps):
+        maps, usual = affected(maps, factor), affected(usual, factor)
+    if is_certain(place, maps, usual):
         return place
     for atom in place.atoms if len(place.atoms) > 1 else ():
         missed, spared = misfit(IndexSet((atom,)), maps)
         part = IndexSet((atom,), missed=missed, spared=spared)
-        if missed <= MISSED and spared <= SPARED and is_certain(part, maps):
+        if missed <= MISSED and spared <= SPARED and is_certain(part, maps, usual):
             return part
     return None
 

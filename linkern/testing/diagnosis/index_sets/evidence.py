@@ -19,8 +19,8 @@ __all__ = ["holds_throughout"]
 TELLING, AT_END = 20, 0.5
 
 
-def holds_throughout(table: Table, atoms: Sequence[Atom]) -> bool:
-    """Return True if most entries at the ends of a set are wrong, some in each call.
+def holds_throughout(table: Table, atoms: Sequence[Atom], *, each_call: bool) -> bool:
+    """Return True if most entries at the ends of a set are wrong.
 
     Parameters
     ----------
@@ -28,12 +28,13 @@ def holds_throughout(table: Table, atoms: Sequence[Atom]) -> bool:
         Entries of which a deviation would show.
     atoms : sequence of Atom
         The statements of the set.
+    each_call : bool
+        Whether some must be wrong in each call, too.
     """
     inside = inside_of(table, atoms)
     count = np.bincount(table.call[inside])
     wrong = np.bincount(table.call[inside], table.wrong[inside])
-    # One statement may miss a size of calls; several fit a few calls by chance.
-    if len(atoms) > 1 and (wrong == 0)[count >= TELLING].any():
+    if each_call and (wrong == 0)[count >= TELLING].any():
         return False
     return all(_ends(table, atom, inside) for atom in atoms)
 
