@@ -43,10 +43,13 @@ def _ends(table: Table, atom: Atom, inside: Flags) -> bool:
     """Return True if most entries at the end of a range of tokens are wrong."""
     sign = 1 if "at_least" in atom.data else -1 if "below" in atom.data else 0
     name = next(iter(atom.axes), "")
-    if not sign or name not in TOKENS or "counted" in atom.data:
+    if not sign or name not in TOKENS:
         return True
-    x = sign * table.known[name]
     inside = inside & (table.known[name] != UNKNOWN)
+    x = table.known[name]
+    if "counted" in atom.data:  # from the end
+        x = table.known[f"end of {name}"] - x
+    x = sign * x
     at_end = np.sort(x[inside])[:TELLING]
     return not len(at_end) or bool(
         table.wrong[inside & (x <= at_end[-1])].mean() >= AT_END
