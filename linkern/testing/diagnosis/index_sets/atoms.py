@@ -181,9 +181,9 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     shape, knobs = influence.problem.shape, influence.problem.knobs
     for name, size in zip(BOUNDED, ("length", "key_dim", "value_dim"), strict=True):
         known[name] = zero + getattr(shape, size)
-    for x in COORDINATES.values():
-        if x.size:
-            known[f"end of {x.name}"] = zero + getattr(shape, x.size)
+    for one in COORDINATES.values():
+        if one.size:
+            known[f"end of {one.name}"] = zero + getattr(shape, one.size)
     heads = shape.heads * shape.groups if "head" in influence.coordinates else 1
     known["end of head"] = zero + heads
     for name in ("sequence", "span"):
@@ -262,11 +262,10 @@ def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
             rated = _of_axis(f"left {name}", left, weight)
             # Of heads, the last one alone is a place in calls of any number of them.
             few = name == "head"
-            rated = (x for x in rated if not few or x[1].text.endswith("last head"))
             each = name in TOKENS and "end of sequence" in known
-            yield from (
-                (gain, _of_each(atom)) if each else (gain, atom) for gain, atom in rated
-            )
+            for gain, atom in rated:
+                if not few or atom.text.endswith("last head"):
+                    yield gain, _of_each(atom) if each else atom
 
 
 def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
