@@ -69,7 +69,9 @@ It looks nothing up in a list of known bugs: both are measured.
   gradients are read in the same way. Each weight is compared with the exact one, in
   units of the bound that no correct kernel exceeds.
 - **Where.** Of all sets of rows, sources, heads, channels, chunks, sequences and
-  lengths, the one that describes the wrong weights in the fewest words.
+  lengths, the one that describes the wrong weights in the fewest words. None is said
+  that holds what is right: usual calls, or a whole call, or most of what lies at its
+  end.
 - **By what.** Measured over exact weights, as the shortest product of quantities at
   hand: gates, beta, scale, counts, features, sums over a chunk. It is said if it holds
   within rounding on other inputs; if none does, the ratios are shown as numbers.

@@ -63,6 +63,8 @@ class Operator:
     early_erase : bool
         Whether an erase reads the memory before its decay, so that a rate above one
         lets a memory grow that decays.
+    scales_keys : bool
+        Whether it erases along a key and writes it times a factor that rounds.
     state_is_sum : bool
         Whether states add up: what a token adds does not depend on other tokens.
     reversal : int or None
@@ -99,6 +101,7 @@ class Operator:
     erases: bool = False
     erase_along: str = "key"
     early_erase: bool = False
+    scales_keys: bool = False
     state_is_sum: bool = False
     reversal: int | None = None
     unit_writes: Mapping[str, float] | None = field(default=None, hash=False)

@@ -262,6 +262,7 @@ _CAUSAL = (
             neutral=_UNRATED
             | {"preconditioner_beta": 0.0, "preconditioner_log_decay": 0.0},
             **_ERASING,
+            scales_keys=True,
             state=(("k", "v"), ("k",)),
             reductions=(Reduction(plain, {"log_range": 0.0}),),
         )

@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
-from linkern.testing.diagnosis.factors.quantities import signed_quantities
-from linkern.testing.diagnosis.index_sets.atoms import BOUNDED
-from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe, misfit
+from linkern.testing.diagnosis.index_sets.describe import IndexSet
+from linkern.testing.diagnosis.placing import (
+    EXACT,
+    MOST_WRONG,
+    affected,
+    of_call_sizes,
+    place_of,
+    place_of_affected,
+    shorter,
+    true_part,
+    with_rest,
+)
 from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
-from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.influence.maps import InfluenceMap
 
 __all__ = ["Finding", "localise"]
 
 Maps = list[InfluenceMap]
-# A place that leaves out more than this share of the wrong entries, or holds more than
-# this share of right ones, is none.
-MISSED, SPARED = 0.02, 0.25
-# Where no words are that exact, those of which most entries are wrong.
-MOST_WRONG = 0.5
-# Quantities that all entries of a problem share.
-SIZES = ("scale", "K", "V", "T", "padded K")
-# A place with no larger share of right entries needs no factor to explain them.
-EXACT = 0.01
 # Errors beyond so many times the bound are clear.
 CLEAR = 2.0
 # Errors of rounding to a narrow format are hardly larger than this part of an entry.
@@ -117,8 +117,8 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     factor = replaced(wrong)
     if factor is None:
         return finding
-    affected = (_affected(part, factor) for part in (first, second))
-    place = finding.place or _place(*affected)
+    changed = (affected(part, factor) for part in (first, second))
+    place = finding.place or place_of(*changed)
     return Finding(wrong, place, factor)
 
 
@@ -142,80 +142,43 @@ def _seen(view: View, maps: Maps) -> Maps:
 def _finding(*every: Maps) -> Finding:
     """Return what is wrong in two lists of maps, the second of fresh inputs."""
     first, second = (_telling(maps) for maps in every)
-    place = _place(first, second)
+    both = [*first, *second]
+    place = place_of(first, second)
     factor = _explained(_products(first), _products(second), place)
-    if factor is not None and not _says_all(factor, [*first, *second]):
+    if factor is not None and not _says_all(factor, both):
         factor = None
     clamped = factor is not None and factor.kind.startswith("clamp")
-    vague = place is None or place.spared > EXACT or _of_call_sizes(place)
+    vague = place is None or place.spared > EXACT or of_call_sizes(place)
     if factor is not None and not clamped and vague:
-        place = _place_of_affected(place, factor, first, second)
+        place = place_of_affected(place, factor, first, second)
     if place is None:
-        place = _place(first, second, thresholds=True)
-    if every[0][0].problem.kind != first[0].problem.kind:
+        place = place_of(first, second, thresholds=True)
+    usual = every[0][0].problem.kind
+    if usual != first[0].problem.kind:
         # What is usual is right: the inputs that are not say more than a place.
-        contrast = _place(
+        contrast = place_of(
             *(_of_sizes(maps, first[0]) for maps in every), thresholds=True
         )
         if contrast is not None and contrast.spared <= EXACT:
             place = contrast
     if place is None:
-        place = _place(first, second, spared=MOST_WRONG)
+        place = place_of(first, second, spared=MOST_WRONG)
         # Of many statements, some hold of most of a few calls by chance.
         place = place if place is None or len(place.atoms) < 2 else None
     if place is not None and place.missed:
-        place = _with_rest(place, [*first, *second])
-    wrong = [one for one in (*first, *second) if one.wrong.any()]
+        place = with_rest(shorter(place, both), both)
+    wrong = [one for one in both if one.wrong.any()]
     broken = any(
         not np.isfinite(one.measured[one.wrong & np.isfinite(one.exact)]).all()
         for one in wrong
     )
-    return Finding(wrong, place, factor, broken)
-
-
-def _place(
-    first: Maps, second: Maps, *, thresholds: bool = False, spared: float = SPARED
-) -> IndexSet | None:
-    """Return the place of the wrong entries, if it holds on fresh maps."""
-    measure = _numbers if thresholds else None
-    place = describe(first, measure)
-    if not _located(place, second, spared):
-        place = describe([*first, *second], measure)
-    return place if _located(place, [*first, *second], spared) else None
-
-
-def _place_of_affected(
-    place: IndexSet | None, factor: Factor, first: Maps, second: Maps
-) -> IndexSet | None:
-    """Return the place among the entries that a factor changes.
-
-    One statement that is true of all of them says more than none. A constant in a
-    denominator that no entry contradicts is in all of them.
-    """
-    if factor.kind == "in the denominator" and all(
-        holds(factor, one, ~one.silent) for one in (*first, *second)
-    ):
-        return IndexSet()
-    affected = [_affected(part, factor) for part in (first, second)]
-    shortest = _place(*affected)
-    if place is not None and _of_call_sizes(place):
-        return shortest if shortest is not None and not shortest.atoms else place
-    if shortest is not None and not shortest.atoms and place and len(place.atoms) == 1:
-        missed, spared = misfit(place, [*affected[0], *affected[1]])
-        return place if missed + spared == 0 else shortest
-    return shortest or place
-
-
-def _with_rest(place: IndexSet, maps: Maps) -> IndexSet:
-    """Return a place with a second one, if that is all of what the first leaves out."""
-    outside = [one.part(~place.contains(one)) for one in maps]
-    rest = describe([one for one in outside if len(one.exact)])
-    if rest is None or not 0 < len(rest.atoms) <= 2:
-        return place
-    if max(misfit(rest, outside)) > EXACT:
-        return place
-    both = replace(place, also=rest.atoms, missed=0.0)
-    return replace(both, missed=misfit(both, maps)[0])
+    finding = Finding(wrong, place, factor, broken)
+    # What rounds by chance is right by chance.
+    if place is None or finding.coarse:
+        return finding
+    others = [x for maps in every for x in maps if x.problem.kind == usual]
+    others = [] if any(x.wrong.any() for x in others) else others
+    return replace(finding, place=true_part(place, factor, both, others))
 
 
 def _says_all(factor: Factor, maps: Maps) -> bool:
@@ -228,37 +191,6 @@ def _says_all(factor: Factor, maps: Maps) -> bool:
     erases = maps[0].problem.scope.operator.erases
     alone = factor.kind == "instead" and erases
     return not alone or all(holds(factor, x, x.wrong) for x in sums)
-
-
-def _of_call_sizes(place: IndexSet) -> bool:
-    """Return True if a place is about the size of calls alone, from a number on.
-
-    A quantity that is 1 in a call hides a factor of it: small calls are few.
-    """
-    sizes = {(name,) for name in BOUNDED}
-    of_sizes = (atom.axes in sizes and not atom.chunk for atom in place.atoms)
-    return bool(place.atoms) and all(of_sizes)
-
-
-def _numbers(one: InfluenceMap) -> dict[str, Real]:
-    """Return the quantities of a map; of those of both signs, also the magnitudes.
-
-    Sizes are left out: places have words for large ones, and small ones only put more
-    tokens into a channel, where more can be seen.
-    """
-    numbers: dict[str, Real] = {}
-    for name, x in signed_quantities(one, None).items():
-        if name in SIZES:
-            continue
-        if "log_decay" in name:
-            numbers[name] = x.log
-            continue
-        with np.errstate(over="ignore", under="ignore"):
-            size = np.exp(x.log)
-        numbers[name] = x.sign * size
-        if (x.sign < 0).any():
-            numbers[f"|{name}|"] = size
-    return numbers
 
 
 def _relative(one: InfluenceMap) -> float:
@@ -305,27 +237,6 @@ def _products(maps: Maps) -> Maps:
     """Return the maps that are products if one of them has wrong entries, or all."""
     products = [one for one in maps if one.is_product]
     return products if any(one.wrong.any() for one in products) else maps
-
-
-def _located(place: IndexSet | None, maps: Maps, most: float) -> bool:
-    """Return True if the wrong entries of some maps are those of a place.
-
-    Of its entries, at most a share of `most` may be right.
-    """
-    if place is None:
-        return False
-    missed, spared = misfit(place, maps)
-    return missed <= MISSED and spared <= most
-
-
-def _affected(maps: Maps, factor: Factor) -> Maps:
-    """Return maps with the entries that a factor does not change marked as such."""
-    marked = []
-    for one in maps:
-        with np.errstate(all="ignore"):
-            change = abs(factor.predict(one) - one.exact)
-        marked.append(replace(one, unaffected=change <= one.bound))
-    return marked
 
 
 def _chunk(place: IndexSet | None) -> int | None:

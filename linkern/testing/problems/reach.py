@@ -99,7 +99,7 @@ def of_strong_gates(scope: Scope) -> int | None:
     divided = "ridge" in operator.names or (operator.normalised and decayed)
     if _bits(scope) >= _DOUBLE or not (operator.erases or divided):
         return None
-    return (50 if _scales_keys(scope) else 130) // operator.rows_per_token
+    return (50 if operator.scales_keys else 130) // operator.rows_per_token
 
 
 def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
@@ -121,11 +121,6 @@ def _grows(scope: Scope) -> bool:
     operator = scope.operator
     growing = {"angle", "input_gate", "ridge", "slots"}
     return operator.erases or not growing.isdisjoint(operator.names)
-
-
-def _scales_keys(scope: Scope) -> bool:
-    """Return True if a key is erased along and written with a factor that rounds."""
-    return "log_range" in scope.operator.names
 
 
 def _bits(scope: Scope) -> int:

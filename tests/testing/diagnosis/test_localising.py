@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis import localising
+from linkern.testing.diagnosis import localising, placing
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.index_sets.atoms import interval
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
@@ -109,8 +109,8 @@ def test_many_statements_that_most_entries_contradict_are_no_place(monkeypatch):
 
     one = partly_wrong(0.6, 1)
     row = interval("row", ">=", 16)
-    monkeypatch.setattr(localising, "describe", vague)
-    monkeypatch.setattr(localising, "misfit", lambda *_: (0.0, 0.4))
+    monkeypatch.setattr(placing, "describe", vague)
+    monkeypatch.setattr(placing, "misfit", lambda *_: (0.0, 0.4))
     atoms = (row,)
     assert localising._finding([one], [one]).place is not None
     atoms = (row, interval("source", "<", 40))
@@ -130,16 +130,16 @@ def test_a_formula_in_place_of_weights_that_erase_is_one_of_sums_too(op, told):
 
 def test_sizes_of_calls_are_no_place_if_a_factor_explains_the_right_ones():
     sizes = IndexSet((interval("length", ">=", 2),))
-    assert localising._of_call_sizes(sizes)
-    assert not localising._of_call_sizes(IndexSet())
-    assert not localising._of_call_sizes(IndexSet((interval("row", ">=", 2),)))
+    assert placing.of_call_sizes(sizes)
+    assert not placing.of_call_sizes(IndexSet())
+    assert not placing.of_call_sizes(IndexSet((interval("row", ">=", 2),)))
     half = Factor("product", 0.5, {}, "1/2")
     maps = [replace(x, measured=x.measured / 2) for x in (blank(37), blank(59))]
-    place = localising._place_of_affected(sizes, half, maps, maps)
+    place = placing.place_of_affected(sizes, half, maps, maps)
     assert place.text == "everywhere"
 
 
 def test_sizes_of_a_problem_are_no_thresholds():
-    numbers = localising._numbers(blank(37))
+    numbers = placing._numbers(blank(37))
     assert "query[row]" in numbers
-    assert not {*localising.SIZES} & numbers.keys()
+    assert not {*placing.SIZES} & numbers.keys()

@@ -8,20 +8,26 @@ numbers take; powers of two and small numbers are cheap.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.testing.diagnosis.index_sets.coordinates import (
+    BOUNDED,
+    CHANNELS,
+    COORDINATES,
+    DISTANCES,
+    TOKENS,
+    UNKNOWN,
+    noun_of,
+)
 from linkern.testing.influence.maps import LAST_CALL, Flags, Index, InfluenceMap, Real
 
 __all__ = [
     "BEST",
-    "BOUNDED",
-    "TOKENS",
-    "UNKNOWN",
     "Atom",
     "Measure",
     "Places",
@@ -37,36 +43,16 @@ Places = Mapping[str, NDArray[Any]]
 Measure = Callable[[InfluenceMap], Mapping[str, Real]]
 Rated = tuple[float, "Atom"]
 
-# Coordinates of which a map without them has one only.
-SINGLE = ("batch", "head", "sequence", "span", "micro-step")
-# Coordinates that count tokens; the initial state comes before the first.
-TOKENS = ("row", "source", "written")
-UNKNOWN = -(2**40)
-# Sizes of calls, and their names.
-BOUNDED = {"length": "lengths", "key dimension": "K", "value dimension": "V"}
-# Sizes of coordinates.
-SIZES = {
-    "row": "length",
-    "source": "keys",
-    "key channel": "key_dim",
-    "value channel": "value_dim",
-}
-CHANNELS = {"key channel": "key dimension", "value channel": "value dimension"}
-# Differences of coordinates.
-DISTANCES = {"back": ("row", "source"), "after": ("source", "written")}
 # Places by which sets are compared, and the share of them that are near each other.
 ANYWHERE, NEAR = 20_000, 0.5
-# Coordinates that are also counted from their end.
-ENDED = ("row", "source", "sequence", "span")
 # Atoms of a kind that are kept.
 BEST = 4
 
-# Coordinates whose names are no nouns.
-NOUNS = {"written": "written token"}
-# Words of the places from a number on, before it and at it, and their bits. A name is
-# that of a coordinate; "left" counts from the end, "ahead" is negative "back".
+# Words of the places from a number on, before it and at it, and their bits. {0} is a
+# place of a coordinate, {1} several; "left" counts from the end, "ahead" is negative
+# "back".
 PHRASES = {
-    "": (("{0}s from {n} on", 2.0), ("{0}s before {n}", 2.0), ("{0} {n}", 2.0)),
+    "": (("{1} from {n} on", 2.0), ("{1} before {n}", 2.0), ("{0} {n}", 2.0)),
     "back": (
         ("sources {n} back or more", 2.5),
         ("sources less than {n} back", 2.5),
@@ -83,8 +69,8 @@ PHRASES = {
         ("tokens {n} after that of the value", 2.5),
     ),
     "left": (
-        ("{0}s other than the last {n} {0}s", 4.0),
-        ("the last {n} {0}s", 3.0),
+        ("{1} other than the last {n} {1}", 4.0),
+        ("the last {n} {1}", 3.0),
         ("the {0} {n} before the end", 3.0),
     ),
 }
@@ -103,7 +89,7 @@ SPECIAL = {
     ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
     ("behind", ">=", 1): ("rows beyond the sources", 2.0),
     ("length", "<", 2): ("sequences of one token", 1.5),
-    ("left", ">=", 2): ("{0}s other than the last {0}", 4.0),
+    ("left", ">=", 2): ("{1} other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
     ("left", "==", 0): ("rows behind the last {0}", 2.0),
     ("left", "==", 1): ("the last {0}", 2.0),
@@ -190,12 +176,16 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     for name, x in influence.coordinates.items():
         if name != "earlier token":  # of a state, no place of its own
             known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
-    known |= {name: zero for name in SINGLE if name not in known}
+    single = (x.name for x in COORDINATES.values() if x.single)
+    known |= {name: zero for name in single if name not in known}
     shape, knobs = influence.problem.shape, influence.problem.knobs
     for name, size in zip(BOUNDED, ("length", "key_dim", "value_dim"), strict=True):
         known[name] = zero + getattr(shape, size)
-    for axis, size in SIZES.items():
-        known[f"end of {axis}"] = zero + getattr(shape, size)
+    for one in COORDINATES.values():
+        if one.size:
+            known[f"end of {one.name}"] = zero + getattr(shape, one.size)
+    heads = shape.heads * shape.groups if "head" in influence.coordinates else 1
+    known["end of head"] = zero + heads
     for name in ("sequence", "span"):
         if f"{name}s" in knobs:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
@@ -228,7 +218,7 @@ def anywhere() -> dict[str, Index]:
     known |= {f"end of {name}": length for name in TOKENS}
     for name, end, size in zip(CHANNELS, sizes[2:], CHANNELS.values(), strict=False):
         known |= {name: rng.integers(0, end), f"end of {name}": end, size: end}
-    for name in SINGLE:
+    for name in (x.name for x in COORDINATES.values() if x.single):
         known |= {name: rng.integers(0, 4, ANYWHERE), f"end of {name}": length * 0 + 4}
     return known | _distances(known)
 
@@ -266,9 +256,16 @@ def interval_atoms(known: Places, weight: Real) -> Iterator[Rated]:
         if name.startswith("end of ") or name == "start":
             continue
         yield from _of_axis(name, x, weight)
-        if name in ENDED and f"end of {name}" in known:
+        ended = name in COORDINATES and COORDINATES[name].ended
+        if ended and f"end of {name}" in known:
             left = np.where(x < 0, UNKNOWN, known[f"end of {name}"] - x)
-            yield from _of_axis(f"left {name}", left, weight)
+            rated = _of_axis(f"left {name}", left, weight)
+            # Of heads, the last one alone is a place in calls of any number of them.
+            few = name == "head"
+            each = name in TOKENS and "end of sequence" in known
+            for gain, atom in rated:
+                if not few or atom.text.endswith("last head"):
+                    yield gain, _of_each(atom) if each else atom
 
 
 def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
@@ -304,13 +301,18 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     yield before[-1] - gains[k], interval(name, "==", int(values[k]))
     listed = values[gains < 0]
     if 1 < len(listed) <= BEST and name in ("head", "batch", "sequence"):
-        noun = "batch entrie" if name == "batch" else name
-        text = f"{noun}s {', '.join(map(str, listed))}"
+        noun = noun_of(name, several=True)
+        text = f"{noun} {', '.join(map(str, listed))}"
         cost = 4 + sum(1 + bits(int(n)) for n in listed)
         data = {"of": name, "values": listed.tolist()}
         test = lambda p: np.isin(p[name], listed)  # noqa: E731
         atom = Atom(text, cost, test, (name,), data=data)
         yield gains[gains > 0].sum(), atom
+
+
+def _of_each(atom: Atom) -> Atom:
+    """Return an atom counted from the end of a sequence, in words of packed ones."""
+    return replace(atom, text=f"{atom.text} of every sequence")
 
 
 def interval(name: str, sign: str, n: int) -> Atom:
@@ -334,10 +336,8 @@ def interval(name: str, sign: str, n: int) -> Atom:
     if name in BOUNDED:
         text, cost = f"{BOUNDED[name]} above {n - 1}", 3 + min(bits(n), bits(n - 1))
     text, cost = SPECIAL.get((kind, sign, n), (text, cost))
-    noun = NOUNS.get(axis, axis)
-    if axis == "batch":
-        noun = "batch entry" if sign == "==" else "batch entrie"
-    text = text.format(noun, n=number)
+    nouns = (noun_of(axis, several=several) for several in (False, True))
+    text = text.format(*nouns, n=number)
 
     def test(known: Places) -> Flags:
         x = known[axis]

@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.index_sets.atoms import (
-    BEST,
-    UNKNOWN,
-    Atom,
-    Places,
-    Rated,
-)
+from linkern.testing.diagnosis.index_sets.atoms import BEST, Atom, Places, Rated
+from linkern.testing.diagnosis.index_sets.coordinates import UNKNOWN
 from linkern.testing.influence.maps import Flags, Real
 
 __all__ = ["chunk_atoms"]
@@ -142,8 +137,12 @@ def _of_axes(axes: tuple[str, ...], known: Places, weight: Real) -> Iterator[Rat
     noun = axes[0] if len(axes) == 1 else ("pair" if axes[0] == "row" else "value")
     columns, weight = _once(_columns(axes, known), weight)
     tokens = bool({"row", "source"} & set(axes))
-    every = range(2, int(columns[0].max(initial=0)) + 2)
-    sizes = [n for n in every if n < SMALL_CHUNK or n % 4 == 0]
+    last = int(columns[0].max(initial=0))
+    sizes = [n for n in range(2, last + 2) if n < SMALL_CHUNK or n % 4 == 0]
+    # One edge is a number of tokens: what repeats shows at two.
+    sizes = [n for n in sizes if n & (n - 1) == 0 or 2 * n <= last]
+    if not sizes:
+        return
     if not tokens:  # of few sizes, any number would fit some
         sizes = [n for n in sizes if n >= 8 and n & (n - 1) == 0]
     gains = np.empty((len(about), len(sizes)))
@@ -152,6 +151,8 @@ def _of_axes(axes: tuple[str, ...], known: Places, weight: Real) -> Iterator[Rat
         chunks = _Chunks(*columns, np.array(sizes[block], np.int32)[:, None])
         for k, (_, _, test) in enumerate(about):
             gains[k, block] = weight.sum() - test(chunks) @ weight
+    alternate = ["odd" in text or "even" in text for text, _, _ in about]
+    gains[np.ix_(alternate, [4 * n > last + 1 for n in sizes])] = -np.inf
     costs = np.array([chunk_bits(n) for n in sizes])
     for row, (text, words, test) in zip(gains, about, strict=True):
         for k in np.argsort(costs - 2 * row, kind="stable")[:BEST]:

@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from linkern.testing.diagnosis.index_sets.atoms import (
-    TOKENS,
-    UNKNOWN,
-    Atom,
-    Measure,
-    interval,
-    places,
-)
+from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, interval, places
+from linkern.testing.diagnosis.index_sets.coordinates import TOKENS, UNKNOWN
+from linkern.testing.diagnosis.index_sets.evidence import holds_throughout
 from linkern.testing.diagnosis.index_sets.search import (
     EXCEPTION,
     IndexSet,
@@ -27,7 +22,7 @@ from linkern.testing.diagnosis.index_sets.search import (
 )
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap
 
-__all__ = ["IndexSet", "corner", "describe", "misfit"]
+__all__ = ["IndexSet", "corner", "describe", "is_certain", "misfit"]
 
 # Wrong entries, and right ones, by which sets are searched.
 SAMPLE, FEW = 4_000, 1_500
@@ -68,6 +63,20 @@ def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float
     return errors[0][0], min(spared for _, spared in errors)
 
 
+def is_certain(
+    chosen: IndexSet, maps: Sequence[InfluenceMap], usual: Sequence[InfluenceMap] = ()
+) -> bool:
+    """Return True if all that a set says is seen in the entries of some maps.
+
+    One statement may miss a size of calls; several fit a few calls by chance. No set
+    holds calls of usual inputs in which nothing is wrong.
+    """
+    maps, each = [*maps, *usual], len(chosen.atoms) > 1 or bool(usual)
+    measure = next((a.measure for a in chosen.atoms if a.measure), None)
+    tables = _tables(_of_wrong_calls(maps), measure)
+    return any(holds_throughout(x, chosen.atoms, each_call=each) for x in tables)
+
+
 def describe(
     maps: Sequence[InfluenceMap], quantities: Measure | None = None
 ) -> IndexSet | None:
@@ -96,8 +105,9 @@ def describe(
     if quantities is not None and wrong and _off(best) > OPEN:
         best = _best(best, few, quantities)
     # All entries of a call are wrong alike.
-    about_tokens = sum(atom.axes != ("length",) for atom in best.atoms)
-    return best if _instances(maps) >= INSTANCES * about_tokens else None
+    of_calls = [atom.axes for atom in best.atoms] == [("length",)]
+    least = 0 if of_calls else INSTANCES * len(best.atoms)
+    return best if _instances(maps) >= least else None
 
 
 def _best(
@@ -120,7 +130,12 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
     codes = []
     for x in maps:
         names = (*TOKENS, "earlier token")
-        axes = [x.coordinates[k][x.wrong] for k in names if k in x.coordinates]
+        named = [k for k in names if k in x.coordinates]
+        # Heads in which the same sequence is wrong are no further evidence.
+        named = named or [
+            k for k in ("sequence", "span", "start") if k in x.coordinates
+        ]
+        axes = [x.coordinates[k][x.wrong] for k in named]
         if not axes:
             return sum(int(y.wrong.sum()) for y in maps)
         codes.append(
@@ -217,7 +232,8 @@ def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[T
     quantities = [measure(x) if measure else {} for x in maps]
     shared = sorted(set(quantities[0]).intersection(*quantities))
     other = {k: np.concatenate([x[k] for x in quantities]) for k in shared}
-    table = Table(_pooled([places(x) for x in maps]), other, wrong, exception)
+    call = np.repeat(np.arange(len(maps)), [len(x.exact) for x in maps])
+    table = Table(_pooled([places(x) for x in maps]), other, wrong, exception, call)
     yield table.part(wrong | clear)
     if any(x.wrong.any() and not x.is_product for x in maps):
         product = np.concatenate([np.full(len(x.exact), x.is_product) for x in maps])

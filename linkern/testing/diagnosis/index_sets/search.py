@@ -98,18 +98,20 @@ class IndexSet:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Entries of some maps that say something, and the bits of an exception."""
+    """Entries of some calls that say something, and the bits of an exception."""
 
     known: Mapping[str, Index]
     quantities: Mapping[str, Real]
     wrong: Flags
     exception: float
+    call: Index
 
     def part(self, chosen: Flags | Index) -> "Table":
         """Return the table of some entries."""
         known = {name: x[chosen] for name, x in self.known.items()}
         quantities = {name: x[chosen] for name, x in self.quantities.items()}
-        return Table(known, quantities, self.wrong[chosen], self.exception)
+        wrong, call = self.wrong[chosen], self.call[chosen]
+        return Table(known, quantities, wrong, self.exception, call)
 
     def holds(self, atom: Atom) -> Flags:
         """Return the entries that an atom holds of."""
