@@ -6,10 +6,10 @@ package has. What can be called as it is has no function here.
 """
 
 from importlib import import_module
-from math import exp
 from typing import Any
 
 from linkern.adapters.calling import published, tokens_first
+from linkern.adapters.preconditioned import head_by_head
 
 __all__ = [
     "dplr",
@@ -196,35 +196,8 @@ def preconditioned(
     scale: float | None = None,
     initial_state: Any = None,
 ) -> Any:
-    """`naive_recurrent_precond_kda`, or `..._gated_delta_rule` without channels.
-
-    The package has one function for log-decays of channels, another one for those of
-    tokens. Each takes one head: its range is one number, not one of each head.
-    """
-    name = "kda" if log_decay.ndim == key.ndim else "gated_delta_rule"
-    place = f"fla.ops.precond_{name}.naive"
-    function = published(place, f"naive_recurrent_precond_{name}")
-    arrays = (query, key, value, log_decay, beta)
-    arrays += (preconditioner_log_decay, preconditioner_beta)
-    names = ("q", "k", "v", "g", "beta", "g_atk", "beta_atk")
-    rows = dict(zip(names, tokens_first(*arrays), strict=True))
-    parts = []
-    for h in range(value.shape[1]):
-        at = slice(h, h + 1)
-        first = (None, None) if initial_state is None else initial_state
-        memory, sums = (x if x is None else x[:, at] for x in first)
-        parts.append(
-            function(
-                **{name: x[:, :, at] for name, x in rows.items()},
-                initial_state=memory,
-                initial_A_state=sums,
-                scale=scale,
-                output_final_state=True,
-                x=exp(float(log_range[h].detach())),
-                log_atk_scale=center[at],
-            )
-        )
-    cat = import_module("torch").cat
-    outputs, memories, sums = zip(*parts, strict=True)
-    output = cat(outputs, dim=2).transpose(1, 2)
-    return output, (cat(memories, dim=1), cat(sums, dim=1))
+    """`naive_recurrent_precond_kda`, or `..._gated_delta_rule` without channels."""
+    tokens = (query, key, value, log_decay, beta)
+    sums = (preconditioner_log_decay, preconditioner_beta)
+    heads, form = (center, log_range), "naive.naive_recurrent"
+    return head_by_head(form, tokens, sums, heads, initial_state, scale=scale)
