@@ -64,7 +64,7 @@ def preconditioned(
     """`chunk_precond_kda` or `fused_recurrent_precond_kda`, as `kernel` begins.
 
     Without channels of log-decays, `chunk_precond_gated_delta_rule` and so on. They are
-    asked not to normalise, which is their default.
+    asked not to normalise, which is their default; `chunk_precond_kda` does anyway.
     """
     tokens = (query, key, value, log_decay, beta)
     sums = (preconditioner_log_decay, preconditioner_beta)

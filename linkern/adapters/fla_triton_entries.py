@@ -21,6 +21,8 @@ _FLOOR = {"decay_floor": "-5"}
 _SHORT = {"max_length": "20"}
 # The range of its factors is a number of Python, without a gradient.
 _RANGE_OF_ONE_CALL = {"gradients": "none"}
+# It drops the keyword that asks it not to.
+_NORMALISES = {"l2norm": "1e-6"}
 _IDENTITY = {"feature_map": "identity", "scale": "K^-0.5"}
 _EPSILON = {"eps": "1e-10"}
 _NO_DECAY = because(
@@ -170,6 +172,7 @@ FLA_TRITON = (
             f"precond_{rule}:{kernel}_precond_{rule}",
             f"preconditioned_{rule}",
             _SHORT if kernel == "fused_recurrent" else _FLOOR,
+            _NORMALISES if (rule, kernel) == ("kda", "chunk") else {},
             _RANGE_OF_ONE_CALL,
             adapter="preconditioned",
             kernel=kernel,
