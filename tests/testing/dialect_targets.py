@@ -32,9 +32,13 @@ def softplus(x, threshold=20.0):
 
 def decays(g, A_log, dt_bias, lower_bound, fault):
     """Return log-decays of raw gates, (batch, time, heads, ...)."""
-    rate = A_log if fault == "rate" else np.exp(A_log)
-    rate = rate.reshape(rate.shape + (1,) * (dt_bias.ndim - 1)).astype(g.dtype)
-    z = g if fault == "bias" else g + dt_bias.astype(g.dtype)
+    if A_log is None:
+        rate = g.dtype.type(np.exp(1 / 8) if fault == "head" else 1)
+    else:
+        rate = A_log if fault == "rate" else np.exp(A_log)
+        rate = rate.reshape(rate.shape + (1,) * (g.ndim - 3)).astype(g.dtype)
+    left_out = dt_bias is None or fault == "bias"
+    z = g if left_out else g + dt_bias.astype(g.dtype)
     if lower_bound is None:
         return -rate * softplus(z, 2.0 if fault == "threshold" else 20.0)
     bound = -1.0 if fault == "unbounded" else lower_bound

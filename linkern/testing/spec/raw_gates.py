@@ -7,11 +7,20 @@ that they are no inputs of a problem.
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST_RATE", "RAW_FORMS", "SOFTPLUS_THRESHOLD", "gate_parameters"]
+__all__ = [
+    "GATE_NAMES",
+    "LARGEST_RATE",
+    "RAW_FORMS",
+    "SOFTPLUS_THRESHOLD",
+    "gate_names",
+    "gate_parameters",
+]
 
 Real = NDArray[np.float64]
 
-# The forms of decays whose kernels take both parameters.
+# Parameters of kernels for the logarithms of rates, and for what is added to gates.
+GATE_NAMES = ("A_log", "dt_bias")
+# The forms of decays whose kernels take them.
 RAW_FORMS = ("softplus", "sigmoid")
 # Multiples of an eighth between -5/8 and 5/8, and between -6/8 and 6/8: exact in every
 # dtype, other ones for neighbours, and never zero in the first head.
@@ -21,7 +30,20 @@ SOFTPLUS_THRESHOLD = 2.1e-9
 LARGEST_RATE = float(np.exp(5 / 8))
 
 
-def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
+def gate_names(taken: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a kernel takes: both, or that one.
+
+    Examples
+    --------
+    >>> gate_names("both"), gate_names("dt_bias")
+    (('A_log', 'dt_bias'), ('dt_bias',))
+    """
+    return GATE_NAMES if taken == "both" else (taken,)
+
+
+def gate_parameters(
+    heads: int, channels: int | None, taken: str = "both"
+) -> tuple[Real, Real]:
     """Return `A_log`, one number for each head, and `dt_bias`.
 
     Parameters
@@ -30,6 +52,8 @@ def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
         Heads of values.
     channels : int or None
         Channels of a decay; None for one decay for each token.
+    taken : str
+        What a kernel takes of both; the other one is zero.
 
     Returns
     -------
@@ -44,4 +68,6 @@ def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
     rates = (5 * np.arange(heads)) % _LOG_RATES - _LOG_RATES // 2
     size = (heads,) if channels is None else (heads, channels)
     biases = (7 * np.arange(int(np.prod(size)))) % _BIASES - _BIASES // 2
-    return rates / 8.0, biases.reshape(size) / 8.0
+    names = gate_names(taken)
+    kept = [float(name in names) / 8.0 for name in GATE_NAMES]
+    return np.asarray(kept[0] * rates), np.asarray(kept[1] * biases.reshape(size))
