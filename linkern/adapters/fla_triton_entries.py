@@ -21,8 +21,8 @@ _FLOOR = {"decay_floor": "-5"}
 _SHORT = {"max_length": "20"}
 # The range of its factors is a number of Python, without a gradient.
 _RANGE_OF_ONE_CALL = {"gradients": "none"}
-# It drops the keyword that asks it not to.
-_NORMALISES = {"l2norm": "1e-6"}
+# It drops the keyword that asks it not to, and refuses keys of more than 256 channels.
+_NORMALISES = {"l2norm": "1e-6", "key_dims": "1,4,7,64,128"}
 _IDENTITY = {"feature_map": "identity", "scale": "K^-0.5"}
 _EPSILON = {"eps": "1e-10"}
 _NO_DECAY = because(
