@@ -66,6 +66,8 @@ class Kernel:
         The call, and what has to be declared.
     file : str
         Its path in the repository.
+    dtype : str
+        Dtype of the inputs, of kernels that refuse float32.
     """
 
     source: str
@@ -75,6 +77,12 @@ class Kernel:
     options: tuple[str, ...] = ()
     declare: tuple[str, ...] = ()
     file: str = ""
+    dtype: str = ""
+
+    @property
+    def called_with(self) -> tuple[str, ...]:
+        """Options of a call, and its dtype if it refuses float32."""
+        return (*self.options, *(f"--dtype {x}" for x in [self.dtype] if x))
 
     def stub(self) -> Callable[..., Any]:
         """Return a function with its signature that does nothing."""
@@ -142,7 +150,7 @@ def row(kernel: Kernel) -> str:
     cells = (
         f"`{kernel.name.rpartition(':')[2]}`, {source}",
         kernel.op,
-        _code(kernel.options),
+        _code(kernel.called_with),
         _code([*read, *known]),
         _code(kernel.declare),
         verdict(kernel),
@@ -153,7 +161,7 @@ def row(kernel: Kernel) -> str:
 def verdict(kernel: Kernel) -> str:
     """Return what is known of a kernel, in words."""
     told = recorded().get(kernel.name)
-    if told is None or told["options"] != [*kernel.options]:
+    if told is None or told["options"] != [*kernel.called_with]:
         return "signature only"
     if told["refused"]:
         return "raises on its first call"
@@ -177,6 +185,7 @@ def judge(kernel: Kernel) -> dict[str, Any]:
     words = ["--framework", "torch", "--interpret", "--jobs", "1", "--seed", "0"]
     words += [x for text in kernel.declare for x in ("--declare", text)]
     words += [x for text in kernel.options for x in ("--option", text)]
+    words += ["--dtype", kernel.dtype] if kernel.dtype else []
     words += [x for law in LAWS for x in ("--check", law)]
     words += ["--seconds", f"{SECONDS}", "--timeout", f"{CALL}"]
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +208,7 @@ def judge(kernel: Kernel) -> dict[str, Any]:
         return [check["name"] for check in checks if check["verdict"] in verdicts]
 
     return {
-        "options": [*kernel.options],
+        "options": [*kernel.called_with],
         "date": datetime.now(UTC).date().isoformat(),
         "refused": refused,
         "passed": with_verdict("passed"),

@@ -6,10 +6,10 @@ package has. What can be called as it is has no function here.
 """
 
 from importlib import import_module
-from math import exp
 from typing import Any
 
 from linkern.adapters.calling import published, tokens_first
+from linkern.adapters.preconditioned import head_by_head
 
 __all__ = [
     "dplr",
@@ -20,8 +20,7 @@ __all__ = [
     "iplr_chunkwise",
     "mesa",
     "mesa_conjugate_gradients",
-    "preconditioned_gated_delta_rule",
-    "preconditioned_kda",
+    "preconditioned",
     "rwkv7",
 ]
 
@@ -184,7 +183,7 @@ def _mesa(
     return output.transpose(1, 2), import_module("torch").cat(states, dim=-1)
 
 
-def preconditioned_gated_delta_rule(
+def preconditioned(
     query: Any,
     key: Any,
     value: Any,
@@ -197,68 +196,8 @@ def preconditioned_gated_delta_rule(
     scale: float | None = None,
     initial_state: Any = None,
 ) -> Any:
-    """`naive_recurrent_precond_gated_delta_rule`, which normalises queries and keys."""
+    """`naive_recurrent_precond_kda`, or `..._gated_delta_rule` without channels."""
     tokens = (query, key, value, log_decay, beta)
     sums = (preconditioner_log_decay, preconditioner_beta)
-    heads = (center, log_range)
-    return _preconditioned(
-        "gated_delta_rule", tokens, sums, heads, scale, initial_state
-    )
-
-
-def preconditioned_kda(
-    query: Any,
-    key: Any,
-    value: Any,
-    log_decay: Any,
-    beta: Any,
-    preconditioner_log_decay: Any,
-    preconditioner_beta: Any,
-    center: Any,
-    log_range: Any,
-    scale: float | None = None,
-    initial_state: Any = None,
-) -> Any:
-    """`naive_recurrent_precond_kda`."""
-    tokens = (query, key, value, log_decay, beta)
-    sums = (preconditioner_log_decay, preconditioner_beta)
-    heads = (center, log_range)
-    return _preconditioned("kda", tokens, sums, heads, scale, initial_state)
-
-
-def _preconditioned(
-    name: str,
-    tokens: tuple[Any, ...],
-    sums: tuple[Any, ...],
-    heads: tuple[Any, Any],
-    scale: float | None,
-    state: Any,
-) -> Any:
-    """Call a function for each head: its range is one number, not one of each head."""
-    place = f"fla.ops.precond_{name}.naive"
-    function = published(place, f"naive_recurrent_precond_{name}")
-    q, k, v, g, beta = tokens_first(*tokens)
-    g_atk, beta_atk = tokens_first(*sums)
-    center, log_range = heads
-    parts = []
-    for h in range(v.shape[2]):
-        at = slice(h, h + 1)
-        first = (None, None) if state is None else (x[:, at] for x in state)
-        rows = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-        rows |= {"g_atk": g_atk, "beta_atk": beta_atk}
-        parts.append(
-            function(
-                **{one: x[:, :, at] for one, x in rows.items()},
-                **dict(zip(("initial_state", "initial_A_state"), first, strict=True)),
-                scale=scale,
-                output_final_state=True,
-                x=exp(float(log_range[h].detach())),
-                log_atk_scale=center[at],
-            )
-        )
-    torch = import_module("torch")
-    output, memory, last = (
-        torch.cat(x, dim=axis)
-        for axis, x in zip((2, 1, 1), zip(*parts, strict=True), strict=True)
-    )
-    return output.transpose(1, 2), (memory, last)
+    heads, form = (center, log_range), "naive.naive_recurrent"
+    return head_by_head(form, tokens, sums, heads, initial_state, scale=scale)

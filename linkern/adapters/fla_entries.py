@@ -165,14 +165,14 @@ FLA = (
         _RETURNS_SINGLE,
         _RANGE_OF_ONE_CALL,
         {"l2norm": "0"},
-        adapter="preconditioned_gated_delta_rule",
+        adapter="preconditioned",
     ),
     _fla(
         "precond_kda.naive:naive_recurrent_precond_kda",
         "preconditioned_kda",
         _SINGLE,
         _RANGE_OF_ONE_CALL,
-        adapter="preconditioned_kda",
+        adapter="preconditioned",
     ),
     _fla("gdn2.naive:naive_recurrent_gdn2", "gdn2", _HEADS_LAST, _RETURNS_SINGLE),
     _fla(

@@ -19,6 +19,10 @@ _CALLED = {"layout": "bthd", "packing": "full"}
 _FLOOR = {"decay_floor": "-5"}
 # Recurrent kernels have no tiles in time, and are interpreted token by token.
 _SHORT = {"max_length": "20"}
+# The range of its factors is a number of Python, without a gradient.
+_RANGE_OF_ONE_CALL = {"gradients": "none"}
+# It drops the keyword that asks it not to, and refuses keys of more than 256 channels.
+_NORMALISES = {"l2norm": "1e-6", "key_dims": "1,4,7,64,128"}
 _IDENTITY = {"feature_map": "identity", "scale": "K^-0.5"}
 _EPSILON = {"eps": "1e-10"}
 _NO_DECAY = because(
@@ -163,4 +167,17 @@ FLA_TRITON = (
         expect=because("passes no gradient through its state", "gradient_of_state"),
     ),
     _triton("hgrn:fused_recurrent_hgrn", "hgrn", _SHORT, adapter="hgrn_recurrent"),
+    *(
+        _triton(
+            f"precond_{rule}:{kernel}_precond_{rule}",
+            f"preconditioned_{rule}",
+            _SHORT if kernel == "fused_recurrent" else _FLOOR,
+            _NORMALISES if (rule, kernel) == ("kda", "chunk") else {},
+            _RANGE_OF_ONE_CALL,
+            adapter="preconditioned",
+            kernel=kernel,
+        )
+        for rule in ("kda", "gated_delta_rule")
+        for kernel in ("chunk", "fused_recurrent")
+    ),
 )

@@ -80,6 +80,9 @@ class Reduction:
         Inputs of the other operator that are the first channel of an input of this one.
     without_values : bool
         Whether the other operator gets values of zero: nothing is written.
+    small_scores : bool
+        Whether no sum of scores may exceed one, so that a floor of a denominator is
+        what divides.
     """
 
     to: str
@@ -88,3 +91,4 @@ class Reduction:
     copies: Mapping[str, str] = field(default_factory=dict, hash=False)
     first_channels: Mapping[str, str] = field(default_factory=dict, hash=False)
     without_values: bool = False
+    small_scores: bool = False

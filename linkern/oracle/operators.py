@@ -439,6 +439,7 @@ _CAUSAL = (
         linear=("value",),
         log_normalizer=True,
         inexact="its weights are exponentials",
+        reductions=(Reduction("simple_gla", {"input_gate": 0.0}, small_scores=True),),
     ),
     Operator(
         "selective_scan",

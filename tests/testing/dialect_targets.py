@@ -11,6 +11,7 @@ FAULTS = (
     "bias",
     "rate",
     "bound",
+    "unbounded",
     "mirrored",
     "logits",
     "twice",
@@ -31,12 +32,17 @@ def softplus(x, threshold=20.0):
 
 def decays(g, A_log, dt_bias, lower_bound, fault):
     """Return log-decays of raw gates, (batch, time, heads, ...)."""
-    rate = A_log if fault == "rate" else np.exp(A_log)
-    rate = rate.reshape(rate.shape + (1,) * (dt_bias.ndim - 1)).astype(g.dtype)
-    z = g if fault == "bias" else g + dt_bias.astype(g.dtype)
+    if A_log is None:
+        rate = g.dtype.type(np.exp(1 / 8) if fault == "head" else 1)
+    else:
+        rate = A_log if fault == "rate" else np.exp(A_log)
+        rate = rate.reshape(rate.shape + (1,) * (g.ndim - 3)).astype(g.dtype)
+    left_out = dt_bias is None or fault == "bias"
+    z = g if left_out else g + dt_bias.astype(g.dtype)
     if lower_bound is None:
         return -rate * softplus(z, 2.0 if fault == "threshold" else 20.0)
-    bound = lower_bound * (1.01 if fault == "bound" else 1)
+    bound = -1.0 if fault == "unbounded" else lower_bound
+    bound *= 1.01 if fault == "bound" else 1
     return g.dtype.type(bound) * sigmoid(-rate * z if fault == "mirrored" else rate * z)
 
 
@@ -59,9 +65,10 @@ def delta(q, k, v, g, beta, scale, state, v_first):
     return outputs, memory.swapaxes(-1, -2).copy() if v_first else memory
 
 
-def _judged(q, k, v, g, beta, *, scale, state, last, switches, gates, fault):
-    dtype, wide = v.dtype, np.result_type(v.dtype, np.float32)
-    q, k, v, g, beta = (x.astype(wide) for x in (q, k, v, g, beta))
+def _judged(*rows, scale, state, last, switches, gates, fault, rule=delta):
+    dtype = rows[2].dtype
+    wide = np.result_type(dtype, np.float32)
+    q, k, v, g, beta = (x.astype(wide) for x in rows)
     normalised, raw, logits, twice, v_first = switches
     if normalised:
         epsilon = wide.type(1e-12 if fault == "epsilon" else 1e-6)
@@ -74,7 +81,7 @@ def _judged(q, k, v, g, beta, *, scale, state, last, switches, gates, fault):
         beta = sigmoid(beta) * (2 if twice and fault != "twice" else 1)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     v_first = v_first and fault != "transposed"
-    outputs, memory = delta(q, k, v, g, beta, scale, state, v_first)
+    outputs, memory = rule(q, k, v, g, beta, scale, state, v_first)
     return outputs.astype(dtype), memory if last else None
 
 
@@ -95,6 +102,7 @@ def chunk_kda(
     lower_bound=None,
     state_v_first=False,
     fault="",
+    rule=delta,
     **kwargs,
 ):
     del safe_gate
@@ -114,6 +122,7 @@ def chunk_kda(
         switches=switches,
         gates=gates,
         fault=fault,
+        rule=rule,
     )
 
 

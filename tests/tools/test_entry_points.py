@@ -55,6 +55,17 @@ def test_a_kernel_is_judged_and_recorded(monkeypatch, tmp_path):
     assert tool.verdict(kernel) == "raises on its first call"
     called_otherwise = replace(kernel, options=())
     assert tool.verdict(called_otherwise) == "signature only"
+    assert tool.verdict(replace(kernel, dtype="bfloat16")) == "signature only"
+
+
+def test_a_kernel_that_refuses_float32_is_judged_in_its_dtype(monkeypatch):
+    (kernel,) = [x for x in INSTALLED if x.name.endswith(":chunk_gated_delta_product")]
+    echo = "import sys; i = sys.argv.index('--dtype'); sys.exit(sys.argv[i + 1])"
+    monkeypatch.setattr(tool, "LINKERN", (sys.executable, "-c", echo))
+    told = tool.judge(kernel)
+    assert told["refused"] == kernel.dtype == "bfloat16"
+    assert told["options"] == ["--dtype bfloat16"]
+    assert "`--dtype bfloat16`" in tool.row(kernel)
 
 
 def test_what_was_recorded_is_of_these_kernels_and_laws():

@@ -119,8 +119,8 @@ class Parts:
 
     def problems(self) -> list[Problem]:
         """Return the problem of each part; they are the same for all of its maps."""
-        return self.problem.recalled(
-            ("parts", self.packing),
+        return self.problem.parts(
+            ("with impulses", self.packing),
             lambda: [self._alone(*ends) for ends in self.table[:2].T.tolist()],
         )
 

@@ -94,9 +94,10 @@ def form_of(
             np.log, np.exp, lambda x: 1 / x, lambda x: (2 / np.where(x > 0, x, 1), 0.0)
         )
     if contract.decay_form == "softplus":
-        return _softplus(one.axes, changed or _kept)
+        return _softplus(one.axes, contract.gate_parameters, changed or _kept)
     if contract.decay_form == "sigmoid":
-        return _sigmoid(one.axes, contract.decay_floor, changed or _kept)
+        floor, taken = contract.decay_floor, contract.gate_parameters
+        return _sigmoid(one.axes, floor, taken, changed or _kept)
     if contract.decay_form == "logsigmoid":
         return _logsigmoid()
     if contract.decay_log_base == "2":
@@ -110,12 +111,12 @@ def form_of(
     return None
 
 
-def _parameters(x: Real, axes: str) -> tuple[Real, Real]:
+def _parameters(x: Real, axes: str, names: str) -> tuple[Real, Real]:
     """Return ``exp(A_log)`` and `dt_bias` with the axes of raw gates."""
     shape = (1,) * (len(axes) - x.ndim) + x.shape
     heads = shape[axes.index("g")]
     channels = None if axes[-1] == "t" else shape[-1]
-    rates, biases = gate_parameters(heads, channels)
+    rates, biases = gate_parameters(heads, channels, names)
     if channels is None:
         return np.exp(rates)[:, None], biases[:, None]
     return np.exp(rates)[:, None, None], biases[:, None, :]
@@ -125,11 +126,11 @@ def _kept(rate: Real, bias: Real) -> tuple[Real, Real]:
     return rate, bias
 
 
-def _softplus(axes: str, changed: Change) -> Form:
+def _softplus(axes: str, names: str, changed: Change) -> Form:
     """Return the form of decays ``-exp(A_log) softplus(x + b)``."""
 
     def shifted(x: Real) -> tuple[Real, Real]:
-        rate, bias = changed(*_parameters(x, axes))
+        rate, bias = changed(*_parameters(x, axes, names))
         return rate, x + bias
 
     def meaning(x: Real) -> Real:
@@ -137,7 +138,7 @@ def _softplus(axes: str, changed: Change) -> Form:
         return np.asarray(-rate * np.logaddexp(0.0, z)).reshape(x.shape)
 
     def taken(decay: Real) -> Real:
-        rate, bias = _parameters(decay, axes)
+        rate, bias = _parameters(decay, axes, names)
         size = -decay / rate
         with np.errstate(over="ignore", divide="ignore"):
             z = np.where(size > 30, size, np.log(np.expm1(np.minimum(size, 30.0))))
@@ -155,18 +156,18 @@ def _softplus(axes: str, changed: Change) -> Form:
     return Form(meaning, taken, slope, slope_error)
 
 
-def _sigmoid(axes: str, floor: float, changed: Change) -> Form:
+def _sigmoid(axes: str, floor: float, names: str, changed: Change) -> Form:
     """Return the form of decays ``floor sigmoid(exp(A_log) (x + b))``."""
 
     def scaled(x: Real) -> tuple[Real, Real]:
-        rate, bias = changed(*_parameters(x, axes))
+        rate, bias = changed(*_parameters(x, axes, names))
         return rate, rate * (x + bias)
 
     def meaning(x: Real) -> Real:
         return np.asarray(floor * _sigma(scaled(x)[1])).reshape(x.shape)
 
     def taken(decay: Real) -> Real:
-        rate, bias = _parameters(decay, axes)
+        rate, bias = _parameters(decay, axes, names)
         with np.errstate(divide="ignore"):
             y = np.log(decay / floor) - np.log1p(-np.minimum(decay / floor, 1.0))
         return _within(decay, np.minimum(y, FULL) / rate - bias)

@@ -145,8 +145,7 @@ def packed_sequences(problem: Problem) -> list[Problem]:
     """Return the problem of each packed sequence, alone."""
     packing: Packing = problem.knobs["packing"]
     alone = partial(_of_tokens, problem)
-    name = ("sequences", packing)
-    return problem.recalled(name, lambda: [*map(alone, packing.tokens())])
+    return problem.parts(packing, lambda: [*map(alone, packing.tokens())])
 
 
 def _of_tokens(problem: Problem, tokens: NDArray[np.intp]) -> Problem:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +18,17 @@ from linkern.testing.target.ranks.sharding import Sharding
 __all__ = ["Problem"]
 
 Result = TypeVar("Result")
-# What results are made from, among what is known of a problem.
+# The result that the others are made from.
 _CALL = "oracle call"
+
+
+# Several laws ask for the same sums in several ways: walk over the tokens once.
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Results of one problem that were computed, and the problems of its parts."""
+
+    results: dict[Hashable, Any] = field(default_factory=dict)
+    parts: dict[Hashable, list["Problem"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,29 +233,40 @@ class Problem:
             lambda: expected.gradients(self._oracle_call, cotangent, confidence),
         )
 
-    # Several laws ask for the same sums in several ways: walk over the tokens once.
     @cached_property
-    def _known(self) -> dict[Hashable, Any]:
-        return {}
+    def _known(self) -> "_Known":
+        return _Known()
 
     def recalled(self, name: Hashable, compute: Callable[[], Result]) -> Result:
         """Return the result of `compute`, called once; nobody may change it."""
-        if name not in self._known:
-            self._known[name] = compute()
-        result: Result = self._known[name]
+        results = self._known.results
+        if name not in results:
+            results[name] = compute()
+        result: Result = results[name]
         return result
+
+    def parts(
+        self, name: Hashable, divide: Callable[[], list["Problem"]]
+    ) -> list["Problem"]:
+        """Return the problems of parts of the tokens, divided once.
+
+        The tapes of parts are forgotten with that of the whole.
+        """
+        parts = self._known.parts
+        if name not in parts:
+            parts[name] = divide()
+        return parts[name]
 
     def forget_tapes(self) -> None:
         """Forget how exact results came about; they stay known themselves.
 
         A tape holds the memory of every token, many times the size of the results.
         """
-        if _CALL in self._known:
+        if _CALL in self._known.results:
             self._oracle_call.forget_tapes()
-        for known in self._known.values():
-            for part in known if isinstance(known, list) else ():
-                if isinstance(part, Problem) and part._known is not self._known:
-                    part.forget_tapes()
+        for part in chain.from_iterable(self._known.parts.values()):
+            if part._known is not self._known:  # a part may be the whole
+                part.forget_tapes()
 
     @property
     def _oracle_call(self) -> expected.OracleCall:

@@ -21,7 +21,20 @@ def restricted(problem: Problem, reduction: Reduction) -> Problem:
     for name, source in reduction.spread.items():
         shape, first = problem.inputs[name].shape, problem.inputs[source][..., :1]
         changed[name] = np.broadcast_to(first, shape).copy()
+    if reduction.small_scores:
+        changed["query"] = _with_small_scores(problem)
     return problem.with_inputs(**changed)
+
+
+def _with_small_scores(problem: Problem) -> NDArray[Any]:
+    """Return queries, over a power of two, whose scores add up to one at most."""
+    query, scope = problem.query.astype(np.float64), problem.scope
+    scale = scope.contract.factor(scope.operator.scale, problem.sizes["k"])
+    keys = np.cumsum(abs(problem.key.astype(np.float64)), axis=-2)
+    largest = abs(scale) * (abs(query) * keys).sum(axis=-1).max(initial=0)
+    _, exponent = np.frexp(largest)
+    small = np.ldexp(query, -max(int(exponent), 0))
+    return np.asarray(small.astype(problem.query.dtype))
 
 
 def inputs_of_other(problem: Problem, reduction: Reduction) -> dict[str, NDArray[Any]]:

@@ -45,6 +45,7 @@ def config_of(plan: Plan) -> TargetConfig:
         cu_seqlens_dtype=contract.cu_seqlens_dtype,
         op=OPERATORS[plan.op].name,
         decay_form=contract.decay_form,
+        gate_parameters=contract.gate_parameters,
         options=plan.options,
         memory_limit=plan.memory_limit,
         interpret=plan.interpret,

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from linkern.testing.checks.registry import CHECKS
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
+from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS, gate_names
 from linkern.testing.target.arguments import gate_arrays, state_buffer
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.memory_layout import byte_offset, place
 from linkern.testing.target.protocol import Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
-from linkern.testing.target.signatures import GATE_NAMES
 
 __all__ = ["command", "keywords", "write", "wrong_entry"]
 
@@ -212,7 +212,7 @@ def _arrays(plan: Plan, example: Counterexample) -> tuple[dict[str, Any], list[A
             if view is not None:
                 seen[f"{name}_{i}"] = view
         gates = gate_arrays(_environment(plan), call)
-        arrays |= {f"{n}_{i}": x for n, x in zip(GATE_NAMES, gates, strict=False)}
+        arrays |= {f"{name}_{i}": x for name, x in gates.items()}
         if output is not None:
             arrays[f"output_{i}"] = to_layout(output.astype(np.float64), layout)
         views.append(seen)
@@ -261,7 +261,7 @@ def _of_function(
         "POSITION": interface.position,
         "OUTPUT": interface.output,
         "OUTPUT_STATE": interface.output_state,
-        "GATES": GATE_NAMES if plan.contract.decay_form in PARAMETRIC_FORMS else (),
+        "GATES": _gate_names(plan.contract),
         "TIME": plan.contract.layout.index("t"),
         "STEPS": plan.contract.interface == "step",
     }
@@ -303,7 +303,14 @@ def _environment(plan: Plan) -> TargetConfig:
         op=OPERATORS[plan.op].name,
         state_layout=contract.state_layout,
         decay_form=contract.decay_form,
+        gate_parameters=contract.gate_parameters,
     )
+
+
+def _gate_names(contract: Contract) -> tuple[str, ...]:
+    """Return the parameters of raw gates that a target takes."""
+    raw = contract.decay_form in PARAMETRIC_FORMS
+    return gate_names(contract.gate_parameters) if raw else ()
 
 
 def _stored_dtype(call: Call) -> str:

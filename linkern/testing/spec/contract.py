@@ -17,6 +17,7 @@ from linkern.testing.spec.declarations import DECLARATIONS, as_text, nearest
 from linkern.testing.spec.operators import Operator
 from linkern.testing.spec.raw_gates import (
     LARGEST_RATE,
+    PARAMETRIC_FORMS,
     RAW_FORMS,
     SOFTPLUS_THRESHOLD,
 )
@@ -41,6 +42,7 @@ _WITHOUT_FEATURE_MAP = (
     "decay_log_base",
     "decay_form",
     "decay_floor",
+    "gate_parameters",
     "beta_form",
     "l2norm",
     "value_groups",
@@ -125,6 +127,9 @@ class Contract:
         ``logsigmoid``, ``log(sigmoid(x))``.
     decay_floor : float
         The least natural log-decay that it accepts besides 0.
+    gate_parameters : str
+        Which of `A_log` and `dt_bias` it takes with raw gates: ``both``; ``dt_bias``,
+        if its rates are one; or ``A_log``, if it adds nothing to gates.
     beta_form : str
         ``rate``; of logits ``x`` it makes rates itself: ``sigmoid``, or
         ``twice_sigmoid`` for ``2 sigmoid(x)``.
@@ -191,6 +196,7 @@ class Contract:
     decay_log_base: str = "e"
     decay_form: str = "log"
     decay_floor: float = -math.inf
+    gate_parameters: str = "both"
     beta_form: str = "rate"
     state_layout: str = "kv"
     l2norm: float | None = None
@@ -221,6 +227,9 @@ class Contract:
             raise UsageError(msg)
         if self.decay_form == "sigmoid" and math.isinf(self.decay_floor):
             msg = "`decay_form=sigmoid` needs its lower bound: declare `decay_floor`."
+            raise UsageError(msg)
+        if self.gate_parameters != "both" and self.decay_form not in PARAMETRIC_FORMS:
+            msg = "`gate_parameters` are those of raw gates: declare `decay_form` too."
             raise UsageError(msg)
         if self.ranks_order == "zigzag":
             self._require_zigzag()
@@ -298,6 +307,7 @@ class Contract:
         meaningless = {*(_WITHOUT_FEATURE_MAP if mapped else _WITH_FEATURE_MAP)}
         if "log_decay" not in operator.names:
             meaningless |= {"decay_log_base", "decay_form", "decay_floor"}
+            meaningless |= {"gate_parameters"}
         if "beta" not in operator.names:
             meaningless |= {"beta_form"}
         if not {"query", "key"} <= {*operator.names}:

@@ -119,6 +119,11 @@ TOPICS = {
         "decay_floor": Declaration(
             NEGATIVE, "strong decays overflow, and are never used", "-5"
         ),
+        "gate_parameters": Declaration(
+            one_of("both", "A_log", "dt_bias"),
+            "of raw gates, it takes one of A_log and dt_bias alone",
+            "dt_bias",
+        ),
         "beta_form": Declaration(
             one_of("rate", "sigmoid", "twice_sigmoid"),
             "it takes logits of rates, and squashes them itself",

@@ -13,7 +13,7 @@ from linkern.testing.errors import UsageError
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
 from linkern.testing.spec.operators import Operator
-from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
+from linkern.testing.spec.raw_gates import GATE_NAMES, PARAMETRIC_FORMS
 
 __all__ = [
     "ARGUMENTS",
@@ -192,6 +192,9 @@ def _read(
         read["decay_form"] = "sigmoid", f"{_BOUND}={bound}"
     elif values.get(_SAFE) is True:
         read["decay_floor"] = floor or _SAFE_FLOOR, f"{_SAFE}=True"
+    for name, other in (GATE_NAMES, GATE_NAMES[::-1]):
+        if "decay_form" in read and values.get(name, ...) is None:
+            read["gate_parameters"] = other, f"{name}=None"
     return read
 
 

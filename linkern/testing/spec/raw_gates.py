@@ -8,16 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "GATE_NAMES",
     "LARGEST_RATE",
     "PARAMETRIC_FORMS",
     "RAW_FORMS",
     "SOFTPLUS_THRESHOLD",
+    "gate_names",
     "gate_parameters",
 ]
 
 Real = NDArray[np.float64]
 
-# The forms of decays whose kernels take both parameters, and all that kernels make.
+# Parameters of kernels for the logarithms of rates, and for what is added to gates.
+GATE_NAMES = ("A_log", "dt_bias")
+# The forms of decays whose kernels take them, and all that kernels make themselves.
 PARAMETRIC_FORMS = ("softplus", "sigmoid")
 RAW_FORMS = (*PARAMETRIC_FORMS, "logsigmoid")
 # Multiples of an eighth between -5/8 and 5/8, and between -6/8 and 6/8: exact in every
@@ -28,7 +32,20 @@ SOFTPLUS_THRESHOLD = 2.1e-9
 LARGEST_RATE = float(np.exp(5 / 8))
 
 
-def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
+def gate_names(taken: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a kernel takes: both, or that one.
+
+    Examples
+    --------
+    >>> gate_names("both"), gate_names("dt_bias")
+    (('A_log', 'dt_bias'), ('dt_bias',))
+    """
+    return GATE_NAMES if taken == "both" else (taken,)
+
+
+def gate_parameters(
+    heads: int, channels: int | None, taken: str = "both"
+) -> tuple[Real, Real]:
     """Return `A_log`, one number for each head, and `dt_bias`.
 
     Parameters
@@ -37,6 +54,8 @@ def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
         Heads of values.
     channels : int or None
         Channels of a decay; None for one decay for each token.
+    taken : str
+        What a kernel takes of both; the other one is zero.
 
     Returns
     -------
@@ -51,4 +70,6 @@ def gate_parameters(heads: int, channels: int | None) -> tuple[Real, Real]:
     rates = (5 * np.arange(heads)) % _LOG_RATES - _LOG_RATES // 2
     size = (heads,) if channels is None else (heads, channels)
     biases = (7 * np.arange(int(np.prod(size)))) % _BIASES - _BIASES // 2
-    return rates / 8.0, biases.reshape(size) / 8.0
+    names = gate_names(taken)
+    kept = [float(name in names) / 8.0 for name in GATE_NAMES]
+    return np.asarray(kept[0] * rates), np.asarray(kept[1] * biases.reshape(size))

@@ -10,24 +10,31 @@ from numpy.typing import NDArray
 
 from linkern.oracle.inputs import TOKENS
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS, gate_parameters
+from linkern.testing.spec.raw_gates import (
+    GATE_NAMES,
+    PARAMETRIC_FORMS,
+    gate_names,
+    gate_parameters,
+)
 from linkern.testing.target.protocol import Call, TargetConfig
 
 __all__ = ["gate_arrays", "output_buffer", "state_axes", "state_buffer"]
 
 
-def gate_arrays(config: TargetConfig, call: Call) -> tuple[NDArray[Any], ...]:
-    """Return `A_log` and `dt_bias` of a call with raw gates; nothing for others.
+def gate_arrays(config: TargetConfig, call: Call) -> dict[str, NDArray[Any]]:
+    """Return `A_log` and `dt_bias` of a call with raw gates, those that it takes.
 
     They are float32, as in the layers that train them, or float64 beside it.
     """
     if config.decay_form not in PARAMETRIC_FORMS:
-        return ()
+        return {}
     operator = OPERATORS[config.op]
     sizes, axes = operator.sizes(call.inputs), operator.input("log_decay").axes
     channels = None if axes[-1] in TOKENS else sizes[axes[-1]]
     made = gate_parameters(sizes["g"], channels)
-    return tuple(x.astype(_wide(call)) for x in made)
+    named = dict(zip(GATE_NAMES, made, strict=True))
+    names = gate_names(config.gate_parameters)
+    return {name: named[name].astype(_wide(call)) for name in names}
 
 
 def output_buffer(call: Call, shape: tuple[int, ...]) -> NDArray[Any]:

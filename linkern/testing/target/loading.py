@@ -14,12 +14,11 @@ from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.spec.operators import OPERATORS
-from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS
+from linkern.testing.spec.raw_gates import PARAMETRIC_FORMS, gate_names
 from linkern.testing.target.gradients import GradientFunction, gradient_function
 from linkern.testing.target.signatures import (
     CONTEXT_NAMES,
     FINAL_STATE_NAMES,
-    GATE_NAMES,
     GROUP_NAMES,
     MICRO_STEP_NAMES,
     OUTPUT_NAMES,
@@ -129,6 +128,7 @@ def load(
     options: Collection[str] = (),
     op: str = "linear_attention",
     decay_form: str = "log",
+    gate_parameters: str = "both",
     *,
     groups: tuple[str, ...] = (),
 ) -> Loaded:
@@ -149,7 +149,9 @@ def load(
     op : str
         Operator that it claims to be.
     decay_form : str
-        As it is declared; of raw gates it must take `A_log` and `dt_bias`.
+        As it is declared.
+    gate_parameters : str
+        Which of `A_log` and `dt_bias` it must take with raw gates.
     groups : tuple of str
         Names of a parameter for the group of all ranks, of a target that runs on
         several.
@@ -201,9 +203,11 @@ def load(
         context=named_in(CONTEXT_NAMES, parameters) if groups == GROUP_NAMES else None,
     )
     require_callable(target, name, signature, options, operator)
-    if decay_form in PARAMETRIC_FORMS and not signature.gates:
+    gates = gate_names(gate_parameters)
+    if decay_form in PARAMETRIC_FORMS and not {*gates} <= {*signature.gates}:
+        plural = "s" if len(gates) > 1 else ""
         msg = (
-            f'"{name}" must have parameters {" and ".join(GATE_NAMES)} for '
+            f'"{name}" must have parameter{plural} {" and ".join(gates)} for '
             f"`decay_form={decay_form}`: its parameters are ({', '.join(parameters)})."
         )
         raise UsageError(msg)

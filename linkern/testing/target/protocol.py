@@ -53,6 +53,8 @@ class TargetConfig:
         Dtype of the offsets of packed sequences.
     decay_form : str
         Form of the log-decays; raw ones are passed with the parameters of gates.
+    gate_parameters : str
+        Which of those it takes.
     options : mapping
         Keyword arguments of every call.
     memory_limit : float
@@ -84,6 +86,7 @@ class TargetConfig:
     cu_seqlens_dtype: str = "int64"
     op: str = "linear_attention"
     decay_form: str = "log"
+    gate_parameters: str = "both"
     options: Mapping[str, Any] = field(default_factory=dict)
     memory_limit: float = 4.0
     interpret: bool = False

@@ -163,8 +163,7 @@ class SegmentRunner:
         if interface.cu_seqlens and call.segments:
             edges = np.asarray(call.segments[index], self.config.cu_seqlens_dtype)
             options[interface.cu_seqlens] = self._native(interface.cu_seqlens, edges)
-        arrays = gate_arrays(self.config, call)
-        for name, x in zip(interface.gates, arrays, strict=False):
+        for name, x in gate_arrays(self.config, call).items():
             options[name] = self._native(name, x)
         return options
 

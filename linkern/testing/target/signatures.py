@@ -14,12 +14,12 @@ from linkern.testing.errors import UsageError
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.dialect import ARGUMENTS, switch_names
 from linkern.testing.spec.operators import OPERATORS, Input, Operator
+from linkern.testing.spec.raw_gates import GATE_NAMES
 
 __all__ = [
     "CONTEXT_NAMES",
     "COTANGENT_NAMES",
     "FINAL_STATE_NAMES",
-    "GATE_NAMES",
     "GROUP_NAMES",
     "GROUP_NAMES_OF",
     "MICRO_STEP_NAMES",
@@ -57,8 +57,6 @@ GROUP_NAMES_OF = {"torch": GROUP_NAMES, "jax": AXIS_NAMES}
 # Arrays that kernels write: their output, if it must be passed, and their last memory.
 OUTPUT_NAMES = ("out", "output", "o")
 OUTPUT_STATE_NAMES = ("final_state", "output_state")
-# Its parameters for the logarithms of rates, and for what is added to raw gates.
-GATE_NAMES = ("A_log", "dt_bias")
 # Raw gates and logits of rates, beside those.
 _RAW_NAMES = {"log_decay": "a", "beta": "b"}
 # Switches that published kernels take without a parameter, as any other keyword.
@@ -270,9 +268,9 @@ def switches_of(parameters: dict[str, inspect.Parameter]) -> dict[str, Any]:
 
 
 def gates_of(parameters: dict[str, inspect.Parameter]) -> tuple[str, ...]:
-    """Return the parameters for `A_log` and `dt_bias`, if a function takes both."""
-    named = takes_anything(parameters) or {*GATE_NAMES} <= {*parameters}
-    return GATE_NAMES if named else ()
+    """Return the parameters for `A_log` and `dt_bias` that a function takes."""
+    anything = takes_anything(parameters)
+    return tuple(name for name in GATE_NAMES if anything or name in parameters)
 
 
 def require_callable(

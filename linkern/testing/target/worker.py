@@ -92,6 +92,7 @@ def open_target(
         options=config.options,
         op=config.op,
         decay_form=config.decay_form,
+        gate_parameters=config.gate_parameters,
         groups=GROUP_NAMES_OF[framework.name] if config.ranks else (),
     )
     opened = Opened(loaded.interface, framework.library, inferred)

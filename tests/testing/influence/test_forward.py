@@ -15,6 +15,7 @@ from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.expected import OracleCall
+from linkern.testing.problems.packing import Packing, exact_outputs, packed_sequences
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.memory_layout import STYLES
@@ -276,3 +277,16 @@ def test_results_stay_known_without_the_tapes_that_made_them():
     assert (problem.solve(), problem.solve_state()) == results
     again = problem.prefix(9).solve_state()
     assert np.array_equal(again[0].output, results[1][0].output)
+
+
+def test_tapes_of_packed_sequences_are_forgotten_with_the_whole():
+    _, scope = known("simple_gla by chunks")
+    problem = dense_scene(scope, (1, 1, 9, 2, 9), np.random.default_rng(0))
+    packed = problem.told(packing=Packing(((4, 5),)))
+    exact_outputs(packed)
+    sequences = packed_sequences(packed)
+    tapes = [one._oracle_call.recorded(None).tape for one in sequences]
+    assert all(tape._steps for tape in tapes)
+    problem.forget_tapes()
+    assert not any(tape._steps for tape in tapes)
+    assert all(a is b for a, b in zip(packed_sequences(packed), sequences, strict=True))

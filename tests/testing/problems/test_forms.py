@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from linkern.oracle import Bounded
+from linkern.testing.errors import UsageError
 from linkern.testing.problems.forms import SHUT, form_of, is_raw
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
@@ -20,6 +21,11 @@ CASES = [
     (Contract(decay_form="softplus"), PER_CHANNEL),
     (Contract(decay_form="sigmoid", decay_floor=-5.0), PER_TOKEN),
     (Contract(decay_form="sigmoid", decay_floor=-5.0), PER_CHANNEL),
+    (Contract(decay_form="softplus", gate_parameters="A_log"), PER_CHANNEL),
+    (
+        Contract(decay_form="sigmoid", decay_floor=-5.0, gate_parameters="dt_bias"),
+        PER_CHANNEL,
+    ),
     (Contract(beta_form="sigmoid"), RATE),
     (Contract(beta_form="twice_sigmoid"), RATE),
 ]
@@ -90,6 +96,20 @@ def test_rates_of_one_are_exact_in_either_form():
     for form in ("sigmoid", "twice_sigmoid"):
         rates = form_of(Contract(beta_form=form), RATE)
         assert rates.meaning(rates.taken(np.array([0.0, 1.0]))).tolist() == [0.0, 1.0]
+
+
+def test_parameters_that_a_kernel_does_not_take_are_zero():
+    both, only = gate_parameters(3, 4), gate_parameters(3, 4, "dt_bias")
+    assert not only[0].any()
+    np.testing.assert_array_equal(only[1], both[1])
+    only = gate_parameters(3, 4, "A_log")
+    np.testing.assert_array_equal(only[0], both[0])
+    assert not only[1].any()
+
+
+def test_gate_parameters_are_those_of_raw_gates():
+    with pytest.raises(UsageError, match=r"declare `decay_form` too"):
+        Contract(gate_parameters="dt_bias")
 
 
 def test_neighbouring_heads_and_channels_differ():

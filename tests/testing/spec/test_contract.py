@@ -9,7 +9,11 @@ from linkern.testing import Contract, UsageError
 from linkern.testing.spec.declarations import DECLARATIONS
 
 # Declarations that need another one.
-NEEDS = {"eps_mode": {"eps": "1e-6"}, "ranks_order": {"ranks_even": "true"}}
+NEEDS = {
+    "eps_mode": {"eps": "1e-6"},
+    "gate_parameters": {"decay_form": "softplus"},
+    "ranks_order": {"ranks_even": "true"},
+}
 
 
 def test_every_field_can_be_declared():

@@ -106,6 +106,40 @@ def test_faults_of_kernels_that_decode_are_caught(fault):
     assert failures(fused_sigmoid_gating_delta_rule_update, fault=fault)
 
 
+ALONE = {"A_log": {**SERVING, "dt_bias": None}, "dt_bias": {**BOUNDED, "A_log": None}}
+
+
+@pytest.mark.parametrize("taken", ALONE)
+def test_one_parameter_of_gates_alone_is_recognised(taken):
+    assert failures(chunk_kda, **ALONE[taken]) == {}
+    declared, _, notes = opened(chunk_kda, **ALONE[taken])
+    assert declared["gate_parameters"] == taken
+    (other,) = {"A_log", "dt_bias"} - {taken}
+    assert f"gate_parameters={taken}, recognised: {other}=None" in notes
+
+
+@pytest.mark.parametrize(("taken", "fault"), [("A_log", "rate"), ("dt_bias", "bias")])
+def test_faults_in_the_parameter_that_is_taken_are_caught(taken, fault):
+    assert failures(chunk_kda, fault=fault, **ALONE[taken])
+
+
+def test_a_rate_that_is_not_one_is_caught():
+    assert failures(chunk_kda, fault="head", **ALONE["dt_bias"])
+
+
+def biased_kda(q, k, v, g, beta, dt_bias, lower_bound=-5.0, initial_state=None):
+    """A kernel without `A_log`."""
+    gates = {"A_log": None, "dt_bias": dt_bias, "lower_bound": lower_bound}
+    gates |= {"use_gate_in_kernel": True, "initial_state": initial_state}
+    return chunk_kda(q, k, v, g, beta, output_final_state=True, **gates)
+
+
+def test_a_kernel_without_the_other_parameter_is_judged():
+    assert failures(biased_kda, SIGMOID | {"gate_parameters": "dt_bias"}) == {}
+    with pytest.raises(UsageError, match=r"must have parameters A_log and dt_bias"):
+        events(biased_kda, LAWS, SIGMOID, {})
+
+
 WRITES = {"beta_form": "sigmoid", "state_layout": "vk"}
 
 

@@ -32,6 +32,7 @@ SAID = {
     "lightning_state": r"chunk_lightning_attn \[65.0, nan\]\s+\S+ \[65.0, 1.0186",
     "oja_dimensions": r"128 values: a result\s+129 values: AssertionError\(\)",
     "packed_rows": r"\[True, True, True, True, False, False\]",
+    "preconditioned_norm": (r"chunk_precond_kda 0.5\s+fused_recurrent_precond_kda 2.0"),
     "rwkv6_gradient": (
         rf"chunk_rwkv6 {RESIDUE}\s+fused_recurrent_rwkv6 {RESIDUE}\s+exact 0.0"
     ),
