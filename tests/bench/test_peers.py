@@ -114,6 +114,19 @@ def test_a_stream_repeats_its_inputs_and_keeps_no_output():
     assert not stores.folder.exists()
 
 
+@pytest.mark.usefixtures("dask", "zarr")
+def test_a_copy_reads_the_chunks_of_a_stream_and_writes_the_values():
+    task, length = replace(small("stream"), period=96), 250
+    peer = replace(CPU.peer("dask-copy"), options={"chunk": 48})
+    prepared = peer.ready(task, length, 3)
+    assert prepared.answer(reference.judged_rows(length)) == []
+    prepared.call()
+    output = prepared.stores.read("output")
+    assert output.chunks[2] == 48
+    assert output.shape == (*drawn(task, length, 3).value.shape[:2], length, task.dim)
+    np.testing.assert_array_equal(output, prepared.stores.read("value")[...])
+
+
 def test_a_call_on_a_period_counts_for_all_of_them():
     task = replace(small("stream"), period=96)
     peer = CPU.peer("linkern-in-memory")
