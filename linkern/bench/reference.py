@@ -22,8 +22,8 @@ Real = NDArray[Any]
 ALLOWED = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-10}
 
 
-# Tokens of a product. OpenBLAS takes no threads for products as small as these: on a busy
-# machine they would wait for each other, thousands of times.
+# Tokens of a product. OpenBLAS takes no threads for products as small as these: on a
+# busy machine they would wait for each other, thousands of times.
 _CHUNK = 48
 
 

@@ -108,6 +108,12 @@ def test_a_stream_repeats_its_inputs_and_keeps_no_output():
     turn = prepared.turn(1.0)
     assert turn.calls == 1
     assert prepared.peak(traced=False).extra == prepared.growth[0]
+    # The call that was judged is a turn if it took long, once.
+    prepared.first[:] = [Turn(60.0, 1)]
+    assert prepared.turn(1.0).seconds == 60.0
+    assert prepared.turn(1.0).seconds != 60.0
+    prepared.first[:] = [Turn(59.0, 1)]
+    assert prepared.turn(1.0).seconds != 59.0
     assert sorted(x.name for x in stores.folder.iterdir()) == ["key", "query", "value"]
     del prepared
     gc.collect()

@@ -37,6 +37,8 @@ __all__ = [
 Real = NDArray[Any]
 
 _NAMES = ("query", "key", "value")
+# Seconds of a call that needs no other one to warm up.
+_LONG = 60.0
 
 
 @dataclass(frozen=True)
@@ -128,29 +130,39 @@ class StreamCall:
     call: Callable[[], None]
     # False if the output is no answer: the call is not made for it.
     judged: bool = True
-    # Growth of the process in the last turn.
+    # Time of the call that was judged, until it counts as a turn.
+    first: list[Turn] = field(default_factory=list)
+    # Growth of the process in the last call.
     growth: list[int | None] = field(default_factory=list)
 
     def answer(self, rows: list[int]) -> list[Real]:
         """Call once and return some tokens of the output, in float64."""
         if not self.judged:
             return []
-        self.call()
+        self.first[:] = [self._once()]
         output = np.asarray(self.stores.read("output").oindex[:, :, rows], "float64")
         self.stores.drop("output")
         return [output]
 
     def turn(self, window: float) -> Turn:
-        """Call once, and note the memory that it takes."""
-        turns: list[Turn] = []
-        self.growth[:] = [
-            peak_by_growth(lambda: turns.append(timed(self.call, min(window, 0.0))))
-        ]
+        """Call once, unless the call that was judged took long: then return its time.
+
+        The memory that it took is noted.
+        """
+        del window
+        if self.first and (first := self.first.pop()).seconds >= _LONG:
+            return first
+        turn = self._once()
         self.stores.drop("output")
+        return turn
+
+    def _once(self) -> Turn:
+        turns: list[Turn] = []
+        self.growth[:] = [peak_by_growth(lambda: turns.append(timed(self.call, 0.0)))]
         return turns[0]
 
     def peak(self, *, traced: bool) -> Peak:
-        """Return the growth of the process in the last turn: another takes minutes."""
+        """Return the growth of the process in the last call: another takes minutes."""
         assert not traced
         return Peak(self.growth[0])
 
