@@ -71,6 +71,7 @@ def test_gated_delta_rules_on_jax_agree(jax):
     ]
     ours, other = (call.read(call.call()) for call in calls)
     assert len(ours) == 4  # the output and three gradients
+    assert calls[1].answer([0]) == []  # it is compiled, and does not run
     assert reference.largest_error(ours, other) <= reference.ALLOWED["float64"]
 
 
