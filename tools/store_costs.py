@@ -1,7 +1,7 @@
 """Measure what Zarr takes of a block that a call on Dask arrays reads and writes.
 
     LINKERN_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tools/store_costs.py [parts]
-    python tools/store_costs.py workers    # a call on a cluster, about two minutes
+    python tools/store_costs.py workers    # a call on a cluster
 
 parts
     A block is 65,536 tokens of 8 heads, K = V = 64, float32: 134 MB for each array.
