@@ -22,6 +22,11 @@ Real = NDArray[Any]
 ALLOWED = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4, "float64": 1e-10}
 
 
+# Tokens of a product. OpenBLAS takes no threads for products as small as these: on a
+# busy machine they would wait for each other, thousands of times.
+_CHUNK = 48
+
+
 def judged_rows(length: int, count: int = 48) -> list[int]:
     """Return the tokens compared: both ends, edges of chunks, and some between.
 
@@ -115,25 +120,28 @@ def _of_one_head(
     if kind == "full":
         sums = features[0][rows] @ (features[1].T @ with_ones)
         return [sums[:, :-1] / sums[:, -1:]]
-    sums = _causal_sums(features[0], features[1], with_ones)
     if kind == "stream":
         repeats, at = np.divmod(rows, len(key))
+        sums = _causal_sums(features[0], features[1], with_ones, at)
         whole = features[0][at] @ (features[1].T @ with_ones)
-        sums = sums[at] + repeats[:, None] * whole
+        sums = sums + repeats[:, None] * whole
         return [sums[:, :-1] / sums[:, -1:]]
+    # The gradients of some tokens need the output of all.
+    every = kind in WITH_GRADIENT
+    at = np.arange(len(query)) if every else np.asarray(rows)
+    sums = _causal_sums(features[0], features[1], with_ones, at)
     if meaning == "sums":
-        return [sums[rows, :-1]]
+        return [sums[:, :-1][rows] if every else sums[:, :-1]]
     output = sums[:, :-1] / sums[:, -1:]
-    if kind not in WITH_GRADIENT:
-        return [output[rows]]
-    gradients = _gradients(given, features, output, sums[:, -1:])
-    return [x[rows] for x in (output, *gradients)]
+    if not every:
+        return [output]
+    return [output[rows], *_gradients(given, features, output, sums[:, -1:], at[rows])]
 
 
 def _gradients(
-    given: list[Real], features: list[Real], output: Real, total: Real
+    given: list[Real], features: list[Real], output: Real, total: Real, rows: Real
 ) -> tuple[Real, Real, Real]:
-    """Return the gradients of query, key and value.
+    """Return the gradients of query, key and value at some tokens.
 
     Weight ``w_ij = phi(q_i) . phi(k_j)`` has the gradient ``a_i . v_j + b_i``, with
     ``a = g / d`` and ``b = -(g . o) / d`` for cotangent g, output o, denominator d.
@@ -141,22 +149,29 @@ def _gradients(
     query, key, value, cotangent = given
     a = cotangent / total
     b = -np.sum(a * output, axis=1, keepdims=True)
-    rows = np.concatenate((a, b), axis=1)
-    columns = np.concatenate((value, np.ones_like(b)), axis=1)
-    of_query = _causal_sums(rows, columns, features[1])
-    of_key = _causal_sums(columns[::-1], rows[::-1], features[0][::-1])[::-1]
-    of_value = _causal_sums(features[1][::-1], features[0][::-1], a[::-1])[::-1]
-    slopes = (np.exp(np.minimum(x, 0)) for x in (query, key))
+    left = np.concatenate((a, b), axis=1)
+    right = np.concatenate((value, np.ones_like(b)), axis=1)
+    late = len(query) - 1 - rows
+    of_query = _causal_sums(left, right, features[1], rows)
+    of_key = _causal_sums(right[::-1], left[::-1], features[0][::-1], late)
+    of_value = _causal_sums(features[1][::-1], features[0][::-1], a[::-1], late)
+    slopes = (np.exp(np.minimum(x[rows], 0)) for x in (query, key))
     return of_query * next(slopes), of_key * next(slopes), of_value
 
 
-def _causal_sums(query: Real, key: Real, value: Real, chunk: int = 256) -> Real:
-    """Return ``sum over j <= i of (query_i . key_j) value_j``."""
+def _causal_sums(query: Real, key: Real, value: Real, rows: Real) -> Real:
+    """Return ``sum over j <= i of (query_i . key_j) value_j`` for all i of `rows`."""
     state = np.zeros((key.shape[1], value.shape[1]))
-    sums = np.empty((len(query), value.shape[1]))
-    for start in range(0, len(query), chunk):
-        q, k, v = (x[start : start + chunk] for x in (query, key, value))
-        sums[start : start + chunk] = np.tril(q @ k.T) @ v + q @ state
+    sums = np.empty((len(rows), value.shape[1]))
+    numbers = rows // _CHUNK
+    for number in range(-(-len(key) // _CHUNK)):
+        start = number * _CHUNK
+        k, v = (x[start : start + _CHUNK] for x in (key, value))
+        here = np.flatnonzero(numbers == number)
+        if here.size:
+            q, seen = query[rows[here]], rows[here, None] - start
+            scores = np.where(np.arange(len(k)) <= seen, q @ k.T, 0.0)
+            sums[here] = scores @ v + q @ state
         state += k.T @ v
     return sums
 

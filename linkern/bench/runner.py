@@ -20,6 +20,9 @@ __all__ = ["run"]
 
 Progress = Callable[[str], object]
 
+# Seconds of a call that is not repeated in the hope of a quieter turn.
+_LONG = 30.0
+
 
 @dataclass
 class _Candidate:
@@ -214,12 +217,16 @@ def _timed(
 
 
 def _turn(candidate: _Candidate, plan: _Plan, failures: dict[str, str]) -> None:
-    """Take one turn: the quietest of a few, if others were busy."""
+    """Take one turn: the quietest of a few, if others were busy and it is not long."""
     if candidate.peer.name in failures:
         return
     tries: list[Turn] = []
     try:
-        while len(tries) < plan.attempts and (not tries or tries[-1].foreign > FOREIGN):
+        while not tries or (
+            len(tries) < plan.attempts
+            and tries[-1].foreign > FOREIGN
+            and tries[-1].seconds < _LONG
+        ):
             tries.append(candidate.worker.ask("turn", plan.schedule.window))
             if candidate.peer.judged:
                 candidate.kept += candidate.worker.ask("kept").kept

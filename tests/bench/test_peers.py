@@ -71,6 +71,7 @@ def test_gated_delta_rules_on_jax_agree(jax):
     ]
     ours, other = (call.read(call.call()) for call in calls)
     assert len(ours) == 4  # the output and three gradients
+    assert calls[1].answer([0]) == []  # it is compiled, and does not run
     assert reference.largest_error(ours, other) <= reference.ALLOWED["float64"]
 
 
@@ -108,10 +109,29 @@ def test_a_stream_repeats_its_inputs_and_keeps_no_output():
     turn = prepared.turn(1.0)
     assert turn.calls == 1
     assert prepared.peak(traced=False).extra == prepared.growth[0]
+    # The call that was judged is a turn if it took long, once.
+    prepared.first[:] = [Turn(60.0, 1)]
+    assert prepared.turn(1.0).seconds == 60.0
+    assert prepared.turn(1.0).seconds != 60.0
+    prepared.first[:] = [Turn(59.0, 1)]
+    assert prepared.turn(1.0).seconds != 59.0
     assert sorted(x.name for x in stores.folder.iterdir()) == ["key", "query", "value"]
     del prepared
     gc.collect()
     assert not stores.folder.exists()
+
+
+@pytest.mark.usefixtures("dask", "zarr")
+def test_a_copy_reads_the_chunks_of_a_stream_and_writes_the_values():
+    task, length = replace(small("stream"), period=96), 250
+    peer = replace(CPU.peer("dask-copy"), options={"chunk": 48})
+    prepared = peer.ready(task, length, 3)
+    assert prepared.answer(reference.judged_rows(length)) == []
+    prepared.call()
+    output = prepared.stores.read("output")
+    assert output.chunks[2] == 48
+    assert output.shape == (*drawn(task, length, 3).value.shape[:2], length, task.dim)
+    np.testing.assert_array_equal(output, prepared.stores.read("value")[...])
 
 
 def test_a_call_on_a_period_counts_for_all_of_them():

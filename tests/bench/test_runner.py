@@ -224,6 +224,9 @@ def test_noisy_turns_are_repeated_and_the_quietest_counts():
     rows = run(fakes, peer("a"), attempts=1)
     assert fakes.turns().count("a") == 3
     assert rows[8, "a"].foreign == 0.5 > records.FOREIGN
+    fakes = Fakes(seconds=30.0, foreign=0.5)  # a call that is too long to repeat
+    run(fakes, peer("a"), attempts=3)
+    assert fakes.turns()[:2] == ["a", GEMM]
 
 
 def test_a_length_that_is_too_long_has_a_remark():

@@ -93,7 +93,9 @@ def _call(
         jax.clear_caches()
         return jax.jit(function).lower(*arrays).compile()
 
-    return HostCall(compiled, lambda made: read(made(*arrays)))
+    # What is compiled runs to be judged: minutes, with gradients of 65,536 tokens.
+    judged = task.kind != "compile-delta"
+    return HostCall(compiled, lambda made: read(made(*arrays)), judged)
 
 
 def _in_chunks(x: Traced, size: int) -> Traced:

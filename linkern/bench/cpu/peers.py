@@ -164,6 +164,16 @@ PEERS = (
         longest=None,
     ),
     Peer(
+        "dask-copy",
+        "Dask: the same chunks are read, and the values written",
+        "cpu.dask_peers:copied",
+        ("stream",),
+        ("dask", "zarr"),
+        {"chunk": 65536},
+        meaning="unjudged",
+        longest=None,
+    ),
+    Peer(
         IN_MEMORY,
         "linkern, one call on a period, as many times as it is repeated",
         "cpu.dask_peers:in_memory",
