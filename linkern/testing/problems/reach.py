@@ -67,6 +67,8 @@ def of_outputs(scope: Scope) -> Reach:
         return Reach()
     usual = 320 if "slots" in operator.names else 70 if operator.micro_steps else 130
     most = 1100 if bits >= _DOUBLE else 300 if bits >= _SINGLE else 130
+    if _goes_on(scope):
+        usual, most = usual // 2, most // 2
     return _dense(scope, Reach(usual, most), operator.rows_per_token)
 
 
@@ -85,6 +87,8 @@ def of_gradients(scope: Scope) -> Reach:
     most = usual
     if bits >= _SINGLE:
         most = 600 if bits >= _DOUBLE else 200 if _grows(scope) else 300
+    if _goes_on(scope):
+        usual, most = usual // 2, most // 3
     far, share = _FAR_GRADIENTS, _SHARE_OF_GRADIENTS
     # The adjoint of a row that erases is two rows.
     rows = 2 * operator.rows_per_token
@@ -99,7 +103,8 @@ def of_strong_gates(scope: Scope) -> int | None:
     divided = "ridge" in operator.names or (operator.normalised and decayed)
     if _bits(scope) >= _DOUBLE or not (operator.erases or divided):
         return None
-    return (50 if _scales_keys(scope) else 130) // operator.rows_per_token
+    few = _scales_keys(scope) or _goes_on(scope)
+    return (50 if few else 130) // operator.rows_per_token
 
 
 def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
@@ -121,6 +126,11 @@ def _grows(scope: Scope) -> bool:
     operator = scope.operator
     growing = {"angle", "input_gate", "ridge", "slots"}
     return operator.erases or not growing.isdisjoint(operator.names)
+
+
+def _goes_on(scope: Scope) -> bool:
+    """Return True if a memory goes on along its corrections, and bounds with it."""
+    return "momentum_beta" in scope.operator.names
 
 
 def _scales_keys(scope: Scope) -> bool:
