@@ -177,7 +177,7 @@ FLA = (
     _fla(
         "momentum_delta_rule.naive:recurrent_momentum_delta_rule_ref",
         "momentum_delta_rule",
-        _SINGLE,
+        _RETURNS_SINGLE,
         adapter="momentum_delta_rule",
     ),
     _fla("gdn2.naive:naive_recurrent_gdn2", "gdn2", _HEADS_LAST, _RETURNS_SINGLE),

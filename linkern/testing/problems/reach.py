@@ -67,8 +67,6 @@ def of_outputs(scope: Scope) -> Reach:
         return Reach()
     usual = 320 if "slots" in operator.names else 70 if operator.micro_steps else 130
     most = 1100 if bits >= _DOUBLE else 300 if bits >= _SINGLE else 130
-    if _goes_on(scope):
-        usual, most = usual // 2, most // 2
     return _dense(scope, Reach(usual, most), operator.rows_per_token)
 
 
@@ -87,8 +85,6 @@ def of_gradients(scope: Scope) -> Reach:
     most = usual
     if bits >= _SINGLE:
         most = 600 if bits >= _DOUBLE else 200 if _grows(scope) else 300
-    if _goes_on(scope):
-        usual, most = usual // 2, most // 3
     far, share = _FAR_GRADIENTS, _SHARE_OF_GRADIENTS
     # The adjoint of a row that erases is two rows.
     rows = 2 * operator.rows_per_token
