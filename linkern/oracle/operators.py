@@ -79,10 +79,10 @@ PRECONDITIONER = (
 )
 # How a momentum forgets, and how much of a correction it takes.
 MOMENTUM = (
-    # Kernels have no default: a momentum that forgets nothing runs away.
+    # Not left out: a momentum that forgets nothing runs away, and one that takes all.
     Input("momentum_log_decay", "bgt", ("log_mu",), draw="log_decay"),
     BETA,
-    Input("momentum_beta", "bgt", ("eta",), optional=True),
+    Input("momentum_beta", "bgt", ("eta",)),
 )
 UNTIED = (Input("a", "bgtk"), Input("b", "bgtk"))
 SLOTS = Input("slots", "bgtm", ("s",))

@@ -36,13 +36,16 @@ class _Scan:
     depth: int
     rows_per_token: int
     off: float = 0.0
+    exact: bool = False
 
     def arithmetic(self, *, backwards: bool) -> Arithmetic:
         assert self.rounding is not None
         depth = self.depth + (self.state.value.shape[-1] if backwards else 0)
         pair = self.terms.follow is not None
         e, within = row_errors(
-            self.rounding, self.log_decay, depth, self.rows_per_token, pair=pair
+            *(self.rounding, self.log_decay, depth, self.rows_per_token),
+            pair=pair,
+            exact=self.exact,
         )
         e, within = (x + self.off * (1 + x) for x in (e, within))
         if backwards and e.shape[-2]:
@@ -125,6 +128,7 @@ def scanned(
     depth: int | None = None,
     rows_per_token: int = 1,
     off: float = 0.0,
+    exact: bool = False,
 ) -> tuple[Node, Node]:
     """Run rows on a tape.
 
@@ -148,6 +152,8 @@ def scanned(
     off : float
         Bound on the relative errors of the keys, which then stands for their radii: in
         every term there is one key, so it is as good as one more rounding.
+    exact : bool
+        Whether log-decays of a pair of memories are 0 or -inf.
 
     Returns
     -------
@@ -195,6 +201,7 @@ def scanned(
         key.shape[-1] if depth is None else depth,
         rows_per_token,
         off,
+        exact,
     )
     for name in ("erase", "follow"):
         if name in balls and balls[name].error is not None:

@@ -24,6 +24,7 @@ def row_errors(
     rows_per_token: int,
     *,
     pair: bool = False,
+    exact: bool = False,
 ) -> tuple[Real, Real]:
     """Return ``e_t``, ``(..., R, 1)``, and the part of it that no decay adds to.
 
@@ -45,6 +46,8 @@ def row_errors(
         A momentum that forgets all, with a log-decay of -inf, begins its sums anew:
         without momentum, all tokens do, and finite numbers in their place would leave
         nothing of a proof.
+    exact : bool
+        Whether log-decays are 0 or -inf, so that these sums have no errors.
     """
     length = log_decay.shape[-2]
     seen = np.arange(1.0, length + 1)
@@ -58,7 +61,8 @@ def row_errors(
     summed = inside if inside is carries else inside + carries
     if pair:
         half = reach.shape[-1] // 2
-        since = _since_forgotten(log_decay[..., half:], rounding.lowest)
+        lowest = 0.0 if exact else rounding.lowest
+        since = _since_forgotten(log_decay[..., half:], lowest)
         halves = reach[..., :half], np.minimum(reach[..., half:], since)
         largest = sum(x.max(axis=-1, initial=0.0) for x in halves)
         summed = 2 * summed + _FOLLOWING

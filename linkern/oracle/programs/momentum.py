@@ -38,6 +38,7 @@ def momentum_delta_rule(call: Call) -> tuple[Node, tuple[Node, ...]]:
         erase=_half(tape, key, 0),
         follow=beta,
         depth=key.shape[-1],
+        exact=call.options.exact,
     )
     return output, (memory,)
 
