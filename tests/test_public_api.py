@@ -35,6 +35,7 @@ OPERATORS = {
     "mamba3",
     "mesa",
     "mlstm",
+    "momentum_delta_rule",
     "oja",
     "power_retention",
     "preconditioned_gated_delta_rule",

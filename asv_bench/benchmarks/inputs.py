@@ -10,7 +10,8 @@ OPERATORS = [
     *("abc", "based", "comba", "delta_rule", "dplr", "gated_delta_product"),
     *("gated_delta_rule", "gdn2", "gla", "gsa", "hgrn", "iplr", "kda"),
     *("lightning_attention", "log_linear_attention", "mamba3", "mesa", "mlstm"),
-    *("oja", "power_retention", "preconditioned_gated_delta_rule"),
+    *("momentum_delta_rule", "oja", "power_retention"),
+    "preconditioned_gated_delta_rule",
     *("preconditioned_kda", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
     *("selective_scan", "simple_gla"),
 ]
@@ -62,6 +63,8 @@ def inputs_of(function, length, seed=0):
         "log_decay_rate": -rng.uniform(1, 16, size=(HEADS, DIM, key_dim)),
         "preconditioner_log_decay": -abs(rng.normal(size=token)) / 10,
         "preconditioner_beta": rng.uniform(size=token),
+        "momentum_log_decay": -abs(rng.normal(size=token)),
+        "momentum_beta": rng.uniform(size=token) / 2,
         "center": np.full(HEADS, -0.2),
         "log_range": np.full(HEADS, np.log(1.5)),
         "skip": rng.normal(size=(HEADS, DIM)),

@@ -20,6 +20,7 @@ __all__ = [
     "iplr_chunkwise",
     "mesa",
     "mesa_conjugate_gradients",
+    "momentum_delta_rule",
     "preconditioned",
     "rwkv7",
 ]
@@ -201,3 +202,43 @@ def preconditioned(
     sums = (preconditioner_log_decay, preconditioner_beta)
     heads, form = (center, log_range), "naive.naive_recurrent"
     return head_by_head(form, tokens, sums, heads, initial_state, scale=scale)
+
+
+def momentum_delta_rule(
+    query: Any,
+    key: Any,
+    value: Any,
+    log_decay: Any,
+    momentum_log_decay: Any,
+    beta: Any,
+    momentum_beta: Any,
+    scale: float | None = None,
+    initial_state: Any = None,
+) -> Any:
+    """`recurrent_momentum_delta_rule_ref`, whose momentum has the other sign.
+
+    What it erases along is the key times the decay.
+    """
+    place = "fla.ops.momentum_delta_rule.naive"
+    function = published(place, "recurrent_momentum_delta_rule_ref")
+    first = {}
+    if initial_state is not None:
+        memory, momentum = initial_state.chunk(2, dim=-2)
+        first = {"initial_S": memory, "initial_M": -momentum}
+    tokens = (query, key, value, log_decay, momentum_log_decay, beta, momentum_beta)
+    q, k, v, g, mu, share, rate = tokens_first(*tokens)
+    output, (memory, momentum) = function(
+        q,
+        k,
+        v,
+        g,
+        mu,
+        g.exp()[..., None] * k,
+        share,
+        rate,
+        scale,
+        **first,
+        output_final_state=True,
+    )
+    state = import_module("torch").cat([memory, -momentum], dim=-2)
+    return output.transpose(1, 2), state

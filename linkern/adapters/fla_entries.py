@@ -174,6 +174,12 @@ FLA = (
         _RANGE_OF_ONE_CALL,
         adapter="preconditioned",
     ),
+    _fla(
+        "momentum_delta_rule.naive:recurrent_momentum_delta_rule_ref",
+        "momentum_delta_rule",
+        _RETURNS_SINGLE,
+        adapter="momentum_delta_rule",
+    ),
     _fla("gdn2.naive:naive_recurrent_gdn2", "gdn2", _HEADS_LAST, _RETURNS_SINGLE),
     _fla(
         "gdn2.naive:naive_chunk_gdn2",

@@ -20,6 +20,7 @@ from linkern.typing import Array
 
 __all__ = [
     "PRODUCTS",
+    "chained_product",
     "lower_product",
     "lower_scores",
     "right_product",
@@ -78,6 +79,15 @@ def right_product(rows: Array, matrix: Array) -> Array:
     return _kept(product, clean, reached(finite, positions), known=known is not None)
 
 
+def chained_product(later: Array, earlier: Array) -> Array:
+    """Return ``later @ earlier`` of two lower triangular matrices ``(..., C, C)``.
+
+    Entry ``(i, j)`` depends on row i of `later` and column j of `earlier` between the
+    tokens j and i alone: what is not finite elsewhere meets a zero of the other one.
+    """
+    return ruled(PRODUCTS["chained_product"], later, earlier)
+
+
 def lower_scores(rows: Array, columns: Array, *, strict: bool = False) -> Array:
     """Return ``rows_i^T columns_j`` for ``j <= i``; for ``j < i`` if `strict`."""
     return ruled(PRODUCTS["lower_scores"], rows, columns, strict=strict)
@@ -99,6 +109,25 @@ def _upper_product(matrix: Array, rows: Array, *, strict: bool) -> Array:
         return cast(Array, positions <= last - int(strict))
 
     return _product(matrix, rows, reached)
+
+
+def _chained_product(later: Array, earlier: Array) -> Array:
+    product = later @ earlier
+    known = all_finite(product)
+    if known:
+        return product
+    xp, length = namespace(later), later.shape[-1]
+    positions = xp.arange(length, device=device_of(later))
+    there = xp.isfinite(later), xp.isfinite(earlier)
+    last = xp.max(xp.where(there[0], -1, positions), axis=-1, keepdims=True)
+    rows = positions[:, None]
+    first = xp.min(xp.where(there[1], length, rows), axis=-2, keepdims=True)
+    clean = [
+        xp.where(finite, x, xp.zeros_like(x))
+        for finite, x in zip(there, (later, earlier), strict=True)
+    ]
+    reached = (positions <= last) | (rows >= first)
+    return _kept(product, clean[0] @ clean[1], reached, known=known is not None)
 
 
 def _lower_scores(rows: Array, columns: Array, *, strict: bool) -> Array:
@@ -155,6 +184,21 @@ PRODUCTS = {
             ),
         ),
         plain=lambda matrix, rows, strict: _lower(matrix, strict=strict) @ rows,
+    ),
+    "chained_product": Rule(
+        "chained_product",
+        _chained_product,
+        (
+            lambda c, _, later, earlier: _lower(
+                mT(lower_product(earlier, mT(_lower(c, strict=False)))), strict=False
+            ),
+            lambda c, _, later, earlier: _lower(
+                upper_product(mT(later), _lower(c, strict=False)), strict=False
+            ),
+        ),
+        plain=lambda later, earlier: (
+            _lower(later, strict=False) @ _lower(earlier, strict=False)
+        ),
     ),
     "upper_product": Rule(
         "upper_product",

@@ -18,6 +18,7 @@ Rule over Sequence Length".
 from linkern.array import concat, mT, reshape, zeros
 from linkern.core.causal import lower_product
 from linkern.core.decay import Decay
+from linkern.core.momentum import PairDecay
 from linkern.core.recurrence import Terms
 from linkern.core.triangular import inverse, power_of_two
 from linkern.typing import Array
@@ -29,7 +30,11 @@ def chunks(memory: Array, terms: Terms, size: int) -> tuple[Array, Array]:
     """Read and update the memory for chunks of `size` tokens, quadratic in that."""
     length = terms.key.shape[-2]
     terms = _in_chunks(terms, size)
-    decay = Decay(terms.log_decay)
+    decay: Decay | PairDecay
+    if terms.follow is None:
+        decay = Decay(terms.log_decay)
+    else:
+        decay = PairDecay(terms.log_decay, terms.follow)
     before, written, memory = _walk(memory, terms, decay)
     output = _read(before, written, terms, decay)
     *lead, n, rows, dim = output.shape
@@ -38,7 +43,9 @@ def chunks(memory: Array, terms: Terms, size: int) -> tuple[Array, Array]:
     return kept[..., :length, :], memory
 
 
-def _walk(memory: Array, terms: Terms, decay: Decay) -> tuple[Array, Array, Array]:
+def _walk(
+    memory: Array, terms: Terms, decay: Decay | PairDecay
+) -> tuple[Array, Array, Array]:
     """Return the memories before the chunks, what these write, and the last memory."""
     solving = erasing = None
     if terms.erase is not None:
@@ -56,15 +63,17 @@ def _walk(memory: Array, terms: Terms, decay: Decay) -> tuple[Array, Array, Arra
             values = lower_product(solving[..., i, :, :], values)
         before.append(memory)
         written.append(values)
-        if remaining is not None:
-            memory = remaining[..., i, :, :] * memory
-        memory = memory + keys[..., i, :, :] @ values
+        here = None if remaining is None else remaining[..., i, :, :]
+        memory = decay.through(here, memory) + keys[..., i, :, :] @ values
     return _stacked(before), _stacked(written), memory
 
 
-def _read(before: Array, written: Array, terms: Terms, decay: Decay) -> Array:
+def _read(
+    before: Array, written: Array, terms: Terms, decay: Decay | PairDecay
+) -> Array:
     """Return what each token finds in the memory before its chunk, and in the chunk."""
     if terms.transpose_state:
+        assert isinstance(decay, Decay)
         pairs = Decay(None).scores(terms.query, written)
         held = decay.entering(terms.query @ mT(before))
         return held + decay.mixed(pairs, terms.key)

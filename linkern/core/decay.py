@@ -81,6 +81,10 @@ class Decay:
         total = xp.sum(self._log_decay, axis=-2, keepdims=True)
         return mT(xp.exp(total))
 
+    def through(self, remaining: Array | None, memory: Array) -> Array:
+        """Return the memory at the end of a span without its writes, from `whole`."""
+        return memory if remaining is None else remaining * memory
+
     def scores(
         self, rows: Array, columns: Array, *, strict: bool = False, early: bool = False
     ) -> Array:

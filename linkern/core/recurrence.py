@@ -7,12 +7,20 @@ r"""An operator as data: what each token decays, erases, writes and reads.
 
 with ``S`` of shape ``(..., K, V)``. Every operator says what ``q``,
 ``k``, ``v``, ``g``, ``a`` and ``b`` are; three switches cover the conventions in use.
+
+A rule with momentum keeps a pair of memories, one above the other in ``(..., 2 K, V)``.
+What decays a token is then a triangular matrix on the pair, and the write is in its
+second half, which the first follows by a share ``m``:
+
+    M_t = exp(h_t) M_{t-1} + k_t u_t^T,      S_t = S~ + m_t M_t
+
+with the erase and the read of ``S``. Its equation is `_pair`.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from linkern.array import mT, namespace, outer
+from linkern.array import concat, mT, namespace, outer
 from linkern.typing import Array
 
 __all__ = ["Terms", "token"]
@@ -38,6 +46,10 @@ class Terms(NamedTuple):
     beta : array (..., T, 1) or None
         ``b``: factor on what is written; None for 1. Kernels multiply with it where
         they read; array code multiplies `value` and `erase` beforehand (`folded`).
+    follow : array (..., T, 1) or None
+        ``m``: share of the second half of the memory that the first one gains; None for
+        a single memory. With it, `log_decay` is ``(..., T, 2)`` or None, one number for
+        each half, and `erase` is early.
     """
 
     query: Array
@@ -49,11 +61,12 @@ class Terms(NamedTuple):
     early_read: bool = False
     transpose_state: bool = False
     beta: Array | None = None
+    follow: Array | None = None
 
     @property
     def is_additive(self) -> bool:
         """True if tokens only add to the memory, and decay it as a whole."""
-        if self.early_read or self.transpose_state:
+        if self.early_read or self.transpose_state or self.follow is not None:
             return False
         if self.erase is not None or self.beta is not None:
             return False
@@ -61,7 +74,7 @@ class Terms(NamedTuple):
 
     def arrays(self) -> tuple[Array, ...]:
         """Return the arrays that there are."""
-        arrays = (*self[:5], self.beta)
+        arrays = (*self[:5], self.beta, self.follow)
         return tuple(x for x in arrays if x is not None)
 
     def folded(self) -> "Terms":
@@ -92,11 +105,14 @@ class Terms(NamedTuple):
             log_decay=None if self.log_decay is None else function(self.log_decay),
             erase=erase,
             beta=None if self.beta is None else function(self.beta),
+            follow=None if self.follow is None else function(self.follow),
         )
 
 
 def token(memory: Array, terms: Terms) -> tuple[Array, Array]:
     """Read and update the memory for a span of one token: the equation itself."""
+    if terms.follow is not None:
+        return _pair(memory, terms, terms.follow)
     decayed = memory
     if terms.log_decay is not None:
         decayed = mT(namespace(terms.log_decay).exp(terms.log_decay)) * memory
@@ -106,3 +122,18 @@ def token(memory: Array, terms: Terms) -> tuple[Array, Array]:
     after = decayed + outer(terms.key, written)
     seen = memory if terms.early_read else after
     return terms.query @ (mT(seen) if terms.transpose_state else seen), after
+
+
+def _pair(memory: Array, terms: Terms, follow: Array) -> tuple[Array, Array]:
+    """Read and update a pair of memories for one token: the same, with momentum."""
+    half = memory.shape[-2] // 2
+    first, second = memory[..., :half, :], memory[..., half:, :]
+    written = terms.value
+    if terms.erase is not None:
+        written = written - terms.erase @ first
+    if terms.log_decay is not None:
+        kept = namespace(terms.log_decay).exp(terms.log_decay)
+        first, second = kept[..., :1] * first, kept[..., 1:] * second
+    second = second + outer(terms.key, written)
+    first = first + follow * second
+    return terms.query @ first, concat([first, second], axis=-2)

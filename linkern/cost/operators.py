@@ -266,7 +266,7 @@ def _memory(op: str, sizes: Sizes, given: Given, form: Form, *, padded: bool) ->
             cut = spans_of(part, form, padded=padded)
             times = sum(x.times * x.chunks for x in cut)
             times *= sizes[one.heads]
-            numbers += times * recurrence.rows * recurrence.columns
+            numbers += times * recurrence.memory
     return numbers
 
 

@@ -154,6 +154,9 @@ def _of_chunk(recurrence: Recurrence, size: int) -> Iterator[Product]:
     query, key = _varies(recurrence, "query"), _varies(recurrence, "key")
     written = _varies(recurrence, "value") or recurrence.erase
     decay = recurrence.decays > 0
+    if recurrence.follow:
+        yield from _of_pair(recurrence, rows, decay=decay)
+        keys = 2 * keys
     single = rows == 1  # erases nothing of its own: its inverse is 1
     if recurrence.erase:
         yield _pairs(recurrence, rows, () if single else ("erase", "key"))
@@ -179,6 +182,14 @@ def _of_chunk(recurrence: Recurrence, size: int) -> Iterator[Product]:
     if single and recurrence.by_channel and recurrence.early_read:
         weights = False  # sees nothing of itself
     yield Product(rows * rows * values, weights + written)
+
+
+def _of_pair(recurrence: Recurrence, rows: int, *, decay: bool) -> Iterator[Product]:
+    """List the products of `linkern.core.momentum.PairDecay` in one chunk."""
+    second = decay or _varies(recurrence, "follow")
+    yield Product(2 * rows * rows, 0)  # of ones, for two triangles
+    yield Product(rows**3, decay + second)
+    yield Product(rows * rows, decay + second)
 
 
 def _pairs(recurrence: Recurrence, rows: int, names: Sequence[str]) -> Product:

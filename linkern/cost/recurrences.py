@@ -29,6 +29,8 @@ class Recurrence:
         Log-decays for each token: 0, 1 or ``K``.
     erase, early_erase, early_read, transpose_state : bool
         As there; `erase` says whether there is one.
+    follow : bool
+        Whether there are two memories of these sizes, and decays for both.
     constant : frozenset of str
         Terms that no input changes: nothing is differentiated by them.
     """
@@ -40,12 +42,18 @@ class Recurrence:
     early_erase: bool = False
     early_read: bool = False
     transpose_state: bool = False
+    follow: bool = False
     constant: frozenset[str] = frozenset()
 
     @property
     def by_channel(self) -> bool:
         """True if each key channel has a decay of its own."""
         return self.decays > 1
+
+    @property
+    def memory(self) -> int:
+        """Numbers of all memories."""
+        return (1 + self.follow) * self.rows * self.columns
 
 
 class Spans(NamedTuple):
@@ -83,12 +91,17 @@ def token(recurrence: Recurrence) -> Counts:
     """Count the elementwise part of the equation for one token."""
     memory = recurrence.rows * recurrence.columns
     decay = Counts(0, memory, recurrence.decays) if recurrence.decays else Counts()
-    return decay + Counts(0, memory + recurrence.erase * recurrence.columns)
+    once = decay + Counts(0, memory)
+    if recurrence.follow:  # both decay, one is written, and followed by a share of it
+        once = decay + decay + Counts(0, 3 * memory)
+    return once + Counts(0, recurrence.erase * recurrence.columns)
 
 
 def chunk(recurrence: Recurrence, size: int) -> Counts:
     """Count the elementwise part of the equation for a chunk of `size` tokens."""
     rows = rows_of(recurrence, size)
+    if recurrence.follow:
+        return _pair(recurrence, rows)
     counts = _decay(recurrence, rows) if recurrence.decays else Counts()
     written = recurrence.rows * recurrence.columns  # added to the memory
     read = rows * (
@@ -106,6 +119,26 @@ def chunk(recurrence: Recurrence, size: int) -> Counts:
         if recurrence.transpose_state
         else _weighing(recurrence, rows)
     )
+
+
+def _pair(recurrence: Recurrence, rows: int) -> Counts:
+    """Count the same of two memories, which `linkern.core.momentum` decays."""
+    keys, values = recurrence.rows, recurrence.columns
+    # Shares of what comes from the second memory, from each token and from the edge;
+    # weights of two triangles of scores; signs of the inverse.
+    pairs = 3 * rows * rows + rows + rows * (rows - 1) // 2
+    # Two halves of what erases, of what reads and, of one, of what is written.
+    edges = 5 * rows * keys
+    # Erased, read, and both memories decayed, passed on and written.
+    values_of = 2 * rows * values + 6 * keys * values
+    counts = Counts(0, pairs + edges + values_of)
+    if not recurrence.decays:
+        return counts
+    # Two matrices of decays; sums from and to the edges, their exponentials, and one
+    # times these; and the other half of what is written.
+    weights = Counts(0, 2 * rows * (2 * rows - 1), 2 * rows * rows)
+    sums = Counts(0, 4 * (rows - 1) + 5 * rows + rows * keys, 4 * rows)
+    return counts + weights + sums
 
 
 def _decay(recurrence: Recurrence, rows: int) -> Counts:

@@ -51,6 +51,8 @@ class Pass:
         Letter of the heads that each head of the operator has in it.
     gates : tuple of str
         Inputs that its log-decays are made of.
+    share : str
+        Input by which one memory follows another.
     """
 
     rows: str
@@ -63,15 +65,19 @@ class Pass:
     constant: tuple[str, ...] = ()
     heads: str = "1"
     gates: tuple[str, ...] = ("log_decay", "log_decay_rate")
+    share: str = ""
 
     def of(self, sizes: Sizes, given: Given) -> Recurrence:
         """Return the recurrence for these sizes and inputs."""
         there = self.decays and (self.always or not given.isdisjoint(self.gates))
+        constant = {*self.constant}
+        if self.share not in given:
+            constant.add("follow")
         return Recurrence(
             sizes[self.rows],
             sizes[self.columns],
             sizes[self.decays] if there else 0,
-            constant=frozenset(self.constant),
+            constant=frozenset(constant),
             **dict.fromkeys(self.switches, True),
         )
 
@@ -251,6 +257,20 @@ WORK: dict[str, Entry] = {
     "kda": Entry((Pass("k", "v", "k", switches=_ERASE),), by_input={"beta": _BETA}),
     "preconditioned_gated_delta_rule": _preconditioned("1"),
     "preconditioned_kda": _preconditioned("k"),
+    "momentum_delta_rule": Entry(
+        (
+            Pass(
+                *("k", "v", "1"),
+                switches=("erase", "early_erase", "follow"),
+                gates=("log_decay", "momentum_log_decay"),
+                share="beta",
+            ),
+        ),
+        by_input={
+            "log_decay": lambda n: Counts(0, n["t"] * n["k"], n["t"]),
+            "momentum_beta": _entries("t", "k"),
+        },
+    ),
     "gdn2": Entry(
         (Pass("k", "v", "k", switches=_ERASE),),
         by_input={"erase_gate": _entries("t", "k"), "write_gate": _entries("t", "v")},

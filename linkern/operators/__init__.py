@@ -20,6 +20,7 @@ from linkern.operators.levels import log_linear_attention
 from linkern.operators.linear import linear_attention
 from linkern.operators.low_rank import dplr, iplr, rwkv7
 from linkern.operators.matrix_memory import mlstm
+from linkern.operators.momentum import momentum_delta_rule
 from linkern.operators.polynomial import based, power_retention, rebased
 from linkern.operators.preconditioned import (
     preconditioned_gated_delta_rule,
@@ -53,6 +54,7 @@ __all__ = [
     "mamba3",
     "mesa",
     "mlstm",
+    "momentum_delta_rule",
     "oja",
     "power_retention",
     "preconditioned_gated_delta_rule",

@@ -7,6 +7,7 @@ sequences, the scale and the dtype of the output are the same for all, and live 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from linkern import validate
@@ -51,6 +52,18 @@ OPTIONS: dict[str, Any] = {
     "cu_seqlens": None,
     "form": "auto",
     "chunk_size": None,
+}
+
+# Signs and ranges of gates, besides `log_decay` and `beta`, which kernels look at too.
+_RULES: dict[str, Callable[[str, Any], None]] = {
+    "log_decay_rate": validate.not_positive,
+    "preconditioner_log_decay": validate.not_positive,
+    "momentum_log_decay": validate.not_positive,
+    "dt": validate.zero_or_positive,
+    "preconditioner_beta": validate.zero_or_positive,
+    "momentum_beta": validate.zero_or_positive,
+    "ridge": validate.positive,
+    "trapezoid": partial(validate.within, low=0.0, high=1.0),
 }
 
 
@@ -357,10 +370,11 @@ def _repeated(x: Array, times: int) -> Array:
 
 def check_values(definition: Definition, inputs: Inputs) -> None:
     """Check the rules about the values of gates."""
-    log_decay, beta, ridge = map(inputs.get, ("log_decay", "beta", "ridge"))
+    log_decay, beta = map(inputs.get, ("log_decay", "beta"))
     validate.gates(None if definition.growing else log_decay, beta)
-    if ridge is not None:
-        validate.positive("ridge", ridge)
+    for name in _RULES.keys() & inputs.keys():
+        if inputs[name] is not None:
+            _RULES[name](name, inputs[name])
 
 
 def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:

@@ -10,17 +10,9 @@ Channels that many keys have used are written less, others more, by a factor bet
 from math import log
 from typing import Unpack
 
-from linkern import validate
 from linkern.array import namespace, ones
 from linkern.core.recurrence import Terms
-from linkern.operators.definition import (
-    QKV,
-    Definition,
-    Inputs,
-    Prepared,
-    prepare_terms,
-    scaled,
-)
+from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
@@ -70,21 +62,6 @@ def _factor(sums: Array, center: Array | None, log_range: Array | None) -> Array
     return factor
 
 
-def _prepare(
-    definition: Definition, inputs: Inputs, _: Inputs, form: Form, scale: float | None
-) -> Prepared:
-    """Check the signs of the gates of the sums."""
-    log_decay = inputs["preconditioner_log_decay"]
-    beta = inputs["preconditioner_beta"]
-    if log_decay is not None:
-        validate.wide_like("preconditioner_log_decay", log_decay)
-        validate.not_positive("preconditioner_log_decay", log_decay)
-    if beta is not None:
-        validate.wide_like("preconditioner_beta", beta)
-        validate.zero_or_positive("preconditioner_beta", beta)
-    return prepare_terms(definition, inputs, {}, form, scale)
-
-
 def _definition(name: str, log_decay: str) -> Definition:
     return Definition(
         name,
@@ -100,7 +77,6 @@ def _definition(name: str, log_decay: str) -> Definition:
         _attend,
         normalizer=lambda n: (n["k"],),
         affine=False,
-        prepare=_prepare,
     )
 
 

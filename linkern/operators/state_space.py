@@ -62,18 +62,12 @@ def _prepare(
     form: Form,
     scale: float | None,
 ) -> Prepared:
-    """Make steps of what a softplus is taken of, and check the signs of gates."""
-    dt, rate = inputs["dt"], inputs["log_decay_rate"]
+    """Make steps of what a softplus is taken of."""
+    dt = inputs["dt"]
     if validate.flag("dt_softplus", settings["dt_softplus"]) and dt is not None:
         wide = validate.widened("dt", dt)
         xp = namespace(wide)
         inputs = {**inputs, "dt": xp.logaddexp(xp.zeros_like(wide), wide)}
-    elif dt is not None:
-        validate.wide_like("dt", dt)
-        validate.zero_or_positive("dt", dt)
-    if rate is not None:
-        validate.wide_like("log_decay_rate", rate)
-        validate.not_positive("log_decay_rate", rate)
     return prepare_terms(definition, inputs, {}, form, scale)
 
 

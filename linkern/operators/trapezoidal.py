@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import pi
 from typing import Unpack
 
-from linkern import validate
 from linkern.array import concat, mT, namespace, ones, reshape
 from linkern.core.recurrence import Terms
 from linkern.operators.definition import (
@@ -96,14 +95,7 @@ def _rotated(x: Array, cosine: Array, sine: Array) -> Array:
 def _prepare(
     definition: Definition, inputs: Inputs, _: Inputs, form: Form, scale: float | None
 ) -> Prepared:
-    """Check steps and shares, and that there are two channels for each angle."""
-    dt, trapezoid = inputs["dt"], inputs["trapezoid"]
-    if dt is not None:
-        validate.wide_like("dt", dt)
-        validate.zero_or_positive("dt", dt)
-    if trapezoid is not None:
-        validate.wide_like("trapezoid", trapezoid)
-        validate.within("trapezoid", trapezoid, 0.0, 1.0)
+    """Check that there are two channels for each angle."""
     ready = prepare_terms(definition, inputs, {}, form, scale)
     pairs, keys = ready.sizes.get("p", 0), ready.sizes["k"]
     if 2 * pairs > keys:

@@ -45,9 +45,9 @@ class Operator:
         Factor on the scores where nothing is declared.
     state : tuple of tuple of str
         The axes of its memory in one head, and of its normalizer if it has one: letters
-        of axes, ``1``, ``k+v``, ``v+1``, ``p+k+v``, or ``features`` and ``squares`` for
-        the monomials of the key up to degree 2 and of degree 2, ``degree 2`` and
-        ``degree 4`` for each of them once.
+        of axes, ``1``, ``2k``, ``k+v``, ``v+1``, ``p+k+v``, or ``features`` and
+        ``squares`` for the monomials of the key up to degree 2 and of degree 2,
+        ``degree 2`` and ``degree 4`` for each of them once.
     log_normalizer : bool
         Whether the normalizer is the logarithm of a sum, so -inf without tokens.
     feature_map : bool
@@ -180,6 +180,7 @@ class Operator:
         known = {
             **sizes,
             "1": 1,
+            "2k": 2 * key_dim,
             "k+v": key_dim + value_dim,
             "v+1": value_dim + 1,
             "p+k+v": sizes["p"] + key_dim + value_dim,

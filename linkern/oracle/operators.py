@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from linkern.oracle.default_decays import lightning_decays, retention_decays
 from linkern.oracle.inputs import Input, Reduction
 from linkern.oracle.operator import Operator
@@ -17,6 +19,7 @@ from linkern.oracle.programs import (
     delta,
     levels,
     mlstm,
+    momentum,
     preconditioned,
     state_space,
     trapezoidal,
@@ -73,6 +76,13 @@ PRECONDITIONER = (
     Input("preconditioner_beta", "bgt", ("beta_atk",), optional=True),
     Input("center", "g", ("log_atk_scale",), optional=True),
     Input("log_range", "g", ("log_x",), optional=True),
+)
+# How a momentum forgets, and how much of a correction it takes.
+MOMENTUM = (
+    # Not left out: a momentum that forgets nothing runs away, and one that takes all.
+    Input("momentum_log_decay", "bgt", ("log_mu",), draw="log_decay"),
+    BETA,
+    Input("momentum_beta", "bgt", ("eta",)),
 )
 UNTIED = (Input("a", "bgtk"), Input("b", "bgtk"))
 SLOTS = Input("slots", "bgtm", ("s",))
@@ -270,6 +280,22 @@ _CAUSAL = (
             ("gated_delta_rule", DECAY, "S = e^{g_t} S"),
             ("kda", KEY_DECAY, "S = diag(e^{g_t}) S"),
         )
+    ),
+    Operator(
+        "momentum_delta_rule",
+        (*TRIPLE, replace(DECAY, aliases=("log_alpha", *_DECAYS)), *MOMENTUM),
+        "S = e^{g_t} S, M = e^{h_t} M + r k (v - S^T k)^T, S = S + beta M; "
+        "o = scale q^T S",
+        momentum.momentum_delta_rule,
+        neutral=_UNRATED | {"momentum_log_decay": 0.0, "momentum_beta": 0.0},
+        **_ERASING,
+        state=(("2k", "v"),),
+        reductions=(
+            Reduction(
+                "gated_delta_rule",
+                {"momentum_log_decay": -np.inf, "momentum_beta": 1.0},
+            ),
+        ),
     ),
     Operator(
         "gdn2",

@@ -10,6 +10,10 @@ with ``f_t = exp(log_decay_t)`` per channel. With `early_erase` the erase reads
 read before the update and a micro-step are rows of their own: zeros for ``w``, ``a``,
 ``q`` and ones for ``f`` do nothing.
 
+A pair of memories is the two halves of the channels. After its write, a row lets the
+first half follow the second by a share, ``S_t += c_t M_t``; in the adjoint, it is the
+second that follows.
+
 The adjoint ``D_t = dL/dS_t`` obeys ``D <- D + q_t do_t^T``, ``du_t = w_t^T D_t``,
 ``D <- f_t (D_t - a_t du_t^T)``: rows of the same kind, from the last to the first, in
 which writes are reads and erases are writes. So there is one loop.
@@ -46,6 +50,10 @@ class Terms:
     early_erase, transpose_state : bool
         Whether the erase reads the memory before its decay; whether the query contracts
         the value axis of the memory.
+    follow : array (..., R, 1) or None
+        ``c``, for a pair of memories.
+    upwards : bool
+        Whether it is the first half that follows; else the second does.
     """
 
     query: Real
@@ -55,6 +63,8 @@ class Terms:
     erase: Real | None = None
     early_erase: bool = False
     transpose_state: bool = False
+    follow: Real | None = None
+    upwards: bool = True
 
     @property
     def length(self) -> int:
@@ -69,7 +79,17 @@ class Terms:
             key=abs(self.key),
             value=abs(self.value),
             erase=None if self.erase is None else abs(self.erase),
+            follow=None if self.follow is None else abs(self.follow),
         )
+
+    def followed(self, memory: Real, row: int) -> Real:
+        """Return the memory after one half has followed the other, in its place."""
+        if self.follow is not None:
+            half = memory.shape[-2] // 2
+            halves = memory[..., :half, :], memory[..., half:, :]
+            follower, leader = halves if self.upwards else halves[::-1]
+            follower += self.follow[..., row, :, None] * leader
+        return memory
 
 
 @dataclass(frozen=True)
@@ -125,7 +145,8 @@ def run(
         States to be joined by their absolute value: the memory becomes the largest
         magnitude of any of them, decayed to here, and nothing is written.
     """
-    if terms.erase is None and peak is None and (terms.factor == 1).all():
+    single = terms.erase is None and terms.follow is None and peak is None
+    if single and (terms.factor == 1).all():
         return _sums(terms, state, keep=keep, reading=reading)
     # Reads by zeros are zeros; but of a memory that has overflowed they are not.
     for everywhere in (False, True):
@@ -209,6 +230,8 @@ def _run(
                 if erasing:
                     updates[..., t, :] -= erased[..., t, :]
             if peak is not None:
+                if terms.follow is not None:
+                    memory = terms.followed(memory.copy(), t)
                 np.maximum(memory, now, out=now)
                 memory = now
                 continue
@@ -216,7 +239,7 @@ def _run(
                 update = updates[..., t, None, :]
                 np.multiply(terms.key[..., t, :, None], update, out=now)
             now += memory
-            memory = now
+            memory = terms.followed(now, t)
         if reading:
             some = wanted[(wanted >= first) & (wanted < span.stop)]
             query, memories = terms.query.take(some, -2), after.take(some - first, -3)
@@ -278,6 +301,10 @@ def reversed_terms(terms: Terms, cotangent: Real) -> Terms:
         factor=_interleaved(first, second),
         erase=_interleaved(nothing(terms.key), terms.key),
         early_erase=terms.early_erase,
+        follow=None
+        if terms.follow is None
+        else _interleaved(terms.follow, nothing(terms.follow)),
+        upwards=not terms.upwards,
     )
 
 

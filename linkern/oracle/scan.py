@@ -6,6 +6,7 @@ cancels. Both are admitted: the bound is the sum of what either may do.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,16 @@ class _Scan:
     depth: int
     rows_per_token: int
     off: float = 0.0
+    exact: bool = False
 
     def arithmetic(self, *, backwards: bool) -> Arithmetic:
         assert self.rounding is not None
         depth = self.depth + (self.state.value.shape[-1] if backwards else 0)
+        pair = self.terms.follow is not None
         e, within = row_errors(
-            self.rounding, self.log_decay, depth, self.rows_per_token
+            *(self.rounding, self.log_decay, depth, self.rows_per_token),
+            pair=pair,
+            exact=self.exact,
         )
         e, within = (x + self.off * (1 + x) for x in (e, within))
         if backwards and e.shape[-2]:
@@ -116,12 +121,14 @@ def scanned(
     state: Node,
     log_decay: Node | None = None,
     erase: Node | None = None,
+    follow: Node | None = None,
     early_erase: bool = False,
     transpose_state: bool = False,
     fresh: NDArray[np.bool_] | None = None,
     depth: int | None = None,
     rows_per_token: int = 1,
     off: float = 0.0,
+    exact: bool = False,
 ) -> tuple[Node, Node]:
     """Run rows on a tape.
 
@@ -131,6 +138,9 @@ def scanned(
         Where to.
     query, key, value, state, log_decay, erase : Node
         The rows; leading axes broadcast.
+    follow : Node, optional
+        Share by which the first half of the channels follows the second; then there is
+        an erase, and a log-decay for each half.
     early_erase, transpose_state : bool
         As in `Terms`.
     fresh : array (R,), optional
@@ -142,6 +152,8 @@ def scanned(
     off : float
         Bound on the relative errors of the keys, which then stands for their radii: in
         every term there is one key, so it is as good as one more rounding.
+    exact : bool
+        Whether log-decays of a pair of memories are 0 or -inf.
 
     Returns
     -------
@@ -151,12 +163,12 @@ def scanned(
     if log_decay is None:
         log_decay = tape.constant(np.zeros((key.shape[-2], 1)))
     parents = [query, key, value, log_decay, state]
-    parents += [] if erase is None else [erase]
+    parents += [x for x in (erase, follow) if x is not None]
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in parents))
     balls = {
         name: _spread(x.ball, lead)
         for name, x in zip(
-            ("query", "key", "value", "log_decay", "state", "erase"),
+            ("query", "key", "value", "log_decay", "state", "erase", "follow"),
             parents,
             strict=False,
         )
@@ -166,6 +178,8 @@ def scanned(
     else:
         off = 0.0
     g = balls["log_decay"].value
+    if follow is not None:
+        g = np.repeat(g, key.shape[-1] // 2, axis=-1)
     factor = np.exp(g)
     if fresh is not None:
         factor = np.where(fresh[:, None], 0.0, factor)
@@ -178,6 +192,7 @@ def scanned(
             balls["erase"].value if erase is not None else None,
             early_erase=early_erase,
             transpose_state=transpose_state,
+            follow=None if follow is None else balls["follow"].value,
         ),
         balls,
         balls["state"],
@@ -186,10 +201,12 @@ def scanned(
         key.shape[-1] if depth is None else depth,
         rows_per_token,
         off,
+        exact,
     )
-    if erase is not None and balls["erase"].error is not None:
-        msg = "`erase` must be exact or a prepared product, got a radius."
-        raise ValueError(msg)
+    for name in ("erase", "follow"):
+        if name in balls and balls[name].error is not None:
+            msg = f"`{name}` must be exact or a prepared product, got a radius."
+            raise ValueError(msg)
     forwards = scan.forwards(keep=False)
 
     def pullback(cotangents: list[Ball | None]) -> list[Ball | None]:
@@ -212,11 +229,11 @@ def _spread(ball: Ball, lead: tuple[int, ...]) -> Ball:
 
 
 def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
-    """Return cotangents of query, key, value, log-decay, state and erase."""
+    """Return cotangents of query, key, value, log-decay, state, erase and follow."""
     terms, rounding = scan.terms, scan.rounding
     if not terms.length:
         none: list[Ball | None] = [None, None, None, None, last]
-        return none + ([] if terms.erase is None else [None])
+        return none + [None for x in (terms.erase, terms.follow) if x is not None]
     forwards, backwards = scan.forwards(keep=True), scan.backwards(reads, last)
     assert forwards.states is not None
     assert backwards.states is not None
@@ -240,6 +257,9 @@ def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
         erase = Ball(-taken.value, taken.error)
         if rounding is not None:
             key, erase = _through_inverse(scan, forwards, backwards, key, erase)
+    follow = None
+    if terms.follow is not None:
+        follow = _shares(scan, forwards, backwards, after)
     decays = after if terms.early_erase else below
     log_decay = contracted("...tkv,...tkv->...tk", decays, decayed, rounding)
     if rounding is not None:
@@ -248,14 +268,58 @@ def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
             touched[1] = (reads.value, forwards.reads)
         if terms.erase is not None and erase is not None:
             touched.append((terms.erase, erase))
+        if terms.follow is not None and follow is not None:
+            touched.append((terms.follow, follow))
         end = contracted("...kv,...kv->...k", last, forwards.last, rounding)
         log_decay = _cancelled(log_decay, touched, end, rounding, scan.off)
     if scan.log_decay.shape[-1] == 1:
         shape = (*log_decay.value.shape[:-1], 1)
         log_decay = summed_to(log_decay, shape, rounding)
+    if follow is not None:
+        log_decay = _of_halves(log_decay, rounding)
     state = _initial(scan, backwards)
     results: list[Ball | None] = [query, key, value, log_decay, state]
-    return results if erase is None else [*results, erase]
+    return results + [x for x in (erase, follow) if x is not None]
+
+
+def _shares(scan: _Scan, forwards: Enclosed, backwards: Enclosed, after: Ball) -> Ball:
+    """Return the cotangent of the shares: that of the first half times the second.
+
+    Kernels may form it from the cotangents of the weights of pairs, whose sums are as
+    large as the gauges of both.
+    """
+    assert forwards.states is not None
+    half = scan.state.value.shape[-2] // 2
+    first, second = np.s_[..., :half, :], np.s_[..., half:, :]
+
+    def part(x: Ball, index: Any) -> Ball:
+        return Ball(x.value[index], None if x.error is None else x.error[index])
+
+    led = contracted(
+        "...tkv,...tkv->...t",
+        part(after, first),
+        part(forwards.states, second),
+        scan.rounding,
+    )
+    error = led.error
+    if error is not None and forwards.held is not None and backwards.held is not None:
+        e = scan.arithmetic(backwards=True).error[..., 0]
+        adjoint = backwards.held[1][..., ::2, :, :][..., ::-1, :, :]
+        held = adjoint[first], forwards.held[1][second]
+        error = error + e * np.einsum("...tkv,...tkv->...t", *held)
+    return Ball(led.value[..., None], None if error is None else error[..., None])
+
+
+def _of_halves(ball: Ball, rounding: Rounding | None) -> Ball:
+    """Return the sums over both halves of the channels, side by side."""
+    *lead, size = ball.value.shape
+
+    def apart(x: Real) -> Real:
+        return x.reshape(*lead, 2, size // 2)
+
+    halves = Ball(apart(ball.value), None if ball.error is None else apart(ball.error))
+    both = summed_to(halves, (*lead, 2, 1), rounding)
+    return Ball(both.value[..., 0], None if both.error is None else both.error[..., 0])
 
 
 def _through_inverse(

@@ -13,10 +13,18 @@ Real = NDArray[np.float64]
 # Roundings of a term besides those of its sums: preparatory products (beta, scale, a
 # gate), the decay's exponential to two ulps and its product, the last update.
 _PRODUCTS = 12
+# Those of a weight between two memories: the share, and the product of two decays.
+_FOLLOWING = 4
 
 
 def row_errors(
-    rounding: Rounding, log_decay: Real, depth: int, rows_per_token: int
+    rounding: Rounding,
+    log_decay: Real,
+    depth: int,
+    rows_per_token: int,
+    *,
+    pair: bool = False,
+    exact: bool = False,
 ) -> tuple[Real, Real]:
     """Return ``e_t``, ``(..., R, 1)``, and the part of it that no decay adds to.
 
@@ -32,6 +40,14 @@ def row_errors(
         Over how many channels a term is summed in all.
     rows_per_token : int
         How many rows a token of a declared chunk has.
+    pair : bool
+        Whether the channels are two memories, one of which follows the other. A weight
+        is then a sum over the tokens in between, of products of two decays and a share.
+        A momentum that forgets all, with a log-decay of -inf, begins its sums anew:
+        without momentum, all tokens do, and finite numbers in their place would leave
+        nothing of a proof.
+    exact : bool
+        Whether log-decays are 0 or -inf, so that these sums have no errors.
     """
     length = log_decay.shape[-2]
     seen = np.arange(1.0, length + 1)
@@ -43,7 +59,15 @@ def row_errors(
         window = window if rounding.chunk_size > 1 else 0
     reach = _decayed(log_decay, rounding.lowest, window)
     summed = inside if inside is carries else inside + carries
-    largest = reach.max(axis=-1, initial=0.0)
+    if pair:
+        half = reach.shape[-1] // 2
+        lowest = 0.0 if exact else rounding.lowest
+        since = _since_forgotten(log_decay[..., half:], lowest)
+        halves = reach[..., :half], np.minimum(reach[..., half:], since)
+        largest = sum(x.max(axis=-1, initial=0.0) for x in halves)
+        summed = 2 * summed + _FOLLOWING
+    else:
+        largest = reach.max(axis=-1, initial=0.0)
     errors = 2 * inside + 6
     if rounding.confidence is not None and not rounding.precisions.truncates:
         errors = np.minimum(errors, 2 * rounding.confidence * np.sqrt(inside) + 6)
@@ -78,3 +102,12 @@ def _decayed(log_decay: Real, lowest: float, window: int | None) -> Real:
     before[..., window:, :] = total[..., :-window, :]
     worst = np.maximum.accumulate(total - before, axis=-2)
     return np.asarray(np.minimum(total, 2 * worst + lowest))
+
+
+def _since_forgotten(log_decay: Real, lowest: float) -> Real:
+    """Return the sums of log-decays since the last that is infinite, and once that."""
+    gone = np.isinf(log_decay)
+    total = np.cumsum(np.where(gone, 0.0, abs(log_decay)), axis=-2)
+    before = np.maximum.accumulate(np.where(gone, total, 0.0), axis=-2)
+    any_gone = np.maximum.accumulate(gone, axis=-2)
+    return np.asarray(total - before + np.where(any_gone, lowest, 0.0))

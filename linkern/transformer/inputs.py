@@ -37,7 +37,11 @@ _AXES = {
 }
 
 # Biases of the projections: decays begin near 1, steps are small, gates half open.
-_BIAS = {"log_decay": 3.0, "preconditioner_log_decay": 3.0, "dt": -3.0}
+_BIAS = {
+    **dict.fromkeys(("log_decay", "preconditioner_log_decay"), 3.0),
+    "momentum_log_decay": 1.0,
+    "dt": -3.0,
+}
 # Initial parameters of inputs that have no token axis.
 _CONSTANT = {
     "log_decay": 1.0,
@@ -157,8 +161,8 @@ def _unit(x: Array) -> Array:
 _RANGES: dict[str, Callable[[Array], Array]] = {
     "log_decay": _log_sigmoid,
     "beta": sigmoid,
-    "preconditioner_log_decay": _log_sigmoid,
-    "preconditioner_beta": sigmoid,
+    **dict.fromkeys(("preconditioner_log_decay", "momentum_log_decay"), _log_sigmoid),
+    **dict.fromkeys(("preconditioner_beta", "momentum_beta"), sigmoid),
     "erase_gate": sigmoid,
     "write_gate": sigmoid,
     "removal_rate": sigmoid,
@@ -189,6 +193,7 @@ _DERIVED: dict[str, dict[str, Callable[[Mapping[str, Array]], Array]]] = {
     "kda": {"key": _unit_key},
     "preconditioned_gated_delta_rule": {"key": _unit_key},
     "preconditioned_kda": {"key": _unit_key},
+    "momentum_delta_rule": {"key": _unit_key},
     "gdn2": {"key": _unit_key},
     "comba": {"key": _unit_key},
     "mesa": {"key": _unit_key},

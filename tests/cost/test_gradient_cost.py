@@ -57,6 +57,7 @@ def of_solving(of):
 ERASING = (
     *("delta_rule", "gated_delta_rule", "gated_delta_product", "kda", "gdn2"),
     *("preconditioned_gated_delta_rule", "preconditioned_kda"),
+    "momentum_delta_rule",
     *("comba", "oja", "rwkv7", "dplr", "iplr"),
 )
 LAWS = (law_products, law_result, law_recomputed)

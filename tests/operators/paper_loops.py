@@ -253,6 +253,30 @@ def preconditioned_kda(inputs, scale, state=None):
     return _preconditioned(inputs, scale, state, lambda g: np.diag(np.exp(g)))
 
 
+def momentum_delta_rule(inputs, scale, state=None):
+    """Momentum DeltaNet: a step along ``M``, a decaying sum of gradients ``k w^T``.
+
+    Its ``M`` points up the loss; the memory that is kept, down.
+    """
+    q, k, v = inputs["query"], inputs["key"], inputs["value"]
+    names = ("log_decay", "momentum_log_decay", "beta", "momentum_beta")
+    log_alpha, log_mu, beta, eta = (inputs.get(name) for name in names)
+    d = k.shape[1]
+    S, M = np.zeros((d, v.shape[1])), np.zeros((d, v.shape[1]))
+    if state is not None:
+        S, M = np.array(state[0][:d]), -state[0][d:]
+    output = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        alpha = 1.0 if log_alpha is None else math.exp(log_alpha[t])
+        mu = 1.0 if log_mu is None else math.exp(log_mu[t])
+        p = alpha * k[t]
+        w = -(v[t] - p @ S)
+        M = mu * M + np.outer(k[t] if eta is None else eta[t] * k[t], w)
+        S = alpha * S - (1.0 if beta is None else beta[t]) * M
+        output[t] = scale * (q[t] @ S)
+    return output, (np.concatenate([S, -M]),)
+
+
 def gdn2(inputs, scale, state=None):
     """Gated DeltaNet 2: gates of their own for what is erased and what is written."""
     q, k, v = inputs["query"], inputs["key"], inputs["value"]
@@ -639,7 +663,7 @@ LOOPS = {
         linear_attention,
         retention, lightning_attention, simple_gla, gla, hgrn, rwkv4, rwkv6, rwkv7,
         dplr, iplr, delta_rule, gated_delta_rule, kda, preconditioned_gated_delta_rule,
-        preconditioned_kda, gdn2, comba,
+        preconditioned_kda, momentum_delta_rule, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, power_retention,
         mesa, mlstm, selective_scan, mamba3,
         log_linear_attention,
@@ -777,6 +801,10 @@ def random_inputs(
         "kda": {"log_decay": lambda: decay(T, K)},
         "preconditioned_gated_delta_rule": sums,
         "preconditioned_kda": {"log_decay": lambda: decay(T, K), **sums},
+        "momentum_delta_rule": {
+            "momentum_log_decay": lambda: decay(T),
+            "momentum_beta": lambda: rng.uniform(0.02, 0.98, T),
+        },
         "gdn2": {
             "log_decay": lambda: decay(T, K),
             "erase_gate": lambda: rng.uniform(0.02, 0.98, (T, K)),
@@ -838,6 +866,9 @@ FIELDS = {
     "kda": (*_QKV, "log_decay", "beta"),
     "preconditioned_gated_delta_rule": _PRECONDITIONED,
     "preconditioned_kda": _PRECONDITIONED,
+    "momentum_delta_rule": (
+        *(*_QKV, "log_decay", "momentum_log_decay", "beta", "momentum_beta"),
+    ),
     "gdn2": (*_QKV, "log_decay", "erase_gate", "write_gate"),
     "comba": (*_QKV, "auxiliary_key", "log_decay", "beta"),
     "gated_delta_product": (*_QKV, "log_decay", "beta"),
@@ -858,4 +889,4 @@ CONSTANT = {"bonus", "ridge", "log_decay_rate", "skip", "center", "log_range"}
 """Inputs that have no tokens."""
 ERASING = frozenset(
     {"rwkv7", "dplr", "iplr", "delta_rule", "gated_delta_rule", "kda", "gdn2", "comba"}
-) | {"preconditioned_gated_delta_rule", "preconditioned_kda"}
+) | {"preconditioned_gated_delta_rule", "preconditioned_kda", "momentum_delta_rule"}

@@ -162,7 +162,9 @@ def test_an_operator_reduces_to_another(names, form):
             for name, x in zip(names, (wide, narrow), strict=True)
         )
         np.testing.assert_array_equal(one.output, other.output)
-        np.testing.assert_array_equal(one.state.memory, other.state.memory)
+        # Of a pair of memories, the first.
+        memory = one.state.memory[..., : other.state.memory.shape[-2], :]
+        np.testing.assert_array_equal(memory, other.state.memory)
 
     drawn = {
         key: x[0, 0]

@@ -27,8 +27,11 @@ FORMS = ({"form": "chunkwise", "chunk_size": 8}, {"form": "parallel"}, CHUNKS)
 POISONS = (np.nan, np.inf, -np.inf)
 # Rules about values refuse the others.
 ALLOWED = {
-    **dict.fromkeys(("log_decay", "preconditioner_log_decay"), (np.nan, -np.inf)),
-    **dict.fromkeys(("dt", "preconditioner_beta"), (np.nan, np.inf)),
+    **dict.fromkeys(
+        ("log_decay", "preconditioner_log_decay", "momentum_log_decay"),
+        (np.nan, -np.inf),
+    ),
+    **dict.fromkeys(("dt", "preconditioner_beta", "momentum_beta"), (np.nan, np.inf)),
     **dict.fromkeys(("beta", "trapezoid"), (np.nan,)),
 }
 # Read the memory and write nothing: what they hold reaches their own row alone.

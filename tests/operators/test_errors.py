@@ -159,6 +159,20 @@ MEMORY = np.zeros((2, 4, 3))
             ValueError,
             "`preconditioner_beta` must be zero or positive",
         ),
+        (
+            lambda: linkern.momentum_delta_rule(
+                QUERY, QUERY, VALUE, momentum_beta=-np.ones(QUERY.shape[:-1])
+            ),
+            ValueError,
+            "`momentum_beta` must be zero or positive",
+        ),
+        (
+            lambda: linkern.momentum_delta_rule(
+                QUERY, QUERY, VALUE, momentum_log_decay=np.ones(QUERY.shape[:-1])
+            ),
+            ValueError,
+            "`momentum_log_decay` must be a natural logarithm",
+        ),
     ],
 )
 def test_a_mistake_is_named(call, error, sentence):

@@ -107,6 +107,11 @@ def mamba3_to_simple(x):
     return {**x, "angle": turns, "dt": whole, "trapezoid": whole}, x
 
 
+def momentum_to_gated(x):
+    gone = np.full(LENGTH, -np.inf)
+    return {**x, "momentum_log_decay": gone, "momentum_beta": np.ones(LENGTH)}, x
+
+
 def simple_to_retention(x):
     return {**x, "log_decay": np.full(LENGTH, np.log(1 - 2.0**-7))}, x
 
@@ -152,6 +157,7 @@ REDUCTIONS = {
     ("comba", "dplr"): (comba_to_dplr, {}),
     ("gla", "simple_gla"): (gla_to_simple, {}),
     ("mamba3", "simple_gla"): (mamba3_to_simple, {}),
+    ("momentum_delta_rule", "gated_delta_rule"): (momentum_to_gated, {}),
     ("simple_gla", "retention"): (simple_to_retention, {"head": 2}),
     ("simple_gla", "lightning_attention"): (
         simple_to_lightning,
@@ -167,7 +173,11 @@ def test_an_operator_is_a_case_of_another(names, rng):
     first, second = reduce(x)
     state = (rng.normal(size=(K, V)),)
     beside = (np.zeros(K // 2 + K + V),) if names[0] == "mamba3" else ()
-    output, (memory, *_) = LOOPS[names[0]](first, 0.7, state + beside)
+    first_state = state + beside
+    if names[0] == "momentum_delta_rule":
+        first_state = (np.concatenate([*state, rng.normal(size=(K, V))]),)
+    output, (memory, *_) = LOOPS[names[0]](first, 0.7, first_state)
+    memory = memory[: len(state[0])]
     results = LOOPS[names[1]](second, 0.7, state, **keywords)
     assert_same(results, (output, (memory,)))
 
@@ -395,7 +405,8 @@ NEUTRAL = {
     "log_decay": 0.0, "beta": 1.0, "erase_gate": 1.0, "write_gate": 1.0, "ridge": 1.0,
     "level_scales": 1.0, "removal_rate": 1.0, "dt": 1.0, "log_decay_rate": 0.0,
     "skip": 0.0, "input_gate": 0.0, "trapezoid": 1.0, "preconditioner_log_decay": 0.0,
-    "preconditioner_beta": 1.0, "center": -0.2, "log_range": math.log(1.5),
+    "momentum_log_decay": 0.0, "momentum_beta": 1.0, "preconditioner_beta": 1.0,
+    "center": -0.2, "log_range": math.log(1.5),
 }  # fmt: skip
 
 

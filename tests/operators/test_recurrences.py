@@ -269,6 +269,8 @@ NEUTRAL = {
     "trapezoid": 1.0,
     "preconditioner_log_decay": 0.0,
     "preconditioner_beta": 1.0,
+    "momentum_log_decay": 0.0,
+    "momentum_beta": 1.0,
     "center": -0.2,
     "log_range": math.log(1.5),
     "ridge": 1.0,

@@ -77,6 +77,8 @@ def problem(
         "beta": lambda: rng.uniform(0, largest_beta, (b, wide, length)),
         "preconditioner_log_decay": lambda: log_decays(decays, rng, (b, wide, length)),
         "preconditioner_beta": lambda: share(b, wide, length),
+        "momentum_log_decay": lambda: log_decays(decays, rng, (b, wide, length)),
+        "momentum_beta": lambda: share(b, wide, length),
         "center": lambda: rng.normal(size=wide),
         "log_range": lambda: rng.uniform(0.1, 0.5, wide),
         "bonus": lambda: rng.normal(size=(wide, key_dim)),

@@ -51,8 +51,8 @@ def recurrence(
     """Return the read-out, scaled, and the memory after the last token.
 
     Terms may be narrower than the memory. None for what kernels do not compute:
-    memories that are read along the values, and gradients of anything but additive
-    terms.
+    memories that are read along the values, pairs of them, and gradients of anything
+    but additive terms.
     """
     options: Any = {"scale": scale, "check_gates": check_gates}
     if terms.is_additive:
@@ -62,6 +62,8 @@ def recurrence(
     device = device_of(*arrays)
     traced = any(raw(x) is not x for x in arrays)
     if device is None or terms.transpose_state or traced:
+        return None
+    if terms.follow is not None:
         return None
     options["scale"] = 1.0 if scale is None else scale
     return forward.recurrent(device, memory, terms, **options)

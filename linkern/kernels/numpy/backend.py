@@ -47,9 +47,9 @@ def chunkwise(
 ) -> tuple[Array, Array] | None:
     """Return the read-out and the memory after the last token, in chunks of `size`.
 
-    None for a scale, and for gradients that have no closed form here.
+    None for a scale, and for pairs of memories, which the array code takes.
     """
-    if scale is not None or size is None:
+    if scale is not None or size is None or terms.follow is not None:
         return None
     if terms.is_additive:
         output, last, _ = attend(*terms[:4], memory, None, size=size)
@@ -91,8 +91,10 @@ def _differentiable(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
 def recurrent(
     memory: Array, terms: Terms, *, size: int | None = 1, scale: float | None = None
 ) -> tuple[Array, Array] | None:
-    """Return the same, token by token; None for a scale and for traced arrays."""
-    if scale is not None or size != 1 or _traced(memory, *terms[:5]):
+    """Return the same, token by token; None for traced arrays as well."""
+    if scale is not None or size != 1 or terms.follow is not None:
+        return None
+    if _traced(memory, *terms[:5]):
         return None
     return token_by_token(memory, terms)
 

@@ -22,7 +22,8 @@ __all__ = ["attend_token", "token"]
 
 def token(memory: Any, terms: Terms) -> tuple[Any, Any]:
     """Read and update the memory for one token of plain arrays, all of one dtype."""
-    if not memory.flags.c_contiguous:  # sums take the layout of what is added
+    # Sums take the layout of what is added.
+    if terms.follow is not None or not memory.flags.c_contiguous:
         return recurrence.token(memory, terms)
     plain: tuple[Any, ...] = terms[:5]
     query, key, value, log_decay, erase = plain

@@ -20,7 +20,7 @@ Draw = Callable[[Scope, np.random.Generator, tuple[int, ...], Kind], Real]
 
 RATES = (
     *("beta", "removal_rate", "erase_gate", "write_gate", "preconditioner_beta"),
-    "trapezoid",
+    *("trapezoid", "momentum_beta"),
 )
 POSITIVE = ("slots", "level_scales", "ridge", "dt")
 # From nothing at all to less than float32 holds.
@@ -211,6 +211,6 @@ DRAWS: dict[str, Draw] = {
     "exponent": _exponent,
     "signed": _signed,
     **dict.fromkeys(RATES, _rate),
-    "trapezoid": _share,
+    **dict.fromkeys(("trapezoid", "momentum_beta"), _share),
     **dict.fromkeys(POSITIVE, _weight),
 }

@@ -28,7 +28,7 @@ from linkern.testing.spec.operators import Operator
 
 __all__ = ["OracleCall", "gradients", "output", "states"]
 
-# What decays are made of.
+# What decays are made of; but a momentum that forgets nothing runs away.
 _DECAYS = frozenset({"log_decay", "log_decay_rate", "preconditioner_log_decay"})
 Real = NDArray[np.float64]
 _NORMALISED = ("query", "key")

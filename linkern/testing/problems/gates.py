@@ -46,6 +46,9 @@ KINDS = (*(name for name in RECORDS if name != "smooth"), "strong", "long")
 # Kernels may refuse a rate beyond it: with a key of length one, it reflects.
 LARGEST_RATE = 2.0
 
+# Log-decays other than `log_decay`, which contracts declare forms of.
+_HALVED = ("log_decay_rate", "preconditioner_log_decay", "momentum_log_decay")
+
 Real = NDArray[np.float64]
 
 
@@ -124,7 +127,7 @@ def altered(problem: Problem, name: str, x: NDArray[Any]) -> NDArray[Any]:
         other = 2 * x[..., ::-1] + half
     elif name == "log_decay" and problem.scope.contract.decay_form == "factor":
         other = x * half
-    elif name in ("log_decay_rate", "preconditioner_log_decay") or is_raw(
+    elif name in _HALVED or is_raw(
         problem.scope.contract, problem.scope.operator.input(name)
     ):
         other = half * x - half
@@ -194,6 +197,11 @@ def _related(
     if "log_range" in names:
         # What is written may be longer than the key: by no more than this.
         drawn["beta"] = drawn["beta"] * np.exp(-drawn["log_range"])[:, None]
+    if {"momentum_beta", "momentum_log_decay"} <= names:
+        # A momentum that takes more than it loses runs away, and the memory with it.
+        drawn["momentum_beta"] = -drawn["momentum_beta"] * np.expm1(
+            drawn["momentum_log_decay"]
+        )
     if kind.keys == "short" and scope.contract.l2norm is None:
         _make_up(scope, drawn)
 

@@ -81,6 +81,8 @@ def _reach(shape: Shape, drawn: dict[str, Real]) -> int:
         if name in drawn:
             largest *= max(1.0, float(abs(drawn[name]).max(initial=0)))
     # Every key, each read through all channels, and taken back once.
+    if "momentum_beta" in drawn:  # in the memory, and beside it
+        largest *= 2
     return int(2 * largest * max(shape.keys, 1) * max(shape.key_dim, 1))
 
 
@@ -105,6 +107,12 @@ def _gates(
         held = _coin(drawn["preconditioner_log_decay"].shape, rng)
         drawn["preconditioner_log_decay"] = np.where(held == 1, 0.0, _ALL_GONE)
         drawn["log_range"] = np.zeros_like(drawn["log_range"])
+    if "momentum_log_decay" in drawn:
+        # A correction is made twice at most: a momentum that stays runs away.
+        held = _coin(drawn["momentum_log_decay"].shape, rng)
+        held[..., ::2] = 0
+        gone = -np.inf if np.isinf(scope.contract.decay_floor) else _ALL_GONE
+        drawn["momentum_log_decay"] = np.where(held == 1, 0.0, gone)
     if "auxiliary_key" in drawn:
         # Another direction would take away what was never there, again and again.
         drawn["auxiliary_key"] = drawn[kept].copy()

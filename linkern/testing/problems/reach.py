@@ -99,7 +99,8 @@ def of_strong_gates(scope: Scope) -> int | None:
     divided = "ridge" in operator.names or (operator.normalised and decayed)
     if _bits(scope) >= _DOUBLE or not (operator.erases or divided):
         return None
-    return (50 if operator.scales_keys else 130) // operator.rows_per_token
+    few = operator.scales_keys or _goes_on(scope)
+    return (50 if few else 130) // operator.rows_per_token
 
 
 def _dense(scope: Scope, reach: Reach, rows: int) -> Reach:
@@ -121,6 +122,11 @@ def _grows(scope: Scope) -> bool:
     operator = scope.operator
     growing = {"angle", "input_gate", "ridge", "slots"}
     return operator.erases or not growing.isdisjoint(operator.names)
+
+
+def _goes_on(scope: Scope) -> bool:
+    """Return True if a memory goes on along its corrections, and bounds with it."""
+    return "momentum_beta" in scope.operator.names
 
 
 def _bits(scope: Scope) -> int:

@@ -40,6 +40,7 @@ _DECLARED: tuple[dict[str, object], ...] = (
 _LETTERS = {
     **dict.fromkeys(("features", "squares"), "F"),
     "g": "H",
+    "2k": "2 K",
     "k+v": "K + V",
     "p+k+v": "P + K + V",
 }

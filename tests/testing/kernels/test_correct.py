@@ -16,7 +16,7 @@ RECURRENT = [
 BETWEEN_ZERO_AND_ONE = (
     *("beta", "ridge", "erase_gate", "write_gate", "removal_rate", "dt"),
     "trapezoid",
-    *("preconditioner_beta", "log_range"),
+    *("preconditioner_beta", "log_range", "momentum_beta"),
 )
 
 

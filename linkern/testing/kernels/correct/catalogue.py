@@ -23,6 +23,7 @@ from linkern.testing.kernels.correct import (
     levels,
     linear,
     mlstm,
+    momentum,
     powers,
     preconditioned,
     softmax,
@@ -142,6 +143,7 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
         (f"{op} by tokens", op, preconditioned.by_tokens())
         for op in preconditioned.OPERATORS
     ),
+    ("momentum by tokens", "momentum_delta_rule", momentum.by_tokens()),
     ("levels by tokens", "log_linear_attention", levels.levels_by_tokens),
 )
 _SPANS: tuple[tuple[str, Kernel, int], ...] = (
@@ -151,6 +153,7 @@ _SPANS: tuple[tuple[str, Kernel, int], ...] = (
     ("mlstm", mlstm.in_pairs, 100),
     ("mamba3", trapezoidal.by_pairs, 100),
     *((op, preconditioned.in_pairs, 40) for op in preconditioned.OPERATORS),
+    ("momentum_delta_rule", momentum.in_pairs, 40),
     ("log_linear_attention", levels.levels_by_pairs, 100),
 )
 for _name, _op, _order in _ORDERS:

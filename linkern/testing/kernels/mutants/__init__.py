@@ -30,6 +30,7 @@ for _module in (
     "powers",
     "mlstm",
     "preconditioned",
+    "momentum",
     "trapezoidal",
     "hacks",
     "recognition",

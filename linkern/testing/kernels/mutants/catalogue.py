@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from linkern.testing.kernels.assembly import Array, Inputs, Kernel
@@ -78,9 +79,10 @@ def after(kernel: Kernel, change: Callable[..., Any]) -> Kernel:
 
 def before(kernel: Kernel, change: Callable[[Inputs], Inputs]) -> Kernel:
     """Return a kernel whose arguments are changed, by name."""
+    names = tuple(signature(kernel).parameters)
 
     @wraps(kernel)
-    def changed(**named: Any) -> Any:
-        return kernel(**change(named))
+    def changed(*inputs: Array, **named: Any) -> Any:
+        return kernel(**change(dict(zip(names, inputs, strict=False)) | named))
 
     return changed
