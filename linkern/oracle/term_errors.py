@@ -109,5 +109,7 @@ def _since_forgotten(log_decay: Real, lowest: float) -> Real:
     gone = np.isinf(log_decay)
     total = np.cumsum(np.where(gone, 0.0, abs(log_decay)), axis=-2)
     before = np.maximum.accumulate(np.where(gone, total, 0.0), axis=-2)
-    any_gone = np.maximum.accumulate(gone, axis=-2)
-    return np.asarray(total - before + np.where(any_gone, lowest, 0.0))
+    since = total - before
+    # Sums of nothing but zeros are exact, and e^-inf is 0.
+    inexact = np.maximum.accumulate(gone, axis=-2) & (since > 0)
+    return np.asarray(since + np.where(inexact, lowest, 0.0))
