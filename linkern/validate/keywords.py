@@ -20,6 +20,7 @@ _MEANT = {
             "gv",
             "g_gamma",
             "log_f",
+            "f",
             "decay",
             "alpha",
             "gamma",

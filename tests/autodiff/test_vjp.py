@@ -11,7 +11,12 @@ import linkern
 from linkern import State, oracle
 from linkern.autodiff.rules import BINARY, RULES, UNARY
 from linkern.autodiff.tape import Traced, TracedNamespace, cotangents
-from linkern.core.causal import lower_product, lower_scores, upper_product
+from linkern.core.causal import (
+    chained_product,
+    lower_product,
+    lower_scores,
+    upper_product,
+)
 from linkern.core.triangular import inverse
 from linkern.kernels.numpy import workspace
 from tests.operators.problems import CLASSES, NAMES, operator, parts, problem
@@ -321,6 +326,7 @@ TRIANGULAR = {
     "lower_scores": lambda _, a, b: lower_scores(b, a @ b),
     "lower_scores strictly": lambda _, a, b: lower_scores(b, a @ b, strict=True),
     "inverse": lambda xp, a, b: inverse(xp.tril(a, k=-1)) @ b,
+    "chained_product": lambda xp, a, b: chained_product(xp.tril(a), xp.tril(a * a)) @ b,
 }
 
 

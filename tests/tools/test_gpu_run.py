@@ -90,8 +90,17 @@ def test_the_time_of_a_run_ends(tool, tmp_path):
 def test_a_part_beside_others_ends_before_the_one_it_names(tool, tmp_path):
     mark = tmp_path / "mark"
     waits = f"import time; open({str(mark)!r}, 'w').close(); time.sleep(99)"
-    sees = f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.01)"
-    fails = "raise SystemExit(4)"
+    failed = tmp_path / "failed"
+    fails = f"import os; os.symlink(str(os.getpid()), {str(failed)!r}); os._exit(4)"
+    # The first part ends when one beside it waits and the other one has ended.
+    sees = f"""
+import os, time
+while not (os.path.exists({str(mark)!r}) and os.path.islink({str(failed)!r})):
+    time.sleep(0.01)
+stat = "/proc/" + os.readlink({str(failed)!r}) + "/stat"
+while os.path.exists(stat) and ") Z " not in open(stat).read():
+    time.sleep(0.01)
+"""
     parts = [
         python(tool, "beside", waits, beside="last"),
         python(tool, "fails", fails, beside="last"),

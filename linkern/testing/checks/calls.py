@@ -55,12 +55,12 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
 def finite_output(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: 0 / 0 in rows that see no key, overflow of exp(-g), rows not written.
 
-    Fix: Look at the first entry that is not finite. In row 0 of every head a strict
-    mask has left the query no key: include the diagonal. Behind strong decays the
-    kernel divides by an exponential: take the exponential of a difference of sums of
-    log-decays that is at most 0. Behind a log-decay of -inf, which forgets everything,
-    sums are subtracted that are both -inf: sum between the two tokens instead, or
-    declare `decay_floor`. In the last rows a tail was not written.
+    Fix: Look at the first entry that is not finite: in row 0 of every head a strict
+    mask has left the query no key, in the last rows a tail was not written. Behind
+    strong decays the kernel divides by an exponential: take the exponential of a
+    difference of sums of log-decays that is at most 0. Behind a log-decay of -inf,
+    which forgets everything, it subtracts sums that are both -inf: sum between the two
+    tokens instead, or declare `decay_floor`.
     """
     message = "the output is not finite where the exact one is"
     target.require_finite(target.run(problem), problem, message)
