@@ -97,7 +97,7 @@ def with_rest(place: IndexSet, maps: Maps) -> IndexSet:
 def true_part(
     place: IndexSet, factor: Factor | None, maps: Maps, usual: Maps
 ) -> IndexSet | None:
-    """Return a place, or one of its statements, if that is true of some maps.
+    """Return a place, or all but one of its statements, if that is true of some maps.
 
     Nothing is wrong in the usual ones.
     """
@@ -105,9 +105,10 @@ def true_part(
         maps, usual = affected(maps, factor), affected(usual, factor)
     if is_certain(place, maps, usual):
         return place
-    for atom in place.atoms if len(place.atoms) > 1 else ():
-        missed, spared = misfit(IndexSet((atom,)), maps)
-        part = IndexSet((atom,), missed=missed, spared=spared)
+    for left_out in place.atoms if len(place.atoms) > 1 else ():
+        atoms = tuple(x for x in place.atoms if x is not left_out)
+        missed, spared = misfit(IndexSet(atoms), maps)
+        part = IndexSet(atoms, missed=missed, spared=spared)
         if missed <= MISSED and spared <= SPARED and is_certain(part, maps, usual):
             return part
     return None
