@@ -372,9 +372,9 @@ def check_values(definition: Definition, inputs: Inputs) -> None:
     """Check the rules about the values of gates."""
     log_decay, beta = map(inputs.get, ("log_decay", "beta"))
     validate.gates(None if definition.growing else log_decay, beta)
-    for name in _RULES.keys() & inputs.keys():
-        if inputs[name] is not None:
-            _RULES[name](name, inputs[name])
+    for name, rule in _RULES.items():
+        if inputs.get(name) is not None:
+            rule(name, inputs[name])
 
 
 def _common(x: Array, letters: str, batch: tuple[int, ...]) -> Array:

@@ -34,9 +34,9 @@ def narrow(inputs):
     return {name: x.astype(np.float32) for name, x in inputs.items()}
 
 
-def within(got, due):
-    error = abs(np.asarray(got, dtype=np.float64) - due.output)
-    return bool((error <= due.bound).all())
+def within(got, exact):
+    error = abs(np.asarray(got, dtype=np.float64) - exact.output)
+    return bool((error <= exact.bound).all())
 
 
 def of_forms(inputs, state, form):
@@ -58,11 +58,11 @@ def test_every_order_of_float32_stays_within_the_bound(seed, length, decays, whi
     output, (memory,) = OPERATOR.bounded(inputs, SCALE, FLOAT32, state=(state,))
     call = (narrow(inputs), state.astype(np.float32))
     if which < len(FORMS):
-        found, left = of_forms(*call, FORMS[which])
+        got, left = of_forms(*call, FORMS[which])
     else:
-        found, left = of_kernels(*call, (by_tokens(), in_pairs)[which - len(FORMS)])
-    assert found.dtype == left.dtype == np.float32
-    assert within(found, output)
+        got, left = of_kernels(*call, (by_tokens(), in_pairs)[which - len(FORMS)])
+    assert got.dtype == left.dtype == np.float32
+    assert within(got, output)
     assert within(left, memory)
 
 
@@ -75,7 +75,7 @@ def test_gradients_of_every_order_stay_within_their_bounds(seed, length, decays,
     rng = np.random.default_rng(seed)
     shapes = inputs["value"].shape, state.shape
     cotangents = [rng.normal(size=x).astype(np.float32) for x in shapes]
-    due = OPERATOR.bounded_gradients(
+    exact = OPERATOR.bounded_gradients(
         inputs,
         cotangents[0],
         SCALE,
@@ -91,9 +91,9 @@ def test_gradients_of_every_order_stay_within_their_bounds(seed, length, decays,
         initial_state=first,
         **form,
     )
-    found = pullback(cotangents[0], linkern.State(cotangents[1], None))
-    assert within(found.pop("initial_state").memory, due.pop("initial_state"))
-    assert {name for name in due if not within(found[name], due[name])} == set()
+    gradients = pullback(cotangents[0], linkern.State(cotangents[1], None))
+    assert within(gradients.pop("initial_state").memory, exact.pop("initial_state"))
+    assert {name for name in exact if not within(gradients[name], exact[name])} == set()
 
 
 @pytest.mark.parametrize("wrong", [{"undecayed": True}, {"late": True}], ids=str)
@@ -101,8 +101,8 @@ def test_another_rule_is_outside_of_the_bound(wrong):
     inputs, state = drawn(0, 12, "mild")
     output, (memory,) = OPERATOR.bounded(inputs, SCALE, FLOAT32, state=(state,))
     call = (narrow(inputs), state.astype(np.float32))
-    found, left = of_kernels(*call, by_tokens(**wrong))
-    assert not within(found, output)
+    got, left = of_kernels(*call, by_tokens(**wrong))
+    assert not within(got, output)
     assert not within(left, memory)
 
 

@@ -21,7 +21,7 @@ __all__ = ["MappedStore"]
 _LEAST = 2**20
 
 
-class MappedStore(LocalStore):  # type: ignore[misc]
+class MappedStore(LocalStore):  # type: ignore[misc]  # mypy does not read Zarr
     """A folder of Zarr, whose files of a MiB and more are mapped when they are read.
 
     It is a `zarr.storage.LocalStore` in all else, and takes its parameters. A file must

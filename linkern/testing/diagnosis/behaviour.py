@@ -206,10 +206,8 @@ def not_finite(target: Target, scope: Scope) -> Diagnosis | None:
 
 def _not_finite_after_reset(target: Target, problem: Problem) -> Diagnosis | None:
     """Observe outputs that are not finite after a token that forgets everything."""
-    contract = problem.scope.contract
     axis = problem.scope.operator.input("log_decay").token_axis
-    floored = contract.decay_form != "log" or np.isfinite(contract.decay_floor)
-    if axis is None or floored:
+    if axis is None or not _can_declare_a_floor(problem.scope):
         return None
     log_decay = problem.inputs["log_decay"].copy()
     np.moveaxis(log_decay, axis, 0)[:: max(problem.length // 3, 1)] = -np.inf
@@ -226,8 +224,7 @@ def _not_finite_after_reset(target: Target, problem: Problem) -> Diagnosis | Non
 
 def _floor(target: Target, scope: Scope) -> tuple[str, ...]:
     """Return the declaration of the strongest decay at all tokens that is right."""
-    contract = scope.contract
-    if contract.decay_form != "log" or np.isfinite(contract.decay_floor):
+    if not _can_declare_a_floor(scope):
         return ()
     problem = _problem(scope, LONG_SIZES)
     for floor in FLOORS:
@@ -237,6 +234,12 @@ def _floor(target: Target, scope: Scope) -> tuple[str, ...]:
         if output is not None and agrees(output, strong):
             return (f"decay_floor={floor:g}",)
     return ()
+
+
+def _can_declare_a_floor(scope: Scope) -> bool:
+    """Return True for log-decays that may be -inf."""
+    contract = scope.contract
+    return contract.decay_form == "log" and contract.decay_floor == -np.inf
 
 
 def _not_finite_kind(target: Target, problem: Problem) -> str:

@@ -101,10 +101,10 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         seen = [_seen(view, part) for part in every]
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
-            shorter = finding.cost + (SHARES if others else WORDS) < best.cost
-            shorter &= finding.words != best.words
+            fewer = finding.cost + (SHARES if others else WORDS) < best.cost
+            fewer &= finding.words != best.words
             # Beside wrong shares of a row, its sum says little without a factor.
-            if shorter and (finding.factor or not (shares and best.place)):
+            if fewer and (finding.factor or not (shares and best.place)):
                 best, shares = replace(finding, broken=best.broken), others
     if best.factor is None and not best.coarse and not best.broken:
         return _with_replacement(best, first, second)
