@@ -4,14 +4,17 @@ The scans carry the state and take one chunk at a time. A task that compiles tim
 `jax.jit`, tracing included; what JAX has kept is thrown away before each call.
 """
 
+import gc
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import linkern
-from linkern.bench.clocks import HostCall
+from linkern.bench.clocks import HostCall, Peak, Prepared, Real, Turn, timed
+from linkern.bench.memory import peak_by_growth, peak_by_tracing
 from linkern.bench.tasks import Inputs, Task
 
 __all__ = ["delta_jitted", "delta_scan", "linkern_jitted", "scan"]
@@ -20,24 +23,24 @@ Traced = Any
 Form = Callable[..., Traced]
 
 
-def linkern_jitted(inputs: Inputs, task: Task) -> HostCall:
+def linkern_jitted(inputs: Inputs, task: Task) -> Prepared:
     """Return the call of linkern under `jax.jit`, its gradients by `linkern.vjp`."""
     arrays = _arrays(inputs.arrays()[:3], task)
     return _by_linkern(linkern.linear_attention, arrays, inputs, task)
 
 
-def scan(inputs: Inputs, task: Task, *, size: int) -> HostCall:
+def scan(inputs: Inputs, task: Task, *, size: int) -> Prepared:
     """Return the scan over chunks, jitted."""
     arrays = _arrays(inputs.arrays()[:3], task)
     return _by_hand(_form(size), arrays, inputs, task)
 
 
-def delta_jitted(inputs: Inputs, task: Task) -> HostCall:
+def delta_jitted(inputs: Inputs, task: Task) -> Prepared:
     """Return gated delta rule of linkern under `jax.jit`."""
     return _by_linkern(linkern.gated_delta_rule, _gated(inputs, task), inputs, task)
 
 
-def delta_scan(inputs: Inputs, task: Task, *, size: int) -> HostCall:
+def delta_scan(inputs: Inputs, task: Task, *, size: int) -> Prepared:
     """Return gated delta rule as a scan over chunks, jitted."""
     return _by_hand(_delta_form(size), _gated(inputs, task), inputs, task)
 
@@ -56,7 +59,7 @@ def _gated(inputs: Inputs, task: Task) -> list[Traced]:
     return _arrays((query, unit, value, log_decay, beta), task)
 
 
-def _by_linkern(op: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> HostCall:
+def _by_linkern(op: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> Prepared:
     def gradient(cotangent: Traced, *arrays: Traced) -> tuple[Traced, ...]:
         result, pullback = linkern.vjp(op, *arrays)
         return (result.output, *pullback(cotangent).values())
@@ -64,7 +67,7 @@ def _by_linkern(op: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> H
     return _call(lambda *x: op(*x).output, gradient, arrays, inputs, task)
 
 
-def _by_hand(form: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> HostCall:
+def _by_hand(form: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> Prepared:
     def gradient(cotangent: Traced, *arrays: Traced) -> tuple[Traced, ...]:
         output, pullback = import_module("jax").vjp(form, *arrays)
         return (output, *pullback(cotangent))
@@ -74,7 +77,7 @@ def _by_hand(form: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> Ho
 
 def _call(
     forward: Form, gradient: Form, arrays: list[Traced], inputs: Inputs, task: Task
-) -> HostCall:
+) -> Prepared:
     """Return what a task times: a call or its compilation, alone or with gradients."""
     jax = import_module("jax")
     function = forward
@@ -93,9 +96,32 @@ def _call(
         jax.clear_caches()
         return jax.jit(function).lower(*arrays).compile()
 
-    # What is compiled runs to be judged: minutes, with gradients of 65,536 tokens.
+    # With gradients of 65,536 tokens a run takes minutes, and nobody compares them.
     judged = task.kind != "compile-delta"
-    return HostCall(compiled, lambda made: read(made(*arrays)), judged)
+    return _Compilation(compiled, lambda made: read(made(*arrays)), judged)
+
+
+@dataclass(frozen=True)
+class _Compilation:
+    """Tracing and compiling a call. What was compiled runs to be judged, untimed."""
+
+    call: Callable[[], Any]
+    # Runs what was compiled, and returns the arrays that are compared.
+    read: Callable[[Any], list[Real]]
+    judged: bool
+
+    def answer(self, rows: list[int]) -> list[Real]:
+        """Compile and run once, and return some tokens of all outputs, in float64."""
+        return HostCall(self.call, self.read).answer(rows) if self.judged else []
+
+    def turn(self, window: float) -> Turn:
+        """Compile again for some seconds."""
+        gc.collect()
+        return timed(self.call, window)
+
+    def peak(self, *, traced: bool) -> Peak:
+        """Return the most memory of compiling once more."""
+        return Peak((peak_by_tracing if traced else peak_by_growth)(self.call))
 
 
 def _in_chunks(x: Traced, size: int) -> Traced:
