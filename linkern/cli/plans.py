@@ -29,7 +29,7 @@ def plan_of_target(target: str | None, options: dict[str, Any]) -> Plan:
         if options[several]:
             msg = f"--{several} is for several kernels: the catalogue, or --all FOLDER."
             raise UsageError(msg)
-    return _plan(target or command, options)
+    return _plan(command if target is None else target, options)
 
 
 def plans_of_folder(place: str, options: dict[str, Any]) -> list[Plan]:

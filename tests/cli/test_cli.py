@@ -253,6 +253,7 @@ def test_unusable_options_exit_with_2(words, sentence):
         ),
         (("no.such.module:f", "--op", "linear_attention"), "No module named"),
         (("kernel", "--op", "linear_attention"), "package.module:attribute"),
+        (("", "--op", "linear_attention"), 'package.module:attribute" or '),
         ((f"{KERNELS}:not_callable", "--op", "linear_attention"), "must be callable"),
         ((f"{KERNELS}:good",), "with --op"),
         (
@@ -271,7 +272,13 @@ def test_unusable_targets_exit_with_2(words, sentence):
 def test_a_module_that_fails_to_import_exits_with_2(tmp_path):
     (tmp_path / "broken.py").write_text("raise SystemExit(5)\n")
     (tmp_path / "crash.py").write_text("import os\nos.abort()\n")
-    for name, sentence in (("broken", "SystemExit: 5"), ("crash", "SIGABRT")):
+    (tmp_path / "odd.py").write_text("x = 1\ndef f(q, k, v)\n")
+    said = (
+        ("broken", "SystemExit: 5"),
+        ("crash", "SIGABRT"),
+        ("odd", "(odd.py, line 2)"),
+    )
+    for name, sentence in said:
         words = ["verify", f"{tmp_path / name}.py:f", "--op", "linear_attention"]
         result = CliRunner().invoke(cli.main, words)
         assert result.exit_code == 2
@@ -311,7 +318,7 @@ def test_a_too_generous_referee_exits_with_4(monkeypatch):
         ("segfaults", "crashed with SIGSEGV"),
         ("exits_hard", "ended its process with exit code 7"),
         ("hangs", "did not return within 0.5 s"),
-        ("returns_none", "returned builtins.NoneType, not an array"),
+        ("returns_none", "returned None, not an array"),
         ("returns_scalar", "returned numpy.float32, not an array"),
     ],
 )

@@ -123,8 +123,10 @@ def _form(target: Target, scope: Scope) -> Diagnosis | None:
     problem = _problem(scope)
     reply = target.call(Call(problem.inputs))
     if reply.output is None:
-        sentence = f"returns a {reply.kind} instead of an array"
+        sentence = f"returns {reply.kind} instead of an array"
         return Diagnosis("returns_other_type", sentence, np.inf)
+    if reply.dtype not in SIGNIFICAND_BITS:
+        return _dtype(target, scope)
     if agrees(reply.output, problem):
         return None
     exact = problem.solve().output

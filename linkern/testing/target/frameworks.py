@@ -69,7 +69,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def _widened(x: NDArray[Any]) -> NDArray[Any]:
     """Return a copy in float32 or float64: a target may change its own arrays."""
-    return x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    try:
+        return x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    except (TypeError, ValueError):
+        msg = f"an array of numbers is expected, got one of dtype {x.dtype}"
+        raise TypeError(msg) from None
 
 
 def _as_it_is(

@@ -317,7 +317,9 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _type_name(x: Any) -> str:
-    return f"{type(x).__module__}.{type(x).__qualname__}"
+    if x is None:
+        return "None"
+    return f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
 
 
 def _share(output: Any, x: Any) -> bool:

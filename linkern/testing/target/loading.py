@@ -76,8 +76,10 @@ def resolve(target: str) -> Any:
     except UsageError:
         raise
     except BaseException as error:
-        lines = traceback.format_exception_only(error)
-        msg = f'importing "{module_name}" failed: {lines[-1].strip()}'
+        said = traceback.format_exception_only(error)[-1].strip()
+        if isinstance(error, SyntaxError):  # with the line of the file
+            said = f"{type(error).__name__}: {error}"
+        msg = f'importing "{module_name}" failed: {said}'
         raise UsageError(msg) from None
     target_object = module
     for name in attribute.split("."):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("exact_answers")
 
 BEFORE = {
     "crashes_on_one_token": ("raises_on_one_token", "raises on one token: IndexError"),
-    "returns_list": ("returns_other_type", "returns a builtins.list instead"),
+    "returns_list": ("returns_other_type", "returns list instead of an array"),
     "transposes_output": ("output_transposed", "with its last two axes swapped"),
     "jitters": ("not_deterministic", "returns other bits for the same inputs"),
     "replays_by_sample": ("replays_output", "had the same inputs but one number"),
@@ -81,6 +81,13 @@ def test_what_depends_on_the_call_is_observed_before_the_maps(name):
     observed = observed_before(*opened(kernel.kernel, kernel.op, **kernel.contract))
     assert observed.name == behaviour
     assert words in observed.sentence
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int64", "bool"])
+def test_an_output_that_is_no_floating_number_has_no_maps(dtype):
+    diagnosis = diagnose(*opened(lambda *inputs: CHUNKED(*inputs).astype(dtype)))
+    assert diagnosis.name == "returns_other_dtype"
+    assert diagnosis.sentence == f"returns {dtype} instead of float32"
 
 
 def test_a_kernel_that_is_narrow_from_some_call_on_keeps_a_state():

@@ -66,7 +66,7 @@ def judge(name, *checks, timeout=LONG, **options):
         ("returns_a_masked_array", PLAIN, "MaskedArray, not an array of its library"),
         ("returns_a_matrix", PLAIN, "matrix, not an array of its library"),
         ("returns_something_lazy", PLAIN, "targets.Lazy, not an array of its library"),
-        ("returns_a_generator", PLAIN, "builtins.generator, not an array"),
+        ("returns_a_generator", PLAIN, "returned generator, not an array"),
         ("returns_objects", PLAIN, "has dtype object, it must have the dtype"),
         # how it ends
         ("exits", PLAIN, "the target ended its process with exit code 3"),
