@@ -18,7 +18,7 @@ from linkern.feature_maps import identity
 from linkern.operators.levels import _weights as weights_by_level
 from linkern.operators.register import DEFINITIONS
 from tests.conftest import library
-from tests.marks import slow_unless
+from tests.marks import in_turn, slow_unless
 from tests.operators.problems import NAMES, operator, problem
 
 LENGTH, HEAD = 11, 1
@@ -149,15 +149,20 @@ WAYS = {
     "jax": ("jax", partial(by_jax, "vjp")),
     "jax.grad": ("jax", partial(by_jax, "grad")),
 }
-# JAX compiles for each form: the smaller ones by default.
-COMPILED = (("jax", "simple_gla"), ("jax.grad", "delta_rule"))
-GRADIENTS = slow_unless(
-    lambda way, op: (
-        way == "numpy"
-        or (way, op) in COMPILED
-        or ("jax" not in way and op in ("linear_attention", "gla", "kda"))
-    ),
-    [(way, op) for way in WAYS for op in NAMES],
+EAGER = slow_unless(
+    lambda way, op: way == "numpy" or op in ("linear_attention", "gla", "kda"),
+    [(way, op) for way in WAYS if "jax" not in way for op in NAMES],
+)
+# JAX compiles for each way and form, ten seconds each.
+COMPILED = in_turn(
+    lambda op, case: (op, *case) in (("simple_gla", "jax", 2), ("iplr", "jax.grad", 0)),
+    [
+        (op, (way, form))
+        for op in NAMES
+        for way in ("jax", "jax.grad")
+        for form in range(len(FORMS))
+    ],
+    step=3,
 )
 
 
@@ -192,15 +197,25 @@ def test_no_row_of_the_output_sees_a_later_token(name, op):
     law()
 
 
-@pytest.mark.parametrize(("way", "op"), GRADIENTS)
+@pytest.mark.parametrize(("way", "op"), EAGER)
 def test_gradients_depend_on_the_tokens_of_the_recurrence_alone(way, op):
+    law_gradients_depend_on_the_recurrence_alone(way, op, FORMS)
+
+
+@pytest.mark.parametrize(("op", "case"), COMPILED)
+def test_compiled_gradients_depend_on_the_recurrence_alone(jax, op, case):
+    way, form = case
+    law_gradients_depend_on_the_recurrence_alone(way, op, FORMS[form : form + 1])
+
+
+def law_gradients_depend_on_the_recurrence_alone(way, op, forms):
     name, gradients_by = WAYS[way]
     lib = library(name)
     # What other libraries differentiate is the array code, so that is the measure.
     recurrent = lib if way in LIBRARIES else library("array_api_strict")
 
     @settings(max_examples=12)
-    @given(poisoned(op, cotangent=True), st.sampled_from(FORMS))
+    @given(poisoned(op, cotangent=True), st.sampled_from(forms))
     def law(problem, form):
         clean, bad, places = problem
         got, due = (gradients_by(lib, op, inputs, form) for inputs in (bad, clean))
