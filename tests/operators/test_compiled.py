@@ -15,7 +15,7 @@ from linkern.core.recurrence import token
 from linkern.operators.definition import QKV, run
 from linkern.operators.forms import Form, form_named
 from linkern.operators.register import definition_of
-from tests.marks import slow_unless
+from tests.marks import in_turn, slow_unless
 from tests.operators.problems import NAMES, close, operator, parts, problem
 
 # Twice the tokens are one more sum by doubling, or one more level.
@@ -83,10 +83,7 @@ def on_jax(jax, inputs):
     return {k: jax.numpy.asarray(x) for k, x in inputs.items()}
 
 
-@pytest.mark.parametrize(
-    "name", slow_unless(lambda name: name in ("gated_delta_rule", "mesa"), NAMES)
-)
-def test_gradients_are_those_of_numpy_by_both_ways(jax, name):
+def law_gradients_are_those_of_numpy_by_both_ways(jax, name):
     rng = np.random.default_rng(0)
     length = 66 if name == "mesa" else 9  # two chunks, and a token more
     inputs = problem(name, rng, length)
@@ -139,8 +136,7 @@ def test_any_length_and_any_log_decay(jax):
     law()
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda name: name == "simple_gla", NAMES))
-def test_transformations_compose(jax, name):
+def law_transformations_compose(jax, name):
     inputs = [problem(name, np.random.default_rng(n), 9, heads=1) for n in range(2)]
     operator_in_chunks = partial(operator(name), chunk_size=4)
     shared = {k: x for k, x in inputs[0].items() if x.ndim < 3}
@@ -168,6 +164,25 @@ def test_transformations_compose(jax, name):
             close(each[1][key][n], expected[key])
             along += expected[key].sum()
         assert abs(slopes[n] - along) <= 2.0**-30 * (1 + abs(along))
+
+
+LAWS = {
+    "both_ways": law_gradients_are_those_of_numpy_by_both_ways,
+    "composed": law_transformations_compose,
+}
+SHORT = (("gated_delta_rule", "both_ways"), ("mesa", "both_ways"))
+
+
+# JAX compiles both for seconds: each operator has one of them in turn.
+@pytest.mark.parametrize(
+    ("name", "law"),
+    in_turn(
+        lambda *case: case in (*SHORT, ("simple_gla", "composed")),
+        [(name, law) for name in NAMES for law in LAWS],
+    ),
+)
+def test_gradients_are_those_of_numpy(jax, name, law):
+    LAWS[law](jax, name)
 
 
 def test_eager_calls_trace_a_step_once_for_each_shape(jax):
