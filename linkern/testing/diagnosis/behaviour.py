@@ -7,6 +7,8 @@ asked after them explains a target whose maps are right.
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -125,7 +127,8 @@ def _form(target: Target, scope: Scope) -> Diagnosis | None:
     if reply.output is None:
         sentence = f"returns {reply.kind} instead of an array"
         return Diagnosis("returns_other_type", sentence, np.inf)
-    if reply.dtype not in SIGNIFICAND_BITS:
+    # Maps of a dtype that holds less say that its numbers are rounded.
+    if SIGNIFICAND_BITS.get(reply.dtype, 0) < SIGNIFICAND_BITS[scope.output_dtype]:
         return _dtype(target, scope)
     if agrees(reply.output, problem):
         return None
@@ -228,14 +231,24 @@ def _floor(target: Target, scope: Scope) -> tuple[str, ...]:
     """Return the declaration of the strongest decay at all tokens that is right."""
     if not _can_declare_a_floor(scope):
         return ()
-    problem = _problem(scope, LONG_SIZES)
+    problems = [_problem(scope, LONG_SIZES)]
+    if scope.dtype == "float64":  # A floor holds in float32 as well, if that is taken.
+        narrow = _problem(replace(scope, dtype="float32"), LONG_SIZES)
+        with suppress(TargetRaised):
+            target.call(Call(narrow.inputs))
+            problems.append(narrow)
     for floor in FLOORS:
-        decays = np.full(problem.inputs["log_decay"].shape, floor)
-        strong = with_decays(problem, decays)
-        output = target.call(Call(strong.inputs)).output
-        if output is not None and agrees(output, strong):
+        if all(_is_right_at(target, problem, floor) for problem in problems):
             return (f"decay_floor={floor:g}",)
     return ()
+
+
+def _is_right_at(target: Target, problem: Problem, floor: float) -> bool:
+    """Return True if the output is right where all log-decays are at a floor."""
+    decays = np.full(problem.inputs["log_decay"].shape, floor)
+    strong = with_decays(problem, decays)
+    output = target.call(Call(strong.inputs)).output
+    return output is not None and agrees(output, strong)
 
 
 def _can_declare_a_floor(scope: Scope) -> bool:

@@ -35,7 +35,6 @@ LAWS = (
     _Law("inputs_untouched", "overwrites_input", "mutates={}", "overwrote"),
     _Law("inputs_untouched", "shares_memory"),
     _Law("leaves_no_trace", "leaves_traces"),
-    _Law("freshness", "overwrites_output", word="changed the output"),
     _Law("nothing_leaks_from_padding", "writes_around_inputs", word="wrote to"),
     _Law("nothing_leaks_from_padding", "reads_around_inputs", word="offset"),
     _Law("strides", "assumes_contiguous", "strides=contiguous"),

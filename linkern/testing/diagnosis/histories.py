@@ -32,12 +32,16 @@ FEW = 4
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """One call: its problem, what it has in common with the call before, its output."""
+    """One call: its problem, what it has in common with the call before, its output.
+
+    And whether it changed the output of the call before.
+    """
 
     problem: Problem
     shared: str
     cut: bool
     output: Real
+    overwrites: bool
 
     @property
     def inputs(self) -> tuple[int, bool]:
@@ -58,7 +62,7 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
     Returns
     -------
     Diagnosis or None
-        None if all calls with the same inputs return the same bits.
+        None if all calls with the same inputs return the same bits, and keep them.
 
     Raises
     ------
@@ -66,6 +70,9 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
         If the target does not answer.
     """
     asked = [_ask(target, *one) for one in _schedule(scope)]
+    if any(one.overwrites for one in asked):
+        sentence = "the call changed the output that the call before it had returned"
+        return Diagnosis("overwrites_output", sentence, np.inf)
     first = {one.inputs: one.output for one in reversed(asked)}
     unequal = [not _same(one.output, first[one.inputs]) for one in asked]
     wrong = [not agrees(one.output, one.problem) for one in asked]
@@ -119,7 +126,7 @@ def _ask(target: Target, problem: Problem, shared: str, cut: bool) -> _Asked:
     cuts = (CUT,) if cut and problem.length > CUT else ()
     reply = target.call(Call(problem.inputs, cuts=cuts, wants_state=bool(cuts)))
     output = np.zeros(0) if reply.output is None else reply.output
-    return _Asked(problem, shared, cut, in_float64(output))
+    return _Asked(problem, shared, cut, in_float64(output), reply.overwritten)
 
 
 def _same(one: Real, other: Real) -> bool:

@@ -1,7 +1,7 @@
 """Run the checks, round by round: one loop that yields events, and prints nothing."""
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from linkern.testing.checks.workload import judged_part
@@ -32,9 +32,11 @@ __all__ = [
 ]
 
 
-# Share of the time of a run that is kept for what follows a violation: a smaller
-# counterexample, and the cause.
-AFTER = 0.1
+# Share of the time of a run that is kept for what follows a violation, a smaller
+# counterexample and the cause: before there is one, and once there is one.
+AFTER, ONCE_BROKEN = 0.1, 0.4
+# Of that, the share of the cause.
+CAUSE = 0.75
 
 
 INTERPRETED = (
@@ -158,7 +160,8 @@ def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
         except OutOfTime:
             over = True
         if broken and plan.seconds is not None and plan.shrink:
-            yield from _shrunk(session, broken[0])
+            with clock.without(max(0.0, CAUSE * clock.left)), suppress(OutOfTime):
+                yield from _shrunk(session, broken[0])
         if session.broken and plan.diagnose:
             yield Diagnosed(session.diagnosis())
             over |= clock.left <= 0  # what was measured until then is said
@@ -193,7 +196,9 @@ def _run_rounds(
             yield RoundStarted(questions[0].plan, len(questions))
             for position, question in enumerate(questions):
                 yield CheckStarted(question.check.name, position, len(questions))
-                result = session.result(question, ask)
+                more = (session.plan.seconds or 0.0) * (ONCE_BROKEN - AFTER)
+                with clock.without(more if broken else 0.0):
+                    result = session.result(question, ask)
                 yield CheckFinished(result)
                 if result.verdict in ("failed", "error"):
                     broken.append(question)

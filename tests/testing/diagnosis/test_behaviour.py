@@ -90,6 +90,28 @@ def test_an_output_that_is_no_floating_number_has_no_maps(dtype):
     assert diagnosis.sentence == f"returns {dtype} instead of float32"
 
 
+def test_an_output_that_the_next_call_overwrites_is_no_fault_of_its_place():
+    buffers = {}
+
+    def kernel(*inputs):
+        output = CHUNKED(*inputs)
+        buffer = buffers.setdefault((output.shape, output.dtype), output)
+        buffer[...] = output
+        return buffer
+
+    diagnosis = diagnose(*opened(kernel))
+    assert diagnosis.name == "overwrites_output"
+
+
+def test_a_narrow_output_is_named_before_its_roundings():
+    def narrow(*inputs):
+        return CHUNKED(*inputs).astype("float32")
+
+    diagnosis = diagnose(*opened(narrow, dtype="float64"))
+    assert diagnosis.sentence == "returns float32 instead of float64"
+    assert diagnosis.declaration == ("output_dtype=float32",)
+
+
 def test_a_kernel_that_is_narrow_from_some_call_on_keeps_a_state():
     calls = count(1)  # those of a mutant include the calls of other tests
 
@@ -129,6 +151,31 @@ def test_a_reset_that_is_not_finite_is_declared_away():
     assert diagnosis.declaration == ("decay_floor=-10000",)
     declared = opened(subtracting_sums, "simple_gla", decay_floor=-1e4)
     assert diagnose(*declared) is None
+
+
+def test_a_floor_that_is_offered_holds_in_float32_too():
+    wide, narrow = (
+        opened(sums_divided_out, "simple_gla", dtype)
+        for dtype in ("float64", "float32")
+    )
+    assert diagnose(*wide).declaration == diagnose(*narrow).declaration
+    assert diagnose(*wide).declaration == ("decay_floor=-1",)
+
+
+def sums_divided_out(query, key, value, log_decay):
+    """Return gated attention by chunks of 32, whose powers are divided out inside."""
+    output, scale = np.empty_like(value), query.dtype.type(query.shape[-1] ** -0.5)
+    memory = np.zeros((*query.shape[:2], query.shape[-1], value.shape[-1]), value.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, query.shape[2], 32):
+            q, k, v, g = (
+                x[:, :, start : start + 32] for x in (query, key, value, log_decay)
+            )
+            up = np.exp(np.cumsum(g, -1))[..., None]
+            scores = np.tril((q * up) @ np.swapaxes(k / up, -1, -2))
+            output[:, :, start : start + 32] = scale * (scores @ v + (q * up) @ memory)
+            memory = up[:, :, -1:] * (memory + np.swapaxes(k / up, -1, -2) @ v)
+    return output
 
 
 def powers_divided_out(query, key, value, log_decay):

@@ -359,6 +359,8 @@ def test_doubtful_and_faint_entries_decide_nothing():
 def test_first_length_that_shows():
     maps = [planted(x, SETS["rows from 20 on"](x.coordinates, 0)) for x in TWO]
     assert corner(maps) == 21
+    alone = [x.part(x.coordinates["row"] >= 20) for x in maps]
+    assert corner(alone) is None  # nobody looked at shorter lengths
     ahead = [
         planted(x, x.coordinates["row"] - x.coordinates["source"] == -2) for x in TWO
     ]

@@ -103,8 +103,8 @@ def test_what_comes_back_through_the_state_has_maps_of_its_own() -> None:
     name = "gradient_of_initial_state_missing"
     assert not wrong(measured(name, "gradients"))
     maps = measured(name, "gradients of spans")
-    assert wrong(maps) == {"gradient through the final state"}
-    table = entries(maps, "gradient through the final state")
+    assert wrong(maps) == {"gradient across cuts"}
+    table = entries(maps, "gradient across cuts")
     assert np.array_equal(table["wrong"], ~table["silent"])
     assert not table["measured"].any()
 

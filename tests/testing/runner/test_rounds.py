@@ -7,6 +7,7 @@ import pytest
 
 from linkern.testing import Plan, UsageError
 from linkern.testing.api import report_of, reports
+from linkern.testing.errors import OutOfTime
 from linkern.testing.report.counting import conclusion
 from linkern.testing.runner.loop import Diagnosed, Shrunk, TimeOver, run
 from linkern.testing.runner.results import CheckResult
@@ -178,8 +179,9 @@ class Generous(Countdown):
     def without(self, _seconds):
         try:
             yield
-        finally:
+        except OutOfTime:
             self.calls = 10**9
+            raise
 
 
 def test_a_violation_is_explained_though_the_time_for_others_is_over():
@@ -201,6 +203,7 @@ def test_a_violation_stands_when_the_time_ends_the_search_for_a_smaller_one():
         if type(event).__name__ == "CheckFinished" and event.result.name == NAMES[-1]:
             calls.calls = 12
     assert isinstance(events[-1], TimeOver)
+    assert isinstance(events[-2], Diagnosed)  # the cause is looked for all the same
     failed = [e.result for e in events if type(e).__name__ == "CheckFinished"]
     assert "failed" in {result.verdict for result in failed}
 

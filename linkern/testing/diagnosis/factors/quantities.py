@@ -160,9 +160,10 @@ def _pairs(places: Places) -> Made:
         x = np.einsum("bhtk,bhsk->bhts", query, key)
         x = problem._oracle_call.scale * x if weighs else x
         x = weigh(x) if weigh else x
-        return np.stack([x, np.cumsum(np.tril(x) if operator.causal else x, axis=-1)])
+        seen = np.tril(x) if operator.causal else x
+        return np.stack([x, *(np.cumsum(each, axis=-1) for each in (seen, x))])
 
-    every, sums = problem.recalled("numerators", weights)
+    every, sums, sums_of_all = problem.recalled("numerators", weights)
     row, at = places.row, places.key
     # A weight that leaks is one of a token behind the row.
     weight, itself = read(every, row, at), read(every, row, row)
@@ -172,7 +173,10 @@ def _pairs(places: Places) -> Made:
         return
     end = 0 * row + sizes["s"] - 1
     whole = read(sums, row, end)
-    all_tokens = read(every.sum(axis=-1, keepdims=True), row, 0 * row)
+    beyond_the_row = [("over all tokens", read(sums_of_all, row, end))]
+    if places.chunk is not None:
+        last = (row // places.chunk + 1) * places.chunk - 1
+        beyond_the_row += [("up to the end of the chunk", read(sums_of_all, row, last))]
     for name, cost, values in (
         ("denominator", 2.0, whole),
         ("denominator[row - 1]", 3.5, read(sums, row - 1, end)),
@@ -182,7 +186,7 @@ def _pairs(places: Places) -> Made:
         ("(denominator - numerator[row])", 3.5, whole - itself),
         ("(denominator + numerator[row])", 3.5, whole + itself),
         ("(denominator + numerator[row + 1])", 4.0, whole + read(every, row, row + 1)),
-        ("sum of numerators over all tokens", 4.0, all_tokens),
+        *((f"sum of numerators {which}", 4.0, x) for which, x in beyond_the_row),
     ):
         yield name, cost, partial(_log, values)
     for name, first, behind, cost in places.ranges():

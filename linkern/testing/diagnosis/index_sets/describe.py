@@ -35,14 +35,19 @@ ROUNDS = 3
 
 
 def corner(maps: Sequence[InfluenceMap]) -> int | None:
-    """Return the smallest length at which a wrong entry shows, if there is any."""
-    lengths = []
+    """Return the smallest length at which a wrong entry shows, if that can be told.
+
+    None unless a right entry shows at a smaller length: maps may have no entry there.
+    """
+    wrong, right = [], []
     for x in maps:
         tokens = [x.coordinates[k] for k in ("row", "source") if k in x.coordinates]
-        if tokens and x.wrong.any():
-            last = np.max([tokens_of[x.wrong] for tokens_of in tokens], axis=0)
-            lengths.append(int(last.min()) + 1)
-    return min(lengths, default=None)
+        if tokens:
+            lengths = np.max(tokens, axis=0) + 1
+            wrong += lengths[x.wrong].tolist()
+            right += lengths[~x.wrong & ~x.silent].tolist()
+    first = min(wrong, default=0)
+    return first if min(right, default=first) < first else None
 
 
 def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float]:
