@@ -7,6 +7,7 @@ after a certain one, every nth, those that follow a call with some inputs in com
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,11 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
     if not any(unequal) and (wrong[0] or not any(wrong)):
         return None
     kept = _replayed(asked, wrong) or _stale(asked, wrong)
-    return kept or (_order(asked, wrong, unequal) if any(unequal) else None)
+    if kept is not None:
+        return kept
+    if any(unequal):
+        return _order(asked, wrong, unequal)
+    return _made_at_first(target, asked[wrong.index(True)])
 
 
 @lru_cache(maxsize=8)
@@ -160,27 +165,54 @@ def _is_replay(asked: list[_Asked], at: int) -> bool:
 
 
 def _stale(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
-    """Return the input of an earlier call that explains what is wrong."""
+    """Return the input of an earlier call that explains what is wrong, or the two."""
     calls = [(at, one) for at, one in enumerate(asked) if wrong[at] and not one.cut]
     places = [at for at, _ in calls if at][:FEW]
-    for name in asked[0].problem.inputs if places else ():
-        if all(_is_stale(asked, at, name) for at in places):
+    names = [*asked[0].problem.inputs] if places else []
+    for stale in [*combinations(names, 1), *combinations(names, 2)]:
+        if all(_is_stale(asked, at, stale) for at in places):
             shared = _common([asked[at].shared for at in places])
-            sentence = f"reads the {name} of an earlier call that had {shared}"
+            read = " and ".join(f"the {name}" for name in stale)
+            sentence = f"reads {read} of an earlier call that had {shared}"
             return Diagnosis("stale_input", sentence, np.inf)
     return None
 
 
-def _is_stale(asked: list[_Asked], at: int, name: str) -> bool:
-    """Return True if an output is that of an input of an earlier call."""
+def _is_stale(asked: list[_Asked], at: int, names: tuple[str, ...]) -> bool:
+    """Return True if an output is that of some inputs of an earlier call."""
     now = asked[at].problem
-    earlier = {id(x.problem): x.problem.inputs[name] for x in reversed(asked[:at])}
-    others = (x for x in earlier.values() if x.shape == now.inputs[name].shape)
+    earlier = {id(x.problem): x.problem for x in reversed(asked[:at])}
     return any(
-        agrees(asked[at].output, now.with_inputs(**{name: x}))
-        for x in others
-        if not np.array_equal(x, now.inputs[name])
+        agrees(
+            asked[at].output,
+            now.with_inputs(**{name: one.inputs[name] for name in names}),
+        )
+        for one in earlier.values()
+        if one.shape == now.shape
+        and not all(np.array_equal(one.inputs[x], now.inputs[x]) for x in names)
     )
+
+
+def _made_at_first(target: Target, asked: _Asked) -> Diagnosis | None:
+    """Return what a wrong call tells that is right without its last token.
+
+    That token cannot change the rows before it: what was made at an earlier call of
+    this shape does.
+    """
+    problem = asked.problem
+    if asked.cut or not problem.scope.operator.causal:
+        return None
+    shorter = problem.prefix(problem.length - 1)
+    output = target.call(Call(shorter.inputs)).output
+    if output is None or not agrees(output, shorter):
+        return None
+    if agrees(asked.output[:, :, :-1], shorter):
+        return None
+    sentence = (
+        "is right at the first call of a shape, and wrong at later ones with other "
+        "inputs"
+    )
+    return Diagnosis("state_kept_between_calls", sentence, np.inf)
 
 
 def _order(asked: list[_Asked], wrong: list[bool], unequal: list[bool]) -> Diagnosis:

@@ -103,6 +103,32 @@ def test_an_output_that_the_next_call_overwrites_is_no_fault_of_its_place():
     assert diagnosis.name == "overwrites_output"
 
 
+def test_two_inputs_of_an_earlier_call_are_named():
+    kept = {}
+
+    def kernel(query, key, value):
+        copies = query.copy(), value.copy()
+        stale = kept.setdefault((query.shape, query.dtype), copies)
+        return CHUNKED(stale[0], key, stale[1])
+
+    diagnosis = diagnose(*opened(kernel))
+    assert diagnosis.name == "stale_input"
+    assert "reads the query and the value of an earlier call" in diagnosis.sentence
+
+
+def test_what_is_made_at_the_first_call_of_a_shape_is_told_by_another_length():
+    kept = {}
+
+    def kernel(query, key, value):
+        scale = 1 + np.abs(key[..., :1])
+        made = kept.setdefault((query.shape, query.dtype), scale.copy())
+        return CHUNKED(query, key, value * (scale / made))
+
+    diagnosis = diagnose(*opened(kernel))
+    assert diagnosis.name == "state_kept_between_calls"
+    assert "right at the first call of a shape" in diagnosis.sentence
+
+
 def test_a_narrow_output_is_named_before_its_roundings():
     def narrow(*inputs):
         return CHUNKED(*inputs).astype("float32")
@@ -154,12 +180,9 @@ def test_a_reset_that_is_not_finite_is_declared_away():
 
 
 def test_a_floor_that_is_offered_holds_in_float32_too():
-    wide, narrow = (
-        opened(sums_divided_out, "simple_gla", dtype)
-        for dtype in ("float64", "float32")
-    )
-    assert diagnose(*wide).declaration == diagnose(*narrow).declaration
-    assert diagnose(*wide).declaration == ("decay_floor=-1",)
+    for dtype in ("float64", "float32"):
+        diagnosis = diagnose(*opened(sums_divided_out, "simple_gla", dtype))
+        assert diagnosis.declaration == ("decay_floor=-1",)
 
 
 def sums_divided_out(query, key, value, log_decay):
