@@ -15,6 +15,11 @@ from linkern.testing.target.process import Target
 
 __all__ = ["FirstCall", "first_call"]
 
+UNCOMPILED = (
+    "JAX compiles loops of a function that is not compiled at every call: "
+    "more checks end in time for a `jax.jit` of it"
+)
+
 
 @dataclass(frozen=True)
 class FirstCall:
@@ -71,6 +76,9 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
         if not outcome.accepted:
             _refuse(settled, outcome, trials, others)
             outcome = trials.of(settled)
+    uncompiled = settled.framework == "jax" and not inferred.compiled
+    if uncompiled and plan.seconds is not None:
+        notes += (UNCOMPILED,)
     if _fails(outcome, plan) and outcome.accepted:
         notes += _left_out(plan, outcome)
         return FirstCall(replace(settled, dtypes=outcome.accepted), notes)

@@ -27,6 +27,7 @@ _LIBRARIES = {
     "equinox": "jax",
     "cupy": "cupy",
 }
+_OF_TYPE = "it is a "
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
 
 
@@ -47,6 +48,11 @@ class Inferred:
     name: str
     reason: str = ""
     others: tuple[str, ...] = ()
+
+    @property
+    def compiled(self) -> bool:
+        """True if the type of the target says that JAX has compiled it."""
+        return self.reason.startswith(_OF_TYPE) and "jaxlib" in self.reason
 
 
 def infer(target: Any) -> Inferred:
@@ -101,7 +107,8 @@ def _of_type(target: Any) -> Inferred | None:
         for kind in type(owner).__mro__[:-1]:
             name = library_of(kind.__module__)
             if name is not None:
-                return Inferred(name, f"it is a {kind.__module__}.{kind.__qualname__}")
+                kind_name = f"{kind.__module__}.{kind.__qualname__}"
+                return Inferred(name, f"{_OF_TYPE}{kind_name}")
     return None
 
 

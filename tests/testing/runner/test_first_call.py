@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from linkern.testing import UsageError, run, verify
 from linkern.testing.api import plan_of
 from linkern.testing.kernels.correct import quadratic
+from linkern.testing.runner.first_call import UNCOMPILED
 from linkern.testing.runner.loop import Opened
 from linkern.testing.runner.remedies import _HINTS, _LIBRARIES
 from linkern.testing.spec.contract import Contract
@@ -272,20 +274,27 @@ def test_torch_stays_out_of_the_process_of_the_referee(tmp_path):
 
 
 @jax
-def test_jax_is_inferred_from_a_compiled_function():
+@pytest.mark.parametrize("compiled", [True, False])
+def test_jax_is_inferred_from_a_function(compiled):
     import jax as library
 
-    @library.jit
     def kernel(query, key, value):
         q, k = (library.nn.elu(x) + 1 for x in (query, key))
         scores = library.numpy.tril(q @ library.numpy.swapaxes(k, -1, -2))
         return (scores @ value) / scores.sum(-1, keepdims=True)
 
-    (opened, *_) = run(
-        plan_of(kernel, op="linear_attention", checks=["bad_input"], dtypes=["float32"])
+    plan = plan_of(
+        library.jit(kernel) if compiled else kernel,
+        op="linear_attention",
+        checks=["bad_input"],
+        dtypes=["float32"],
+        framework=None if compiled else "jax",
     )
+    (opened, *_) = run(replace(plan, seconds=100.0))
     assert opened.plan.framework == "jax"
-    assert opened.notes[0].startswith("arrays of jax, inferred: it is a jaxlib")
+    if compiled:
+        assert opened.notes[0].startswith("arrays of jax, inferred: it is a jaxlib")
+    assert (UNCOMPILED in opened.notes) == (not compiled)
 
 
 def test_libraries_are_told_from_exceptions():
