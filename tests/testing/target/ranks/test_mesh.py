@@ -49,8 +49,16 @@ def judged(target, plan, law):
     return judge(plan, target, CHECKS[law], {}).result
 
 
+# Compiling takes a minute for each.
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["gla", "gated_delta_rule", "linear_attention"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "gated_delta_rule",
+        pytest.param("gla", marks=pytest.mark.exhaustive),
+        pytest.param("linear_attention", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_example_is_right(op, target):
     plan = plan_of(f"{EXAMPLE}:{op}", op)
     for law in ("value_on_integers", "state_split", "gradient_of_state"):
