@@ -19,6 +19,7 @@ from linkern.testing.problems.reach import Reach
 __all__ = [
     "EDGES",
     "FEW_LENGTHS",
+    "FEW_TILE_DIMS",
     "INTERPRETED",
     "LARGE",
     "LONGEST",
@@ -54,6 +55,8 @@ TILE_DIMS = (
     (3, 257),
     (130, 192),
 )
+# The first that an operator takes, where each shape is compiled: above a tile of 128.
+FEW_TILE_DIMS = ((160, 136), (33, 200), (5, 129))
 # Beyond this many entries of all states together, or tokens, one head is enough.
 LARGE = 2**20
 # Tokens beyond which an interpreted kernel gets one head: a chunk of 64 and a tail. On

@@ -18,6 +18,7 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import (
     EDGES,
     FEW_LENGTHS,
+    FEW_TILE_DIMS,
     LARGE,
     LONGEST,
     TILE_DIMS,
@@ -223,7 +224,9 @@ def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 @st.composite
 def tile_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Dimensions above one tile, and no powers of two: reaches masks of channels."""
-    pairs = ((33, 20),) if scope.few_shapes else TILE_DIMS
+    pairs, most = TILE_DIMS, scope.operator.largest_key_dim
+    if scope.few_shapes:
+        pairs = tuple(x for x in FEW_TILE_DIMS if most is None or x[0] <= most)[:1]
     shape = draw(shapes(scope, lengths=(17, 1, 40, 66), pairs=pairs))
     rng = draw(generators(scope))
     if exact_integers(scope, shape) and draw(st.booleans()):

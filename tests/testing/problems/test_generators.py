@@ -303,3 +303,20 @@ def test_shapes_are_those_of_the_contract(
     assert shape.key_dim == shape.value_dim or not contract.equal_dims
     assert shape.batch == 1 or "b" in contract.layout
     assert shape.heads == 1 or "h" in contract.layout
+
+
+@pytest.mark.parametrize(
+    ("op", "few_shapes"), every(9, [(op, x) for x in (True, False) for op in OPERATORS])
+)
+def test_tiles_of_channels_are_reached_where_each_shape_is_compiled(op, few_shapes):
+    scope = Scope(OPERATORS[op], Contract(), "float32", few_shapes=few_shapes)
+    seen = set()
+
+    @settings(max_examples=30)
+    @given(draws.tile_problems(scope))
+    def draw(problem):
+        seen.add((problem.shape.key_dim, problem.shape.value_dim))
+
+    draw()
+    assert max(value_dim for _, value_dim in seen) > 128
+    assert len(seen) == 1 or not few_shapes
