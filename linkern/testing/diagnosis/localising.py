@@ -13,6 +13,7 @@ from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
     affected,
     of_call_sizes,
+    of_sizes_alone,
     place_of,
     place_of_affected,
     shorter,
@@ -163,8 +164,10 @@ def _finding(*every: Maps) -> Finding:
             place = contrast
     if place is None:
         place = place_of(first, second, spared=MOST_WRONG)
-        # Of many statements, some hold of most of a few calls by chance.
-        place = place if place is None or len(place.atoms) < 2 else None
+        # Of many statements, some hold of most of a few calls by chance; and one of
+        # the size of calls holds of the only wrong one.
+        if place is not None and (len(place.atoms) > 1 or of_sizes_alone(place)):
+            place = None
     if place is not None and place.missed:
         place = with_rest(shorter(place, both), both)
     wrong = [one for one in both if one.wrong.any()]

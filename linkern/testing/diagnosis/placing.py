@@ -20,6 +20,7 @@ __all__ = [
     "MOST_WRONG",
     "affected",
     "of_call_sizes",
+    "of_sizes_alone",
     "place_of",
     "place_of_affected",
     "shorter",
@@ -119,9 +120,13 @@ def of_call_sizes(place: IndexSet) -> bool:
 
     A quantity that is 1 in a call hides a factor of it: small calls are few.
     """
+    return of_sizes_alone(place) and not any(atom.chunk for atom in place.atoms)
+
+
+def of_sizes_alone(place: IndexSet) -> bool:
+    """Return True if a place is about the size of calls alone."""
     sizes = {(name,) for name in BOUNDED}
-    of_sizes = (atom.axes in sizes and not atom.chunk for atom in place.atoms)
-    return bool(place.atoms) and all(of_sizes)
+    return bool(place.atoms) and all(atom.axes in sizes for atom in place.atoms)
 
 
 def _located(place: IndexSet | None, maps: Maps, most: float) -> bool:

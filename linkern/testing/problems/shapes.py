@@ -298,13 +298,13 @@ def _with_a_pair(scope: Scope, shape: Shape) -> Shape:
 def leading_axes(
     draw: st.DrawFn, scope: Scope, least_heads: int, *, large: bool
 ) -> tuple[int, int]:
-    """Batch and heads; as few as possible for large problems and compiled targets.
+    """Batch and heads; as few as possible for large problems.
 
     Reaches: swapped heads, batches taken for heads, a last head that is left out.
     """
     batches, heads = [1, 2], [n for n in (1, 2, 3, 5) if n >= least_heads]
-    if scope.few_shapes:
-        batches, heads = [1], [2]
+    if scope.few_shapes:  # several of both, unless the contract has one alone
+        batches, heads = ([1], [2]) if large else ([2], [3])
     elif large:  # of ranks with several chunks, some have a second head
         batches, heads = [1], heads[: 2 if scope.ranks else 1]
     layout = scope.contract.layout
