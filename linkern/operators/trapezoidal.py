@@ -6,7 +6,7 @@ S_t = a_t (S_{t-1} + d_t k_{t-1} v_{t-1}^T) + c_t k_t v_t^T,      o_t = scale q_
 from dataclasses import replace
 from functools import partial
 from math import pi
-from typing import NamedTuple, Unpack
+from typing import NamedTuple, Unpack, cast
 
 from linkern.array import concat, mT, namespace, ones, reshape
 from linkern.core.recurrence import Terms
@@ -51,7 +51,7 @@ def _attend(
         return value, state
     xp = namespace(value)
     pairs, keys = 0 if angle is None else angle.shape[-1], key.shape[-1]
-    apart = partial(_apart, size=state.memory.shape[-2])
+    apart = partial(_apart, rank=1 if value_mix is None else value_mix.shape[-2])
     carried = state.normalizer[..., None, :]
     step = ones((*value.shape[:-1], 1), like=value) if dt is None else dt
     turn = carried[..., :pairs]
@@ -59,7 +59,7 @@ def _attend(
         turn = _reduced(turn + xp.cumulative_sum(pi * xp.tanh(angle) * step, axis=-2))
         cosine, sine = xp.cos(turn)[..., None, :], xp.sin(turn)[..., None, :]
         query, key = (
-            reshape(_rotated(apart(x), cosine, sine), x.shape) for x in (query, key)
+            _side_by_side(_rotated(apart(x), cosine, sine)) for x in (query, key)
         )
     key_before = _delayed(carried[..., pairs : pairs + keys], key)
     value_before = _delayed(carried[..., pairs + keys :], value)
@@ -77,10 +77,9 @@ def _attend(
         output = output_mix[..., None, :, :] * output
     last = (..., slice(-1, None), slice(None))
     columns = apart(now[last] * key[last])[..., 0, :, :, None]
-    rows = itself.values[..., -1, :, None, :]
-    memory = memory + xp.sum(columns * rows, axis=-3)
+    memory = memory + _total(columns * itself.values[..., -1, :, None, :], axis=-3)
     after = concat([turn[last], key[last], value[last]], axis=-1)[..., 0, :]
-    return xp.sum(output, axis=-2), State(memory, after)
+    return _total(output, axis=-2), State(memory, after)
 
 
 class _Writes(NamedTuple):
@@ -94,15 +93,15 @@ def _earlier(
     form: Form, memory: Array, query: Array, before: _Writes, log_decay: Array | None
 ) -> tuple[Array, Array]:
     """Run a row for each key of a token; all queries of a token see all its rows."""
-    *lead, length, rank, _ = query.shape
-    rows = [reshape(x, (*lead, length * rank, x.shape[-1])) for x in (query, *before)]
+    rank = query.shape[-2]
+    rows = [_one_by_one(x) for x in (query, *before)]
     if log_decay is not None and rank > 1:
         log_decay = at_step(log_decay, rank, last=False)
     read, memory = form(memory, Terms(*rows, log_decay))
+    if rank == 1:
+        return read[..., None, :], memory
     output = reshape(read, before.values.shape)
-    if rank > 1:
-        output = output + _weighted(query, before, None)
-    return output, memory
+    return output + _weighted(query, before, None), memory
 
 
 def _weighted(query: Array, writes: _Writes, weight: Array | None) -> Array:
@@ -114,12 +113,33 @@ def _weighted(query: Array, writes: _Writes, weight: Array | None) -> Array:
     products = query[..., :, None, :] * writes.keys[..., None, :, :]
     scores = xp.sum(products, axis=-1)
     scores = mT(xp.tril(mT(scores), k=-1)) if weight is None else weight * scores
-    return xp.sum(scores[..., None] * writes.values[..., None, :, :], axis=-2)
+    return _total(scores[..., None] * writes.values[..., None, :, :], axis=-2)
 
 
-def _apart(x: Array, size: int) -> Array:
-    """Return the vectors of one size that are side by side, each as a row."""
-    return reshape(x, (*x.shape[:-1], x.shape[-1] // size, size))
+def _apart(x: Array, rank: int) -> Array:
+    """Return the vectors ``(..., T, R, N)`` that are side by side."""
+    if rank == 1:
+        return x[..., None, :]
+    return reshape(x, (*x.shape[:-1], rank, x.shape[-1] // rank))
+
+
+def _side_by_side(x: Array) -> Array:
+    """Return the vectors of each token as one."""
+    *lead, rank, size = x.shape
+    return x[..., 0, :] if rank == 1 else reshape(x, (*lead, rank * size))
+
+
+def _one_by_one(x: Array) -> Array:
+    """Return the vectors of all tokens as rows."""
+    *lead, length, rank, size = x.shape
+    return x[..., 0, :] if rank == 1 else reshape(x, (*lead, length * rank, size))
+
+
+def _total(x: Array, axis: int) -> Array:
+    """Return the sum over ranks."""
+    if x.shape[axis] == 1:
+        return x[(..., 0, *(slice(None),) * (-axis - 1))]
+    return cast(Array, namespace(x).sum(x, axis=axis))
 
 
 def _mixed(value: Array, mix: Array | None) -> Array:
