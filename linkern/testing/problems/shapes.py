@@ -339,8 +339,7 @@ def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
         keys = fitted(scope)(length - length // 5)
     key_dim = _nearest(key_dim, contract.key_dims)
     value_dim = _nearest(value_dim, contract.value_dims)
-    rank = RANKS[0] if operator.ranks and key_dim % RANKS[0] == 0 else 1
-    return Shape(
+    shape = Shape(
         batch if "b" in contract.layout else 1,
         heads if "h" in contract.layout else 1,
         length,
@@ -350,8 +349,8 @@ def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
         groups=2 if contract.value_groups else 1,
         slots=3 if "m" in axes else 1,
         levels=length.bit_length() + 1 if "l" in axes else 1,
-        rank=rank,
     )
+    return _with_a_pair(scope, shape, RANKS[0]) if operator.ranks else shape
 
 
 def _nearest(wanted: int, allowed: tuple[int, ...]) -> int:
