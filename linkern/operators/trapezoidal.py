@@ -94,10 +94,10 @@ def _earlier(
 ) -> tuple[Array, Array]:
     """Run a row for each key of a token; all queries of a token see all its rows."""
     rank = query.shape[-2]
-    rows = [_one_by_one(x) for x in (query, *before)]
+    read, key, value = (_one_by_one(x) for x in (query, *before))
     if log_decay is not None and rank > 1:
         log_decay = at_step(log_decay, rank, last=False)
-    read, memory = form(memory, Terms(*rows, log_decay))
+    read, memory = form(memory, Terms(read, key, value, log_decay))
     if rank == 1:
         return read[..., None, :], memory
     output = reshape(read, before.values.shape)
