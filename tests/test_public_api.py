@@ -33,6 +33,7 @@ OPERATORS = {
     "linear_attention_step",
     "log_linear_attention",
     "mamba3",
+    "mamba3_mimo",
     "mesa",
     "mlstm",
     "momentum_delta_rule",

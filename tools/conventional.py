@@ -124,6 +124,7 @@ def _usual(scope: Scope, length: int, rng: np.random.Generator) -> Problem:
         value_dim,
         slots=16,
         levels=length.bit_length() + 1,
+        rank=1 + operator.ranks,
     )
     return with_cotangent(real_problem(scope, shape, "typical", "normal", rng), rng)
 

@@ -69,14 +69,15 @@ OPERATORS_TEXT = r"""
 ## Every operator
 
 For each token and head, at T = {length} and K = V = {dim} (M = {dim} slots, two steps
-for each token of `gated_delta_product`, chunks of 64, float32), rounded to integers:
-**m** multiply-adds, **e** elementwise operations, **x** exponentials. The **state** is
-numbers for each head; the **intensity** operations for each compulsory byte, a
-multiply-add being two, of the chunkwise form; the **gradient** is how many times the
-multiply-adds of the result that result and gradient take together, chunkwise: each
-product once for the result, once when its span is computed again, and once for each
-operand. All of it is about the forms in the array API; on NumPy, operators that
-only add take the same multiply-adds forwards, and no padding.
+for each token of `gated_delta_product`, two keys that share K for `mamba3_mimo`, chunks
+of 64, float32), rounded to integers: **m** multiply-adds, **e** elementwise operations,
+**x** exponentials. The **state** is numbers for each head; the **intensity** operations
+for each compulsory byte, a multiply-add being two, of the chunkwise form; the
+**gradient** is how many times the multiply-adds of the result that result and gradient
+take together, chunkwise: each product once for the result, once when its span is
+computed again, and once for each operand. All of it is about the forms in the array
+API; on NumPy, operators that only add take the same multiply-adds forwards, and no
+padding.
 """
 
 FORMULAS = r"""
@@ -170,7 +171,7 @@ def sizes_of(name: str) -> dict[str, int]:
         sizes["key_dim"] = DIM
     if name in ("abc", "gsa"):
         sizes["slots"] = DIM
-    if name == "gated_delta_product":
+    if name in ("gated_delta_product", "mamba3_mimo"):
         sizes["steps"] = 2
     return sizes
 

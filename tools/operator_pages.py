@@ -52,6 +52,7 @@ AXES = {
     "m": "slots",
     "l": "levels",
     "p": "pairs",
+    "r": "ranks",
 }
 DECAYS = {
     "": "head",

@@ -61,7 +61,8 @@ def problem(operator: Operator, length: int = 9) -> dict[str, np.ndarray]:
     """Draw inputs of an operator, as its function is called with them."""
     scope = Scope(operator, Contract(scale=operator.scale), "float64")
     keys = length * (2 if operator.micro_steps else 1)
-    shape = Shape(1, 2, length, keys, 4, 3, slots=5, levels=length.bit_length() + 1)
+    several = {"slots": 5, "levels": length.bit_length() + 1}
+    shape = Shape(1, 2, length, keys, 4, 3, **several, rank=1 + operator.ranks)
     rng = np.random.default_rng(0)
     kind = "normal" if operator.feature_map else "typical"
     return dict(real_problem(scope, shape, kind, "normal", rng).inputs)

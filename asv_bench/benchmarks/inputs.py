@@ -9,8 +9,8 @@ from .ground import DIM, HEADS
 OPERATORS = [
     *("abc", "based", "comba", "delta_rule", "dplr", "gated_delta_product"),
     *("gated_delta_rule", "gdn2", "gla", "gsa", "hgrn", "iplr", "kda"),
-    *("lightning_attention", "log_linear_attention", "mamba3", "mesa", "mlstm"),
-    *("momentum_delta_rule", "oja", "power_retention"),
+    *("lightning_attention", "log_linear_attention", "mamba3", "mamba3_mimo"),
+    *("mesa", "mlstm", "momentum_delta_rule", "oja", "power_retention"),
     "preconditioned_gated_delta_rule",
     *("preconditioned_kda", "rebased", "retention", "rwkv4", "rwkv6", "rwkv7"),
     *("selective_scan", "simple_gla"),
@@ -72,9 +72,13 @@ def inputs_of(function, length, seed=0):
         "level_scales": rng.uniform(size=(*token, length.bit_length() + 1)),
         "angle": rng.normal(size=(*token, DIM // 2)),
         "trapezoid": rng.uniform(size=token),
+        "value_mix": rng.normal(size=(HEADS, 2, DIM)),
+        "output_mix": rng.normal(size=(HEADS, 2, DIM)),
     }
-    if name == "mamba3":
+    if name.startswith("mamba3"):
         wide["dt"] = wide["dt"][..., 0]
+    if name == "mamba3_mimo":
+        wide["angle"] = wide["angle"][..., : DIM // 4]
     if name == "gated_delta_product":
         for one in ("key", "value", "beta"):
             wide[one] = np.repeat(wide[one], 2, 1)

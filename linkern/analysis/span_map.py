@@ -47,8 +47,8 @@ def span_map(op: Any, *inputs: Any, **options: Any) -> SpanMap[Any]:
         If `op` is no operator of this package.
     ValueError
         If its state is not ``M S + E`` of the one before (`rwkv4`, `abc`,
-        `log_linear_attention`, `selective_scan`, `mamba3`), or an option does not
-        fit.
+        `log_linear_attention`, `selective_scan`, `mamba3`, `mamba3_mimo`), or an
+        option does not fit.
 
     Notes
     -----

@@ -44,14 +44,18 @@ def checked(
         **_dimensions(op, axes, {"k": key_dim, "v": value_dim, "m": slots}),
     }
     sizes["s"] = validate.positive_integer("steps", steps) * sizes["t"]
-    if not _has(axes, "s"):
+    sizes["r"] = steps if _has(axes, "r") else 1
+    if not _has(axes, "s") and not _has(axes, "r"):
         _neutral(op, "steps", steps, 1)
+    if sizes.get("k", 0) % sizes["r"]:
+        msg = f"`key_dim` must be a multiple of {steps} `steps`, got {key_dim}."
+        raise ValueError(msg)
     least = sizes["l"] = sizes["t"].bit_length() + 1
     if not _has(axes, "l"):
         _neutral(op, "levels", levels, None)
     elif levels is not None:
         sizes["l"] = validate.at_least("levels", levels, least)
-    sizes["p"] = 0 if "angle" in without else sizes.get("k", 0) // 2
+    sizes["p"] = 0 if "angle" in without else sizes.get("k", 0) // sizes["r"] // 2
     _optional(op, without, axes.keys() - set(required))
     return Call(
         {**sizes, **_derived(sizes)},
@@ -132,6 +136,7 @@ def _derived(sizes: Sizes) -> dict[str, int]:
         "2t": 2 * sizes["t"],
         "v+1": values + 1,
         "k+v": keys + values,
+        "k/r": keys // sizes["r"],
         "kk": keys * keys,
         "f": keys * (keys + 1) // 2,
         "1+k+kk": 1 + keys + keys * keys,

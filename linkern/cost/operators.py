@@ -99,7 +99,8 @@ def operator_cost(
     slots : int, optional
         ``M``, for `gsa` and `abc`.
     steps : int
-        Steps for each token, for `gated_delta_product`.
+        Steps for each token, for `gated_delta_product`; keys of a token, ``R``, for
+        `mamba3_mimo`.
     levels : int, optional
         ``L``, for `log_linear_attention`. Default: the fewest.
     heads, batch : int

@@ -1,7 +1,7 @@
 """Recurrences of each operator, their lengths, and the arithmetic around them.
 
 Sizes have the letters of `linkern.operators.definition.Definition`: ``t`` tokens,
-``s`` steps, ``k v m l p`` dimensions; and further ones for what follows from these.
+``s`` steps, ``k v m l p r`` dimensions; and further ones for what follows from these.
 Entries of `WORK` are data: a new operator is a new line.
 """
 
@@ -209,6 +209,28 @@ def _preconditioned(decays: str) -> Entry:
     )
 
 
+def _itself(n: Sizes) -> Counts:
+    """Count what Mamba-3 reads of the token itself, and the last write, by hand."""
+    each = n["k"] + 2 * n["r"] * (n["k"] + n["r"] * n["v"])
+    return Counts(0, n["t"] * each + n["k"] * (1 + 2 * n["v"]))
+
+
+def _unseen(n: Sizes) -> Counts:
+    """Count what queries read of the keys that have a later row than they have."""
+    if n["r"] == 1:
+        return Counts()
+    each = n["r"] * (2 * n["k"] - n["r"]) + 2 * n["r"] ** 2 * n["v"]
+    return Counts(0, n["t"] * each)
+
+
+_TRAPEZOIDAL: dict[str, Work] = {
+    # Angles on one circle, their cosines and sines, and the rotations.
+    "angle": lambda n: Counts(
+        0, ((7 + 12 * n["r"]) * n["t"] - 1) * n["p"], 3 * n["t"] * n["p"]
+    ),
+    "log_decay": lambda n: Counts(0, n["t"], n["t"]),
+    "trapezoid": _entries("t", times=4),
+}
 WORK: dict[str, Entry] = {
     "linear_attention": Entry(
         (Pass("k", "v+1"),),
@@ -329,20 +351,13 @@ WORK: dict[str, Entry] = {
             "skip": _entries("t", "v", times=2),
         },
     ),
-    "mamba3": Entry(
-        (Pass("k", "v", "1"),),
-        # The token itself is read from its key, and the last one written by hand.
-        lambda n: Counts(
-            0, n["t"] * (3 * n["k"] + 2 * n["v"]) + n["k"] * (1 + 2 * n["v"])
+    "mamba3": Entry((Pass("k", "v", "1"),), _itself, _TRAPEZOIDAL),
+    "mamba3_mimo": Entry(
+        (Pass("k/r", "v", "1", steps="s"),),
+        _both(
+            _itself, _unseen, lambda n: Counts(0, n["t"] * (4 * n["r"] - 1) * n["v"])
         ),
-        {
-            # Angles on one circle, their cosines and sines, and two rotations.
-            "angle": lambda n: Counts(
-                0, (19 * n["t"] - 1) * n["p"], 3 * n["t"] * n["p"]
-            ),
-            "log_decay": lambda n: Counts(0, n["t"], n["t"]),
-            "trapezoid": _entries("t", times=4),
-        },
+        _TRAPEZOIDAL,
     ),
     "log_linear_attention": Entry(()),
 }

@@ -31,7 +31,7 @@ from linkern.operators.regression import mesa
 from linkern.operators.slots import abc, gsa
 from linkern.operators.state_space import selective_scan
 from linkern.operators.step import linear_attention_step
-from linkern.operators.trapezoidal import mamba3
+from linkern.operators.trapezoidal import mamba3, mamba3_mimo
 
 __all__ = [
     "abc",
@@ -52,6 +52,7 @@ __all__ = [
     "linear_attention_step",
     "log_linear_attention",
     "mamba3",
+    "mamba3_mimo",
     "mesa",
     "mlstm",
     "momentum_delta_rule",

@@ -8,10 +8,11 @@ Before a value is written, what the memory already holds along ``a_t`` is taken 
 
 from typing import Unpack
 
-from linkern.array import concat, namespace, reshape, zeros
+from linkern.array import namespace, reshape
 from linkern.core.recurrence import Terms
 from linkern.operators.definition import QKV, Definition, scaled
 from linkern.operators.forms import Form
+from linkern.operators.micro_steps import at_step
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array, ArrayT
@@ -94,24 +95,15 @@ def _several_overwrites(
     *lead, length, _ = query.shape
     steps = key.shape[-2] // length if length else 1
     terms = Terms(
-        _at_step(query, steps, last=True),
+        at_step(query, steps, last=True),
         key,
         scaled(beta, value),
-        None if log_decay is None else _at_step(log_decay, steps, last=False),
+        None if log_decay is None else at_step(log_decay, steps, last=False),
         scaled(beta, key),
     )
     read_out, memory = form(state.memory, terms)
     by_token = reshape(read_out, (*lead, length, steps, read_out.shape[-1]))
     return by_token[..., steps - 1, :], State(memory, None)
-
-
-def _at_step(x: Array, steps: int, *, last: bool) -> Array:
-    """Spread tokens ``(..., T, D)`` over ``n T`` steps, zero at all steps but one."""
-    *lead, length, size = x.shape
-    rest = zeros((*lead, length, steps - 1, size), like=x)
-    current = x[..., None, :]
-    parts = [rest, current] if last else [current, rest]
-    return reshape(concat(parts, axis=-2), (*lead, length * steps, size))
 
 
 def _overwrite_keys(

@@ -4,8 +4,9 @@ S_t = a_t (S_{t-1} + d_t k_{t-1} v_{t-1}^T) + c_t k_t v_t^T,      o_t = scale q_
 """
 
 from dataclasses import replace
+from functools import partial
 from math import pi
-from typing import Unpack
+from typing import NamedTuple, Unpack, cast
 
 from linkern.array import concat, mT, namespace, ones, reshape
 from linkern.core.recurrence import Terms
@@ -17,11 +18,12 @@ from linkern.operators.definition import (
     prepare_terms,
 )
 from linkern.operators.forms import Form
+from linkern.operators.micro_steps import at_step
 from linkern.operators.register import Options, operator
 from linkern.state import AttentionResult, State
 from linkern.typing import Array, ArrayT
 
-__all__ = ["mamba3"]
+__all__ = ["mamba3", "mamba3_mimo"]
 
 
 def _attend(
@@ -35,24 +37,30 @@ def _attend(
     dt: Array | None,
     log_decay: Array | None,
     trapezoid: Array | None,
+    value_mix: Array | None = None,
+    output_mix: Array | None = None,
 ) -> tuple[Array, State]:
     """Read what earlier tokens left as `simple_gla` does, and add the token itself.
 
     Before a token reads, the memory is ``a_t (S_{t-1} + d_t k_{t-1} v_{t-1}^T)``: both
-    writes of the token before are one row, under the decay of this token.
+    writes of the token before are one row, under the decay of this token. Where a token
+    has several keys, each of them is a row.
     """
     assert state.normalizer is not None
     if value.shape[-2] == 0:
         return value, state
     xp = namespace(value)
     pairs, keys = 0 if angle is None else angle.shape[-1], key.shape[-1]
+    apart = partial(_apart, rank=1 if value_mix is None else value_mix.shape[-2])
     carried = state.normalizer[..., None, :]
     step = ones((*value.shape[:-1], 1), like=value) if dt is None else dt
     turn = carried[..., :pairs]
     if angle is not None:
         turn = _reduced(turn + xp.cumulative_sum(pi * xp.tanh(angle) * step, axis=-2))
-        cosine, sine = xp.cos(turn), xp.sin(turn)
-        query, key = (_rotated(x, cosine, sine) for x in (query, key))
+        cosine, sine = xp.cos(turn)[..., None, :], xp.sin(turn)[..., None, :]
+        query, key = (
+            _side_by_side(_rotated(apart(x), cosine, sine)) for x in (query, key)
+        )
     key_before = _delayed(carried[..., pairs : pairs + keys], key)
     value_before = _delayed(carried[..., pairs + keys :], value)
     now = step if trapezoid is None else trapezoid * step
@@ -61,13 +69,83 @@ def _attend(
         written = written + (1 - trapezoid) * step
     if log_decay is not None:
         written = xp.exp(log_decay) * written
-    terms = Terms(query, written * key_before, value_before, log_decay)
-    output, memory = form(state.memory, terms)
-    score = xp.sum(query * key, axis=-1, keepdims=True)
+    before = _Writes(apart(written * key_before), _mixed(value_before, value_mix))
+    itself = _Writes(apart(key), _mixed(value, value_mix))
+    output, memory = _earlier(form, state.memory, apart(query), before, log_decay)
+    output = output + _weighted(apart(query), itself, now[..., None])
+    if output_mix is not None:
+        output = output_mix[..., None, :, :] * output
     last = (..., slice(-1, None), slice(None))
-    memory = memory + mT(now[last] * key[last]) * value[last]
+    columns = apart(now[last] * key[last])[..., 0, :, :, None]
+    memory = memory + _total(columns * itself.values[..., -1, :, None, :], axis=-3)
     after = concat([turn[last], key[last], value[last]], axis=-1)[..., 0, :]
-    return output + now * score * value, State(memory, after)
+    return _total(output, axis=-2), State(memory, after)
+
+
+class _Writes(NamedTuple):
+    """The keys ``(..., T, R, N)`` of tokens, and what is written at each of them."""
+
+    keys: Array
+    values: Array
+
+
+def _earlier(
+    form: Form, memory: Array, query: Array, before: _Writes, log_decay: Array | None
+) -> tuple[Array, Array]:
+    """Run a row for each key of a token; all queries of a token see all its rows."""
+    rank = query.shape[-2]
+    read, key, value = (_one_by_one(x) for x in (query, *before))
+    if log_decay is not None and rank > 1:
+        log_decay = at_step(log_decay, rank, last=False)
+    read, memory = form(memory, Terms(read, key, value, log_decay))
+    if rank == 1:
+        return read[..., None, :], memory
+    output = reshape(read, before.values.shape)
+    return output + _weighted(query, before, None), memory
+
+
+def _weighted(query: Array, writes: _Writes, weight: Array | None) -> Array:
+    """Return what queries read of keys of their own token.
+
+    These are all of them, times a weight; without one, those that have a later row.
+    """
+    xp = namespace(query)
+    products = query[..., :, None, :] * writes.keys[..., None, :, :]
+    scores = xp.sum(products, axis=-1)
+    scores = mT(xp.tril(mT(scores), k=-1)) if weight is None else weight * scores
+    return _total(scores[..., None] * writes.values[..., None, :, :], axis=-2)
+
+
+def _apart(x: Array, rank: int) -> Array:
+    """Return the vectors ``(..., T, R, N)`` that are side by side."""
+    if rank == 1:
+        return x[..., None, :]
+    return reshape(x, (*x.shape[:-1], rank, x.shape[-1] // rank))
+
+
+def _side_by_side(x: Array) -> Array:
+    """Return the vectors of each token as one."""
+    *lead, rank, size = x.shape
+    return x[..., 0, :] if rank == 1 else reshape(x, (*lead, rank * size))
+
+
+def _one_by_one(x: Array) -> Array:
+    """Return the vectors of all tokens as rows."""
+    *lead, length, rank, size = x.shape
+    return x[..., 0, :] if rank == 1 else reshape(x, (*lead, length * rank, size))
+
+
+def _total(x: Array, axis: int) -> Array:
+    """Return the sum over ranks."""
+    if x.shape[axis] == 1:
+        return x[(..., 0, *(slice(None),) * (-axis - 1))]
+    return cast(Array, namespace(x).sum(x, axis=axis))
+
+
+def _mixed(value: Array, mix: Array | None) -> Array:
+    """Return the values ``(..., T, R, V)`` of the keys of tokens."""
+    rows = value[..., :, None, :]
+    return rows if mix is None else mix[..., None, :, :] * rows
 
 
 def _delayed(first: Array, x: Array) -> Array:
@@ -95,26 +173,42 @@ def _rotated(x: Array, cosine: Array, sine: Array) -> Array:
 def _prepare(
     definition: Definition, inputs: Inputs, _: Inputs, form: Form, scale: float | None
 ) -> Prepared:
-    """Check that there are two channels for each angle."""
+    """Check that keys have equal sizes, and two channels for each angle."""
     ready = prepare_terms(definition, inputs, {}, form, scale)
     pairs, keys = ready.sizes.get("p", 0), ready.sizes["k"]
-    if 2 * pairs > keys:
+    rank = ready.sizes.get("r", 1)
+    if keys % max(rank, 1) or not rank:
         msg = (
-            f"`angle` must have one number for two channels of the keys, at most "
-            f"{keys // 2} for K = {keys}, got {pairs}."
+            f"`key` must have K channels that are R keys of equal size, R = {rank} as "
+            f"in `value_mix`, got K = {keys}."
         )
         raise ValueError(msg)
-    return replace(ready, sizes={**ready.sizes, "p": pairs})
+    if 2 * pairs > keys // rank:
+        several = f" and R = {rank}" if rank > 1 else ""
+        msg = (
+            f"`angle` must have one number for two channels of the keys, at most "
+            f"{keys // rank // 2} for K = {keys}{several}, got {pairs}."
+        )
+        raise ValueError(msg)
+    return replace(ready, sizes={**ready.sizes, "p": pairs, "r": rank})
 
 
+_GATES = {"angle": "tp", "dt": "t", "log_decay": "t", "trapezoid": "t"}
 MAMBA3 = Definition(
     "mamba3",
-    {**QKV, "angle": "tp", "dt": "t", "log_decay": "t", "trapezoid": "t"},
+    {**QKV, **_GATES},
     _attend,
     normalizer=lambda n: (n["p"] + n["k"] + n["v"],),
     inverse_root_scale=False,
     affine=False,
     prepare=_prepare,
+)
+MAMBA3_MIMO = replace(
+    MAMBA3,
+    name="mamba3_mimo",
+    axes={**QKV, "value_mix": "rv", "output_mix": "rv", **_GATES},
+    memory=lambda n: (n["k"] // n["r"], n["v"]),
+    required=("query", "key", "value", "value_mix", "output_mix"),
 )
 
 
@@ -176,8 +270,8 @@ def mamba3(
     with ``a = exp(log_decay)``, the share :math:`\lambda` and the step :math:`\Delta`.
     Channels ``2 i`` and ``2 i + 1`` are a pair. Without angles, with steps and shares
     of 1, it is `simple_gla`. Published states are the same four, the memory as ``(V,
-    K)``. Outside are the skip ``D`` and the gate ``z``, and several writes and reads
-    for each token (MIMO).
+    K)``. Outside are the skip ``D`` and the gate ``z``; `mamba3_mimo` has several
+    writes and reads for each token.
 
     Source: arXiv 2603.15569, "Mamba-3: Improved Sequence Modeling using State Space
     Principles", 2026.
@@ -188,4 +282,77 @@ def mamba3(
     >>> ones, half = np.ones((3, 1)), np.full(3, 0.5)
     >>> linkern.mamba3(ones, ones, ones, None, None, None, half).output[:, 0]
     array([0.5, 1.5, 2.5])
+    """
+
+
+@operator(MAMBA3_MIMO)
+def mamba3_mimo(
+    query: ArrayT,
+    key: ArrayT,
+    value: ArrayT,
+    value_mix: ArrayT,
+    output_mix: ArrayT,
+    angle: ArrayT | None,
+    dt: ArrayT | None,
+    log_decay: ArrayT | None = None,
+    trapezoid: ArrayT | None = None,
+    **options: Unpack[Options[ArrayT]],
+) -> AttentionResult[ArrayT]:
+    r"""Mamba-3 of several inputs and outputs (MIMO): R writes and R reads a token.
+
+    Parameters
+    ----------
+    query, key : array (..., T, K)
+        The R queries ``C`` and keys ``B`` of a token one after the other, ``K / R``
+        channels each, biases and norms included.
+    value : array (..., T, V)
+        As in `mamba3`.
+    value_mix, output_mix : array (..., R, V)
+        Factors that make the R values of a token, and with which its R outputs are
+        added: ``MIMO_V`` and ``MIMO_Out``.
+    angle : array (..., T, P)
+        As in `mamba3`, for the first ``2 P`` channels of each query and key; ``P <= K /
+        (2 R)``.
+    dt, log_decay, trapezoid : array (..., T), optional
+        As in `mamba3`.
+
+    Returns
+    -------
+    AttentionResult
+        ``output (..., T, V)``; ``state`` with a memory ``(..., K / R, V)``, and as
+        normalizer ``(..., P + K + V)`` the angles, the last rotated keys and the last
+        value, one after the other.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `mamba3`; also if K is no multiple of R.
+
+    Notes
+    -----
+    .. math::
+
+        S_t &= a_t S_{t-1} + (1 - \lambda_t) \Delta_t a_t \sum_r k_{t-1,r}
+        (m_r * v_{t-1})^T + \lambda_t \Delta_t \sum_r k_{t,r} (m_r * v_t)^T \\
+        o_t &= scale \sum_r w_r * (S_t^T q_{t,r})
+
+    with the rotation and the gates of `mamba3`, which all ranks share, ``m`` the
+    `value_mix` and ``w`` the `output_mix`. For R = 1 and mixes of ones it is `mamba3`.
+    Outside are the skip ``D``, and the gate ``z`` with ``MIMO_Z``: a gated output needs
+    the R outputs one by one, each of a call with the other rows of `output_mix` zero.
+    Published kernels that rotate channel ``i`` with ``i + K / (2 R)`` need their
+    channels in another order.
+
+    Source: as `mamba3`, section on MIMO.
+
+    Examples
+    --------
+    Two keys, each read by the query beside it:
+
+    >>> import numpy as np, linkern
+    >>> both, value = np.asarray([[1.0, 0.0, 0.0, 1.0]]), np.ones((1, 1))
+    >>> mix = np.asarray([[2.0], [3.0]])
+    >>> result = linkern.mamba3_mimo(both, both, value, mix, mix, None, None)
+    >>> result.output, result.state.memory[:, 0]
+    (array([[13.]]), array([2., 3.]))
     """

@@ -2,7 +2,7 @@
 
 Letters of axes: ``b`` batch, ``h`` heads of queries and keys, ``g`` heads of values (as
 many, or a multiple), ``t`` queries, ``s`` keys, ``k`` and ``v`` their channels, ``m``
-slots, ``l`` levels, ``p`` pairs of the channels of keys.
+slots, ``l`` levels, ``p`` pairs of the channels of keys, ``r`` keys of one token.
 """
 
 from collections.abc import Mapping

@@ -45,8 +45,8 @@ class Operator:
         Factor on the scores where nothing is declared.
     state : tuple of tuple of str
         The axes of its memory in one head, and of its normalizer if it has one: letters
-        of axes, ``1``, ``2k``, ``k+v``, ``v+1``, ``p+k+v``, or ``features`` and
-        ``squares`` for the monomials of the key up to degree 2 and of degree 2,
+        of axes, ``1``, ``2k``, ``k/r``, ``k+v``, ``v+1``, ``p+k+v``, or ``features``
+        and ``squares`` for the monomials of the key up to degree 2 and of degree 2,
         ``degree 2`` and ``degree 4`` for each of them once.
     log_normalizer : bool
         Whether the normalizer is the logarithm of a sum, so -inf without tokens.
@@ -148,6 +148,11 @@ class Operator:
         return "p" in self._letters
 
     @property
+    def ranks(self) -> bool:
+        """True if a query, like a key, is several side by side, as many as its rank."""
+        return "r" in self._letters
+
+    @property
     def rows_per_token(self) -> int:
         """The rows of the recurrence that a token takes, or a micro-step."""
         return 2 if {"a", "removal_key"} & {*self.names} else 1
@@ -162,7 +167,7 @@ class Operator:
 
     def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Return the size of each axis by its letter; 1 for those that no input has."""
-        sizes = dict.fromkeys("bhgtskvmlp", 1)
+        sizes = dict.fromkeys("bhgtskvmlpr", 1)
         for one in reversed(self.inputs):
             x = inputs.get(one.name)
             if x is not None:
@@ -181,6 +186,7 @@ class Operator:
             **sizes,
             "1": 1,
             "2k": 2 * key_dim,
+            "k/r": key_dim // sizes["r"],
             "k+v": key_dim + value_dim,
             "v+1": value_dim + 1,
             "p+k+v": sizes["p"] + key_dim + value_dim,

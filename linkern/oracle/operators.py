@@ -85,6 +85,18 @@ MOMENTUM = (
     Input("momentum_beta", "bgt", ("eta",)),
 )
 UNTIED = (Input("a", "bgtk"), Input("b", "bgtk"))
+# Mamba-3, whose inputs are those of a state space model.
+_ROTATED = (
+    replace(QUERY, aliases=("Q", "C", "q")),
+    replace(KEY, aliases=("K", "B", "k")),
+    replace(VALUE, aliases=("V", "x", "v")),
+)
+_TRAPEZOIDAL = (
+    Input("angle", "bgtp", ("Angles", "angles")),
+    Input("dt", "bgt", ("DT",)),
+    replace(DECAY, aliases=("ADT", *_DECAYS)),
+    Input("trapezoid", "bgt", ("Trap", "trap"), optional=True),
+)
 SLOTS = Input("slots", "bgtm", ("s",))
 _MEMORY_OF_SLOTS = ("m", "k+v")
 
@@ -487,15 +499,7 @@ _CAUSAL = (
     ),
     Operator(
         "mamba3",
-        (
-            replace(QUERY, aliases=("Q", "C", "q")),
-            replace(KEY, aliases=("K", "B", "k")),
-            replace(VALUE, aliases=("V", "x", "v")),
-            Input("angle", "bgtp", ("Angles", "angles")),
-            Input("dt", "bgt", ("DT",)),
-            replace(DECAY, aliases=("ADT", *_DECAYS)),
-            Input("trapezoid", "bgt", ("Trap", "trap"), optional=True),
-        ),
+        (*_ROTATED, *_TRAPEZOIDAL),
         "S = a_t S + (1 - s_t) dt_t a_t k_{t-1} v_{t-1}^T + s_t dt_t k_t v_t^T, "
         "q and k turned by the sum of pi tanh(angle) dt; o = scale q^T S",
         trapezoidal.mamba3,
@@ -504,6 +508,20 @@ _CAUSAL = (
         reductions=(
             Reduction("simple_gla", {"angle": 0.0, "dt": 1.0, "trapezoid": 1.0}),
         ),
+    ),
+    Operator(
+        "mamba3_mimo",
+        (
+            *_ROTATED,
+            Input("value_mix", "grv", ("MIMO_V", "mimo_v", "mimo_x")),
+            Input("output_mix", "grv", ("MIMO_Out", "MIMO_O", "mimo_o")),
+            *_TRAPEZOIDAL,
+        ),
+        "mamba3 with R keys, R queries and values m_r * v a token, "
+        "which share its gates; o = scale sum_r w_r * (S^T q_r)",
+        trapezoidal.mamba3,
+        scale=1.0,
+        state=(("k/r", "v"), ("p+k+v",)),
     ),
     Operator(
         "log_linear_attention",

@@ -59,7 +59,8 @@ class MultiHeadAttention:
     sizes : dict of str to int
         ``k`` and ``v``, dimensions of a head; ``m`` slots (`gsa`, `abc`), ``l`` levels
         (`log_linear_attention`), ``n`` steps for each token (`gated_delta_product`),
-        ``p`` angles (`mamba3`).
+        ``p`` angles (`mamba3`), ``r`` keys and queries of a token (`mamba3_mimo`, whose
+        ``k`` are those of all of them).
     """
 
     inputs: dict[str, Any]
@@ -107,7 +108,7 @@ class MultiHeadAttention:
             If an operator or a feature map is unknown, or `heads` does not divide
             `width`.
         """
-        axes_of(operator)  # before anything else: is it one?
+        axes = axes_of(operator)  # before anything else: is it one?
         if feature_map not in FEATURE_MAPS:
             known = ", ".join(FEATURE_MAPS)
             msg = f"`feature_map` must be one of {known}, got {feature_map!r}."
@@ -120,7 +121,9 @@ class MultiHeadAttention:
             raise ValueError(msg)
         dim = width // heads
         sizes = {"k": dim, "v": dim, "m": slots, "l": levels, "n": steps}
-        sizes["p"] = dim // 2
+        sizes |= {"p": dim // 2, "r": steps}
+        if any("r" in letters for letters in axes.values()):
+            sizes["k"] = steps * dim
         source = Source(rng, like)
         like = source.like
         return cls(

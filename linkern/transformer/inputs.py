@@ -49,6 +49,7 @@ _CONSTANT = {
     "ridge": 1.0,
     "log_decay_rate": 0.0,
     "skip": 1.0,
+    **dict.fromkeys(("value_mix", "output_mix"), 0.5),
     "center": -0.2,
     "log_range": log(1.5),
 }

@@ -47,6 +47,8 @@ _MEANT = {
     "D": ("skip",),
     **dict.fromkeys(("trap", "Trap"), ("trapezoid",)),
     **dict.fromkeys(("angles", "Angles"), ("angle",)),
+    **dict.fromkeys(("MIMO_V", "mimo_v", "mimo_x"), ("value_mix",)),
+    **dict.fromkeys(("MIMO_Out", "MIMO_O", "mimo_o"), ("output_mix",)),
     "p": ("auxiliary_key",),
     **dict.fromkeys(("kappa", "kk"), ("removal_key",)),
     "s": ("slots",),

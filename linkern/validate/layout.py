@@ -6,7 +6,7 @@ __all__ = ["AXES", "Size", "axis_names", "heads_last", "time_first"]
 
 
 class Size(str):
-    """Name of a size; sums and powers of it are names again."""
+    """Name of a size; sums, parts and powers of it are names again."""
 
     __slots__ = ()
 
@@ -15,6 +15,9 @@ class Size(str):
 
     def __radd__(self, other: object) -> "Size":
         return Size(f"{other} + {self}")
+
+    def __floordiv__(self, other: object) -> "Size":
+        return Size(f"{self} / {other}")
 
     def __pow__(self, exponent: int) -> "Size":
         return Size(f"{self}^{exponent}")
@@ -30,6 +33,7 @@ AXES: Mapping[str, Size] = {
     "l": Size("L"),
     "f": Size("F"),
     "p": Size("P"),
+    "r": Size("R"),
 }
 
 

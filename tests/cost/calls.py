@@ -15,6 +15,7 @@ FORMS = (
     ("chunkwise", 2), ("chunkwise", 3), ("chunkwise", 4), ("chunkwise", 7),
 )  # fmt: skip
 # Fewer tokens than a chunk, several chunks, more than eight of them; `mesa` cuts at 64.
+STEPPING = "gated_delta_product"
 LENGTHS = st.one_of(st.integers(1, 40), st.sampled_from((64, 65, 70)))
 FEW = st.integers(1, 36)
 
@@ -29,7 +30,8 @@ class Call(NamedTuple):
 
     @property
     def length(self):
-        return self.inputs["value"].shape[-2] // self.asked.get("steps", 1)
+        rows = self.inputs["value"].shape[-2]
+        return rows // self.asked["steps"] if self.name == STEPPING else rows
 
     def __call__(self, **inputs):
         return getattr(linkern, self.name)(**inputs)
@@ -64,8 +66,10 @@ def call(
         asked["key_dim"] = keys
     if name in ("abc", "gsa"):
         asked["slots"] = slots
-    if name == "gated_delta_product":
+    if name in (STEPPING, "mamba3_mimo"):
         asked["steps"] = steps
+    if name == "mamba3_mimo":
+        asked["key_dim"] = steps * keys
     return Call(name, inputs, options, asked)
 
 

@@ -615,6 +615,49 @@ def mamba3(inputs, scale, state=None):
     return y, (h, np.concatenate([theta, B_before, x_before]))
 
 
+def mamba3_mimo(inputs, scale, state=None):
+    """MIMO: ``h = alpha h + beta B X^T + gamma B X^T`` with ``B (N, R)``, ``X (P, R)``.
+
+    ``Y = C^T h`` has R rows, which ``MIMO_Out`` mixes into one.
+    """
+    MIMO_V, MIMO_Out = inputs["value_mix"], inputs["output_mix"]
+    (R, P), x = MIMO_V.shape, inputs["value"]
+    T, N = len(x), inputs["key"].shape[1] // R
+    B, C = (inputs[name].reshape(T, R, N) for name in ("key", "query"))
+    Angles, DT, ADT, Lambda = (
+        inputs.get(name) for name in ("angle", "dt", "log_decay", "trapezoid")
+    )
+    Angles = np.zeros((T, 0)) if Angles is None else Angles
+    DT = np.ones(T) if DT is None else DT
+    ADT = np.zeros(T) if ADT is None else ADT
+    Lambda = np.ones(T) if Lambda is None else Lambda
+    S = Angles.shape[1]
+    if state is None:
+        state = np.zeros((N, P)), np.zeros(S + R * N + P)
+    h, (theta, B_before, x_before) = state[0], np.split(state[1], [S, S + R * N])
+    B_before = B_before.reshape(R, N)
+    Y = np.zeros((T, R, P))
+    for t in range(T):
+        theta = np.mod(theta + np.tanh(Angles[t]) * np.pi * DT[t], 2 * np.pi)
+        cos, sin = np.cos(theta), np.sin(theta)
+        B_t, C_t = B[t].copy(), C[t].copy()
+        for before, after in ((B[t], B_t), (C[t], C_t)):
+            for i in range(S):
+                first, second = before[:, 2 * i], before[:, 2 * i + 1]
+                after[:, 2 * i] = cos[i] * first - sin[i] * second
+                after[:, 2 * i + 1] = sin[i] * first + cos[i] * second
+        alpha = np.exp(ADT[t])
+        h = alpha * h
+        for r in range(R):
+            beta, gamma = (1 - Lambda[t]) * DT[t] * alpha, Lambda[t] * DT[t]
+            h = h + beta * np.outer(B_before[r], MIMO_V[r] * x_before)
+            h = h + gamma * np.outer(B_t[r], MIMO_V[r] * x[t])
+        Y[t] = scale * C_t @ h
+        B_before, x_before = B_t, x[t]
+    y = np.einsum("trp,rp->tp", Y, MIMO_Out)
+    return y, (h, np.concatenate([theta, B_before.ravel(), x_before]))
+
+
 def level_of(t, j):
     """Level of the bucket of a Fenwick tree in which token `t` finds token `j`."""
     return 0 if t == j else math.floor(math.log2(t ^ j)) + 1
@@ -665,7 +708,7 @@ LOOPS = {
         dplr, iplr, delta_rule, gated_delta_rule, kda, preconditioned_gated_delta_rule,
         preconditioned_kda, momentum_delta_rule, gdn2, comba,
         gated_delta_product, oja, gsa, abc, based, rebased, power_retention,
-        mesa, mlstm, selective_scan, mamba3,
+        mesa, mlstm, selective_scan, mamba3, mamba3_mimo,
         log_linear_attention,
     )
 }  # fmt: skip
@@ -720,7 +763,8 @@ def over_heads(name, inputs, scale, state=None, **keywords):
         if x is None:
             continue
         if key in constant:
-            axes = {"log_decay_rate": 2, "center": 0, "log_range": 0}.get(key, 1)
+            axes = dict.fromkeys(("log_decay_rate", *_MIXES), 2)
+            axes = axes.get(key, int(key not in ("center", "log_range")))
             shape = np.shape(x)
             each[key] = np.broadcast_to(x, (B, HV, *shape[len(shape) - axes :]))
         else:
@@ -834,6 +878,13 @@ def random_inputs(
             "dt": lambda: rng.uniform(0, 2, T),
             "trapezoid": lambda: rng.uniform(0, 1, T),
         },
+        "mamba3_mimo": {
+            **dict.fromkeys(("query", "key"), lambda: rng.normal(size=(T, steps * K))),
+            **dict.fromkeys(_MIXES, lambda: rng.normal(size=(steps, V))),
+            "angle": lambda: rng.normal(size=(T, K // 2)),
+            "dt": lambda: rng.uniform(0, 2, T),
+            "trapezoid": lambda: rng.uniform(0, 1, T),
+        },
         "log_linear_attention": {
             "level_scales": lambda: rng.uniform(
                 0.02, 0.98, (T, (position + T).bit_length() + 1)
@@ -845,6 +896,8 @@ def random_inputs(
 
 STRENGTHS = (0.0, -1e-4, -1.0, -5.0, -20.0)
 _QKV = ("query", "key", "value")
+_MIXES = ("value_mix", "output_mix")
+_GATES = ("angle", "dt", "log_decay", "trapezoid")
 _PRECONDITIONED = (
     *(*_QKV, "log_decay", "beta", "preconditioner_log_decay", "preconditioner_beta"),
     *("center", "log_range"),
@@ -881,11 +934,14 @@ FIELDS = {
     "mesa": (*_QKV, "log_decay", "beta", "ridge"),
     "mlstm": (*_QKV, "input_gate", "log_decay"),
     "selective_scan": (*_QKV, "dt", "log_decay_rate", "skip"),
-    "mamba3": (*_QKV, "angle", "dt", "log_decay", "trapezoid"),
+    "mamba3": (*_QKV, *_GATES),
+    "mamba3_mimo": (*_QKV, *_MIXES, *_GATES),
     "log_linear_attention": (*_QKV, "log_decay", "level_scales"),
 }
 """The inputs of each operator, in the order of its arguments."""
-CONSTANT = {"bonus", "ridge", "log_decay_rate", "skip", "center", "log_range"}
+CONSTANT = {
+    *("bonus", "ridge", "log_decay_rate", "skip", "center", "log_range", *_MIXES),
+}
 """Inputs that have no tokens."""
 ERASING = frozenset(
     {"rwkv7", "dplr", "iplr", "delta_rule", "gated_delta_rule", "kda", "gdn2", "comba"}

@@ -8,7 +8,7 @@ from tests.operators.paper_loops import CONSTANT, LOOPS, over_heads, random_inpu
 NAMES = tuple(LOOPS)
 UNIT_SCALE = (
     *("hgrn", "rwkv4", "rwkv7", "mesa", "log_linear_attention"),
-    *("linear_attention", "selective_scan", "mamba3"),
+    *("linear_attention", "selective_scan", "mamba3", "mamba3_mimo"),
 )
 ROOT_SCALE = tuple(name for name in NAMES if name not in UNIT_SCALE)
 # One of each kind: a decay for each token, for each channel, an erase, a read before
@@ -26,6 +26,7 @@ CLASSES = (
     "mesa",
     "selective_scan",
     "mamba3",
+    "mamba3_mimo",
     "log_linear_attention",
     "rwkv4",
 )

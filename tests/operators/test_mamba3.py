@@ -1,4 +1,4 @@
-"""Mamba-3: what it refuses, its circle, and the sum that chunked kernels form."""
+"""Mamba-3: what it refuses, its circle, its ranks, the sum of chunked kernels."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import pytest
 import linkern
 from tests.operators.problems import close, problem
 
-LENGTH, K, V = 40, 6, 3
+LENGTH, K, V, RANK = 40, 6, 3, 3
+FORMS = ("recurrent", "chunkwise", "parallel", "auto")
 
 
 @pytest.fixture
@@ -90,3 +91,94 @@ def test_both_writes_are_one_row_of_which_a_part_is_taken_back(inputs):
     ).output
     scores = (rotated["query"] * rotated["key"]).sum(-1, keepdims=True)
     close(whole, sums - ahead[..., None] * scores * inputs["value"])
+
+
+@pytest.fixture
+def of_ranks():
+    rng = np.random.default_rng(1)
+    return problem("mamba3_mimo", rng, LENGTH, key_dim=K, value_dim=V, steps=RANK)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_rank_is_mamba3_bitwise(inputs, form):
+    ones = {name: np.ones((1, V)) for name in ("value_mix", "output_mix")}
+    expected = linkern.mamba3(**inputs, form=form)
+    result = linkern.mamba3_mimo(**inputs, **ones, form=form)
+    for got, one in zip(
+        (result.output, *result.state), (expected.output, *expected.state), strict=True
+    ):
+        np.testing.assert_array_equal(got, one)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_ranks_may_change_places(of_ranks, form):
+    def turned(x, size):
+        ranks = x.reshape(*x.shape[:-1], RANK, size)
+        return np.roll(ranks, 1, axis=-2).reshape(x.shape)
+
+    others = {name: turned(of_ranks[name], K) for name in ("query", "key")}
+    mixes = {
+        name: np.roll(of_ranks[name], 1, axis=-2)
+        for name in ("value_mix", "output_mix")
+    }
+    result = linkern.mamba3_mimo(**of_ranks, form=form)
+    other = linkern.mamba3_mimo(**{**of_ranks, **others, **mixes}, form=form)
+    close(other.output, result.output)
+    close(other.state.memory, result.state.memory)
+
+
+def test_a_rank_alone_reads_what_one_query_reads(of_ranks):
+    """Other rows of `output_mix` zero give the outputs of the ranks one by one."""
+    whole = linkern.mamba3_mimo(**of_ranks).output
+    alone = []
+    for rank in range(RANK):
+        mix = np.zeros_like(of_ranks["output_mix"])
+        mix[:, rank] = of_ranks["output_mix"][:, rank]
+        one = linkern.mamba3_mimo(**{**of_ranks, "output_mix": mix})
+        alone.append(one.output)
+    close(sum(alone), whole)
+    assert all(abs(output).max() > 0.1 for output in alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        (
+            "value_mix",
+            lambda x: x[:, 1:],
+            r"R = 2 is that of `value_mix`, got \(2, 3, 3",
+        ),
+        (
+            "output_mix",
+            lambda x: x[..., 1:],
+            r"`output_mix` must have shape \(..., R, V",
+        ),
+        (
+            "angle",
+            lambda x: np.concatenate([x, x[..., :1]], axis=-1),
+            "at most 3 for K = 18 and R = 3, got 4",
+        ),
+    ],
+)
+def test_what_ranks_refuse(of_ranks, name, wrong, message):
+    changed = {**of_ranks, name: wrong(of_ranks[name])}
+    with pytest.raises(ValueError, match=message):
+        linkern.mamba3_mimo(**changed)
+
+
+def test_keys_are_a_multiple_of_the_rank(of_ranks):
+    shorter = {name: of_ranks[name][..., 1:] for name in ("query", "key")}
+    with pytest.raises(ValueError, match="R = 3 as in `value_mix`, got K = 17"):
+        linkern.mamba3_mimo(**{**of_ranks, **shorter})
+
+
+def test_a_memory_of_all_keys_is_refused(of_ranks):
+    state = linkern.mamba3_mimo(**of_ranks).state
+    wide = linkern.State(np.repeat(state.memory, RANK, axis=-2), state.normalizer)
+    with pytest.raises(ValueError, match=r"\(..., K / R, V\) = \(1, 2, 6, 3\)"):
+        linkern.mamba3_mimo(**of_ranks, initial_state=wide)
+
+
+def test_mixes_must_be_there(of_ranks):
+    with pytest.raises(TypeError, match="`value_mix` must be an array"):
+        linkern.mamba3_mimo(**{**of_ranks, "value_mix": None})

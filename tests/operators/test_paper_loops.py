@@ -419,6 +419,23 @@ def test_an_input_that_is_absent_is_neutral(name, rng):
         assert_same(LOOPS[name]({**x, field: None}, 0.7), LOOPS[name](filled, 0.7))
 
 
+def test_one_rank_is_mamba3(rng):
+    x = random_inputs("mamba3_mimo", rng, LENGTH, K, V, steps=1)
+    ones = {name: np.ones((1, V)) for name in ("value_mix", "output_mix")}
+    state = rng.normal(size=(K, V)), rng.uniform(0, 6, K // 2 + K + V)
+    expected = LOOPS["mamba3"](x, 0.7, state)
+    assert_same(LOOPS["mamba3_mimo"]({**x, **ones}, 0.7, state), expected)
+
+
+def test_ranks_of_one_mix_are_a_sum_of_keys_and_of_queries(rng):
+    x = random_inputs("mamba3_mimo", rng, LENGTH, K, V, steps=3)
+    ones = {name: np.ones((3, V)) for name in ("value_mix", "output_mix")}
+    sums = {n: x[n].reshape(LENGTH, 3, K).sum(axis=1) for n in ("query", "key")}
+    output, (memory, _) = LOOPS["mamba3_mimo"]({**x, **ones}, 0.7)
+    single, (other, _) = LOOPS["mamba3"]({**x, **sums}, 0.7)
+    assert_same((output, (memory,)), (single, (other,)))
+
+
 def test_without_angles_none_are_carried(rng):
     x = random_inputs("mamba3", rng, LENGTH, K, V)
     still = {**x, "angle": np.zeros_like(x["angle"])}

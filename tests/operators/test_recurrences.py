@@ -146,6 +146,7 @@ def test_decoding_is_the_recurrent_form_bitwise(name):
             "gsa",
             "mlstm",
             "mamba3",
+            "mamba3_mimo",
         ):  # a scan, a solve or a write besides
             close(result.output, whole.output[:, :, t])
         else:

@@ -97,9 +97,14 @@ def problem(
         "skip": lambda: rng.normal(size=(wide, value_dim)),
         "angle": lambda: rng.normal(size=(b, wide, tokens, key_dim // 2)),
         "trapezoid": lambda: share(b, wide, tokens),
+        "value_mix": lambda: rng.normal(size=(wide, steps, value_dim)),
+        "output_mix": lambda: rng.normal(size=(wide, steps, value_dim)),
         "level_scales": lambda: share(b, wide, tokens, levels),
     }
-    if name == "mamba3":
+    if name == "mamba3_mimo":
+        pair = (b, heads, tokens, steps * key_dim)
+        draws |= {x: lambda: key(*pair) for x in ("query", "key")}
+    if name.startswith("mamba3"):
         draws["dt"] = lambda: rng.uniform(0, 2, (b, wide, tokens))
     if name == "rwkv4":
         draws["key"] = lambda: rng.normal(size=(b, wide, tokens, value_dim))

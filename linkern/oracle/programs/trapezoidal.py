@@ -1,5 +1,6 @@
 """Mamba-3: two writes for each token, of the one before and of itself, after a turn."""
 
+from functools import reduce
 from math import pi
 
 import numpy as np
@@ -18,13 +19,14 @@ Real = NDArray[np.float64]
 def mamba3(call: Call) -> tuple[Node, tuple[Node, ...]]:
     """Return ``S = a (S + d k' v'^T) + c k v^T``, where a stroke is the token before.
 
-    A token is two rows: the first writes for the token before, the second decays and
-    writes for itself.
+    Of R keys and queries a token is ``3 R - 1`` rows: R that write for the token
+    before, R of which the first decays and all write for the token itself, and the last
+    of these and R - 1 more that read.
     """
     tape, value = call.tape, call["value"]
     memory, carried = call.state
-    pairs, keys = call["angle"].shape[-1], call["key"].shape[-1]
-    start, key_before, value_before = (
+    size, pairs, keys = memory.shape[-2], call["angle"].shape[-1], call["key"].shape[-1]
+    start, keys_before, value_before = (
         sliced(tape, carried, first, last)
         for first, last in (
             (0, pairs),
@@ -35,28 +37,65 @@ def mamba3(call: Call) -> tuple[Node, tuple[Node, ...]]:
     step, share = _gate(call, "dt"), _gate(call, "trapezoid")
     angles, end = turned(tape, _turns(tape, call["angle"], step), start)
     query = tape.product(call.shared("query"), coefficient=call.scale)
-    query, key = (rotated(tape, x, angles) for x in (query, call.shared("key")))
     minus = tape.contract("...,...->...", share, tape.constant(-1.0), prepared=True)
     rest = tape.add(tape.constant(1.0), minus)
+    earlier = _times(tape, _times(tape, rest, step), _before(tape, value_before, value))
+    itself = _times(tape, _times(tape, share, step), value)
+    rank = keys // size
+    rows = 3 * rank - 1
+    queries, written, values, rotated_keys = [], [], [], []
+    for r in range(rank):
+        one = (r * size, (r + 1) * size)
+        turned_key = rotated(tape, sliced(tape, call.shared("key"), *one), angles)
+        turned_query = rotated(tape, sliced(tape, query, *one), angles)
+        before = _before(tape, sliced(tape, keys_before, *one), turned_key)
+        rotated_keys.append(turned_key)
+        queries.append(placed(tape, turned_query, 2 * rank - 1 + r, rows))
+        for slot, key, x in ((r, before, earlier), (rank + r, turned_key, itself)):
+            written.append(placed(tape, key, slot, rows))
+            values.append(placed(tape, _mixed(call, x, r), slot, rows))
     decay = call.per_channel("log_decay")
     reads, memory = scanned(
         tape,
-        query=placed(tape, query, 1, 2),
-        key=_both(tape, _before(tape, key_before, key), key),
-        value=_both(
-            tape,
-            _times(tape, _times(tape, rest, step), _before(tape, value_before, value)),
-            _times(tape, _times(tape, share, step), value),
-        ),
+        query=reduce(tape.overlay, queries),
+        key=reduce(tape.overlay, written),
+        value=reduce(tape.overlay, values),
         state=memory,
-        log_decay=None if decay is None else placed(tape, decay, 1, 2),
-        rows_per_token=2,
+        log_decay=None if decay is None else placed(tape, decay, rank, rows),
+        rows_per_token=rows,
     )
     if not value.shape[-2]:
         return value, call.state
-    after = joined(tape, reduced(tape, end), _last(tape, key))
-    after = joined(tape, after, _last(tape, value))
-    return picked(tape, reads, 1, 2), (memory, after)
+    after = reduced(tape, end)
+    for x in (*rotated_keys, value):
+        after = joined(tape, after, _last(tape, x))
+    return _outputs(call, reads, rank), (memory, after)
+
+
+def _mixed(call: Call, x: Node, r: int) -> Node:
+    """Return the values of one key of each token."""
+    mix = call.get("value_mix")
+    if mix is None:
+        return x
+    return _times(call.tape, picked(call.tape, mix, r, mix.shape[-2]), x)
+
+
+def _outputs(call: Call, reads: Node, rank: int) -> Node:
+    """Return the last rows of each token, as one sum of all."""
+    tape, mix = call.tape, call.get("output_mix")
+    rows = 3 * rank - 1
+    if mix is None:
+        return picked(tape, reads, rows - 1, rows)
+    *lead, length, size = reads.shape
+    first = 2 * rank - 1
+
+    def back(y: Real) -> Real:
+        none = np.zeros((*y.shape[:-2], first, size))
+        return np.concatenate([none, y], axis=-2).reshape(reads.shape)
+
+    split = (*lead, length // rows, rows, size)
+    last = tape.linear(reads, lambda y: y.reshape(split)[..., first:, :], back)
+    return tape.contract("...trv,...rv->...tv", last, mix)
 
 
 def _gate(call: Call, name: str) -> Node:
@@ -76,11 +115,6 @@ def _turns(tape: Tape, angle: Node, step: Node) -> Node:
 
 def _times(tape: Tape, x: Node, y: Node) -> Node:
     return tape.contract("...,...->...", x, y)
-
-
-def _both(tape: Tape, first: Node, second: Node) -> Node:
-    """Return two rows for each token."""
-    return tape.overlay(placed(tape, first, 0, 2), placed(tape, second, 1, 2))
 
 
 def _before(tape: Tape, first: Node, rows: Node) -> Node:

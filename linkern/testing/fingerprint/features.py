@@ -13,7 +13,10 @@ __all__ = ["with_features"]
 
 Real = NDArray[np.float64]
 # Gates of tokens that write; all others are 0, under which nothing is erased.
-ONES = {"beta", "bonus", "dt", "level_scales", "trapezoid", "write_gate"}
+ONES = {
+    *("beta", "bonus", "dt", "level_scales", "trapezoid", "write_gate"),
+    *("value_mix", "output_mix"),
+}
 
 
 def with_features(scope: Scope, shape: Shape, **arrays: Real) -> Problem:

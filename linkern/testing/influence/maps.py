@@ -40,6 +40,7 @@ AXES = {
     "m": "slot",
     "l": "level",
     "p": "pair of channels",
+    "r": "rank",
 }
 # The part of an entry that rounding may be, where factors still show.
 BLURRED = 2.0**-6

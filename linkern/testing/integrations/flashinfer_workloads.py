@@ -108,7 +108,8 @@ def definition(
     if op not in OPERATORS:
         raise UsageError(nearest("operator", op, OPERATORS))
     operator = OPERATORS[op]
-    sizes = {"h": heads, "g": heads, "k": 128, "v": 128, "m": 64, "p": 64, **dims}
+    sizes = {"h": heads, "g": heads, "k": 128, "v": 128, "m": 64, "p": 64, "r": 1}
+    sizes |= dims
     letters = sorted({axis for one in operator.inputs for axis in one.axes} | {"v"})
     arguments = ", ".join(
         f"{one.name}.swapaxes(1, 2)" if _swaps(one.axes) else one.name

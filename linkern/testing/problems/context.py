@@ -136,8 +136,8 @@ class Scope:
 class Shape:
     """Sizes of one problem: inputs are ``(batch, heads, length or keys, dim)``.
 
-    There are `groups` heads of values for each head of queries; slots and levels are
-    those of the operators that have any.
+    There are `groups` heads of values for each head of queries; slots, levels and rank
+    are those of the operators that have any.
     """
 
     batch: int
@@ -149,6 +149,7 @@ class Shape:
     groups: int = 1
     slots: int = 1
     levels: int = 1
+    rank: int = 1
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -163,7 +164,8 @@ class Shape:
             "v": self.value_dim,
             "m": self.slots,
             "l": self.levels,
-            "p": self.key_dim // 2,
+            "p": self.key_dim // self.rank // 2,
+            "r": self.rank,
         }
 
     def numbers_per_token(self, operator: Operator) -> tuple[int, int]:

@@ -77,9 +77,11 @@ def integer_inputs(
 def _reach(shape: Shape, drawn: dict[str, Real]) -> int:
     """Return how many times the largest value any sum can be, at most."""
     largest = 1.0
-    for name in ("query", "key", "bonus", "level_scales", "skip"):
+    factors = ("query", "key", "bonus", "level_scales", "skip")
+    for name in (*factors, "value_mix", "output_mix"):
         if name in drawn:
             largest *= max(1.0, float(abs(drawn[name]).max(initial=0)))
+    largest *= shape.rank  # of the queries of a token, each reads all of its keys
     # Every key, each read through all channels, and taken back once.
     if "momentum_beta" in drawn:  # in the memory, and beside it
         largest *= 2

@@ -71,6 +71,7 @@ class Problem:
         sizes = f"B={shape.batch} H={shape.heads} T={shape.length}{keys}"
         dims = f"K={shape.key_dim} V={shape.value_dim}"
         dims += f" M={shape.slots}" if shape.slots > 1 else ""
+        dims += f" R={shape.rank}" if shape.rank > 1 else ""
         dims += f" groups={shape.groups}" if shape.groups > 1 else ""
         told = {n: x for n, x in self.knobs.items() if n != "sharding"}
         knobs = "".join(f" {name}={value}" for name, value in told.items())
@@ -128,8 +129,8 @@ class Problem:
         sizes = self.sizes
         groups = sizes["g"] // max(sizes["h"], 1)
         b, h, t, s, k, v = (sizes[axis] for axis in "bhtskv")
-        m, levels = sizes["m"], sizes["l"]
-        return Shape(b, h, t, s, k, v, groups=groups, slots=m, levels=levels)
+        m, levels, rank = (sizes[axis] for axis in "mlr")
+        return Shape(b, h, t, s, k, v, groups, m, levels, rank)
 
     def with_inputs(self, **inputs: Any) -> "Problem":
         """Return the problem with other inputs, whose sums are not known exactly."""

@@ -64,6 +64,8 @@ LARGE = 2**20
 INTERPRETED = 66
 # Keys of each query, where an operator takes several.
 MICRO = (2, 1, 3)
+# Keys of a token that lie side by side.
+RANKS = (2, 1, 3)
 MANY = 400
 # Batch, heads, length, key and value dimension.
 Sizes = tuple[int, int, int, int, int]
@@ -276,8 +278,9 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape, most: int | None) ->
         slots = draw(one_of(*((4,) if scope.few_shapes else (3, 1, 4, 8, 17))))
     if "l" in letters:
         levels = shape.length.bit_length() + 1  # of the next token, too
+    rank = draw(one_of(*RANKS)) if scope.operator.ranks else 1
     if scope.operator.pairs:
-        shape = _with_a_pair(scope, shape)
+        shape = _with_a_pair(scope, shape, rank)
     if scope.operator.micro_steps:
         tokens = shape.length
         steps = tuple(n for n in MICRO if most is None or n * tokens <= most) or (1,)
@@ -286,11 +289,14 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape, most: int | None) ->
     return replace(shape, **more)
 
 
-def _with_a_pair(scope: Scope, shape: Shape) -> Shape:
-    """Return a shape with two channels for keys or more."""
-    key_dim = max(shape.key_dim, 2)
+def _with_a_pair(scope: Scope, shape: Shape, rank: int) -> Shape:
+    """Return a shape with two channels or more for each of the keys of a token."""
+    if scope.contract.key_dims:  # those of all its keys together
+        rank = next(n for n in (rank, *RANKS, 1) if shape.key_dim % n == 0)
+    key_dim = shape.key_dim if rank == 1 else -(-shape.key_dim // rank) * rank
+    key_dim = max(key_dim, 2 * rank)
     value_dim = key_dim if scope.contract.equal_dims else shape.value_dim
-    return replace(shape, key_dim=key_dim, value_dim=value_dim)
+    return replace(shape, key_dim=key_dim, value_dim=value_dim, rank=rank)
 
 
 @kept
@@ -336,7 +342,7 @@ def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
         keys = fitted(scope)(length - length // 5)
     key_dim = _nearest(key_dim, contract.key_dims)
     value_dim = _nearest(value_dim, contract.value_dims)
-    return Shape(
+    shape = Shape(
         batch if "b" in contract.layout else 1,
         heads if "h" in contract.layout else 1,
         length,
@@ -347,6 +353,7 @@ def nearest_shape(scope: Scope, sizes: Sizes) -> Shape:
         slots=3 if "m" in axes else 1,
         levels=length.bit_length() + 1 if "l" in axes else 1,
     )
+    return _with_a_pair(scope, shape, RANKS[0]) if operator.ranks else shape
 
 
 def _nearest(wanted: int, allowed: tuple[int, ...]) -> int:

@@ -22,9 +22,9 @@ CHOSEN = ("decays_left_out", "normalizer_of_last_row", "scale_left_out", "jitter
 OTHERS = ("float64", "bfloat16", "float16")
 # Places and factors that are right on the page, of those that can be, as measured: of
 # mutants that the diagnosis was developed on and those that came later (selective_scan,
-# power_retention, mlstm, mamba3, preconditioned delta rules, momentum), and of those
-# that were set aside.
-LEAST = {False: (184 / 193, 89 / 94), True: (73 / 81, 37 / 42)}
+# power_retention, mlstm, mamba3 and its ranks, preconditioned delta rules, momentum),
+# and of those that were set aside.
+LEAST = {False: (188 / 198, 89 / 94), True: (73 / 81, 37 / 42)}
 # Cells of both that may be wrong.
 MOST_WRONG = {False: (2, 0), True: (1, 0)}
 

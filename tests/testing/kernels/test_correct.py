@@ -25,7 +25,7 @@ def inputs_of(operator, length):
     rng = np.random.default_rng(length)
     keys = length * (2 if operator.micro_steps else 1)
     sizes = {"b": 2, "h": 3, "g": 3, "t": length, "s": keys, "k": 4, "v": 5}
-    sizes |= {"m": 3, "l": 6, "p": 2}
+    sizes |= {"m": 3, "l": 6, "p": 2, "r": 1}
     inputs = {}
     for one in operator.inputs:
         x = rng.standard_normal([sizes[axis] for axis in one.axes])

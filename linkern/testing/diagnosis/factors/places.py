@@ -25,6 +25,7 @@ _CHANNELS = {
     "m": "slot",
     "l": "level",
     "p": "pair of channels",
+    "r": "rank",
 }
 
 

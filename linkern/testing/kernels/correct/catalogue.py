@@ -26,6 +26,7 @@ from linkern.testing.kernels.correct import (
     momentum,
     powers,
     preconditioned,
+    ranks,
     softmax,
     solves,
     state_space,
@@ -139,6 +140,7 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
     ("mlstm by tokens", "mlstm", mlstm.by_tokens()),
     ("mamba3 by tokens", "mamba3", trapezoidal.by_tokens()),
+    ("mamba3_mimo by tokens", "mamba3_mimo", ranks.by_tokens()),
     *(
         (f"{op} by tokens", op, preconditioned.by_tokens())
         for op in preconditioned.OPERATORS
@@ -152,6 +154,7 @@ _SPANS: tuple[tuple[str, Kernel, int], ...] = (
     ("abc", softmax.abc_by_pairs, 100),
     ("mlstm", mlstm.in_pairs, 100),
     ("mamba3", trapezoidal.by_pairs, 100),
+    ("mamba3_mimo", ranks.by_pairs, 60),
     *((op, preconditioned.in_pairs, 40) for op in preconditioned.OPERATORS),
     ("momentum_delta_rule", momentum.in_pairs, 40),
     ("log_linear_attention", levels.levels_by_pairs, 100),

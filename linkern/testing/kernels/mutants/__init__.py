@@ -32,6 +32,7 @@ for _module in (
     "preconditioned",
     "momentum",
     "trapezoidal",
+    "ranks",
     "hacks",
     "recognition",
 ):
