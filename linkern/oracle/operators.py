@@ -58,7 +58,7 @@ SCORES = replace(QUERY, draw="score")
 KEY = Input("key", "bhtk", ("k",))
 VALUE = Input("value", "bgtv", ("v",))
 TRIPLE = (QUERY, KEY, VALUE)
-_DECAYS = ("g", "log_f", "decay", "gate")
+_DECAYS = ("g", "log_g", "log_G", "log_f", "decay", "gate")
 DECAY = Input("log_decay", "bgt", _DECAYS, optional=True)
 # Powers of scores that cancel are as good as zero, and so is their sum.
 _POSITIVE = (replace(QUERY, draw="positive"), replace(KEY, draw="positive"))

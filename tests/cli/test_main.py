@@ -1,9 +1,13 @@
 """The group of commands: its table says what each command says of itself."""
 
+import subprocess
+import sys
+
 import click
 import pytest
 from click.testing import CliRunner
 
+import linkern
 from linkern.cli import COMMANDS, main
 
 
@@ -38,3 +42,9 @@ def test_an_unknown_option_is_refused_as_one():
     result = CliRunner().invoke(main, ["--nonsense"])
     assert result.exit_code == 2
     assert "--nonsense" in result.output
+
+
+def test_the_package_is_the_command():
+    words = [sys.executable, "-m", "linkern", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"linkern, version {linkern.__version__}"

@@ -20,7 +20,7 @@ def test_a_cell_says_if_it_is_wrong_or_silent():
         "wrong: 2",
     )
     assert cells(lost, said(where=EDGE)) == (EDGE, "—")
-    numbers = "unlike any product: ratios 0 to 1"
+    numbers = "unlike any product that was tried: ratios 0 to 1"
     assert cells(lost, said(where=EDGE, by_what=numbers)) == (EDGE, "—")
     assert cells(lost, None) == ("—", "—")
     assert cells(lost, said(stage="output", by_what="0")) == ("—", "0")

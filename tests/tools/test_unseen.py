@@ -30,7 +30,7 @@ def test_outcomes_are_right_silent_or_wrong(outcomes):
     assert outcomes(DIAGONAL) == ("silent", "silent")
     assert outcomes(DIAGONAL, where="the diagonal", by_what="0") == ("right", "right")
     assert outcomes(DIAGONAL, where="head 1", by_what="2") == ("wrong", "wrong")
-    numbers = "unlike any product: ratios 0 to 1"
+    numbers = "unlike any product that was tried: ratios 0 to 1"
     assert outcomes(DIAGONAL, where="the diagonal", by_what=numbers)[1] == "silent"
 
 

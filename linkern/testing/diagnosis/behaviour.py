@@ -147,10 +147,11 @@ def _form(target: Target, scope: Scope) -> Diagnosis | None:
 
 
 def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe the allowed sizes on which a target raises."""
+    """Observe the allowed sizes on which a target raises, or loses an axis."""
     observed = []
     for noun, (axis, sizes) in TRIED.items():
         raised: dict[int, str] = {}
+        reshaped: dict[int, str] = {}
         tried = set()
         for size in sizes[: 2 if scope.few_shapes else None]:
             b, h, t, k, v = (size if i == axis else n for i, n in enumerate(REFUSED))
@@ -161,15 +162,22 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
             actual = getattr(problem.shape, AXES[axis])
             tried.add(actual)
             try:
-                target.call(Call(problem.inputs))
+                reply = target.call(Call(problem.inputs))
             except TargetRaised as error:
                 raised[actual] = str(error)
-        if raised:
-            where, declaration = in_words(noun, raised, tried)
-            name = "raises_on_one_token" if where == "one token" else "raises"
-            sentence = f"raises on {where}: {raised[min(raised)]}"
-            refusal = Diagnosis(name, sentence, np.inf, declaration)
-            observed.append((raised.keys() == tried, refusal))
+                continue
+            if reply.output is not None and reply.shape != reply.expected_shape:
+                reshaped[actual] = f"{reply.shape} in place of {reply.expected_shape}"
+        for failed, verb, name in (
+            (raised, "raises", "raises"),
+            (reshaped, "returns another shape", "returns_other_shape"),
+        ):
+            if failed:
+                where, declaration = in_words(noun, failed, tried)
+                name += "_on_one_token" * ((where, name) == ("one token", "raises"))
+                sentence = f"{verb} on {where}: {failed[min(failed)]}"
+                refusal = Diagnosis(name, sentence, np.inf, declaration)
+                observed.append((failed.keys() == tried, refusal))
     return min(observed, key=lambda one: one[0], default=(True, None))[1]
 
 

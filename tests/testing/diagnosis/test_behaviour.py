@@ -129,6 +129,19 @@ def test_what_is_made_at_the_first_call_of_a_shape_is_told_by_another_length():
     assert "right at the first call of a shape" in diagnosis.sentence
 
 
+def test_an_axis_that_one_token_loses_is_named():
+    def kernel(*inputs):
+        output = CHUNKED(*inputs)
+        return output.squeeze(2) if output.shape[2] == 1 else output
+
+    diagnosis = diagnose(*opened(kernel))
+    assert diagnosis.name == "returns_other_shape"
+    assert diagnosis.sentence == (
+        "returns another shape on one token: (1, 2, 5) in place of (1, 2, 1, 5)"
+    )
+    assert diagnosis.declaration == ("min_length=2",)
+
+
 def test_a_narrow_output_is_named_before_its_roundings():
     def narrow(*inputs):
         return CHUNKED(*inputs).astype("float32")

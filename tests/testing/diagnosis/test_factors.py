@@ -236,7 +236,9 @@ def test_nothing_is_said_of_noise(op: str, size: float) -> None:
         changed = [_with(one, one.exact * noise(len(one.exact))) for one in maps]
         flags = [one.wrong & _inside(one) for one in changed]
         assert explain(changed, flags, CHUNK) is None
-        assert numbers(changed, flags).startswith("unlike any product: ratios")
+        assert numbers(changed, flags).startswith(
+            "unlike any product that was tried: ratios"
+        )
 
 
 def test_a_power_of_e_is_a_constant_of_operators_with_decays():

@@ -92,7 +92,7 @@ def test_a_place_and_a_factor_make_a_diagnosis():
 def test_what_follows_no_formula_is_shown_as_numbers():
     maps = [a_map(40, lambda row, source, exact: exact * (1 + row % 7))]
     made = localised(maps, IndexSet(missed=0.25, spared=0.5), None)
-    numbers = "unlike any product: ratios 2 to 7"
+    numbers = "unlike any product that was tried: ratios 2 to 7"
     assert made.by_what == numbers
     assert made.sentence == (
         f"the output is wrong everywhere; {numbers}; 25% of what is wrong lies "

@@ -38,8 +38,8 @@ def numbers(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> str:
         digits += 1
     span = f"{low:.{digits}g} to {high:.{digits}g}"
     if known.any():
-        return f"unlike any product: ratios {span}"
-    return f"unlike any product: {span} in place of 0"
+        return f"unlike any product that was tried: ratios {span}"
+    return f"unlike any product that was tried: {span} in place of 0"
 
 
 def explain(
