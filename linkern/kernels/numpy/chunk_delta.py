@@ -168,12 +168,12 @@ class DeltaWorkspace:
             self.query = self._zeros(size, self.shape.values)
         else:
             self.scored = self.mixer = self._query_rows(rows, [*erase, query])
-            self.query = self.mixer.rows[:, :, -1, :, : self.key.shape[-1]]
-        self.mixer_rows = self.mixer.rows[:, :, -1, :size]
+            self.query = self.mixer.rows[:, :, -1]
+        self.mixer_rows = self.mixer.reading[:, :, -1, :size]
         self.scores = self.mixer.scores[:, :, -1, :size, :size]
         if self.scored is not None and traits.erases:
-            self.erase = self.scored.rows[:, :, 0, :, : self.key.shape[-1]]
-            self.erase_rows = self.scored.rows[:, :, 0, :size]
+            self.erase = self.scored.rows[:, :, 0]
+            self.erase_rows = self.scored.reading[:, :, 0, :size]
             self.inverse_matrix = self.scored.scores[:, :, 0]
             self.inverse = Inverse(self.inverse_matrix)
             if self._keeps and traits.decays and not traits.channel_decay:
@@ -187,12 +187,15 @@ class DeltaWorkspace:
         if not self.traits.channel_decay:
             scores = self._zeros(len(kinds), square, square)
         return QueryRows(
-            self._rows(len(kinds), rows, self.shape.features),
+            self._rows(len(kinds), rows, self.key.shape[-1]),
             scores,
             early=[early for early, _ in kinds],
             strict=[strict for _, strict in kinds],
             by_halves=self.traits.channel_decay,
             keeps_rows=self._keeps,
+            pair_rows=self._zeros(len(kinds), rows, self.shape.features)
+            if self.traits.follows
+            else None,
         )
 
     def _step(self, i: int) -> _Step:
@@ -270,16 +273,25 @@ def _pass_state(ws: DeltaWorkspace, *, finite: bool) -> None:
             np.add(value, ws.residual, out=ws.residual)
             lower_product(inverse, ws.residual, out=new_value, finite=finite)
             np.matmul(key_t, new_value, out=after)
+        if gained is not None:
+            _carry_pair(ws, step)
+            continue
         decayed = before
         if chunk_decay is not None:
             decayed = np.multiply(before, chunk_decay, out=ws.decayed_memory)
         np.add(decayed, after, out=after)
-        if gained is not None:
-            half = before.shape[-2] // 2
-            followed = np.multiply(
-                before[:, half:], gained, out=ws.decayed_memory[:, half:]
-            )
-            np.add(after[:, :half], followed, out=after[:, :half])
+
+
+def _carry_pair(ws: DeltaWorkspace, step: _Step) -> None:
+    """Add what is left of both memories, and what the first gains of the second."""
+    lead = step.before.shape[0], 2
+    before, after, kept = (
+        x.reshape(*lead, -1, copy=False)
+        for x in (step.before, step.after, ws.decayed_memory)
+    )
+    np.add(after, np.multiply(before, step.chunk_decay, out=kept), out=after)
+    gained = np.multiply(before[:, 1:], step.gained, out=kept[:, 1:])
+    np.add(after[:, :1], gained, out=after[:, :1])
 
 
 def chunk_output(workspace: DeltaWorkspace, tokens: Arrays) -> None:

@@ -74,6 +74,8 @@ class QueryRows:
         True if scores are computed level by level, as `ChannelDecay` does.
     keeps_rows : bool
         True if the later rows of every level are kept for gradients.
+    pair_rows : array (heads, chunks, S, R, 2 K), optional
+        Zeros, for rows as they read both memories of a pair.
     """
 
     #: Copies of `later_tall` before the decay of the earlier block.
@@ -88,7 +90,11 @@ class QueryRows:
         strict: Sequence[bool],
         by_halves: bool,
         keeps_rows: bool = False,
+        pair_rows: Real | None = None,
     ) -> None:
+        self.pair_rows = pair_rows
+        #: Rows that read the memory, once they are scored.
+        self.reading = rows if pair_rows is None else pair_rows
         self.rows, self.scores, self.early, self.strict = rows, scores, early, strict
         self.diagonal = diagonal(scores)
         if not by_halves:

@@ -49,8 +49,8 @@ class PairDecay:
         self.gained = self.entered[..., -1:, :]
         #: Keys as they are left in both memories at the end of the chunk.
         self.decayed_key_t = np.empty((heads, chunks, 2 * features, size), key.dtype)
-        #: Decay of each row of the pair over the chunk.
-        self.chunk_decay = np.empty((heads, chunks, 2 * features, 1), key.dtype)
+        #: Decays of both memories over the chunk.
+        self.chunk_decay = np.empty((heads, chunks, 2, 1), key.dtype)
 
     def load(self, log_decay: Real | None) -> None:
         """Load log-decays; the keys and the shares must be in their buffers."""
@@ -64,9 +64,9 @@ class PairDecay:
         of_first = of_first[:, :, :features]
         np.multiply(self._key_t, self.pair_decay[:, :, -1:], out=of_first)
         np.multiply(self._key_t, self._decay.decay_to_end[heads:], out=of_second)
-        over_chunk = self._decay.decay_from_start[:, :, -1:]
-        self.chunk_decay[:, :, :features] = over_chunk[:heads]
-        self.chunk_decay[:, :, features:] = over_chunk[heads:]
+        over_chunk = self._decay.decay_from_start[:, :, -1]
+        self.chunk_decay[:, :, 0] = over_chunk[:heads]
+        self.chunk_decay[:, :, 1] = over_chunk[heads:]
 
     def _chain(self) -> None:
         """Compute ``C`` and ``E``; the decays of the second memory get its shares."""
@@ -85,13 +85,17 @@ class PairDecay:
     def score(self, queries: QueryRows | None) -> None:
         """Write ``C_ij rows_i^T keys_j``; then rows as they read both memories."""
         assert queries is not None
+        assert queries.pair_rows is not None
         features, size = self._key.shape[-1], self._size
-        rows, of_second = queries.rows[..., :features], queries.rows[..., features:]
         scores = queries.scores[..., :size, :size]
-        np.matmul(rows, self._key_t[:, :, None], out=scores)
+        np.matmul(queries.rows, self._key_t[:, :, None], out=scores)
         decay_rows(scores, self.pair_decay, queries.early)
         self._causal.apply(scores, queries.strict)
-        # An early row of the first token reads nothing that follows: it stays zero.
-        decay_rows(rows, self.entered, queries.early, out=of_second)
+        of_first = queries.pair_rows[..., :features]
+        of_second = queries.pair_rows[..., features:]
+        # An early row of the first token is not decayed, and of the second memory it
+        # reads nothing: its zeros stay.
+        np.copyto(of_first[..., 0, :], queries.rows[..., 0, :])
         from_start = self._decay.decay_from_start[: self._heads]
-        decay_rows(rows, from_start, queries.early)
+        decay_rows(queries.rows, from_start, queries.early, out=of_first)
+        decay_rows(queries.rows, self.entered, queries.early, out=of_second)

@@ -197,7 +197,10 @@ def test_wrong_terms_are_not_the_equation(name):
 
 def without_decay_at_edges(workspace):
     """A wrong state passing: no decay over chunks."""
-    workspace.steps = [step._replace(chunk_decay=None) for step in workspace.steps]
+    workspace.steps = [
+        step._replace(chunk_decay=np.ones_like(step.chunk_decay))
+        for step in workspace.steps
+    ]
     state_passing(workspace)
 
 
