@@ -284,6 +284,8 @@ def _pass_state(ws: DeltaWorkspace, *, finite: bool) -> None:
 
 def _carry_pair(ws: DeltaWorkspace, step: _Step) -> None:
     """Add what is left of both memories, and what the first gains of the second."""
+    assert step.chunk_decay is not None
+    assert step.gained is not None
     lead = step.before.shape[0], 2
     before, after, kept = (
         x.reshape(*lead, -1, copy=False)
