@@ -8,6 +8,15 @@ from functools import partial
 from .ground import needed, once, ratio
 from .inputs import KINDS, OPERATORS, inputs_of
 
+# Operators, and the one whose recurrence they are with something before or behind it.
+RELATIVES = {
+    "mamba3": "simple_gla",
+    "mlstm": "simple_gla",
+    "momentum_delta_rule": "gated_delta_rule",
+    "preconditioned_gated_delta_rule": "gated_delta_rule",
+    "preconditioned_kda": "kda",
+}
+
 
 class Operators:
     """Forward, T = 4096."""
@@ -43,6 +52,23 @@ class Ratios:
 
     def track_recurrent_over_chunkwise(self, operator):
         return ratio(partial(self.call, form="recurrent"), self.call)
+
+
+class Relatives:
+    """How many times longer an operator takes than that it is made of, T = 4096."""
+
+    params = list(RELATIVES)
+    param_names = ("operator",)
+    unit = "times"
+    timeout = 300
+    length = 4096
+
+    def setup(self, operator):
+        calls = (needed(name) for name in (operator, RELATIVES[operator]))
+        self.calls = [partial(x, **inputs_of(x, self.length)) for x in calls]
+
+    def track_over_relative(self, operator):
+        return ratio(*self.calls, pairs=15)
 
 
 class Gradients:

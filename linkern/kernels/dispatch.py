@@ -30,7 +30,10 @@ class Recurrence(Protocol):
     def __call__(
         self, memory: Array, terms: Terms, *, size: int | None, scale: float | None
     ) -> tuple[Array, Array] | None:
-        """Return the read-out and the last memory; None for unsupported terms."""
+        """Return the read-out and the last memory; None for unsupported terms.
+
+        `size` is that of chunks that was asked for; None lets the back end choose.
+        """
 
 
 @dataclass(frozen=True)

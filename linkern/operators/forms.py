@@ -56,8 +56,7 @@ class Form:
     unchecked : bool
         True if nobody has looked at the values of gates, which kernels then do.
     chunk_size : int, optional
-        The size of chunks that was asked for; None lets a back end choose that of
-        attention that is computed in one pass.
+        The size of chunks that was asked for; None lets a back end choose.
     direct : bool
         True if memories and terms are plain arrays: the step of a single token is
         called as it is.
@@ -83,7 +82,7 @@ class Form:
         backend = backend_of(memory) if self.name else None
         recurrence = None if backend is None else backend.recurrences.get(self.name)
         if recurrence is not None:
-            result = recurrence(memory, terms, size=self.size, scale=None)
+            result = recurrence(memory, terms, size=self.chunk_size, scale=None)
             if result is not None:
                 return result
         return self._by_spans(memory, terms)
@@ -94,7 +93,7 @@ class Form:
         assert backend is not None
         options = {"scale": self.scale, "check_gates": self.unchecked}
         recurrence: Any = backend.recurrences[self.name]
-        result = recurrence(memory, terms, size=self.size, **options)
+        result = recurrence(memory, terms, size=self.chunk_size, **options)
         if result is not None:
             return cast(tuple[Array, Array], result)
         if self.unchecked:

@@ -259,7 +259,7 @@ def simple_gla(
         tensors of PyTorch on a CPU "auto" and "recurrent" run NumPy's kernels, the
         others operations of PyTorch. All are differentiable.
     chunk_size : int, optional
-        Tokens per chunk of the chunkwise form. Default 64.
+        Tokens per chunk of the chunkwise form. Default 64, on NumPy 32.
 
     Returns
     -------

@@ -52,7 +52,8 @@ class Options(TypedDict, Generic[ArrayT], total=False):
         tensors of PyTorch on a CPU "auto" and "recurrent" run NumPy's kernels, the
         others operations of PyTorch.
     chunk_size : int
-        Tokens per chunk of the chunkwise form. Default 64. Kernels have their own.
+        Tokens per chunk of the chunkwise form. Default 64, on NumPy 32. Kernels have
+        their own.
     """
 
     scale: float | None

@@ -246,8 +246,7 @@ def law_on_numpy(cost_of, monkeypatch, name, length, size):
             seen[0] += made.size * x.shape[-1]
         return made
 
-    if size is None and name == "linear_attention":
-        size = 32  # what NumPy takes where attention is computed in one pass
+    size = size or 32  # what NumPy takes if no size is asked for
     of = call(name, length, heads=3, form="chunkwise", size=size)
     with monkeypatch.context() as patch:
         patch.setattr(np, "matmul", counting)

@@ -19,8 +19,8 @@ from linkern.typing import Array
 __all__ = ["BACKEND", "attend", "chunkwise", "recurrent"]
 
 
-# Tokens of a chunk. Half as many scores as with 64 save more time than twice as many
-# sums of states take; with 16 they do not.
+# Tokens of a chunk, if no size is asked for. Half as many scores as with 64 save more
+# time than twice as many sums of states take; with 16 they do not.
 _SIZE = 32
 
 
@@ -47,15 +47,18 @@ def chunkwise(
 ) -> tuple[Array, Array] | None:
     """Return the read-out and the memory after the last token, in chunks of `size`.
 
-    None for a scale, and for pairs of memories, which the array code takes.
+    None for a scale, and for gradients of pairs of memories, which array code takes.
     """
-    if scale is not None or size is None or terms.follow is not None:
+    if scale is not None:
         return None
+    size = size or _SIZE
     if terms.is_additive:
         output, last, _ = attend(*terms[:4], memory, None, size=size)
         return output, last
-    if not _traced(memory, *terms[:5]):
+    if not _traced(memory, *terms.arrays()):
         return chunks(memory, terms, size)
+    if terms.follow is not None:
+        return None
     return _differentiable(memory, terms, size)
 
 
@@ -89,11 +92,12 @@ def _differentiable(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
 
 
 def recurrent(
-    memory: Array, terms: Terms, *, size: int | None = 1, scale: float | None = None
+    memory: Array, terms: Terms, *, size: int | None = None, scale: float | None = None
 ) -> tuple[Array, Array] | None:
-    """Return the same, token by token; None for traced arrays as well."""
-    if scale is not None or size != 1 or terms.follow is not None:
+    """Return the same, token by token; None for pairs and traced arrays as well."""
+    if scale is not None or terms.follow is not None:
         return None
+    del size  # a token
     if _traced(memory, *terms[:5]):
         return None
     return token_by_token(memory, terms)

@@ -25,6 +25,7 @@ from linkern.kernels.numpy.intra_chunk import (
     ScalarDecay,
     zeros_by_token,
 )
+from linkern.kernels.numpy.pair_decay import PairDecay
 from linkern.kernels.numpy.triangular import Inverse
 from linkern.kernels.numpy.types import Arrays, Real, Shape
 
@@ -47,6 +48,8 @@ class Traits(NamedTuple):
         True if there are log-decays, if they are per key channel, if there are erases.
     early_erase, early_read, transpose_state : bool
         As in `Terms`.
+    follows : bool
+        True if the memory is a pair, whose first half follows the second.
     """
 
     decays: bool
@@ -55,17 +58,21 @@ class Traits(NamedTuple):
     early_erase: bool
     early_read: bool
     transpose_state: bool
+    follows: bool = False
 
 
 def traits_of(terms: Terms) -> Traits:
     """Return the traits of some terms."""
+    follows = terms.follow is not None
+    by_channel = terms.log_decay is not None and terms.log_decay.shape[-1] > 1
     return Traits(
         terms.log_decay is not None,
-        terms.log_decay is not None and terms.log_decay.shape[-1] > 1,
+        by_channel and not follows,
         terms.erase is not None,
         terms.early_erase,
         terms.early_read,
         terms.transpose_state,
+        follows,
     )
 
 
@@ -78,6 +85,7 @@ class _Step(NamedTuple):
     new_value: Real
     decayed_key_t: Real
     chunk_decay: Real | None
+    gained: Real | None
     erase: Real | None
     inverse: Real | None
 
@@ -109,11 +117,14 @@ class DeltaWorkspace:
         memories = states.reshape(heads, chunks + 1, features, values)
         self.memory_before, self.memory_after = memories[:, :-1], memories[:, 1:]
         rows = power_of_two(size) if traits.channel_decay else size
-        self.key, self.value = self._rows(rows, features), self._zeros(size, values)
-        self.decay: ChannelDecay | ScalarDecay
+        keys = features // 2 if traits.follows else features
+        self.key, self.value = self._rows(rows, keys), self._zeros(size, values)
+        self.decay: ChannelDecay | ScalarDecay | PairDecay
         if traits.channel_decay:
             keeps_keys = traits.transpose_state or keeps
             self.decay = ChannelDecay(self.key, size, keeps_keys=keeps_keys)
+        elif traits.follows:
+            self.decay = PairDecay(self.key)
         else:
             self.decay = ScalarDecay(self.key, decays=traits.decays)
         self.new_value = self.value
@@ -158,10 +169,11 @@ class DeltaWorkspace:
         else:
             self.scored = self.mixer = self._query_rows(rows, [*erase, query])
             self.query = self.mixer.rows[:, :, -1]
-        self.mixer_rows = self.mixer.rows[:, :, -1, :size]
+        self.mixer_rows = self.mixer.reading[:, :, -1, :size]
         self.scores = self.mixer.scores[:, :, -1, :size, :size]
         if self.scored is not None and traits.erases:
             self.erase = self.scored.rows[:, :, 0]
+            self.erase_rows = self.scored.reading[:, :, 0, :size]
             self.inverse_matrix = self.scored.scores[:, :, 0]
             self.inverse = Inverse(self.inverse_matrix)
             if self._keeps and traits.decays and not traits.channel_decay:
@@ -175,17 +187,21 @@ class DeltaWorkspace:
         if not self.traits.channel_decay:
             scores = self._zeros(len(kinds), square, square)
         return QueryRows(
-            self._rows(len(kinds), rows, self.shape.features),
+            self._rows(len(kinds), rows, self.key.shape[-1]),
             scores,
             early=[early for early, _ in kinds],
             strict=[strict for _, strict in kinds],
             by_halves=self.traits.channel_decay,
             keeps_rows=self._keeps,
+            pair_rows=self._zeros(len(kinds), rows, self.shape.features)
+            if self.traits.follows
+            else None,
         )
 
     def _step(self, i: int) -> _Step:
         size, chunk_decay = self.shape.size, self.decay.chunk_decay
         erases = self.traits.erases
+        gained = self.decay.gained if isinstance(self.decay, PairDecay) else None
         return _Step(
             self.memory_before[:, i],
             self.memory_after[:, i],
@@ -193,7 +209,8 @@ class DeltaWorkspace:
             self.new_value[:, i],
             self.decay.decayed_key_t[:, i],
             None if chunk_decay is None else chunk_decay[:, i],
-            self.erase[:, i, :size] if erases else None,
+            None if gained is None else gained[:, i],
+            self.erase_rows[:, i] if erases else None,
             self.inverse_matrix[:, i, :size, :size] if erases else None,
         )
 
@@ -231,6 +248,8 @@ def _load(ws: DeltaWorkspace, tokens: Arrays) -> None:
     if ws.inverse is not None:
         ws.load(tokens["erase"], ws.erase)
         np.negative(ws.erase, out=ws.erase)
+    if isinstance(ws.decay, PairDecay):
+        ws.load(tokens["follow"], ws.decay.follow)
     has_decay = ws.traits.decays
     ws.decay.load(ws.shape.split_chunks(tokens["log_decay"]) if has_decay else None)
     ws.decay.score(ws.scored)
@@ -247,16 +266,34 @@ def state_passing(workspace: DeltaWorkspace) -> None:
 
 def _pass_state(ws: DeltaWorkspace, *, finite: bool) -> None:
     for step in ws.steps:
-        before, after, value, new_value, key_t, chunk_decay, erase, inverse = step
+        before, after, value, new_value, key_t, chunk_decay = step[:6]
+        gained, erase, inverse = step[6:]
         if erase is not None and inverse is not None:
             np.matmul(erase, before, out=ws.residual)
             np.add(value, ws.residual, out=ws.residual)
             lower_product(inverse, ws.residual, out=new_value, finite=finite)
             np.matmul(key_t, new_value, out=after)
+        if gained is not None:
+            _carry_pair(ws, step)
+            continue
         decayed = before
         if chunk_decay is not None:
             decayed = np.multiply(before, chunk_decay, out=ws.decayed_memory)
         np.add(decayed, after, out=after)
+
+
+def _carry_pair(ws: DeltaWorkspace, step: _Step) -> None:
+    """Add what is left of both memories, and what the first gains of the second."""
+    assert step.chunk_decay is not None
+    assert step.gained is not None
+    lead = step.before.shape[0], 2
+    before, after, kept = (
+        x.reshape(*lead, -1, copy=False)
+        for x in (step.before, step.after, ws.decayed_memory)
+    )
+    np.add(after, np.multiply(before, step.chunk_decay, out=kept), out=after)
+    gained = np.multiply(before[:, 1:], step.gained, out=kept[:, 1:])
+    np.add(after[:, :1], gained, out=after[:, :1])
 
 
 def chunk_output(workspace: DeltaWorkspace, tokens: Arrays) -> None:
@@ -265,6 +302,7 @@ def chunk_output(workspace: DeltaWorkspace, tokens: Arrays) -> None:
     output = ws.shape.split_chunks(tokens["output"])
     result = output if output.dtype == ws.dtype else ws.output_buffer
     if ws.traits.transpose_state:
+        assert not isinstance(ws.decay, PairDecay)
         np.matmul(ws.query, ws.new_value.swapaxes(-1, -2), out=ws.scores)
         np.matmul(ws.query, ws.memory_before.swapaxes(-1, -2), out=ws.mixer_rows)
         ws.decay.mix_keys(ws.mixer, result, finite=ws.finite)

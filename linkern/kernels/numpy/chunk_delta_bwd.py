@@ -26,7 +26,7 @@ from linkern.kernels.numpy import chunk_delta
 from linkern.kernels.numpy.causal import all_finite, upper_product
 from linkern.kernels.numpy.channel_grad import ChannelGrad
 from linkern.kernels.numpy.chunk_delta import DeltaWorkspace, Traits
-from linkern.kernels.numpy.intra_chunk import ChannelDecay
+from linkern.kernels.numpy.intra_chunk import ChannelDecay, ScalarDecay
 from linkern.kernels.numpy.intra_chunk_grad import ScalarGrad
 from linkern.kernels.numpy.types import Arrays, Real, Shape
 
@@ -62,6 +62,7 @@ class DeltaBackwardWorkspace:
         if isinstance(decay, ChannelDecay):
             self.intra_chunk = ChannelGrad(decay, queries, shape, dtype)
         else:
+            assert isinstance(decay, ScalarDecay)
             self.intra_chunk = ScalarGrad(decay, queries, shape, dtype)
         self.finite = True  # all of a block, as far as is known
         # Cotangents of what erases and queries read from the memory.

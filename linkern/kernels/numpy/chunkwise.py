@@ -12,7 +12,11 @@ from linkern.kernels.numpy.chunk_delta import DeltaWorkspace, Traits, traits_of
 from linkern.kernels.numpy.forward import pack_state, unpack_state
 from linkern.kernels.numpy.heads import group_size, head_groups
 from linkern.kernels.numpy.schedule import Layout, Phase, blocks, run
-from linkern.kernels.numpy.threads import single_threaded_blas, threads_for
+from linkern.kernels.numpy.threads import (
+    single_threaded_blas,
+    small_buffers,
+    threads_for,
+)
 from linkern.kernels.numpy.types import Arrays, Real, Shape
 from linkern.kernels.numpy.workspace import WorkspacePool
 
@@ -21,7 +25,7 @@ __all__ = ["broadcast", "chunks"]
 # Bytes of a block: more than the cache of a core. A block takes so many calls that they
 # cost more than fetching its data from the cache that all cores share.
 _BLOCK_BYTES = 1 << 22
-_MAX_CHUNKS = 16
+_MAX_CHUNKS = 32
 # Heads of a block, at most: more are not needed, and threads share the heads better.
 _MAX_HEADS = 4
 
@@ -62,6 +66,8 @@ def chunks(
         arrays["log_decay"] = terms.log_decay
     if terms.erase is not None:
         arrays["erase"] = terms.erase
+    if terms.follow is not None:
+        arrays["follow"] = terms.follow
     if length:
         pool = WorkspacePool((DeltaWorkspace, features, values, dtype, traits), make)
         phase = Phase(
@@ -81,8 +87,8 @@ def chunks(
 
 def broadcast(memory: Any, terms: Terms) -> tuple[Any, Terms]:
     """Give all arrays the same leading axes."""
-    arrays = (memory, terms.query, terms.key, terms.value, terms.log_decay, terms.erase)
-    batch = np.broadcast_shapes(*(x.shape[:-2] for x in arrays if x is not None))
+    arrays = (memory, *terms.arrays())
+    batch = np.broadcast_shapes(*(x.shape[:-2] for x in arrays))
 
     def spread(x: Any) -> Any:
         return np.broadcast_to(x, (*batch, *x.shape[-2:]))
@@ -106,7 +112,7 @@ def _run_phase(
     if "checkpoints" not in arrays:
         layout = layout._replace(chunks=max(1, room // count))
     order = blocks(length, layout)
-    with single_threaded_blas():
+    with single_threaded_blas(), small_buffers():
         run(phase, groups, order, threads)
 
 
@@ -119,6 +125,8 @@ def _chunk_bytes(
     cell = 2 * keys + rows * rows + 3 * rows * values + 2 * features * values
     if traits.erases:
         cell += keys + 2 * rows * rows + rows * values
+    if traits.follows:
+        cell += 3 * rows * rows
     if traits.channel_decay:
         cell += 3 * keys
     if traits.channel_decay and traits.transpose_state:

@@ -24,7 +24,12 @@ from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.forward import pack_state, unpack_state
 from linkern.kernels.numpy.heads import group_size, head_groups
 from linkern.kernels.numpy.schedule import Layout, Task, batches, blocks, run_groups
-from linkern.kernels.numpy.threads import for_each, single_threaded_blas, threads_for
+from linkern.kernels.numpy.threads import (
+    for_each,
+    single_threaded_blas,
+    small_buffers,
+    threads_for,
+)
 from linkern.kernels.numpy.types import Real, Shape
 from linkern.kernels.numpy.workspace import WorkspacePool, Workspaces
 
@@ -32,7 +37,7 @@ __all__ = ["Checkpoints", "forward", "pullback"]
 
 # Chunks of a block with many heads, heads of one at most, and chunks of all its heads.
 # Smaller blocks take more calls, larger ones leave the cache of a core.
-_CHUNKS, _HEADS, _TILES = 4, 4, 8
+_CHUNKS, _HEADS, _TILES = 8, 4, 16
 
 
 class Checkpoints(NamedTuple):
@@ -138,7 +143,7 @@ def _run(
     count = group_size(heads, threads, _HEADS)
     groups = head_groups({**arrays, "checkpoints": checkpoints}, batch, count)
     order = blocks(length, layout)
-    with single_threaded_blas():
+    with single_threaded_blas(), small_buffers():
         run_groups(pool, groups, len(order), threads, partial(_run_group, order))
 
 

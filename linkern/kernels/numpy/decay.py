@@ -38,15 +38,21 @@ class TokenDecay:
         Heads, chunks of each, and tokens in a chunk.
     dtype : dtype
         Dtype of the computation.
+    masked : bool
+        True if the decay from a later to an earlier token is 0 in place of 1.
     """
 
-    def __init__(self, heads: int, chunks: int, size: int, dtype: Any) -> None:
+    def __init__(
+        self, heads: int, chunks: int, size: int, dtype: Any, *, masked: bool = False
+    ) -> None:
         rows = power_of_two(size)
         lead = (heads, chunks)
         # Padding up to a power of two has log-decay 0.
         self._cumsum = np.zeros((*lead, rows), dtype)
         self._rest = np.zeros((*lead, rows), dtype)
         sums = np.zeros((*lead, rows, rows), dtype)
+        if masked:
+            sums[...] = np.triu(np.full((rows, rows), -np.inf), k=1)
         self._levels = []
         block = 1
         while block < rows:
@@ -54,7 +60,8 @@ class TokenDecay:
             block *= 2
         self._sums = sums[..., :size, :size]
         self._size = size
-        #: Decay from an earlier to a later token, ``(..., C, C)``; 1 elsewhere.
+        #: Decay from an earlier to a later token, ``(..., C, C)``; 1 elsewhere,
+        #: or 0 behind its token if `masked`.
         self.pair_decay = np.empty((*lead, size, size), dtype)
         #: ``exp(g_cumsum)``: decay from the start of the chunk to each token.
         self.decay_from_start = np.empty((*lead, size, 1), dtype)

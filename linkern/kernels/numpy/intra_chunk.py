@@ -25,6 +25,7 @@ from linkern.kernels.numpy.triangular import (
 from linkern.kernels.numpy.types import Real
 
 __all__ = [
+    "CausalMask",
     "ChannelDecay",
     "QueryRows",
     "ScalarDecay",
@@ -73,6 +74,8 @@ class QueryRows:
         True if scores are computed level by level, as `ChannelDecay` does.
     keeps_rows : bool
         True if the later rows of every level are kept for gradients.
+    pair_rows : array (heads, chunks, S, R, 2 K), optional
+        Zeros, for rows as they read both memories of a pair.
     """
 
     #: Copies of `later_tall` before the decay of the earlier block.
@@ -87,7 +90,11 @@ class QueryRows:
         strict: Sequence[bool],
         by_halves: bool,
         keeps_rows: bool = False,
+        pair_rows: Real | None = None,
     ) -> None:
+        self.pair_rows = pair_rows
+        #: Rows that read the memory, once they are scored.
+        self.reading = rows if pair_rows is None else pair_rows
         self.rows, self.scores, self.early, self.strict = rows, scores, early, strict
         self.diagonal = diagonal(scores)
         if not by_halves:
@@ -115,6 +122,32 @@ class QueryRows:
             ]
 
 
+class CausalMask:
+    """Causal masks of scores: what is masked vanishes even if it is infinite.
+
+    Parameters
+    ----------
+    size : int
+        Tokens in a chunk.
+    dtype : dtype
+        Of the scores, which are masked bit by bit.
+    """
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self._bits = np.dtype(f"i{np.dtype(dtype).itemsize}")
+        self._masks = {
+            strict: -np.tri(size, k=-int(strict), dtype=self._bits)
+            for strict in (False, True)
+        }
+
+    def apply(self, scores: Real, strict: Sequence[bool]) -> None:
+        """Mask scores ``(heads, chunks, S, C, C)``, of each kind strictly or not."""
+        bits = scores.view(self._bits)
+        for kind, is_strict in enumerate(strict):
+            of_kind = bits[:, :, kind]
+            np.bitwise_and(of_kind, self._masks[is_strict], out=of_kind)
+
+
 class ScalarDecay:
     """Intra-chunk scores with no decay, or one per token.
 
@@ -132,11 +165,7 @@ class ScalarDecay:
         # Transposed once, so that all its products are plain ones.
         self._key_t = np.empty((heads, chunks, features, size), key.dtype)
         self._decay = TokenDecay(heads, chunks, size, key.dtype) if decays else None
-        self._bits = np.dtype(f"i{key.dtype.itemsize}")
-        self._masks = {
-            strict: -np.tri(size, k=-int(strict), dtype=self._bits)
-            for strict in (False, True)
-        }
+        self._causal = CausalMask(size, key.dtype)
         #: Keys decayed to the end of the chunk, ``(..., K, C)``.
         self.decayed_key_t = np.empty_like(self._key_t) if decays else self._key_t
         #: Decay of the state over the chunk; None if it has none.
@@ -188,25 +217,25 @@ class ScalarDecay:
         scores = self._scores(queries)
         if self._decay is not None:
             decay_rows(scores, self._decay.pair_decay, queries.early)
-        # Scores are masked bit by bit: a masked score vanishes even if it is infinite.
-        bits = scores.view(self._bits)
-        for kind, strict in enumerate(queries.strict):
-            of_kind = bits[:, :, kind]
-            np.bitwise_and(of_kind, self._masks[strict], out=of_kind)
+        self._causal.apply(scores, queries.strict)
 
     def _decay_rows(self, queries: QueryRows) -> None:
         if self._decay is not None:
             decay_rows(queries.rows, self._decay.decay_from_start, queries.early)
 
 
-def decay_rows(rows: Real, factors: Real, early: Sequence[bool]) -> None:
+def decay_rows(
+    rows: Real, factors: Real, early: Sequence[bool], out: Real | None = None
+) -> None:
     """Multiply the rows of each kind by the decay at the time they read."""
     for kind, is_early in enumerate(early):
         of_kind, decay = rows[:, :, kind], factors
+        result = of_kind if out is None else out[:, :, kind]
         if is_early:
             # Before the decay of its token, a row has the decay of the token before.
-            of_kind, decay = of_kind[..., 1:, :], decay[..., :-1, :]
-        np.multiply(of_kind, decay, out=of_kind)
+            of_kind, result = of_kind[..., 1:, :], result[..., 1:, :]
+            decay = decay[..., :-1, :]
+        np.multiply(of_kind, decay, out=result)
 
 
 class _Level(NamedTuple):

@@ -160,7 +160,7 @@ class _BlasLimit:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.count = 0
-        self.limiter: Any = None
+        self.before: list[int] = []
 
 
 _LIMIT = _BlasLimit()
@@ -175,7 +175,8 @@ def single_threaded_blas() -> Iterator[None]:
     """
     with _LIMIT.lock:
         if _LIMIT.count == 0:
-            _LIMIT.limiter = _controller().limit(limits=1, user_api="blas")
+            _LIMIT.before = [library.get_num_threads() for library in _libraries()]
+            _set_threads([1] * len(_LIMIT.before))
         _LIMIT.count += 1
     try:
         yield
@@ -183,8 +184,7 @@ def single_threaded_blas() -> Iterator[None]:
         with _LIMIT.lock:
             _LIMIT.count -= 1
             if _LIMIT.count == 0:
-                _LIMIT.limiter.restore_original_limits()
-                _LIMIT.limiter = None
+                _set_threads(_LIMIT.before)
 
 
 @contextmanager
@@ -199,8 +199,16 @@ def small_buffers() -> Iterator[None]:
 
 
 @cache
-def _controller() -> Any:
-    """Return the controller of the loaded BLAS; finding it takes milliseconds."""
+def _libraries() -> list[Any]:
+    """Return controllers of the loaded BLAS; finding them takes milliseconds.
+
+    They are called one by one: a limit of `threadpoolctl` takes four times as long.
+    """
     from threadpoolctl import ThreadpoolController  # noqa: PLC0415 -- when needed
 
-    return ThreadpoolController()
+    return [x for x in ThreadpoolController().lib_controllers if x.user_api == "blas"]
+
+
+def _set_threads(counts: list[int]) -> None:
+    for library, count in zip(_libraries(), counts, strict=True):
+        library.set_num_threads(count)

@@ -34,6 +34,16 @@ KINDS = [
     for early_read in (False, True)
     for transpose_state in (False, True)
 ]
+# Pairs of memories, the first of which follows the second; with and without decays.
+PAIRS = [
+    (decay, erases, erases, False, False)
+    for decay in ("pair", "pair without")
+    for erases in (False, True)
+]
+
+
+# Log-decays of a token, one for each channel where None.
+DECAYS = {"token": 1, "channel": None, "pair": 2}
 
 
 def laid_out(rng, x):
@@ -61,11 +71,10 @@ def made(kind, seed, *, length, features=4, values=3, heads=(2,), dtype="float64
 
     key = rows(features)
     key = key / np.maximum(np.linalg.norm(key, axis=-1, keepdims=True), 1)
-    log_decay = None
-    if decay is not None:
-        log_decay = -rng.exponential(
-            0.3, rows(1 if decay == "token" else features).shape
-        )
+    log_decay = follow = None
+    if decay in DECAYS:
+        dim = features if DECAYS[decay] is None else DECAYS[decay]
+        log_decay = -rng.exponential(0.3, rows(dim).shape)
         log_decay[rng.random(log_decay.shape) < 0.05] = -np.inf
     erase = rng.uniform(0, 1, (*heads, length, 1)) * key + 0.1 * rows(features)
     arrays = (
@@ -74,10 +83,13 @@ def made(kind, seed, *, length, features=4, values=3, heads=(2,), dtype="float64
         rows(values),
         log_decay,
     )
+    height = features
+    if str(decay).startswith("pair"):
+        follow, height = rng.uniform(-1, 1, (*heads, length, 1)), 2 * features
     terms = Terms(
         *arrays, erase if erases else None, early_erase, early_read, transpose_state
-    )
-    memory = laid_out(rng, rng.normal(size=(*heads, features, values)).astype(dtype))
+    )._replace(follow=follow)
+    memory = laid_out(rng, rng.normal(size=(*heads, height, values)).astype(dtype))
     return memory, terms.mapped(lambda x: laid_out(rng, x.astype(dtype)))
 
 
@@ -114,13 +126,13 @@ def law_is_the_equation(form, memory, terms, size):
 
 
 @EXAMPLES
-@given(problems())
+@given(problems(tuple(KINDS + PAIRS)))
 def test_chunks_are_the_equation(problem):
     law_is_the_equation(chunks, *problem)
 
 
 @settings(max_examples=30)
-@given(problems())
+@given(problems(tuple(KINDS + PAIRS)))
 def test_chunks_are_those_of_any_library(problem):
     """The array code gives the same result wherever it has the same meaning."""
     memory, terms, size = problem
@@ -149,9 +161,12 @@ def transposed(memory, terms, size):
     return output, after.swapaxes(-1, -2)
 
 
-DECAYED = [k for k in KINDS if k[0] is not None]
+DECAYED = [k for k in KINDS + PAIRS if k[0] in DECAYS]
 MUTANTS = {
-    "erases at the other time": (flipped("early_erase"), [k for k in DECAYED if k[1]]),
+    "erases at the other time": (
+        flipped("early_erase"),
+        [k for k in KINDS if k[0] and k[1]],
+    ),
     "reads at the other time": (flipped("early_read"), KINDS),
     "reads along the other side": (flipped("transpose_state"), KINDS),
     "transposes the memory": (transposed, KINDS),
@@ -161,7 +176,13 @@ MUTANTS = {
     ),
     "forgets to erase": (
         lambda m, terms, size: chunks(m, terms._replace(erase=None), size),
-        [k for k in KINDS if k[1]],
+        [k for k in KINDS + PAIRS if k[1]],
+    ),
+    "follows all": (
+        lambda m, terms, size: chunks(
+            m, terms._replace(follow=np.ones_like(terms.follow)), size
+        ),
+        PAIRS,
     ),
 }
 
@@ -176,7 +197,10 @@ def test_wrong_terms_are_not_the_equation(name):
 
 def without_decay_at_edges(workspace):
     """A wrong state passing: no decay over chunks."""
-    workspace.steps = [step._replace(chunk_decay=None) for step in workspace.steps]
+    workspace.steps = [
+        step._replace(chunk_decay=np.ones_like(step.chunk_decay))
+        for step in workspace.steps
+    ]
     state_passing(workspace)
 
 
@@ -194,6 +218,14 @@ def with_late_decays(decay, log_decay):
     channel_decay_load(decay, np.roll(log_decay, 1, axis=-2))
 
 
+def without_a_gain(workspace):
+    """A wrong state passing: over a chunk, the first memory follows nothing."""
+    workspace.steps = [
+        step._replace(gained=np.zeros_like(step.gained)) for step in workspace.steps
+    ]
+    state_passing(workspace)
+
+
 state_passing, inverse_solve = chunk_delta.state_passing, triangular.Inverse.solve
 channel_decay_load = intra_chunk.ChannelDecay.load
 
@@ -202,6 +234,7 @@ channel_decay_load = intra_chunk.ChannelDecay.load
     ("owner", "name", "wrong", "kinds"),
     [
         (chunk_delta, "state_passing", without_decay_at_edges, DECAYED),
+        (chunk_delta, "state_passing", without_a_gain, PAIRS),
         (
             triangular.Inverse,
             "solve",
@@ -258,7 +291,7 @@ def law_blocks_do_not_matter(form, monkeypatch, memory, terms, size):
 
 
 def of_all_kinds(law, form, *args, dtype="float32"):
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(KINDS + PAIRS):
         shape = {"length": 75, "features": 9, "values": 7, "heads": (5,)}
         law(form, *args, *made(kind, i, dtype=dtype, **shape), 16)
 
@@ -272,7 +305,7 @@ def eager_threads(monkeypatch):
 @pytest.mark.parametrize("heads", [(5,), (1,)])
 @pytest.mark.usefixtures("eager_threads")
 def test_threads_do_not_matter(monkeypatch, heads):
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(KINDS + PAIRS):
         memory, terms = made(kind, i, length=75, heads=heads, dtype="float32")
         law_threads_do_not_matter(chunks, monkeypatch, memory, terms, 4)
 
@@ -323,9 +356,8 @@ def law_later_chunks_do_not_matter(form, memory, terms, size):
     expected, _ = form(memory, terms, size)
     for bad in (np.nan, np.inf):
         spoiled = terms.mapped(np.array)
-        for x in spoiled[:5]:
-            if x is not None:
-                x[..., edge:, :] = -bad if x is spoiled.log_decay else bad
+        for x in spoiled.arrays():
+            x[..., edge:, :] = -bad if x is spoiled.log_decay else bad
         with np.errstate(invalid="ignore", over="ignore"):
             result, _ = form(memory, spoiled, size)
         assert bits([result[..., :edge, :]]) == bits([expected[..., :edge, :]])
@@ -344,7 +376,7 @@ def test_a_glance_ahead_is_noticed():
         of_all_kinds(law_later_chunks_do_not_matter, peeking)
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not k[1] and not k[4]])
+@pytest.mark.parametrize("kind", [k for k in KINDS + PAIRS if not k[1] and not k[4]])
 def test_what_is_not_seen_in_a_chunk_vanishes_even_if_infinite(kind):
     memory, terms = made(kind, 3, length=16)
     expected, _ = chunks(memory, terms, 16)
@@ -354,6 +386,19 @@ def test_what_is_not_seen_in_a_chunk_vanishes_even_if_infinite(kind):
         result, _ = chunks(memory, terms._replace(key=key), 16)
     assert np.all(np.isfinite(result[..., :9, :]))
     assert np.allclose(result[..., :9, :], expected[..., :9, :], rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", PAIRS)
+def test_shares_that_are_no_numbers_reach_no_token_before(kind, bad):
+    memory, terms = made(kind, 3, length=16)
+    expected, _ = chunks(memory, terms, 16)
+    follow = np.array(terms.follow)
+    follow[..., 9:, :] = bad
+    with np.errstate(invalid="ignore"):
+        result, last = chunks(memory, terms._replace(follow=follow), 16)
+    assert bits([result[..., :9, :]]) == bits([expected[..., :9, :]])
+    assert not np.isfinite(last[..., : last.shape[-2] // 2, :]).any()
 
 
 @pytest.mark.parametrize("form", [chunks, recurrent])
@@ -372,7 +417,7 @@ def test_narrow_inputs_are_widened(form, narrow):
 
 
 def test_float32_is_as_good_as_its_digits():
-    for i, kind in enumerate(KINDS):
+    for i, kind in enumerate(KINDS + PAIRS):
         memory, terms = made(kind, i, length=100, dtype="float32")
         for expected, result in zip(
             one_by_one(memory, terms), chunks(memory, terms, 64), strict=True
@@ -463,7 +508,7 @@ def test_arrays_broadcast_and_stay_as_they_are(form):
 @pytest.mark.parametrize("form", [partial(chunks, size=4), recurrent])
 @pytest.mark.parametrize("heads", [(0,), (2, 0)])
 def test_nothing_in_nothing_out(form, heads):
-    for kind in KINDS:
+    for kind in KINDS if form is recurrent else KINDS + PAIRS:
         for length in (0, 5):
             memory, terms = made(kind, 0, length=length, heads=heads)
             output, after = form(memory, terms)
