@@ -75,7 +75,8 @@ def side(name: str) -> str:
     """Return on which side of the picture a top-level module stands."""
     if name in JUDGE:
         return "judge"
-    return "both" if imports(name) & JUDGE else "reference"
+    sides = {side(one) for one in imports(name)}
+    return "both" if sides & {"judge", "both"} else "reference"
 
 
 def picture() -> str:

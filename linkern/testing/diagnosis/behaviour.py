@@ -168,15 +168,15 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
                 continue
             if reply.output is not None and reply.shape != reply.expected_shape:
                 reshaped[actual] = f"{reply.shape} in place of {reply.expected_shape}"
-        for failed, verb, name in (
-            (raised, "raises", "raises"),
-            (reshaped, "returns another shape", "returns_other_shape"),
+        for failed, verb, name, on_one in (
+            (raised, "raises", "raises", "raises_on_one_token"),
+            (reshaped, "returns another shape", *("returns_other_shape",) * 2),
         ):
             if failed:
-                where, declaration = in_words(noun, failed, tried)
-                name += "_on_one_token" * ((where, name) == ("one token", "raises"))
+                where, declared = in_words(noun, failed, tried)
                 sentence = f"{verb} on {where}: {failed[min(failed)]}"
-                refusal = Diagnosis(name, sentence, np.inf, declaration)
+                said = on_one if where == "one token" else name
+                refusal = Diagnosis(said, sentence, np.inf, declared)
                 observed.append((failed.keys() == tried, refusal))
     return min(observed, key=lambda one: one[0], default=(True, None))[1]
 
