@@ -185,17 +185,28 @@ def _plan_recurrence(device: Device) -> None:
         decay, early_erase, early_read = kind
         dtype, lead = _dtype(name), (2, 77)
         real = np.float64 if name == "float64" else np.float32
-        row = untouched((*lead, features), dtype)
+        row, erase = (untouched((*lead, features), dtype) for _ in range(2))
         log_decay = untouched((*lead, 1 if decay == "token" else features), real)
         terms = Terms(
             row,
             row,
             untouched((*lead, values), dtype),
             log_decay=None if decay is None else log_decay,
-            erase=None if early_erase is None else row,
+            erase=None if early_erase is None else erase,
             early_erase=bool(early_erase),
             early_read=early_read,
         )
+        recurrent(device, untouched((2, features, values), real), terms)
+
+
+def _plan_delta_rules(device: Device) -> None:
+    """Plan the delta rule, with a decay and without, for all dtypes and sizes."""
+    for name, (features, values), decays in product(IO, _SIZES, (False, True)):
+        dtype, lead = _dtype(name), (2, 77)
+        real = np.float64 if name == "float64" else np.float32
+        key, value = (untouched((*lead, n), dtype) for n in (features, values))
+        gate = untouched((*lead, 1), real)
+        terms = Terms(key, key, value, gate if decays else None, key, beta=gate)
         recurrent(device, untouched((2, features, values), real), terms)
 
 
@@ -247,6 +258,7 @@ def _dtype(name: str) -> Any:
 _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_attention,
     _plan_recurrence,
+    _plan_delta_rules,
     _plan_decoding,
     _plan_decayed_decoding,
     _plan_copy,

@@ -10,7 +10,7 @@ from linkern.array import astype, broadcast_shapes, broadcast_to, dtype_name
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import by_head, in_order, real_of
-from linkern.kernels.cuda.plan import chunk_fwd, chunk_fwd_simt
+from linkern.kernels.cuda.plan import chunk_delta, chunk_fwd, chunk_fwd_simt
 from linkern.kernels.cuda.plan import recurrent as recurrent_planner
 from linkern.kernels.cuda.plan.call import Call
 
@@ -229,9 +229,9 @@ def recurrent(
     shape = (batch, heads, tokens, initial.shape[-1])
     output = device.empty(shape, laid_out.query.dtype)
     if batch * heads:
-        launch = recurrent_planner.plan(
-            device, laid_out, initial, output, final, scale=scale
-        )
+        fits = chunk_delta.fits(device, laid_out, initial)
+        plan = chunk_delta.plan if fits else recurrent_planner.plan
+        launch = plan(device, laid_out, initial, output, final, scale=scale)
         gated = laid_out.log_decay is not None or laid_out.beta is not None
         _run(device, [launch], check_gates=check_gates and gated)
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), final

@@ -64,6 +64,44 @@ WRONG = {
         "if (`k < features` && n < columns)": "true",
         "if (k < features && `n < columns`)": "true",
     },
+    "chunk_delta": {
+        # smem_stage.cuh
+        "`row >= Height`) break;\n      const bool valid = row < rows && unit": "false",
+        "const bool valid = `row < rows` && unit * kPerUnit < columns;": "true",
+        "const bool valid = row < rows && `unit * kPerUnit < columns`;": "true",
+        # chunk_tiles.cuh
+        "if (`tile < Tiles`) decay_mask": "true",
+        "if (`tile >= Tiles`) return;": "false",
+        # delta_storage.cuh
+        "count = int(`remaining < Shape::kTokens` ? remaining": "false",
+        # delta_intra.cuh
+        "if (`other > tile`) continue;\n      weigh<true>": "false",
+        "if (`other < tile`)\n        storage.erases": "false",
+        "if (`lane_id() < 8`) invert": "true",
+        "if (`other <= tile`)\n          mma(scores": "other < tile",
+        "earlier = `other < tile`;": "true",
+        "`earlier` || key + i < query": "false",
+        "query + (`Erases ? 0 : 1`);": "0",
+        "if (`lane_id() < 16`) {": "true",
+        "if (`tile == 0 && lane_id() == 16`)": "false",
+        "first[row] = `row == column` ?": "false",
+        # delta_columns.cuh
+        "if (`other <= tile`)\n        mma(read": "other < tile",
+        "if (`other < tile`)\n        mma(rest": "other + 1 < tile",
+        "if (`token >= count` || at >= columns) continue;": "false",
+        "if (token >= count || `at >= columns`) continue;": "false",
+        "if (`source != nullptr`)\n      for_each": "true",
+        "if (`k < features` && n < columns) visit": "true",
+        "if (k < features && `n < columns`) visit": "true",
+        # chunk_delta.cu
+        "if (Decay && `token < count`) next_log": "true",
+        "nullptr && `token < count`) next_beta.load": "true",
+        "if (`threadIdx.x < Shape::kTokens`) {": "true",
+        "factor = `has_beta` ? next": "true",
+        "if (`chunks > 0`) loader.copy": "true",
+        "if (`copied < chunks`) loader.copy": "true",
+        "else if (`number >= 0`) {": "true",
+    },
     "state_passing": {
         "if (`head >= params.heads`) return;": "false",
         "= `initial == nullptr` ? 0.0f": "false",
@@ -198,6 +236,17 @@ RACES = {
         "if (!Normalize || column > 0 || `pair > 0`) continue;": "false",
         "if (target_normalizer != nullptr && `column == 0` && pair == 0)": "true",
         "if (target_normalizer != nullptr && column == 0 && `pair == 0`)": "true",
+    },
+    "chunk_delta": {
+        # Buffers that are used in turn.
+        "bytes + kStagedBytes + `number % 2` * kOperand": "0",
+        "storage, `ahead % 2`);\n    }\n    if (copied": "0",
+        "tokens),\n                                    `ahead % 2`, warp": "0",
+        "state.process(Chunk(storage.rows, number, tokens), `number % 2`,": "0",
+        # Warps that work for others.
+        "if (`!shared || warp < Shape::kTiles`) rows": "true",
+        "if (`!shared || warp >= Shape::kTiles`) rows": "true",
+        "strip = storage.output + `column / 16 * storage.kStripBytes`;": "0",
     },
     "recurrent": {
         "spans[`start / kSpan % 2`]": "0",

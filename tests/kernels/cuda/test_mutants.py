@@ -13,6 +13,7 @@ from linkern.kernels.cuda.sources import source
 from tests.kernels.cuda import (
     test_chunk_bwd,
     test_chunk_bwd_simt,
+    test_chunk_delta,
     test_chunk_fwd,
     test_chunk_fwd_simt,
     test_copy,
@@ -40,6 +41,7 @@ def some(problems, *names):
 WATCHED = {
     "chunk_fwd_simt": some(test_chunk_fwd_simt.PROBLEMS, "bfloat16", "no features"),
     "chunk_fwd": some(test_chunk_fwd.PROBLEMS, *test_chunk_fwd.PROBLEMS),
+    "chunk_delta": some(test_chunk_delta.PROBLEMS, *test_chunk_delta.PROBLEMS),
     "state_passing": some(
         {**test_chunk_fwd.PROBLEMS, **test_chunk_bwd.PROBLEMS},
         *("two segments", "from nothing", "groups"),

@@ -34,6 +34,7 @@ def compiler():
         ("linear_attention", "float32", {}, OF_NUMBERS + OF_WEIGHTS),
         ("simple_gla", "bfloat16", NARROW, OF_NUMBERS + OF_DECAYS),
         ("gated_delta_rule", "float32", {}, OF_NUMBERS + OF_DECAYS),
+        ("gated_delta_rule", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
     ],
 )
 def test_kernels_keep_the_laws(op, dtype, contract, checks):

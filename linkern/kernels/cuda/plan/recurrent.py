@@ -1,5 +1,7 @@
 """Planner of `recurrent.cu` and `recurrent_global.cu`: one token after another."""
 
+from typing import Any
+
 import numpy as np
 
 from linkern.array import dtype_name
@@ -17,7 +19,7 @@ from linkern.kernels.cuda.layouts import (
     sizes,
 )
 
-__all__ = ["plan"]
+__all__ = ["parameters", "plan"]
 
 # As in recurrent.cu.
 _SPAN, _LANES, _THREADS = 4, 16, 128
@@ -53,7 +55,7 @@ def plan(
     scale : float
         Factor on the read-out.
     """
-    _, heads, tokens, features = terms.query.shape
+    _, heads, _, features = terms.query.shape
     values, real = terms.value.shape[-1], real_of(terms.query)
     if final.dtype == np.float64:
         real = "double"
@@ -62,7 +64,6 @@ def plan(
     fitting = (n for n in _FEATURES if features <= n <= _REGISTER_BYTES // itemsize)
     padded = next(fitting, None)
     columns = _GLOBAL_COLUMNS if padded is None else _THREADS // _LANES * vector
-    addresses = [device.address(x) for x in (initial, final) if x is not None]
     arguments: list[object] = [IO[dtype_name(terms.query.dtype)], real, *_kinds(terms)]
     if padded is not None:
         whole = padded == features
@@ -74,23 +75,37 @@ def plan(
         blocks=terms.query.shape[0] * heads * max(1, -(-values // columns)),
         threads=_GLOBAL_THREADS if padded is None else _THREADS,
         shared=_shared_entries(terms, padded, columns) * itemsize,
-        parameters=record(
-            query=rows(device, terms.query),
-            key=rows(device, terms.key),
-            value=rows(device, terms.value),
-            erase=rows_or_null(device, terms.erase),
-            log_decay=gates(device, terms.log_decay, final.dtype),
-            beta=gates(device, terms.beta, final.dtype),
-            output=rows(device, output),
-            initial_state=address_or_null(device, initial),
-            final_state=device.address(final),
-            broken=0,
-            sizes=sizes(heads, tokens, features, values),
-            scale=np.asarray(scale, final.dtype),
-            vectors=np.bool_(
-                values % vector == 0 and not any(x % 16 for x in addresses)
-            ),
-        ),
+        parameters=parameters(device, terms, initial, output, final, scale=scale),
+    )
+
+
+def parameters(
+    device: Device,
+    terms: Terms,
+    initial: Array | None,
+    output: Array,
+    final: Array,
+    *,
+    scale: float,
+) -> Any:
+    """Return the struct ``RecurrentParams`` of recurrent.cuh."""
+    _, heads, tokens, features = terms.query.shape
+    values, vector = terms.value.shape[-1], 16 // final.dtype.itemsize
+    addresses = [device.address(x) for x in (initial, final) if x is not None]
+    return record(
+        query=rows(device, terms.query),
+        key=rows(device, terms.key),
+        value=rows(device, terms.value),
+        erase=rows_or_null(device, terms.erase),
+        log_decay=gates(device, terms.log_decay, final.dtype),
+        beta=gates(device, terms.beta, final.dtype),
+        output=rows(device, output),
+        initial_state=address_or_null(device, initial),
+        final_state=device.address(final),
+        broken=0,
+        sizes=sizes(heads, tokens, features, values),
+        scale=np.asarray(scale, final.dtype),
+        vectors=np.bool_(values % vector == 0 and not any(x % 16 for x in addresses)),
     )
 
 
