@@ -224,8 +224,9 @@ def long_problems(draw: st.DrawFn, scope: Scope) -> Problem:
 @st.composite
 def tile_problems(draw: st.DrawFn, scope: Scope) -> Problem:
     """Dimensions above one tile, and no powers of two: reaches masks of channels."""
-    pairs, most = TILE_DIMS, scope.operator.largest_key_dim
+    pairs: tuple[tuple[int, int], ...] = TILE_DIMS
     if scope.few_shapes:
+        most = scope.operator.largest_key_dim
         pairs = tuple(x for x in FEW_TILE_DIMS if most is None or x[0] <= most)[:1]
     shape = draw(shapes(scope, lengths=(17, 1, 40, 66), pairs=pairs))
     rng = draw(generators(scope))
