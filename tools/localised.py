@@ -97,10 +97,10 @@ its number; heads are also counted from the last one. Of two, nothing is said an
 what is right in usual calls is no place. One is as it was.
 
 **Kernels in four libraries, by a blind examiner.** 41 faulty and 15 correct kernels in
-NumPy, PyTorch, JAX and interpreted Triton, 32 operators, were written with their truth by
-someone who had read pages for users and no code of the referee, and who compared what
-`linkern verify` says with it. At commit `68faf0f`, with 100 s for each in the quick profile
-and 300 s in the default one where that was not enough, on two busy cores
+NumPy, PyTorch, JAX and interpreted Triton, 32 operators, were written with their truth
+by someone who had read pages for users and no code of the referee, and who compared
+what `linkern verify` says with it. At commit `68faf0f`, with 100 s for each in the
+quick profile and 300 s in the default one where that was not enough, on two busy cores
 (`docs/benchmarks/blind-68faf0f.jsonl` has sources, truths, reports and comparisons):
 
 | | right | silent | wrong |
@@ -110,11 +110,12 @@ and 300 s in the default one where that was not enough, on two busy cores
 | *where*, of these 38 | 22 | 14, of which 9 had no time left | 2 |
 | *by what*, where a product is right or one is said | 10 | 9 | 2 |
 
-Two of the three that passed are kernels of JAX, where each shape is compiled: no call had
-several batch entries or more than 33 channels. All have now, and both fail. The third takes
-decays as differences of sums over the whole sequence in float32; the bound allows that,
-since the sums of a kernel may have any number of tokens. The false words have been mended,
-and once a law is broken a run with a time limit keeps 40 % of it for the cause.
+Two of the three that passed are kernels of JAX, where each shape is compiled: no call
+had several batch entries or more than 33 channels. All have now, and both fail. The
+third takes decays as differences of sums over the whole sequence in float32; the bound
+allows that, since the sums of a kernel may have any number of tokens. The false words
+have been mended, and once a law is broken a run with a time limit keeps 40 % of it for
+the cause.
 
 What the diagnosis says now of all mutants:
 """

@@ -27,6 +27,8 @@ _MEANT = {
             "forget_gate",
             "gate",
             "ADT",
+            "log_g",
+            "log_G",
         ),
         ("log_decay",),
     ),

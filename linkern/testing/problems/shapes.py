@@ -278,7 +278,8 @@ def _completed(draw: st.DrawFn, scope: Scope, shape: Shape, most: int | None) ->
         slots = draw(one_of(*((4,) if scope.few_shapes else (3, 1, 4, 8, 17))))
     if "l" in letters:
         levels = shape.length.bit_length() + 1  # of the next token, too
-    rank = draw(one_of(*RANKS)) if scope.operator.ranks else 1
+    ranks = (2,) if scope.few_shapes else RANKS
+    rank = draw(one_of(*ranks)) if scope.operator.ranks else 1
     if scope.operator.pairs:
         shape = _with_a_pair(scope, shape, rank)
     if scope.operator.micro_steps:
