@@ -16,8 +16,8 @@ from linkern.testing.target.process import Target
 __all__ = ["FirstCall", "first_call"]
 
 UNCOMPILED = (
-    "JAX compiles loops of a function that is not compiled at every call: "
-    "more checks end in time for a `jax.jit` of it"
+    "JAX traces loops of a function that is not compiled at every call: "
+    "more examples are tried in time of a `jax.jit` of it"
 )
 
 

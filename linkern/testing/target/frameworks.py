@@ -4,6 +4,8 @@ NumPy has no bfloat16 without `ml_dtypes`, so half-precision results travel back
 float32, which holds every one of their values exactly.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -30,6 +32,7 @@ __all__ = [
     "as_numpy",
     "dtype_name",
     "framework_named",
+    "keep_compiled",
     "numpy_dtype",
     "require_device",
 ]
@@ -195,6 +198,23 @@ def _jax() -> Framework:
         accelerator=jax_cuda(jax),
         gradients=gradients,
     )
+
+
+def keep_compiled(folder: str) -> None:
+    """Let JAX, imported or not, look in a folder for what it has compiled before.
+
+    A loop in a function that is not compiled itself is another program to JAX at every
+    call, and is compiled anew; its text, by which the folder finds it, is the same.
+    """
+    settings = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        os.environ[name.upper()] = str(value)
+        if "jax" in sys.modules:
+            sys.modules["jax"].config.update(name, value)
 
 
 def _cupy() -> Framework:

@@ -8,6 +8,8 @@ import math
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError
@@ -133,7 +135,14 @@ class ChildProcess:
         self._sandbox = sandbox
         self.timeout, self._load_timeout = timeout, load_timeout
         self._child: Child | None = None
-        self.reopen(config)
+        self._compiled = TemporaryDirectory(
+            prefix="linkern-compiled-", ignore_cleanup_errors=True
+        )
+        try:
+            self.reopen(config)
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, call: Call) -> Reply:
         """Call the target once."""
@@ -146,21 +155,25 @@ class ChildProcess:
             if isinstance(answer, Reply):
                 return usable_reply(answer, call, self._config)
         except TargetDied:
-            self.close()
+            self._end()
             raise
         message = printable(answer.message)
         if message.startswith("MemoryError") or _STICKY.search(message):
-            self.close()  # the next call starts with what a process starts with
+            self._end()  # the next call starts with what a process starts with
         raise TargetRaised(message)
 
     def reopen(self, config: TargetConfig) -> None:
         """Load the target to be called in another way, in the same process."""
-        self._config = config
+        self._config = replace(config, compiled=self._compiled.name)
         self.opened = self._start()
         self.interface = self.opened.interface
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process, and forget what it compiled."""
+        self._end()
+        self._compiled.cleanup()
+
+    def _end(self) -> None:
         if self._child is not None:
             self._child.end()
             self._child = None

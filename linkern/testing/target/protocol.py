@@ -73,6 +73,8 @@ class TargetConfig:
         The offsets of packed sequences that a rank is passed.
     rendezvous : str
         File by which the processes of all ranks meet.
+    compiled : str
+        Folder where JAX finds what it compiled before; empty for none.
     """
 
     target: str
@@ -96,6 +98,7 @@ class TargetConfig:
     ranks_final: str = "last"
     ranks_cu_seqlens: str = "whole"
     rendezvous: str = ""
+    compiled: str = ""
 
 
 @dataclass(frozen=True)

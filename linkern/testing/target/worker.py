@@ -15,7 +15,11 @@ from typing import Any, BinaryIO
 
 from linkern.testing.errors import UsageError
 from linkern.testing.target.framework import Framework, Library
-from linkern.testing.target.frameworks import framework_named, require_device
+from linkern.testing.target.frameworks import (
+    framework_named,
+    keep_compiled,
+    require_device,
+)
 from linkern.testing.target.inference import Inferred, infer
 from linkern.testing.target.interpreted.launches import LaunchFailed
 from linkern.testing.target.invoke import Caller
@@ -129,6 +133,8 @@ def _opened(
     config: TargetConfig, opener: Opener
 ) -> tuple[Opened | Refused, Caller | None]:
     """Open a target in this process, and limit what it may allocate from now on."""
+    if config.compiled:  # before the target, which may compile while it is imported
+        keep_compiled(config.compiled)
     try:
         opened, caller = opener(config)
     except UsageError as error:

@@ -1,6 +1,7 @@
 """A target can do what it likes in its own process; here it costs one failed check."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -133,3 +134,44 @@ def test_other_libraries(framework, request):
         checks=["value_on_reals", "inputs_untouched"],
     )
     assert report.verdict == "passed"
+
+
+# A loop of JAX, not compiled, that returns how many programs came from the cache.
+HITS = dedent("""
+    import jax
+
+    hits = []
+
+    def listen(event, **_):
+        if event == "/jax/compilation_cache/cache_hits":
+            hits.append(event)
+
+    jax.monitoring.register_event_listener(listen)
+    start = jax.numpy.zeros(1)  # it compiles while it is imported, too
+
+    def hits_so_far(query, key, value):
+        def step(carry, x):
+            return carry + x, carry
+
+        loop = jax.lax.scan(step, value[..., 0, :], value[0, 0, :, None])
+        jax.block_until_ready(loop)
+        return jax.numpy.full_like(value, len(hits))
+""")
+
+
+def test_a_loop_of_jax_is_compiled_once(jax, tmp_path):
+    """Also after the process died, and until the target is closed."""
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(HITS, encoding="utf-8")
+    config = TargetConfig(f"{kernel}:hits_so_far", "jax")
+    process = ChildProcess(config, LONG)
+    try:
+        counts = [process.call(call()).output.flat[0] for _ in range(3)]
+        assert counts[0] < counts[1] < counts[2]
+        process._end()
+        assert process.call(call()).output.flat[0] > 0
+        folder = Path(process._compiled.name)
+        assert any(folder.iterdir())
+    finally:
+        process.close()
+    assert not folder.exists()
