@@ -135,7 +135,7 @@ def row(kernel: Kernel) -> str:
     named = zip(OPERATORS[kernel.op].names, interface.inputs, strict=True)
     names = [f"{own}={one}" for own, one in named if one not in {own, "q", "k", "v"}]
     others = (
-        *(interface.state, interface.final_state, interface.cu_seqlens),
+        *(*interface.state, interface.final_state, interface.cu_seqlens),
         *(interface.micro_steps, interface.output, interface.output_state),
         *(x for x in interface.gates if contract.decay_form in RAW_FORMS),
     )

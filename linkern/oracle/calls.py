@@ -41,7 +41,7 @@ class Options:
     ----------
     query_map, key_map : FeatureMap
         Maps that are applied to queries and keys.
-    normalize, eps, eps_mode : bool, float, str
+    normalize, eps, eps_mode, constant : bool, float, str, bool
         As in `Quotient`.
     feature_error : {"absolute", "relative", "none"}
         The error that a kernel may make in a feature: that of the map, at most a few
@@ -57,13 +57,14 @@ class Options:
     normalize: bool = True
     eps: float = 0.0
     eps_mode: str = "denominator"
+    constant: bool = False
     feature_error: str = "absolute"
     exact: bool = False
     output_dtype: str | None = None
 
     def quotient(self, scale: float) -> Quotient:
         """Return how the output is formed, with scores times `scale`."""
-        return Quotient(self.normalize, scale, self.eps, self.eps_mode)
+        return Quotient(self.normalize, scale, self.eps, self.eps_mode, self.constant)
 
 
 @dataclass(frozen=True)

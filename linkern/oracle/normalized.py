@@ -441,7 +441,7 @@ def _terms(shares: _Shares, g: Real, *, sign: float) -> tuple[Real, ...]:
     factors, divisor, quotient = shares.factors, shares.divisor, shares.quotient
     pairs = g @ np.swapaxes(factors.value, -1, -2)
     through = sign * (g * shares.output).sum(-1, keepdims=True)
-    if not quotient.normalize:
+    if not quotient.normalize or quotient.constant:
         through = np.zeros_like(through)
     elif quotient.eps_mode == "clamp":
         # Below the clamp the divisor is a constant.

@@ -54,6 +54,8 @@ class Operator:
         Whether it applies the declared feature maps and epsilon.
     normalised : bool
         Whether its rows are averages of the values.
+    floored : bool
+        Whether its rows are divided by the size of a normaliser, by at least 1.
     linear : tuple of str
         Inputs in each of which the output is linear.
     erases : bool
@@ -97,6 +99,7 @@ class Operator:
     log_normalizer: bool = False
     feature_map: bool = False
     normalised: bool = False
+    floored: bool = False
     linear: tuple[str, ...] = ("query", "value")
     erases: bool = False
     erase_along: str = "key"

@@ -476,6 +476,7 @@ _CAUSAL = (
         state=(("k", "v+1"), ("1",)),
         linear=("value",),
         log_normalizer=True,
+        floored=True,
         inexact="its weights are exponentials",
         reductions=(Reduction("simple_gla", {"input_gate": 0.0}, small_scores=True),),
     ),

@@ -60,12 +60,15 @@ class Quotient:
         Declared epsilon; 0 for the exact quotient.
     eps_mode : {"denominator", "normalizer", "clamp"}
         The divisor: ``scale d + eps``, ``scale a . (z + eps)``, ``max(scale d, eps)``.
+    constant : bool
+        Whether gradients hold the divisor constant.
     """
 
     normalize: bool = True
     scale: float = 1.0
     eps: float = 0.0
     eps_mode: str = "denominator"
+    constant: bool = False
 
 
 @dataclass(frozen=True)

@@ -247,3 +247,21 @@ def test_leading_axes_are_problems_of_their_own():
         for many, single in zip(whole, alone, strict=True):
             both = many.bound[head] + single.bound
             assert (abs(many.output[head] - single.output) <= both).all()
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 44.4), ("float64", 354.9)])
+def test_a_divisor_whose_square_overflows_may_lose_its_gradient(dtype, largest):
+    """Automatic differentiation of a quotient divides by the square."""
+    one, operator = np.ones((1, 1, 1, 1)), oracle.OPERATORS["mlstm"]
+    for gate, lost in ((-largest, True), (20.0 - largest, False)):
+        inputs = {
+            "query": one,
+            "key": one,
+            "value": one,
+            "input_gate": np.full((1, 1, 1), gate),
+            "log_decay": np.zeros((1, 1, 1)),
+        }
+        precisions = oracle.Precisions(dtype)
+        found = operator.bounded_gradients(inputs, one, 1.0, precisions)["input_gate"]
+        assert np.isclose(found.output.item(), np.exp(gate), rtol=1e-9, atol=0)
+        assert (found.bound.item() >= found.output.item()) == lost

@@ -138,6 +138,15 @@ def asks_for_a_device(query, key, value):
         return launched(query, key, value)
 
 
+@torch.compile
+def halved(x):
+    return x / 2
+
+
+def calls_what_is_compiled(query, key, value):
+    return 2 * launched(query, key, halved(value))
+
+
 def needs_a_device(query, key, value):
     if query.device.type != "cuda":
         msg = "expected tensors on a CUDA device"

@@ -57,5 +57,6 @@ def mlstm(call: Call) -> tuple[Node, tuple[Node, ...]]:
         return value, (memory, end)
     size = value.shape[-1]
     above, below = sliced(tape, reads, 0, size), sliced(tape, reads, size, size + 1)
-    output = floored(tape, above, below, _after(tape, before, end))
+    weight, constant = _after(tape, before, end), call.options.constant
+    output = floored(tape, above, below, weight, constant=constant)
     return output, (memory, end)

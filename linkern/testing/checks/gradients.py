@@ -9,6 +9,7 @@ from linkern.testing.checks.registry import (
     check,
     no_gradients,
     no_gradients_of_state,
+    no_slopes,
     no_tangent,
     not_causal,
     not_float64,
@@ -155,7 +156,7 @@ def _smooth(problem: Problem) -> bool:
     "own outputs",
     problems=lambda scope: any_gradient(scope, "smooth gradients"),
     judges=_smooth,
-    unless=any_of(not_float64, no_gradients),
+    unless=any_of(no_slopes, not_float64, no_gradients),
     share=0.15,
     in_outputs=False,
 )

@@ -22,6 +22,7 @@ from linkern.testing.errors import (
     skipped,
 )
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.expected import kept_over
 from linkern.testing.problems.mixture import any_gradient, any_problem
 from linkern.testing.problems.packing import (
     Packing,
@@ -166,7 +167,8 @@ def packed_states(target: CheckedTarget, problem: Problem) -> None:
         return
     precisions = problem.scope.contract.precisions(problem.scope.dtype)
     names = (("memory", precisions.state), ("normalizer", precisions.normalizer))
-    states = zip(names, reply.states, exact_states(problem), strict=False)
+    exact = kept_over(problem.scope.operator, reply.states, exact_states(problem))
+    states = zip(names, reply.states, exact, strict=False)
     for (name, dtype), got, bounded in states:
         message = f"a sequence of {packing} tokens leaves another {name}"
         stored = dtype or precisions.accumulator

@@ -243,6 +243,9 @@ def no_state(scope: Scope) -> Inapplicable | None:
     """Require a target that takes a state (a parameter `initial_state` or `state`)."""
     if scope.interface.takes_state:
         return None
+    if scope.contract.takes_state is False:
+        reason = "the contract says takes_state=false"
+        return skipped(reason, "leave out takes_state=false")
     reason = f"the target takes no state: no parameter {' or '.join(STATE_NAMES[:2])}"
     return skipped(reason, "take and return a state")
 
@@ -280,7 +283,7 @@ def no_tangent(scope: Scope) -> Inapplicable | None:
             return not_applicable(reason)
     if scope.contract.eps:
         return not_applicable(f"the declared eps={scope.contract.eps:g} breaks it")
-    return not_normalised(scope)
+    return no_slopes(scope) or not_normalised(scope)
 
 
 def not_linear_in_values(scope: Scope) -> Inapplicable | None:
@@ -347,6 +350,13 @@ def not_captured(scope: Scope) -> Inapplicable | None:
         return None
     reason = "it does not promise that its calls can be captured"
     return skipped(reason, "declare cuda_graphs=true")
+
+
+def no_slopes(scope: Scope) -> Inapplicable | None:
+    """Require gradients that are slopes: not those over a constant denominator."""
+    if scope.contract.constant_denominator:
+        return not_applicable("the declared constant_denominator=true breaks it")
+    return None
 
 
 def not_float64(scope: Scope) -> Inapplicable | None:

@@ -16,6 +16,7 @@ from linkern.testing.checks.registry import (
 from linkern.testing.checks.values import CONFIDENCE
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.expected import kept_over
 from linkern.testing.problems.mixture import any_problem, of_sort, provable
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import in_float64
@@ -108,7 +109,8 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
     precisions = scope.contract.precisions(scope.dtype)
     dtypes = (precisions.state, precisions.normalizer)
     names = ("memory", "normalizer")
-    states, expected = target.states(problem), problem.solve_state()
+    states = target.states(problem)
+    expected = kept_over(scope.operator, states, problem.solve_state())
     if len(scope.operator.state) > 1 and scope.normalised and len(states) == 1:
         message = "the state lacks a normalizer"
         raise Violation(message, problem)

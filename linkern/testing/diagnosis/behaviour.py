@@ -34,7 +34,7 @@ __all__ = [
     "not_finite",
     "observed_after",
     "observed_before",
-    "refused_no_token",
+    "refused",
     "right_where_dense",
 ]
 
@@ -311,16 +311,25 @@ def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
     return Diagnosis("depends_on_values", sentence, np.inf, by_what=by_what)
 
 
-def refused_no_token(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe a target that raises on an empty sequence."""
-    if scope.contract.min_length:
+def refused(target: Target, scope: Scope) -> Diagnosis | None:
+    """Observe a target that raises on an empty sequence, or when asked for a state."""
+    problem, calls = _problem(scope, REFUSED), dict[str, tuple[str, Call]]()
+    if not scope.contract.min_length:
+        calls["no token"] = "min_length=1", Call(problem.prefix(0).inputs)
+    if scope.interface.takes_state:
+        asking = Call(problem.inputs, wants_state=True)
+        calls["a call for its final state"] = "takes_state=false", asking
+    raised, declared = list[str](), list[str]()
+    for words, (declaration, call) in calls.items():
+        try:
+            target.call(call)
+        except TargetRaised as error:
+            raised.append(f"on {words}: {error}")
+            declared.append(declaration)
+    if not raised:
         return None
-    try:
-        target.call(Call(_problem(scope, REFUSED).prefix(0).inputs))
-    except TargetRaised as error:
-        sentence = f"raises on no token: {error}"
-        return Diagnosis("raises_on_no_token", sentence, np.inf, ("min_length=1",))
-    return None
+    sentence = f"raises {'; '.join(raised)}"
+    return Diagnosis("raises_if_asked", sentence, np.inf, tuple(declared))
 
 
 def right_where_dense(target: Target, problem: Problem) -> Diagnosis | None:

@@ -5,7 +5,7 @@ by one of them, computes what can be declared. Numbers are those of the measured
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from linkern.testing.influence.maps import Real
 from linkern.testing.influence.scenes import faint_scene
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.gates import with_decays
-from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.generators import real_problem, with_cotangent
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.spec.contract import Contract
@@ -26,10 +26,11 @@ from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
-__all__ = ["declarations", "first_right"]
+__all__ = ["declarations", "declarations_of_gradients", "first_right"]
 
 Declared = dict[str, Any]
-_Answer = tuple[Problem, Real]
+# Results by name: the output, or the gradients of the inputs.
+_Answer = tuple[Problem, Mapping[str, Real]]
 
 # Share of the entries with a proved bound, without which nothing is known.
 LEAST_PROVED = 0.5
@@ -84,6 +85,12 @@ def first_right(
     return _first_right(scope, [*_answers(target, scope)], candidates)
 
 
+def declarations_of_gradients(target: Target, scope: Scope) -> tuple[str, ...]:
+    """Return ``KEY=VALUE`` of a contract under which wrong gradients are right."""
+    answers = [*_gradients(target, scope)]
+    return _first_right(scope, answers, [{"constant_denominator": True}])
+
+
 def _first_right(
     scope: Scope, answers: Sequence[_Answer], candidates: Iterable[Declared]
 ) -> tuple[str, ...]:
@@ -133,7 +140,22 @@ def _answers(target: Target, scope: Scope) -> Iterator[_Answer]:
         except (DoesNotApply, TargetRaised, TargetDied):
             continue
         if output is not None:
-            yield problem, in_float64(output)
+            yield problem, {"output": in_float64(output)}
+
+
+def _gradients(target: Target, scope: Scope) -> Iterator[_Answer]:
+    """Yield problems, and the gradients that the target returned."""
+    for draw in _CALLS:
+        rng = np.random.default_rng(0)
+        try:
+            problem = with_cotangent(draw(scope, rng), rng)
+            call = Call(problem.inputs, cotangent=problem.cotangent)
+            gradients = target.call(call).gradients
+        except (DoesNotApply, TargetRaised, TargetDied):
+            continue
+        if gradients:
+            pairs = zip(problem.inputs, gradients, strict=True)
+            yield problem, {name: in_float64(x) for name, x in pairs}
 
 
 def _explains(
@@ -151,28 +173,37 @@ def _explains(
     )
 
 
-def _share_right(contract: Contract, problem: Problem, output: Real) -> float:
-    """Return the share of an output that is proved right; -1 if some of it is wrong."""
+def _share_right(
+    contract: Contract, problem: Problem, results: Mapping[str, Real]
+) -> float:
+    """Return the share of results that is proved right; -1 if some of it is wrong."""
     scope = replace(problem.scope, contract=contract)
-    inputs = problem.inputs
+    inputs, results = problem.inputs, {**results}
     if contract.layout != problem.scope.contract.layout:
         if len({x.shape[:3] for x in inputs.values()}) > 1:
             return -1.0
         # As a target reads them whose axes of heads and tokens are swapped.
         inputs = {name: np.swapaxes(x, 1, 2) for name, x in inputs.items()}
-        output = np.swapaxes(output, 1, 2)
+        results = {name: np.swapaxes(x, 1, 2) for name, x in results.items()}
     problem = replace(problem, scope=scope).with_inputs(**inputs)
     natural = "log_decay" in inputs and contract.decay_form == "log"
     if np.isfinite(contract.decay_floor) and natural:
         # What is below the floor, a contract that has it does not ask.
         problem = with_decays(problem, inputs["log_decay"].astype(np.float64))
-    with np.errstate(all="ignore"):
-        exact = problem.solve()
-        if output.shape != exact.output.shape:
+    of_output = "output" in results
+    exact = {"output": problem.solve()} if of_output else problem.solve_gradients()
+    stored, shares = scope.output_dtype if of_output else scope.dtype, list[float]()
+    for name, x in results.items():
+        expected = exact[name]
+        if x.shape != expected.output.shape:
             return -1.0
-        proved = np.isfinite(exact.bound)
-        right = abs(output - exact.output) <= exact.once_stored(scope.output_dtype)
-    return -1.0 if (proved & ~right).any() else float(proved.mean())
+        proved = np.isfinite(expected.bound)
+        with np.errstate(all="ignore"):
+            right = abs(x - expected.output) <= expected.once_stored(stored)
+        if (proved & ~right).any():
+            return -1.0
+        shares.append(float(proved.mean()))
+    return min(shares)
 
 
 def _epsilons(answers: Sequence[_Answer], scope: Scope) -> Iterator[Declared]:
@@ -184,8 +215,8 @@ def _epsilons(answers: Sequence[_Answer], scope: Scope) -> Iterator[Declared]:
     contract = replace(scope.contract, eps=1.0, normalize=True)
     contracts = [replace(contract, eps=0.0, normalize=False)]
     contracts += [replace(contract, **mode) for mode in _EPS_MODES[:2]]
-    for problem, output in answers:
-        exact = problem.solve()
+    for problem, results in answers:
+        output, exact = results["output"], problem.solve()
         scopes = (replace(scope, contract=x) for x in contracts)
         numerator, *others = (replace(problem, scope=x).solve().output for x in scopes)
         with np.errstate(all="ignore"):

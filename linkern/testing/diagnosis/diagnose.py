@@ -19,10 +19,13 @@ from linkern.testing.diagnosis.behaviour import (
     not_finite,
     observed_after,
     observed_before,
-    refused_no_token,
+    refused,
     right_where_dense,
 )
-from linkern.testing.diagnosis.declarations import declarations
+from linkern.testing.diagnosis.declarations import (
+    declarations,
+    declarations_of_gradients,
+)
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
@@ -79,7 +82,7 @@ def examine(target: Target, scope: Scope) -> Diagnosis:
     """Return the same; where nothing shows, with what was not measured."""
     clock = Clock(SECONDS)
     probe = _Probe(Timed(target, clock), scope, clock)
-    refusal = probe.observed(refused_no_token, FOR_MAPS)
+    refusal = probe.observed(refused, FOR_MAPS)
     diagnosis = (
         probe.observed(observed_before, FOR_MAPS)
         or probe.described()
@@ -180,6 +183,12 @@ class _Probe:
             declared = self.tried(
                 "declarations",
                 lambda: declarations(self.target, self.scope, by_what),
+                (),
+            )
+        if tensor.startswith("gradient"):
+            declared = self.tried(
+                "declarations",
+                lambda: declarations_of_gradients(self.target, self.scope),
                 (),
             )
         return localised(

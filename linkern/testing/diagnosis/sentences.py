@@ -19,6 +19,8 @@ from linkern.testing.problems.context import Scope
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
 
+# The declaration of gradients that lack the term through the denominator.
+CONSTANT = "constant_denominator=true"
 # Factors that words say better: the name of the deviation, and the words in a place.
 _VERBS = {
     "0": ("lost", "lacks {place}", "is 0"),
@@ -130,6 +132,9 @@ def localised(
     if epsilon:
         explained, kind, stage = True, "in the denominator", "output"
         where, by_what = epsilon
+    elif CONSTANT in declaration:
+        explained, kind, by_what = True, "replaced", "a constant denominator"
+        where = "everywhere"
     words = [sentence(stage, where, by_what, kind)]
     if not by_what:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]

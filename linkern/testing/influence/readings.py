@@ -23,6 +23,7 @@ from linkern.testing.influence.maps import (
 )
 from linkern.testing.influence.parts import Parts
 from linkern.testing.influence.scenes import NOWHERE, kept_sources, per_token
+from linkern.testing.problems.expected import kept_over
 from linkern.testing.problems.packing import (
     Packing,
     exact_outputs,
@@ -254,9 +255,11 @@ def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     """Yield the maps of the final state: memory, and normalizer if there is one."""
     precisions = problem.scope.contract.precisions(problem.scope.dtype)
     dtypes = (precisions.state, precisions.normalizer)
-    exact = problem.solve_state() if reply.states else ()
+    states = reply.states or ()
+    exact = problem.solve_state() if states else ()
+    exact = kept_over(problem.scope.operator, states, exact)
     for tensor, state, bounded, dtype in zip(
-        STATES, reply.states or (), exact, dtypes, strict=False
+        STATES, states, exact, dtypes, strict=False
     ):
         measured = shaped(state, bounded.output.shape)
         stored = dtype or precisions.accumulator

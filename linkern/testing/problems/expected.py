@@ -5,6 +5,7 @@ and keys that it normalises itself. The oracle gets their meaning in float64, an
 gradients are carried back to the inputs of the target.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,12 +27,14 @@ from linkern.testing.problems.forms import form_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
-__all__ = ["OracleCall", "gradients", "output", "states"]
+__all__ = ["OracleCall", "gradients", "kept_over", "output", "states"]
 
 # What decays are made of; but a momentum that forgets nothing runs away.
 _DECAYS = frozenset({"log_decay", "log_decay_rate", "preconditioner_log_decay"})
 Real = NDArray[np.float64]
 _NORMALISED = ("query", "key")
+# Logarithms above which a factor is no float64.
+_LARGEST_LOG = 700.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,7 @@ class OracleCall:
             contract.normalize,
             contract.eps,
             contract.eps_mode,
+            contract.constant_denominator,
             feature_error="none" if certain else contract.feature_error,
             exact=self.exact,
             output_dtype=contract.output_dtype or self.dtype,
@@ -215,6 +219,36 @@ def output(
 def states(call: OracleCall) -> tuple[Bounded, ...]:
     """Return the exact state, memory first."""
     return tuple(call.widened(one) for one in call.states())
+
+
+def kept_over(
+    operator: Operator, states: Sequence[NDArray[Any]], exact: Sequence[Bounded]
+) -> tuple[Bounded, ...]:
+    """Return the exact state over the weight that a target keeps it over.
+
+    Where the normalizer is the logarithm of what the memory was divided by, any weight
+    will do: that of the sum, or the largest logarithm of published kernels. The
+    logarithm that a target returns is taken as it is, and its memory must fit to it.
+    """
+    if not operator.log_normalizer or len(states) < 2:
+        return tuple(exact)
+    memory, weight = exact
+    kept = np.asarray(states[1], np.float64)
+    known = np.isfinite(kept) & np.isfinite(weight.output)
+    ahead = np.subtract(weight.output, kept, out=np.zeros(kept.shape), where=known)
+    known &= ahead < _LARGEST_LOG
+    factor = np.exp(np.where(known, ahead, 0.0))
+    # Both logarithms are sums of the same gates.
+    drift = np.expm1(np.where(known, 2 * weight.bound, 0.0))
+    by_column = operator.state[1][-1] == operator.state[0][-1]
+    factor, drift = (
+        x[..., None, :] if by_column else x[..., None] for x in (factor, drift)
+    )
+    size = abs(memory.output) + memory.bound
+    return (
+        Bounded(factor * memory.output, factor * (memory.bound + drift * size)),
+        Bounded(np.where(known, kept, weight.output), weight.bound),
+    )
 
 
 def gradients(

@@ -42,6 +42,7 @@ def config_of(plan: Plan) -> TargetConfig:
         vjp=contract.vjp,
         scale=contract.scale,
         state_layout=contract.state_layout,
+        takes_state=contract.takes_state is not False,
         cu_seqlens_dtype=contract.cu_seqlens_dtype,
         op=OPERATORS[plan.op].name,
         decay_form=contract.decay_form,
@@ -124,7 +125,7 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
             plan.command,
             config,
             timeout,
-            takes_state=contract.takes_state,
+            takes_state=bool(contract.takes_state),
             differentiable=contract.gradients == "required",
             sandbox=sandbox,
         )

@@ -32,6 +32,8 @@ _LIBRARIES = {
 # What cannot be tried: words of the exception, and what to do.
 _HINTS = {
     r"no module named": "It needs a package that is not installed here: install it.",
+    r"block pointers have been removed": "Triton 3.9 has none: judge it where an older "
+    "one is installed (`python -m pip install 'triton<3.9'`).",
     r"cuda|nvidia|triton|\bgpu\b|pointer argument": "It seems to need a GPU: judge it "
     "where there is one, with `--framework torch --device cuda`.",
     r"memoryerror": "Allow it more memory with `--memory GIB`.",

@@ -254,7 +254,7 @@ def _of_function(
         "TIMES": _token_axes(plan),
         "INPUTS": interface.inputs,
         "STATE": interface.state,
-        "NEEDS_STATE": interface.state in interface.needed,
+        "NEEDS_STATE": bool({*interface.state} & interface.needed),
         "FINAL_STATE": interface.final_state,
         "PACKED": interface.cu_seqlens,
         "OFFSETS": plan.contract.cu_seqlens_dtype,

@@ -65,6 +65,9 @@ class Contract:
     eps, eps_mode : float, str
         Epsilon in the quotient: added to the ``denominator``, added to every entry of
         the ``normalizer``, or the lower ``clamp`` of the denominator.
+    constant_denominator : bool
+        Whether its gradients hold the denominator constant, where a norm of each row
+        follows, which no factor of a row changes.
     layout : str
         Order of the axes of inputs and output: ``bhtd``, ``bthd``, ``htd``, ``td``.
     accumulator_dtype, feature_dtype, operand_dtype, score_dtype : str, optional
@@ -115,8 +118,9 @@ class Contract:
         Whether a sequence gives the same bits in any batch: ``false``; ``rows``: alone,
         at any place in a batch of any size, and packed; ``true``: and in parts as well,
         cut anywhere, or at multiples of a declared `chunk_size`.
-    takes_state : bool
+    takes_state : bool, optional
         Whether a command reads and writes states: it has no signature that would tell.
+        ``false`` of a function: it refuses states although it has parameters for them.
     decay_log_base : str
         ``e``, or ``2`` if the log-decays it takes are logarithms to base 2.
     decay_form : str
@@ -164,6 +168,7 @@ class Contract:
     scale: float | str | None = None
     eps: float = 0.0
     eps_mode: str = "denominator"
+    constant_denominator: bool = False
     layout: str = "bhtd"
     accumulator_dtype: str | None = None
     feature_dtype: str | None = None
@@ -192,7 +197,7 @@ class Contract:
     thread_safe: bool = True
     cuda_graphs: bool = False
     batch_invariant: str = "false"
-    takes_state: bool = False
+    takes_state: bool | None = None
     decay_log_base: str = "e"
     decay_form: str = "log"
     decay_floor: float = -math.inf
@@ -221,6 +226,9 @@ class Contract:
         if self.eps and not self.normalize:
             msg = "`eps` is part of the quotient, so it needs `normalize=true`."
             raise UsageError(msg)
+        if self.constant_denominator and not self.normalize:
+            msg = "`constant_denominator` is for quotients: it needs `normalize=true`."
+            raise UsageError(msg)
         if self.decay_form != "log" and self.decay_log_base != "e":
             form = f"`decay_form={self.decay_form}`"
             msg = f"`decay_log_base` is for logarithms, so not with {form}."
@@ -230,6 +238,9 @@ class Contract:
             raise UsageError(msg)
         if self.gate_parameters != "both" and self.decay_form not in PARAMETRIC_FORMS:
             msg = "`gate_parameters` are those of raw gates: declare `decay_form` too."
+            raise UsageError(msg)
+        if self.takes_state is False and self.interface == "step":
+            msg = "`interface=step` needs a state, so not with `takes_state=false`."
             raise UsageError(msg)
         if self.ranks_order == "zigzag":
             self._require_zigzag()
@@ -305,6 +316,8 @@ class Contract:
         """Refuse declarations that mean nothing for an operator."""
         mapped = operator.feature_map
         meaningless = {*(_WITHOUT_FEATURE_MAP if mapped else _WITH_FEATURE_MAP)}
+        if not (mapped or operator.floored):
+            meaningless |= {"constant_denominator"}
         if "log_decay" not in operator.names:
             meaningless |= {"decay_log_base", "decay_form", "decay_floor"}
             meaningless |= {"gate_parameters"}

@@ -73,6 +73,9 @@ TOPICS = {
             "the epsilon is added elsewhere, or is a lower clamp",
             "clamp",
         ),
+        "constant_denominator": Declaration(
+            BOOLEAN, "its gradients hold the denominator constant", "true"
+        ),
         "feature_error": Declaration(
             one_of("absolute", "relative"),
             "elu(x) + 1 is promised without cancellation, which is stricter",
@@ -184,7 +187,10 @@ TOPICS = {
             one_of("sequence", "step"), "one call is one token of a recurrence", "step"
         ),
         "takes_state": Declaration(
-            BOOLEAN, "a program (`--command`) reads and writes states", "true"
+            BOOLEAN,
+            "a program (`--command`) reads and writes states, or a function with a "
+            "parameter for one takes none",
+            "false",
         ),
         "vjp": Declaration(NAME, "a function of its own gives the gradients", "my_vjp"),
         "gradients": Declaration(

@@ -62,6 +62,8 @@ SWITCHES = (
     Switch(("head_first",), False, "layout", "bthd"),
 )
 _TWICE, _BOUND, _SAFE = "allow_neg_eigval", "lower_bound", "safe_gate"
+# Divisors with a floor need no epsilon, though published kernels add one.
+_EPSILON = "eps"
 # Parameters without a default that say nothing of the operator.
 ARGUMENTS: Mapping[str, Any] = {
     "softplus_beta": 1.0,
@@ -97,7 +99,7 @@ class Settled:
 def switch_names() -> tuple[str, ...]:
     """Return the names of all parameters that are recognised as switches."""
     names = (name for switch in SWITCHES for name in switch.names)
-    return (*names, _TWICE, _BOUND, _SAFE)
+    return (*names, _TWICE, _BOUND, _SAFE, _EPSILON)
 
 
 def settled(
@@ -153,6 +155,10 @@ def settled(
     passed = _passed(chosen, options, defaults)
     passed |= {n: x for n, x in ARGUMENTS.items() if n in needed and n not in options}
     notes += [f"{name}={value!r} is passed" for name, value in passed.items()]
+    added = values.get(_EPSILON, 0) != 0 and _EPSILON not in options
+    if operator.floored and added:
+        passed[_EPSILON] = 0.0
+        notes.append(f"{_EPSILON}=0.0 is passed: {operator.name} adds none")
     return Settled(chosen, {**options, **passed}, tuple(notes))
 
 

@@ -25,7 +25,6 @@ from linkern.testing.target.signatures import (
     OUTPUT_STATE_NAMES,
     PACKED_NAMES,
     POSITION_NAMES,
-    STATE_NAMES,
     Interface,
     gates_of,
     inputs_of,
@@ -33,6 +32,7 @@ from linkern.testing.target.signatures import (
     parameters_of,
     require_callable,
     state_of_step,
+    states_in,
     switches_of,
 )
 
@@ -132,6 +132,7 @@ def load(
     decay_form: str = "log",
     gate_parameters: str = "both",
     *,
+    takes_state: bool = True,
     groups: tuple[str, ...] = (),
 ) -> Loaded:
     """Return a target with the meaning of its parameters; refuse a wrong signature.
@@ -154,6 +155,8 @@ def load(
         As it is declared.
     gate_parameters : str
         Which of `A_log` and `dt_bias` it must take with raw gates.
+    takes_state : bool
+        False if states are not passed to it, whatever its parameters.
     groups : tuple of str
         Names of a parameter for the group of all ranks, of a target that runs on
         several.
@@ -175,24 +178,24 @@ def load(
     inputs = inputs_of(parameters, name, operator)
     function = _vjp_of(target, name, vjp)
     gradients = function and gradient_function(function, name, operator, inputs)
-    state = named_in(STATE_NAMES, parameters)
+    state = states_in(parameters) if takes_state else ()
     scale = "scale" if "scale" in parameters else None
-    if interface == "step" and state is None:
-        state = state_of_step(parameters, inputs, name, operator)
+    if interface == "step" and not state:
+        state = (state_of_step(parameters, inputs, name, operator),)
     packed = named_in(PACKED_NAMES, parameters)
     needed = {n: p for n, p in parameters.items() if p.default is p.empty}
     output = named_in(OUTPUT_NAMES, needed)
     signature = Interface(
         frozenset(parameters),
         frozenset(needed),
-        takes_state=state is not None,
+        takes_state=bool(state),
         differentiable=gradients is not None,
         vjp_takes_state=gradients is not None and gradients.takes_state,
         vjp_takes_packed=gradients is not None and gradients.takes(packed),
         vjp_takes_scale=gradients is None or gradients.takes(scale),
         inputs=inputs,
         state=state,
-        final_state=named_in(FINAL_STATE_NAMES, parameters),
+        final_state=named_in(FINAL_STATE_NAMES, parameters) if takes_state else None,
         scale=scale,
         cu_seqlens=packed,
         position=named_in(POSITION_NAMES, parameters),

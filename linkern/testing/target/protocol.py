@@ -49,6 +49,8 @@ class TargetConfig:
         the operator.
     state_layout : {"kv", "vk"}
         Order of the last two axes of its memory.
+    takes_state : bool
+        False if states are not passed to it, whatever its parameters.
     cu_seqlens_dtype : {"int64", "int32"}
         Dtype of the offsets of packed sequences.
     decay_form : str
@@ -85,6 +87,7 @@ class TargetConfig:
     vjp: str | None = None
     scale: float | str | None = None
     state_layout: str = "kv"
+    takes_state: bool = True
     cu_seqlens_dtype: str = "int64"
     op: str = "linear_attention"
     decay_form: str = "log"

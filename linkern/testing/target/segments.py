@@ -118,13 +118,13 @@ class SegmentRunner:
     ) -> tuple[Any, Any]:
         """Call the target on one segment; return its output and state."""
         interface = self._loaded.interface
-        states = {interface.state, interface.final_state}
+        states = {*interface.state, interface.final_state}
         options: dict[str, Any] = dict.fromkeys(interface.needed & states)
         options |= self._other_arguments(call, first, index)
         if (call.wants_state or call.cuts) and interface.final_state:
             options[interface.final_state] = True
-        if interface.state is not None and state is not ABSENT:
-            options[interface.state] = state
+        if state is not ABSENT:
+            options |= self._of_state(state)
         buffers = self._buffers(inputs, call)
         options |= {**buffers, **self.config.options, **call.options}
         inputs_in_order = [inputs.get(name) for name in self.operator.names]
@@ -148,6 +148,17 @@ class SegmentRunner:
         named = zip(names, inputs, strict=True)
         options = options | {name: x for name, x in named if x is not None}
         return self._loaded.function(**options)
+
+    def _of_state(self, state: Any) -> dict[str, Any]:
+        """Return the arguments by which a state is passed: whole, or its parts."""
+        names = self._loaded.interface.state
+        if len(names) <= 1:
+            return dict.fromkeys(names, state)
+        if not isinstance(state, tuple | list) or len(state) != len(names):
+            parts = len(state) if isinstance(state, tuple | list) else 1
+            msg = f"it takes a state as {', '.join(names)}, and returned {parts} of it"
+            raise TypeError(msg)
+        return dict(zip(names, state, strict=True))
 
     def _other_arguments(self, call: Call, first: int, index: int) -> dict[str, Any]:
         """Return scale, position, micro steps, `cu_seqlens`: those that it takes."""
@@ -371,6 +382,7 @@ def state_parts(
     memory, *others = operator.state_shapes(sizes)
     transposed = state_layout == "vk"
     expected = (*lead, *(memory[:-2] + memory[:-3:-1] if transposed else memory))
+    arrays = _with_last_column(arrays, expected, -2 if transposed else -1)
     # The memory comes first.
     arrays = sorted(arrays, key=lambda x: x.shape != expected)
     if not arrays or arrays[0].shape != expected:
@@ -383,6 +395,23 @@ def state_parts(
         states.append(x.reshape((*lead, *normalizer)))
     missing = (None,) * (2 - len(lead))
     return tuple(x[missing] for x in states)
+
+
+def _with_last_column(
+    arrays: Sequence[NDArray[Any]], expected: tuple[int, ...], axis: int
+) -> Sequence[NDArray[Any]]:
+    """Return a state with a memory whose last column was an array of its own.
+
+    It is the normaliser of the rows, of operators that have one in the memory.
+    """
+    if len(arrays) < 2 or arrays[0].ndim != len(expected):
+        return arrays
+    memory, column, *rest = arrays
+    if column.size * memory.shape[axis] != memory.size:
+        return arrays
+    column = column.reshape(np.delete(memory.shape, axis))
+    joined = np.concatenate([memory, np.expand_dims(column, axis)], axis)
+    return [joined, *rest] if joined.shape == expected else arrays
 
 
 def per_query(sizes: dict[str, int]) -> int:

@@ -29,6 +29,7 @@ __all__ = [
     "POSITION_NAMES",
     "STATE_COTANGENT_NAMES",
     "STATE_NAMES",
+    "STATE_PARTS",
     "Interface",
     "gates_of",
     "inputs_of",
@@ -37,13 +38,21 @@ __all__ = [
     "recognised",
     "require_callable",
     "state_of_step",
+    "states_in",
     "switches_of",
     "takes_anything",
 ]
 
 # Names of these parameters in published kernels.
 STATE_NAMES = ("initial_state", "state", "init_state", "past_state", "h0")
-FINAL_STATE_NAMES = ("output_final_state", "return_final_state", "return_state")
+# Of kernels that take its parts one by one, in the order in which they return them.
+STATE_PARTS = (("c_initial", "n_initial", "m_initial"),)
+FINAL_STATE_NAMES = (
+    "output_final_state",
+    "return_final_state",
+    "return_state",
+    "return_last_states",
+)
 COTANGENT_NAMES = ("output_cotangent", "grad_output", "do")
 STATE_COTANGENT_NAMES = ("state_cotangent", "dht")
 PACKED_NAMES = ("cu_seqlens", "cu_seq_lens")
@@ -86,8 +95,10 @@ class Interface:
     inputs : tuple of str
         Names of its inputs in the order of the operator; empty if they are passed by
         position.
-    state, final_state, scale : str or None
-        Its parameters for a state, for asking it to return one, and for the scale.
+    state : tuple of str
+        Its parameter for a state, or one for each part of it; empty if it has none.
+    final_state, scale : str or None
+        Its parameters for asking it to return a state, and for the scale.
     cu_seqlens, position, micro_steps : str or None
         Its parameters for where packed sequences begin, for the position of the first
         token, and for how many keys there are for each query.
@@ -112,7 +123,7 @@ class Interface:
     vjp_takes_packed: bool = False
     vjp_takes_scale: bool = True
     inputs: tuple[str, ...] = ()
-    state: str | None = None
+    state: tuple[str, ...] = ()
     final_state: str | None = None
     scale: str | None = None
     cu_seqlens: str | None = None
@@ -152,6 +163,21 @@ def named_in(
 ) -> str | None:
     """Return the first of `names` that is a parameter, if any is."""
     return next((name for name in names if name in parameters), None)
+
+
+def states_in(parameters: dict[str, inspect.Parameter]) -> tuple[str, ...]:
+    """Return the parameter for a state, or those for all of its parts.
+
+    Examples
+    --------
+    >>> def kernel(q, k, v, i, f, c_initial=None, n_initial=None, m_initial=None): ...
+    >>> states_in(parameters_of(kernel))
+    ('c_initial', 'n_initial', 'm_initial')
+    """
+    whole = named_in(STATE_NAMES, parameters)
+    if whole is not None:
+        return (whole,)
+    return next((x for x in STATE_PARTS if {*x} <= {*parameters}), ())
 
 
 def takes_anything(parameters: dict[str, inspect.Parameter]) -> bool:
@@ -297,7 +323,7 @@ def require_callable(
         interface.context,
     )
     for known in (
-        *(interface.state, interface.final_state, interface.scale),
+        *(*interface.state, interface.final_state, interface.scale),
         *others,
     ):
         if known is not None:

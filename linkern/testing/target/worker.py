@@ -97,6 +97,7 @@ def open_target(
         op=config.op,
         decay_form=config.decay_form,
         gate_parameters=config.gate_parameters,
+        takes_state=config.takes_state,
         groups=GROUP_NAMES_OF[framework.name] if config.ranks else (),
     )
     opened = Opened(loaded.interface, framework.library, inferred)

@@ -69,7 +69,9 @@ AFTER = {
 
 def opened(function, op="linear_attention", dtype="float32", **declared):
     contract = Contract(**declared)
-    target = InProcess(TargetConfig("test", op=op, scale=contract.scale), function)
+    taken = contract.takes_state is not False
+    config = TargetConfig("test", op=op, scale=contract.scale, takes_state=taken)
+    target = InProcess(config, function)
     styles = tuple(STYLES)
     interface = target.interface
     return target, Scope(OPERATORS[op], contract, dtype, interface, styles=styles)
@@ -238,10 +240,25 @@ def refusing_no_token(query, key, value):
 
 def test_a_refusal_of_no_token_is_named_where_all_else_is_right():
     diagnosis = diagnose(*opened(refusing_no_token))
-    assert diagnosis.name == "raises_on_no_token"
+    assert diagnosis.name == "raises_if_asked"
     assert diagnosis.sentence.startswith("raises on no token: ValueError: no tokens")
     assert diagnosis.declaration == ("min_length=1",)
     assert diagnose(*opened(refusing_no_token, min_length=1)) is None
+
+
+def refusing_states(query, key, value, initial_state=None, return_state=False):
+    if initial_state is not None or return_state:
+        msg = "return_state is not supported"
+        raise NotImplementedError(msg)
+    return refusing_no_token(query, key, value)
+
+
+def test_a_refusal_of_states_is_named_where_all_else_is_right():
+    diagnosis = diagnose(*opened(refusing_states))
+    assert "; on a call for its final state: NotImpl" in diagnosis.sentence
+    assert diagnosis.declaration == ("min_length=1", "takes_state=false")
+    meant = {"min_length": 1, "takes_state": False}
+    assert diagnose(*opened(refusing_states, **meant)) is None
 
 
 def test_a_refusal_of_no_token_hides_no_other_fault():

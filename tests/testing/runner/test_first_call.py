@@ -188,6 +188,7 @@ def test_a_plan_that_expects_failures_is_judged():
         ("Pointer argument (at 0) cannot be accessed from Triton", "--device cuda"),
         ("ModuleNotFoundError: No module named 'triton_kernels'", "install it"),
         ("MemoryError: it wanted more than 4 GiB", "--memory"),
+        ("Block pointers have been removed: Triton's interpreter", "triton<3.9"),
     ],
 )
 def test_what_cannot_be_tried_is_told_from_the_exception(said, hint):

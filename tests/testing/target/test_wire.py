@@ -187,7 +187,7 @@ EXAMPLE = Counterexample(
     errors=((0.5, float("inf")), (0.0, 1.0)),
     allowed=(0.0, 1.5),
     outputs=(X, None),
-    interface=Interface(keywords=frozenset({"b", "a"}), state="state"),
+    interface=Interface(keywords=frozenset({"b", "a"}), state=("state",)),
 )
 RESULT = CheckResult("prefix", "a law", "failed", 3, 2.5, EXAMPLE, "so", curve=(1.0,))
 MESSAGES = [

@@ -16,9 +16,9 @@ CALLS: list[dict[str, Any]] = []
 NAMES: tuple[str, ...] = ()
 TIMES: dict[str, int] = {}
 INPUTS: tuple[str, ...] = ()
-STATE: str | None = None
+STATE: tuple[str, ...] = ()
 NEEDS_STATE = False
-FINAL_STATE: str | None = None
+FINAL_STATE: tuple[str, ...] = ()
 PACKED: str | None = None
 OFFSETS = "int64"
 POSITION: str | None = None
@@ -90,8 +90,10 @@ def called(
         options = {**call["options"], **others}
         if FINAL_STATE and call["cuts"]:
             options[FINAL_STATE] = True
-        if STATE and (i or STEPS or NEEDS_STATE):
-            options[STATE] = state
+        if i or STEPS or NEEDS_STATE:
+            several = len(STATE) > 1 and state is not None
+            states = state if several else [state] * len(STATE)
+            options |= dict(zip(STATE, states, strict=True))
         first = span if STEPS else span.start
         if POSITION and first:
             options[POSITION] = first

@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 from linkern.testing.errors import UsageError
 from linkern.testing.target import configurations
@@ -22,6 +23,9 @@ from linkern.testing.target.interpreted.accesses import Accesses
 __all__ = ["start"]
 
 _VARIABLE = "TRITON_INTERPRET"
+# Inductor makes kernels by Triton, and needs its compiler: what `torch.compile` wraps
+# runs as it is written.
+_UNCOMPILED = "TORCH_COMPILE_DISABLE"
 _started: Accesses | None = None
 
 
@@ -50,6 +54,10 @@ def start() -> Accesses:
         )
         raise UsageError(msg)
     os.environ[_VARIABLE] = "1"
+    os.environ[_UNCOMPILED] = "1"
+    if "torch._dynamo.config" in sys.modules:
+        dynamo: Any = sys.modules["torch._dynamo.config"]
+        dynamo.disable = True
     accesses = Accesses()
     loops.install()
     shapes.install()

@@ -48,7 +48,9 @@ def replied(process):
     return replied
 
 
-@pytest.mark.parametrize("name", ["right", "autotuned", "asks_for_a_device"])
+@pytest.mark.parametrize(
+    "name", ["right", "autotuned", "asks_for_a_device", "calls_what_is_compiled"]
+)
 def test_a_right_kernel_gives_its_values_and_no_finding(name, replied):
     reply, expected = replied(name)
     np.testing.assert_allclose(reply.output, expected, rtol=1e-5, atol=1e-5)
