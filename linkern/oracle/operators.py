@@ -52,11 +52,11 @@ def _linear_attention(name: str, *, causal: bool) -> Operator:
     )
 
 
-QUERY = Input("query", "bhtk", ("q", "r", "receptance"))
+QUERY = Input("query", "bhtk", ("q", "queries", "r", "receptance"))
 # Its products with keys enter a softmax.
 SCORES = replace(QUERY, draw="score")
-KEY = Input("key", "bhtk", ("k",))
-VALUE = Input("value", "bgtv", ("v",))
+KEY = Input("key", "bhtk", ("k", "keys"))
+VALUE = Input("value", "bgtv", ("v", "values"))
 TRIPLE = (QUERY, KEY, VALUE)
 _DECAYS = ("g", "log_g", "log_G", "log_f", "decay", "gate")
 DECAY = Input("log_decay", "bgt", _DECAYS, optional=True)
@@ -466,8 +466,12 @@ _CAUSAL = (
             replace(QUERY, draw="signed"),
             replace(KEY, draw="positive"),
             VALUE,
-            Input("input_gate", "bgt", ("i",), optional=True, draw="exponent"),
-            Input("log_decay", "bgt", (*_DECAYS, "f"), optional=True),
+            Input(
+                *("input_gate", "bgt", ("i", "igate_preact")),
+                optional=True,
+                draw="exponent",
+            ),
+            Input("log_decay", "bgt", (*_DECAYS, "f", "fgate_preact"), optional=True),
         ),
         "C = e^{g_t} C + e^{i_t} k v^T, n = e^{g_t} n + e^{i_t} k; "
         "o = scale q^T C / max(|scale q^T n|, 1)",

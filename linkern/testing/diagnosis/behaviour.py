@@ -5,6 +5,7 @@ which it starts. What is asked before the maps explains why they mean nothing; w
 asked after them explains a target whose maps are right.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -312,24 +313,31 @@ def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
 
 
 def refused(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe a target that raises on an empty sequence, or when asked for a state."""
-    problem, calls = _problem(scope, REFUSED), dict[str, tuple[str, Call]]()
-    if not scope.contract.min_length:
-        calls["no token"] = "min_length=1", Call(problem.prefix(0).inputs)
+    """Observe a target that raises on an empty sequence, or on its own states."""
+    contract, calls = scope.contract, list[tuple[str, str, Call]]()
+    problem = _problem(scope, REFUSED)
+    if not contract.min_length:
+        calls.append(("no token", "min_length=1", Call(problem.prefix(0).inputs)))
     if scope.interface.takes_state:
         asking = Call(problem.inputs, wants_state=True)
-        calls["a call for its final state"] = "takes_state=false", asking
-    raised, declared = list[str](), list[str]()
-    for words, (declaration, call) in calls.items():
+        calls.append(("a call for its final state", "takes_state=false", asking))
+        each = contract.length_multiple_of
+        first = each * math.ceil(max(contract.min_length, 1) / each)
+        parts = _problem(scope, (1, 2, 2 * first, 4, 5))
+        if parts.length == 2 * first:
+            words = "a call with the state that it returned"
+            going_on = Call(parts.inputs, cuts=(first,))
+            calls.append((words, "takes_state=false", going_on))
+    raised: dict[str, str] = {}
+    for words, declaration, call in calls:
         try:
             target.call(call)
         except TargetRaised as error:
-            raised.append(f"on {words}: {error}")
-            declared.append(declaration)
+            raised.setdefault(declaration, f"on {words}: {error}")
     if not raised:
         return None
-    sentence = f"raises {'; '.join(raised)}"
-    return Diagnosis("raises_if_asked", sentence, np.inf, tuple(declared))
+    sentence = f"raises {'; '.join(raised.values())}"
+    return Diagnosis("raises_if_asked", sentence, np.inf, tuple(raised))
 
 
 def right_where_dense(target: Target, problem: Problem) -> Diagnosis | None:

@@ -46,12 +46,17 @@ __all__ = [
 # Names of these parameters in published kernels.
 STATE_NAMES = ("initial_state", "state", "init_state", "past_state", "h0")
 # Of kernels that take its parts one by one, in the order in which they return them.
-STATE_PARTS = (("c_initial", "n_initial", "m_initial"), ("h_kk_init", "h_kv_init"))
+STATE_PARTS = (
+    ("c_initial", "n_initial", "m_initial"),
+    ("initial_C", "initial_n", "initial_m"),
+    ("h_kk_init", "h_kv_init"),
+)
 FINAL_STATE_NAMES = (
     "output_final_state",
     "return_final_state",
     "return_state",
     "return_last_states",
+    "return_last_state",
 )
 COTANGENT_NAMES = ("output_cotangent", "grad_output", "do")
 STATE_COTANGENT_NAMES = ("state_cotangent", "dht")

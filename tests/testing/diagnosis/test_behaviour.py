@@ -261,6 +261,22 @@ def test_a_refusal_of_states_is_named_where_all_else_is_right():
     assert diagnose(*opened(refusing_states, **meant)) is None
 
 
+def refusing_its_own(query, key, value, initial_state=None, return_state=False):
+    if initial_state is not None and initial_state.ndim > 4:
+        msg = "a state has four axes"
+        raise ValueError(msg)
+    state = np.ones((*query.shape, 1), query.dtype)
+    output = dense()(query, key, value)
+    return (output, state) if return_state else output
+
+
+def test_a_state_that_cannot_be_passed_back_is_named():
+    diagnosis = diagnose(*opened(refusing_its_own))
+    said = "raises on a call with the state that it returned: ValueError: a state has"
+    assert diagnosis.sentence.startswith(said)
+    assert diagnosis.declaration == ("takes_state=false",)
+
+
 def test_a_refusal_of_no_token_hides_no_other_fault():
     diagnosis = diagnose(*opened(lambda *x: 2 * refusing_no_token(*x)))
     assert diagnosis.by_what == "2"
