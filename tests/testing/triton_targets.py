@@ -218,6 +218,36 @@ def tanh_of_values(query, key, value):
     return o
 
 
+@triton.jit
+def approximated(x):
+    """Return `tanh` by instructions of PTX: ``1 - 2 / (2^(2 x / ln 2) + 1)``."""
+    power = tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;",
+        "=f,f",
+        [x * 2.8853900817779268],
+        tl.float32,
+        True,
+        1,
+    )
+    return 1 - 2 * tl.inline_asm_elementwise(
+        "rcp.approx.f32  $0,$1;", "=f,f", [power + 1], tl.float32, True, 1
+    )
+
+
+@triton.jit
+def with_assembly(x, o, SIZE: tl.constexpr):
+    places = tl.arange(0, SIZE)
+    tl.store(o + places, approximated(tl.load(x + places)))
+
+
+def tanh_by_assembly(query, key, value):
+    value = value.contiguous()
+    o = torch.empty_like(value)
+    with_assembly[(1,)](value.flatten()[:16], o, 16)
+    o.flatten()[16:] = value.flatten()[16:].tanh()
+    return o
+
+
 def wrong_in_one_configuration(query, key, value):
     """Launch a grid of tiles of 64, also where they have 16 tokens."""
     return launched(query, key, value, kernel=tuned_too_far, grid=64)

@@ -1,14 +1,17 @@
 """Corrections of Triton's interpreter, where it differs from the compiled language.
 
 Names imported from `triton.language` work in a kernel as its attributes do, the result
-of a comparison is a truth value, functions of libdevice are those of NumPy, and a
-product may ask for any precision: it gets that of IEEE arithmetic.
+of a comparison is a truth value, functions of libdevice and the approximations of PTX
+are those of NumPy, and a product may ask for any precision: it gets that of IEEE
+arithmetic.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,10 +39,22 @@ _LIBDEVICE: Mapping[str, Callable[..., Any]] = {
     "pow": np.power,
     "rsqrt": lambda x: 1 / np.sqrt(x),
 }
+# Functions of float32 that one instruction of PTX approximates, by its name there.
+_APPROXIMATED: Mapping[str, Callable[..., Any]] = {
+    "cos": np.cos,
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": np.reciprocal,
+    "rsqrt": _LIBDEVICE["rsqrt"],
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+}
+_INSTRUCTION = re.compile(r"\s*(\w+)\.approx(?:\.ftz)?\.f32\s+\$0\s*,\s*\$1\s*;?\s*")
 
 
 def install() -> None:
-    """Correct comparisons and precisions of products, and provide libdevice."""
+    """Correct comparisons and precisions of products; provide libdevice, and PTX."""
     interpreter: Any = import_module("triton.runtime.interpreter")
     language: Any = import_module("triton.language")
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
@@ -65,6 +80,21 @@ def install() -> None:
         dtype = kind.scalar
         return handle(np.asarray(result, interpreter._get_np_dtype(dtype)), dtype)
 
+    def assembly(
+        self: Any, code: str, constraints: str, args: Any, *others: Any
+    ) -> SimpleNamespace:
+        del self, constraints, others
+        instruction = _INSTRUCTION.fullmatch(code)
+        function = _APPROXIMATED.get(instruction[1]) if instruction else None
+        if function is None:
+            msg = f"the inline assembly `{' '.join(code.split())}`"
+            raise NotImplementedError(msg)
+        (x,) = args
+        with np.errstate(all="ignore"):
+            result = function(x.data.astype(np.float64)).astype(np.float32)
+        return SimpleNamespace(get_result=lambda _: handle(result, language.float32))
+
+    builder.create_inline_asm = assembly
     builder.binary_op = binary
     builder.create_extern_elementwise = external
     options = interpreter.interpreter_builder.options
