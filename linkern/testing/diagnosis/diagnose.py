@@ -6,7 +6,7 @@ at all of a target whose maps are right. One clock is for all of it, and what it
 out is said.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -49,6 +49,8 @@ SEED, FRESH = 1, 2
 # the maps by behaviour, and by the maps to what tests and explains them.
 SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
+# What comes back through a state: one result, if several inputs have it wrong.
+THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
 NOTHING = "nothing that was measured tells what it computes instead"
 
 _Result = TypeVar("_Result")
@@ -136,10 +138,9 @@ class _Probe:
         for stage in (*STAGES, *GRADIENT_STAGES, *LONG):
             with self.clock.without(FOR_THE_REST):
                 maps = self._maps(stage)
-            tensor = next((one.tensor for one in maps if one.wrong.any()), "")
-            if tensor:
-                same = [one for one in maps if one.tensor == tensor]
-                return self._of_maps(stage, same)
+            wrong = [one.tensor for one in maps if one.wrong.any()]
+            if wrong:
+                return self._of_maps(stage, _of_tensor(maps, _chosen(wrong)))
         return None
 
     def _maps(self, stage: Stage, seed: int = SEED) -> list[InfluenceMap]:
@@ -162,8 +163,7 @@ class _Probe:
         tensor = maps[0].tensor
 
         def fresh() -> list[InfluenceMap]:
-            every = self._maps(stage, FRESH)
-            return [one for one in every if one.tensor == tensor]
+            return _of_tensor(self._maps(stage, FRESH), tensor)
 
         nonlinear = self._nonlinear(maps)
         if nonlinear is not None:
@@ -226,3 +226,18 @@ class _Probe:
         if tensor == "output" and finding.broken:
             return self.tried("not finite", lambda: not_finite(target, scope), None)
         return None
+
+
+def _chosen(wrong: Sequence[str]) -> str:
+    """Return the tensor to describe, of those that are wrong somewhere."""
+    through = {one for one in wrong if one.endswith(THROUGH_STATES)}
+    several = wrong[0] in through and len(through) > 1
+    return ACROSS_CUTS if several else wrong[0]
+
+
+def _of_tensor(maps: Sequence[InfluenceMap], tensor: str) -> list[InfluenceMap]:
+    """Return the maps of a tensor, or of all that comes back through states."""
+    if tensor != ACROSS_CUTS:
+        return [one for one in maps if one.tensor == tensor]
+    through = (one for one in maps if one.tensor.endswith(THROUGH_STATES))
+    return [replace(one, tensor=tensor) for one in through]

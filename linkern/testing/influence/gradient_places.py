@@ -24,7 +24,7 @@ Coordinates = dict[str, Index]
 NAMES = (
     "gradient of {}",
     "gradient of {} through the denominator",
-    "gradient across cuts",
+    "gradient of {} across cuts",
     "gradient of {} across sequences",
     "gradient of {} after the last sequence",
 )

@@ -12,7 +12,11 @@ import pytest
 from linkern.testing import OPERATORS, Contract
 from linkern.testing.diagnosis.diagnose import diagnose, examine
 from linkern.testing.errors import OutOfTime
-from linkern.testing.kernels.assembly import elu_plus_one
+from linkern.testing.kernels.assembly import (
+    RecurrenceBackward,
+    elu_plus_one,
+    recurrence,
+)
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
@@ -336,3 +340,47 @@ def test_a_kernel_of_one_shape_is_described():
     assert "the last source of every chunk of 16" in diagnosis.where
     assert diagnosis.by_what == "0"
     assert seen == {(64, 64, 64)}
+
+
+def gate_misses_the_final_state():
+    """A kernel whose gradient of the gate is a sum of ``q dq - k dk`` alone.
+
+    The product of the final state and its cotangent is left out, as in mlstm_kernels.
+    """
+    right = recurrence("simple_gla", backward=RecurrenceBackward())
+
+    def kernel(query, key, value, log_decay, initial_state=None):
+        return right(query, key, value, log_decay, initial_state=initial_state)
+
+    def vjp(
+        query, key, value, log_decay, output_cotangent, initial_state=None,
+        state_cotangent=None,
+    ):  # fmt: skip
+        inputs = query, key, value, log_decay
+        ends = {"initial_state": initial_state, "state_cotangent": state_cotangent}
+        *gradients, gate, state = right.vjp(*inputs, output_cotangent, **ends)
+        if state_cotangent is not None:
+            _, last = right(*inputs, initial_state=initial_state)
+            gate = gate - (last * state_cotangent).sum((-1, -2))[..., None]
+        return (*gradients, gate, state)
+
+    kernel.vjp = vjp
+    return kernel
+
+
+def test_one_gradient_that_is_wrong_through_states_is_named():
+    found = diagnosed(gate_misses_the_final_state(), "simple_gla")
+    assert found.stage == "gradient of log_decay across cuts"
+    assert found.hint.startswith(
+        "the reversed cumulative sum, or the term of the decay"
+    )
+
+
+def test_gradients_that_are_all_wrong_through_states_are_one():
+    lost = recurrence("simple_gla", backward=RecurrenceBackward(initial=np.zeros_like))
+    found = diagnosed(lost, "simple_gla")
+    assert (found.stage, found.where, found.by_what) == (
+        "gradient across cuts",
+        "everywhere",
+        "0",
+    )
