@@ -139,7 +139,6 @@ _ORDERS: tuple[tuple[str, str, Kernel], ...] = (
     ("scan by tokens", "selective_scan", state_space.selective_scan_by_tokens),
     ("scan by doubling", "selective_scan", state_space.selective_scan_by_doubling),
     ("mlstm by tokens", "mlstm", mlstm.by_tokens()),
-    ("mlstm in parts", "mlstm", mlstm.in_parts()),
     ("mamba3 by tokens", "mamba3", trapezoidal.by_tokens()),
     ("mamba3_mimo by tokens", "mamba3_mimo", ranks.by_tokens()),
     *(
