@@ -247,3 +247,13 @@ def test_a_power_of_e_is_a_constant_of_operators_with_decays():
     planted = [_with(one, one.measured * np.exp(5.0)) for one in _maps("every_key")]
     factor = explain(planted, [_inside(one) for one in planted], None)
     assert factor is None or "exp" not in factor.text
+
+
+def test_numbers_are_not_compared_with_what_may_be_zero() -> None:
+    """Ratios to what is rounding alone are as large as one likes."""
+    (one, *_) = _maps("gla by chunks")
+    rounding = np.where(np.arange(len(one.exact)) % 2, 1e-20, -1e-19)
+    nothing = replace(one, exact=rounding, measured=np.full(len(rounding), 3.0))
+    nothing = replace(nothing, bound=np.full(len(rounding), 1e-9))
+    said = numbers([nothing], [np.ones(len(rounding), np.bool_)])
+    assert said == "unlike any product that was tried: 3 to 3 in place of 0"

@@ -29,7 +29,9 @@ def numbers(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> str:
     finite = np.isfinite(measured)
     if not finite.all():
         return "partly not finite" if finite.any() else "not finite"
-    known = exact != 0
+    bound = np.concatenate([one.bound for one in few])
+    # What is within its bound of zero may be zero: a ratio to it says nothing.
+    known = abs(exact) > np.where(np.isfinite(bound), bound, 0.0)
     with np.errstate(all="ignore"):
         values = measured[known] / exact[known] if known.any() else measured
         low, high = (float(x) for x in np.quantile(values, (0.02, 0.98)))
