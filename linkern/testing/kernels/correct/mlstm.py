@@ -13,7 +13,7 @@ import numpy as np
 from linkern.testing.kernels.assembly import Array, Kernel, wide
 from linkern.testing.kernels.correct.decays import scaled
 
-__all__ = ["by_tokens", "floored", "in_pairs", "in_parts"]
+__all__ = ["by_tokens", "floored", "in_pairs"]
 
 Result = tuple[Array, Any]
 Divide = Callable[[Array, Array, Array], Array]
@@ -48,11 +48,8 @@ def _after(weight: Array, m: Array) -> Array:
         return m + np.log(weight)
 
 
-def by_tokens(divide: Divide = floored, *, over_largest: bool = False) -> Kernel:
-    """Return a kernel that goes token by token, over the largest weight so far.
-
-    Its state is over that weight as well if `over_largest`, else over their sum.
-    """
+def by_tokens(divide: Divide = floored) -> Kernel:
+    """Return a kernel that goes token by token, over the largest weight so far."""
 
     def kernel(
         query: Array,
@@ -77,41 +74,11 @@ def by_tokens(divide: Divide = floored, *, over_largest: bool = False) -> Kernel
             read = np.einsum("...k,...kv->...v", q[..., t, :], memory)
             parts = read[..., :-1], read[..., -1:]
             output[..., t, :] = divide(*parts, m[..., None])
-        if over_largest:
-            return output.astype(query.dtype), (memory, m[..., None])
         filled = np.where(weight > 0, weight, 1)[..., None, None]
         state = memory / filled, _after(weight, m)[..., None]
         return output.astype(query.dtype), state
 
     return kernel
-
-
-def in_parts(kernel: Kernel | None = None) -> Kernel:
-    """Return a kernel whose state is memory, normaliser and logarithm, one by one."""
-    whole = kernel or by_tokens(over_largest=True)
-
-    def in_three(
-        q: Array,
-        k: Array,
-        v: Array,
-        i: Array | None = None,
-        f: Array | None = None,
-        *,
-        scale: float | None = None,
-        c_initial: Array | None = None,
-        n_initial: Array | None = None,
-        m_initial: Array | None = None,
-        return_last_states: bool = False,
-    ) -> Any:
-        state = None
-        if c_initial is not None and n_initial is not None:
-            memory = np.concatenate([c_initial, n_initial[..., None]], axis=-1)
-            state = memory, m_initial
-        output, (memory, m) = whole(q, k, v, i, f, scale=scale, initial_state=state)
-        last = memory[..., :-1], memory[..., -1], m
-        return (output, last) if return_last_states else output
-
-    return in_three
 
 
 def in_pairs(
