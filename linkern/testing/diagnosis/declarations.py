@@ -24,13 +24,14 @@ from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import INVERSE_ROOT_KEY_DIM
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call, in_float64
+from linkern.testing.target.protocol import Call, Reply, in_float64
 
 __all__ = ["declarations", "declarations_of_gradients", "first_right"]
 
 Declared = dict[str, Any]
 # Results by name: the output, or the gradients of the inputs.
 _Answer = tuple[Problem, Mapping[str, Real]]
+_Draw = Callable[[Scope, np.random.Generator], Problem]
 
 # Share of the entries with a proved bound, without which nothing is known.
 LEAST_PROVED = 0.5
@@ -123,7 +124,7 @@ def _faint(scope: Scope, rng: np.random.Generator) -> Problem:
 
 
 # Problems of a few calls.
-_CALLS: tuple[Callable[[Scope, np.random.Generator], Problem], ...] = (
+_CALLS: tuple[_Draw, ...] = (
     partial(_drawn, (1, 2, 5, 3, 4), "normal", "mild"),
     partial(_drawn, (2, 3, 40, 6, 5), "tiny", "strong"),
     partial(_drawn, (1, 2, 100, 4, 3), "uniform", "typical"),
@@ -133,29 +134,34 @@ _CALLS: tuple[Callable[[Scope, np.random.Generator], Problem], ...] = (
 def _answers(target: Target, scope: Scope) -> Iterator[_Answer]:
     """Yield problems, and what the target returned."""
     divides = scope.operator.feature_map and scope.normalised
-    for draw in (*_CALLS, _faint) if divides else _CALLS:
-        try:
-            problem = draw(scope, np.random.default_rng(0))
-            output = target.call(Call(problem.inputs)).output
-        except (DoesNotApply, TargetRaised, TargetDied):
-            continue
-        if output is not None:
-            yield problem, {"output": in_float64(output)}
+    draws = (*_CALLS, _faint) if divides else _CALLS
+    for problem, reply in _replies(target, scope, draws):
+        if reply.output is not None:
+            yield problem, {"output": in_float64(reply.output)}
 
 
 def _gradients(target: Target, scope: Scope) -> Iterator[_Answer]:
     """Yield problems, and the gradients that the target returned."""
-    for draw in _CALLS:
+    for problem, reply in _replies(target, scope, _CALLS, backward=True):
+        if reply.gradients:
+            pairs = zip(problem.inputs, reply.gradients, strict=True)
+            yield problem, {name: in_float64(x) for name, x in pairs}
+
+
+def _replies(
+    target: Target, scope: Scope, draws: Iterable[_Draw], *, backward: bool = False
+) -> Iterator[tuple[Problem, Reply]]:
+    """Yield problems and replies, of calls that the target answers."""
+    for draw in draws:
         rng = np.random.default_rng(0)
         try:
-            problem = with_cotangent(draw(scope, rng), rng)
-            call = Call(problem.inputs, cotangent=problem.cotangent)
-            gradients = target.call(call).gradients
+            problem = draw(scope, rng)
+            if backward:
+                problem = with_cotangent(problem, rng)
+            reply = target.call(Call(problem.inputs, cotangent=problem.cotangent))
         except (DoesNotApply, TargetRaised, TargetDied):
             continue
-        if gradients:
-            pairs = zip(problem.inputs, gradients, strict=True)
-            yield problem, {name: in_float64(x) for name, x in pairs}
+        yield problem, reply
 
 
 def _explains(
