@@ -238,8 +238,9 @@ def kept_over(
     ahead = np.subtract(weight.output, kept, out=np.zeros(kept.shape), where=known)
     known &= ahead < _LARGEST_LOG
     factor = np.exp(np.where(known, ahead, 0.0))
-    # Both logarithms are sums of the same gates.
-    drift = np.expm1(np.where(known, 2 * weight.bound, 0.0))
+    # Both logarithms are sums of the same gates; a bound may be too large for a factor.
+    with np.errstate(over="ignore"):
+        drift = np.expm1(np.where(known, 2 * weight.bound, 0.0))
     by_column = operator.state[1][-1] == operator.state[0][-1]
     factor, drift = (
         x[..., None, :] if by_column else x[..., None] for x in (factor, drift)
