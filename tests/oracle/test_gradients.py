@@ -262,6 +262,7 @@ def test_a_divisor_whose_square_overflows_may_lose_its_gradient(dtype, largest):
             "log_decay": np.zeros((1, 1, 1)),
         }
         precisions = oracle.Precisions(dtype)
-        found = operator.bounded_gradients(inputs, one, 1.0, precisions)["input_gate"]
-        assert np.isclose(found.output.item(), np.exp(gate), rtol=1e-9, atol=0)
-        assert (found.bound.item() >= found.output.item()) == lost
+        gradients = operator.bounded_gradients(inputs, one, 1.0, precisions)
+        of_gate = gradients["input_gate"]
+        assert np.isclose(of_gate.output.item(), np.exp(gate), rtol=1e-9, atol=0)
+        assert (of_gate.bound.item() >= of_gate.output.item()) == lost

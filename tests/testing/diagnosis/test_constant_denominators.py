@@ -70,8 +70,8 @@ def mlstm(query, key, value, input_gate, log_decay):
 
 def mlstm_vjp(query, key, value, input_gate, log_decay, output_cotangent):
     q, gates, divisor = gated(query, key, value, input_gate, log_decay)
-    found = numerators(q, key, value, gates, output_cotangent, divisor)
-    pairs = found.pop("logarithms")
+    gradients = numerators(q, key, value, gates, output_cotangent, divisor)
+    pairs = gradients.pop("logarithms")
     # A gate is in all pairs with a row from it on and a source before it.
     after = np.flip(np.cumsum(np.flip(pairs, -2), axis=-2), -2)
     between = np.tril(np.cumsum(after, axis=-1), -1)
@@ -79,8 +79,8 @@ def mlstm_vjp(query, key, value, input_gate, log_decay, output_cotangent):
     decays = [
         between[..., t, t - 1] if t else 0 * after[..., 0, 0] for t in range(length)
     ]
-    found["query"] = found["query"] * (q.dtype.type(query.shape[-1] ** -0.5))
-    return found | {
+    gradients["query"] = gradients["query"] * (q.dtype.type(query.shape[-1] ** -0.5))
+    return gradients | {
         "input_gate": pairs.sum(-2),
         "log_decay": np.stack(decays, -1) if length else 0 * log_decay,
     }

@@ -369,17 +369,17 @@ def gate_misses_the_final_state():
 
 
 def test_one_gradient_that_is_wrong_through_states_is_named():
-    found = diagnosed(gate_misses_the_final_state(), "simple_gla")
-    assert found.stage == "gradient of log_decay across cuts"
-    assert found.hint.startswith(
+    diagnosis = diagnosed(gate_misses_the_final_state(), "simple_gla")
+    assert diagnosis.stage == "gradient of log_decay across cuts"
+    assert diagnosis.hint.startswith(
         "the reversed cumulative sum, or the term of the decay"
     )
 
 
 def test_gradients_that_are_all_wrong_through_states_are_one():
     lost = recurrence("simple_gla", backward=RecurrenceBackward(initial=np.zeros_like))
-    found = diagnosed(lost, "simple_gla")
-    assert (found.stage, found.where, found.by_what) == (
+    diagnosis = diagnosed(lost, "simple_gla")
+    assert (diagnosis.stage, diagnosis.where, diagnosis.by_what) == (
         "gradient across cuts",
         "everywhere",
         "0",
