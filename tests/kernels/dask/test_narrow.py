@@ -128,7 +128,7 @@ def test_gradients_are_as_narrow_as_the_inputs(dtype, da, read):
 
 
 def test_no_array_is_widened_as_a_whole(da, dask):
-    length, chunk = 1 << 16, 1 << 10
+    length, chunk = 1 << 18, 1 << 13
     shape, chunks = (1, 1, length, 8), (1, 1, chunk, 8)
     arrays = [da.full(shape, 0.5, dtype="float16", chunks=chunks) for _ in range(3)]
     total = linkern.linear_attention(*arrays).output.sum(dtype="float32", split_every=2)
@@ -140,5 +140,5 @@ def test_no_array_is_widened_as_a_whole(da, dask):
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    # Outputs wait for their sums on one thread, float16; a widened array is twice that.
-    assert peak < 4 * length * 8
+    # Outputs wait for their sums on one thread, 2 bytes an entry; widened ones take 4.
+    assert peak < 3 * length * 8
