@@ -114,12 +114,17 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     """Return a finding with the input that was replaced, if one was."""
-    wrong = [one for one in (*first, *second) if one.wrong.any()]
+    both = [*first, *second]
+    wrong = [one for one in both if one.wrong.any()]
     factor = replaced(wrong)
     if factor is None:
         return finding
-    changed = (affected(part, factor) for part in (first, second))
-    place = finding.place or place_of(*changed)
+    place = finding.place
+    if place is None or max(place.missed, place.spared) > EXACT:
+        changed = [affected(part, factor) for part in (first, second)]
+        place = place_of(*changed, spared=EXACT) or place
+        if all(holds(factor, one, ~one.silent) for one in both):
+            place = IndexSet()
     return Finding(wrong, place, factor)
 
 

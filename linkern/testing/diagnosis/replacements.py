@@ -3,10 +3,10 @@
 They are made of an operator's inputs and axes, so that they are the same for all.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -52,6 +52,8 @@ PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "the first 32 channels": ("kvm", lambda i, _: i % 32),
     "the first 64 channels": ("kvm", lambda i, _: i % 64),
 }
+# Pairs of axes, letters and nouns, that are folded into one in either order.
+FOLDS = ((("b", "batch"), ("hg", "heads")), (("hg", "heads"), ("ts", "tokens")))
 # Parameters of raw gates that a kernel may take instead, by rate and bias.
 GATES: dict[str, GateChange] = {
     "dt_bias left out": lambda rate, bias: (rate, 0 * bias),
@@ -121,6 +123,7 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
         every = np.arange(shape[axis])
         if (index(every, _keys_per_query(call)) != every).any():
             yield f"{name} of {words} in place of {name}", _taken(axis, index)
+    yield from _folds(name, axes, shape)
     for other, y in present.items():
         if other != name and y.shape == shape:
             yield f"{other} in place of {name}", _another(other)
@@ -129,6 +132,17 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
             f"{name} that is not normalised",
             lambda c, _: c.inputs[name].astype(float),
         )
+
+
+def _folds(name: str, axes: str, shape: Sequence[int]) -> Iterator[tuple[str, Values]]:
+    """Yield an input whose numbers lie in another order than that of its axes."""
+    for (letters, one), (others, other) in FOLDS:
+        for at, pair in enumerate(pairwise(axes)):
+            if pair[0] in letters and pair[1] in others and 1 not in shape[at : at + 2]:
+                words = "{} stored as ({}, {}) and read as ({}, {})"
+                yield words.format(name, other, one, one, other), _stored(at)
+                if shape[at] != shape[at + 1]:
+                    yield words.format(name, one, other, other, one), _read(at)
 
 
 def _gates(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
@@ -163,6 +177,18 @@ def _taken(axis: int, index: Callable[[Index, int], Index]) -> Values:
         return np.take(x, read, axis=axis)
 
     return taken
+
+
+def _stored(axis: int) -> Values:
+    return lambda _, x: x.swapaxes(axis, axis + 1).reshape(x.shape)
+
+
+def _read(axis: int) -> Values:
+    def read(_: OracleCall, x: Real) -> Real:
+        swapped = x.swapaxes(axis, axis + 1)
+        return x.reshape(swapped.shape).swapaxes(axis, axis + 1)
+
+    return read
 
 
 def _keys_per_query(call: OracleCall) -> int:

@@ -31,12 +31,13 @@ def maps_of(
     change: Callable[[Problem], Inputs],
     early_erase: bool | None = None,
     key_dim: int = 4,
+    sizes: tuple[int, int] = (1, 2),
 ) -> list[InfluenceMap]:
     """Return maps of the oracle with changed inputs, as if a target had made them."""
     scope, maps = Scope(OPERATORS[op], Contract(), "float32"), []
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
-        problem = dense_scene(scope, (1, 2, 40 + seed, key_dim, 44), rng)
+        problem = dense_scene(scope, (*sizes, 40 + seed, key_dim, 44), rng)
         call = problem._oracle_call
         operator = scope.operator
         if early_erase is not None:
@@ -109,6 +110,32 @@ def test_inputs_of_the_first_tile_of_channels_are_named(tile: int) -> None:
 
     text = f"log_decay of the first {tile} channels in place of log_decay"
     assert text_of(maps_of("gla", change, key_dim=40)) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda x: x.swapaxes(0, 1).reshape(x.shape),
+            "log_decay stored as (heads, batch) and read as (batch, heads)",
+        ),
+        (
+            lambda x: x.reshape(2, 3, -1).swapaxes(0, 1),
+            "log_decay stored as (batch, heads) and read as (heads, batch)",
+        ),
+        (
+            lambda x: x.swapaxes(1, 2).reshape(x.shape),
+            "log_decay stored as (tokens, heads) and read as (heads, tokens)",
+        ),
+    ],
+)
+def test_axes_that_lie_in_another_order_are_named(
+    change: Callable[[Any], Any], text: str
+) -> None:
+    def changed(p: Problem) -> Inputs:
+        return {"log_decay": change(wide(p, "log_decay"))}
+
+    assert text_of(maps_of("simple_gla", changed, sizes=(3, 2))) == text
 
 
 def test_the_order_of_decay_and_erase_is_named() -> None:
