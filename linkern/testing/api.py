@@ -12,6 +12,7 @@ from linkern.testing.runner.loop import (
     Event,
     Fingerprinted,
     Opened,
+    Replayed,
     RoundStarted,
     Shrunk,
     TimeOver,
@@ -206,8 +207,8 @@ def reports(plan: Plan, clock: Clock | None = None) -> Iterator[tuple[Event, Rep
                 profile = "inputs" if on_inputs else event.plan.profile
                 new = Round(profile, event.plan.seed, 0, event.laws)
                 report = replace(report, rounds=(*report.rounds, new))
-            elif isinstance(event, Shrunk):
-                report = _with_smallest(report, event.result)
+            elif isinstance(event, Shrunk | Replayed):
+                report = _with_counterexample(report, event.result)
             elif isinstance(event, Diagnosed):
                 report = replace(report, diagnosis=event.diagnosis)
             elif isinstance(event, Fingerprinted):
@@ -230,8 +231,8 @@ def _with_result(report: Report, result: CheckResult) -> Report:
     return replace(report, checks=tuple(checks.values()), rounds=(*before, last))
 
 
-def _with_smallest(report: Report, result: CheckResult) -> Report:
-    """Return a report with a smaller counterexample of a check."""
+def _with_counterexample(report: Report, result: CheckResult) -> Report:
+    """Return a report with another counterexample of a check, or what it has shown."""
     checks = (
         replace(
             check,

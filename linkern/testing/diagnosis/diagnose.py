@@ -27,6 +27,7 @@ from linkern.testing.diagnosis.declarations import (
     declarations_of_gradients,
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
+from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
@@ -80,10 +81,16 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     return None if diagnosis.name == UNEXPLAINED else diagnosis
 
 
-def examine(target: Target, scope: Scope) -> Diagnosis:
-    """Return the same; where nothing shows, with what was not measured."""
+def examine(target: Target, scope: Scope, *, repeats: bool = True) -> Diagnosis:
+    """Return the same; where nothing shows, with what was not measured.
+
+    A call that was wrong and does not repeat that in a new process depends on the calls
+    before it: then nothing else is looked for.
+    """
     clock = Clock(SECONDS)
     probe = _Probe(Timed(target, clock), scope, clock)
+    if not repeats:
+        return probe.observed(kept_between_calls, 0.0) or OF_EARLIER_CALLS
     refusal = probe.observed(refused, FOR_MAPS)
     diagnosis = (
         probe.observed(observed_before, FOR_MAPS)

@@ -20,27 +20,44 @@ from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
-__all__ = ["agrees", "kept_between_calls"]
+__all__ = ["OF_EARLIER_CALLS", "agrees", "kept_between_calls"]
 
 Real = NDArray[np.float64]
 # Batch, heads, length, key and value dimension.
 SIZES, OTHER_SIZES, CUT = (2, 2, 37, 4, 5), (1, 2, 23, 4, 5), 16
+# The same sizes but for one each: what is kept by the others is wrong for them.
+RESIZED = {
+    "batch size": (3, 2, 37, 4, 5),
+    "number of heads": (2, 3, 37, 4, 5),
+    "length": (2, 2, 29, 4, 5),
+    "key dimension": (2, 2, 37, 6, 5),
+    "value dimension": (2, 2, 37, 4, 7),
+}
 # Runs of one problem before and after the others: what starts at a later call shows.
 BEFORE, AFTER = 10, 26
 # Wrong calls that are looked at for stale inputs.
 FEW = 4
+# Said of a call that is wrong after others, and right in a new process.
+OF_EARLIER_CALLS = Diagnosis(
+    "state_kept_between_calls",
+    "the output depends on earlier calls: one that is wrong after others is right in a "
+    "new process",
+    np.inf,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
     """One call: its problem, what it has in common with the call before, its output.
 
-    And whether it changed the output of the call before.
+    And the size that is another one than in the calls before, and whether it changed
+    the output of the call before.
     """
 
     problem: Problem
     shared: str
     cut: bool
+    resized: str
     output: Real
     overwrites: bool
 
@@ -84,12 +101,18 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
         return kept
     if any(unequal):
         return _order(asked, wrong, unequal)
+    resized = _of_other_sizes(target, asked, wrong)
+    if resized is not None:
+        return resized
     return _made_at_first(target, asked[wrong.index(True)])
 
 
 @lru_cache(maxsize=8)
-def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool], ...]:
-    """Return problems in turn, with what each shares with the one before it."""
+def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool, str], ...]:
+    """Return problems in turn, with what each has in common with those before it.
+
+    That is what it shares with the one before, if it is cut, and its only other size.
+    """
     rng = np.random.default_rng(0)
     kind = "normal" if scope.operator.feature_map else "mild"
     shapes = [nearest_shape(scope, x) for x in (SIZES, SIZES, OTHER_SIZES)]
@@ -111,27 +134,36 @@ def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool], ...]:
     variants["first token"] = begins
     variants["numbers in another order"] = swapped
     variants["inputs but one number"] = single
-    turns = [(one, "", False)] * BEFORE
+    usual = (one, "", False, "")
+    turns = [usual] * BEFORE
     for shared, variant in variants.items():
-        turns += [(one, "", False), (variant, shared, False)]
+        turns += [usual, (variant, shared, False, "")]
         if other.shape != one.shape:
-            turns += [(other, "", False), (variant, "", False)]
+            turns += [(other, "", False, ""), (variant, "", False, "")]
+    for size, sizes in RESIZED.items() if not scope.few_shapes else ():
+        shape = nearest_shape(scope, sizes)
+        if shape != one.shape:
+            resized = real_problem(scope, shape, kind, "normal", rng)
+            turns += [usual, (resized, "", False, size)]
     takes_state = scope.interface.takes_state and one.length > CUT
     if takes_state and CUT % scope.contract.length_multiple_of == 0:
-        turns += [(one, "", True), (new, "shape", True)]
-        turns += [(other, "", True), (new, "", True)]
-    return (*turns, *[(one, "", False)] * AFTER)
+        turns += [(one, "", True, ""), (new, "shape", True, "")]
+        turns += [(other, "", True, ""), (new, "", True, "")]
+    return (*turns, *[usual] * AFTER)
 
 
 def _copied(problem: Problem) -> Problem:
     return problem.with_inputs(**{n: x.copy() for n, x in problem.inputs.items()})
 
 
-def _ask(target: Target, problem: Problem, shared: str, cut: bool) -> _Asked:
+def _ask(
+    target: Target, problem: Problem, shared: str, cut: bool, resized: str
+) -> _Asked:
     cuts = (CUT,) if cut and problem.length > CUT else ()
     reply = target.call(Call(problem.inputs, cuts=cuts, wants_state=bool(cuts)))
     output = np.zeros(0) if reply.output is None else reply.output
-    return _Asked(problem, shared, cut, in_float64(output), reply.overwritten)
+    output = in_float64(output)
+    return _Asked(problem, shared, cut, resized, output, reply.overwritten)
 
 
 def _same(one: Real, other: Real) -> bool:
@@ -193,6 +225,31 @@ def _is_stale(asked: list[_Asked], at: int, names: tuple[str, ...]) -> bool:
     )
 
 
+def _of_other_sizes(
+    target: Target, asked: list[_Asked], wrong: list[bool]
+) -> Diagnosis | None:
+    """Return the size on which what is kept from call to call should depend, if any.
+
+    Calls with another one are wrong, and right in a new process, or, where none can be
+    had, with one token less, which were not asked before.
+    """
+    calls = [one for one, is_wrong in zip(asked, wrong, strict=True) if is_wrong]
+    if not all(one.resized for one in calls):
+        return None
+    first = calls[0].problem
+    if not target.restart():
+        first = first.prefix(max(first.length - 1, 0))
+    output = target.call(Call(first.inputs)).output
+    if output is None or not agrees(output, first):
+        return None
+    sizes = " or ".join(one.resized for one in calls)
+    sentence = (
+        f"the output is wrong after a call with another {sizes} whose other sizes are "
+        "the same: what is kept between calls does not depend on that size"
+    )
+    return Diagnosis("state_kept_between_calls", sentence, np.inf)
+
+
 def _made_at_first(target: Target, asked: _Asked) -> Diagnosis | None:
     """Return what a wrong call tells that is right without its last token.
 
@@ -209,8 +266,8 @@ def _made_at_first(target: Target, asked: _Asked) -> Diagnosis | None:
     if agrees(asked.output[:, :, :-1], shorter):
         return None
     sentence = (
-        "is right at the first call of a shape, and wrong at later ones with other "
-        "inputs"
+        "the output is right at the first call of a shape, and wrong at later ones "
+        "with other inputs"
     )
     return Diagnosis("state_kept_between_calls", sentence, np.inf)
 
@@ -224,14 +281,16 @@ def _order(asked: list[_Asked], wrong: list[bool], unequal: list[bool]) -> Diagn
     to_the_end = len(places) > 2 and places[-1] + max(steps) >= len(asked)
     alone = [at for at in places if not asked[at].shared]
     if wrong == repeated:
-        sentence = "is right at the first call of each shape, and wrong after it"
+        sentence = (
+            "the output is right at the first call of each shape, and wrong after it"
+        )
     elif to_the_end and steps == {1}:
-        sentence = "is right at first, and wrong from a later call on"
+        sentence = "the output is right at first, and wrong from a later call on"
     elif to_the_end and len(steps) == 1:
-        sentence = f"is wrong at one of every {min(steps)} calls"
+        sentence = f"the output is wrong at one of every {min(steps)} calls"
     elif len(places) and not alone:
         shared = _common([asked[at].shared for at in places])
-        sentence = f"its answer depends on the call before, if that had {shared}"
+        sentence = f"the output depends on the call before, if that had {shared}"
     else:
         name = "not_deterministic"
         sentence = (

@@ -153,6 +153,9 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
                     f"{example.bound:.3g} (error / bound: {_ratio(example.ratio)})",
                 ),
             ]
+    if example is not None and example.repeats is False:
+        alone = "right in a new process: it depends on the calls before it"
+        lines.append(Entry("  alone     ", alone))
     # Commands and programs are copied, so their lines are whole, whatever the width.
     again = f"  again     {check.again or command(plan, check.name)}"
     return Group(*lines, Text(again, no_wrap=True, overflow="ignore"))

@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "Fingerprinted",
     "Opened",
+    "Replayed",
     "RoundStarted",
     "Shrunk",
     "TimeOver",
@@ -88,6 +89,13 @@ class Shrunk:
 
 
 @dataclass(frozen=True)
+class Replayed:
+    """The wrong call of a counterexample was the first one of a new process."""
+
+    result: CheckResult
+
+
+@dataclass(frozen=True)
 class Diagnosed:
     """The checks have run, some failed, and the search for a cause has ended."""
 
@@ -112,6 +120,7 @@ Event = (
     | CheckStarted
     | CheckFinished
     | Shrunk
+    | Replayed
     | Diagnosed
     | Fingerprinted
     | TimeOver
@@ -163,6 +172,8 @@ def _run(plan: Plan, clock: Clock) -> Iterator[Event]:
             with clock.without(max(0.0, CAUSE * clock.left)), suppress(OutOfTime):
                 yield from _shrunk(session, broken[0])
         if session.broken and plan.diagnose:
+            with suppress(OutOfTime):
+                yield from _replayed(session, broken)
             yield Diagnosed(session.diagnosis())
             over |= clock.left <= 0  # what was measured until then is said
         if plan.fingerprint and session.alive:
@@ -213,6 +224,13 @@ def _shrunk(session: Session, question: Question) -> Iterator[Event]:
     result = session.smallest(question)
     if result is not None:
         yield Shrunk(result)
+
+
+def _replayed(session: Session, questions: Sequence[Question]) -> Iterator[Event]:
+    """Ask in a new process for the violation of the first check that can tell."""
+    result = session.replayed(questions)
+    if result is not None:
+        yield Replayed(result)
 
 
 @contextmanager

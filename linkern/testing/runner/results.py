@@ -48,6 +48,9 @@ class Counterexample:
         Signature of the target.
     died : bool
         True if the target crashed or hung: the input is then not shrunk.
+    repeats : bool or None
+        True if the last call is wrong in a new process as well; False if it is right
+        there, so that it depends on earlier calls; None if that was not tried.
     got, expected, bound, ratio : float or None
         The entry, what it is compared with (the exact entry, or that of another call),
         the error bound of a correct kernel, and the error as a multiple of it.
@@ -65,6 +68,7 @@ class Counterexample:
     outputs: tuple[NDArray[Any] | None, ...] = ()
     interface: Interface = field(default_factory=Interface)
     died: bool = False
+    repeats: bool | None = None
 
     @classmethod
     def of(

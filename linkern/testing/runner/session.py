@@ -1,6 +1,6 @@
 """A loaded target whose checks are judged one at a time, in any order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from linkern.testing.checks import Check
@@ -64,6 +64,8 @@ class Session:
         self._hangs = 0
         self._broken: list[str] = []  # dtypes in which there is something to explain
         self._reported: Mapping[str, str] = {}
+        self._failures = dict[str, CheckResult]()
+        self._repeats = True
 
     @property
     def alive(self) -> bool:
@@ -106,7 +108,7 @@ class Session:
         reason = self.plan.expect_failure.get(check.name)
         in_time = self.plan.seconds is not None
         result = _expected(judgement, reason, in_time=in_time)
-        return replace(result, again=command(question.plan, check.name))
+        return self._named(question, result)
 
     def smallest(self, question: Question) -> CheckResult | None:
         """Judge the first check that failed again, for its smallest counterexample.
@@ -119,7 +121,41 @@ class Session:
         result = self.judge(Question(plan, question.check), {}).result
         if result.verdict != "failed":
             return None
-        return replace(result, again=command(question.plan, question.check.name))
+        return self._named(question, result)
+
+    def _named(self, question: Question, result: CheckResult) -> CheckResult:
+        """Return a result with the command that shows it again; keep a failure."""
+        named = replace(result, again=command(question.plan, question.check.name))
+        if named.verdict == "failed":
+            self._failures[named.name] = named
+        return named
+
+    def replayed(self, questions: Sequence[Question]) -> CheckResult | None:
+        """Make the wrong call of a counterexample the first one of a new process.
+
+        Of several questions that failed, the first whose counterexample says which
+        number is right is taken. Its result says if it is wrong again; if it is not, it
+        takes all checks to show it. None if nothing could be tried.
+        """
+        if not self._target.restart():
+            return None
+        for question in questions:
+            result = self._failures.get(question.check.name)
+            example = result and result.counterexample
+            if not (result and example and example.allowed and example.index):
+                continue
+            try:
+                output = self._target.call(example.calls[-1]).output
+            except (TargetDied, TargetRaised):
+                return None
+            if output is None:
+                return None
+            low, high = example.allowed
+            self._repeats = not low <= float(output[tuple(example.index)]) <= high
+            example = replace(example, repeats=self._repeats)
+            again = result.again if self._repeats else command(question.plan)
+            return replace(result, counterexample=example, again=again)
+        return None
 
     def _died(self, check: Check, death: Death) -> Judgement:
         """Report a target that did not survive its first call, once."""
@@ -149,7 +185,7 @@ class Session:
         for dtype in self.broken:
             try:
                 scope = scope_of(self.plan, self._target, dtype)
-                diagnosis = examine(self._target, scope)
+                diagnosis = examine(self._target, scope, repeats=self._repeats)
             except (TargetDied, TargetRaised):
                 continue
             except Exception as error:  # the verdicts stand without their cause

@@ -56,7 +56,7 @@ def snippet(plan: Plan, result: CheckResult) -> str | None:
         return None
     wrong = wrong_entry(example, plan.contract.layout)
     several = plan.contract.interface == "step" or plan.ranks
-    if wrong is None or not example.calls or several:
+    if wrong is None or not example.calls or several or example.repeats is False:
         return None
     if plan.contract.decay_form in PARAMETRIC_FORMS:  # two more arrays
         return None

@@ -114,6 +114,10 @@ class Timed:
         """Load the target to be called in another way."""
         self._target.reopen(config)
 
+    def restart(self) -> bool:
+        """Have the next call run in a new process; return False if none can be had."""
+        return self._target.restart()
+
     def close(self) -> None:
         """Release the target."""
         self._target.close()

@@ -149,6 +149,10 @@ class CommandTarget:
             **results,
         )
 
+    def restart(self) -> bool:
+        """Return True: no process outlives its call."""
+        return True
+
     def close(self) -> None:
         """Do nothing: no process outlives its call."""
 

@@ -66,6 +66,9 @@ class Target(Protocol):
             If it cannot be called in that way; it must be opened again before a call.
         """
 
+    def restart(self) -> bool:
+        """Have the next call run in a new process; return False if none can be had."""
+
     def close(self) -> None:
         """Release the target."""
 
@@ -102,6 +105,10 @@ class InProcess:
         """Load the target to be called in another way."""
         self.opened, self._caller = open_target(config, self._function)
         self.interface = self.opened.interface
+
+    def restart(self) -> bool:
+        """Return False: the target stays loaded."""
+        return False
 
     def close(self) -> None:
         """Do nothing: the target stays loaded."""
@@ -167,6 +174,11 @@ class ChildProcess:
         self._config = replace(config, compiled=self._compiled.name)
         self.opened = self._start()
         self.interface = self.opened.interface
+
+    def restart(self) -> bool:
+        """Have the next call run in a new process."""
+        self._end()
+        return True
 
     def close(self) -> None:
         """End the child process, and forget what it compiled."""

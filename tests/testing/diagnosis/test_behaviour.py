@@ -131,6 +131,23 @@ def test_what_is_made_at_the_first_call_of_a_shape_is_told_by_another_length():
     assert "right at the first call of a shape" in diagnosis.sentence
 
 
+def test_a_size_that_the_key_of_what_is_kept_lacks_is_named():
+    masks = {}
+
+    def kernel(query, key, value, scale):
+        heads, length = query.shape[1:3]
+        rates = 1 - 2.0 ** (-5.0 - np.arange(heads)[:, None, None])
+        back = np.subtract.outer(np.arange(length), np.arange(length))
+        made = np.where(back < 0, 0, rates ** np.maximum(back, 0))
+        mask = masks.setdefault(length, made)
+        mask = np.resize(mask, made.shape).astype(query.dtype)
+        return scale * (query @ key.swapaxes(-1, -2) * mask) @ value
+
+    diagnosis = diagnose(*opened(kernel, "retention"))
+    assert diagnosis.name == "state_kept_between_calls"
+    assert "after a call with another number of heads whose" in diagnosis.sentence
+
+
 def test_an_axis_that_one_token_loses_is_named():
     def kernel(*inputs):
         output = CHUNKED(*inputs)

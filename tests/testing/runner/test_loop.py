@@ -1,6 +1,7 @@
 """The loop over the checks: it stops where it was told to."""
 
 import numpy as np
+import pytest
 
 from linkern.testing import CHECKS, Plan, verify
 from linkern.testing.checks import SMOKE
@@ -54,6 +55,55 @@ def test_an_expected_failure_does_not_end_a_run():
     verdicts = [e.result.verdict for e in run(plan) if isinstance(e, CheckFinished)]
     # The past of an output that is always zero does not change.
     assert verdicts == ["xfailed", "failed"]
+
+
+@pytest.mark.parametrize(("calls", "repeats"), [(0, True), (8, False)])
+def test_a_counterexample_is_tried_in_a_new_process(tmp_path, calls, repeats):
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        f"""
+from itertools import count
+import linkern
+
+calls = count()
+
+def kernel(query, key, value):
+    output = linkern.linear_attention(query, key, value).output
+    return 2 * output if next(calls) >= {calls} else output
+"""
+    )
+    report = verify(f"{path}:kernel", checks=("value_on_reals",), **OPTIONS)
+    first = report.failures[0]
+    assert first.counterexample.repeats is repeats
+    assert ("as a program, for an issue" in str(report)) is repeats
+    assert ("alone     right in a new process" in str(report)) is not repeats
+    # It takes all checks to show what depends on the calls before.
+    assert (f"--check {first.name}" in first.again) is repeats
+    named = "output_twice" if repeats else "state_kept_between_calls"
+    assert report.diagnosis.name == named
+
+
+def test_what_ends_its_new_process_was_not_tried(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        """
+import os
+import linkern
+
+def kernel(query, key, value):
+    if not os.path.exists(__file__ + ".first"):
+        open(__file__ + ".first", "w").close()
+        calls[:] = [0] * 1000
+    if not calls:
+        os._exit(1)
+    return 2 * linkern.linear_attention(query, key, value).output
+
+calls = []
+"""
+    )
+    report = verify(f"{path}:kernel", checks=NAMES, **OPTIONS)
+    assert report.failures[0].counterexample.repeats is None
+    assert f"--check {report.failures[0].name}" in report.failures[0].again
 
 
 def test_without_it_all_checks_run():

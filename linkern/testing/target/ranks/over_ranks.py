@@ -48,6 +48,11 @@ class OverRanks:
         self.opened = first.open(config, self._load_timeout)
         self.interface = self.opened.interface
 
+    def restart(self) -> bool:
+        """Have the next call run in new processes."""
+        self.close()
+        return True
+
     def close(self) -> None:
         """End all processes."""
         for world in self._worlds.values():
