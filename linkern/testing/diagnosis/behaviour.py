@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.checks.packed import not_packed
 from linkern.testing.diagnosis.broken_laws import broken_law
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.histories import agrees, kept_between_calls
@@ -313,31 +314,42 @@ def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
 
 
 def refused(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe a target that raises on an empty sequence, or on its own states."""
+    """Observe calls that a target refuses: no token, its own states, rows left over.
+
+    It raises, or returns an output of another shape.
+    """
     contract, calls = scope.contract, list[tuple[str, str, Call]]()
     problem = _problem(scope, REFUSED)
     if not contract.min_length:
         calls.append(("no token", "min_length=1", Call(problem.prefix(0).inputs)))
+    each = contract.length_multiple_of
     if scope.interface.takes_state:
         asking = Call(problem.inputs, wants_state=True)
         calls.append(("a call for its final state", "takes_state=false", asking))
-        each = contract.length_multiple_of
         first = each * math.ceil(max(contract.min_length, 1) / each)
         parts = _problem(scope, (1, 2, 2 * first, 4, 5))
         if parts.length == 2 * first:
             words = "a call with the state that it returned"
             going_on = Call(parts.inputs, cuts=(first,))
             calls.append((words, "takes_state=false", going_on))
-    raised: dict[str, str] = {}
+    one = problem.first_of_batch()
+    edges = 0, each, one.length - each
+    if not_packed(scope) is None and contract.packing != "full" and edges[2] > each:
+        words = "packed sequences that end before the arrays"
+        calls.append((words, "packing=full", Call(one.inputs, segments=(edges,))))
+    said: dict[str, str] = {}
     for words, declaration, call in calls:
         try:
-            target.call(call)
+            reply = target.call(call)
         except TargetRaised as error:
-            raised.setdefault(declaration, f"on {words}: {error}")
-    if not raised:
+            said.setdefault(declaration, f"raises on {words}: {error}")
+        else:
+            if reply.output is not None and reply.shape != reply.expected_shape:
+                shapes = f"{reply.shape} in place of {reply.expected_shape}"
+                said.setdefault(declaration, f"returns the shape {shapes} for {words}")
+    if not said:
         return None
-    sentence = f"raises {'; '.join(raised.values())}"
-    return Diagnosis("raises_if_asked", sentence, np.inf, tuple(raised))
+    return Diagnosis("raises_if_asked", "; ".join(said.values()), np.inf, tuple(said))
 
 
 def right_where_dense(target: Target, problem: Problem) -> Diagnosis | None:

@@ -39,6 +39,7 @@ from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.scenes import SPREAD, carrier
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
+from linkern.testing.spec.contract import Contract
 from linkern.testing.target.clock import Clock, Timed
 from linkern.testing.target.process import Target
 
@@ -52,6 +53,8 @@ SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
 # What comes back through a state: one result, if several inputs have it wrong.
 THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
+# Declarations of inputs without which the maps are measured, if a target refuses them.
+LIMITS = ("decay_floor", "packing")
 NOTHING = "nothing that was measured tells what it computes instead"
 
 _Result = TypeVar("_Result")
@@ -92,6 +95,8 @@ def examine(target: Target, scope: Scope, *, repeats: bool = True) -> Diagnosis:
     if not repeats:
         return probe.observed(kept_between_calls, 0.0) or OF_EARLIER_CALLS
     refusal = probe.observed(refused, FOR_MAPS)
+    if refusal is not None:
+        probe = probe.within(refusal)
     diagnosis = (
         probe.observed(observed_before, FOR_MAPS)
         or probe.described()
@@ -99,7 +104,18 @@ def examine(target: Target, scope: Scope, *, repeats: bool = True) -> Diagnosis:
         or refusal  # of which no other fault is a consequence
         or Diagnosis(UNEXPLAINED, NOTHING)
     )
+    if diagnosis.name == "not_finite" and diagnosis.declaration:
+        diagnosis = _beside(probe.within(diagnosis).described(), diagnosis)
+    if refusal not in (None, diagnosis) and probe.scope != scope:
+        diagnosis = _beside(diagnosis, refusal)
     return replace(diagnosis, not_measured=probe.not_measured)
+
+
+def _beside(other: Diagnosis | None, limit: Diagnosis) -> Diagnosis:
+    """Return what is wrong of the inputs that a target takes, and what it refuses."""
+    if other is None:
+        return limit
+    return replace(other, sentence=f"{other.sentence}; besides, it {limit.sentence}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,13 @@ class _Probe:
         return tuple(
             f"{', '.join(names)}: {reason}" for reason, names in self.left_out.items()
         )
+
+    def within(self, limit: Diagnosis) -> "_Probe":
+        """Return the same for the inputs that are left by what a target refuses."""
+        pairs = (text.split("=", 1) for text in limit.declaration)
+        limits = {key: value for key, value in pairs if key in LIMITS}
+        contract = Contract.from_mapping({**self.scope.contract.declared(), **limits})
+        return replace(self, scope=replace(self.scope, contract=contract))
 
     def tried(
         self, name: str, measure: Callable[[], _Result], nothing: _Result

@@ -1,10 +1,11 @@
 """Behaviours that no map holds, observed in kernels that are known to have them."""
 
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing import OPERATORS, Contract
 from linkern.testing.diagnosis.behaviour import (
     adds_up,
@@ -272,7 +273,7 @@ def refusing_states(query, key, value, initial_state=None, return_state=False):
 
 def test_a_refusal_of_states_is_named_where_all_else_is_right():
     diagnosis = diagnose(*opened(refusing_states))
-    assert "; on a call for its final state: NotImpl" in diagnosis.sentence
+    assert "; raises on a call for its final state: NotImpl" in diagnosis.sentence
     assert diagnosis.declaration == ("min_length=1", "takes_state=false")
     meant = {"min_length": 1, "takes_state": False}
     assert diagnose(*opened(refusing_states, **meant)) is None
@@ -292,6 +293,69 @@ def test_a_state_that_cannot_be_passed_back_is_named():
     said = "raises on a call with the state that it returned: ValueError: a state has"
     assert diagnosis.sentence.startswith(said)
     assert diagnosis.declaration == ("takes_state=false",)
+
+
+def packed_in_slices(state_of_empty):
+    """Return a kernel that joins the outputs of its sequences, and nothing else."""
+
+    def run(inputs, memory):
+        rows = []
+        for q, k, v, g in zip(*(np.moveaxis(x, 2, 0) for x in inputs), strict=True):
+            memory = np.exp(g)[..., None, None] * memory
+            memory = memory + k[..., None] * v[..., None, :]
+            rows.append((q[..., None, :] @ memory)[..., 0, :])
+        empty = inputs[2][:, :, :0]
+        return np.stack(rows, 2) if rows else empty, memory
+
+    def kernel(
+        query, key, value, log_decay, *, scale, initial_state=None, cu_seqlens=None
+    ):
+        inputs = query * query.dtype.type(scale), key, value, log_decay
+        count = len(query) if cu_seqlens is None else len(cu_seqlens) - 1
+        shape = (count, query.shape[1], query.shape[3], value.shape[3])
+        if initial_state is None:
+            initial_state = np.zeros(shape, query.dtype)
+        if cu_seqlens is None:
+            return run(inputs, initial_state)
+        outputs, states = [], []
+        for n, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
+            memory = initial_state[n : n + 1]
+            part = [x[:, :, start:end] for x in inputs]
+            output, memory = run(part, memory if end > start else state_of_empty(memory))
+            outputs.append(output)
+            states.append(memory)
+        return np.concatenate(outputs, 2), np.concatenate(states)
+
+    return kernel
+
+
+def test_rows_behind_the_last_sequence_hide_no_other_fault():
+    right, wrong = packed_in_slices(lambda x: x), packed_in_slices(np.zeros_like)
+    refused = "returns the shape (1, 2, 16, 5) in place of (1, 2, 17, 5) for packed"
+    diagnosis = diagnose(*opened(right, "simple_gla"))
+    assert diagnosis.sentence.startswith(refused)
+    assert diagnosis.declaration == ("packing=full",)
+    assert diagnose(*opened(right, "simple_gla", packing="full")) is None
+    diagnosis = diagnose(*opened(wrong, "simple_gla"))
+    assert diagnosis.stage == "final state"
+    assert diagnosis.where == "sequences that are empty in the last call"
+    assert diagnosis.hint == "the state of an empty sequence: the one that it was handed"
+    assert f"; besides, it {refused}" in diagnosis.sentence
+
+
+def test_a_floor_hides_no_other_fault():
+    def kernel(query, key, value, log_decay, initial_state=None):
+        inputs = query, key, value, log_decay
+        right = linkern.simple_gla(*inputs, initial_state=initial_state)
+        reset = np.isinf(log_decay).any()
+        output = subtracting_sums(*inputs) if reset else right.output
+        return output, 2 * right.state.memory
+
+    diagnosis = diagnose(*opened(kernel, "simple_gla"))
+    assert (diagnosis.stage, diagnosis.by_what) == ("final state", "2")
+    said = "; besides, it returns NaN where log_decay is -inf"
+    assert said in diagnosis.sentence
+    assert diagnosis.declaration == ()
 
 
 def test_a_refusal_of_no_token_hides_no_other_fault():
