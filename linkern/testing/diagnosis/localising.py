@@ -16,6 +16,7 @@ from linkern.testing.diagnosis.placing import (
     of_sizes_alone,
     place_of,
     place_of_affected,
+    place_of_two,
     shorter,
     true_part,
     with_rest,
@@ -150,6 +151,8 @@ def _finding(*every: Maps) -> Finding:
     first, second = (_telling(maps) for maps in every)
     both = [*first, *second]
     place = place_of(first, second)
+    if place is None or max(place.missed, place.spared) > EXACT:
+        place = place_of_two(first, second) or place
     factor = _explained(_products(first), _products(second), place)
     if factor is not None and not _says_all(factor, both):
         factor = None

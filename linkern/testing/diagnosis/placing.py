@@ -23,6 +23,7 @@ __all__ = [
     "of_sizes_alone",
     "place_of",
     "place_of_affected",
+    "place_of_two",
     "shorter",
     "true_part",
     "with_rest",
@@ -81,6 +82,16 @@ def shorter(place: IndexSet, maps: Maps) -> IndexSet:
         if missed + spared <= sum(misfit(place, maps)):
             return shorter(IndexSet(others, missed=missed, spared=spared), maps)
     return place
+
+
+def place_of_two(first: Maps, second: Maps) -> IndexSet | None:
+    """Return the union of two places that is all that is wrong, and nothing else."""
+    both = [*first, *second]
+    one = describe(both, pure=True)
+    if one is None or not one.atoms or one.spared > EXACT:
+        return None
+    two = with_rest(shorter(one, both), both)
+    return two if two.also and max(misfit(two, both)) <= EXACT else None
 
 
 def with_rest(place: IndexSet, maps: Maps) -> IndexSet:

@@ -321,7 +321,9 @@ def packed_in_slices(state_of_empty):
         for n, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
             memory = initial_state[n : n + 1]
             part = [x[:, :, start:end] for x in inputs]
-            output, memory = run(part, memory if end > start else state_of_empty(memory))
+            output, memory = run(
+                part, memory if end > start else state_of_empty(memory)
+            )
             outputs.append(output)
             states.append(memory)
         return np.concatenate(outputs, 2), np.concatenate(states)
@@ -339,7 +341,9 @@ def test_rows_behind_the_last_sequence_hide_no_other_fault():
     diagnosis = diagnose(*opened(wrong, "simple_gla"))
     assert diagnosis.stage == "final state"
     assert diagnosis.where == "sequences that are empty in the last call"
-    assert diagnosis.hint == "the state of an empty sequence: the one that it was handed"
+    assert (
+        diagnosis.hint == "the state of an empty sequence: the one that it was handed"
+    )
     assert f"; besides, it {refused}" in diagnosis.sentence
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing import OPERATORS, Contract
 from linkern.testing.diagnosis.diagnose import diagnose, examine
 from linkern.testing.errors import OutOfTime
@@ -228,6 +229,21 @@ def test_sequences_that_are_empty_in_the_last_call_are_told_by_it():
     assert diagnosis.stage == "final state"
     assert diagnosis.where == "sequences that are empty in the last call"
     assert diagnosis.by_what == "0"
+
+
+def test_a_state_that_decays_by_the_last_gate_to_the_end_of_a_chunk_is_measured():
+    def kernel(query, key, value, log_decay, initial_state=None):
+        inputs = query, key, value, log_decay
+        output, state = linkern.simple_gla(*inputs, initial_state=initial_state)
+        padding = np.exp(-query.shape[2] % 32 * log_decay[..., -1:].sum(-1))
+        return output, state.memory * padding[..., None, None]
+
+    diagnosis = diagnosed(kernel, "simple_gla")
+    assert diagnosis.where == "lengths that are no multiple of 32"
+    assert diagnosis.by_what == (
+        "exp(sum of log_decay over the padding of the last chunk, as at the last token)"
+    )
+    assert diagnosis.hint.startswith("the gates of the padding")
 
 
 class Replaying:

@@ -103,8 +103,24 @@ def test_what_a_place_leaves_out_is_a_second_place():
     assert place.cost > sum(atom.cost for atom in place.atoms)
 
 
+def test_two_places_of_different_factors_are_both_said():
+    def late(seed):
+        one = map_of(dense("gla", seed))
+        row, source = (one.coordinates[name] for name in ("row", "source"))
+        first = (source % 16 == 0) & (row >= 16)
+        across = row // 16 > source // 16
+        factor = np.where(across, 3.0, np.where(first, 2.0, 1.0))
+        return replace(one, measured=one.measured * factor)
+
+    place = localise([late(1)], lambda: [late(2)]).place
+    across = "pairs across edges of chunks of 16"
+    firsts = "rows from 16 on and the first source of every chunk of 16"
+    assert place.text == f"{across}, or {firsts}"
+    assert (place.missed, place.spared) == (0, 0)
+
+
 def test_many_statements_that_most_entries_contradict_are_no_place(monkeypatch):
-    def vague(maps, quantities=None):
+    def vague(maps, quantities=None, **options):
         return IndexSet(atoms, missed=0.0, spared=0.4)
 
     one = partly_wrong(0.6, 1)

@@ -274,12 +274,16 @@ def _at_tokens(field: Field, places: Places) -> Made:
 
 def _over_ranges(field: Field, places: Places) -> Made:
     """Yield a field over ranges of tokens: its logarithms add up."""
-    axes, logs = field.axes, field.logs
+    axes, logs, padded = field.axes, field.logs, ""
     if "t" not in axes:  # Decays of heads have no end.
         axis = axes.index("g") + 1
         axes = axes.replace("g", "gt")
         length = places.sizes["t"] + (places.chunk or 0)
         logs = np.repeat(np.expand_dims(logs, axis), length, axis)
+    elif places.chunk is not None and places.sizes["t"]:
+        padded = ", as at the last token"
+        width = [(0, places.chunk * (letter == "t")) for letter in axes]
+        logs = np.pad(logs, width, "edge")
     axis = axes.index("t")
     count = logs.shape[axis]
     tokens = np.arange(count).reshape((-1,) + (1,) * (logs.ndim - axis - 1))
@@ -305,4 +309,5 @@ def _over_ranges(field: Field, places: Places) -> Made:
                 if not label or (name == "(source, row]" and head is None):
                     more = field.cost + ANOTHER * ((head is not None) + bool(label))
                     text = f"{field.total} over {label}{name}{ending}"
+                    text += padded * name.startswith("the padding")
                     yield text, cost + more, partial(make, label, first, end, head)

@@ -30,6 +30,8 @@ SAMPLE, FEW = 4_000, 1_500
 OPEN = 0.02
 # Wrong places that each atom of a set needs, at least.
 INSTANCES = 2
+# What a right entry inside costs where sets are to hold none.
+PURE = 32.0
 # Times that exceptions are added to a sample.
 ROUNDS = 3
 
@@ -83,7 +85,10 @@ def is_certain(
 
 
 def describe(
-    maps: Sequence[InfluenceMap], quantities: Measure | None = None
+    maps: Sequence[InfluenceMap],
+    quantities: Measure | None = None,
+    *,
+    pure: bool = False,
 ) -> IndexSet | None:
     """Return the shortest description of the wrong entries of some maps.
 
@@ -94,6 +99,8 @@ def describe(
     quantities : callable, optional
         Returns logarithms of quantities of a map. They are consulted where places
         alone do not describe the entries.
+    pure : bool
+        Rather leave wrong entries out than say a set with right ones.
 
     Returns
     -------
@@ -103,7 +110,7 @@ def describe(
     maps = _of_wrong_calls(maps)
     if not maps:
         return None
-    best = _best(IndexSet(missed=1.0), maps, None)
+    best = _best(IndexSet(missed=1.0), maps, None, PURE if pure else 1.0)
     # A quantity has no number in a call of no token.
     few = [x.part(_few(x.wrong, FEW)) for x in maps if x.problem.shape.length]
     wrong = any(x.wrong.any() for x in few)
@@ -116,10 +123,17 @@ def describe(
 
 
 def _best(
-    best: IndexSet, maps: Sequence[InfluenceMap], measure: Measure | None
+    best: IndexSet,
+    maps: Sequence[InfluenceMap],
+    measure: Measure | None,
+    price: float = 1.0,
 ) -> IndexSet:
-    """Return a set, or a better one of some maps if it is off."""
+    """Return a set, or a better one of some maps if it is off.
+
+    A right entry inside costs as many times its usual bits as `price` says.
+    """
     for table in _tables(maps, measure):
+        table = replace(table, exception=price * table.exception)
         if _off(best) > OPEN:
             other = _of_table(table, measure)
             best = min(best, other, key=lambda x: (_off(x), x.cost))
