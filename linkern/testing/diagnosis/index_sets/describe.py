@@ -133,9 +133,9 @@ def _best(
     A right entry inside costs as many times its usual bits as `price` says.
     """
     for table in _tables(maps, measure):
-        table = replace(table, exception=price * table.exception)
         if _off(best) > OPEN:
-            other = _of_table(table, measure)
+            priced = replace(table, exception=price * table.exception)
+            other = _of_table(priced, measure)
             best = min(best, other, key=lambda x: (_off(x), x.cost))
     return best
 
