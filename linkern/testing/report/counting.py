@@ -1,5 +1,6 @@
 """Sentences that count the verdicts of a report, for the terminal and the page."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ __all__ = [
     "more",
     "not_judged",
     "of_rounds",
+    "with_more_time",
 ]
 
 
@@ -84,6 +86,31 @@ def of_rounds(rounds: Sequence[Round]) -> str:
         for one in rounds
         if one.judged
     )
+
+
+def with_more_time(report: "Report") -> str:
+    """Return the options with which the checks run that the time of a run left out.
+
+    Examples
+    --------
+    >>> from linkern.testing.report.report import Report
+    >>> from linkern.testing.runner.plan import Plan
+    >>> from linkern.testing.runner.results import CheckResult
+    >>> checks = ("causality", "prefix", "ranges")
+    >>> plan = Plan("a.py:f", "linear_attention", checks=checks, seconds=20.0)
+    >>> report = Report(plan, (CheckResult("causality", "a law", "passed"),))
+    >>> with_more_time(report).partition(",")[0]
+    '`--seconds 60`'
+    """
+    ran = sum(check.applies for check in report.checks)
+    longer = "a longer `--seconds`"
+    if ran and report.plan.seconds is not None:
+        seconds = report.plan.seconds * (ran + len(report.not_run)) / ran
+        longer = f"`--seconds {10 * math.ceil(seconds / 10)}`"
+        longer += ", if each takes as long as those that ran"
+    dtypes = report.plan.dtypes
+    narrower = f", or `--dtype {dtypes[0]}`" if len(dtypes) > 1 else ""
+    return f"{longer}{narrower}; or `--require NAME` for the checks that are enough"
 
 
 def more(report: "Report") -> str:

@@ -19,6 +19,7 @@ from linkern.testing.report.counting import (
     more,
     not_judged,
     of_rounds,
+    with_more_time,
 )
 from linkern.testing.report.thumbnail import thumbnail
 from linkern.testing.runner.plan import Plan
@@ -231,6 +232,9 @@ def _in_short(result: "Report") -> Iterator[RenderableType]:
     left_out = not_judged(result)
     if left_out:
         yield Entry("not judged: ", f"{left_out} (--verbose says why)", "dim")
+    if result.verdict == "inconclusive" and result.time_over and result.not_run:
+        yield Entry("not run: ", ", ".join(result.not_run))
+        yield Entry("to run them: ", with_more_time(result), "dim")
     if result.exit_code:
         return
     hint, dtypes = more(result), result.plan.dtypes

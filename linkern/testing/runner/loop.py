@@ -202,6 +202,9 @@ def _run_rounds(
         [Question(plan, check) for check in plan.chosen()]
         for plan in rounds_of(session.plan)
     ]
+    if session.plan.seconds is not None:
+        # What is not judged takes no time, and is not among what the time leaves out.
+        rounds = [sorted(each, key=session.applies) for each in rounds]
     with _spread(session, [one for each in rounds for one in each], clock) as ask:
         for questions in rounds:
             yield RoundStarted(questions[0].plan, len(questions))

@@ -72,6 +72,14 @@ class Session:
         """True if the target survived its first call."""
         return self._death is None
 
+    def applies(self, question: Question) -> bool:
+        """Return True unless it is known before any call that a check is not judged."""
+        plan, check = question.plan, question.check
+        if plan.inputs is not None or not self.alive:
+            return True
+        scopes = (scope_of(plan, self._target, dtype) for dtype in plan.dtypes)
+        return any(not (check.unless(x) or plan.leaves_out(check)) for x in scopes)
+
     def judge(self, question: Question, reported: Mapping[str, str]) -> Judgement:
         """Judge a check that knows what others have `reported`."""
         return judge(question.plan, self._target, question.check, reported)

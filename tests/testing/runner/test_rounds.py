@@ -1,5 +1,6 @@
 """Runs with a time: few examples of every law before many of any."""
 
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -114,6 +115,26 @@ def test_before_every_law_is_judged_nothing_passes():
     assert report.not_run
     assert not report.rounds[0].complete
     assert str(report).endswith("checks run within 1000 s, and passed")
+
+
+def test_what_the_time_left_out_is_named_with_what_would_run_it():
+    judged = plan(RIGHT)
+    report = last(judged, Countdown(12))
+    ran = len(NAMES) - len(report.not_run)
+    text = " ".join(str(report).split())
+    assert f"not run: {', '.join(report.not_run)} to run them: `--seconds" in text
+    seconds = int(re.search(r"--seconds (\d+)", text)[1])
+    assert 0 <= seconds - 1000 * len(NAMES) / ran < 10
+    assert "or `--dtype" not in text
+    report = last(replace(judged, dtypes=("float32", "float64")), Countdown(12))
+    assert "or `--dtype float32`" in " ".join(str(report).split())
+
+
+def test_what_is_not_judged_is_said_however_short_the_time_is():
+    judged = plan(RIGHT, checks=(*NAMES, "decay_extremes"))
+    report = last(judged, Countdown(12))
+    assert report.not_run
+    assert "decay_extremes" not in report.not_run
 
 
 @pytest.mark.parametrize(
