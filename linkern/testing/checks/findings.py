@@ -1,5 +1,6 @@
 """Violations of laws, and the record of a check."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import Call
 
-__all__ = ["NOT_FINITE", "OUT_OF_BOUNDS", "Tally", "Violation"]
+__all__ = ["NOT_FINITE", "OUT_OF_BOUNDS", "Tally", "Violation", "listed"]
 
 Real = NDArray[np.float64]
 
@@ -17,6 +18,24 @@ Real = NDArray[np.float64]
 NOT_FINITE = "an output that is not finite"
 # That of an interpreted kernel, in any call.
 OUT_OF_BOUNDS = "an access out of bounds"
+
+
+# Numbers that a sentence lists; of more, the first and the last.
+MOST_LISTED = 4
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers as a sentence lists them.
+
+    Examples
+    --------
+    >>> listed((1, 33)), listed(range(1, 25))
+    ('1, 33', '1, 2, 3, ..., 24 (24 places)')
+    """
+    if len(numbers) <= MOST_LISTED:
+        return ", ".join(map(str, numbers))
+    first = ", ".join(map(str, numbers[: MOST_LISTED - 1]))
+    return f"{first}, ..., {numbers[-1]} ({len(numbers)} places)"
 
 
 class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an error

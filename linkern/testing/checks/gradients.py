@@ -4,6 +4,7 @@ import numpy as np
 
 from linkern.oracle import Bounded, unit_roundoff
 from linkern.testing.checks.assertions import CheckedTarget
+from linkern.testing.checks.findings import listed
 from linkern.testing.checks.registry import (
     any_of,
     check,
@@ -138,9 +139,7 @@ def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
     if not cuts:
         return
     target.split(problem, cuts)
-    message = (
-        f"the gradient of the {{name}}, cut at {', '.join(map(str, cuts))}, is wrong"
-    )
+    message = f"the gradient of the {{name}}, cut at {listed(cuts)}, is wrong"
     _require_gradients(target, problem, message, cuts=cuts)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from linkern.testing.checks.assertions import CheckedTarget, well_formed
+from linkern.testing.checks.findings import listed
 from linkern.testing.checks.registry import (
     any_of,
     check,
@@ -90,7 +91,7 @@ def split_invariance(target: CheckedTarget, problem: Problem) -> None:
         return
     reply = target.split(problem, cuts)
     assert reply.output is not None
-    message = f"cut at {', '.join(map(str, cuts))}, the sequence has other bits"
+    message = f"cut at {listed(cuts)}, the sequence has other bits"
     in_parts = in_float64(reply.output)
     target.require_same(in_parts, target.run(problem), problem, message)
 

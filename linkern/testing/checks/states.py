@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from linkern.testing.checks.assertions import CheckedTarget
-from linkern.testing.checks.findings import Violation
+from linkern.testing.checks.findings import Violation, listed
 from linkern.testing.checks.registry import (
     any_of,
     check,
@@ -40,9 +40,7 @@ def _require_split(
         return
     reply = target.split(problem, cuts)
     assert reply.output is not None
-    message = (
-        f"spans cut at {', '.join(map(str, cuts))} do not give what the whole gives"
-    )
+    message = f"spans cut at {listed(cuts)} do not give what the whole gives"
     output = in_float64(reply.output)
     target.require_within(output, problem.solve(), problem, message)
 

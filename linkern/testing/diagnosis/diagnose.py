@@ -84,13 +84,24 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     return None if diagnosis.name == UNEXPLAINED else diagnosis
 
 
-def examine(target: Target, scope: Scope, *, repeats: bool = True) -> Diagnosis:
+def examine(
+    target: Target, scope: Scope, *, seconds: float = 0.0, repeats: bool = True
+) -> Diagnosis:
     """Return the same; where nothing shows, with what was not measured.
 
-    A call that was wrong and does not repeat that in a new process depends on the calls
-    before it: then nothing else is looked for.
+    Parameters
+    ----------
+    target : Target
+        Behind its fence.
+    scope : Scope
+        What it claims and declares.
+    seconds : float
+        Time that a slow target may take, if that is more than usual.
+    repeats : bool
+        False if a call that was wrong is right in a new process: it depends on the
+        calls before it, and nothing else is looked for.
     """
-    clock = Clock(SECONDS)
+    clock = Clock(max(SECONDS, seconds))
     probe = _Probe(Timed(target, clock), scope, clock)
     if not repeats:
         return probe.observed(kept_between_calls, 0.0) or OF_EARLIER_CALLS

@@ -123,6 +123,8 @@ def localised(
     else:
         chosen = [place.contains(one) & ~one.silent for one in maps]
     kind, by_what = (factor.kind, factor.text) if factor else ("", "")
+    if not (factor or declaration) and place is not None and _is_zero(maps, chosen):
+        kind, by_what = "product", "0"
     stage, where = maps[0].tensor, place.text if place else ""
     if factor is not None and factor.where:
         where = factor.where
@@ -165,6 +167,12 @@ def localised(
         places=place.data if place and where == place.text else (),
         factor=factor.data if factor and by_what == factor.text else None,
     )
+
+
+def _is_zero(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> bool:
+    """Return True if all is zero that is wrong at some entries."""
+    wrong = [one.measured[one.wrong & x] for one, x in zip(maps, chosen, strict=True)]
+    return any(map(len, wrong)) and not any(x.any() for x in wrong)
 
 
 def _epsilon(scope: Scope, declaration: tuple[str, ...]) -> tuple[str, str] | None:

@@ -111,7 +111,7 @@ def report(result: "Report", *, verbose: bool = False) -> RenderableType:
     notable = [c for verdict in _NOTABLE for c in result.checks if c.verdict == verdict]
     in_full = notable if verbose else [c for c in notable[:1] if c.verdict != "xfailed"]
     notes = [Entry("note: ", note) for note in result.notes]
-    parts = [_headline(result), *_cause(result), *notes]
+    parts = [_headline(result), *_cause(result, verbose=verbose), *notes]
     parts += [part for c in in_full for part in ("", explained(result.plan, c))]
     parts += [part for c in in_full[:1] for part in _program(result.plan, c)]
     rest = notable[len(in_full) :]
@@ -187,16 +187,20 @@ def _ratio(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.3g}"
 
 
-def _cause(result: "Report") -> list[RenderableType]:
-    """Return the cause, with its map if some of it is right; or that none shows."""
+def _cause(result: "Report", *, verbose: bool) -> list[RenderableType]:
+    """Return the cause, with its map if some of it is right; or that none shows.
+
+    What was not measured is left out where both the place and the factor are known.
+    """
     cause = result.diagnosis
     lines: list[RenderableType] = []
     if cause is not None:
+        known = cause.where and cause.factor is not None and not verbose
         texts = {
             "or as well: ": "; ".join(cause.alternatives),
             "usual line: ": cause.hint,
             "if that is meant: ": declaring(cause),
-            "not measured: ": "; ".join(cause.not_measured),
+            "not measured: ": "" if known else "; ".join(cause.not_measured),
         }
         lines += [Entry("cause: ", cause.sentence, "bold")]
         lines += [Entry(label, text) for label, text in texts.items() if text]

@@ -131,8 +131,8 @@ def _left_out(plan: Plan, outcome: Tried) -> tuple[str, ...]:
 
 def _changed(plan: Plan, outcome: Tried, name: str) -> str:
     """Return the note on a library that the first calls found."""
-    said = f"on those of {plan.framework} it {outcome.refusal}"
-    return f"arrays of {name}, inferred: {said}"
+    others = f"it takes none of {plan.framework} ({outcome.refusal})"
+    return f"arrays of {name}, inferred: {others}"
 
 
 def _choice(names: list[str]) -> str:

@@ -50,7 +50,8 @@ class Session:
     """
 
     def __init__(self, plan: Plan, clock: Clock | None = None) -> None:
-        self._target = open_target(plan, clock or Clock(plan.seconds))
+        self._clock = clock or Clock(plan.seconds)
+        self._target = open_target(plan, self._clock)
         try:
             plan, recognised = settle(plan, self._target)
             start = first_call(plan, self._target)
@@ -190,10 +191,13 @@ class Session:
         died in all of them.
         """
         silent: list[Diagnosis] = []
+        left = self._clock.left if self.plan.seconds is not None else 0.0
         for dtype in self.broken:
             try:
                 scope = scope_of(self.plan, self._target, dtype)
-                diagnosis = examine(self._target, scope, repeats=self._repeats)
+                diagnosis = examine(
+                    self._target, scope, seconds=left, repeats=self._repeats
+                )
             except (TargetDied, TargetRaised):
                 continue
             except Exception as error:  # the verdicts stand without their cause

@@ -89,6 +89,14 @@ def test_a_place_and_a_factor_make_a_diagnosis():
     assert "carried" in made.hint
 
 
+def test_what_is_all_zero_is_lost_though_no_formula_was_found():
+    maps = [a_map(40, lost_across), a_map(64, lost_across)]
+    made = localised(maps, describe(maps), None)
+    assert made.sentence == f"the output lacks {EDGES}; seen first at T=17"
+    declared = localised(maps, describe(maps), None, declaration=("scale=2",))
+    assert "right if `scale=2` is declared" in declared.sentence
+
+
 def test_what_follows_no_formula_is_shown_as_numbers():
     maps = [a_map(40, lambda row, source, exact: exact * (1 + row % 7))]
     made = localised(maps, IndexSet(missed=0.25, spared=0.5), None)

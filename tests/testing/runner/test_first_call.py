@@ -234,8 +234,8 @@ def test_the_plan_is_settled_before_the_first_check():
         ("annotated", "inferred: the annotations of annotated"),
         ("plain", "inferred: plain uses torch"),
         ("layer", "inferred: it is a torch.nn.modules.module.Module"),
-        ("imports_late", "inferred: on those of numpy it raised"),
-        ("through_a_table", "inferred: on those of numpy it raised"),
+        ("imports_late", "inferred: it takes none of numpy (raised"),
+        ("through_a_table", "inferred: it takes none of numpy (raised"),
     ],
 )
 def test_torch_is_inferred_and_said(name, note):
