@@ -8,10 +8,9 @@ import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
+from linkern.testing.diagnosis.index_sets.search import EXACT
 from linkern.testing.diagnosis.placing import (
-    EXACT,
     MOST_WRONG,
-    affected,
     of_call_sizes,
     of_sizes_alone,
     place_of,
@@ -121,11 +120,10 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     if factor is None:
         return finding
     place = finding.place
-    if place is None or max(place.missed, place.spared) > EXACT:
-        changed = [affected(part, factor) for part in (first, second)]
-        place = place_of(*changed, spared=EXACT) or place
-        if all(holds(factor, one, ~one.silent) for one in both):
-            place = IndexSet()
+    if place is None or not place.is_exact:
+        place = place_of_affected(place, factor, first, second)
+        if place and all(holds(factor, one, ~one.silent) for one in both):
+            place = replace(place, missed=0.0, spared=0.0)
     return Finding(wrong, place, factor)
 
 
@@ -151,11 +149,11 @@ def _finding(*every: Maps) -> Finding:
     first, second = (_telling(maps) for maps in every)
     both = [*first, *second]
     place = place_of(first, second)
-    if place is None or max(place.missed, place.spared) > EXACT:
-        place = place_of_two(first, second) or place
     factor = _explained(_products(first), _products(second), place)
     if factor is not None and not _says_all(factor, both):
         factor = None
+    if factor is None and (place is None or not place.is_exact):
+        place = place_of_two(first, second) or place
     clamped = factor is not None and factor.kind.startswith("clamp")
     vague = place is None or place.spared > EXACT or of_call_sizes(place)
     if factor is not None and not clamped and vague:

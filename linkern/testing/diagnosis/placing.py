@@ -13,10 +13,10 @@ from linkern.testing.diagnosis.index_sets.describe import (
     is_certain,
     misfit,
 )
+from linkern.testing.diagnosis.index_sets.search import EXACT
 from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = [
-    "EXACT",
     "MOST_WRONG",
     "affected",
     "of_call_sizes",
@@ -37,8 +37,6 @@ MISSED, SPARED = 0.02, 0.25
 MOST_WRONG = 0.5
 # Quantities that all entries of a problem share.
 SIZES = ("scale", "K", "V", "T", "padded K")
-# A place with no larger share of right entries needs no factor to explain them.
-EXACT = 0.01
 
 
 def place_of(
@@ -85,13 +83,17 @@ def shorter(place: IndexSet, maps: Maps) -> IndexSet:
 
 
 def place_of_two(first: Maps, second: Maps) -> IndexSet | None:
-    """Return the union of two places that is all that is wrong, and nothing else."""
+    """Return the union of two places of chunks that is all that is wrong, if one is.
+
+    A chunk whose first state is a token late is wrong in two ways. Of places without
+    chunks, two together fit by chance.
+    """
     both = [*first, *second]
     one = describe(both, pure=True)
-    if one is None or not one.atoms or one.spared > EXACT:
+    if one is None or one.chunk is None or one.spared > EXACT:
         return None
     two = with_rest(shorter(one, both), both)
-    return two if two.also and max(misfit(two, both)) <= EXACT else None
+    return two if two.also and two.is_exact else None
 
 
 def with_rest(place: IndexSet, maps: Maps) -> IndexSet:

@@ -20,7 +20,7 @@ from linkern.testing.diagnosis.index_sets.chunks import chunk_atoms
 from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
-__all__ = ["EXCEPTION", "IndexSet", "Table", "inside_of", "shortest"]
+__all__ = ["EXACT", "EXCEPTION", "IndexSet", "Table", "inside_of", "shortest"]
 
 # A set is a conjunction of at most so many atoms.
 MOST_ATOMS = 4
@@ -38,6 +38,10 @@ EXCEPTION = 4.0
 TIE = 2.0
 # Other sets, as short, that are said.
 SAID = 4
+
+
+# A set with no larger share of exceptions is exact.
+EXACT = 0.01
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,11 @@ class IndexSet:
     def chunk(self) -> int | None:
         """The chunk size that it names."""
         return next((atom.chunk for atom in self.atoms if atom.chunk), None)
+
+    @property
+    def is_exact(self) -> bool:
+        """True if hardly any exceptions are known."""
+        return max(self.missed, self.spared) <= EXACT
 
     def contains(self, influence: InfluenceMap) -> Flags:
         """Return the entries of a map that lie in it."""
