@@ -59,6 +59,7 @@ KEY = Input("key", "bhtk", ("k", "keys"))
 VALUE = Input("value", "bgtv", ("v", "values"))
 TRIPLE = (QUERY, KEY, VALUE)
 _DECAYS = ("g", "log_g", "log_G", "log_f", "decay", "gate")
+_FORGET_GATES = ("f", "fgate_preact", "forget_gate", "fgate")
 DECAY = Input("log_decay", "bgt", _DECAYS, optional=True)
 # Powers of scores that cancel are as good as zero, and so is their sum.
 _POSITIVE = (replace(QUERY, draw="positive"), replace(KEY, draw="positive"))
@@ -467,11 +468,11 @@ _CAUSAL = (
             replace(KEY, draw="positive"),
             VALUE,
             Input(
-                *("input_gate", "bgt", ("i", "igate_preact")),
+                *("input_gate", "bgt", ("i", "igate_preact", "igate")),
                 optional=True,
                 draw="exponent",
             ),
-            Input("log_decay", "bgt", (*_DECAYS, "f", "fgate_preact"), optional=True),
+            Input("log_decay", "bgt", (*_DECAYS, *_FORGET_GATES), optional=True),
         ),
         "C = e^{g_t} C + e^{i_t} k v^T, n = e^{g_t} n + e^{i_t} k; "
         "o = scale q^T C / max(|scale q^T n|, 1)",

@@ -117,11 +117,13 @@ def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes to be cut: inside a chunk, between chunks, more than once."""
     step = scope.contract.length_multiple_of
     long = int(rng.integers(145, 158))
-    # Square states are the only ones that can be transposed in silence.
+    # Square states are the only ones that can be transposed in silence; strides of rows
+    # and of columns are told apart by others.
     for sizes, cuts in (
         ((1, 2, long, 16, 16), (int(rng.integers(17, 31)),)),
         ((1, 2, 128, 8, 8), (16, 80)),
         ((1, 2, 40, 6, 6), (16,)),
+        ((1, 2, 40, 6, 9), (16,)),
         ((1, 2, 24, 4, 4), (20, 21, 22, 23)),
     ):
         for scene in (product_scene, dense_scene):

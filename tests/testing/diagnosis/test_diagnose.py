@@ -231,6 +231,22 @@ def test_sequences_that_are_empty_in_the_last_call_are_told_by_it():
     assert diagnosis.by_what == "0"
 
 
+def test_a_state_that_is_read_with_the_stride_of_a_square_one_is_told_by_its_shape():
+    def kernel(query, key, value, log_decay, initial_state=None):
+        state, (rows, columns) = initial_state, (query.shape[3], value.shape[3])
+        if state is not None:
+            at = rows * np.arange(rows)[:, None] + np.arange(columns)
+            at = np.minimum(at, rows * columns - 1)
+            state = state.reshape(*state.shape[:2], -1)[..., at]
+        inputs = query, key, value, log_decay
+        output, state = linkern.simple_gla(*inputs, initial_state=state)
+        return output, state.memory
+
+    diagnosis = diagnosed(kernel, "simple_gla")
+    assert diagnosis.where == "calls in which K is not V and spans from 1 on"
+    assert diagnosis.hint.startswith("the strides with which a state is read")
+
+
 def test_a_state_that_decays_by_the_last_gate_to_the_end_of_a_chunk_is_measured():
     def kernel(query, key, value, log_decay, initial_state=None):
         inputs = query, key, value, log_decay
