@@ -231,6 +231,18 @@ def test_sequences_that_are_empty_in_the_last_call_are_told_by_it():
     assert diagnosis.by_what == "0"
 
 
+def test_inputs_that_weigh_tokens_as_exponents_are_factors():
+    def kernel(key, value, log_decay, bonus):
+        keys = key + bonus[:, None] * (np.arange(key.shape[2])[:, None] == 0)
+        later = linkern.rwkv4(keys, value, log_decay, bonus).output
+        first = linkern.rwkv4(key, value, log_decay, bonus).output
+        return np.concatenate([first[:, :, :1], later[:, :, 1:]], 2)
+
+    diagnosis = diagnosed(kernel, "rwkv4")
+    assert (diagnosis.where, diagnosis.by_what) == ("source 0", "exp(bonus)")
+    assert diagnosis.hint.startswith("the bonus")
+
+
 def test_a_state_that_is_read_with_the_stride_of_a_square_one_is_told_by_its_shape():
     def kernel(query, key, value, log_decay, initial_state=None):
         state, (rows, columns) = initial_state, (query.shape[3], value.shape[3])

@@ -71,6 +71,7 @@ class Field:
     logs: Logs
     cost: float = 0.0
     total: str = ""  # words for its sum, or product, over tokens
+    form: str = "{}"  # of its name at a token
 
 
 def signed_quantities(
@@ -219,10 +220,18 @@ def _of_inputs(places: Places) -> Made:
         else Field(name, places.axes[name], _log(x))
         for name, x in places.inputs.items()
     ]
-    for field in (*fields, *_kept(places)):
+    for field in (*fields, *_exponentials(places), *_kept(places)):
         yield from _at_tokens(field, places)
         if field.total:
             yield from _over_ranges(field, places)
+
+
+def _exponentials(places: Places) -> Iterator[Field]:
+    """Yield e to the inputs that weigh tokens as exponents."""
+    for one in places.entries.problem.scope.operator.inputs:
+        if one.draw in ("exponent", "logit") and one.name in places.inputs:
+            logs = places.inputs[one.name] + 0j
+            yield Field(one.name, places.axes[one.name], logs, form="exp({})")
 
 
 def _kept(places: Places) -> Iterator[Field]:
@@ -269,7 +278,8 @@ def _at_tokens(field: Field, places: Places) -> Made:
             if head is None or at in ("", "[row]", "[source]"):
                 more = field.cost + ANOTHER * (head is not None)
                 make = partial(places.at, field.logs, field.axes, token, head)
-                yield field.name + at + label, cost + more, make
+                name = field.form.format(field.name + at + label)
+                yield name, cost + more, make
 
 
 def _over_ranges(field: Field, places: Places) -> Made:
