@@ -155,7 +155,7 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
                 ),
             ]
     if example is not None and example.repeats is False:
-        alone = "right in a new process: it depends on the calls before it"
+        alone = "right in a new process, where no call came before it"
         lines.append(Entry("  alone     ", alone))
     # Commands and programs are copied, so their lines are whole, whatever the width.
     again = f"  again     {check.again or command(plan, check.name)}"

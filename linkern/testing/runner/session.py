@@ -7,7 +7,7 @@ from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
 from linkern.testing.diagnosis.diagnose import examine
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
-from linkern.testing.errors import TargetDied, TargetRaised
+from linkern.testing.errors import TargetDied, TargetRaised, UsageError
 from linkern.testing.fingerprint import Fingerprint, fingerprint
 from linkern.testing.runner.first_call import first_call
 from linkern.testing.runner.jobs import MOST_HANGS
@@ -19,8 +19,12 @@ from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import Question
 from linkern.testing.runner.trials import Death
 from linkern.testing.target.clock import Clock
+from linkern.testing.target.protocol import in_float64
 
 __all__ = ["Ask", "Session"]
+
+# Times that a wrong call is made in a new process: one that jitters is right by chance.
+REPLAYS = 3
 
 Ask = Callable[[Question], Judgement]
 
@@ -140,7 +144,7 @@ class Session:
         return named
 
     def replayed(self, questions: Sequence[Question]) -> CheckResult | None:
-        """Make the wrong call of a counterexample the first one of a new process.
+        """Make the wrong call of a counterexample first in a new process, a few times.
 
         Of several questions that failed, the first whose counterexample says which
         number is right is taken. Its result says if it is wrong again; if it is not, it
@@ -154,13 +158,16 @@ class Session:
             if not (result and example and example.allowed and example.index):
                 continue
             try:
-                output = self._target.call(example.calls[-1]).output
-            except (TargetDied, TargetRaised):
+                replies = [self._target.call(example.calls[-1]) for _ in range(REPLAYS)]
+            except (TargetDied, TargetRaised, UsageError):
                 return None
-            if output is None:
+            formed = (x for x in replies if x.shape == x.expected_shape)
+            outputs = [x.output for x in formed if x.output is not None]
+            if len(outputs) < REPLAYS:
                 return None
-            low, high = example.allowed
-            self._repeats = not low <= float(output[tuple(example.index)]) <= high
+            (low, high), entry = example.allowed, tuple(example.index)
+            got = [float(in_float64(output)[entry]) for output in outputs]
+            self._repeats = not all(low <= x <= high for x in got)
             example = replace(example, repeats=self._repeats)
             again = result.again if self._repeats else command(question.plan)
             return replace(result, counterexample=example, again=again)

@@ -88,7 +88,7 @@ SPECIAL = {
     (LAST_CALL, "<", 1): ("sequences that are empty in the last call", 1.5),
     ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
     ("behind", ">=", 1): ("rows beyond the sources", 2.0),
-    ("oblong", ">=", 1): ("calls in which K is not V", 2.0),
+    ("not square", ">=", 1): ("calls in which K is not V", 2.0),
     ("length", "<", 2): ("sequences of one token", 1.5),
     ("left", ">=", 2): ("{1} other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
@@ -191,7 +191,7 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
         if f"{name}s" in knobs:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
     if "span" in influence.coordinates:  # a state was handed over
-        known["oblong"] = zero + (shape.key_dim != shape.value_dim)
+        known["not square"] = zero + (shape.key_dim != shape.value_dim)
     if "source" in known:
         known["beyond"] = (known["source"] >= shape.length).astype(np.int64)
     if "row" in known:
@@ -221,7 +221,7 @@ def anywhere() -> dict[str, Index]:
     known |= {f"end of {name}": length for name in TOKENS}
     for name, end, size in zip(CHANNELS, sizes[2:], CHANNELS.values(), strict=False):
         known |= {name: rng.integers(0, end), f"end of {name}": end, size: end}
-    known["oblong"] = (sizes[2] != sizes[3]).astype(np.int64)
+    known["not square"] = (sizes[2] != sizes[3]).astype(np.int64)
     for name in (x.name for x in COORDINATES.values() if x.single):
         known |= {name: rng.integers(0, 4, ANYWHERE), f"end of {name}": length * 0 + 4}
     return known | _distances(known)
@@ -296,7 +296,7 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     yield before[k], interval(name, ">=", between(k))
     if name == "length" and values[0] == 1:
         yield after[1], interval(name, "<", 2)
-    if name in BOUNDED or name in ("beyond", "behind", "oblong"):
+    if name in BOUNDED or name in ("beyond", "behind", "not square"):
         return
     if len(values) > 2:  # of the first alone, its number is shorter
         k = int(np.argmax(after[2:-1])) + 2
