@@ -166,8 +166,17 @@ def _place(
     if inside:
         near_by = f"sources less than {chunk} back"
         return f"pairs inside chunks of {chunk}" if on_edges else near_by, 0
-    far = f"sources {chunk} back or more"
-    return f"pairs across edges of chunks of {chunk}" if on_edges else far, chunk
+    if not on_edges:
+        return f"sources {chunk} back or more", chunk
+    # The first edge need not come after a whole chunk. What the token at it writes may
+    # be rounded at once.
+    after = chunk + 1
+    later = range(after + 1, length - 1)
+    each = 2 + bisect_left(later, True, key=lambda n: ask(asked, (after, n), length))
+    if each in (chunk, len(later) + 2):
+        return f"pairs across edges of chunks of {chunk}", chunk
+    edges = f"tokens {chunk}, {chunk + each}, ..."
+    return f"pairs across {edges}", each
 
 
 def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
-from linkern.testing.kernels.assembly import Parts, assemble
+from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
@@ -54,6 +54,25 @@ def test_the_place_and_what_declares_it_are_measured():
         "state_dtype=bfloat16",
         "normalizer_dtype=bfloat16",
     )
+
+
+def test_edges_that_begin_inside_of_a_chunk_have_their_own_tokens():
+    def kernel(query, key, value, log_decay):
+        state = np.zeros((*key.shape[:2], key.shape[3], value.shape[3]), key.dtype)
+        output, scale = np.empty_like(value), key.dtype.type(key.shape[3] ** -0.5)
+        for t in range(key.shape[2]):
+            state = np.exp(log_decay[:, :, t, None, None]) * state
+            state = state + key[:, :, t, :, None] * value[:, :, t, None, :]
+            state = rounded_to(8)(state) if t % 32 == 31 else state
+            output[:, :, t] = (scale * query[:, :, t, None] @ state)[:, :, 0]
+        return output
+
+    observed = rounding(*opened(kernel, "simple_gla"))
+    assert (
+        observed.sentence == "the state is rounded to 8 bits (bfloat16) every 32 tokens"
+    )
+    assert observed.where == "pairs across tokens 31, 63, ..."
+    assert "chunk_size=32" in observed.declaration
 
 
 PLACES = {
