@@ -3,7 +3,7 @@
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 
@@ -14,7 +14,7 @@ from linkern.testing.diagnosis.factors.explain import Factor, numbers
 from linkern.testing.diagnosis.factors.factor import tolerance
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
-from linkern.testing.influence.maps import Flags, InfluenceMap
+from linkern.testing.influence.maps import ORIGIN, Flags, Index, InfluenceMap
 from linkern.testing.problems.context import Scope
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
@@ -26,6 +26,13 @@ _VERBS = {
     "0": ("lost", "lacks {place}", "is 0"),
     "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
     "-1": ("sign", "has the other sign in {place}", "has the other sign"),
+}
+# Words of the sequence that a weight comes from, by that of the row and the last one.
+ORIGINS: dict[str, Callable[[Index, int], Index | int]] = {
+    "sequence 0": lambda _, __: 0,
+    "the last sequence": lambda _, last: last,
+    "the sequence before": lambda here, _: here - 1,
+    "the next sequence": lambda here, _: here + 1,
 }
 _INVERSE = re.compile(r"1 / ([^*/]+)")
 _EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
@@ -143,6 +150,7 @@ def localised(
         by_what = numbers(maps, wrong)
         declared = f"right if `{' '.join(declaration)}` is declared"
         words.append(declared if explained else by_what)
+        words += [] if explained else _origin(maps, wrong)
     if place is not None and not explained:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
@@ -173,6 +181,19 @@ def _is_zero(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> bool:
     """Return True if all is zero that is wrong at some entries."""
     wrong = [one.measured[one.wrong & x] for one, x in zip(maps, chosen, strict=True)]
     return any(map(len, wrong)) and not any(x.any() for x in wrong)
+
+
+def _origin(maps: Sequence[InfluenceMap], wrong: Sequence[Flags]) -> list[str]:
+    """Return where wrong weights of other sequences come from, if that is one place."""
+    if not all(ORIGIN in one.coordinates for one in maps):
+        return []
+    left = dict.fromkeys(ORIGINS, True)
+    for one, flags in zip(maps, wrong, strict=True):
+        origin, here = (one.coordinates[x][flags] for x in (ORIGIN, "sequence"))
+        last = one.problem.knobs.get("sequences", 0) - 1
+        for words, at in ORIGINS.items():
+            left[words] &= bool((origin == at(here, last)).all())
+    return [f"from {words}" for words, fits in left.items() if fits][:1]
 
 
 def _epsilon(scope: Scope, declaration: tuple[str, ...]) -> tuple[str, str] | None:

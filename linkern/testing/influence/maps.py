@@ -19,6 +19,7 @@ __all__ = [
     "AXES",
     "INITIAL_STATE",
     "LAST_CALL",
+    "ORIGIN",
     "Flags",
     "Index",
     "InfluenceMap",
@@ -33,6 +34,8 @@ Flags = NDArray[np.bool_]
 INITIAL_STATE = -1
 # The coordinate of the tokens that a packed sequence has in the last of several calls.
 LAST_CALL = "tokens in the last call"
+# The coordinate of the sequence of a source that is another one than that of the row.
+ORIGIN = "sequence of the source"
 # Coordinates by the letters of axes.
 AXES = {
     "k": "key channel",
@@ -99,10 +102,13 @@ class InfluenceMap:
         )
 
     def worst_of_each(self, *names: str) -> "InfluenceMap":
-        """Return the map of the most wrong entry of each place, by some coordinates."""
+        """Return the map of the most wrong entry of each place, by some coordinates.
+
+        Entries are of one place whatever sequence they come from.
+        """
         known = {n: x for n, x in self.coordinates.items() if n in names}
         order = np.lexsort((-self.error, ~self.wrong))
-        places = np.stack([*known.values()])[:, order]
+        places = np.stack([x[order] for n, x in known.items() if n != ORIGIN])
         _, first = np.unique(places, axis=1, return_index=True)
         return replace(self, coordinates=known).part(order[first])
 

@@ -16,6 +16,7 @@ from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
     AXES,
     LAST_CALL,
+    ORIGIN,
     Flags,
     Index,
     InfluenceMap,
@@ -233,6 +234,7 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     own = parts.places(mine)
     places = {**table.places} | own | {"row": parts.seen(row, mine)}
     known = {name: places[name] for name in (*own, "head")}
+    known[ORIGIN] = sequence[other]
     rest = {x: places[x] for x in places if x not in ("source", "span")}
     places["source"] = parts.seen(source, mine)
     if "span" in own:

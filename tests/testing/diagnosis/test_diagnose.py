@@ -18,6 +18,7 @@ from linkern.testing.kernels.assembly import (
     elu_plus_one,
     recurrence,
 )
+from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
@@ -272,6 +273,22 @@ def test_a_state_that_decays_by_the_last_gate_to_the_end_of_a_chunk_is_measured(
         "exp(sum of log_decay over the padding of the last chunk, as at the last token)"
     )
     assert diagnosis.hint.startswith("the gates of the padding")
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [
+        ("packed_initial_state_of_the_first", "from sequence 0"),
+        ("packed_final_state_of_the_last", "from the last sequence"),
+        ("packed_final_states_in_reverse", None),
+    ],
+)
+def test_the_sequence_that_a_state_is_read_from_is_said(name, origin):
+    mutant = MUTANTS[name]
+    diagnosis = diagnosed(mutant.kernel, mutant.op, **mutant.contract)
+    assert diagnosis.stage == "output across sequences through the initial state"
+    said = diagnosis.sentence.split("; ")[-1]
+    assert said == origin or (origin is None and not said.startswith("from"))
 
 
 class Replaying:

@@ -24,7 +24,14 @@ from linkern.testing.diagnosis.index_sets.coordinates import (
     UNKNOWN,
     noun_of,
 )
-from linkern.testing.influence.maps import LAST_CALL, Flags, Index, InfluenceMap, Real
+from linkern.testing.influence.maps import (
+    LAST_CALL,
+    ORIGIN,
+    Flags,
+    Index,
+    InfluenceMap,
+    Real,
+)
 
 __all__ = [
     "BEST",
@@ -175,7 +182,7 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     zero = np.zeros(len(influence.exact), np.int64)
     known: dict[str, Index] = {}
     for name, x in influence.coordinates.items():
-        if name != "earlier token":  # of a state, no place of its own
+        if name not in (ORIGIN, "earlier token"):  # of a state, no place of its own
             known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
     single = (x.name for x in COORDINATES.values() if x.single)
     known |= {name: zero for name in single if name not in known}
