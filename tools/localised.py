@@ -67,10 +67,11 @@ the mutants, code in `gradients.py`, and the code of `replays_by_address`,
 diagnosis of before, a list of defects, was run once on all mutants; and four cases of
 declarations were run on mutants that were set aside.
 
-Three more texts have been widened since, from the code: where log-decays are -20, a
+Four more texts have been widened since, from the code: where log-decays are -20, a
 clamp at -10 multiplies by `exp(10)`; a key of `based` that is cut to 0 has the weight
 1; a gradient of the state that is a sum over sequences is wrong in all calls but the
-last.
+last; where a normaliser of `mlstm` that keeps its sign is negative it is below the
+floor of 1, so that the numerator alone is left.
 
 **Kernels that nobody had seen.** The 32 faulty kernels of
 `tests/testing/diagnosis/unseen/`, 20 operators, were drawn by chance from published

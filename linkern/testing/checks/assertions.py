@@ -24,6 +24,8 @@ Real = NDArray[np.float64]
 # Calls that may be repeated, the share of calls before which one is, and of those that
 # are repeated at another address.
 EARLIER, REPEATED, HALF = 8, 0.06, 0.5
+# Letters of the axes of an output.
+OUTPUT = "bgtv"
 
 
 @dataclass(frozen=True)
@@ -253,20 +255,20 @@ class CheckedTarget:
         problem: Problem,
         message: str,
         stored: str | None = None,
-        axis: int | None = None,
+        axes: str = "",
     ) -> None:
         """Require ``got`` to be the rounding of a number within the bound.
 
-        States and gradients are rounded to the dtype in which they are `stored`; those
-        that belong to tokens have a token `axis`.
+        States and gradients are rounded to the dtype in which they are `stored`;
+        gradients have the `axes` of an input.
         """
         dtype = stored or problem.scope.output_dtype
         seen = compared(got, expected, dtype)
         self._count(seen.known)
         fine = seen.fine | self._repeated(got)
         try:
-            axis = _output_axis(got) if stored is None else axis
-            self._judge(fine, seen.ratio, got, expected, problem, message, axis)
+            axes = _output_axes(got) if stored is None else axes
+            self._judge(fine, seen.ratio, got, expected, problem, message, axes)
         except Violation as violation:
             if stored is None and violation.index is not None:
                 index = violation.index
@@ -318,8 +320,8 @@ class CheckedTarget:
         agree |= ~known & ~np.isnan(one) & ~np.isnan(other)
         agree |= self._repeated(one) | self._repeated(other)
         expected = Bounded(other, allowed)
-        axis = _output_axis(one)
-        self._judge(agree, ratio, one, expected, problem, message, axis)
+        axes = _output_axes(one)
+        self._judge(agree, ratio, one, expected, problem, message, axes)
 
     def require_same(
         self, one: Real, other: Real, problem: Problem, message: str
@@ -332,7 +334,7 @@ class CheckedTarget:
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         ratio = np.where(same, 0.0, np.inf)
         expected = Bounded(other, np.zeros_like(other))
-        self._judge(same, ratio, one, expected, problem, message, _output_axis(one))
+        self._judge(same, ratio, one, expected, problem, message, _output_axes(one))
 
     def require_finite(self, got: Real, problem: Problem, message: str) -> None:
         """Require finite numbers where the exact result can be stored as one."""
@@ -346,7 +348,7 @@ class CheckedTarget:
         beyond = np.where(got > 0, high, low) == got  # an infinity of the same sign
         fine = finite | beyond
         ratio = np.where(fine, 0.0, np.inf)
-        self._judge(fine, ratio, got, expected, problem, message, _output_axis(got))
+        self._judge(fine, ratio, got, expected, problem, message, _output_axes(got))
 
     def _repeated(self, got: Real) -> NDArray[np.bool_]:
         """Return the entries that repeat an earlier finding: they are not finite."""
@@ -367,7 +369,7 @@ class CheckedTarget:
         expected: Bounded,
         problem: Problem,
         message: str,
-        axis: int | None = None,
+        axes: str = "",
     ) -> None:
         # An error within an infinite bound is none.
         self._tally.record(np.where(fine & ~np.isfinite(ratio), 0.0, ratio))
@@ -377,9 +379,10 @@ class CheckedTarget:
         shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
         ignored = "; no rank called a collective" if self._alone else ""
         raise Violation(
-            message + _rank_of(problem, self._tally.calls, ~fine, axis) + ignored,
+            message + _rank_of(problem, self._tally.calls, ~fine, axes) + ignored,
             problem,
             index=index,
+            axes=axes,
             got=float(got[index]),
             expected=float(np.broadcast_to(expected.output, got.shape)[index]),
             bound=float(np.broadcast_to(expected.bound, got.shape)[index]),
@@ -395,15 +398,16 @@ def _call_of(problem: Problem, **options: Any) -> Call:
     return Call(problem.inputs, scale=scale, sharding=sharding, **options)
 
 
-def _output_axis(output: Real) -> int | None:
-    """Return the token axis of outputs, of which some heads may be left out."""
-    return 2 if output.ndim == 4 else None
+def _output_axes(output: Real) -> str:
+    """Return the axes of outputs, of which some heads may be left out."""
+    return OUTPUT if output.ndim == len(OUTPUT) else ""
 
 
 def _rank_of(
-    problem: Problem, calls: Sequence[Call], wrong: NDArray[np.bool_], axis: int | None
+    problem: Problem, calls: Sequence[Call], wrong: NDArray[np.bool_], axes: str
 ) -> str:
     """Return the rank and the token there of the first wrong entry, in words."""
+    axis = next((k for k, letter in enumerate(axes) if letter in "ts"), None)
     if problem.sharding is None or axis is None:
         return ""
     sharding, cuts = problem.sharding, calls[-1].cuts

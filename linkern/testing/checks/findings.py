@@ -48,7 +48,10 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
     problem : Problem
         The input.
     index : tuple of int, optional
-        First wrong entry of the output, in ``(B, H, T, V)``.
+        First wrong entry.
+    axes : str
+        Letters of the axes of what is wrong: ``bgtv`` of an output, those of an input
+        for its gradient; empty for a state.
     got, expected, bound, ratio : float, optional
         The entry, what it is compared with (the exact entry, or that of another call),
         the error bound of a correct kernel, and the error as a multiple of it.
@@ -68,6 +71,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         problem: Problem,
         *,
         index: tuple[int, ...] | None = None,
+        axes: str = "",
         got: float | None = None,
         expected: float | None = None,
         bound: float | None = None,
@@ -79,7 +83,7 @@ class Violation(AssertionError):  # noqa: N818 -- it is the finding, not an erro
         super().__init__(message)
         self.message = message
         self.problem = problem
-        self.index = index
+        self.index, self.axes = index, axes
         self.got = got
         self.expected = expected
         self.bound = bound

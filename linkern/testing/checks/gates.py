@@ -369,4 +369,4 @@ def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
         message = f"no output from token {cut} on counts, but the {one.name} does there"
         late_bounded = Bounded(bounded.output[late], bounded.bound[late])
         got, stored = gradients[one.name][late], problem.scope.dtype
-        target.require_within(got, late_bounded, early, message, stored)
+        target.require_within(got, late_bounded, early, message, stored, one.axes)

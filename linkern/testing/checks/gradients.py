@@ -43,8 +43,8 @@ def _require_gradients(
     for name, got in gradients.items():
         bounded = expected[name]
         text = message.format(name=name)
-        axis = problem.scope.operator.input(name).token_axis
-        target.require_within(got, bounded, problem, text, problem.scope.dtype, axis)
+        axes = problem.scope.operator.input(name).axes
+        target.require_within(got, bounded, problem, text, problem.scope.dtype, axes)
 
 
 @check(

@@ -234,5 +234,5 @@ def packed_gradients(target: CheckedTarget, problem: Problem) -> None:
     for name, got in gradients.items():
         message = f"the gradient of the {name} of packed sequences {packing} is wrong"
         stored = problem.scope.dtype
-        axis = problem.scope.operator.input(name).token_axis
-        target.require_within(got, expected[name], problem, message, stored, axis)
+        axes = problem.scope.operator.input(name).axes
+        target.require_within(got, expected[name], problem, message, stored, axes)

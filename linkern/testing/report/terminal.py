@@ -146,7 +146,7 @@ def explained(plan: Plan, check: CheckResult) -> RenderableType:
         )
         if example.got is not None:
             lines += [
-                Entry("  entry     ", f"{example.index} of (B, H, T, V)"),
+                Entry("  entry     ", example.entry),
                 Entry("  got       ", repr(example.got)),
                 Entry("  expected  ", repr(example.expected)),
                 Entry(

@@ -36,7 +36,10 @@ class Counterexample:
     calls : tuple of Call
         The calls that show it, with their inputs; the last one is the wrong one.
     index : list of int or None
-        First wrong entry in ``(B, H, T, V)``.
+        First wrong entry.
+    axes : str
+        Axes of what is wrong, as in ``(B, H, T, V)``: those of an output, or those of
+        an input for its gradient; empty for a state.
     errors : tuple of tuple of float, optional
         Error as a multiple of the bound, ``(T, V)``, in the head of the first wrong
         entry.
@@ -59,6 +62,7 @@ class Counterexample:
     input: str
     calls: tuple[Call, ...]
     index: list[int] | None = None
+    axes: str = ""
     got: float | None = None
     expected: float | None = None
     bound: float | None = None
@@ -70,6 +74,11 @@ class Counterexample:
     died: bool = False
     repeats: bool | None = None
 
+    @property
+    def entry(self) -> str:
+        """The first wrong entry, and the axes that it is counted along."""
+        return f"{self.index} of {self.axes}" if self.axes else str(self.index)
+
     @classmethod
     def of(
         cls,
@@ -80,10 +89,12 @@ class Counterexample:
         died: bool = False,
     ) -> "Counterexample":
         """Return the counterexample that a violation and its calls make."""
+        letters = violation.axes.upper().replace("G", "H")
         return cls(
             repr(violation.problem),
             tuple(tally.calls),
             None if violation.index is None else list(violation.index),
+            f"({', '.join(letters)})" if letters else "",
             violation.got,
             violation.expected,
             violation.bound,
