@@ -48,6 +48,7 @@ SMALLEST = Counterexample(
     bound=4.65e-06,
     ratio=math.inf,
     errors=((0.0,), (1.64,)),
+    axes="(B, H, T, V)",
 )
 CHECKS = (
     CheckResult(

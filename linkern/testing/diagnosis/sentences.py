@@ -158,7 +158,7 @@ def localised(
         }
         words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
     first = corner(maps)
-    if first is not None and first > 1:
+    if first is not None and first > 1 and stage not in _sparse(maps):
         words.append(f"seen first at T={first}")
     shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
     return Diagnosis(
@@ -175,6 +175,12 @@ def localised(
         places=place.data if place and where == place.text else (),
         factor=factor.data if factor and by_what == factor.text else None,
     )
+
+
+def _sparse(maps: Sequence[InfluenceMap]) -> set[str]:
+    """Return the gradients of gates, of which maps hold few pairs of tokens."""
+    names = maps[0].problem.inputs
+    return {f"gradient of {x}" for x in names if x not in ("query", "key", "value")}
 
 
 def _is_zero(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> bool:

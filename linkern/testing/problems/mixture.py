@@ -109,7 +109,7 @@ def _drawable(scope: Scope, sort: str) -> str:
     """Return the sort, or one that takes its place where it does not exist."""
     if sort == "integers" and draws.no_integers(scope):
         return "reals"
-    if sort == "averages" and not scope.operator.feature_map:
+    if sort == "averages" and not (scope.normalised or scope.operator.feature_map):
         return "random"
     return sort
 

@@ -37,9 +37,6 @@ class Counterexample:
         The calls that show it, with their inputs; the last one is the wrong one.
     index : list of int or None
         First wrong entry.
-    axes : str
-        Axes of what is wrong, as in ``(B, H, T, V)``: those of an output, or those of
-        an input for its gradient; empty for a state.
     errors : tuple of tuple of float, optional
         Error as a multiple of the bound, ``(T, V)``, in the head of the first wrong
         entry.
@@ -54,6 +51,9 @@ class Counterexample:
     repeats : bool or None
         True if the last call is wrong in a new process as well; False if it is right
         there, so that it depends on earlier calls; None if that was not tried.
+    axes : str
+        Axes of what is wrong, as in ``(B, H, T, V)``: those of an output, or those of
+        an input for its gradient; empty for a state.
     got, expected, bound, ratio : float or None
         The entry, what it is compared with (the exact entry, or that of another call),
         the error bound of a correct kernel, and the error as a multiple of it.
@@ -62,7 +62,6 @@ class Counterexample:
     input: str
     calls: tuple[Call, ...]
     index: list[int] | None = None
-    axes: str = ""
     got: float | None = None
     expected: float | None = None
     bound: float | None = None
@@ -73,6 +72,7 @@ class Counterexample:
     interface: Interface = field(default_factory=Interface)
     died: bool = False
     repeats: bool | None = None
+    axes: str = ""
 
     @property
     def entry(self) -> str:
@@ -94,7 +94,6 @@ class Counterexample:
             repr(violation.problem),
             tuple(tally.calls),
             None if violation.index is None else list(violation.index),
-            f"({', '.join(letters)})" if letters else "",
             violation.got,
             violation.expected,
             violation.bound,
@@ -104,6 +103,7 @@ class Counterexample:
             tuple(tally.outputs),
             interface,
             died,
+            axes=f"({', '.join(letters)})" if letters else "",
         )
 
 

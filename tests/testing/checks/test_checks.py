@@ -322,3 +322,15 @@ def test_a_signalling_nan_is_a_finding_and_no_warning():
     )
     assert {check.name for check in report.failures} >= {"finite_output"}
     assert not [check for check in report.checks if check.verdict == "error"]
+
+
+def test_weights_of_a_gated_row_sum_to_one():
+    def kernel(query, key, value, log_decay):
+        output = linkern.power_retention(query, key, value, log_decay).output
+        return np.where(np.arange(value.shape[2])[:, None] < 32, output, output / 2)
+
+    options = {"op": "power_retention", "checks": ("row_normalisation",)}
+    report = verify(kernel, profile="quick", dtypes=("float32",), seed=0, **options)
+    assert report.verdict == "failed"
+    said = report.failures[0].message
+    assert said.startswith("equal values do not come back unchanged")

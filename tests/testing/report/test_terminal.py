@@ -29,6 +29,7 @@ EXAMPLE = Counterexample(
     6.0,
     4e-6,
     9.0,
+    axes="(B, H, T, V)",
 )
 CAUSE = Diagnosis("eps", "agrees with `eps=1e-6` added to the denominator", 0.4)
 

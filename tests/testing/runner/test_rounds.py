@@ -124,7 +124,7 @@ def test_what_the_time_left_out_is_named_with_what_would_run_it():
     text = " ".join(str(report).split())
     assert f"not run: {', '.join(report.not_run)} to run them: `--seconds" in text
     seconds = int(re.search(r"--seconds (\d+)", text)[1])
-    assert 0 <= seconds - 1000 * len(NAMES) / ran < 10
+    assert 0 <= seconds - 1300 * len(NAMES) / ran < 10
     assert "or `--dtype" not in text
     report = last(replace(judged, dtypes=("float32", "float64")), Countdown(12))
     assert "or `--dtype float32`" in " ".join(str(report).split())
