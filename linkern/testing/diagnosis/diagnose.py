@@ -53,7 +53,6 @@ SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
 # What comes back through a state: one result, if several inputs have it wrong.
 THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
-ACROSS_SEQUENCES = " across sequences"
 # Declarations of inputs without which the maps are measured, if a target refuses them.
 LIMITS = ("decay_floor", "packing")
 NOTHING = "nothing that was measured tells what it computes instead"
@@ -273,9 +272,8 @@ class _Probe:
 def _chosen(wrong: Sequence[str]) -> str:
     """Return the tensor to describe, of those that are wrong somewhere."""
     through = {one for one in wrong if one.endswith(THROUGH_STATES)}
-    # What a sequence gets from others says less than what it lacks of its own.
-    first = wrong[0] in through or wrong[0].endswith(ACROSS_SEQUENCES)
-    return ACROSS_CUTS if first and len(through) > 1 else wrong[0]
+    several = wrong[0] in through and len(through) > 1
+    return ACROSS_CUTS if several else wrong[0]
 
 
 def _of_tensor(maps: Sequence[InfluenceMap], tensor: str) -> list[InfluenceMap]:
