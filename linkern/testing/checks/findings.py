@@ -18,8 +18,6 @@ Real = NDArray[np.float64]
 NOT_FINITE = "an output that is not finite"
 # That of an interpreted kernel, in any call.
 OUT_OF_BOUNDS = "an access out of bounds"
-
-
 # Numbers that a sentence lists; of more, the first and the last.
 MOST_LISTED = 4
 

@@ -18,7 +18,7 @@ from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.checks.packed import not_packed
 from linkern.testing.diagnosis.broken_laws import broken_law
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.histories import agrees, kept_between_calls
+from linkern.testing.diagnosis.histories import agrees, is_right, kept_between_calls
 from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
@@ -256,9 +256,7 @@ def _floor(target: Target, scope: Scope) -> tuple[str, ...]:
 def _is_right_at(target: Target, problem: Problem, floor: float) -> bool:
     """Return True if the output is right where all log-decays are at a floor."""
     decays = np.full(problem.inputs["log_decay"].shape, floor)
-    strong = with_decays(problem, decays)
-    output = target.call(Call(strong.inputs)).output
-    return output is not None and agrees(output, strong)
+    return is_right(target, with_decays(problem, decays))
 
 
 def _can_declare_a_floor(scope: Scope) -> bool:

@@ -5,7 +5,7 @@ computed before. One that does not is told by the calls that it got wrong: all t
 after a certain one, every nth, those that follow a call with some inputs in common.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
@@ -20,7 +20,7 @@ from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
-__all__ = ["OF_EARLIER_CALLS", "agrees", "kept_between_calls"]
+__all__ = ["OF_EARLIER_CALLS", "agrees", "is_right", "kept_between_calls"]
 
 Real = NDArray[np.float64]
 # Batch, heads, length, key and value dimension.
@@ -47,19 +47,24 @@ OF_EARLIER_CALLS = Diagnosis(
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """One call: its problem, what it has in common with the call before, its output.
+class _Turn:
+    """One call: its problem, and what it has in common with those before it.
 
-    And the size that is another one than in the calls before, and whether it changed
-    the output of the call before.
+    That is what it shares with the one before, if it is cut, and its only other size.
     """
 
     problem: Problem
-    shared: str
-    cut: bool
-    resized: str
-    output: Real
-    overwrites: bool
+    shared: str = ""
+    cut: bool = False
+    resized: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked(_Turn):
+    """The same, with its output, and if it changed the output of the call before."""
+
+    output: Real = field(kw_only=True)
+    overwrites: bool = field(kw_only=True)
 
     @property
     def inputs(self) -> tuple[int, bool]:
@@ -87,7 +92,7 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
     TargetRaised, TargetDied
         If the target does not answer.
     """
-    asked = [_ask(target, *one) for one in _schedule(scope)]
+    asked = [_ask(target, turn) for turn in _schedule(scope)]
     if any(one.overwrites for one in asked):
         sentence = "the call changed the output that the call before it had returned"
         return Diagnosis("overwrites_output", sentence, np.inf)
@@ -108,11 +113,8 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
 
 
 @lru_cache(maxsize=8)
-def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool, str], ...]:
-    """Return problems in turn, with what each has in common with those before it.
-
-    That is what it shares with the one before, if it is cut, and its only other size.
-    """
+def _schedule(scope: Scope) -> tuple[_Turn, ...]:
+    """Return problems in turn, with what each has in common with those before it."""
     rng = np.random.default_rng(0)
     kind = "normal" if scope.operator.feature_map else "mild"
     shapes = [nearest_shape(scope, x) for x in (SIZES, SIZES, OTHER_SIZES)]
@@ -134,21 +136,21 @@ def _schedule(scope: Scope) -> tuple[tuple[Problem, str, bool, str], ...]:
     variants["first token"] = begins
     variants["numbers in another order"] = swapped
     variants["inputs but one number"] = single
-    usual = (one, "", False, "")
+    usual = _Turn(one)
     turns = [usual] * BEFORE
     for shared, variant in variants.items():
-        turns += [usual, (variant, shared, False, "")]
+        turns += [usual, _Turn(variant, shared)]
         if other.shape != one.shape:
-            turns += [(other, "", False, ""), (variant, "", False, "")]
+            turns += [_Turn(other), _Turn(variant)]
     for size, sizes in RESIZED.items() if not scope.few_shapes else ():
         shape = nearest_shape(scope, sizes)
         if shape != one.shape:
             resized = real_problem(scope, shape, kind, "normal", rng)
-            turns += [usual, (resized, "", False, size)]
+            turns += [usual, _Turn(resized, resized=size)]
     takes_state = scope.interface.takes_state and one.length > CUT
     if takes_state and CUT % scope.contract.length_multiple_of == 0:
-        turns += [(one, "", True, ""), (new, "shape", True, "")]
-        turns += [(other, "", True, ""), (new, "", True, "")]
+        turns += [_Turn(one, cut=True), _Turn(new, "shape", cut=True)]
+        turns += [_Turn(other, cut=True), _Turn(new, cut=True)]
     return (*turns, *[usual] * AFTER)
 
 
@@ -156,14 +158,12 @@ def _copied(problem: Problem) -> Problem:
     return problem.with_inputs(**{n: x.copy() for n, x in problem.inputs.items()})
 
 
-def _ask(
-    target: Target, problem: Problem, shared: str, cut: bool, resized: str
-) -> _Asked:
-    cuts = (CUT,) if cut and problem.length > CUT else ()
+def _ask(target: Target, turn: _Turn) -> _Asked:
+    problem = turn.problem
+    cuts = (CUT,) if turn.cut and problem.length > CUT else ()
     reply = target.call(Call(problem.inputs, cuts=cuts, wants_state=bool(cuts)))
-    output = np.zeros(0) if reply.output is None else reply.output
-    output = in_float64(output)
-    return _Asked(problem, shared, cut, resized, output, reply.overwritten)
+    output = in_float64(np.zeros(0) if reply.output is None else reply.output)
+    return _Asked(**vars(turn), output=output, overwrites=reply.overwritten)
 
 
 def _same(one: Real, other: Real) -> bool:
@@ -178,6 +178,12 @@ def agrees(output: NDArray[np.generic], problem: Problem) -> bool:
     with np.errstate(all="ignore"):
         error = abs(in_float64(output) - exact.output)
         return bool((error <= exact.once_stored(problem.scope.output_dtype)).all())
+
+
+def is_right(target: Target, problem: Problem) -> bool:
+    """Return True if a target gives the output of a problem, within rounding."""
+    output = target.call(Call(problem.inputs)).output
+    return output is not None and agrees(output, problem)
 
 
 def _replayed(asked: list[_Asked], wrong: list[bool]) -> Diagnosis | None:
@@ -239,8 +245,7 @@ def _of_other_sizes(
     first = calls[0].problem
     if not target.restart():
         first = first.prefix(max(first.length - 1, 0))
-    output = target.call(Call(first.inputs)).output
-    if output is None or not agrees(output, first):
+    if not is_right(target, first):
         return None
     sizes = " or ".join(one.resized for one in calls)
     sentence = (
@@ -260,8 +265,7 @@ def _made_at_first(target: Target, asked: _Asked) -> Diagnosis | None:
     if asked.cut or not problem.scope.operator.causal:
         return None
     shorter = problem.prefix(problem.length - 1)
-    output = target.call(Call(shorter.inputs)).output
-    if output is None or not agrees(output, shorter):
+    if not is_right(target, shorter):
         return None
     if agrees(asked.output[:, :, :-1], shorter):
         return None

@@ -24,7 +24,6 @@ __all__ = [
     "with_more_time",
 ]
 
-
 # Of the time that the checks that ran let expect for all of them.
 MARGIN = 1.3
 

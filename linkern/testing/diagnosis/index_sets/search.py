@@ -38,8 +38,6 @@ EXCEPTION = 4.0
 TIE = 2.0
 # Other sets, as short, that are said.
 SAID = 4
-
-
 # A set with no larger share of exceptions is exact.
 EXACT = 0.01
 
