@@ -182,7 +182,7 @@ class CheckedTarget:
         reply = self.observe(problem, cuts=tuple(cuts), wants_state=True)
         well_formed(reply, problem)
         if not reply.state_kind:
-            reason = "it takes a state, but returned none besides its output"
+            reason = "it returned no state besides its output"
             raise DoesNotApply(skipped(reason, "return a state with the output"))
         return reply
 

@@ -250,6 +250,20 @@ def no_state(scope: Scope) -> Inapplicable | None:
     return skipped(reason, "take and return a state")
 
 
+def no_final_state(scope: Scope) -> Inapplicable | None:
+    """Require a target that returns its final state, whether it takes one or not."""
+    contract = scope.contract
+    if scope.interface.takes_state or contract.returns_state:
+        return None
+    if contract.returns_state is False:
+        reason = "the contract says returns_state=false"
+        return skipped(reason, "leave out returns_state=false")
+    if contract.takes_state is False:
+        return no_state(scope)
+    reason = "the target takes no state, and returned none after its output"
+    return skipped(reason, "return the final state after the output")
+
+
 def no_gradients(scope: Scope) -> Inapplicable | None:
     """Require gradients: by autograd of its library, or a function `vjp`."""
     contract = scope.contract

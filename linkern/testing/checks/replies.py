@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from linkern.oracle import Bounded
 from linkern.testing.checks.assertions import CheckedTarget, Real, compared
-from linkern.testing.checks.registry import no_gradients
+from linkern.testing.checks.registry import no_final_state, no_gradients
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.mixture import any_gradient, any_problem
@@ -43,7 +43,7 @@ def observed(target: CheckedTarget, problem: Problem, **options: Any) -> Reply:
     asked = problem.knobs["asked"]
     if asked == "gradients":
         options["cotangent"] = problem.cotangent
-    elif asked == "state" and problem.scope.interface.takes_state:
+    elif asked == "state" and not no_final_state(problem.scope):
         options["wants_state"] = True
     return target.observe(problem, **options)
 

@@ -8,12 +8,14 @@ from linkern.testing.checks.findings import Violation, listed
 from linkern.testing.checks.registry import (
     any_of,
     check,
+    no_final_state,
     no_state,
     not_causal,
     not_mergeable,
     not_random,
 )
 from linkern.testing.checks.values import CONFIDENCE
+from linkern.testing.errors import DoesNotApply, skipped
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.expected import kept_over
@@ -27,6 +29,7 @@ __all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value
 _DECODED, _INTERPRETED = 24, 6
 
 _stateful = any_of(not_causal, no_state)
+_stateless = any_of(not_causal, no_final_state)
 
 
 def _cut_problems(scope: Scope) -> st.SearchStrategy[Problem]:
@@ -92,7 +95,7 @@ def decoding(target: CheckedTarget, problem: Problem) -> None:
     "the state is the sum over the tokens: memory of k v^T, normalizer of k",
     problems=any_problem,
     judges=provable,
-    unless=_stateful,
+    unless=_stateless,
     in_outputs=False,
     share=0.5,
 )
@@ -110,8 +113,12 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
     states = target.states(problem)
     expected = kept_over(scope.operator, states, problem.solve_state())
     if len(scope.operator.state) > 1 and scope.normalised and len(states) == 1:
-        message = "the state lacks a normalizer"
-        raise Violation(message, problem)
+        if scope.interface.takes_state:
+            message = "the state lacks a normalizer"
+            raise Violation(message, problem)
+        if scope.operator.log_normalizer:
+            reason = "it returns a memory without the logarithm that it is divided by"
+            raise DoesNotApply(skipped(reason, "return it after the memory"))
     for name, got, bounded, dtype in zip(names, states, expected, dtypes, strict=False):
         message = f"the {name} after the last token is wrong"
         stored = dtype or precisions.accumulator
@@ -122,7 +129,7 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
     "states add up: that of two spans is the sum of those of each alone",
     problems=_cut_problems,
     judges=provable,
-    unless=any_of(_stateful, not_mergeable),
+    unless=any_of(_stateless, not_mergeable),
     share=0.2,
     in_outputs=False,
 )

@@ -12,11 +12,19 @@ from itertools import islice
 import numpy as np
 
 from linkern.testing.diagnosis.factors.factor import Factor
-from linkern.testing.diagnosis.replacements import Change, clamps, replacements
-from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.diagnosis.replacements import (
+    Change,
+    clamps,
+    replacements,
+    shorter,
+)
+from linkern.testing.influence.maps import AXES, InfluenceMap, Real
+from linkern.testing.influence.readings import STATES
 from linkern.testing.problems import expected
 
 __all__ = ["replaced"]
+
+MEMORY = STATES[0]
 
 # Candidates tried, times the tokens of each. It is no time limit, so that what is said
 # does not depend on the speed of a machine.
@@ -40,7 +48,7 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
     Parameters
     ----------
     maps : sequence of InfluenceMap
-        Maps of the output, those on fresh inputs among them.
+        Maps of the output or of the final memory, those on fresh inputs among them.
     """
     known = [one for one in maps if one.wrong.sum() >= TELLING and _is_whole(one)]
     known = sorted(known, key=lambda one: one.exact.size)
@@ -59,6 +67,9 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
 def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
     """Yield replacements without numbers, then those with limits that fit best."""
     call = one.problem._oracle_call
+    if one.tensor == MEMORY:
+        for text, change in shorter(call):
+            yield text, change, ""
     for text, change in replacements(call):
         yield text, change, ""
     for name, side, limited, x in clamps(call):
@@ -83,7 +94,8 @@ def _predicted(change: Change, entries: InfluenceMap) -> Real:
         if _is_whole(entries):
             operator, options = call.operator, call.options()
             result = operator.evaluate(call.meant, call.scale, options=options)
-            return _picked(entries, result.output)
+            state = entries.tensor == MEMORY
+            return _picked(entries, result.state[0] if state else result.output)
     return np.full(entries.exact.shape, np.nan)
 
 
@@ -101,7 +113,9 @@ def _holds(change: Change, parts: Sequence[InfluenceMap]) -> bool:
     """
     telling = 0
     for one in parts:
-        result = expected.output(change(one.problem._oracle_call))
+        call = change(one.problem._oracle_call)
+        state = one.tensor == MEMORY
+        result = expected.states(call)[0] if state else expected.output(call)
         output, bound = _picked(one, result.output), _picked(one, result.bound)
         with np.errstate(all="ignore"):
             rounding = SLACK * np.fmax(bound, one.bound)
@@ -114,16 +128,27 @@ def _holds(change: Change, parts: Sequence[InfluenceMap]) -> bool:
 
 
 def _is_whole(one: InfluenceMap) -> bool:
-    """Return True if entries are outputs of the problem of a map alone."""
-    if one.tensor != "output":
+    """Return True if entries are outputs of the problem of a map alone, or its memory.
+
+    A memory that a target keeps over a weight of its own is not that of the oracle.
+    """
+    if one.tensor not in ("output", MEMORY):
         return False
-    exact = _picked(one, one.problem.solve().output)
+    state = one.tensor == MEMORY
+    whole = one.problem.solve_state()[0] if state else one.problem.solve()
+    exact = _picked(one, whole.output)
     return bool(((exact == one.exact) | np.isnan(one.exact)).all())
 
 
 def _picked(one: InfluenceMap, whole: Real) -> Real:
-    """Return the entries of an output that a map has, NaN where there are none."""
-    names = ("batch", "head", "row", "value channel")
+    """Return the entries of a result that a map has, NaN where there are none."""
+    names: tuple[str, ...] = ("row", "value channel")
+    if one.tensor == MEMORY:
+        axes = one.problem.scope.operator.state[0]
+        names = tuple(AXES.get(axis, "feature") for axis in axes)
+    names = "batch", "head", *names
+    if not {*names} <= {*one.coordinates}:
+        return np.full(one.exact.shape, np.nan)
     index = np.stack([one.coordinates[name] for name in names])
-    inside = ((index >= 0) & (index < np.reshape(whole.shape, (4, 1)))).all(0)
+    inside = ((index >= 0) & (index < np.reshape(whole.shape, (-1, 1)))).all(0)
     return np.where(inside, whole[tuple(index * inside)], np.nan)

@@ -15,7 +15,7 @@ from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.forms import Change as GateChange
 from linkern.testing.problems.forms import form_of, is_raw
 
-__all__ = ["Change", "clamps", "replacements"]
+__all__ = ["Change", "clamps", "replacements", "shorter"]
 
 Inputs = Mapping[str, Real | None]
 Change = Callable[[OracleCall], OracleCall]
@@ -54,6 +54,8 @@ PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
 }
 # Pairs of axes, letters and nouns, that are folded into one in either order.
 FOLDS = ((("b", "batch"), ("hg", "heads")), (("hg", "heads"), ("ts", "tokens")))
+# Sizes of chunks.
+CHUNKS = (16, 32, 64, 128)
 # Parameters of raw gates that a kernel may take instead, by rate and bias.
 GATES: dict[str, GateChange] = {
     "dt_bias left out": lambda rate, bias: (rate, 0 * bias),
@@ -89,6 +91,15 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     if operator.erases and "log_decay" in present:
         side = "after" if operator.early_erase else "before"
         yield f"an erase that reads the state {side} its decay", _other_erase
+
+
+def shorter(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls without some of the last tokens, of which the state may be that."""
+    yield "the last token left out", _first(lambda length: max(length - 1, 0))
+    for chunk in CHUNKS:
+        if call.sizes["t"] % chunk:
+            words = f"the tail of chunks of {chunk} left out"
+            yield words, _first(partial(_whole_chunks, chunk))
 
 
 def clamps(
@@ -208,6 +219,28 @@ def _with(name: str, values: Values, *, erase: bool = False) -> Change:
         return _meaning(call, inputs)
 
     return changed
+
+
+def _first(kept: Callable[[int], int]) -> Change:
+    """Return the change of a call that keeps so many of its first tokens."""
+
+    def changed(call: OracleCall) -> OracleCall:
+        each, inputs = _keys_per_query(call), {}
+        for name, x in call.inputs.items():
+            one = call.operator.input(name)
+            axis = one.token_axis
+            if axis is not None:
+                stop = kept(call.sizes["t"]) * (each if one.axes[axis] == "s" else 1)
+                x = x[(*(slice(None),) * axis, slice(stop))]
+            inputs[name] = x
+        return replace(call, inputs=inputs)
+
+    return changed
+
+
+def _whole_chunks(chunk: int, length: int) -> int:
+    """Return the number of tokens in whole chunks."""
+    return length // chunk * chunk
 
 
 def _exchanged(one: str, other: str) -> Change:

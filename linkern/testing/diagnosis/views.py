@@ -114,7 +114,7 @@ def steps(one: InfluenceMap) -> InfluenceMap | None:
 
 
 def lost(one: InfluenceMap) -> InfluenceMap | None:
-    """Return the right weights of a map and those that are lost as a whole.
+    """Return a map in which all weights are right but those that are lost as a whole.
 
     A token that is lost does not erase either: the other products are too large, but
     none appears where there was none. Of a map that is wrong otherwise, the view is
@@ -125,7 +125,7 @@ def lost(one: InfluenceMap) -> InfluenceMap | None:
     larger = (abs(one.measured) > abs(one.exact)) & (one.exact != 0)
     if not one.is_product or not larger[others].all():
         return None
-    return _part(one, ~others)
+    return replace(one, measured=np.where(others, one.exact, one.measured))
 
 
 def _rows(one: InfluenceMap) -> tuple[Index, Real, Real, Index] | None:

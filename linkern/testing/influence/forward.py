@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from linkern.testing.checks.packed import not_packed
-from linkern.testing.checks.registry import no_state, not_causal
+from linkern.testing.checks.registry import no_final_state, no_state, not_causal
 from linkern.testing.influence.parts import packings
 from linkern.testing.influence.readings import (
     output_maps,
@@ -150,7 +150,7 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 STAGES = (
     stage("outputs", _outputs, output_maps),
     stage("omitted", _omitted, output_maps),
-    stage("state", _whole, state_maps, not_causal, no_state, wants_state=True),
+    stage("state", _whole, state_maps, not_causal, no_final_state, wants_state=True),
     stage("spans", _cut, output_maps, one_token, not_causal, no_state),
     stage("packed", _packed, packed_maps, not_causal, not_packed, wants_state=True),
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linkern.testing.checks.registry import no_state, not_causal
+from linkern.testing.checks.registry import no_final_state, not_causal
 from linkern.testing.errors import (
     Inapplicable,
     OutOfTime,
@@ -190,7 +190,7 @@ LONG = (
         _too_short,
         one_token,
         not_causal,
-        no_state,
+        no_final_state,
         wants_state=True,
     ),
 )

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from linkern.testing.checks.registry import Condition, any_of, no_state
+from linkern.testing.checks.registry import Condition, any_of, no_final_state
 from linkern.testing.errors import Inapplicable, not_applicable
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import Reading, maps_of
@@ -78,7 +78,7 @@ def stage(
         target: Target, scope: Scope, rng: np.random.Generator
     ) -> list[InfluenceMap]:
         scenes = scenes_of(draw, scope, int(rng.integers(2**31)))
-        states = wants_state and no_state(scope) is None
+        states = wants_state and no_final_state(scope) is None
         return maps_of(target, scenes, read, wants_state=states)
 
     return Stage(name, measure, unless)

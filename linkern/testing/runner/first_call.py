@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from linkern.testing.errors import UsageError
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.remedies import frameworks, remedy
-from linkern.testing.runner.trials import Death, Trials, Tried, tried
+from linkern.testing.runner.trials import Death, Trials, Tried, returns_state, tried
 from linkern.testing.target.inference import Inferred
 from linkern.testing.target.process import Target
 
 __all__ = ["FirstCall", "first_call"]
 
+RETURNS_STATE = (
+    "it takes no state and returns one, which is judged; if it is something else, "
+    "declare returns_state=false"
+)
 UNCOMPILED = (
     "JAX traces loops of a function that is not compiled at every call: "
     "more examples are tried in time of a `jax.jit` of it"
@@ -79,11 +83,22 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
     uncompiled = settled.framework == "jax" and not inferred.compiled
     if uncompiled and plan.seconds is not None:
         notes += (UNCOMPILED,)
+    if _may_return_state(settled, target) and outcome.problem is not None:
+        if returns_state(target, outcome.problem):
+            contract = replace(settled.contract, returns_state=True)
+            settled, notes = replace(settled, contract=contract), (*notes, RETURNS_STATE)
     if _fails(outcome, plan) and outcome.accepted:
         notes += _left_out(plan, outcome)
         return FirstCall(replace(settled, dtypes=outcome.accepted), notes)
     dtypes = plan.dtypes or DEFAULT_DTYPES
     return FirstCall(replace(settled, dtypes=dtypes), notes, outcome.death)
+
+
+def _may_return_state(plan: Plan, target: Target) -> bool:
+    """Return True for a function that takes no state, and declares nothing of one."""
+    declared = {plan.contract.takes_state, plan.contract.returns_state} != {None}
+    elsewhere = plan.ranks or plan.command is not None
+    return not (declared or elsewhere or target.interface.takes_state)
 
 
 def _fails(outcome: Tried, plan: Plan) -> bool:

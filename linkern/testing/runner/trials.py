@@ -17,7 +17,7 @@ from linkern.testing.target.inference import library_of
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, TargetConfig
 
-__all__ = ["Death", "Trials", "Tried", "tried"]
+__all__ = ["Death", "Trials", "Tried", "returns_state", "tried"]
 
 # Batch, heads, length, key and value dimension: no two alike.
 UNEQUAL = (2, 3, 5, 4, 6)
@@ -127,6 +127,22 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
             else:
                 refused[dtype] = f"returned a {reply.kind}"
     return Tried(tuple(accepted), refused, first)
+
+
+def returns_state(target: Target, problem: Problem) -> bool:
+    """Return True if what a call returns has the shape of a state after its output.
+
+    Other arrays, as the weights of all pairs, may have that shape too where sizes are
+    equal; then it is not said of them.
+    """
+    sizes = problem.sizes
+    if sizes["t"] in (sizes["h"], sizes["k"], sizes["v"]):
+        return False
+    try:
+        reply = target.call(Call(problem.inputs, wants_state=True))
+    except (TargetRaised, TargetDied):
+        return False
+    return reply.states is not None
 
 
 def _problem(scope: Scope, sizes: Sizes) -> Problem:

@@ -121,6 +121,10 @@ class Contract:
     takes_state : bool, optional
         Whether a command reads and writes states: it has no signature that would tell.
         ``false`` of a function: it refuses states although it has parameters for them.
+    returns_state : bool, optional
+        Whether a function that takes no state returns the final one with its output.
+        Default: it does if, on its first call, what follows the output has the shape
+        of a state.
     decay_log_base : str
         ``e``, or ``2`` if the log-decays it takes are logarithms to base 2.
     decay_form : str
@@ -198,6 +202,7 @@ class Contract:
     cuda_graphs: bool = False
     batch_invariant: str = "false"
     takes_state: bool | None = None
+    returns_state: bool | None = None
     decay_log_base: str = "e"
     decay_form: str = "log"
     decay_floor: float = -math.inf

@@ -192,6 +192,12 @@ TOPICS = {
             "parameter for one takes none",
             "false",
         ),
+        "returns_state": Declaration(
+            BOOLEAN,
+            "it takes no state, and what it returns after its output is none, "
+            "although it has the shape of one",
+            "false",
+        ),
         "vjp": Declaration(NAME, "a function of its own gives the gradients", "my_vjp"),
         "gradients": Declaration(
             one_of("auto", "required", "none"),

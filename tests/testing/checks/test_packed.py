@@ -211,8 +211,8 @@ def plain_gradients():
     ("kernel", "check", "words"),
     [
         (recurrence("gla"), OUTPUTS, "no parameter cu_seqlens"),
-        (without_state, STATES, "takes no state"),
-        (keeping_states, STATES, "returned none for packed"),
+        (without_state, STATES, "takes no state, and returned none"),
+        (keeping_states, STATES, "no state for packed"),
         (refusing, STATES, "does not implement"),
         (plain_gradients(), GRADIENTS, "`vjp` takes no packed"),
     ],
@@ -222,6 +222,19 @@ def test_targets_that_do_not_promise_it_are_not_judged(kernel, check, words):
     assert result.verdict == "skipped"
     assert words in result.message
     assert result.remedies
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_final_states_of_a_kernel_that_takes_none_are_judged(first):
+    def kernel(query, key, value, g=None, *, cu_seqlens=None):
+        inputs = (query, key, value, g)
+        output, state = packed(recurrence("gla"), "gla")(*inputs, cu_seqlens=cu_seqlens)
+        if cu_seqlens is not None:  # that of each sequence, or of the one before it
+            state = np.roll(state, first, 0)
+        return output, state
+
+    result = judge(kernel, "gla", STATES)[STATES]
+    assert result.verdict == ("failed" if first else "passed")
 
 
 def test_one_token_at_a_time_is_not_packed():

@@ -1,12 +1,15 @@
-"""Laws of states: how many tokens are decoded one by one."""
+"""Laws of states: tokens decoded one by one, and states that are only returned."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import linkern
 from linkern.testing.checks import states
 from linkern.testing.problems.context import Scope
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
+from tests.testing.checks.test_gated import judge
 
 
 @pytest.mark.parametrize(("interpreted", "most"), [(False, 24), (True, 6)])
@@ -27,3 +30,66 @@ def test_fewer_tokens_are_decoded_of_a_slow_kernel(monkeypatch, interpreted, mos
 
     decode()
     assert max(steps) == most
+
+
+def gla(query, key, value, log_decay):
+    return linkern.gla(query, key, value, log_decay)
+
+
+def returning(state_of, **keywords):
+    """A kernel that takes no state, and the verdict on what it returns as one."""
+
+    def kernel(q, k, v, g):
+        output, state = gla(q, k, v, g)
+        return output, state_of(state.memory, q, v)
+
+    def asked(q, k, v, g, output_final_state=False):
+        output, state = kernel(q, k, v, g)
+        return (output, state) if output_final_state else output
+
+    chosen = asked if keywords.pop("asked", False) else kernel
+    return judge(chosen, "gla", "state_value", **keywords)["state_value"]
+
+
+def as_it_is(memory, _query, _value):
+    return memory
+
+
+def halved(memory, _query, _value):
+    return memory / 2
+
+
+def weights(_memory, query, _value):
+    return np.zeros((*query.shape[:3], query.shape[2]), query.dtype)
+
+
+def transposed(memory, _query, _value):
+    return memory.swapaxes(-1, -2).copy()
+
+
+@pytest.mark.parametrize(
+    ("state_of", "options", "verdict"),
+    [
+        (as_it_is, {}, "passed"),
+        (halved, {}, "failed"),
+        (halved, {"asked": True}, "failed"),
+        (halved, {"contract": {"returns_state": False}}, "skipped"),
+        (transposed, {"contract": {"state_layout": "vk"}}, "passed"),
+        # Of other shapes: nothing says that they are states.
+        (transposed, {}, "skipped"),
+        (weights, {}, "skipped"),
+    ],
+)
+def test_a_final_state_is_judged_of_a_kernel_that_takes_none(
+    state_of, options, verdict
+):
+    assert returning(state_of, **options).verdict == verdict
+
+
+def test_a_memory_alone_is_judged_of_a_normalised_operator():
+    def kernel(query, key, value):
+        result = linkern.linear_attention(query, key, value)
+        return result.output, result.state.memory
+
+    result = judge(kernel, "linear_attention", "state_value")["state_value"]
+    assert result.verdict == "passed"

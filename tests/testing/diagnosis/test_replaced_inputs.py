@@ -10,7 +10,7 @@ import pytest
 from linkern.testing.diagnosis import replaced_inputs
 from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.readings import output_maps
+from linkern.testing.influence.readings import output_maps, state_maps
 from linkern.testing.influence.scenes import dense_scene
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.expected import OracleCall
@@ -100,6 +100,40 @@ def test_replaced_inputs_are_named(
     op: str, change: Callable[[Problem], Inputs], text: str
 ) -> None:
     assert text_of(maps_of(op, change)) == text
+
+
+def states_of(op: str, change: Callable[[OracleCall], OracleCall]) -> Any:
+    """Return maps of the final memory of changed calls."""
+    scope, maps = Scope(OPERATORS[op], Contract(), "float32"), []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        problem = dense_scene(scope, (1, 2, 40 + seed, 4, 44), rng)
+        call = change(problem._oracle_call)
+        result = call.operator.evaluate(call.meant, call.scale)
+        states = tuple(x.astype(np.float32) for x in result.state)
+        maps += [*state_maps(problem, replace(reply_of(states[0]), states=states))][:1]
+    return maps
+
+
+@pytest.mark.parametrize("op", ["simple_gla", "gla", "gated_delta_rule", "rwkv6"])
+def test_states_of_fewer_tokens_are_named(op: str) -> None:
+    def without_last(call: OracleCall) -> OracleCall:
+        kept = {}
+        for name, x in call.inputs.items():
+            axis = call.operator.input(name).token_axis
+            kept[name] = x if axis is None else np.delete(x, -1, axis)
+        return replace(call, inputs=kept)
+
+    assert text_of(states_of(op, without_last)) == "the last token left out"
+
+
+def test_replaced_inputs_are_named_of_states() -> None:
+    def other_heads(call: OracleCall) -> OracleCall:
+        rates = call.inputs["beta"][:, [0, 0]]
+        return replace(call, inputs={**call.inputs, "beta": rates})
+
+    text = "beta of head 0 in place of beta"
+    assert text_of(states_of("delta_rule", other_heads)) == text
 
 
 @pytest.mark.parametrize("tile", [16, 32])

@@ -44,6 +44,8 @@ def test_of_a_lost_token_its_weights_are_shown_and_not_the_missing_erase():
     later = one.coordinates["row"] >= TOKEN
     clear = (one.coordinates["source"] == TOKEN) & later & (abs(one.exact) > one.bound)
     assert seen.wrong.sum() == clear.sum()
+    # Those that are too large are right here: they tell which places are not lost.
+    assert seen.exact.shape == one.exact.shape
 
 
 def test_tokens_are_not_lost_where_others_are_wrong_in_another_way():

@@ -166,7 +166,7 @@ def test_a_target_that_takes_a_state_and_returns_none_is_not_asked_for_more():
     verdict, message = judge(kernel, "state_split")["state_split"]
     assert (verdict, message) == (
         "skipped",
-        "it takes a state, but returned none besides its output",
+        "it returned no state besides its output",
     )
 
 
