@@ -10,9 +10,9 @@ from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     any_of,
     check,
+    no_final_state,
     no_gradients,
     no_gradients_of_state,
-    no_final_state,
     no_state,
     not_causal,
 )

@@ -231,8 +231,9 @@ def _first(kept: Callable[[int], int]) -> Change:
             axis = one.token_axis
             if axis is not None:
                 stop = kept(call.sizes["t"]) * (each if one.axes[axis] == "s" else 1)
-                x = x[(*(slice(None),) * axis, slice(stop))]
-            inputs[name] = x
+                inputs[name] = x[(*(slice(None),) * axis, slice(stop))]
+            else:
+                inputs[name] = x
         return replace(call, inputs=inputs)
 
     return changed

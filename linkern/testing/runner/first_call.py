@@ -83,10 +83,10 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
     uncompiled = settled.framework == "jax" and not inferred.compiled
     if uncompiled and plan.seconds is not None:
         notes += (UNCOMPILED,)
-    if _may_return_state(settled, target) and outcome.problem is not None:
-        if returns_state(target, outcome.problem):
-            contract = replace(settled.contract, returns_state=True)
-            settled, notes = replace(settled, contract=contract), (*notes, RETURNS_STATE)
+    if _returns_state(settled, target, outcome):
+        contract = replace(settled.contract, returns_state=True)
+        settled = replace(settled, contract=contract)
+        notes += (RETURNS_STATE,)
     if _fails(outcome, plan) and outcome.accepted:
         notes += _left_out(plan, outcome)
         return FirstCall(replace(settled, dtypes=outcome.accepted), notes)
@@ -94,11 +94,15 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
     return FirstCall(replace(settled, dtypes=dtypes), notes, outcome.death)
 
 
-def _may_return_state(plan: Plan, target: Target) -> bool:
-    """Return True for a function that takes no state, and declares nothing of one."""
+def _returns_state(plan: Plan, target: Target, outcome: Tried) -> bool:
+    """Return True for a function that takes no state, says nothing of one, returns one.
+
+    Programs and targets over ranks declare what they do with states.
+    """
     declared = {plan.contract.takes_state, plan.contract.returns_state} != {None}
-    elsewhere = plan.ranks or plan.command is not None
-    return not (declared or elsewhere or target.interface.takes_state)
+    if declared or target.interface.takes_state or plan.ranks or plan.command:
+        return False
+    return outcome.problem is not None and returns_state(target, outcome.problem)
 
 
 def _fails(outcome: Tried, plan: Plan) -> bool:
