@@ -20,6 +20,7 @@ from linkern.testing.diagnosis.broken_laws import broken_law
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.histories import agrees, is_right, kept_between_calls
 from linkern.testing.diagnosis.sizes import in_words
+from linkern.testing.diagnosis.slopes import slope_at_zero
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
 from linkern.testing.problems.context import Scope
@@ -97,7 +98,9 @@ def observed_before(target: Target, scope: Scope) -> Diagnosis | None:
 
 def observed_after(target: Target, scope: Scope) -> Diagnosis | None:
     """Return the behaviour of a target whose maps are right."""
-    return _first((_dtype, not_finite, broken_law, _numbers), target, scope)
+    return _first(
+        (_dtype, not_finite, broken_law, slope_at_zero, _numbers), target, scope
+    )
 
 
 def _first(

@@ -14,6 +14,7 @@ from linkern.testing.diagnosis.behaviour import (
     right_where_dense,
 )
 from linkern.testing.diagnosis.diagnose import diagnose
+from linkern.testing.diagnosis.slopes import slope_at_zero
 from linkern.testing.influence.scenes import product_scene
 from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
@@ -247,6 +248,42 @@ def test_a_kernel_that_takes_no_strong_decay_at_all_is_offered_no_floor():
     observed = observed_after(*opened(powers_divided_out, "simple_gla"))
     assert observed.name == "not_finite"
     assert observed.declaration == ()
+
+
+def of_slope_at_zero(factor, elsewhere=1.0):
+    """Linear attention whose map has so many times its slope where keys are zero."""
+
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value).output
+
+    def vjp(query, key, value, output_cotangent):
+        _, pull = linkern.vjp(linkern.linear_attention, query, key, value)
+        gradients = pull(output_cotangent)
+        slopes = np.where(key == 0, factor, elsewhere).astype(key.dtype)
+        return gradients | {"key": slopes * gradients["key"]}
+
+    kernel.vjp = vjp
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (2.0, "is twice as large as it should be where key is 0"),
+        (0.5, "lacks the factor `2` where key is 0"),
+        (0.75, "is wrong where key is 0"),
+    ],
+)
+def test_slopes_of_branches_that_meet_at_zero_are_named(factor, words):
+    diagnosis = diagnose(*opened(of_slope_at_zero(factor)))
+    assert diagnosis.sentence == f"the gradient of key {words}"
+    assert (diagnosis.stage, diagnosis.where) == ("gradient of key", "where key is 0")
+    assert diagnosis.hint.startswith("the feature map: its two branches")
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (2.0, 2.0)])
+def test_slopes_at_zero_are_not_to_blame_for_what_is_right_or_wrong_elsewhere(factors):
+    assert slope_at_zero(*opened(of_slope_at_zero(*factors))) is None
 
 
 def refusing_no_token(query, key, value):
