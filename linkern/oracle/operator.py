@@ -328,6 +328,7 @@ class Operator:
         state_cotangent: State | None = None,
         position: int = 0,
         options: Options | None = None,
+        without: str = "",
     ) -> dict[str, Real | State]:
         """Return the exact gradients of the inputs that were given, and of the state.
 
@@ -339,6 +340,9 @@ class Operator:
             Cotangent of the output.
         state_cotangent : tuple of array, optional
             Cotangents of the new state.
+        without : str
+            Operand of the recurrence of which what comes back is left out: ``query``,
+            ``key``, ``value``, ``log_decay`` or ``erase``. Default: nothing is.
 
         Returns
         -------
@@ -348,7 +352,7 @@ class Operator:
         """
         with np.errstate(all="ignore"):
             recording = self._recorded(None, inputs, scale, state, position, options)
-            balls = recording.gradients(cotangent, state_cotangent)
+            balls = recording.gradients(cotangent, state_cotangent, without)
         gradients: dict[str, Real | State] = {
             name: ball.value for name, ball in balls.items() if name in inputs
         }

@@ -59,11 +59,19 @@ class Recording:
             return {name: ball.bounded() for name, ball in gradients.items()}
 
     def gradients(
-        self, cotangent: Real, state_cotangent: State | None
+        self,
+        cotangent: Real,
+        state_cotangent: State | None = None,
+        without: str = "",
     ) -> dict[str, Ball]:
-        """Return the gradients as balls, by name of the input."""
+        """Return the gradients as balls, by name of the input.
+
+        One part of them may be left out: what comes back to one operand of recurrences,
+        as their ``key`` or ``erase``.
+        """
         cotangents = [(self.output, Ball(np.asarray(cotangent, dtype=np.float64)))]
         for node, x in zip(self.states, state_cotangent or (), strict=False):
             cotangents.append((node, Ball(np.asarray(x, dtype=np.float64))))
-        gradients = self.tape.gradients(cotangents, list(self.inputs.values()))
+        sources = list(self.inputs.values())
+        gradients = self.tape.gradients(cotangents, sources, without)
         return dict(zip(self.inputs, gradients, strict=True))

@@ -20,6 +20,8 @@ from linkern.oracle.term_errors import row_errors
 __all__ = ["scanned"]
 
 Real = NDArray[np.float64]
+# What the parents of a scan are in it; the last ones may be missing.
+_ROLES = ("query", "key", "value", "log_decay", "state", "erase", "follow")
 # Keys that are off by more are not known at all.
 _PROVABLE = 0.5
 
@@ -164,14 +166,10 @@ def scanned(
         log_decay = tape.constant(np.zeros((key.shape[-2], 1)))
     parents = [query, key, value, log_decay, state]
     parents += [x for x in (erase, follow) if x is not None]
+    roles = _ROLES[: len(parents)]
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in parents))
     balls = {
-        name: _spread(x.ball, lead)
-        for name, x in zip(
-            ("query", "key", "value", "log_decay", "state", "erase", "follow"),
-            parents,
-            strict=False,
-        )
+        name: _spread(x.ball, lead) for name, x in zip(roles, parents, strict=True)
     }
     if 0 < off < _PROVABLE:
         balls["key"] = Ball(balls["key"].value)
@@ -218,7 +216,7 @@ def scanned(
         return _adjoint(scan, reads, last)
 
     results = [forwards.reads, forwards.last]
-    reads, last = tape.record(results, parents, pullback)
+    reads, last = tape.record(results, parents, pullback, roles)
     return reads, last
 
 

@@ -8,6 +8,7 @@ of outputs and of gradients come from the same lines as their exact values do.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,15 @@ class Node:
         return self.ball.value.shape
 
 
+class _Step(NamedTuple):
+    """One operation: its results, what they were made from, and what that was to it."""
+
+    results: list[Node]
+    parents: list[Node]
+    pullback: Pullback
+    roles: Sequence[str]
+
+
 @dataclass
 class Tape:
     """Operations in the order in which they were done.
@@ -60,7 +70,7 @@ class Tape:
     """
 
     rounding: Rounding | None = None
-    _steps: list[tuple[list[Node], list[Node], Pullback]] = field(default_factory=list)
+    _steps: list[_Step] = field(default_factory=list)
 
     def constant(self, value: Real | float) -> Node:
         """Put an exact array on the tape."""
@@ -71,10 +81,11 @@ class Tape:
         results: Sequence[Ball | Callable[[], Ball]],
         parents: Sequence[Node],
         pullback: Pullback,
+        roles: Sequence[str] = (),
     ) -> list[Node]:
-        """Put results on the tape, with their adjoint."""
+        """Put results on the tape, with their adjoint and what each parent is in it."""
         nodes = [Node(result) for result in results]
-        self._steps.append((nodes, list(parents), pullback))
+        self._steps.append(_Step(nodes, list(parents), pullback, roles))
         return nodes
 
     def forget(self) -> None:
@@ -85,9 +96,15 @@ class Tape:
         self._steps.clear()
 
     def gradients(
-        self, cotangents: Sequence[tuple[Node, Ball]], sources: Sequence[Node]
+        self,
+        cotangents: Sequence[tuple[Node, Ball]],
+        sources: Sequence[Node],
+        without: str = "",
     ) -> list[Ball]:
-        """Return the cotangents of `sources` for cotangents of other nodes."""
+        """Return the cotangents of `sources` for cotangents of other nodes.
+
+        What comes back to parents that are `without` in an operation is left out.
+        """
         known: dict[int, Ball] = {}
 
         def collect(node: Node, ball: Ball) -> None:
@@ -97,12 +114,14 @@ class Tape:
 
         for node, cotangent in cotangents:
             collect(node, cotangent)
-        for results, parents, pullback in reversed(self._steps):
-            of_results = [known.get(id(node)) for node in results]
+        for step in reversed(self._steps):
+            of_results = [known.get(id(node)) for node in step.results]
             if all(ball is None for ball in of_results):
                 continue
-            for parent, ball in zip(parents, pullback(of_results), strict=True):
-                if ball is not None:
+            roles = step.roles or ("",) * len(step.parents)
+            pulled = zip(roles, step.parents, step.pullback(of_results), strict=True)
+            for role, parent, ball in pulled:
+                if ball is not None and not (role and role == without):
                     collect(parent, summed_to(ball, parent.shape, self.rounding))
         return [known.get(id(node), Ball(np.zeros(node.shape))) for node in sources]
 

@@ -9,6 +9,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
 from linkern.testing.diagnosis.index_sets.search import EXACT
+from linkern.testing.diagnosis.partial_gradients import partial
 from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
     of_call_sizes,
@@ -113,16 +114,19 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 
 
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
-    """Return a finding with the input that was replaced, if one was."""
+    """Return a finding with the input that was replaced, or the part that is lost."""
     both = [*first, *second]
     wrong = [one for one in both if one.wrong.any()]
-    factor = replaced(wrong)
+    factor = replaced(wrong) or partial(wrong)
     if factor is None:
         return finding
     place = finding.place
-    if place is None or not place.is_exact:
+    told = all(holds(factor, one, ~one.silent) for one in both)
+    if factor.kind == "partial" and told:
+        place = IndexSet()  # where the part is zero, nothing is lost
+    elif place is None or not place.is_exact:
         place = place_of_affected(place, factor, first, second)
-        if place and all(holds(factor, one, ~one.silent) for one in both):
+        if place and told:
             place = replace(place, missed=0.0, spared=0.0)
     return Finding(wrong, place, factor)
 

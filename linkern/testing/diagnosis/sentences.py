@@ -45,6 +45,7 @@ _KINDS = {
     "instead": "other",
     "moved": "other",
     "replaced": "other",
+    "partial": "other",
 }
 
 
@@ -84,6 +85,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
         "instead": f"is `{by_what.removesuffix(' in its place')}`",
         "moved": f"is {by_what}",
         "replaced": f"is as with `{by_what}`",
+        "partial": f"lacks {by_what}",
     }.get(kind, f"is multiplied by `{by_what}`")
     if missing:
         said = f"lacks the factor `{missing}`"

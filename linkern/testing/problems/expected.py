@@ -27,7 +27,14 @@ from linkern.testing.problems.forms import form_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import Operator
 
-__all__ = ["OracleCall", "gradients", "kept_over", "output", "states"]
+__all__ = [
+    "OracleCall",
+    "gradient_without",
+    "gradients",
+    "kept_over",
+    "output",
+    "states",
+]
 
 # What decays are made of; but a momentum that forgets nothing runs away.
 _DECAYS = frozenset({"log_decay", "log_decay_rate", "preconditioner_log_decay"})
@@ -270,6 +277,21 @@ def gradients(
         states = (name for name in STATE_NAMES if name in of_meaning)
         results |= {name: call.widened(of_meaning[name]) for name in states}
     return results
+
+
+def gradient_without(call: OracleCall, name: str, cotangent: Real, part: str) -> Real:
+    """Return the exact gradient of an input, one part of it left out.
+
+    The part is what comes back to an operand of the recurrence: to its ``key``, for
+    instance, and not to its ``erase``, where both are made from the input.
+    """
+    options = call.options()
+    gradients = call.operator.gradients(
+        call.meant, cotangent, call.scale, options=options, without=part
+    )
+    meant = np.asarray(gradients[name])
+    with np.errstate(all="ignore"):
+        return _pulled_back(call, name, Bounded(meant, np.zeros(meant.shape))).output
 
 
 def _pulled_back(call: OracleCall, name: str, gradient: Bounded) -> Bounded:
