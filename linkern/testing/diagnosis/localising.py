@@ -9,7 +9,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
 from linkern.testing.diagnosis.index_sets.search import EXACT
-from linkern.testing.diagnosis.partial_gradients import partial
+from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
     of_call_sizes,
@@ -114,16 +114,16 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 
 
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
-    """Return a finding with the input that was replaced, or the part that is lost."""
+    """Return a finding with the input, or the gradient, that is in place of another."""
     both = [*first, *second]
     wrong = [one for one in both if one.wrong.any()]
-    factor = replaced(wrong) or partial(wrong)
+    factor = replaced(wrong) or other_gradient(wrong)
     if factor is None:
         return finding
     place = finding.place
     told = all(holds(factor, one, ~one.silent) for one in both)
-    if factor.kind == "partial" and told:
-        place = IndexSet()  # where the part is zero, nothing is lost
+    if factor.kind in ("partial", "instead") and told:
+        place = IndexSet()  # of all entries, those that happen to be equal as well
     elif place is None or not place.is_exact:
         place = place_of_affected(place, factor, first, second)
         if place and told:
