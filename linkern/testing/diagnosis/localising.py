@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
+from linkern.testing.diagnosis.floors import other_floor
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
 from linkern.testing.diagnosis.index_sets.search import EXACT
 from linkern.testing.diagnosis.other_gradients import other_gradient
@@ -117,12 +118,13 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     """Return a finding with the input, or the gradient, that is in place of another."""
     both = [*first, *second]
     wrong = [one for one in both if one.wrong.any()]
-    factor = replaced(wrong) or other_gradient(wrong)
+    factor = replaced(wrong) or other_floor(wrong) or other_gradient(wrong)
     if factor is None:
         return finding
     place = finding.place
     told = all(holds(factor, one, ~one.silent) for one in both)
-    if factor.kind in ("partial", "instead") and told:
+    whole = factor.kind in ("partial", "instead") and told
+    if whole or factor.kind == "divided":
         place = IndexSet()  # of all entries, those that happen to be equal as well
     elif place is None or not place.is_exact:
         place = place_of_affected(place, factor, first, second)

@@ -46,6 +46,7 @@ _KINDS = {
     "moved": "other",
     "replaced": "other",
     "partial": "other",
+    "divided": "other",
 }
 
 
@@ -86,6 +87,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
         "moved": f"is {by_what}",
         "replaced": f"is as with `{by_what}`",
         "partial": f"lacks {by_what}",
+        "divided": f"is divided by `{by_what}` in place of `max(|q . n|, 1)`",
     }.get(kind, f"is multiplied by `{by_what}`")
     if missing:
         said = f"lacks the factor `{missing}`"
