@@ -6,6 +6,7 @@ from linkern.testing.checks.assertions import CheckedTarget, well_formed
 from linkern.testing.checks.findings import Violation
 from linkern.testing.checks.registry import (
     check,
+    no_final_state,
     no_short_lengths,
     no_state,
     not_thread_safe,
@@ -109,38 +110,42 @@ def determinism(target: CheckedTarget, problem: Problem) -> None:
 def freshness(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: results and states kept by pointer, shape, sum or sample; stale graphs.
 
+    A result that was returned is not changed by the calls after it, a few of which are
+    made: a state that is kept, for a branch of a search, lies in no workspace.
+
     Fix: Compute every call from its own inputs. Key no cache by address, shape or a
     sample of the numbers: none says what the memory holds now. A captured graph reads
     the arrays that it was captured with: copy the inputs there at every call, and copy
     the output out of its static buffer.
     """
     name, knobs = problem.knobs["inputs"], problem.knobs
-    handed = knobs["split"] and not no_state(problem.scope)
-    cuts = knobs["cuts"] if handed and problem.scope.operator.causal else ()
+    scope = problem.scope
+    handed = knobs["split"] and scope.operator.causal and not no_state(scope)
+    cuts = knobs["cuts"] if handed else ()
     # What only the state of the first span tells the second one, if there are two.
     before = cuts[0] if cuts else None
     rng = np.random.default_rng(problem.length)
     changed = shown_change(problem, name, knobs["change"], rng, before=before)
     if changed is None or not target.is_right(problem):
         return
+    # Final states are asked for, so that a later call can be seen to change them.
+    wanted = knobs["split"] and not no_final_state(scope)
+    asked = {"cuts": cuts, "wants_state": wanted}
     for _ in range(knobs["calls"]):
-        reply = target.observe(problem, cuts=cuts)
+        reply = target.observe(problem, **asked)
     # Parts that are wrong at every call tell nothing of what is kept between calls.
     parts = well_formed(reply, problem)
     if cuts and not target.is_within(parts, problem.solve(), problem, "state_split"):
         return
     what = f"a changed {name} ({knobs['change']})"
     # At the addresses of the call before, where arrays can change in place.
-    reply = target.observe(changed, cuts=cuts)
-    if reply.overwritten:
-        message = "the call changed the output that the call before it had returned"
-        raise Violation(message, problem)
+    reply = target.observe(changed, **asked)
     _require_fresh(target, reply, changed, f"the output does not follow {what}")
-    back = target.observe(problem, cuts=cuts)
+    back = target.observe(problem, **asked)
     message = f"the output does not follow {what}, changed back"
     _require_fresh(target, back, problem, message)
     if problem.scope.styles:
-        elsewhere = target.observe(changed, cuts=cuts, memory="offset")
+        elsewhere = target.observe(changed, memory="offset", **asked)
         message = f"the output does not follow {what} at another address"
         _require_fresh(target, elsewhere, changed, message)
 
@@ -148,6 +153,9 @@ def freshness(target: CheckedTarget, problem: Problem) -> None:
 def _require_fresh(
     target: CheckedTarget, reply: Reply, problem: Problem, message: str
 ) -> None:
+    if reply.overwritten:
+        lost = f"the call changed the {reply.overwritten} that an earlier call returned"
+        raise Violation(lost, problem)
     output = well_formed(reply, problem)
     target.require_within(output, problem.solve(), problem, message)
 

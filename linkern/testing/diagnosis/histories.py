@@ -61,10 +61,10 @@ class _Turn:
 
 @dataclass(frozen=True, eq=False)
 class _Asked(_Turn):
-    """The same, with its output, and if it changed the output of the call before."""
+    """The same, with its output, and the earlier result that it changed."""
 
     output: Real = field(kw_only=True)
-    overwrites: bool = field(kw_only=True)
+    overwrites: str = field(kw_only=True)
 
     @property
     def inputs(self) -> tuple[int, bool]:
@@ -93,9 +93,11 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
         If the target does not answer.
     """
     asked = [_ask(target, turn) for turn in _schedule(scope)]
-    if any(one.overwrites for one in asked):
-        sentence = "the call changed the output that the call before it had returned"
-        return Diagnosis("overwrites_output", sentence, np.inf)
+    lost = next((one.overwrites for one in asked if one.overwrites), "")
+    if lost:
+        sentence = f"the call changed the {lost} that an earlier call returned"
+        name = f"overwrites_{lost.replace(' ', '_')}"
+        return Diagnosis(name, sentence, np.inf)
     first = {one.inputs: one.output for one in reversed(asked)}
     unequal = [not _same(one.output, first[one.inputs]) for one in asked]
     wrong = [not agrees(one.output, one.problem) for one in asked]

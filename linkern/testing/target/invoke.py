@@ -6,8 +6,10 @@ This runs in the process of the target. It compares nothing with exact numbers.
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +43,14 @@ __all__ = ["Caller"]
 THREADED_CALLS = 10
 # How many times as many it makes at most, to wait for the others.
 PATIENCE = 8
+# Calls whose results are kept, and the most numbers of all but the last call.
+_KEPT_CALLS, _KEPT_NUMBERS = 4, 2**18
 # Entries of an output that costs little to write several times.
 _SMALL_OUTPUT = 2**16
+
+
+# A result: its name, the array of the target, and the numbers that it had.
+_Result = tuple[str, Any, NDArray[Any]]
 
 
 class Caller:
@@ -69,7 +77,7 @@ class Caller:
         self._operator = segments.operator
         self._device = DeviceCalls(segments)
         self._buffers: dict[str, tuple[tuple[Any, ...], Any]] = {}
-        self._returned: tuple[Any, NDArray[Any]] | None = None
+        self._returned: deque[list[_Result]] = deque(maxlen=_KEPT_CALLS)
 
     def __call__(self, call: Call) -> Reply:
         """Call the target once and report; undo what it did to the process."""
@@ -125,7 +133,7 @@ class Caller:
         if foreign:
             return Reply(None, "", _type_name(foreign[0]), (), expected, changed)
         output, overwritten = self._joined(pieces), self._overwritten()
-        self._returned = (pieces[-1], self._framework.to_numpy(pieces[-1]))
+        self._keep(pieces[-1], state, natives)
         return Reply(
             output=from_layout(output, layout),
             dtype=dtype_name(pieces[-1]),
@@ -264,12 +272,30 @@ class Caller:
     def _joined(self, pieces: list[Any]) -> NDArray[Any]:
         return self._segments.joined([self._framework.to_numpy(x) for x in pieces])
 
-    def _overwritten(self) -> bool:
-        if self._returned is None:
-            return False
-        native, before = self._returned
-        after = self._framework.to_numpy(native)
-        return not _same(after, before)
+    def _overwritten(self) -> str:
+        """Return the name of a result that is no longer what an earlier call left."""
+        for name, native, before in chain.from_iterable(self._returned):
+            if not _same(self._framework.to_numpy(native), before):
+                return name
+        return ""
+
+    def _keep(self, output: Any, state: Any, natives: Natives) -> None:
+        """Keep the results of a call, to see if a later one changes them.
+
+        Inputs are written by the referee, so a state in their memory is not kept.
+        """
+        results = [("output", output)]
+        if state is not ABSENT:
+            results += [("final state", x) for x in self._segments.arrays_in(state)]
+        self._returned.append(
+            [
+                (name, x, self._framework.to_numpy(x))
+                for name, x in results
+                if name == "output" or not any(_share(x, y) for y in natives.values())
+            ]
+        )
+        while len(self._returned) > 1 and _numbers(self._returned) > _KEPT_NUMBERS:
+            self._returned.popleft()
 
     def _changed(
         self,
@@ -303,6 +329,10 @@ class Caller:
         layouts = self._config.layout, self._config.state_layout
         parts = (state_parts(x, self._operator, sizes, *layouts) for x in forms)
         return next((states for states in parts if states is not None), None)
+
+
+def _numbers(calls: Iterable[list[_Result]]) -> int:
+    return sum(before.size for _, _, before in chain.from_iterable(calls))
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:

@@ -186,8 +186,9 @@ class Reply:
     changed, aliased : tuple of str
         Inputs (``initial_state`` among them) that the call overwrote, and inputs whose
         memory the output shares.
-    overwritten : bool
-        True if the call changed the output of the call before it.
+    overwritten : str
+        The result of an earlier call that the call changed, ``output`` or ``final
+        state``; empty if it changed none.
     traces : tuple of str
         Side effects of the call on its process.
     states : tuple of arrays or None
@@ -231,7 +232,7 @@ class Reply:
     expected_shape: tuple[int, ...]
     changed: tuple[str, ...] = ()
     aliased: tuple[str, ...] = ()
-    overwritten: bool = False
+    overwritten: str = ""
     traces: tuple[str, ...] = ()
     states: tuple[NDArray[Any], ...] | None = None
     state_kind: str = ""

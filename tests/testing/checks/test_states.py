@@ -93,3 +93,46 @@ def test_a_memory_alone_is_judged_of_a_normalised_operator():
 
     result = judge(kernel, "linear_attention", "state_value")["state_value"]
     assert result.verdict == "passed"
+
+
+def with_workspaces(count, *, takes_state):
+    """A kernel whose final state lies in one of some arrays that it uses in turn."""
+    kept = {}
+
+    def placed(state):
+        pool = kept.setdefault((state.shape, state.dtype.str), [])
+        if len(pool) < count:
+            pool.append(np.empty_like(state))
+        pool.append(pool.pop(0))
+        pool[-1][...] = state
+        return pool[-1]
+
+    def going_on(q, k, v, g, initial_state=None, output_final_state=False):
+        output, state = linkern.gla(q, k, v, g, initial_state=initial_state)
+        return (output, placed(state.memory)) if output_final_state else output
+
+    def whole(q, k, v, g):
+        output, state = gla(q, k, v, g)
+        return output, placed(state.memory)
+
+    return going_on if takes_state else whole
+
+
+@pytest.mark.parametrize("takes_state", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_state_that_a_later_call_changes_is_not_fresh(count, takes_state):
+    kernel = with_workspaces(count, takes_state=takes_state)
+    contract = {"mutates": "initial_state"}  # which is about states that are passed
+    result = judge(kernel, "gla", "freshness", contract=contract)["freshness"]
+    assert result.verdict == "failed"
+    assert "changed the final state that an earlier call returned" in result.message
+
+
+def test_a_state_in_the_memory_of_an_input_is_not_called_changed():
+    def kernel(query, key, value, angle, dt, log_decay=None, trapezoid=None):
+        inputs = query, key, value, angle, dt, log_decay, trapezoid
+        output, state = linkern.mamba3(*inputs)
+        return output, (state.memory, key[:, :, -1:], value[:, :, -1:])
+
+    result = judge(kernel, "mamba3", "freshness")["freshness"]
+    assert result.verdict == "passed"

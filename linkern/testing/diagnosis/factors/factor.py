@@ -129,7 +129,9 @@ def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
     rule = factor.rule is not None
     predicted = factor.predict(entries)[chosen] if rule else factor.predict(few)
     told = ~np.isnan(predicted)
-    return _as_predicted(few, predicted) and (not rule or told.mean() > 0.5)
+    return _as_predicted(few, predicted) and (
+        not rule or not told.size or told.mean() > 0.5
+    )
 
 
 def gain(factor: Factor, parts: Sequence[InfluenceMap]) -> float:

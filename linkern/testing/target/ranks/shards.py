@@ -73,7 +73,7 @@ def joined(
         expected_shape=shape,
         changed=_all(reply.changed for reply in replies),
         aliased=_all(reply.aliased for reply in replies),
-        overwritten=any(reply.overwritten for reply in replies),
+        overwritten=next((x.overwritten for x in replies if x.overwritten), ""),
         traces=_all(reply.traces for reply in replies),
         out_of_bounds=_all(reply.out_of_bounds for reply in replies),
         unwritten=_all(reply.unwritten for reply in replies),
