@@ -129,10 +129,9 @@ def test_a_state_that_a_later_call_changes_is_not_fresh(count, takes_state):
 
 
 def test_a_state_in_the_memory_of_an_input_is_not_called_changed():
-    def kernel(query, key, value, angle, dt, log_decay=None, trapezoid=None):
-        inputs = query, key, value, angle, dt, log_decay, trapezoid
-        output, state = linkern.mamba3(*inputs)
-        return output, (state.memory, key[:, :, -1:], value[:, :, -1:])
+    def kernel(q, k, v, g):
+        output, state = gla(q, k, v, g)
+        return output, (state.memory, q[:], k[:], v[:], g[:])
 
-    result = judge(kernel, "mamba3", "freshness")["freshness"]
+    result = judge(kernel, "gla", "freshness")["freshness"]
     assert result.verdict == "passed"
