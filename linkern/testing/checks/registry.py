@@ -260,8 +260,8 @@ def no_final_state(scope: Scope) -> Inapplicable | None:
         return skipped(reason, "leave out returns_state=false")
     if contract.takes_state is False:
         return no_state(scope)
-    reason = "the target takes no state, and returned none after its output"
-    return skipped(reason, "return the final state after the output")
+    reason = "the target takes no state, and returned none of its shape"
+    return skipped(reason, "return the final state after the output, in its shape")
 
 
 def no_gradients(scope: Scope) -> Inapplicable | None:

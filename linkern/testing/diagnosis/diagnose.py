@@ -117,7 +117,9 @@ def examine(
     )
     if diagnosis.name == "not_finite" and diagnosis.declaration:
         diagnosis = _beside(probe.within(diagnosis).described(), diagnosis)
-    if refusal not in (None, diagnosis) and probe.scope != scope:
+    # What is refused with axes in another order is refused of other sizes.
+    swapped = any(x.startswith("layout=") for x in diagnosis.declaration)
+    if refusal not in (None, diagnosis) and probe.scope != scope and not swapped:
         diagnosis = _beside(diagnosis, refusal)
     return replace(diagnosis, not_measured=probe.not_measured)
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from linkern.testing.errors import UsageError
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.remedies import frameworks, remedy
-from linkern.testing.runner.trials import Death, Trials, Tried, returns_state, tried
+from linkern.testing.runner.trials import (
+    Death,
+    Trials,
+    Tried,
+    groups_values,
+    returns_state,
+    tried,
+)
+from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.inference import Inferred
 from linkern.testing.target.process import Target
 
@@ -19,9 +27,13 @@ RETURNS_STATE = (
     "it takes no state and returns one, which is judged; if it is something else, "
     "declare returns_state=false"
 )
+VALUE_GROUPS = (
+    "it takes more heads of values than of queries, which is judged; if it is not to, "
+    "declare value_groups=false"
+)
 UNCOMPILED = (
-    "JAX traces loops of a function that is not compiled at every call: "
-    "more examples are tried in time of a `jax.jit` of it"
+    "JAX traces what is outside of a `jax.jit` at every call, loops above all: "
+    "more examples are tried in time of a target that is compiled whole"
 )
 
 
@@ -87,6 +99,10 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
         contract = replace(settled.contract, returns_state=True)
         settled = replace(settled, contract=contract)
         notes += (RETURNS_STATE,)
+    if _groups_values(settled, target, outcome):
+        contract = replace(settled.contract, value_groups=True)
+        settled = replace(settled, contract=contract)
+        notes += (VALUE_GROUPS,)
     if _fails(outcome, plan) and outcome.accepted:
         notes += _left_out(plan, outcome)
         return FirstCall(replace(settled, dtypes=outcome.accepted), notes)
@@ -103,6 +119,25 @@ def _returns_state(plan: Plan, target: Target, outcome: Tried) -> bool:
     if declared or target.interface.takes_state or plan.ranks or plan.command:
         return False
     return outcome.problem is not None and returns_state(target, outcome.problem)
+
+
+def _groups_values(plan: Plan, target: Target, outcome: Tried) -> bool:
+    """Return True if heads that share queries are taken, and are not declared.
+
+    Not tried where a call costs much, or may read what is not its own.
+    """
+    axes = "".join(one.axes for one in OPERATORS[plan.op].inputs)
+    if (
+        plan.contract.value_groups is not None
+        or not {"g", "h"} <= {*axes}
+        or not outcome.accepted
+    ):
+        return False
+    if plan.ranks or plan.command or plan.interpret or plan.device != "cpu":
+        return False
+    if target.opened.library.compiles or "h" not in plan.contract.layout:
+        return False
+    return groups_values(plan, target, outcome.accepted[0])
 
 
 def _fails(outcome: Tried, plan: Plan) -> bool:

@@ -1,7 +1,7 @@
 """Trials of a target: one call of a small valid input in each dtype of a plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from linkern.testing.runner.opening import config_of, scope_of
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.target.inference import library_of
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call, TargetConfig
+from linkern.testing.target.protocol import Call, TargetConfig, in_float64
 
-__all__ = ["Death", "Trials", "Tried", "returns_state", "tried"]
+__all__ = ["Death", "Trials", "Tried", "groups_values", "returns_state", "tried"]
 
 # Batch, heads, length, key and value dimension: no two alike.
 UNEQUAL = (2, 3, 5, 4, 6)
@@ -143,6 +143,26 @@ def returns_state(target: Target, problem: Problem) -> bool:
     except (TargetRaised, TargetDied):
         return False
     return reply.states is not None
+
+
+def groups_values(plan: Plan, target: Target, dtype: str) -> bool:
+    """Return True if a target computes rows for more heads of values than of queries.
+
+    One that leaves the rows of some heads zero, or not finite, takes no such heads.
+    """
+    contract = replace(plan.contract, value_groups=True)
+    scope = scope_of(replace(plan, contract=contract), target, dtype)
+    try:
+        problem = _problem(scope, UNEQUAL)
+        if problem.sizes["g"] == problem.sizes["h"]:
+            return False
+        reply = target.call(Call(problem.inputs))
+    except (DoesNotApply, TargetRaised, TargetDied):
+        return False
+    if reply.output is None or reply.shape != reply.expected_shape:
+        return False
+    rows = np.moveaxis(in_float64(reply.output), 1, 0)
+    return all(np.isfinite(x).all() and x.any() for x in rows)
 
 
 def _problem(scope: Scope, sizes: Sizes) -> Problem:

@@ -146,8 +146,9 @@ class Contract:
     l2norm : float, optional
         It divides queries and keys by their norms itself, with this epsilon under the
         square root.
-    value_groups : bool
-        Whether it accepts more heads of values than of queries.
+    value_groups : bool, optional
+        Whether it accepts more heads of values than of queries. Default: it does if,
+        on its first call, it computes rows for all of them.
     cu_seqlens_dtype : str
         Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
     packing : str
@@ -210,7 +211,7 @@ class Contract:
     beta_form: str = "rate"
     state_layout: str = "kv"
     l2norm: float | None = None
-    value_groups: bool = False
+    value_groups: bool | None = None
     cu_seqlens_dtype: str = "int64"
     packing: str = "any"
     ranks_order: str = "contiguous"

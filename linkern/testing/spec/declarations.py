@@ -176,7 +176,7 @@ TOPICS = {
             BOOLEAN, "not causal, and keys must be as many as queries", "true"
         ),
         "value_groups": Declaration(
-            BOOLEAN, "values may have more heads than queries", "true"
+            BOOLEAN, "values may have more heads than queries, or may not", "true"
         ),
         "packing": Declaration(
             one_of("any", "full"), "packed sequences must fill the arrays", "full"
