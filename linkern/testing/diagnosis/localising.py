@@ -110,8 +110,26 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
             if fewer and (finding.factor or not (shares and best.place)):
                 best, shares = replace(finding, broken=best.broken), others
     if best.factor is None and not best.coarse and not best.broken:
-        return _with_replacement(best, first, second)
+        best = _with_replacement(best, first, second)
+    if best.factor is None and not best.coarse and not best.broken:
+        return _of_whole_rows(best, *every)
     return best
+
+
+def _of_whole_rows(finding: Finding, *every: Maps) -> Finding:
+    """Return the finding of factors of rows, if weights are right beside each other."""
+    if (beside_rows, True) not in _views(finding.maps):
+        return finding
+    beside, rows = (
+        [_seen(view, maps) for maps in every] for view in (beside_rows, row_sums)
+    )
+    wrong = [one for maps in every for one in maps if one.wrong.any()]
+    told = [one for one in map(beside_rows, wrong) if one is not None]
+    if len(told) < len(wrong) or any(one.wrong.any() for x in beside for one in x):
+        return finding
+    if not any(one.wrong.any() for one in rows[0]):
+        return finding
+    return replace(_finding(*rows), broken=finding.broken)
 
 
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:

@@ -87,7 +87,7 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
         if present[one].shape == present[other].shape:
             yield f"{one} and {other} exchanged", _exchanged(one, other)
     if call.sizes["g"] > call.sizes["h"]:
-        yield "heads of keys in turns in place of groups", _in_turns
+        yield "queries and keys of head h % H in place of h // (HV / H)", _in_turns
     if operator.erases and "log_decay" in present:
         side = "after" if operator.early_erase else "before"
         yield f"an erase that reads the state {side} its decay", _other_erase

@@ -224,6 +224,20 @@ def test_another_arrangement_of_rows_is_no_product():
     assert diagnosis.by_what == "" or "row" in diagnosis.by_what
 
 
+def test_rows_that_are_off_as_a_whole_are_wrong_in_their_factor():
+    def kernel(query, key, value):
+        output = linkern.linear_attention(query, key, value).output
+        if output.shape[2] > 64:
+            mixed = np.sin(3 * query[:, :, 64:].sum(-1, keepdims=True))
+            output[:, :, 64:] *= 1 + mixed / 4
+        return output
+
+    diagnosis = diagnosed(kernel)
+    assert diagnosis.stage == "factor of rows of the output"
+    assert diagnosis.where == "rows from 64 on"
+    assert diagnosis.hint.startswith("the normaliser that is carried")
+
+
 def test_sequences_that_are_empty_in_the_last_call_are_told_by_it():
     kernel = UNSEEN["empty_sequence_returns_zeros"].kernel
     diagnosis = diagnosed(kernel, "simple_gla")
@@ -383,7 +397,7 @@ def test_what_no_call_shows_is_said():
     diagnosis = diagnosed(dense(finish=late_rows))
     assert (diagnosis.where, diagnosis.by_what) == ("rows from 300 on", "2")
     said = [text.split(": ")[0] for text in diagnosis.not_measured]
-    assert said[0].startswith("state, spans")
+    assert said[:2] == ["state, states of long sequences", "spans, gradients of spans"]
     assert any(text.startswith("gradients, gradients of all") for text in said)
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing import UsageError, run, verify
 from linkern.testing.api import plan_of
 from linkern.testing.kernels.correct import quadratic
-from linkern.testing.runner.first_call import UNCOMPILED
-from linkern.testing.runner.loop import Opened
+from linkern.testing.runner.first_call import UNCOMPILED, VALUE_GROUPS
+from linkern.testing.runner.loop import CheckFinished, Opened
 from linkern.testing.runner.remedies import _HINTS, _LIBRARIES
 from linkern.testing.spec.contract import Contract
 
@@ -309,3 +310,45 @@ def test_libraries_are_told_from_exceptions():
     ):
         assert re.search(_LIBRARIES[name], said), said
     assert not any(re.search(words, "shapes differ") for words in _LIBRARIES.values())
+
+
+def grouped(query, key, value, log_decay, *, divided=True):
+    """Simple GLA whose heads of values share queries: neighbours, or in turns."""
+    times = value.shape[1] // query.shape[1]
+    spread = np.repeat if divided else lambda x, n, axis: np.concatenate([x] * n, axis)
+    query, key = (spread(x, times, axis=1) for x in (query, key))
+    return linkern.simple_gla(query, key, value, log_decay).output
+
+
+def in_turns(query, key, value, log_decay):
+    return grouped(query, key, value, log_decay, divided=False)
+
+
+def of_first_heads(query, key, value, log_decay):
+    """Takes as many heads of values as of queries, and leaves the others zero."""
+    output, heads = np.zeros_like(value), query.shape[1]
+    inputs = query, key, value[:, :heads], log_decay[:, :heads]
+    output[:, :heads] = linkern.simple_gla(*inputs).output
+    return output
+
+
+@pytest.mark.parametrize(
+    ("kernel", "contract", "verdict", "declared"),
+    [
+        (grouped, {}, "passed", True),
+        (in_turns, {}, "failed", True),
+        (in_turns, {"value_groups": False}, "passed", False),
+        (of_first_heads, {}, "passed", None),
+    ],
+)
+def test_heads_of_values_that_share_queries_are_judged_if_they_are_taken(
+    kernel, contract, verdict, declared
+):
+    options = {"profile": "quick", "dtypes": ("float32",), "contract": contract}
+    plan = plan_of(kernel, op="simple_gla", checks=["value_on_reals"], **options)
+    events = [*run(plan)]
+    opened = next(one for one in events if isinstance(one, Opened))
+    assert opened.plan.contract.value_groups is declared
+    assert (VALUE_GROUPS in opened.notes) is bool(declared)
+    (result,) = (one.result for one in events if isinstance(one, CheckFinished))
+    assert result.verdict == verdict
