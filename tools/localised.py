@@ -141,7 +141,7 @@ other work shared, at commits from `5bfe7d6` to `b7bf197`, as they landed
 
 | | right | silent | wrong |
 |---|---|---|---|
-| correct kernels | 5 passed, one once its layout was declared | 1 inconclusive | 0 failed |
+| correct kernels | 5 passed, one with a layout declared | 1 inconclusive | 0 failed |
 | faulty kernels | 11 failed | | 2 passed |
 | *where*, of these 11 | 6, and 4 too vague | | 1 |
 | *by what* | 4 | 7 | 0 |
