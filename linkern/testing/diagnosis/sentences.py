@@ -27,6 +27,8 @@ _VERBS = {
     "2": ("twice", "counts {place} twice", "is twice as large as it should be"),
     "-1": ("sign", "has the other sign in {place}", "has the other sign"),
 }
+# The least share of entries that is worth a percentage.
+LEAST_SHARE = 0.005
 # Words of the sequence that a weight comes from, by that of the row and the last one.
 ORIGINS: dict[str, Callable[[Index, int], Index | int]] = {
     "sequence 0": lambda _, __: 0,
@@ -148,7 +150,10 @@ def localised(
     elif CONSTANT in declaration:
         explained, kind, by_what = True, "replaced", "a constant denominator"
         where = "everywhere"
-    words = [sentence(stage, where, by_what, kind)]
+    spared = place.spared if place is not None else 0.0
+    some_right = where == "everywhere" and spared >= LEAST_SHARE
+    said = "most places" if some_right else where
+    words = [sentence(stage, said, by_what, kind)]
     if not by_what:
         wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
@@ -158,9 +163,9 @@ def localised(
     if place is not None and not explained:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
-            "of these places are right": place.spared,
+            "of all are right" if some_right else "of these places are right": spared,
         }
-        words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= 0.005]
+        words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= LEAST_SHARE]
     first = corner(maps)
     if first is not None and first > 1 and stage not in _sparse(maps):
         words.append(f"seen first at T={first}")

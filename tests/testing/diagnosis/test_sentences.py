@@ -103,8 +103,8 @@ def test_what_follows_no_formula_is_shown_as_numbers():
     numbers = "unlike any product that was tried: ratios 2 to 7"
     assert made.by_what == numbers
     assert made.sentence == (
-        f"the output is wrong everywhere; {numbers}; 25% of what is wrong lies "
-        "elsewhere; 50% of these places are right; seen first at T=2"
+        f"the output is wrong in most places; {numbers}; 25% of what is wrong lies "
+        "elsewhere; 50% of all are right; seen first at T=2"
     )
     assert made.name == "output_wrong"
     assert np.isnan(made.ratio)
