@@ -126,16 +126,13 @@ def _groups_values(plan: Plan, target: Target, outcome: Tried) -> bool:
 
     Not tried where a call costs much, or may read what is not its own.
     """
-    axes = "".join(one.axes for one in OPERATORS[plan.op].inputs)
-    if (
-        plan.contract.value_groups is not None
-        or not {"g", "h"} <= {*axes}
-        or not outcome.accepted
-    ):
+    contract = plan.contract
+    axes = {*"".join(one.axes for one in OPERATORS[plan.op].inputs)}
+    grouped = {"g", "h"} <= axes and "h" in contract.layout
+    if not grouped or contract.value_groups is not None or not outcome.accepted:
         return False
-    if plan.ranks or plan.command or plan.interpret or plan.device != "cpu":
-        return False
-    if target.opened.library.compiles or "h" not in plan.contract.layout:
+    elsewhere = plan.ranks or plan.command or plan.interpret or plan.device != "cpu"
+    if elsewhere or target.opened.library.compiles:
         return False
     return groups_values(plan, target, outcome.accepted[0])
 
