@@ -261,7 +261,7 @@ def no_final_state(scope: Scope) -> Inapplicable | None:
     if contract.takes_state is False:
         return no_state(scope)
     reason = "the target takes no state, and returned none of its shape"
-    return skipped(reason, "return the final state after the output, in its shape")
+    return skipped(reason, "return the final state after the output")
 
 
 def no_gradients(scope: Scope) -> Inapplicable | None:

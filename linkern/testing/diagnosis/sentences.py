@@ -151,7 +151,7 @@ def localised(
         explained, kind, by_what = True, "replaced", "a constant denominator"
         where = "everywhere"
     spared = place.spared if place is not None else 0.0
-    some_right = where == "everywhere" and spared >= LEAST_SHARE
+    some_right = where == "everywhere" and not by_what and spared >= LEAST_SHARE
     said = "most places" if some_right else where
     words = [sentence(stage, said, by_what, kind)]
     if not by_what:
