@@ -133,7 +133,8 @@ def returns_state(target: Target, problem: Problem) -> bool:
     """Return True if what a call returns has the shape of a state after its output.
 
     Other arrays, as the weights of all pairs, may have that shape too where sizes are
-    equal; then it is not said of them.
+    equal; then it is not said of them. Nor is it of a square memory that is closer to
+    the transposed one: its layout is another, and is to be declared.
     """
     sizes = problem.sizes
     if sizes["t"] in (sizes["h"], sizes["k"], sizes["v"]):
@@ -142,7 +143,15 @@ def returns_state(target: Target, problem: Problem) -> bool:
         reply = target.call(Call(problem.inputs, wants_state=True))
     except (TargetRaised, TargetDied):
         return False
-    return reply.states is not None
+    if reply.states is None:
+        return False
+    memory, exact = in_float64(reply.states[0]), problem.solve_state()[0].output
+    if memory.shape[-1] != memory.shape[-2]:
+        return True
+    error, transposed = (
+        abs(memory - x).sum() for x in (exact, np.swapaxes(exact, -1, -2))
+    )
+    return not transposed < error
 
 
 def groups_values(plan: Plan, target: Target, dtype: str) -> bool:

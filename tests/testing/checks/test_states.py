@@ -77,6 +77,8 @@ def transposed(memory, _query, _value):
         (transposed, {"contract": {"state_layout": "vk"}}, "passed"),
         # Of other shapes: nothing says that they are states.
         (transposed, {}, "skipped"),
+        (transposed, {"contract": {"equal_dims": True}}, "skipped"),
+        (halved, {"contract": {"equal_dims": True}}, "failed"),
         (weights, {}, "skipped"),
     ],
 )
