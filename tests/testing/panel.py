@@ -17,7 +17,7 @@ __all__ = ["panels", "verdict_on_all"]
 
 
 class Panel:
-    """Targets of one interface, each behind its own fence; one of them is called."""
+    """Targets of one interface, each in a process of its own; one of them is called."""
 
     def __init__(self, targets):
         self.targets = targets

@@ -84,7 +84,7 @@ def observed_before(target: Target, scope: Scope) -> Diagnosis | None:
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded.
     scope : Scope
         What it claims and declares.
 
@@ -362,7 +362,7 @@ def right_where_dense(target: Target, problem: Problem) -> Diagnosis | None:
     Parameters
     ----------
     target : Target
-        Behind its fence; it is called twice.
+        Loaded; it is called twice.
     problem : Problem
         Impulses in values, whose outputs are wrong.
     """

@@ -57,7 +57,7 @@ def broken_law(target: Target, scope: Scope) -> Diagnosis | None:
     Parameters
     ----------
     target : Target
-        Behind its fence; it is called some fifty times.
+        Loaded; it is called some fifty times.
     scope : Scope
         What it claims and declares.
 

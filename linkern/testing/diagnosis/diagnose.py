@@ -66,7 +66,7 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
     Parameters
     ----------
     target : Target
-        Behind its fence; it is called up to some hundred times.
+        Loaded; it is called up to some hundred times.
     scope : Scope
         What it claims and declares.
 
@@ -92,7 +92,7 @@ def examine(
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded.
     scope : Scope
         What it claims and declares.
     seconds : float

@@ -78,7 +78,7 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
     Parameters
     ----------
     target : Target
-        Behind its fence; it is called some sixty times, with few tokens.
+        Loaded; it is called some sixty times, with few tokens.
     scope : Scope
         What it claims and declares.
 

@@ -79,7 +79,7 @@ def rounding(
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded.
     scope : Scope
         What it claims and declares.
     maps : sequence of InfluenceMap

@@ -36,7 +36,7 @@ def measure(target: Target, scope: Scope) -> dict[str, float]:
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded.
     scope : Scope
         Operator, contract and dtype.
 

@@ -77,7 +77,7 @@ def fingerprint(target: Target, scope: Scope) -> Fingerprint:
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded.
     scope : Scope
         Operator, contract and dtype.
 

@@ -109,7 +109,7 @@ def survivals(
     Parameters
     ----------
     target : Target
-        Behind its fence.
+        Loaded.
     scope : Scope
         What it claims and declares.
     only : (str, tuple of (int, int)), optional

@@ -37,7 +37,7 @@ def child():
         process.close()
 
 
-def test_both_sides_of_the_fence_give_the_same_reply(child):
+def test_both_kinds_of_process_give_the_same_reply(child):
     apart, inside = child("good"), InProcess(TargetConfig(target("good")))
     for dtype in (np.float32, np.float64, np.float16):
         one, other = apart.call(call(dtype=dtype)), inside.call(call(dtype=dtype))
@@ -45,7 +45,7 @@ def test_both_sides_of_the_fence_give_the_same_reply(child):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
-def test_bfloat16_crosses_the_fence(child):
+def test_bfloat16_crosses_between_processes(child):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     reply = child("good").call(call(dtype=ml_dtypes.bfloat16))
     assert reply.dtype == "bfloat16"
