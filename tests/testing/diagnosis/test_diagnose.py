@@ -224,6 +224,23 @@ def test_another_arrangement_of_rows_is_no_product():
     assert diagnosis.by_what == "" or "row" in diagnosis.by_what
 
 
+def test_heads_that_share_a_query_are_placed_by_their_group():
+    def kernel(query, key, value, log_decay):
+        times = value.shape[1] // query.shape[1]
+        query, key = (np.repeat(x, times, axis=1) for x in (query, key))
+        log_decay = np.where(np.arange(value.shape[1])[:, None] % 2, 0, log_decay)
+        return linkern.simple_gla(
+            query, key, value, log_decay.astype(query.dtype)
+        ).output
+
+    diagnosis = diagnosed(kernel, "simple_gla", value_groups=True)
+    places = (
+        "the second head of every group",
+        "heads other than the first of every group",
+    )
+    assert diagnosis.where.split(" and ")[0] in places
+
+
 def test_rows_that_are_off_as_a_whole_are_wrong_in_their_factor():
     def kernel(query, key, value):
         output = linkern.linear_attention(query, key, value).output

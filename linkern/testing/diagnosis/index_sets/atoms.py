@@ -20,6 +20,7 @@ from linkern.testing.diagnosis.index_sets.coordinates import (
     CHANNELS,
     COORDINATES,
     DISTANCES,
+    IN_GROUP,
     TOKENS,
     UNKNOWN,
     noun_of,
@@ -91,6 +92,10 @@ SPECIAL = {
     ("source", ">=", 0): ("sources after the initial state", 2.0),
     ("source", "<", 0): ("the initial state", 1.0),
     ("source", "==", -1): ("the initial state", 1.0),
+    (IN_GROUP, "==", 0): ("the first head of every group", 2.0),
+    (IN_GROUP, "<", 1): ("the first head of every group", 2.0),
+    (IN_GROUP, "==", 1): ("the second head of every group", 2.5),
+    (IN_GROUP, ">=", 1): ("heads other than the first of every group", 2.0),
     ("sequence", "==", 0): ("the first sequence", 2.0),
     (LAST_CALL, "<", 1): ("sequences that are empty in the last call", 1.5),
     ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
@@ -194,6 +199,9 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
             known[f"end of {one.name}"] = zero + getattr(shape, one.size)
     heads = shape.heads * shape.groups if "head" in influence.coordinates else 1
     known["end of head"] = zero + heads
+    if shape.groups > 1 and _has_heads_of_values(influence):
+        head = known["head"]
+        known[IN_GROUP] = np.where(head == UNKNOWN, UNKNOWN, head % shape.groups)
     for name in ("sequence", "span"):
         if f"{name}s" in knobs:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
@@ -204,6 +212,13 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     if "row" in known:
         known["behind"] = (known["row"] >= shape.keys).astype(np.int64)
     return known | _distances(known)
+
+
+def _has_heads_of_values(influence: InfluenceMap) -> bool:
+    """Return True for results with heads of values, which share those of queries."""
+    axes = {x.name: x.axes for x in influence.problem.scope.operator.inputs}
+    name = influence.tensor.removeprefix("gradient of ").split(" ")[0]
+    return "head" in influence.coordinates and "h" not in axes.get(name, "g")
 
 
 def _distances(known: Places) -> dict[str, Index]:

@@ -7,6 +7,7 @@ __all__ = [
     "CHANNELS",
     "COORDINATES",
     "DISTANCES",
+    "IN_GROUP",
     "TOKENS",
     "UNKNOWN",
     "Coordinate",
@@ -14,6 +15,8 @@ __all__ = [
 ]
 
 UNKNOWN = -(2**40)
+# The place of a head of values among those that share a head of queries.
+IN_GROUP = "head of the group"
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ COORDINATES = {
         Coordinate("written", "written token", tokens=True),
         Coordinate("batch", "batch entry", "batch entries", single=True),
         Coordinate("head", single=True, ended=True),
+        Coordinate(
+            IN_GROUP, "head of every group", "heads of every group", single=True
+        ),
         Coordinate("sequence", single=True, ended=True),
         Coordinate("span", single=True, ended=True),
         Coordinate("micro-step", single=True),
