@@ -1,13 +1,15 @@
 """Trials of a target: one call of a small valid input in each dtype of a plan."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from linkern.testing.checks.packed import not_packed
+from linkern.testing.checks.registry import no_gradients
 from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.generators import real_problem, with_cotangent
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.problems.sharding import even_sharding
@@ -157,7 +159,9 @@ def returns_state(target: Target, problem: Problem) -> bool:
 def groups_values(plan: Plan, target: Target, dtype: str) -> bool:
     """Return True if a target computes rows for more heads of values than of queries.
 
-    One that leaves the rows of some heads zero, or not finite, takes no such heads.
+    One that leaves the rows of some heads zero, or not finite, takes no such heads; nor
+    does one that takes them in plain calls, and not with states, gradients or packed
+    sequences.
     """
     contract = replace(plan.contract, value_groups=True)
     scope = scope_of(replace(plan, contract=contract), target, dtype)
@@ -165,13 +169,28 @@ def groups_values(plan: Plan, target: Target, dtype: str) -> bool:
         problem = _problem(scope, UNEQUAL)
         if problem.sizes["g"] == problem.sizes["h"]:
             return False
-        reply = target.call(Call(problem.inputs))
+        first, *_ = [target.call(call) for call in _calls(problem)]
     except (DoesNotApply, TargetRaised, TargetDied):
         return False
-    if reply.output is None or reply.shape != reply.expected_shape:
+    if first.output is None or first.shape != first.expected_shape:
         return False
-    rows = np.moveaxis(in_float64(reply.output), 1, 0)
+    rows = np.moveaxis(in_float64(first.output), 1, 0)
     return all(np.isfinite(x).all() and x.any() for x in rows)
+
+
+def _calls(problem: Problem) -> Iterator[Call]:
+    """Yield calls of a problem: plain, in two spans, for gradients, packed."""
+    scope, contract = problem.scope, problem.scope.contract
+    yield Call(problem.inputs)
+    cut = max(contract.length_multiple_of, contract.min_length)
+    if scope.interface.takes_state and cut < problem.length:
+        yield Call(problem.inputs, cuts=(cut,), wants_state=True)
+    if no_gradients(scope) is None:
+        made = with_cotangent(problem, np.random.default_rng(0))
+        yield Call(made.inputs, cotangent=made.cotangent)
+    if not_packed(scope) is None:
+        edges = (0, problem.length)
+        yield Call(problem.first_of_batch().inputs, segments=(edges,))
 
 
 def _problem(scope: Scope, sizes: Sizes) -> Problem:

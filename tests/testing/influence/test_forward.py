@@ -243,7 +243,7 @@ def test_compiled_targets_see_few_shapes():
 
 def test_stages_say_why_they_are_left_out():
     _, scope = known("quadratic")
-    assert "no parameter" in ALL["state"].skipped(scope)
+    assert "takes no state" in ALL["state"].skipped(scope)
     assert "cu_seqlens" in ALL["packed"].skipped(scope)
     assert not ALL["outputs"].skipped(scope)
 

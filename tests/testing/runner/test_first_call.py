@@ -352,3 +352,19 @@ def test_heads_of_values_that_share_queries_are_judged_if_they_are_taken(
     assert (VALUE_GROUPS in opened.notes) is bool(declared)
     (result,) = (one.result for one in events if isinstance(one, CheckFinished))
     assert result.verdict == verdict
+
+
+def test_heads_that_share_queries_are_not_judged_where_they_are_taken_in_part():
+    def kernel(query, key, value, log_decay, initial_state=None):
+        if initial_state is not None and value.shape[1] > query.shape[1]:
+            msg = "no states of shared queries"
+            raise NotImplementedError(msg)
+        times = value.shape[1] // query.shape[1]
+        query, key = (np.repeat(x, times, axis=1) for x in (query, key))
+        inputs = query, key, value, log_decay
+        return linkern.simple_gla(*inputs, initial_state=initial_state)
+
+    options = {"profile": "quick", "dtypes": ("float32",)}
+    plan = plan_of(kernel, op="simple_gla", checks=["state_split"], **options)
+    *_, last = (one.result for one in run(plan) if isinstance(one, CheckFinished))
+    assert last.verdict == "passed"

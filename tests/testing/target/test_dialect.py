@@ -9,6 +9,7 @@ import pytest
 
 from linkern.testing import UsageError, grade, run
 from linkern.testing.api import plan_of
+from linkern.testing.runner.first_call import VALUE_GROUPS
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, Opened
 from linkern.testing.runner.reproduce import write
 from tests.marks import every
@@ -182,7 +183,9 @@ def test_notes_say_what_was_recognised_and_what_is_passed():
         "beta_form": "sigmoid",
         "state_layout": "vk",
         "l2norm": 1e-6,
+        "value_groups": True,
     }
+    assert VALUE_GROUPS in notes
     assert "l2norm=1e-06, recognised: use_qk_l2norm_in_kernel=True" in notes
     _, options, notes = opened(chunk_kda, SIGMOID)
     assert options == {
