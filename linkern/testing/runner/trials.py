@@ -5,19 +5,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from linkern.testing.checks.packed import not_packed
-from linkern.testing.checks.registry import no_gradients
+from linkern.testing.checks.packed import no_packed_gradients, not_packed
+from linkern.testing.checks.registry import no_gradients, no_gradients_of_state
 from linkern.testing.errors import DoesNotApply, TargetDied, TargetRaised, UsageError
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem, with_cotangent
+from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.problems.sharding import even_sharding
 from linkern.testing.runner.opening import config_of, scope_of
 from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
+from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.inference import library_of
 from linkern.testing.target.process import Target
-from linkern.testing.target.protocol import Call, TargetConfig, in_float64
+from linkern.testing.target.protocol import Call, Reply, TargetConfig, in_float64
 
 __all__ = ["Death", "Trials", "Tried", "groups_values", "returns_state", "tried"]
 
@@ -169,28 +170,41 @@ def groups_values(plan: Plan, target: Target, dtype: str) -> bool:
         problem = _problem(scope, UNEQUAL)
         if problem.sizes["g"] == problem.sizes["h"]:
             return False
-        first, *_ = [target.call(call) for call in _calls(problem)]
+        replies = [target.call(call) for call in _calls(problem)]
     except (DoesNotApply, TargetRaised, TargetDied):
         return False
-    if first.output is None or first.shape != first.expected_shape:
+    return all(map(_has_all_heads, _calls(problem), replies))
+
+
+def _has_all_heads(call: Call, reply: Reply) -> bool:
+    """Return True if no head of the output is left out, and gradients fit."""
+    if reply.output is None or reply.shape != reply.expected_shape:
         return False
-    rows = np.moveaxis(in_float64(first.output), 1, 0)
-    return all(np.isfinite(x).all() and x.any() for x in rows)
+    rows = np.moveaxis(in_float64(reply.output), 1, 0)
+    shapes = [x.shape for x in call.inputs.values()]
+    fit = [x.shape for x in reply.gradients or ()] in ([], shapes)
+    return fit and all(np.isfinite(x).all() and x.any() for x in rows)
 
 
 def _calls(problem: Problem) -> Iterator[Call]:
-    """Yield calls of a problem: plain, in two spans, for gradients, packed."""
+    """Yield calls of a problem: whole, in two spans, packed, each for gradients too."""
     scope, contract = problem.scope, problem.scope.contract
-    yield Call(problem.inputs)
+    ways = [Call(problem.inputs)]
     cut = max(contract.length_multiple_of, contract.min_length)
     if scope.interface.takes_state and cut < problem.length:
-        yield Call(problem.inputs, cuts=(cut,), wants_state=True)
-    if no_gradients(scope) is None:
-        made = with_cotangent(problem, np.random.default_rng(0))
-        yield Call(made.inputs, cotangent=made.cotangent)
+        ways.append(Call(problem.inputs, cuts=(cut,), wants_state=True))
     if not_packed(scope) is None:
-        edges = (0, problem.length)
-        yield Call(problem.first_of_batch().inputs, segments=(edges,))
+        one, edges = problem.first_of_batch(), (0, problem.length)
+        ways.append(Call(one.inputs, segments=(edges,)))
+    for call in ways:
+        yield call
+        unless = no_packed_gradients if call.segments else no_gradients
+        if call.cuts:
+            unless = no_gradients_of_state
+        if no_gradients(scope) is None and unless(scope) is None:
+            shape = (len(call.inputs["value"]), *problem.shape.of("bgtv")[1:])
+            cotangent = np.ones(shape, numpy_dtype(scope.output_dtype))
+            yield replace(call, cotangent=cotangent, wants_state=False)
 
 
 def _problem(scope: Scope, sizes: Sizes) -> Problem:
