@@ -147,8 +147,8 @@ class Contract:
         It divides queries and keys by their norms itself, with this epsilon under the
         square root.
     value_groups : bool, optional
-        Whether it accepts more heads of values than of queries. Default: it does if,
-        on its first call, it computes rows for all of them.
+        Whether it accepts more heads of values than of queries. Default: on a CPU, it
+        does if its first calls give rows of all heads, and gradients of all inputs.
     cu_seqlens_dtype : str
         Dtype of the offsets of packed sequences: ``int64``, or ``int32``.
     packing : str
