@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.replaced_inputs import is_whole, picked
 from linkern.testing.influence.maps import InfluenceMap, Real
 from linkern.testing.problems.problem import Problem
 
@@ -40,9 +41,9 @@ def other_floor(maps: Sequence[InfluenceMap]) -> Factor | None:
         Maps of the output, those on fresh inputs among them.
     """
     wrong = [one.part(one.wrong) for one in maps if one.wrong.any()]
-    known = [one for one in wrong if _is_whole(one)]
     if not wrong or not wrong[0].problem.scope.operator.floored:
         return None
+    known = [one for one in wrong if one.tensor == "output" and is_whole(one)]
     if sum(one.exact.size for one in known) < TELLING:
         return None
     for words, divisor in DIVISORS.items():
@@ -50,11 +51,6 @@ def other_floor(maps: Sequence[InfluenceMap]) -> Factor | None:
         if all(_holds(rule(one), one) for one in known):
             return Factor("divided", 1.0, {}, words, cost=COST, rule=rule)
     return None
-
-
-def _is_whole(one: InfluenceMap) -> bool:
-    """Return True if entries are outputs of one call from an empty state."""
-    return one.tensor == "output" and not {"cuts", "packing"} & {*one.problem.knobs}
 
 
 def _holds(predicted: Real, one: InfluenceMap) -> bool:
@@ -71,15 +67,14 @@ def _holds(predicted: Real, one: InfluenceMap) -> bool:
 
 def _predicted(divisor: Callable[[Real, Real], Real], one: InfluenceMap) -> Real:
     """Return the entries with another divisor; NaN where that is not known."""
-    if not _is_whole(one):
+    if one.tensor != "output" or not is_whole(one):
         return np.full(one.exact.shape, np.nan)
     above, below, largest = one.problem.recalled(
         "numerators and divisors", lambda: _rows(one.problem)
     )
     with np.errstate(all="ignore"):
         output = above / divisor(below, largest)
-    names = ("batch", "head", "row", "value channel")
-    return np.asarray(output[tuple(one.coordinates[name] for name in names)])
+    return picked(one, output)
 
 
 def _rows(problem: Problem) -> tuple[Real, Real, Real]:

@@ -16,13 +16,13 @@ from linkern.testing.diagnosis.replacements import (
     Change,
     clamps,
     replacements,
-    shorter,
+    truncations,
 )
 from linkern.testing.influence.maps import AXES, InfluenceMap, Real
 from linkern.testing.influence.readings import STATES
 from linkern.testing.problems import expected
 
-__all__ = ["replaced"]
+__all__ = ["is_whole", "picked", "replaced"]
 
 MEMORY = STATES[0]
 
@@ -50,7 +50,7 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
     maps : sequence of InfluenceMap
         Maps of the output or of the final memory, those on fresh inputs among them.
     """
-    known = [one for one in maps if one.wrong.sum() >= TELLING and _is_whole(one)]
+    known = [one for one in maps if one.wrong.sum() >= TELLING and is_whole(one)]
     known = sorted(known, key=lambda one: one.exact.size)
     parts = [one.part(one.wrong) for one in known]
     if not parts or not all(np.isfinite(one.measured).all() for one in parts):
@@ -68,7 +68,7 @@ def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
     """Yield replacements without numbers, then those with limits that fit best."""
     call = one.problem._oracle_call
     if one.tensor == MEMORY:
-        for text, change in shorter(call):
+        for text, change in truncations(call):
             yield text, change, ""
     for text, change in replacements(call):
         yield text, change, ""
@@ -91,11 +91,11 @@ def _predicted(change: Change, entries: InfluenceMap) -> Real:
     """Return the entries that the oracle computes after a change; NaN if it cannot."""
     call = change(entries.problem._oracle_call)
     with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
-        if _is_whole(entries):
+        if is_whole(entries):
             operator, options = call.operator, call.options()
             result = operator.evaluate(call.meant, call.scale, options=options)
             state = entries.tensor == MEMORY
-            return _picked(entries, result.state[0] if state else result.output)
+            return picked(entries, result.state[0] if state else result.output)
     return np.full(entries.exact.shape, np.nan)
 
 
@@ -116,7 +116,7 @@ def _holds(change: Change, parts: Sequence[InfluenceMap]) -> bool:
         call = change(one.problem._oracle_call)
         state = one.tensor == MEMORY
         result = expected.states(call)[0] if state else expected.output(call)
-        output, bound = _picked(one, result.output), _picked(one, result.bound)
+        output, bound = picked(one, result.output), picked(one, result.bound)
         with np.errstate(all="ignore"):
             rounding = SLACK * np.fmax(bound, one.bound)
             close = abs(one.measured - output) <= rounding
@@ -127,7 +127,7 @@ def _holds(change: Change, parts: Sequence[InfluenceMap]) -> bool:
     return 2 * telling > len(parts)
 
 
-def _is_whole(one: InfluenceMap) -> bool:
+def is_whole(one: InfluenceMap) -> bool:
     """Return True if entries are outputs of the problem of a map alone, or its memory.
 
     A memory that a target keeps over a weight of its own is not that of the oracle.
@@ -136,11 +136,11 @@ def _is_whole(one: InfluenceMap) -> bool:
         return False
     state = one.tensor == MEMORY
     whole = one.problem.solve_state()[0] if state else one.problem.solve()
-    exact = _picked(one, whole.output)
+    exact = picked(one, whole.output)
     return bool(((exact == one.exact) | np.isnan(one.exact)).all())
 
 
-def _picked(one: InfluenceMap, whole: Real) -> Real:
+def picked(one: InfluenceMap, whole: Real) -> Real:
     """Return the entries of a result that a map has, NaN where there are none."""
     names: tuple[str, ...] = ("row", "value channel")
     if one.tensor == MEMORY:

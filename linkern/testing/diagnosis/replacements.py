@@ -15,7 +15,7 @@ from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.forms import Change as GateChange
 from linkern.testing.problems.forms import form_of, is_raw
 
-__all__ = ["Change", "clamps", "replacements", "shorter"]
+__all__ = ["Change", "clamps", "replacements", "truncations"]
 
 Inputs = Mapping[str, Real | None]
 Change = Callable[[OracleCall], OracleCall]
@@ -93,7 +93,7 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
         yield f"an erase that reads the state {side} its decay", _other_erase
 
 
-def shorter(call: OracleCall) -> Iterator[tuple[str, Change]]:
+def truncations(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield calls without some of the last tokens, of which the state may be that."""
     yield "the last token left out", _first(lambda length: max(length - 1, 0))
     for chunk in CHUNKS:
