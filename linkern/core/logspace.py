@@ -12,7 +12,7 @@ others.
 
 from typing import NamedTuple, cast
 
-from linkern.array import concat, namespace
+from linkern.array import concat, namespace, reshape
 from linkern.typing import Array
 
 # Stands for the logarithm of nothing: far below any weight, and finite,
@@ -85,38 +85,53 @@ def sigmoid(x: Array) -> Array:
 
 
 def _running(logits: Array, first: Array, forgetting: Array | None) -> Array:
-    """Return ``z_t`` for ``t = -1, 0, ..., T - 1``: a scan by doubling.
-
-    After step n each entry holds the sum over the last ``2^n`` tokens, and the
-    forgetting over as many. Nothing is subtracted, so nothing cancels.
-    """
+    """Return ``z_t`` for ``t = -1, 0, ..., T - 1``. Nothing is subtracted."""
     xp = namespace(logits)
-    sums = concat([first[..., None, :], logits], axis=-2)
-    length, reach = sums.shape[-2], 1
-    if forgetting is not None and forgetting.shape[-2] not in (1, 0):
-        return _running_under_gates(sums, forgetting)
-    while reach < length:
-        earlier = sums[..., : length - reach, :]
-        if forgetting is not None:
-            earlier = earlier + reach * forgetting
-        combined = xp.logaddexp(sums[..., reach:, :], earlier)
-        sums = concat([sums[..., :reach, :], combined], axis=-2)
-        reach *= 2
-    return sums
+    start = first[..., None, :]
+    if logits.shape[-2] == 0:
+        return start
+    at_start = start if forgetting is None else start + forgetting[..., :1, :]
+    begun = xp.logaddexp(logits[..., :1, :], at_start)
+    sums = _scanned(concat([begun, logits[..., 1:, :]], axis=-2), forgetting)
+    return concat([start, sums], axis=-2)
 
 
-def _running_under_gates(sums: Array, forgetting: Array) -> Array:
-    """Return the same, where what is forgotten differs from token to token."""
-    xp = namespace(sums)
-    length, reach = sums.shape[-2], 1
-    # Over the tokens of a sum; that of the first entry goes nowhere.
-    gates = concat([xp.zeros_like(sums[..., :1, :]), forgetting], axis=-2)
-    while reach < length:
-        late = (..., slice(reach, None), slice(None))
-        early = (..., slice(None, length - reach), slice(None))
-        begun = (..., slice(None, reach), slice(None))
-        combined = xp.logaddexp(sums[late], sums[early] + gates[late])
-        sums = concat([sums[begun], combined], axis=-2)
-        gates = concat([gates[begun], gates[late] + gates[early]], axis=-2)
-        reach *= 2
-    return sums
+def _scanned(x: Array, forgetting: Array | None) -> Array:
+    """Return ``log sum_{j<=t} exp(x_j + w_{j+1} + ... + w_t)`` for each token t.
+
+    A scan over pairs of tokens, and over pairs of these: about two sums a token.
+    """
+    xp, length = namespace(x), x.shape[-2]
+    if length == 1:
+        return x
+    if length % 2:
+        last = (..., slice(-1, None), slice(None))
+        gates = forgetting
+        if forgetting is not None and forgetting.shape[-2] != 1:
+            forgetting, gates = forgetting[..., :-1, :], forgetting[last]
+        sums = _scanned(x[..., :-1, :], forgetting)
+        before = sums[last] if gates is None else sums[last] + gates
+        return concat([sums, xp.logaddexp(x[last], before)], axis=-2)
+    first, second = _halves_of_pairs(x)
+    if forgetting is None:
+        ends = _scanned(xp.logaddexp(second, first), None)
+        before = ends[..., :-1, :]
+    else:
+        one, other = (
+            (forgetting, forgetting)
+            if forgetting.shape[-2] == 1
+            else _halves_of_pairs(forgetting)
+        )
+        ends = _scanned(xp.logaddexp(second, first + other), one + other)
+        before = ends[..., :-1, :] + (one if one.shape[-2] == 1 else one[..., 1:, :])
+    later = xp.logaddexp(first[..., 1:, :], before)
+    starts = concat([first[..., :1, :], later], axis=-2)
+    both = concat([starts[..., None, :], ends[..., None, :]], axis=-2)
+    return reshape(both, tuple(x.shape))
+
+
+def _halves_of_pairs(x: Array) -> tuple[Array, Array]:
+    """Return the rows of the first and of the second token of each pair."""
+    *lead, length, dim = x.shape
+    pairs = reshape(x, (*lead, length // 2, 2, dim))
+    return pairs[..., 0, :], pairs[..., 1, :]

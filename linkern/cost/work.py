@@ -128,29 +128,42 @@ def _both(*works: Work) -> Work:
 
 
 def _running_sums(n: Sizes, letter: str) -> Counts:
-    """Count `core.logspace.averaging` without forgetting: a scan by doubling."""
+    """Count `core.logspace.averaging` without forgetting: a scan over pairs."""
     size = n[letter]
     rows = n["t"] * size
     # The empty state and the last one get their infinity, the first sum and the logits
     # a bound; differences, their decays and their weights are three signs and one
     # subtraction each.
-    return Counts(0, 3 * size + 5 * rows, 3 * rows + size * sum(_reaches(n["t"])))
+    return Counts(0, 3 * size + 5 * rows, 3 * rows + size * _sums_of_scan(n["t"]))
 
 
 def _forgetting(n: Sizes) -> Counts:
-    """Count what decays add to that: one addition for each sum, and powers of them."""
-    reaches = list(_reaches(n["t"]))
-    each = 1 + len(reaches) + sum(reaches) + n["t"]
-    return Counts(0, n["v"] * each)
+    """Count what a decay for each channel adds: an addition a sum, and its powers."""
+    sums, levels = _sums_of_scan(n["t"]), _levels_of_scan(n["t"])
+    return Counts(0, n["v"] * (1 + sums + levels + n["t"]))
 
 
-def _reaches(length: int) -> list[int]:
-    """Return how many sums each step of a scan by doubling makes."""
-    reach, sums = 1, []
-    while reach < length + 1:
-        sums.append(length + 1 - reach)
-        reach *= 2
+def _forgetting_by_token(n: Sizes) -> Counts:
+    """Count what a decay for each token adds: an addition a sum, and of those two."""
+    pairs, length = 0, n["t"]
+    while length > 1:
+        length //= 2
+        pairs += length
+    return Counts(0, 2 * n["t"] + _sums_of_scan(n["t"]) + pairs)
+
+
+def _sums_of_scan(length: int) -> int:
+    """Return how many sums of two weights the scan of all tokens makes."""
+    sums = min(length, 1)  # of the state and the first token
+    while length > 1:
+        pairs, odd = divmod(length, 2)
+        sums += 2 * pairs - 1 + odd
+        length = pairs
     return sums
+
+
+def _levels_of_scan(length: int) -> int:
+    return max(length, 1).bit_length() - 1
 
 
 def _softmax(n: Sizes) -> Counts:
@@ -341,7 +354,7 @@ WORK: dict[str, Entry] = {
             _running_sums(n, "1")
             + Counts(0, n["t"] * (n["k"] + 2 * n["v"] + 2), 2 * n["t"])
         ),
-        {"log_decay": lambda n: Counts(0, 2 * (n["t"] + sum(_reaches(n["t"]))))},
+        {"log_decay": _forgetting_by_token},
     ),
     "selective_scan": Entry(
         (Pass("k", "1", "k", heads="v"),),
