@@ -147,6 +147,11 @@ class CountingNamespace:
         TALLY.products.append((batch, *made.shape[-2:], inner))
         return Counted(made)
 
+    def vecdot(self, x, y):
+        made, terms = np.asarray(np.vecdot(raw(x), raw(y))), raw(x).shape[-1]
+        TALLY.elementwise += made.size * max(2 * terms - 1, 0)
+        return Counted(made)
+
 
 def _entrywise(name):
     def call(*operands, **options):

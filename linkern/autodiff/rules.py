@@ -144,6 +144,14 @@ def _matmul(xp: Any, x: Any, y: Any) -> tuple[Any, tuple[Pull, ...]]:
     )
 
 
+def _vecdot(xp: Any, x: Any, y: Any) -> tuple[Any, tuple[Pull, ...]]:
+    """Return products of real vectors along the last axis."""
+    return xp.vecdot(x, y), (
+        lambda c: _fitted(xp, c[..., None] * y, x),
+        lambda c: _fitted(xp, c[..., None] * x, y),
+    )
+
+
 def _ruled(known: derivatives.Rule) -> Rule:
     """Return the rule of this table for a rule that all libraries share."""
 
@@ -292,6 +300,7 @@ RULES: dict[str, Rule] = {
     "solve": _solve,
     "sum": _sum,
     "tril": _tril,
+    "vecdot": _vecdot,
     "where": _where,
 }
 

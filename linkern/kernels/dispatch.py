@@ -58,6 +58,9 @@ class Backend:
     token, attend_token : callable, optional
         The recurrence and `attend` of a single token, of arrays that are not traced and
         that nothing has to be done with: see `linkern.kernels.numpy.one_token`.
+    rotated : callable, optional
+        Rotation of pairs of channels, of arrays that are not traced: see
+        `linkern.kernels.numpy.rotation`.
     """
 
     recurrences: Mapping[str, Recurrence]
@@ -67,6 +70,7 @@ class Backend:
     reads_as_given: frozenset[str] = field(default_factory=frozenset)
     token: Callable[[Array, Terms], tuple[Array, Array]] | None = None
     attend_token: Callable[..., tuple[Array, Array, Array | None]] | None = None
+    rotated: Callable[[Any, Any, Any], Any] | None = None
 
 
 # Modules of the back ends, by the name of the array library.

@@ -8,8 +8,9 @@ from functools import partial
 from math import pi
 from typing import NamedTuple, Unpack, cast
 
-from linkern.array import concat, mT, namespace, ones, reshape
+from linkern.array import concat, is_traced, mT, namespace, ones, reshape
 from linkern.core.recurrence import Terms
+from linkern.kernels.dispatch import backend_of
 from linkern.operators.definition import (
     QKV,
     Definition,
@@ -110,8 +111,7 @@ def _weighted(query: Array, writes: _Writes, weight: Array | None) -> Array:
     These are all of them, times a weight; without one, those that have a later row.
     """
     xp = namespace(query)
-    products = query[..., :, None, :] * writes.keys[..., None, :, :]
-    scores = xp.sum(products, axis=-1)
+    scores = xp.vecdot(query[..., :, None, :], writes.keys[..., None, :, :])
     scores = mT(xp.tril(mT(scores), k=-1)) if weight is None else weight * scores
     return _total(scores[..., None] * writes.values[..., None, :, :], axis=-2)
 
@@ -161,6 +161,9 @@ def _reduced(turn: Array) -> Array:
 
 def _rotated(x: Array, cosine: Array, sine: Array) -> Array:
     """Rotate channels 0 and 1 by the first angle, 2 and 3 by the second, and so on."""
+    backend = backend_of(x)
+    if backend is not None and backend.rotated and not is_traced(x, cosine):
+        return cast(Array, backend.rotated(x, cosine, sine))
     size = 2 * cosine.shape[-1]
     pairs = reshape(x[..., :size], (*x.shape[:-1], cosine.shape[-1], 2))
     even, odd = pairs[..., 0], pairs[..., 1]

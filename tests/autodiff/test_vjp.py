@@ -293,6 +293,7 @@ OTHERS = {
     "getitem": lambda xp, x: x[1, None, ..., 1:3],
     "matmul": lambda xp, x: xp.matmul(x, xp.matrix_transpose(x)),
     "pow": lambda xp, x: x**2,
+    "vecdot": lambda xp, x: xp.vecdot(x[..., :, None, :], 2.0 * x[..., None, :, :]),
     "reflected": lambda xp, x: 1.0 - (2.0 / (3.0 + x * x)) + (-x),
 }
 

@@ -14,6 +14,7 @@ from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.features import acts_on_entries, in_place
 from linkern.kernels.numpy.one_token import attend_token, token
 from linkern.kernels.numpy.recurrent import recurrent as token_by_token
+from linkern.kernels.numpy.rotation import rotated
 from linkern.typing import Array
 
 __all__ = ["BACKEND", "attend", "chunkwise", "recurrent"]
@@ -114,4 +115,5 @@ BACKEND = Backend(
     applies=acts_on_entries,
     token=token,
     attend_token=attend_token,
+    rotated=rotated,
 )

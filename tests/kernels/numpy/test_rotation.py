@@ -1,0 +1,64 @@
+"""Rotation by complex numbers equals that by cosines and sines, in any layout."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linkern.kernels.numpy.rotation import rotated
+
+LAYOUTS = {
+    "C": lambda x: x,
+    "F": np.asfortranarray,
+    "every second channel": lambda x: np.repeat(x, 2, -1)[..., ::2],
+    "backwards": lambda x: x[..., ::-1].copy()[..., ::-1],
+    "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape),
+}
+
+
+def law_pairs_rotate(function, x, angle):
+    cosine, sine = np.cos(angle), np.sin(angle)
+    size = 2 * angle.shape[-1]
+    even, odd = x[..., :size:2], x[..., 1:size:2]
+    expected = x.copy()
+    expected[..., :size:2] = even * cosine - odd * sine
+    expected[..., 1:size:2] = even * sine + odd * cosine
+    before = x.copy()
+    result = function(x, cosine, sine)
+    tiny = 4 * np.finfo(x.dtype).eps
+    np.testing.assert_allclose(result, expected, rtol=tiny, atol=tiny)
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(x, before)
+
+
+@given(
+    *(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)),
+    *(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(["float32", "float64"])),
+)
+def test_pairs_rotate(length, pairs, others, layout, dtype):
+    rng = np.random.default_rng(length)
+    x = rng.uniform(-1, 1, size=(2, length, 2 * pairs + others)).astype(dtype)
+    angle = rng.uniform(0, 7, size=(2, length, pairs)).astype(dtype)
+    law_pairs_rotate(rotated, LAYOUTS[layout](x), angle)
+
+
+def backwards(x, cosine, sine):
+    return rotated(x, cosine, -sine)
+
+
+def without_the_other_channels(x, cosine, sine):
+    result = rotated(x, cosine, sine)
+    result[..., 2 * cosine.shape[-1] :] = 0
+    return result
+
+
+def in_place(x, cosine, sine):
+    x[...] = rotated(x, cosine, sine)
+    return x
+
+
+@pytest.mark.parametrize("wrong", [backwards, without_the_other_channels, in_place])
+def test_other_rotations_are_caught(wrong):
+    x = np.arange(1.0, 11.0).reshape(2, 5) / 10
+    with pytest.raises(AssertionError):
+        law_pairs_rotate(wrong, x, np.ones((2, 2)))
