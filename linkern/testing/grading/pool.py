@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from linkern.testing.api import plan_of
 from linkern.testing.errors import TargetDied, UsageError
 from linkern.testing.grading.judge import Assignment, Warm
+from linkern.testing.grading.single import plan_of_candidate
 from linkern.testing.report.grade import Grade
 from linkern.testing.runner.plan import Plan, fresh_seed
-from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.runner.worker import Ready
 from linkern.testing.target.child import CALM_THREADS, Child
 from linkern.testing.target.process import LOAD_TIMEOUT
@@ -81,8 +80,8 @@ def grade_many(
         raise UsageError(msg)
     seed = fresh_seed() if seed is None else seed
     options = {key: value for key, value in options.items() if value is not None}
-    plan = plan_of("", op=op, seconds=seconds, seed=seed, jobs=1, **options)
-    rounds_of(plan)  # inputs that cannot be used are no fault of a candidate
+    common = {"op": op, "seconds": seconds, "seed": seed, "jobs": 1}
+    plan = plan_of_candidate("", **common, **options)
     if isinstance(candidates, Sequence):
         candidates = tuple(candidates)
         assignments = iter([_assignment(plan, name) for name in candidates])

@@ -12,7 +12,7 @@ from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.clock import Clock
 
-__all__ = ["grade", "grade_of_plan"]
+__all__ = ["grade", "grade_of_plan", "plan_of_candidate"]
 
 
 def grade(
@@ -81,7 +81,7 @@ def grade(
     ('failed', 0.0)
     """
     clock = Clock(seconds)
-    plan = plan_of(
+    plan = plan_of_candidate(
         target,
         op=op,
         contract=contract,
@@ -98,10 +98,21 @@ def grade(
         seconds=seconds,
         inputs=inputs,
         sandbox=sandbox,
-        read_defaults=False,  # a candidate does not choose its contract
     )
-    rounds_of(plan)  # inputs that cannot be used are no fault of the candidate
     return grade_of_plan(plan, clock)
+
+
+def plan_of_candidate(target: str | Callable[..., Any], **options: Any) -> Plan:
+    """Return the plan for a candidate, which does not choose its contract.
+
+    Raises
+    ------
+    UsageError
+        If an option cannot be used. Inputs that cannot be are no fault of a candidate.
+    """
+    plan = plan_of(target, read_defaults=False, **options)
+    rounds_of(plan)
+    return plan
 
 
 def grade_of_plan(plan: Plan, clock: Clock) -> Grade:

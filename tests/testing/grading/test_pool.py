@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from linkern.testing import UsageError, grade_many
+from linkern.testing import UsageError, grade, grade_many
 from linkern.testing.grading import pool
 from linkern.testing.target import template
 from tests.waiting import eventually
@@ -196,7 +196,32 @@ def test_where_nothing_can_be_forked_processes_are_started(tmp_path, monkeypatch
     monkeypatch.setattr(judge, "can_fork", lambda: False)
     assert judge._template(judge.Warm(("numpy",))) is None
     plan = pool._assignment(
-        pool.plan_of("", jobs=1, seconds=600.0, **OPTIONS), f"{place}:kernel"
+        pool.plan_of_candidate("", jobs=1, seconds=600.0, **OPTIONS), f"{place}:kernel"
     )
     grade = judge._graded(plan, None, judge.Clock())
     assert grade.verdict == "passed"
+
+
+NORMALISES = """
+import linkern
+import numpy as np
+
+def kernel(query, key, value, log_decay, beta, use_qk_l2norm_in_kernel=True):
+    if use_qk_l2norm_in_kernel:
+        query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+    return linkern.gated_delta_rule(query, key, value, log_decay, beta).output
+"""
+
+
+def test_a_candidate_does_not_choose_its_contract(tmp_path):
+    path = tmp_path / "normalises.py"
+    path.write_text(NORMALISES)
+    options = {"op": "gated_delta_rule", "checks": ["value_on_reals"], "seconds": 60.0}
+    one = f"{path}:kernel"
+    (pooled,) = grade_many([one], jobs=1, profile="smoke", **options)
+    assert {pooled.verdict, grade(one, profile="smoke", **options).verdict} == {
+        "failed"
+    }
+    declared = {"l2norm": 0.0}
+    (pooled,) = grade_many([one], jobs=1, profile="smoke", contract=declared, **options)
+    assert pooled.verdict == "passed"
