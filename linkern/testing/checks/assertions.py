@@ -153,16 +153,20 @@ class CheckedTarget:
         return self._call(problem, _call_of(problem, **options))
 
     def _call(self, problem: Problem, call: Call) -> Reply:
-        self._tally.problem = problem
-        self._tally.calls.append(call)
         try:
-            reply = self._target.call(call)
+            return self._reply(problem, call)
         except TargetRaised as raised:
-            self._tally.outputs.append(None)
             message = f"the target raised {raised}"
             deviation = _without_numbers(str(raised))
             raise Violation(message, problem, deviation=deviation) from None
-        self._tally.outputs.append(reply.output)
+
+    def _reply(self, problem: Problem, call: Call) -> Reply:
+        """Call the target; what it raises is raised."""
+        self._tally.problem = problem
+        self._tally.calls.append(call)
+        self._tally.outputs.append(None)
+        reply = self._target.call(call)
+        self._tally.outputs[-1] = reply.output
         self._alone = not reply.collective
         if reply.out_of_bounds and OUT_OF_BOUNDS not in self._tally.reported:
             raise Violation(reply.out_of_bounds[0], problem, deviation=OUT_OF_BOUNDS)
@@ -242,9 +246,11 @@ class CheckedTarget:
 
     def refuses(self, problem: Problem) -> bool:
         """Return True if the target raises an exception."""
+        self._repeat()
+        self._tally.asked += 1
         try:
-            self.observe(problem)
-        except Violation:
+            self._reply(problem, _call_of(problem))
+        except TargetRaised:
             return True
         return False
 

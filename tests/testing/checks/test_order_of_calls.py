@@ -98,3 +98,27 @@ def test_other_bits_within_the_bound_are_left_to_determinism():
 
 def test_other_bits_of_an_output_that_was_wrong_already_are_no_finding():
     ask(lambda x: np.nextafter(x, np.float32(9)), lambda x: 2 * x + 1)
+
+
+def refusing(query, key, value):
+    msg = "shapes do not fit"
+    raise ValueError(msg)
+
+
+def test_what_the_target_raises_is_a_refusal():
+    checked, _, problems = judged(quadratic)
+    assert not checked.refuses(problems[0])
+    checked, _, problems = judged(refusing)
+    assert checked.refuses(problems[0])
+
+
+def test_memory_that_is_read_out_of_bounds_is_no_refusal(monkeypatch):
+    checked, _, problems = judged(quadratic)
+    called = checked._target.call
+
+    def out_of_bounds(call):
+        return replace(called(call), out_of_bounds=("kernel.py:3: a load",))
+
+    monkeypatch.setattr(checked._target, "call", out_of_bounds)
+    with pytest.raises(Violation, match="a load"):
+        checked.refuses(problems[0])
