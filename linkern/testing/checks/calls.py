@@ -36,6 +36,7 @@ __all__ = [
     "the output has the shape (B, H, T, V), the dtype and the library of the inputs",
     problems=any_problem,
     share=0.5,
+    relation=True,
 )
 def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: promotion to float64, lazy or foreign arrays, transposed outputs.
@@ -52,6 +53,7 @@ def shape_and_dtype(target: CheckedTarget, problem: Problem) -> None:
     "inputs in their ranges whose exact output is finite give a finite output",
     problems=any_problem,
     share=0.5,
+    relation=True,
 )
 def finite_output(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: 0 / 0 in rows that see no key, overflow of exp(-g), rows not written.
@@ -72,6 +74,7 @@ def finite_output(target: CheckedTarget, problem: Problem) -> None:
     problems=any_problem,
     in_outputs=False,
     share=0.7,
+    relation=True,
 )
 def determinism(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: races, uninitialised memory, state kept or replayed between calls.
@@ -106,6 +109,7 @@ def determinism(target: CheckedTarget, problem: Problem) -> None:
     judges=of_sort("repeated", "random"),
     share=0.4,
     in_outputs=False,
+    relation=True,
 )
 def freshness(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: results and states kept by pointer, shape, sum or sample; stale graphs.
@@ -165,6 +169,7 @@ def _require_fresh(
     problems=lambda scope: draws.with_cuts(any_problem(scope)),
     share=0.5,
     in_outputs=False,
+    relation=True,
 )
 def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: feature maps applied in place, outputs written into inputs or states.
@@ -194,6 +199,7 @@ def inputs_untouched(target: CheckedTarget, problem: Problem) -> None:
     share=0.1,
     in_outputs=False,
     over_ranks=False,
+    relation=True,
 )
 def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: seeded generators, flushed subnormals, forks, changed defaults.
@@ -217,6 +223,7 @@ def leaves_no_trace(target: CheckedTarget, problem: Problem) -> None:
     share=0.16,
     in_outputs=False,
     over_ranks=False,
+    relation=True,
 )
 def thread_safety(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: scratch memory shared between calls.
@@ -270,6 +277,7 @@ def _misfits(scope: Scope) -> tuple[str, ...]:
     share=0.3,
     in_outputs=False,
     over_ranks=False,
+    relation=True,
 )
 def bad_input(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: missing validation, silent broadcasting.

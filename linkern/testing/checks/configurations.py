@@ -45,6 +45,8 @@ def _problems(scope: Scope) -> st.SearchStrategy[Problem]:
     unless=not_configured,
     share=0.5,
     in_outputs=False,
+    relation=True,
+    shown_by=("interpreted", "cuda"),
 )
 def every_configuration(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: tiles, tails and states that are right for some block sizes only.

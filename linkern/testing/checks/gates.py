@@ -86,6 +86,7 @@ def _no_omissible(scope: Scope) -> Inapplicable | None:
     judges=_real,
     unless=_no_omissible,
     share=0.6,
+    relation=True,
 )
 def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: defaults of the wrong value, gates that are required in secret.
@@ -222,6 +223,7 @@ def _pairwise(check: str) -> Condition:
         not_linear_in_values,
     ),
     share=0.2,
+    relation=True,
 )
 def state_linearity(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that are clipped, thresholded or normalised on the way.
@@ -263,6 +265,7 @@ def _irreversible(scope: Scope) -> Inapplicable | None:
     unless=any_of(_irreversible, no_gradients),
     share=0.5,
     in_outputs=False,
+    relation=True,
 )
 def time_reversal_adjoint(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients whose decays are off by one token; needs no reference.
@@ -316,6 +319,7 @@ def _not_affine(scope: Scope) -> Inapplicable | None:
     unless=any_of(_not_affine, no_state),
     share=0.2,
     in_outputs=False,
+    relation=True,
 )
 def shard_law(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: spans that treat a state they were handed unlike one they wrote.
@@ -345,6 +349,7 @@ def shard_law(target: CheckedTarget, problem: Problem) -> None:
     unless=any_of(_pairwise("causality"), no_gradients),
     share=0.3,
     in_outputs=False,
+    relation=True,
 )
 def gradient_causality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: sums from the end formed by subtraction, and masked after the fact.

@@ -54,6 +54,7 @@ def _require_gradients(
     unless=no_gradients,
     in_outputs=False,
     share=0.8,
+    kind="gradient",
 )
 def gradient_value(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: a missing path through the normalizer, lost queries, narrow stages.
@@ -73,6 +74,7 @@ def gradient_value(target: CheckedTarget, problem: Problem) -> None:
     unless=any_of(no_gradients, not_random),
     share=0.4,
     in_outputs=False,
+    kind="gradient",
 )
 def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: outputs saved in less than declared, narrow sums over queries.
@@ -91,6 +93,7 @@ def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     unless=any_of(no_gradients, no_tangent),
     share=0.3,
     in_outputs=False,
+    relation=True,
 )
 def gradient_identities(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: the path through the normalizer, epsilons; needs no reference.
@@ -127,6 +130,7 @@ def gradient_identities(target: CheckedTarget, problem: Problem) -> None:
     unless=any_of(not_causal, no_gradients_of_state),
     share=0.4,
     in_outputs=False,
+    kind="gradient",
 )
 def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients of initial and final states missing, half missing or wrong.
@@ -158,6 +162,7 @@ def _smooth(problem: Problem) -> bool:
     unless=any_of(no_slopes, not_float64, no_gradients),
     share=0.15,
     in_outputs=False,
+    relation=True,
 )
 def finite_differences(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients of another function than the one that is computed.

@@ -20,6 +20,8 @@ __all__ = ["no_access_out_of_bounds", "no_uninitialised_memory"]
     unless=not_interpreted,
     share=0.3,
     in_outputs=False,
+    relation=True,
+    shown_by=("interpreted",),
 )
 def no_access_out_of_bounds(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: masks that are missing, off by one or of another axis, tails of tiles.
@@ -37,6 +39,8 @@ def no_access_out_of_bounds(target: CheckedTarget, problem: Problem) -> None:
     unless=memory_not_filled,
     share=0.3,
     in_outputs=False,
+    relation=True,
+    shown_by=("interpreted", "cuda"),
 )
 def no_uninitialised_memory(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: tails that no program writes, accumulators and states from `empty`.

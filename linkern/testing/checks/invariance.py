@@ -35,6 +35,7 @@ def _batched(problem: Problem) -> bool:
     unless=not_batch_invariant,
     share=0.5,
     over_ranks=False,
+    relation=True,
 )
 def batch_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: tiles, splits and configurations chosen by the size of the batch.
@@ -76,6 +77,7 @@ def _require_packed(target: CheckedTarget, row: Problem) -> None:
     unless=any_of(not_causal, no_state, not_batch_invariant, not_split_invariant),
     share=0.3,
     over_ranks=False,
+    relation=True,
 )
 def split_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: decoding that sums in another order than prefill, rounded states.

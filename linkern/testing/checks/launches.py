@@ -18,6 +18,8 @@ __all__ = ["current_stream", "graph_replay"]
     share=0.2,
     in_outputs=False,
     over_ranks=False,
+    relation=True,
+    shown_by=("cuda",),
 )
 def current_stream(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: launches on the default stream, scratch memory of another stream.
@@ -43,6 +45,8 @@ def current_stream(target: CheckedTarget, problem: Problem) -> None:
     share=0.2,
     in_outputs=False,
     over_ranks=False,
+    relation=True,
+    shown_by=("cuda",),
 )
 def graph_replay(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: numbers read on the host, which a graph keeps as they were captured.

@@ -39,6 +39,7 @@ __all__ = [
     judges=of_sort("reals", "random", "averages", "tiles", "equal heads"),
     unless=not_causal,
     share=0.8,
+    relation=True,
 )
 def causality(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: leaking masks, normalizers over the whole sequence, global maxima.
@@ -73,6 +74,7 @@ def with_other_future(problem: Problem, cut: int) -> Problem:
     judges=provable,
     unless=not_causal,
     share=0.7,
+    relation=True,
 )
 def prefix(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: tails, and whatever else depends on the length of the sequence.
@@ -97,6 +99,7 @@ def prefix(target: CheckedTarget, problem: Problem) -> None:
     problems=any_problem,
     judges=provable,
     unless=no_forms,
+    relation=True,
 )
 def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: defects of one mode of execution.
@@ -120,6 +123,7 @@ def parallel_equals_recurrent(target: CheckedTarget, problem: Problem) -> None:
     ),
     judges=provable,
     unless=no_chunk_size,
+    relation=True,
 )
 def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: keys lost or doubled at edges, tails shorter than a chunk.
@@ -143,6 +147,7 @@ def chunk_invariance(target: CheckedTarget, problem: Problem) -> None:
     judges=lambda problem: problem.sizes["b"] * problem.sizes["g"] > 1,
     unless=no_heads,
     share=0.8,
+    relation=True,
 )
 def heads_independent(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: swapped heads and batches, scratch memory shared between heads.
@@ -181,6 +186,7 @@ def _entries_of(problem: Problem, name: str, head: int) -> tuple[int, ...]:
     ),
     judges=provable,
     share=0.4,
+    relation=True,
 )
 def permutations(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: swapped channels, features of one tile read for another.
@@ -242,6 +248,7 @@ def _permuted(problem: Problem, axis: str, by: np.ndarray) -> Problem:
     judges=provable,
     unless=not_linear_in_values,
     share=0.3,
+    relation=True,
 )
 def additivity_of_values(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: clipping, thresholds and other shortcuts that are not linear.

@@ -115,6 +115,7 @@ def _observed(target: CheckedTarget, problem: Problem, **options: Any) -> Reply:
     problems=lambda scope: with_packing(any_problem(scope)),
     judges=_long_enough,
     unless=any_of(not_causal, not_packed),
+    relation=True,
 )
 def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: chunks that reach into the next sequence, states that are not reset.
@@ -146,6 +147,7 @@ def packed_equals_separate(target: CheckedTarget, problem: Problem) -> None:
     judges=_long_enough,
     unless=any_of(not_causal, not_packed, no_final_state, _one_position),
     share=0.5,
+    kind="state",
 )
 def packed_states(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that go to another sequence, or are lost by an empty one.
@@ -223,6 +225,7 @@ def _goes_on(target: CheckedTarget, problem: Problem) -> bool:
     unless=any_of(not_causal, not_packed, no_packed_gradients),
     share=0.4,
     in_outputs=False,
+    kind="gradient",
 )
 def packed_gradients(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: gradients that cross an offset, or come from another sequence's state.

@@ -7,6 +7,7 @@ the reason why it is not judged, and what would have it judged. Its docstring,
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ Law = Callable[[CheckedTarget, Problem], None]
 # A check with a small share of the examples still gets this many.
 LEAST_EXAMPLES = 3
 Condition = Callable[[Scope], Inapplicable | None]
+Kind = Literal["output", "state", "gradient"]
 
 
 def _always(scope: Scope) -> None:
@@ -65,6 +67,14 @@ class Check:
     in_outputs : bool
         True if outputs alone show a violation, without gradients, states or side
         effects.
+    kind : {"output", "state", "gradient"}
+        The result whose error the law compares with a bound.
+    relation : bool
+        True if the law relates results of a target to one another, so that an output of
+        zeros keeps it; all others compare with exact results.
+    shown_by : tuple of str
+        For laws of launches, which calls on a CPU do not show: "interpreted" for
+        kernels that are interpreted, "cuda" for those on a CUDA device, or both.
     reaches, advice : str
         The defects that the law reaches, and what to look at in a kernel that breaks
         it: the paragraphs "Reaches:" and "Fix:" in the docstring of the law.
@@ -81,6 +91,9 @@ class Check:
     share: float = 1.0
     least: int = LEAST_EXAMPLES
     in_outputs: bool = True
+    kind: Kind = "output"
+    relation: bool = False
+    shown_by: tuple[str, ...] = ()
     reaches: str = ""
     advice: str = ""
     needs: tuple[str, ...] = ()
@@ -99,6 +112,9 @@ def check(
     least: int = LEAST_EXAMPLES,
     in_outputs: bool = True,
     over_ranks: bool = True,
+    kind: Kind = "output",
+    relation: bool = False,
+    shown_by: tuple[str, ...] = (),
 ) -> Callable[[Law], Law]:
     """Register a law under the name of its function.
 
@@ -120,6 +136,9 @@ def check(
             share,
             least,
             in_outputs,
+            kind,
+            relation,
+            shown_by,
             reaches=_paragraph(law, "Reaches:"),
             advice=_paragraph(law, "Fix:"),
             needs=_needs(unless),

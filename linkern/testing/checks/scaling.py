@@ -49,6 +49,7 @@ def _powers_of_two(scope: Scope) -> tuple[float, ...]:
     judges=_scalable,
     unless=not_linear_in_values,
     share=0.35,
+    relation=True,
 )
 def scaling_of_values(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: narrow casts of values, absolute thresholds, clipping.
@@ -78,6 +79,7 @@ def _homogeneous(scope: Scope) -> tuple[str, ...]:
     ),
     judges=_scalable,
     unless=not_homogeneous,
+    relation=True,
 )
 def scaling_of_keys(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: any epsilon or clamp in the quotient, however small.

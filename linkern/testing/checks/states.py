@@ -54,6 +54,7 @@ def _require_split(
     problems=_cut_problems,
     judges=provable,
     unless=_stateful,
+    kind="state",
 )
 def state_split(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states ignored, half ignored, wrong after a tail, or read transposed.
@@ -74,6 +75,7 @@ def state_split(target: CheckedTarget, problem: Problem) -> None:
     judges=provable,
     unless=_stateful,
     share=0.3,
+    kind="state",
 )
 def decoding(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that are right at the edges of chunks only, one-token spans.
@@ -98,6 +100,7 @@ def decoding(target: CheckedTarget, problem: Problem) -> None:
     unless=_stateless,
     in_outputs=False,
     share=0.5,
+    kind="state",
 )
 def state_value(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states without a tail, scaled, or carried in less than declared.
@@ -132,6 +135,7 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
     unless=any_of(_stateless, not_mergeable),
     share=0.2,
     in_outputs=False,
+    relation=True,
 )
 def state_merge(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states that depend on where a span starts, or on its length.
@@ -164,6 +168,7 @@ def state_merge(target: CheckedTarget, problem: Problem) -> None:
     judges=of_sort("long"),
     unless=_stateful,
     share=0.05,
+    relation=True,
 )
 def state_drift(target: CheckedTarget, problem: Problem) -> None:
     """Reaches: states kept in narrow dtypes, errors that add up at every hand-over.

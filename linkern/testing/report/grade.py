@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from linkern._version import __version__
-from linkern.testing.checks import CHECKS, INTERPRETED
+from linkern.testing.checks import CHECKS
 from linkern.testing.report.counting import conclusion
 from linkern.testing.runner.results import RULES, CheckResult
 from linkern.testing.runner.rounds import Round
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GRADE_SCHEMA",
-    "RELATIONS",
     "Cause",
     "Example",
     "Grade",
@@ -29,41 +28,6 @@ __all__ = [
 
 # Version of the schema: names are added within one, and never changed.
 GRADE_SCHEMA = 1
-
-# Laws that relate outputs of a target to one another, so that an output of zeros keeps
-# them. All others compare with exact results.
-RELATIONS = (
-    *INTERPRETED,
-    "shape_and_dtype",
-    "finite_output",
-    "causality",
-    "packed_equals_separate",
-    "prefix",
-    "heads_independent",
-    "permutations",
-    "additivity_of_values",
-    "scaling_of_values",
-    "scaling_of_keys",
-    "parallel_equals_recurrent",
-    "chunk_invariance",
-    "option_neutrality",
-    "state_merge",
-    "state_linearity",
-    "shard_law",
-    "gradient_identities",
-    "gradient_causality",
-    "time_reversal_adjoint",
-    "finite_differences",
-    "inputs_untouched",
-    "freshness",
-    "determinism",
-    "leaves_no_trace",
-    "bad_input",
-    "state_drift",
-    "thread_safety",
-)
-# What a law is about, by the module of its check; all others are about outputs.
-_KINDS = {"states": "state", "span_map": "state", "gradients": "gradient"}
 
 
 @dataclass(frozen=True)
@@ -234,8 +198,8 @@ def grade_of(report: "Report", seconds: float = 0.0) -> Grade:
     judged = [check for check in checks if check.verdict != "inconclusive"]
     kept = [check.name for check in judged if check.verdict in ("passed", "xfailed")]
     laws = [*(check.name for check in judged), *report.not_run]
-    exact = [name for name in laws if name not in RELATIONS]
-    exact_kept = [name for name in kept if name not in RELATIONS]
+    exact = [name for name in laws if not CHECKS[name].relation]
+    exact_kept = [name for name in kept if not CHECKS[name].relation]
     return Grade(
         report.plan.target,
         report.plan.op,
@@ -276,11 +240,9 @@ def _worst_errors(checks: Sequence[CheckResult]) -> dict[str, float | None]:
     """Return the largest error of each kind of result, in the laws that bound it."""
     worst: dict[str, float | None] = dict.fromkeys(("output", "state", "gradient"))
     for check in checks:
-        if check.name in RELATIONS or check.worst_ratio is None:
-            continue
-        module = CHECKS[check.name].law.__module__.rpartition(".")[2]
-        kind = _KINDS.get(module, "output")
-        worst[kind] = max(worst[kind] or 0.0, check.worst_ratio)
+        law = CHECKS[check.name]
+        if not law.relation and check.worst_ratio is not None:
+            worst[law.kind] = max(worst[law.kind] or 0.0, check.worst_ratio)
     return worst
 
 

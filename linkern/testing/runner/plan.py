@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any
 
-from linkern.testing.checks import (
-    CHECKS,
-    INTERPRETED,
-    OF_LAUNCHES,
-    ON_CUDA,
-    SMOKE,
-    Check,
-)
+from linkern.testing.checks import CHECKS, SMOKE, Check
 from linkern.testing.errors import Inapplicable, UsageError, skipped
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
@@ -295,12 +288,12 @@ class Plan:
         """Return the checks to run, in their order."""
         if self.checks:
             return [c for c in CHECKS.values() if c.name in self.checks]
-        left_out = {*OF_LAUNCHES}
-        if self.interpret:
-            left_out -= {*INTERPRETED}
-        if self.on_cuda:
-            left_out -= {*ON_CUDA}
-        return [c for c in CHECKS.values() if c.name not in left_out]
+        modes = {"interpreted": self.interpret, "cuda": self.on_cuda}
+        return [
+            c
+            for c in CHECKS.values()
+            if not c.shown_by or any(modes[mode] for mode in c.shown_by)
+        ]
 
     def leaves_out(self, check: Check) -> Inapplicable | None:
         """Return the reason why the profile leaves out a check, or None."""
