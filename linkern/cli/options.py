@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from linkern.testing import Contract
+from linkern.testing.runner.plan import MEMORY_LIMIT
 from linkern.testing.spec.declarations import pairs
 from linkern.testing.target.frameworks import FRAMEWORKS
 
@@ -19,6 +20,7 @@ __all__ = [
     "file_option",
     "in_existing_folder",
     "inputs_option",
+    "ranks_option",
     "sandbox_option",
     "target_options",
 ]
@@ -107,7 +109,7 @@ _CLAIMS = (
     ),
     click.option(
         "--memory",
-        default=4.0,
+        default=MEMORY_LIMIT,
         show_default=True,
         help="GiB that it may allocate on the CPU.",
     ),

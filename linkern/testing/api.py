@@ -18,7 +18,7 @@ from linkern.testing.runner.loop import (
     TimeOver,
     run,
 )
-from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.plan import MEMORY_LIMIT, Plan
 from linkern.testing.runner.results import CheckResult, environment
 from linkern.testing.runner.rounds import Round, merged
 from linkern.testing.spec.contract import Contract
@@ -41,10 +41,13 @@ def verify(
     checks: Sequence[str] = (),
     expect_failure: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    memory_limit: float = MEMORY_LIMIT,
     in_process: bool = False,
     fingerprint: bool = False,
     fail_fast: bool = False,
     jobs: int | None = None,
+    seconds: float | None = None,
+    require: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
     inputs: str | None = None,
     sandbox: bool = False,
@@ -83,6 +86,8 @@ def verify(
     timeout : float, optional
         Seconds that one call may take; in a child process only. Default: 20, or 120 if
         it is interpreted.
+    memory_limit : float
+        GiB that the target may allocate; in a child process only.
     in_process : bool
         Call a named target in this process.
     fingerprint : bool
@@ -93,6 +98,12 @@ def verify(
         Processes that run checks, each with a target of its own; the verdict is the
         same for any number. Default: one for each core, up to eight; one for a callable
         and for a target on a device.
+    seconds : float, optional
+        The time of the whole run: every law gets few examples before any gets many,
+        and a failure ends it. Default: all examples of the profile.
+    require : sequence of str
+        Names of checks, or their number, without which nothing is concluded; what the
+        time leaves out besides does not matter then.
     options : mapping, optional
         Keyword arguments of every call.
     inputs : str, optional
@@ -142,10 +153,13 @@ def verify(
         checks=checks,
         expect_failure=expect_failure or {},
         timeout=timeout,
+        memory_limit=memory_limit,
         in_process=in_process,
         fingerprint=fingerprint,
         fail_fast=fail_fast,
         jobs=jobs,
+        seconds=seconds,
+        require=require,
         options=options or {},
         inputs=inputs,
         sandbox=sandbox,

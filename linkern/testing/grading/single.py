@@ -7,7 +7,7 @@ from typing import Any
 from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.errors import UsageError
 from linkern.testing.report.grade import Grade, grade_of
-from linkern.testing.runner.plan import Plan
+from linkern.testing.runner.plan import MEMORY_LIMIT, Plan
 from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.clock import Clock
@@ -28,7 +28,7 @@ def grade(
     seed: int | None = None,
     checks: Sequence[str] = (),
     timeout: float = 20.0,
-    memory_limit: float = 4.0,
+    memory_limit: float = MEMORY_LIMIT,
     jobs: int | None = None,
     options: Mapping[str, Any] | None = None,
     inputs: str | None = None,

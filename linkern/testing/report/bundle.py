@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from linkern.testing.checks import CHECKS
 from linkern.testing.errors import UsageError
@@ -27,9 +27,12 @@ __all__ = ["Reproduction", "check", "write"]
 
 REPORT, PAGE, CONTRACT = "report.json", "report.html", "contract.toml"
 WAIVERS, SCRIPTS, SOURCES = "waivers.toml", "reproducers", "kernel"
+INPUTS = "inputs"
 README = "README.md"
 # A script makes a few calls; importing a library can take a minute.
 SCRIPT_TIMEOUT = 300.0
+# The first word of a command that judges a check again.
+PROGRAM = "linkern "
 # Meaning of the exit code of a script or of `linkern verify`.
 OUTCOMES = {0: "gone", 1: "reproduced"}
 NOT_IN_OUTPUTS = 3
@@ -55,7 +58,7 @@ class Reproduction:
 
 
 def write(report: Report, folder: Path, *, source: bool = True) -> list[Path]:
-    """Write the report, contract, waivers, reproducers and sources of a verdict.
+    """Write the report, contract, waivers, reproducers and files of a verdict.
 
     Parameters
     ----------
@@ -73,6 +76,10 @@ def write(report: Report, folder: Path, *, source: bool = True) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     written, missing = _copied(report.plan.target, folder) if source else ([], [])
+    if report.plan.inputs is not None:
+        (folder / INPUTS).mkdir(exist_ok=True)
+        written.append(folder / _inputs(report.plan.inputs))
+        shutil.copyfile(report.plan.inputs, written[-1])
     report = _relative(report)
     plan = report.plan
     for result in report.checks:
@@ -111,14 +118,28 @@ def _copied(target: str, folder: Path) -> tuple[list[Path], list[str]]:
     return copies, packages
 
 
+def _inputs(path: str) -> str:
+    """Return the name in the bundle of the file with the inputs of the user."""
+    return f"{INPUTS}/{Path(path).name}"
+
+
 def _relative(report: Report) -> Report:
-    """Return the report of the file in the bundle, as named from there."""
-    place, _, attribute = report.plan.target.rpartition(":")
-    if not place.endswith(".py"):
-        return report
-    name = f"{SOURCES}/{Path(place).name}:{attribute}"
-    plan = replace(report.plan, target=name)
-    checks = (replace(c, again=command(plan, c.name)) for c in report.checks)
+    """Return the report of the files in the bundle, as named from there."""
+    names, plan = {}, report.plan
+    place, _, attribute = plan.target.rpartition(":")
+    if place.endswith(".py"):
+        names[plan.target] = f"{SOURCES}/{Path(place).name}:{attribute}"
+    if plan.inputs is not None:
+        names[plan.inputs] = _inputs(plan.inputs)
+        plan = replace(plan, inputs=names[plan.inputs])
+    plan = replace(plan, target=names.get(plan.target, plan.target))
+
+    def renamed(again: str) -> str:
+        if not again.startswith(PROGRAM):  # a call, or none
+            return again
+        return shlex.join(names.get(word, word) for word in shlex.split(again))
+
+    checks = (replace(c, again=renamed(c.again)) for c in report.checks)
     return replace(report, plan=plan, checks=tuple(checks))
 
 
@@ -126,6 +147,9 @@ def _readme(report: Report, missing: Sequence[str]) -> str:
     """Return the page that says what the folder is, and what to type."""
     target = report.plan.target
     absent = f" It imports {', '.join(missing)}, which is not here." if missing else ""
+    inputs = ""
+    if report.plan.inputs is not None:
+        inputs = f"\n| `{INPUTS}/` | the inputs on which laws were judged first |"
     return f"""# {target}: {report.verdict}
 
 A verdict of linkern {report.to_dict()["linkern"]} on `{target}` as `{report.plan.op}`.
@@ -138,7 +162,7 @@ A verdict of linkern {report.to_dict()["linkern"]} on `{target}` as `{report.pla
 |---|---|
 | `{PAGE}`, `{REPORT}` | the report, as a page and as data |
 | `{SCRIPTS}/` | each counterexample: a script, and its inputs as `.npz` |
-| `{SOURCES}/` | the kernel's file; if it is missing, put it there.{absent} |
+| `{SOURCES}/` | the kernel's file; if it is missing, put it there.{absent} |{inputs}
 | `{CONTRACT}`, `{WAIVERS}` | what it declares, and the failures that were expected |
 """
 
@@ -168,41 +192,64 @@ def check(folder: Path, *, sandbox: bool = False) -> list[Reproduction]:
     """
     failures = _failures(folder)
     box = Sandbox((folder,)) if sandbox else None
-    return [_reproduced(folder, name, again, box) for name, again in failures]
+    return [_reproduced(folder, failure, box) for failure in failures]
 
 
-def _failures(folder: Path) -> list[tuple[str, list[str]]]:
-    """Return the checks that failed, and the words that judge each again."""
+class _Failure(NamedTuple):
+    """A check that failed, the words that judge it again, and if it has a script."""
+
+    check: str
+    again: list[str]
+    has_script: bool
+
+
+def _failures(folder: Path) -> list[_Failure]:
+    """Return the checks that failed."""
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         failures = [
-            (str(c["name"]), shlex.split(c["again"])[1:])
+            _Failure(
+                str(c["name"]),
+                shlex.split(c["again"])[1:] if c["again"].startswith(PROGRAM) else [],
+                c["counterexample"] is not None,
+            )
             for c in report["checks"]
-            if c["counterexample"] is not None
+            if c["verdict"] == "failed"
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         msg = f"{folder} is not a bundle: {REPORT} cannot be read ({error!r})."
         raise UsageError(msg) from None
-    for name, _ in failures:
-        if name not in CHECKS:
-            raise UsageError(nearest("check", name, CHECKS))
+    for failure in failures:
+        if failure.check not in CHECKS:
+            raise UsageError(nearest("check", failure.check, CHECKS))
     return failures
 
 
 def _reproduced(
-    folder: Path, name: str, again: list[str], sandbox: Sandbox | None
+    folder: Path, failure: _Failure, sandbox: Sandbox | None
 ) -> Reproduction:
+    """Run the script of a failure, or its command if outputs do not show it."""
+    name, code, last_line = failure.check, NOT_IN_OUTPUTS, ""
+    if failure.has_script:
+        code, last_line = _run(_script(folder, name), folder, sandbox)
+    if code == NOT_IN_OUTPUTS:
+        if not failure.again:
+            last_line = "it was judged by a call of a function that no file holds"
+            return Reproduction(name, "error", last_line)
+        program = "from linkern.cli import main; main()"
+        words = [sys.executable, "-c", program, *failure.again]
+        code, last_line = _run(words, folder, sandbox)
+    return Reproduction(name, OUTCOMES.get(code, "error"), printable(last_line))
+
+
+def _script(folder: Path, name: str) -> list[str]:
+    """Return the words that run the reproducer of a check."""
     inside = (folder / SCRIPTS).resolve()
     scripts = [path.resolve() for path in sorted(inside.glob(f"*-{name}.py"))]
     if not scripts or scripts[0].parent != inside:
         msg = f"{folder} is not whole: there is no reproducer of {name}."
         raise UsageError(msg)
-    code, last_line = _run([sys.executable, str(scripts[0])], folder, sandbox)
-    if code == NOT_IN_OUTPUTS:
-        program = "from linkern.cli import main; main()"
-        words = [sys.executable, "-c", program, *again]
-        code, last_line = _run(words, folder, sandbox)
-    return Reproduction(name, OUTCOMES.get(code, "error"), printable(last_line))
+    return [sys.executable, str(scripts[0])]
 
 
 def _run(words: list[str], folder: Path, sandbox: Sandbox | None) -> tuple[int, str]:

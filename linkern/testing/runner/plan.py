@@ -28,6 +28,8 @@ PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
 SMOKE_LEAVES_IT_OUT = skipped(
     "the profile smoke leaves it out", "take `--profile quick`"
 )
+# GiB that a target may allocate.
+MEMORY_LIMIT = 4.0
 # Each has a target of its own, which may allocate memory up to its limit.
 MOST_PROCESSES = 8
 
@@ -120,7 +122,7 @@ class Plan:
     checks: tuple[str, ...] = ()
     expect_failure: Mapping[str, str] = field(default_factory=dict)
     timeout: float | None = None
-    memory_limit: float = 4.0
+    memory_limit: float = MEMORY_LIMIT
     in_process: bool = False
     shrink: bool = True
     function: Callable[..., Any] | None = None
@@ -177,9 +179,7 @@ class Plan:
             self._require_interpretable(called=called)
         if self.ranks:
             self._require_ranks(called=called)
-        if self.timeout is not None and not self.timeout > 0:
-            msg = f"the timeout must be positive, got {self.timeout:g}."
-            raise UsageError(msg)
+        self._require_limits()
         if self.seconds is not None:
             self._require_judgeable_in_time(self.seconds)
         if self.require:
@@ -239,6 +239,18 @@ class Plan:
                 )
                 raise UsageError(msg)
         object.__setattr__(self, "framework", self.framework or "torch")
+
+    def _require_limits(self) -> None:
+        """Refuse limits under which no call ends."""
+        if self.timeout is not None and not self.timeout > 0:
+            msg = f"the timeout must be positive, got {self.timeout:g}."
+            raise UsageError(msg)
+        if not (self.memory_limit > 0 and math.isfinite(self.memory_limit)):
+            msg = (
+                "the memory limit must be a positive number of GiB, got "
+                f"{self.memory_limit:g}."
+            )
+            raise UsageError(msg)
 
     def _require_judgeable_in_time(self, seconds: float) -> None:
         """Refuse a time in which nothing can be judged."""

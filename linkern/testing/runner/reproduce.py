@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.checks.registry import CHECKS
-from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
+from linkern.testing.runner.plan import DEFAULT_DTYPES, MEMORY_LIMIT, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
@@ -104,9 +104,16 @@ def command(plan: Plan, *checks: str) -> str:
     if plan.inputs is not None:
         words += ["--inputs", plan.inputs]
     words += ["--sandbox"] if plan.sandbox else []
+    words += ["--in-process"] if plan.in_process else []
+    if plan.timeout is not None:
+        words += ["--timeout", f"{plan.timeout:g}"]
+    if plan.memory_limit != MEMORY_LIMIT:
+        words += ["--memory", f"{plan.memory_limit:g}"]
     words += ["--profile", plan.profile, "--seed", str(plan.seed)]
     for check in checks:
         words += ["--check", check]
+    for check, reason in _expected(plan, checks).items():
+        words += ["--expect-failure", f"{check}={reason}"]
     return shlex.join(words)
 
 
@@ -115,12 +122,29 @@ def _verify_call(plan: Plan, attribute: str, checks: tuple[str, ...]) -> str:
     name = attribute.rpartition(".")[2]
     options: dict[str, Any] = {"op": plan.op, "profile": plan.profile}
     options["seed"] = plan.seed
+    default = Plan(plan.target, plan.op)
+    for field in ("framework", "device", "timeout", "inputs"):
+        if getattr(plan, field) != getattr(default, field):
+            options[field] = getattr(plan, field)
+    if plan.dtypes not in ((), DEFAULT_DTYPES):
+        options["dtypes"] = [*plan.dtypes]
+    if plan.options:
+        options["options"] = dict(plan.options)
     if plan.contract.declared():
         options["contract"] = plan.contract.declared()
     if checks:
         options["checks"] = [*checks]
+    expected = _expected(plan, checks)
+    if expected:
+        options["expect_failure"] = expected
     words = ", ".join(f"{key}={value!r}" for key, value in options.items())
     return f"verify({name.strip('<>')}, {words})"
+
+
+def _expected(plan: Plan, checks: tuple[str, ...]) -> dict[str, str]:
+    """Return the failures that are expected of these checks, or of all."""
+    expected = plan.expect_failure.items()
+    return {name: why for name, why in expected if not checks or name in checks}
 
 
 def _script_name(plan: Plan, check: str) -> str:

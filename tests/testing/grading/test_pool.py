@@ -208,7 +208,8 @@ import numpy as np
 
 def kernel(query, key, value, log_decay, beta, use_qk_l2norm_in_kernel=True):
     if use_qk_l2norm_in_kernel:
-        query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
+        query = query / np.linalg.norm(query, axis=-1, keepdims=True)
+        key = key / np.linalg.norm(key, axis=-1, keepdims=True)
     return linkern.gated_delta_rule(query, key, value, log_decay, beta).output
 """
 

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from linkern.testing import UsageError, verify
 from linkern.testing.report import bundle
@@ -44,15 +46,10 @@ def written(tmp_path, monkeypatch):
     (author / "helper.py").write_text(HELPER)
     monkeypatch.chdir(author)
 
-    def write(attribute="kernel.py:doubled", **options):
-        report = verify(
-            attribute,
-            op="linear_attention",
-            profile="quick",
-            checks=CHECKS,
-            dtypes=("float32",),
-        )
-        files = bundle.write(report, Path("bundle"), **options)
+    def write(attribute="kernel.py:doubled", *, source=True, **options):
+        usual = {"profile": "quick", "checks": CHECKS, "dtypes": ("float32",)}
+        report = verify(attribute, op="linear_attention", **usual | options)
+        files = bundle.write(report, Path("bundle"), source=source)
         assert all(path.is_file() for path in files)
         elsewhere = tmp_path / "elsewhere"
         shutil.move("bundle", elsewhere)
@@ -177,3 +174,46 @@ def test_a_script_and_its_kernel_can_be_moved_together(tmp_path, monkeypatch):
     (script,) = Path("new/repro").glob("*.py")
     ran = subprocess.run([sys.executable, script], check=False, capture_output=True)
     assert ran.returncode == 1, ran.stderr
+
+
+def commands(folder):
+    """Return the words that judge each failure of a bundle again."""
+    report = json.loads((folder / "report.json").read_text())
+    failed = (c for c in report["checks"] if c["verdict"] == "failed")
+    return {c["name"]: shlex.split(c["again"])[2:] for c in failed}
+
+
+def test_commands_name_the_round_that_failed(written):
+    folder = written(seconds=600.0, seed=7)
+    for words in commands(folder).values():
+        assert words[0] == "kernel/kernel.py:doubled"
+        # It is the first round, which has few examples.
+        assert words[words.index("--profile") + 1] == "smoke"
+    assert {x.outcome for x in bundle.check(folder)} == {"reproduced"}
+
+
+def test_inputs_of_the_user_are_in_it(written, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(3, 1, 1, 5, 2)).astype("float32")
+    stored = dict(zip(("query", "key", "value"), arrays, strict=True))
+    path = tmp_path / "author" / "call.safetensors"
+    save_file(stored, path)
+    folder = written(inputs=str(path), checks=["value_on_reals"], fail_fast=True)
+    assert (folder / "inputs" / path.name).is_file()
+    words = commands(folder)["value_on_reals"]
+    assert words[words.index("--inputs") + 1] == f"inputs/{path.name}"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"--inputs inputs/{path.name}" in text
+    assert {x.outcome for x in bundle.check(folder)} == {"reproduced"}
+
+
+def test_what_failed_without_a_counterexample_is_judged_again(written):
+    expected = {"shape_and_dtype": "it is said to be wrong"}
+    folder = written(checks=["shape_and_dtype"], expect_failure=expected)
+    (again,) = bundle.check(folder)
+    assert (again.check, again.outcome) == ("shape_and_dtype", "reproduced")
+
+
+def test_what_was_expected_to_fail_is_no_failure(written):
+    folder = written(checks=CHECKS[:1], expect_failure={CHECKS[0]: "a reason"})
+    assert bundle.check(folder) == []

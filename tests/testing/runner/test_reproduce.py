@@ -1,5 +1,10 @@
 """The way to judge again: a command where a shell finds the kernel, else a call."""
 
+import shlex
+from dataclasses import replace
+
+from linkern.cli.plans import plan_of_target
+from linkern.cli.verdicts import verify
 from linkern.testing import Contract, Plan
 from linkern.testing.runner.reproduce import command
 
@@ -24,3 +29,45 @@ def test_a_function_of_a_module_is_judged_again_by_a_command():
         "linkern verify package.module:kernel --op gla --profile quick --seed 0 "
         "--check causality"
     )
+
+
+OPTIONS = {
+    "dtypes": ("float16",),
+    "options": {"chunk_size": 16},
+    "timeout": 2.0,
+    "expect_failure": {"causality": "a reason", "prefix": "another"},
+}
+
+
+def test_a_call_has_all_that_the_verdict_depends_on():
+    plan = Plan("__main__:kernel", "gla", framework="torch", function=kernel, **OPTIONS)
+    said = command(plan, "causality")
+    called = {}
+    eval(said, {"verify": lambda _, **options: called.update(options), "kernel": 0})
+    assert called == {
+        "op": "gla",
+        "profile": "default",
+        "seed": 0,
+        "framework": "torch",
+        "timeout": 2.0,
+        "dtypes": ["float16"],
+        "options": {"chunk_size": 16},
+        "checks": ["causality"],
+        "expect_failure": {"causality": "a reason"},
+    }
+
+
+def test_a_command_has_all_that_the_verdict_depends_on():
+    plan = Plan("module:kernel", "gla", memory_limit=0.5, in_process=True, **OPTIONS)
+    assert plan_of_words(command(plan)) == plan
+    assert plan_of_words(command(plan, "causality")) == replace(
+        plan, checks=("causality",), expect_failure={"causality": "a reason"}
+    )
+
+
+def plan_of_words(line):
+    """Return the plan that `linkern verify` makes of a command."""
+    _, _, *words = shlex.split(line)
+    with verify.make_context("verify", words) as context:
+        options = dict(context.params)
+    return plan_of_target(options.pop("target"), options)
