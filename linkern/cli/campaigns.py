@@ -19,22 +19,12 @@ from linkern.testing.campaign.engine import PROCESSES, engine_of
 from linkern.testing.campaign.outcomes import outcomes
 from linkern.testing.campaign.task import Task, Unjudged
 from linkern.testing.report import terminal
-from linkern.testing.report.report import write_whole
+from linkern.testing.report.report import EXIT_CODES, write_whole
 from linkern.testing.runner.plan import fresh_seed
 from linkern.testing.runner.rounds import rounds_of
 
 __all__ = ["Campaign", "campaign_of", "judge"]
 
-# Exit code of a campaign in which a kernel has one of these verdicts; 1 goes first.
-_CODES = {
-    "passed": 0,
-    "xfailed": 0,
-    "failed": 1,
-    "error": 1,
-    "refused": 1,
-    "inconclusive": 3,
-    "lost": 3,
-}
 _STYLES = {0: "green", 1: "bold red", 3: "yellow"}
 
 
@@ -116,7 +106,7 @@ def judge(console: Console, campaign: Campaign, options: dict[str, Any]) -> int:
         name_file(console, path)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
-    codes = {_CODES[each["verdict"]] for each in campaign.reports}
+    codes = {EXIT_CODES[each["verdict"]] for each in campaign.reports}
     return next((code for code in (1, 3) if code in codes), 0)
 
 
@@ -168,7 +158,7 @@ def _row(values: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _verdict(values: dict[str, Any]) -> Text:
-    return Text(values["verdict"], style=_STYLES[_CODES[values["verdict"]]])
+    return Text(values["verdict"], style=_STYLES[EXIT_CODES[values["verdict"]]])
 
 
 def _overview(campaign: Campaign) -> Table:

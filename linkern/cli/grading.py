@@ -11,15 +11,19 @@ from linkern.cli.options import (
     EXIT_USAGE,
     candidate_options,
     contract_of,
+    file_option,
     inputs_option,
 )
 from linkern.cli.verdicts import run_canaries
 from linkern.testing import UsageError, grade_many
 from linkern.testing.report.grade import Grade
+from linkern.testing.report.report import EXIT_CODES
 from linkern.testing.runner.plan import PROFILES, fresh_seed
 from linkern.testing.spec.declarations import keywords
 
 __all__ = ["grade"]
+
+STDOUT = Path("-")
 
 
 @click.command("grade")
@@ -51,13 +55,11 @@ __all__ = ["grade"]
     "--seed", type=click.IntRange(min=0), help="Of all candidates. Default: fresh."
 )
 @click.option("--check", multiple=True, metavar="NAME", help="Default all. Repeatable.")
-@click.option(
+@file_option(
     "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Write a line of JSON for each candidate as its grade comes; - is standard "
-    "output, which then gets nothing else.",
+    "Write a line of JSON for each candidate as its grade comes; - is standard output, "
+    "which then gets nothing else.",
+    dash=True,
 )
 def grade(candidates: tuple[str, ...], **options: Any) -> None:
     """Grade candidates: verdict, score and cause, each within a time.
@@ -69,6 +71,7 @@ def grade(candidates: tuple[str, ...], **options: Any) -> None:
     own canaries.
     """
     seed = fresh_seed() if options["seed"] is None else options["seed"]
+    path: Path | None = options["json_path"]
     try:
         if options["op"] is None:
             msg = "say which operator the candidates claim to be with --op."
@@ -92,23 +95,24 @@ def grade(candidates: tuple[str, ...], **options: Any) -> None:
             options=keywords("--option", options["option"]),
         )
         run_canaries(seed)
-        verdicts = {_written(one, options["json_path"]).verdict for one in grades}
+        if path is not None and path != STDOUT:
+            path.write_text("", encoding="utf-8")
+        verdicts = {_written(one, path).verdict for one in grades}
     except (UsageError, OSError) as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
-    codes = {"failed": 1, "refused": 1, "inconclusive": 3, "passed": 0}
-    seen = {codes[verdict] for verdict in verdicts}
+    seen = {EXIT_CODES[verdict] for verdict in verdicts}
     sys.exit(next((code for code in (1, 3) if code in seen), 0))
 
 
-def _written(one: Grade, path: str | None) -> Grade:
+def _written(one: Grade, path: Path | None) -> Grade:
     """Write a grade as a line of JSON, and for people unless that is what they see."""
     line = json.dumps(one.to_dict(), allow_nan=False)
-    if path == "-":
+    if path == STDOUT:
         click.echo(line)
         return one
     if path is not None:
-        with Path(path).open("a", encoding="utf-8") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
     click.echo(f"{one.score:.2f}  {one.target}  {one.message}")
     if one.cause is not None:

@@ -123,14 +123,17 @@ def verify(target: str | None, **options: Any) -> None:
     published kernel it knows that is installed. With --all and a folder as TARGET: the
     kernel of each of its files, or `folder:attribute`.
 
-    Exit code: 0 all checks passed; 1 a check failed, or one of several kernels is
-    refused; 2 the target, contract or options cannot be used; 3 nothing could be
-    concluded; 4 the referee failed its own canaries.
+    Exit code: 0 all checks passed; 1 a check failed or ended with an error of the
+    referee, or one of several kernels is refused; 2 the target, contract or options
+    cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
     to_stdout = options["json_path"] == Path("-")
     console = Console(stderr=to_stdout)
     if to_stdout:
         options["json_path"] = None
+    if options["no_source"] and options["bundle_path"] is None:
+        msg = "--no-source is for --bundle; name a folder with it."
+        raise click.UsageError(msg)
     several = options["several"] or (target is None and options["command"] is None)
     try:
         if several:

@@ -237,6 +237,9 @@ def test_fingerprints(tmp_path):
         (("--seed", "-1"), "--seed"),
         (("--command", "true {inputs} {outputs}"), "exclude each other"),
         (("--html", "/nowhere/report.html"), "there is no folder"),
+        (("--memory", "nan"), "the memory limit must be a positive number of GiB"),
+        (("--memory", "-1"), "the memory limit must be a positive number of GiB"),
+        (("--no-source",), "--no-source is for --bundle"),
     ],
 )
 def test_unusable_options_exit_with_2(words, sentence):

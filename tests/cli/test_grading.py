@@ -53,6 +53,18 @@ def test_the_exit_code_is_that_of_the_worst_candidate(
     assert result.exit_code == code
     assert len((tmp_path / "g.jsonl").read_text().splitlines()) == len(verdicts)
     assert "k.py:0" in result.stdout
+    # A file of an earlier run is replaced.
+    monkeypatch.setattr(grading, "grade_many", lambda *_, **__: iter(grades[:1]))
+    run("grade", "k.py:0", "--op", "gla", "--json", str(tmp_path / "g.jsonl"))
+    assert len((tmp_path / "g.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_missing_folder_is_refused_before_anything_is_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr(grading, "grade_many", pytest.fail)
+    path = tmp_path / "absent" / "g.jsonl"
+    result = run("grade", "k.py:0", "--op", "gla", "--json", str(path))
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,18 @@ class VerificationError(AssertionError):
     """A kernel that did not pass; the message is the report as text."""
 
 
+# Exit code of a command by its verdict on one target; of several, 1 goes before 3.
+EXIT_CODES = {
+    "passed": 0,
+    "xfailed": 0,
+    "failed": 1,
+    "error": 1,
+    "refused": 1,
+    "inconclusive": 3,
+    "lost": 3,
+}
+
+
 @dataclass(frozen=True)
 class Report:
     """Verdict of a run, with everything needed to understand and repeat it.
@@ -85,9 +97,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 all passed, 1 a check failed, 3 nothing or not everything was concluded."""
-        codes = {"passed": 0, "xfailed": 0, "failed": 1, "error": 1, "inconclusive": 3}
-        return codes[self.verdict]
+        """0 all passed, 1 a check failed or ended with an error, 3 inconclusive."""
+        return EXIT_CODES[self.verdict]
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:

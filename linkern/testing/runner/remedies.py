@@ -38,6 +38,8 @@ _HINTS = {
     "where there is one, with `--framework torch --device cuda`.",
     r"memoryerror": "Allow it more memory with `--memory GIB`.",
 }
+# The line that raised, behind what it raised: names of files say nothing.
+_LINE = re.compile(r" \([^()]*:\d+\)$")
 # The order of axes that kernels take, the most frequent first.
 _LAYOUTS = ("bhtd", "bthd", "htd", "td")
 # Sizes that kernels with tiles require.
@@ -87,8 +89,9 @@ def remedy(plan: Plan, refusal: str, trials: Trials) -> str | None:
         return f"It runs with `{words}`: declare that if it is meant."
     if trials.runs(plan, _PLAIN):
         return None
+    said = _LINE.sub("", refusal)
     for words, hint in _HINTS.items():
-        if re.search(words, refusal, re.IGNORECASE):
+        if re.search(words, said, re.IGNORECASE):
             return hint
     axes = _axes(plan.contract.layout)
     return (

@@ -7,6 +7,8 @@ from click.testing import CliRunner
 
 from linkern import cli
 from linkern.cli import verdicts
+from linkern.testing import Plan
+from linkern.testing.runner import remedies
 
 KERNELS = Path(__file__).parents[1] / "targets.py"
 
@@ -38,3 +40,20 @@ def test_devices_that_a_library_does_not_know(torch):
     result = CliRunner().invoke(cli.main, [*command, "--device", "cud", "--in-process"])
     assert result.exit_code == 2
     assert 'torch has no device "cud"' in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("raised ValueError: shapes do not fit (my_cuda.py:3)", "name another order"),
+        ("raised ValueError: needs CUDA (mine.py:3)", "seems to need a GPU"),
+        ("raised ValueError: (a triton kernel) (mine.py:3)", "seems to need a GPU"),
+    ],
+)
+def test_names_of_files_are_no_hints(refusal, words):
+    class Never:
+        def runs(self, *_):
+            return False
+
+    plan = Plan("mine.py:kernel", "linear_attention", framework="numpy")
+    assert words in remedies.remedy(plan, refusal, Never())
