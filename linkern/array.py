@@ -63,9 +63,15 @@ _COMPUTE_DTYPES: dict[tuple[type, Any], DType | None] = {}
 
 
 def is_array(x: object) -> bool:
-    """Return True if `x` is an array of a library that follows the array API."""
+    """Return True if `x` is an array of a library that follows the array API.
+
+    Matrices and masked arrays of NumPy do not: functions of the array API would compute
+    with the entries that a mask hides.
+    """
     if type(x) is np.ndarray or frozenset({type(x)}) in _NAMESPACES:
         return True
+    if isinstance(x, np.ndarray) and isinstance(x, np.ma.MaskedArray):
+        return False
     return bool(array_api_compat.is_array_api_obj(x))
 
 
@@ -120,6 +126,11 @@ def namespace(*arrays: Array) -> Namespace:
     traced = [x for x, y in zip(arrays, plain, strict=True) if x is not y]
     if traced:
         return traced[0].__array_namespace__()  # type: ignore[attr-defined]
+    for x in plain:
+        # Remembered below, the type would count as one of arrays from then on.
+        if isinstance(x, np.ndarray) and not is_array(x):
+            msg = f"{type(x).__name__} is not a supported array type"
+            raise TypeError(msg)
     # Asking costs as much as a small operation, and forms ask for every chunk.
     return _NAMESPACES.setdefault(types, library)
 

@@ -75,7 +75,8 @@ class State(NamedTuple, Generic[ArrayT_co]):
         Raises
         ------
         TypeError
-            If `like` is not a floating-point array or a dimension is not an integer.
+            If `like` is not a floating-point array, a dimension is not an integer, or
+            `normalize` is not a bool.
         ValueError
             If a dimension is negative.
 
@@ -88,7 +89,8 @@ class State(NamedTuple, Generic[ArrayT_co]):
         wide = validate.wide_like("like", like)
         key_dim = validate.dimension("key_dim", key_dim)
         value_dim = validate.dimension("value_dim", value_dim)
-        batch = tuple(validate.dimension("batch_shape", size) for size in batch_shape)
+        batch = validate.dimensions("batch_shape", batch_shape)
+        normalize = validate.flag("normalize", normalize)
         normalizer = zeros((*batch, key_dim), like=wide) if normalize else None
         memory = zeros((*batch, key_dim, value_dim), like=wide)
         return cast("State[ArrayT]", State(memory, normalizer))
@@ -109,6 +111,8 @@ class State(NamedTuple, Generic[ArrayT_co]):
 
         Raises
         ------
+        TypeError
+            If `later` is no state, or its arrays are of another library or dtype.
         ValueError
             If only one of the two carries a normalizer, or the shapes do not match.
 

@@ -2,10 +2,11 @@
 
 import array_api_strict
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linkern.array import mT, outer, plain_numpy
+from linkern.array import is_array, mT, namespace, outer, plain_numpy
 from linkern.autodiff.tape import Traced
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-310, -1e-45, 1e30)
@@ -39,3 +40,13 @@ def test_arrays_of_others_and_traced_ones_are_not_plain():
     assert not plain_numpy(x, Traced(x))
     assert not plain_numpy(x, x.view(np.recarray))
     assert not plain_numpy(array_api_strict.asarray(x))
+
+
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.MaskedArray])
+def test_matrices_and_masked_arrays_never_become_arrays(kind):
+    x = np.ones((2, 2)).view(kind)
+    for _ in range(2):  # a type that has passed once is known from then on
+        with pytest.raises(TypeError, match="is not a supported array type"):
+            namespace(x)
+        assert not is_array(x)
+    assert is_array(np.ones((2, 2)).view(np.memmap))

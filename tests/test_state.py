@@ -117,6 +117,36 @@ def test_the_decays_of_retention_widen_no_query(widened_sizes):
         ),
         (lambda s: State.zeros(1, 2, like=[1.0]), TypeError, "`like` must be an array"),
         (
+            lambda s: State.zeros(1, 2, like=s.memory, batch_shape=4),
+            TypeError,
+            "`batch_shape` must be a tuple of integers, got 4.",
+        ),
+        (
+            lambda s: State.zeros(1, 2, like=s.memory, batch_shape="4"),
+            TypeError,
+            "`batch_shape` must be a tuple of integers, got '4'.",
+        ),
+        (
+            lambda s: State.zeros(1, 2, like=s.memory, batch_shape=(4.0,)),
+            TypeError,
+            "`batch_shape` must be an integer, got 4.0.",
+        ),
+        (
+            lambda s: State.zeros(1, 2, like=s.memory, normalize="no"),
+            TypeError,
+            "`normalize` must be True or False, got 'no'.",
+        ),
+        (
+            lambda s: State.zeros(1, 2, like=s.memory, normalize=None),
+            TypeError,
+            "`normalize` must be True or False, got None.",
+        ),
+        (
+            lambda s: s.combine(None),
+            TypeError,
+            "`later` must be a `State`, got NoneType.",
+        ),
+        (
             lambda s: s.combine(State(s.memory, None)),
             ValueError,
             "`later` must carry a normalizer exactly when",
@@ -124,7 +154,7 @@ def test_the_decays_of_retention_widen_no_query(widened_sizes):
         (
             lambda s: s.combine(s.memory),
             TypeError,
-            "`later` must be a `State` or None, got ndarray.",
+            "`later` must be a `State`, got ndarray.",
         ),
         (
             lambda s: s.combine(State(s.memory[:1], s.normalizer[:1])),

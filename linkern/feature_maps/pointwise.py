@@ -1,5 +1,6 @@
 """Feature maps that act on each entry, so that ``F = K``."""
 
+from linkern import validate
 from linkern.array import namespace, zeros
 from linkern.typing import Array
 
@@ -20,6 +21,11 @@ def elu_plus_one(x: Array, /) -> Array:
         ``x + 1`` where ``x > 0``, otherwise ``exp(x)``: positive wherever ``exp(x)``
         does not underflow.
 
+    Raises
+    ------
+    TypeError
+        If `x` is no array.
+
     Notes
     -----
     The textbook sum ``elu(x) + 1`` cancels: in float32 it has lost every digit at
@@ -32,6 +38,7 @@ def elu_plus_one(x: Array, /) -> Array:
     >>> elu_plus_one(np.asarray([-1000.0, 0.0, 2.0]))
     array([0., 1., 3.])
     """
+    validate.an_array("x", x)
     xp = namespace(x)
     positive = x > 0
     # `where` and not `maximum(x + 1, exp(minimum(x, 0)))`: the two agree in value, but
@@ -55,6 +62,11 @@ def relu(x: Array, /) -> Array:
     array (..., K)
         ``x`` where it is positive, zero elsewhere; NaN stays NaN.
 
+    Raises
+    ------
+    TypeError
+        If `x` is no array.
+
     Notes
     -----
     A query whose features vanish on every key it sees has weight zero on all of them,
@@ -66,6 +78,7 @@ def relu(x: Array, /) -> Array:
     >>> relu(np.asarray([-1.0, 0.0, 2.0]))
     array([0., 0., 2.])
     """
+    validate.an_array("x", x)
     xp = namespace(x)
     # `x <= 0` rather than `maximum`: NaN propagates and the gradient at 0 is 0.
     return xp.where(x <= 0, xp.zeros_like(x), x)  # type: ignore[no-any-return]
@@ -83,6 +96,11 @@ def squared_relu(x: Array, /) -> Array:
     -------
     array (..., K)
         ``x^2`` where ``x`` is positive, zero elsewhere; NaN stays NaN.
+
+    Raises
+    ------
+    TypeError
+        If `x` is no array.
 
     Notes
     -----
@@ -112,12 +130,18 @@ def exp(x: Array, /) -> Array:
     array (..., K)
         ``exp(x)``.
 
+    Raises
+    ------
+    TypeError
+        If `x` is no array.
+
     Examples
     --------
     >>> import numpy as np
     >>> exp(np.asarray([0.0]))
     array([1.])
     """
+    validate.an_array("x", x)
     return namespace(x).exp(x)  # type: ignore[no-any-return]
 
 
@@ -134,6 +158,11 @@ def identity(x: Array, /) -> Array:
     array (..., K)
         ``x``, the same object.
 
+    Raises
+    ------
+    TypeError
+        If `x` is no array.
+
     Notes
     -----
     With negative features the denominator can vanish or change sign: normalise only
@@ -145,4 +174,5 @@ def identity(x: Array, /) -> Array:
     >>> identity(np.asarray([-1.0, 2.0]))
     array([-1.,  2.])
     """
+    validate.an_array("x", x)
     return x

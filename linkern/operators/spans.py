@@ -48,8 +48,8 @@ class SpanMap(NamedTuple, Generic[ArrayT_co]):
         Parameters
         ----------
         state : State
-            Before the span, with a normalizer exactly if `increment` has one; a plain
-            array is a memory without one.
+            Before the span, of the dtype of `increment`, and with a normalizer exactly
+            if that has one; a plain array is a memory without one.
 
         Returns
         -------
@@ -58,6 +58,8 @@ class SpanMap(NamedTuple, Generic[ArrayT_co]):
 
         Raises
         ------
+        TypeError
+            If `state` is no state, or its arrays are of another library or dtype.
         ValueError
             If one of the two has a normalizer and the other has none, or shapes do not
             fit.
@@ -71,9 +73,13 @@ class SpanMap(NamedTuple, Generic[ArrayT_co]):
         array([[4.]])
         """
         normalizer = self.increment.normalizer is not None
-        carried = self._through(as_state("state", state, normalizer=normalizer))
-        validate.combinable(self.increment, carried)
-        total = None
+        before = as_state("state", state, normalizer=normalizer)
+        validate.state_before("state", before, "increment", self.increment)
+        return self._after(before)
+
+    def _after(self, state: State[ArrayT_co]) -> State[ArrayT_co]:
+        """Return the state after the span, from one that fits."""
+        carried, total = self._through(state), None
         if carried.normalizer is not None and self.increment.normalizer is not None:
             total = carried.normalizer + self.increment.normalizer
         after = State(carried.memory + self.increment.memory, total)
@@ -94,6 +100,8 @@ class SpanMap(NamedTuple, Generic[ArrayT_co]):
 
         Raises
         ------
+        TypeError
+            If `later` is no `SpanMap`, or its arrays are of another library or dtype.
         ValueError
             If the two are maps of different memories.
 
@@ -105,11 +113,14 @@ class SpanMap(NamedTuple, Generic[ArrayT_co]):
         >>> span.combine(span).transition
         array([[0.0625]])
         """
+        _is_span("later", later)
         if self.transpose_state != later.transpose_state:
             msg = "`later` must act on the same side of the memory as this map."
             raise ValueError(msg)
+        mine, other = self.increment, later.increment
+        validate.state_before("self.increment", mine, "later.increment", other)
         transition = cast("ArrayT_co", _product(later.transition, self.transition))
-        return SpanMap(transition, later.apply(self.increment), self.transpose_state)
+        return SpanMap(transition, later._after(mine), self.transpose_state)
 
     def _through(self, state: State) -> State:
         """Return ``M S``, without what the span adds."""
@@ -120,6 +131,13 @@ class SpanMap(NamedTuple, Generic[ArrayT_co]):
         if normalizer is not None:
             normalizer = _product(self.transition, normalizer[..., None])[..., 0]
         return State(_product(self.transition, state.memory), normalizer)
+
+
+def _is_span(name: str, span: Any) -> None:
+    """Check that an argument is the map of a span."""
+    if not isinstance(span, SpanMap):
+        msg = f"`{name}` must be a `SpanMap`, got {type(span).__name__}."
+        raise TypeError(msg)
 
 
 def _product(transition: Array, x: Array) -> Array:

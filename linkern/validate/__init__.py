@@ -7,6 +7,7 @@ obvious, what to do.
 from linkern.validate.arrays import (
     BETA,
     a_feature_map,
+    an_array,
     features,
     gate_fits,
     gates,
@@ -53,6 +54,7 @@ from linkern.validate.keywords import keywords
 from linkern.validate.options import (
     chunk_size,
     dimension,
+    dimensions,
     flag,
     form,
     offsets,
@@ -64,12 +66,15 @@ from linkern.validate.states import (
     initial_state,
     one_memory,
     packed_state,
+    state_before,
+    state_parts,
 )
 from linkern.validate.transforms import no_forward_mode, something_to_map_over
 
 __all__ = [
     "BETA",
     "a_feature_map",
+    "an_array",
     "at_least",
     "attended",
     "block_size",
@@ -78,6 +83,7 @@ __all__ = [
     "chunks_alike",
     "combinable",
     "dimension",
+    "dimensions",
     "features",
     "flag",
     "form",
@@ -111,6 +117,8 @@ __all__ = [
     "shapes",
     "similarities",
     "something_to_map_over",
+    "state_before",
+    "state_parts",
     "summary",
     "token_by_token",
     "token_chunks",

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import numpy as np
+
 from linkern.array import (
     any_true,
     astype,
@@ -21,6 +23,7 @@ from linkern.validate.layout import AXES, axis_names, heads_last, time_first
 __all__ = [
     "BETA",
     "a_feature_map",
+    "an_array",
     "broadcasts_to",
     "features",
     "gate_fits",
@@ -61,12 +64,7 @@ def wide_like(name: str, x: Any) -> Array:
 
 def wide_dtype(name: str, x: Any) -> DType:
     """Return the dtype in which to compute with the floating-point array `x`."""
-    if not is_array(x):
-        msg = (
-            f"`{name}` must be an array of an array API library (NumPy, PyTorch, JAX, "
-            f"CuPy, ...), got {type(x).__name__}; convert it first."
-        )
-        raise TypeError(msg)
+    an_array(name, x)
     dtype = compute_dtype(x)
     if dtype is None:
         msg = (
@@ -75,6 +73,20 @@ def wide_dtype(name: str, x: Any) -> DType:
         )
         raise TypeError(msg)
     return dtype
+
+
+def an_array(name: str, x: Any) -> None:
+    """Check that `x` is an array of an array library."""
+    if is_array(x):
+        return
+    got = f"{type(x).__name__}; convert it first"
+    if isinstance(x, np.ma.MaskedArray):
+        got = "MaskedArray, whose mask would be ignored; pass x.filled(number)"
+    msg = (
+        f"`{name}` must be an array of an array API library (NumPy, PyTorch, JAX, "
+        f"CuPy, ...), got {got}."
+    )
+    raise TypeError(msg)
 
 
 def home(named: Mapping[str, Array]) -> None:

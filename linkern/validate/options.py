@@ -3,6 +3,7 @@
 import math
 import numbers
 import operator
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ from linkern.array import dtype_name, is_array
 __all__ = [
     "chunk_size",
     "dimension",
+    "dimensions",
     "flag",
     "form",
     "offsets",
@@ -52,6 +54,14 @@ def dimension(name: str, size: Any) -> int:
         msg = f"`{name}` must not be negative, got {size}."
         raise ValueError(msg)
     return integer
+
+
+def dimensions(name: str, sizes: Any) -> tuple[int, ...]:
+    """Check the sizes of several axes."""
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        msg = f"`{name}` must be a tuple of integers, got {sizes!r}."
+        raise TypeError(msg)
+    return tuple(dimension(name, size) for size in sizes)
 
 
 def _as_index(size: Any) -> int | None:

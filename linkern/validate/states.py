@@ -13,6 +13,8 @@ __all__ = [
     "initial_state",
     "one_memory",
     "packed_state",
+    "state_before",
+    "state_parts",
 ]
 
 
@@ -34,7 +36,7 @@ def initial_state(
     `normalize` is the option of that name, None for operators that have none.
     """
     cores = shapes(sizes)
-    memory, normalizer = _state_parts("initial_state", state)
+    memory, normalizer = state_parts("initial_state", state)
     parts = {"memory": memory, "normalizer": normalizer}
     if ("normalizer" in cores) == (normalizer is None):
         _wrong_normalizer(normalizer, normalize=normalize)
@@ -87,11 +89,14 @@ def _wrong_normalizer(normalizer: Any, *, normalize: bool | None) -> NoReturn:
     raise ValueError(msg)
 
 
-def _state_parts(name: str, state: Any) -> tuple[Any, Any]:
+def state_parts(
+    name: str, state: Any, rule: str = "a `State` or None"
+) -> tuple[Any, Any]:
+    """Return the memory and the normalizer of a state; `rule` says what it must be."""
     try:
         memory, normalizer = state.memory, state.normalizer
     except AttributeError:
-        msg = f"`{name}` must be a `State` or None, got {type(state).__name__}."
+        msg = f"`{name}` must be {rule}, got {type(state).__name__}."
         raise TypeError(msg) from None
     return memory, normalizer
 
@@ -108,16 +113,7 @@ def one_memory(name: str, *, normalizer: bool) -> None:
 
 def combinable(earlier: Any, later: Any) -> None:
     """Check that two states can be added."""
-    memory, normalizer = _state_parts("later", later)
-    if (earlier.normalizer is None) != (normalizer is None):
-        msg = "`later` must carry a normalizer exactly when this state does."
-        raise ValueError(msg)
-    parts = {"memory": (earlier.memory, memory)}
-    if normalizer is not None:
-        parts["normalizer"] = (earlier.normalizer, normalizer)
-    for part, (mine, other) in parts.items():
-        wide_dtype(f"later.{part}", other)
-        home({part: mine, f"later.{part}": other})
+    for part, (mine, other) in _both("later", later, "", earlier).items():
         if tuple(mine.shape) != tuple(other.shape):
             msg = (
                 f"`later.{part}` must have the shape of this state's {part}, "
@@ -126,9 +122,46 @@ def combinable(earlier: Any, later: Any) -> None:
             raise ValueError(msg)
 
 
+def state_before(name: str, state: Any, span: str, increment: Any) -> None:
+    """Check a state before a span of tokens against the increment called `span`."""
+    both = _both(name, state, span, increment)
+    batch = tuple(increment.memory.shape[:-2])
+    for part, (mine, other) in both.items():
+        core = tuple(mine.shape)[len(batch) :]
+        got = tuple(other.shape)
+        lead = got[: len(got) - len(core)]
+        if got[len(lead) :] != core or not broadcasts_to(lead, batch):
+            msg = (
+                f"`{name}.{part}` must have shape {(*batch, *core)}, that of "
+                f"`{span}.{part}`, or leading axes that broadcast to it, got {got}."
+            )
+            raise ValueError(msg)
+
+
+def _both(
+    name: str, state: Any, other: str, known: Any
+) -> dict[str, tuple[Array, Array]]:
+    """Return the parts of two states, each of one library, device and dtype.
+
+    `other` is the name of the state `known`, and empty for the one whose method it is.
+    """
+    memory, normalizer = state_parts(name, state, "a `State`")
+    if (known.normalizer is None) != (normalizer is None):
+        one = f"`{other}`" if other else "this state"
+        msg = f"`{name}` must carry a normalizer exactly when {one} does."
+        raise ValueError(msg)
+    both = {"memory": (known.memory, memory)}
+    if normalizer is not None:
+        both["normalizer"] = (known.normalizer, normalizer)
+    for part, (mine, x) in both.items():
+        wide_dtype(f"{name}.{part}", x)
+        home({f"{other}.{part}".lstrip("."): mine, f"{name}.{part}": x})
+    return both
+
+
 def packed_state(state: Any, segments: int) -> None:
     """Check that a state has one entry for each packed sequence."""
-    memory, normalizer = _state_parts("initial_state", state)
+    memory, normalizer = state_parts("initial_state", state)
     for part, x in (("memory", memory), ("normalizer", normalizer)):
         if x is not None and (not is_array(x) or x.ndim < 1 or x.shape[0] != segments):
             got = tuple(x.shape) if is_array(x) else type(x).__name__

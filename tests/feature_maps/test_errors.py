@@ -6,12 +6,19 @@ import pytest
 from linkern.feature_maps import (
     cosine_reweighting,
     dpfp,
+    elu_plus_one,
+    exp,
     hedgehog,
+    identity,
     polynomial,
     positive_random,
     random_fourier,
+    relu,
+    squared_relu,
     taylor,
 )
+
+MAPS = (elu_plus_one, exp, relu, squared_relu, identity, taylor, hedgehog, dpfp())
 
 
 @pytest.mark.parametrize(
@@ -82,3 +89,13 @@ from linkern.feature_maps import (
 def test_mistakes_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize(
+    "x", [[1.0], "x", None, 2.0, np.ma.ones((2, 2)), np.ones((2, 2)).view(np.matrix)]
+)
+def test_what_is_no_array_has_no_features(feature_map, x):
+    sentence = "`x` must be an array of an array API library .*, got "
+    with pytest.raises(TypeError, match=sentence + type(x).__name__):
+        feature_map(x)
