@@ -187,3 +187,51 @@ def test_step_names_the_shape_of_a_token():
     sentence = "`value` must have shape (..., dim), got ()."
     with pytest.raises(ValueError, match=re.escape(sentence)):
         linkern.linear_attention_step(None, f32(3), f32(3), f32())
+
+
+MASKED = np.ma.masked_greater(np.ones((5, 3)), 2)
+X = np.ones((5, 3))
+CALLS_OF_MASKED = {
+    "query": lambda: linkern.gla(MASKED, X, X),
+    "key": lambda: linkern.linear_attention(X, MASKED, X, form="recurrent"),
+    "value": lambda: linkern.attention.softmax_attention(X, X, MASKED),
+    "log_decay": lambda: linkern.gla(X, X, X, -MASKED),
+    "beta": lambda: linkern.vjp(linkern.delta_rule, X, X, X, MASKED[:, 0]),
+    "initial_state.memory": lambda: linkern.linear_attention(
+        X, X, X, initial_state=State(MASKED[:3], X[0])
+    ),
+    "initial_state.normalizer": lambda: linkern.vjp(
+        linkern.linear_attention, X, X, X, initial_state=State(X[:3], MASKED[0])
+    ),
+    "like": lambda: State.zeros(2, 2, like=MASKED),
+    "later.memory": lambda: State(X, None).combine(State(MASKED, None)),
+    "x": lambda: linkern.elu_plus_one(MASKED),
+}
+
+
+@pytest.mark.parametrize("name", CALLS_OF_MASKED)
+def test_masked_arrays_are_refused(name):
+    sentence = f"`{name}` must be an array of an array API library (NumPy, PyTorch, JAX, CuPy, ...), got MaskedArray, whose mask would be ignored; pass x.filled(number)."
+    with pytest.raises(TypeError, match=re.escape(sentence)):
+        CALLS_OF_MASKED[name]()
+
+
+def test_a_masked_token_is_refused_after_a_plain_one():
+    state = linkern.step(linkern.gla, None, X[0], X[0], X[0]).state
+    linkern.step(linkern.gla, state, X[0], X[0], X[0])
+    with pytest.raises(TypeError, match=r"`key` must be an array .* got MaskedArray"):
+        linkern.step(linkern.gla, state, X[0], MASKED[0], X[0])
+
+
+def test_a_masked_initial_state_is_no_state():
+    with pytest.raises(TypeError, match="`State` or None, got MaskedArray"):
+        linkern.gla(X, X, X, initial_state=MASKED[:3])
+
+
+def test_matrices_stay_refused_after_a_feature_map_has_met_one():
+    matrix = X.view(np.matrix)
+    for function in (linkern.elu_plus_one, linkern.exp, linkern.relu):
+        with pytest.raises(TypeError, match="got matrix; convert it first"):
+            function(matrix)
+    with pytest.raises(TypeError, match=r"`query` must be an array .*, got matrix"):
+        linkern.gla(matrix, matrix, matrix)

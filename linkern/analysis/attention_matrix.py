@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from linkern import validate
 from linkern.array import broadcast_to, eye, is_array, namespace, reshape
-from linkern.operators.register import DEFINITIONS
+from linkern.operators.definition import Definition
+from linkern.operators.register import known_definition
 from linkern.typing import Array
 
 __all__ = ["attention_weights"]
@@ -96,10 +97,11 @@ def _called(op: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any
     if not callable(op):
         msg = f"`op` must be a callable with an argument `value`, got {op!r}."
         raise TypeError(msg)
-    if name in _NOT_LINEAR:
+    definition = _wrapped_definition(op)
+    if definition is not None and definition.name in _NOT_LINEAR:
         msg = (
-            f"`op` must be linear in its values, got {name}: what it erases depends on "
-            "them, so there is no matrix of weights."
+            f"`op` must be linear in its values, got {definition.name}: what it erases "
+            "depends on them, so there is no matrix of weights."
         )
         raise TypeError(msg)
     signature = inspect.signature(op)
@@ -113,9 +115,15 @@ def _called(op: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any
     return signature.bind(*inputs, **options).arguments
 
 
+def _wrapped_definition(op: Any) -> Definition | None:
+    """Return the record of an operator, compiled or not; None if it is none."""
+    # `jax.jit` and `torch.compile` say which function theirs is.
+    return known_definition(inspect.unwrap(op))
+
+
 def _by_channel(op: Any) -> bool:
     """Return True if inputs besides the values have the channels of the values."""
-    definition = DEFINITIONS.get(getattr(op, "__name__", ""))
+    definition = _wrapped_definition(op)
     axes = {} if definition is None else definition.axes
     return any(a.endswith("v") for name, a in axes.items() if name != "value")
 

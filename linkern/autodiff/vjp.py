@@ -1,8 +1,11 @@
 """Vector-Jacobian products of operators: the result of a call and its pullback."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, overload
+
+import numpy as np
 
 from linkern import validate
 from linkern.array import is_array, namespace_name
@@ -10,9 +13,12 @@ from linkern.autodiff.tape import Traced, cotangents, raw
 from linkern.state import AttentionResult, State, as_state, mapped
 from linkern.typing import Array, ArrayT
 
-__all__ = ["Pullback", "differentiated", "gradients_of", "vjp"]
+__all__ = ["DIFFERENTIATED", "Pullback", "differentiated", "gradients_of", "vjp"]
 
 Pullback = Callable[..., dict[str, Any]]
+
+# Names of the arguments that are differentiated, by the operator; operators register.
+DIFFERENTIATED: dict[Callable[..., Any], frozenset[str]] = {}
 
 
 @overload
@@ -41,8 +47,9 @@ def vjp(
         An operator, such as `linkern.gla`; any function that computes with the array
         API and returns an `AttentionResult` will do.
     *inputs, **options
-        What `op` is called with. Every array among them is differentiated, those inside
-        `initial_state` too.
+        What `op` is called with. Of an operator, its inputs and the arrays inside
+        `initial_state` are differentiated; of another function every array, but no
+        number (`float`, `numpy.float64`), and not `cu_seqlens`.
 
     Returns
     -------
@@ -57,6 +64,8 @@ def vjp(
 
     Raises
     ------
+    TypeError
+        If `op` is no such function.
     TypeError, ValueError
         As `op`; from the pullback if a cotangent does not have the shape or the dtype
         of what it belongs to, and from a feature map that uses a function without a
@@ -80,20 +89,61 @@ def vjp(
     >>> gradients["value"][:, 0]
     array([0., 1.])
     """
-    signature = inspect.signature(op)
-    validate.keywords(getattr(op, "__name__", "`op`"), options, signature.parameters)
+    signature, name = _signature(op), getattr(op, "__name__", "`op`")
+    validate.keywords(name, options, signature.parameters)
     called = signature.bind(*inputs, **options)
+    names: Collection[str] | None = None
+    function: Callable[..., AttentionResult[Any]] = partial(_called, op)
+    if inspect.isfunction(op) and op in DIFFERENTIATED:
+        names, function = DIFFERENTIATED[op], op
+    else:
+        # The numbers of NumPy are arrays to the array API, and options to users.
+        names = {
+            k for k, x in called.arguments.items() if not isinstance(x, np.generic)
+        }
 
     def call(arguments: dict[str, Any]) -> AttentionResult[Any]:
         called.arguments = arguments
-        return op(*called.args, **called.kwargs)
+        return function(*called.args, **called.kwargs)
 
-    return differentiated(call, called.arguments)
+    return differentiated(call, called.arguments, names)
+
+
+def _signature(op: Any) -> inspect.Signature:
+    """Return the signature of a function that may be differentiated."""
+    try:
+        return inspect.signature(op)
+    except (TypeError, ValueError):  # not callable, or without a signature
+        msg = (
+            "`op` must be an operator, such as `linkern.gla`, or a function that "
+            f"returns an `AttentionResult`, got {op!r}."
+        )
+        raise TypeError(msg) from None
+
+
+def _called(op: Any, *inputs: Any, **options: Any) -> AttentionResult[Any]:
+    """Return the result of a function of traced arrays that is no operator."""
+    try:
+        result: AttentionResult[Any] = op(*inputs, **options)
+    except TypeError as error:
+        if Traced.__name__ not in str(error):
+            raise
+        msg = f"`op` must compute with functions of the array API, got {op!r}: {error}"
+        raise TypeError(msg) from error
+    if not hasattr(result, "output") or not _is_state(getattr(result, "state", None)):
+        got = raw(result)
+        msg = (
+            "`op` must return an `AttentionResult`, as operators such as `linkern.gla` "
+            f"do, got {type(got).__name__} from {op!r}."
+        )
+        raise TypeError(msg)
+    return result
 
 
 def differentiated(
     call: Callable[[dict[str, Any]], AttentionResult[Any]],
     arguments: Mapping[str, Any],
+    names: Collection[str] | None = None,
 ) -> tuple[AttentionResult[Any], Pullback]:
     """Return the result of a call, and its pullback, as `vjp` does.
 
@@ -102,11 +152,17 @@ def differentiated(
     call : callable
         From arguments by name to the result.
     arguments : mapping
-        What to call it with; every array among them is differentiated.
+        What to call it with.
+    names : collection of str, optional
+        Names of the arrays to differentiate by, which never are `cu_seqlens`. Default:
+        those of all arrays.
     """
     leaves: dict[str, Any] = {}
     for name, x in arguments.items():
-        traced = _traced(name, x)
+        # Offsets are integers, and no numbers that anything depends on smoothly.
+        if name == "cu_seqlens" or (names is not None and name not in names):
+            continue
+        traced = _traced(x)
         if traced is not None:
             leaves[name] = traced
     made = call({**arguments, **leaves})
@@ -151,14 +207,19 @@ def gradients_of(op: Callable[..., AttentionResult]) -> Pullback:
     return gradients
 
 
-def _traced(name: str, x: Any) -> Any:
-    """Return what is to be differentiated as traced arrays; None if nothing is."""
-    if hasattr(x, "memory") and hasattr(x, "normalizer"):
-        return mapped(lambda part: Traced(part, leaf=True), x)
-    # Offsets are arrays of integers, and no numbers that anything depends on smoothly.
-    if is_array(x) and name != "cu_seqlens":
+def _traced(x: Any) -> Any:
+    """Return what is to be differentiated as traced arrays; None for anything else."""
+    if _is_state(x):
+        # What is no array goes to the checks of the call as it is.
+        if all(part is None or is_array(part) for part in _parts(x)):
+            return mapped(lambda part: Traced(part, leaf=True), x)
+    elif is_array(x):
         return Traced(x, leaf=True)
     return None
+
+
+def _is_state(x: Any) -> bool:
+    return hasattr(x, "memory") and hasattr(x, "normalizer")
 
 
 def _parts(state: State | None) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, cast
 
 from linkern import validate
-from linkern.autodiff.vjp import gradients_of
+from linkern.autodiff.vjp import DIFFERENTIATED, gradients_of
 from linkern.kernels.dispatch import OPERATORS, Operator
 from linkern.operators.definition import (
     OPTIONS,
@@ -26,12 +26,21 @@ from linkern.operators.spans import span_of
 from linkern.state import AttentionResult, State
 from linkern.typing import ArrayT
 
-__all__ = ["DEFINITIONS", "Options", "bound", "definition_of", "operator"]
+__all__ = [
+    "DEFINITIONS",
+    "Options",
+    "bound",
+    "definition_of",
+    "known_definition",
+    "operator",
+]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 DEFINITIONS: dict[str, Definition] = {}
+# By the function itself: functions of users may have the name of an operator.
+_OF_FUNCTIONS: dict[FunctionType, Definition] = {}
 
 
 class Options(TypedDict, Generic[ArrayT], total=False):
@@ -107,7 +116,8 @@ def operator(
         made.__signature__ = shown  # type: ignore[attr-defined]
         made.arguments = arguments  # type: ignore[attr-defined]
         made.vjp = gradients_of(made)  # type: ignore[attr-defined]
-        DEFINITIONS[definition.name] = definition
+        DEFINITIONS[definition.name] = _OF_FUNCTIONS[made] = definition
+        DIFFERENTIATED[made] = frozenset((*definition.axes, "initial_state"))
         whole = Operator(
             *(definition.name, definition.axes, definition.required),
             partial(run_arrays, definition),
@@ -120,16 +130,21 @@ def operator(
     return register
 
 
+def known_definition(op: Any) -> Definition | None:
+    """Return the record of an operator; None if it is none."""
+    return _OF_FUNCTIONS.get(op) if isinstance(op, FunctionType) else None
+
+
 def definition_of(op: Any) -> Definition:
     """Return the record of an operator; `TypeError` if it is none."""
-    name = getattr(op, "__name__", "")
-    if not callable(op) or name not in DEFINITIONS:
+    definition = known_definition(op)
+    if definition is None:
         msg = (
             "`op` must be an operator, such as `linkern.kda`, got "
             f"{op!r}; known: {', '.join(sorted(DEFINITIONS))}."
         )
         raise TypeError(msg)
-    return DEFINITIONS[name]
+    return definition
 
 
 def bound(

@@ -196,6 +196,26 @@ def test_any_function_that_is_linear_in_its_values(eager_lib):
     assert np.array_equal(found, [[0, 0, 2]] * 3)
 
 
+def test_a_function_with_the_name_of_an_operator_is_not_taken_for_it():
+    def oja(value, times):
+        return times * value
+
+    def hgrn(value, log_decay):
+        return value + 0 * log_decay
+
+    value = np.zeros((3, 2))
+    assert np.array_equal(attention_weights(oja, value, 2.0), 2 * np.eye(3))
+    assert attention_weights(hgrn, value, np.zeros((3, 1))).shape == (3, 3)
+
+
+def test_a_compiled_operator_has_its_channels_and_its_refusal(jax):
+    x = jax.numpy.ones((3, 2))
+    weights = attention_weights(jax.jit(linkern.hgrn), x, -x)
+    near(np.asarray(weights), attention_weights(linkern.hgrn, np.ones((3, 2)), -X[:3]))
+    with pytest.raises(TypeError, match="linear in its values, got oja"):
+        attention_weights(jax.jit(linkern.oja), x, x, x)
+
+
 def test_every_library(eager_lib):
     inputs = draw(0, (5, 3), (5, 3), (5, 2))
     for op in (linkern.linear_attention, linkern.gdn2, softmax_attention):

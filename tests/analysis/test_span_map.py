@@ -1,5 +1,7 @@
 """A span of tokens is an affine map of the memory, and spans compose."""
 
+import copy
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -97,6 +99,79 @@ def test_maps_of_different_things_are_refused():
         )
     with pytest.raises(TypeError, match="`op` must be an operator"):
         linkern.span_map(np.exp, ones)
+
+
+MEMORY = np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "sentence"),
+    [
+        (None, TypeError, "`state` must be a `State`, got NoneType"),
+        ([[1.0]], TypeError, "`state` must be a `State`, got list"),
+        (
+            MEMORY[:1],
+            ValueError,
+            r"`state.memory` must have shape \(2, 3\), that of `incr.*got \(1, 3\)",
+        ),
+        (MEMORY.T, ValueError, r"got \(3, 2\)"),
+        (MEMORY[0], ValueError, r"got \(3,\)"),
+        (MEMORY[None], ValueError, r"got \(1, 2, 3\)"),
+        (State([[1.0]], None), TypeError, r"`state.memory` must be an array"),
+        (
+            MEMORY.astype(np.float32),
+            TypeError,
+            "`increment.memory` and `state.memory` must have the same dtype",
+        ),
+        (
+            State(MEMORY, MEMORY[:, 0]),
+            ValueError,
+            "`state` must carry a normalizer exactly when `increment` does",
+        ),
+    ],
+)
+@pytest.mark.parametrize("op", [linkern.delta_rule, linkern.simple_gla, linkern.oja])
+def test_a_state_that_does_not_fit_a_span_is_named(op, state, error, sentence):
+    span = linkern.span_map(op, np.ones((4, 2)), np.ones((4, 2)), np.ones((4, 3)))
+    with pytest.raises(error, match=sentence):
+        span.apply(state)
+
+
+@pytest.mark.parametrize("op", [linkern.delta_rule, linkern.simple_gla, linkern.oja])
+def test_a_state_is_broadcast_to_the_leading_axes_of_a_span(op):
+    rng = np.random.default_rng(3)
+    inputs = [rng.normal(size=(5, 4, dim)) for dim in (2, 2, 3)]
+    memory = rng.normal(size=(2, 3))
+    span = linkern.span_map(op, *inputs)
+    whole = span.apply(np.broadcast_to(memory, (5, 2, 3)))
+    assert np.array_equal(span.apply(memory).memory, whole.memory)
+
+
+def test_a_later_span_that_does_not_fit_is_named():
+    ones = np.ones((4, 2))
+    span = linkern.span_map(linkern.delta_rule, ones, ones, ones)
+    for later in (None, span.increment):
+        with pytest.raises(TypeError, match="`later` must be a `SpanMap`, got"):
+            span.combine(later)
+    wider = linkern.span_map(linkern.delta_rule, np.ones((4, 3)), np.ones((4, 3)), ones)
+    sentence = r"`self.increment.memory` must have shape \(3, 2\), that of `later.incre"
+    with pytest.raises(ValueError, match=sentence):
+        span.combine(wider)
+
+
+def test_a_function_with_the_name_of_an_operator_is_none():
+    def gla(query, key, value):
+        return linkern.gla(query, key, value)
+
+    with pytest.raises(TypeError, match=r"`op` must be an operator, .*got <function"):
+        linkern.span_map(gla, *[np.ones((2, 1))] * 3)
+
+
+def test_an_operator_that_was_pickled_is_one():
+    inputs = [np.ones((2, 1))] * 3
+    expected = linkern.span_map(linkern.gla, *inputs).transition
+    for op in (pickle.loads(pickle.dumps(linkern.gla)), copy.deepcopy(linkern.gla)):
+        assert np.array_equal(linkern.span_map(op, *inputs).transition, expected)
 
 
 @pytest.mark.parametrize("name", sorted({*DEFINITIONS} & {*RECORDS}))

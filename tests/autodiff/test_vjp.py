@@ -244,6 +244,97 @@ def test_bad_cotangents_and_feature_maps_are_named():
         )
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64])
+@pytest.mark.parametrize("name", CLASSES)
+def test_options_that_are_numbers_of_numpy_are_those_of_python(name, kind):
+    rng = np.random.default_rng(6)
+    inputs = problem(name, rng, 6)
+    options = {"chunk_size": 4}
+    if "query" in inputs:
+        options["scale"] = 0.5
+    result, pullback = linkern.vjp(operator(name), **inputs, **options)
+    expected = pullback(result.output)
+    options = {k: kind(x) if k == "scale" else np.int64(x) for k, x in options.items()}
+    again, back = linkern.vjp(operator(name), **inputs, **options)
+    assert np.array_equal(again.output, result.output)
+    gradients = back(result.output)
+    assert gradients.keys() == expected.keys() == inputs.keys()
+    for key, x in expected.items():
+        assert np.array_equal(gradients[key], x), key
+
+
+def test_an_input_that_is_a_number_of_numpy_has_a_gradient():
+    x, decay = np.ones((3, 2)), np.float64(-0.5)
+    result, pullback = linkern.vjp(linkern.retention, x, x, x, log_decay=decay)
+    array = np.asarray(decay)
+    plain, back = linkern.vjp(linkern.retention, x, x, x, log_decay=array)
+    gradient = pullback(result.output)["log_decay"]
+    assert gradient == back(plain.output)["log_decay"]
+    assert gradient != 0
+
+
+def test_a_scale_that_is_an_array_is_refused_as_in_the_call():
+    x = np.ones((3, 2))
+    for call in (linkern.gla, lambda *a, **k: linkern.vjp(linkern.gla, *a, **k)):
+        with pytest.raises(TypeError, match=r"number or None, got array\(0.5\)"):
+            call(x, x, x, scale=np.asarray(0.5))
+
+
+def test_any_function_that_returns_a_result_is_differentiated():
+    def gla(query, *, scale, factor, state=None):  # no operator, despite its name
+        return linkern.gla(
+            query, query, factor * query, scale=scale, initial_state=state
+        )
+
+    x, factor = np.arange(6.0).reshape(3, 2), np.asarray(2.0)
+    state = State(np.ones((2, 2)), None)
+    options = {"scale": np.float64(0.5), "factor": factor, "state": state}
+    result, pullback = linkern.vjp(gla, x, **options)
+    gradients = pullback(result.output)
+    assert gradients.keys() == {"query", "factor", "state"}
+    direct, back = linkern.vjp(linkern.gla, x, x, 2 * x, scale=0.5, initial_state=state)
+    parts_ = back(direct.output)
+    query = parts_["query"] + parts_["key"] + 2 * parts_["value"]
+    near(gradients["query"], query)
+    near(gradients["factor"], (parts_["value"] * x).sum())
+    near(gradients["state"].memory, parts_["initial_state"].memory)
+
+
+def reads_entries(query):
+    """Compute with NumPy's own functions, which take no traced array."""
+    return linkern.gla(np.exp(query), query, query)
+
+
+def failing(query):
+    message = "of the function itself"
+    raise TypeError(message)
+
+
+@pytest.mark.parametrize(
+    ("op", "sentence"),
+    [
+        (None, "`op` must be an operator, such as `linkern.gla`, or a .*, got None"),
+        ("gla", "`op` must be an operator, .*, got 'gla'"),
+        (
+            np.sum,
+            "`op` must compute with functions of the array API, got <function sum",
+        ),
+        (reads_entries, "`op` must compute with .*, got <function reads_entries"),
+        (linkern.exp, "`op` must return an `AttentionResult`, .* got ndarray from"),
+        (lambda q: (q, q), "`op` must return an `AttentionResult`, .* got tuple from"),
+        (lambda q: None, "`op` must return an `AttentionResult`, .* got NoneType from"),
+        (
+            lambda q: linkern.AttentionResult(q, None),
+            "`op` must return an `AttentionResult`, .* got AttentionResult from",
+        ),
+        (failing, "^of the function itself$"),
+    ],
+)
+def test_what_cannot_be_differentiated_is_named(op, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        linkern.vjp(op, np.ones((3, 2)))
+
+
 def slopes(function, *arrays):
     """Compare a traced function with differences of its own values."""
     rng = np.random.default_rng(0)

@@ -13,6 +13,15 @@ GATE = -np.ones((2, 5))
 MEMORY = np.zeros((2, 4, 3))
 
 
+def called_gla():
+    """Return a function of a user that has the name of an operator."""
+
+    def gla(query, key, value):
+        return linkern.gla(query, key, value)
+
+    return gla
+
+
 @pytest.mark.parametrize(
     ("call", "error", "sentence"),
     [
@@ -146,6 +155,11 @@ MEMORY = np.zeros((2, 4, 3))
             lambda: linkern.step(np.exp, None, QUERY),
             TypeError,
             "`op` must be an operator, such as `linkern.kda`",
+        ),
+        (
+            lambda: linkern.step(called_gla(), None, QUERY, QUERY, VALUE),
+            TypeError,
+            "`op` must be an operator, such as `linkern.kda`, got <function",
         ),
         (
             lambda: linkern.mesa(QUERY, QUERY, VALUE, ridge=np.zeros((2, 4))),
