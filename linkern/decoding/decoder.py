@@ -55,6 +55,8 @@ class Decoder:
         asks for.
     ValueError
         If a shape or an option is out of range, or contradicts `state`.
+    ModuleNotFoundError
+        If `device` is "cuda" and CuPy is not installed.
 
     See Also
     --------
@@ -229,5 +231,12 @@ def _cuda(state: State | None, **options: Any) -> Any:
     from linkern.decoding.cuda import CudaDecoder  # noqa: PLC0415
     from linkern.kernels.cuda.launch import CuPyDevice, device_of  # noqa: PLC0415
 
-    device = device_of(getattr(state, "memory", None)) or CuPyDevice()
+    device = device_of(getattr(state, "memory", None))
+    if device is None:
+        try:
+            device = CuPyDevice()
+        except ModuleNotFoundError as error:
+            if error.name != "cupy":
+                raise
+            checks.needs_cupy()
     return CudaDecoder(device, state, **options)

@@ -58,7 +58,7 @@ class NumpyDecoder:
     ) -> None:
         normalize = validate.flag("normalize", normalize)
         scale = validate.scale(scale)
-        window = checks.window(window)
+        window = validate.positive_integer("window", window)
         validate.a_feature_map(feature_map)
         if state is None:
             sizes = checks.sizes(batch_shape, key_dim, value_dim)

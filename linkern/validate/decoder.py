@@ -1,6 +1,6 @@
 """Argument checks of decoders."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -11,13 +11,13 @@ __all__ = [
     "GPU_DTYPES",
     "array_of",
     "device",
+    "needs_cupy",
     "no_window",
     "output",
     "sizes",
     "sizes_of",
     "token",
     "token_dtype",
-    "window",
 ]
 
 _DTYPES = ("float16", "float32", "float64")
@@ -28,6 +28,7 @@ _SPELLED = {"numpy": "NumPy", "cupy": "CuPy"}
 def array_of(library: str, name: str, x: Any) -> None:
     """Check that `x` is an array of a library."""
     if library == "numpy" and isinstance(x, np.ndarray):
+        validate.an_array(name, x)  # a subclass may be none
         return
     got = namespace_name(x) if is_array(x) else type(x).__name__
     if got != library:
@@ -43,6 +44,15 @@ def device(name: Any) -> None:
     if name not in (None, "cpu", "cuda"):
         msg = f'`device` must be "cpu", "cuda" or None, got {name!r}.'
         raise ValueError(msg)
+
+
+def needs_cupy() -> NoReturn:
+    """Raise the error for a decoder on a GPU where CuPy is not installed."""
+    msg = (
+        "`device=\"cuda\"` needs CuPy; run `python -m pip install 'linkern[cuda13]'`, "
+        "or 'linkern[cuda12]'."
+    )
+    raise ModuleNotFoundError(msg, name="cupy")
 
 
 def no_window(window: Any) -> None:
@@ -89,7 +99,9 @@ def output(
     plain = type(out) is np.ndarray if library == "numpy" else is_array(out)
     if not plain or namespace_name(out) != library or out.dtype != dtype:
         got = getattr(out, "dtype", type(out).__name__)
-        if is_array(out) and namespace_name(out) != library:
+        if isinstance(out, np.ndarray) and not plain:
+            got = f"a {type(out).__name__}; pass np.asarray(out)"
+        elif is_array(out) and namespace_name(out) != library:
             got = f"one of {namespace_name(out)}"
         msg = f"`out` must be a {_SPELLED[library]} array of {dtype}, got {got}."
         raise TypeError(msg)
@@ -99,15 +111,6 @@ def output(
     if not getattr(out.flags, "writeable", True):  # CuPy has no others
         msg = "`out` must be writeable, got a read-only array; copy it first."
         raise ValueError(msg)
-
-
-def window(tokens: Any) -> int:
-    """Check the number of tokens between two updates."""
-    size = validate.dimension("window", tokens)
-    if size == 0:
-        msg = "`window` must be a positive integer, got 0."
-        raise ValueError(msg)
-    return size
 
 
 def sizes(batch: Any, key_dim: Any, value_dim: Any) -> tuple[tuple[int, ...], int, int]:
@@ -120,7 +123,7 @@ def sizes(batch: Any, key_dim: Any, value_dim: Any) -> tuple[tuple[int, ...], in
             msg = f"`{name}` must be given when there is no `state` to take it from."
             raise ValueError(msg)
     return (
-        tuple(validate.dimension("batch_shape", size) for size in batch),
+        validate.dimensions("batch_shape", batch),
         validate.dimension("key_dim", key_dim),
         validate.dimension("value_dim", value_dim),
     )
@@ -142,11 +145,7 @@ def sizes_of(
             "given; they are those of the state."
         )
         raise ValueError(msg)
-    try:
-        memory, normalizer = state.memory, state.normalizer
-    except AttributeError:
-        msg = f"`state` must be a `State` or None, got {type(state).__name__}."
-        raise TypeError(msg) from None
+    memory, normalizer = validate.state_parts("state", state)
     if (normalizer is not None) != normalize:
         has = "no normalizer" if normalizer is None else "a normalizer"
         msg = (

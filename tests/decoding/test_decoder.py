@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 import warnings
 from contextlib import contextmanager
@@ -560,6 +561,16 @@ BAD_TOKENS = {
         TypeError,
         "`value` must have the dtype of this decoder, float32, got float64",
     ),
+    "a masked array": (
+        lambda q, k, v: (q, np.ma.asarray(k), v),
+        TypeError,
+        "`key` must be an array .* got MaskedArray, whose mask would be ignored",
+    ),
+    "a matrix": (
+        lambda q, k, v: (q, k, v.view(np.matrix)),
+        TypeError,
+        "`value` must be an array .* got matrix; convert it first",
+    ),
     "no axis": (
         lambda q, k, v: (q.reshape(2, 1)[0, 0, ...], k, v),
         ValueError,
@@ -569,6 +580,11 @@ BAD_TOKENS = {
 BAD_OUTS = {
     "out": (np.zeros(4, "float32"), ValueError, r"`out` must have shape \(3,\)"),
     "out dtype": (np.zeros(3), TypeError, "`out` must be a NumPy array of float32"),
+    "out masked": (
+        np.ma.zeros(3, "float32"),
+        TypeError,
+        r"array of float32, got a MaskedArray; pass np.asarray\(out\)",
+    ),
     "out list": ([0.0] * 3, TypeError, "got list"),
 }
 
@@ -618,7 +634,10 @@ BAD_OPTIONS = {
     "`dtype` must be one of": {"key_dim": 1, "value_dim": 1, "dtype": "int32"},
     "`state` must have dtype float32": {"state": STATE, "dtype": "float32"},
     "left out when `state` is given": {"state": STATE, "key_dim": 2},
-    "`state` must be a `State`": {"state": 3},
+    "`state` must be a `State` or None, got int": {"state": 3},
+    r"`state.memory` must be an array .* got MaskedArray": {
+        "state": STATE._replace(memory=np.ma.zeros((4, 2, 3)))
+    },
     "exactly when `normalize` is True": {"state": STATE, "normalize": False},
     "got no normalizer": {"state": STATE._replace(normalizer=None)},
     r"`state.normalizer` must have shape \(4, 2\)": {
@@ -635,6 +654,14 @@ BAD_OPTIONS = {
 def test_bad_options_are_named(sentence):
     with pytest.raises((TypeError, ValueError), match=sentence):
         Decoder(**BAD_OPTIONS[sentence])
+
+
+def test_a_gpu_without_cupy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as if it were not installed
+    with pytest.raises(
+        ModuleNotFoundError, match=r"run `python -m pip install 'linkern"
+    ):
+        Decoder(key_dim=2, value_dim=3, device="cuda")
 
 
 def test_a_feature_map_that_raises_leaves_the_decoder_as_it_was():
