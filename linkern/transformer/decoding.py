@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from linkern import validate
 from linkern.array import concat, is_array, namespace, zeros
-from linkern.transformer.models import Model, continued, described
+from linkern.transformer.models import Model, continued, described, generating_part
 from linkern.transformer.prompts import prompt_rows, source_memory
 from linkern.transformer.sampling import (
     checked_temperature,
@@ -92,7 +92,7 @@ def prefill(
     Raises
     ------
     TypeError
-        If tokens are not integers.
+        If `parameters` are no model, or tokens are not integers.
     ValueError
         If a prompt is empty, a token is unknown, there are more tokens than learned
         positions, the operator keeps no state, or `state` is that of another model.
@@ -205,7 +205,8 @@ def generate(
     top_k : int, optional
         Draw from the `top_k` most likely tokens only.
     stop : int, optional
-        The token that ends a sequence; generation ends when every sequence has.
+        The token of the vocabulary that ends a sequence; generation ends when every
+        sequence has.
     rng : int, numpy.random.Generator or None
         Where randomness comes from: the same draws for every library.
     progress : bool
@@ -232,6 +233,7 @@ def generate(
     steps = validate.dimension("steps", steps)
     temperature, top_k = checked_temperature(temperature), checked_top_k(top_k)
     generator = validate.generator(rng)
+    stop = _checked_stop(stop, parameters)
     logits, state = prefill(
         parameters, prompts, source=source, visible=visible, state=state
     )
@@ -251,6 +253,18 @@ def generate(
         shape = (logits.shape[0], 0)
         return Generated(zeros(shape, like=state.position), state)
     return Generated(concat([token[:, None] for token in chosen], axis=1), state)
+
+
+def _checked_stop(stop: Any, parameters: Model) -> int | None:
+    """Check that the token that ends a sequence is one of the vocabulary."""
+    if stop is None:
+        return None
+    embedding, _ = generating_part(parameters)
+    token, vocabulary = validate.dimension("stop", stop), embedding.tokens.shape[0]
+    if token >= vocabulary:
+        msg = f"`stop` must be in 0..{vocabulary - 1}, the vocabulary, got {token}."
+        raise ValueError(msg)
+    return token
 
 
 def _stopping(token: Any, ended: Any, stop: int) -> tuple[Any, Any]:

@@ -18,7 +18,9 @@ __all__ = [
     "described",
     "encode",
     "encoder_decoder",
+    "generating_part",
     "language_model",
+    "sequences",
 ]
 
 
@@ -165,7 +167,8 @@ def language_model(
     Raises
     ------
     TypeError
-        If the tokens are not integers of the library of the parameters.
+        If `parameters` are no `LanguageModel`, or the tokens are not integers of their
+        library.
     ValueError
         If a token is unknown, or there are more of them than learned positions.
 
@@ -181,7 +184,8 @@ def language_model(
     >>> transformer.language_model(model, np.asarray([[1, 2, 3]])).shape
     (1, 3, 10)
     """
-    _sequences("tokens", tokens)
+    _model(parameters, LanguageModel)
+    sequences("tokens", tokens)
     x = embedded(parameters.embedding, tokens)
     return affine(parameters.readout, decoder(parameters.stack, x, form=form))
 
@@ -234,7 +238,7 @@ def encoder_decoder(
     (1, 2, 7)
     """
     memory = encode(parameters, source, visible=visible, form=form)
-    _sequences("target", target)
+    sequences("target", target)
     x = embedded(parameters.target_embedding, target)
     x = decoder(parameters.decoder, x, memory, visible=visible, form=form)
     return affine(parameters.readout, x)
@@ -248,7 +252,8 @@ def encode(
     form: str = "auto",
 ) -> Array:
     """Return the encoder's output ``(N, S, width)`` for a source ``(N, S)``."""
-    _sequences("source", source)
+    _model(parameters, EncoderDecoder)
+    sequences("source", source)
     x = embedded(parameters.source_embedding, source)
     return encoder(parameters.encoder, x, visible=visible, form=form)
 
@@ -264,7 +269,7 @@ def continued(
 
     `position` is how many tokens there were, for each sequence ``(N,)``.
     """
-    embedding, stack = _generating_part(parameters)
+    embedding, stack = generating_part(parameters)
     x = embedded(embedding, tokens, position)
     x, after = run(stack, x, states, position=position, **how)
     return affine(parameters.readout, x), after
@@ -272,7 +277,7 @@ def continued(
 
 def described(parameters: Model) -> str:
     """Return the structure of a model without its weights; equal ones share states."""
-    embedding, stack = _generating_part(parameters)
+    embedding, stack = generating_part(parameters)
     parts = [
         type(parameters).__name__,
         f"vocabulary {embedding.tokens.shape[0]}",
@@ -287,14 +292,25 @@ def described(parameters: Model) -> str:
     return ", ".join(parts)
 
 
-def _generating_part(parameters: Model) -> tuple[Embedding, Stack]:
+def generating_part(parameters: Model) -> tuple[Embedding, Stack]:
     """Return the part of a model that generates: the model itself, or its decoder."""
+    _model(parameters, LanguageModel, EncoderDecoder)
     if isinstance(parameters, LanguageModel):
         return parameters.embedding, parameters.stack
     return parameters.target_embedding, parameters.decoder
 
 
-def _sequences(name: str, tokens: Any) -> None:
+def _model(parameters: Any, *kinds: type) -> None:
+    """Check that parameters are those of a whole model."""
+    if not isinstance(parameters, kinds):
+        known = " or ".join(f"`{one.__name__}`" for one in kinds)
+        got = type(parameters).__name__
+        msg = f"`parameters` must be an instance of {known}, got {got}."
+        raise TypeError(msg)
+
+
+def sequences(name: str, tokens: Any) -> None:
+    """Check that tokens are an array with an axis of sequences and one of tokens."""
     if not is_array(tokens) or tokens.ndim != 2:
         got = tuple(tokens.shape) if is_array(tokens) else type(tokens).__name__
         msg = f"`{name}` must be an integer array (N, T), got {got}."

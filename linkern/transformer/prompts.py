@@ -4,9 +4,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from linkern.array import device_of, is_array, namespace
-from linkern.transformer.models import LanguageModel, Model, encode
+from linkern.transformer.models import (
+    LanguageModel,
+    Model,
+    encode,
+    generating_part,
+    sequences,
+)
 from linkern.transformer.states import DecodingState
 from linkern.typing import Array
 
@@ -15,7 +22,8 @@ __all__ = ["prompt_rows", "source_memory"]
 
 def prompt_rows(parameters: Model, prompts: Any) -> list[Array]:
     """Return each prompt as an array ``(T,)`` of the library of the model."""
-    table = parameters.readout.weight
+    embedding, _ = generating_part(parameters)
+    table = embedding.tokens
     rows: Iterable[Any] = prompts
     if is_array(prompts):
         if prompts.ndim != 2:
@@ -39,19 +47,37 @@ def _prompt(n: int, row: Any, *, like: Array) -> Array:
     """Return one prompt as an array ``(T,)``."""
     made = row
     if not is_array(row):
-        numbers = np.asarray(row)
-        if numbers.size and numbers.dtype.kind not in "iu":
-            msg = f"`prompts[{n}]` must be a sequence of integers, got {row!r}."
+        integers = _integers(row)
+        if integers is None:
+            msg = (
+                f"`prompts[{n}]` must be a sequence of integers, got {row!r}; one "
+                "prompt alone is [[1, 2, 3]]."
+            )
             raise TypeError(msg)
-        integers = numbers.astype(np.int64)
         made = namespace(like).asarray(integers, device=device_of(like))
-    if made.ndim != 1 or made.shape[0] == 0:
+    if made.ndim != 1:
+        msg = f"`prompts[{n}]` must have shape (T,), got {tuple(made.shape)}."
+        raise ValueError(msg)
+    if made.shape[0] == 0:
         msg = (
-            f"`prompts[{n}]` must have at least one token, got shape "
-            f"{tuple(made.shape)}; begin with a start token."
+            f"`prompts[{n}]` must have at least one token, got none; begin with a "
+            "start token."
         )
         raise ValueError(msg)
     return made  # type: ignore[no-any-return]
+
+
+def _integers(row: Any) -> NDArray[np.int64] | None:
+    """Return a sequence of integers as an array; None if it is no such sequence."""
+    if isinstance(row, np.ndarray):  # a masked one, or a matrix
+        return None
+    try:
+        numbers = np.asarray(row)
+    except ValueError:  # sequences of different lengths inside
+        return None
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        return None
+    return numbers.astype(np.int64)
 
 
 def source_memory(
@@ -59,10 +85,10 @@ def source_memory(
     source: Array | None,
     visible: Array | None,
     state: DecodingState | None,
-    sequences: int,
+    count: int,
     form: str,
 ) -> Array | None:
-    """Return the encoder output that decoding attends to."""
+    """Return the encoder output that decoding of `count` prompts attends to."""
     if isinstance(parameters, LanguageModel) or state is not None:
         if source is not None:
             msg = (
@@ -76,9 +102,10 @@ def source_memory(
             "`source` must be an integer array (N, S) for an encoder-decoder, got None."
         )
         raise ValueError(msg)
-    if source.shape[0] != sequences:
+    sequences("source", source)
+    if source.shape[0] != count:
         msg = (
-            f"`source` must have a row for each of the {sequences} prompts, got "
+            f"`source` must have a row for each of the {count} prompts, got "
             f"{source.shape[0]}."
         )
         raise ValueError(msg)

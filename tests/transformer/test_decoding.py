@@ -356,6 +356,78 @@ def test_other_draws_break_the_law(mutant):
         (lambda m: transformer.prefill(m, [[9]]), ValueError, r"must be in 0..8"),
         (lambda m: transformer.prefill(m, TOKENS[0]), ValueError, r"shape \(N, T\)"),
         (
+            lambda m: transformer.prefill(m, [5, 6]),
+            TypeError,
+            r"`prompts\[0\]` must be a sequence of integers, got 5; one prompt",
+        ),
+        (
+            lambda m: transformer.prefill(m, [[1], [1, [2]]]),
+            TypeError,
+            r"`prompts\[1\]` must be a sequence of integers, got \[1, \[2\]\]",
+        ),
+        (
+            lambda m: transformer.prefill(m, [[[1]]]),
+            TypeError,
+            r"`prompts\[0\]` must be a sequence of integers, got \[\[1\]\]",
+        ),
+        (
+            lambda m: transformer.prefill(m, [TOKENS]),
+            ValueError,
+            r"`prompts\[0\]` must have shape \(T,\), got \(3, 12\)",
+        ),
+        (
+            lambda m: transformer.prefill(m, np.ma.asarray(TOKENS)),
+            TypeError,
+            "`prompts` must be an integer array .*, got MaskedArray",
+        ),
+        (
+            lambda m: transformer.prefill(m, [np.ma.asarray([1])]),
+            TypeError,
+            r"`prompts\[0\]` must be a sequence of integers, got masked_array",
+        ),
+        (
+            lambda m: transformer.prefill(None, [[1]]),
+            TypeError,
+            "instance of `LanguageModel` or `EncoderDecoder`, got NoneType",
+        ),
+        (
+            lambda m: transformer.generate(m.stack, [[1]], 2, stop=1),
+            TypeError,
+            "`parameters` must be an instance of .*, got Stack",
+        ),
+        (
+            lambda m: transformer.decode(
+                None, transformer.prefill(m, [[1]]).state, np.asarray([1])
+            ),
+            TypeError,
+            "`parameters` must be an instance of .*, got NoneType",
+        ),
+        (
+            lambda m: transformer.language_model(None, TOKENS),
+            TypeError,
+            "`parameters` must be an instance of `LanguageModel`, got NoneType",
+        ),
+        (
+            lambda m: transformer.encoder_decoder(m, TOKENS, TOKENS),
+            TypeError,
+            "`parameters` must be an instance of `EncoderDecoder`, got LanguageModel",
+        ),
+        *(
+            (
+                lambda m, stop=stop: transformer.generate(m, [[1]], 0, stop=stop),
+                error,
+                f"`stop` must {rule}, got {stop!r}",
+            )
+            for stop, error, rule in (
+                ("x", TypeError, "be an integer"),
+                (1.5, TypeError, "be an integer"),
+                (True, TypeError, "be an integer"),
+                (-1, ValueError, "not be negative"),
+                (9, ValueError, "be in 0..8, the vocabulary"),
+                (99, ValueError, "be in 0..8, the vocabulary"),
+            )
+        ),
+        (
             lambda m: transformer.prefill(m, [list(range(9)) + [1] * 4]),
             ValueError,
             "at most 12 tokens, the number of learned positions, got 13",
@@ -431,6 +503,15 @@ def test_an_encoder_needs_a_source():
         transformer.prefill(made, TOKENS[:, :1])
     with pytest.raises(ValueError, match="a row for each of the 2 prompts, got 3"):
         transformer.prefill(made, TOKENS[:2, :1], source=TOKENS)
+    for source, error in (([[1, 2]], TypeError), (TOKENS[0], ValueError)):
+        with pytest.raises(error, match="`source` must be an integer array"):
+            transformer.prefill(made, TOKENS[:1, :1], source=source)
+
+
+@pytest.mark.parametrize("stop", [0, 8, np.int64(8)])
+def test_each_token_of_the_vocabulary_may_stop(stop):
+    made = transformer.generate(model(), [[1]], 3, stop=stop, rng=0)
+    assert made.tokens.shape[0] == 1
 
 
 def test_a_family_operator_sees_its_positions():
