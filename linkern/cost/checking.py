@@ -7,9 +7,16 @@ from typing import Any, NamedTuple
 from linkern import operators, validate
 from linkern.cost.work import WORK, Given, Sizes
 from linkern.operators.definition import Definition
-from linkern.operators.register import definition_of
+from linkern.operators.register import definition_of, known_definition
 
-__all__ = ["Call", "checked", "definition_named", "numbers_read", "width_of"]
+__all__ = [
+    "Call",
+    "checked",
+    "definition_named",
+    "name_of",
+    "numbers_read",
+    "width_of",
+]
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _NAMES = {"k": "key_dim", "v": "value_dim", "m": "slots"}
@@ -24,6 +31,19 @@ class Call(NamedTuple):
     state: tuple[tuple[int, ...], ...]
 
 
+def name_of(op: Any) -> str:
+    """Return the name of an operator, for the operator itself or its name."""
+    definition = known_definition(op)
+    name = op if definition is None else definition.name
+    if not isinstance(name, str) or name not in WORK:
+        msg = (
+            f"`op` must be one of {', '.join(sorted(WORK))}, the operator or its name, "
+            f"got {op!r}."
+        )
+        raise ValueError(msg)
+    return name
+
+
 def checked(
     op: str,
     length: int,
@@ -34,10 +54,7 @@ def checked(
     levels: int | None,
     without: Collection[str],
 ) -> Call:
-    """Check what the cost of any call depends on."""
-    if not isinstance(op, str) or op not in WORK:
-        msg = f"`op` must be one of {', '.join(sorted(WORK))}, got {op!r}."
-        raise ValueError(msg)
+    """Check what the cost of any call depends on; `op` is a name from `name_of`."""
     axes, required = _interface(op)
     sizes = {
         "t": validate.positive_integer("length", length),

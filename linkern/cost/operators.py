@@ -1,14 +1,16 @@
 """Cost of an operator in any form: arithmetic, bytes and state."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from linkern import validate
 from linkern.core.scan import spans
 from linkern.cost.checking import (
     checked,
     definition_named,
+    name_of,
     numbers_read,
     width_of,
 )
@@ -22,6 +24,7 @@ from linkern.cost.products import Gradient, forward, gradient
 from linkern.cost.recurrences import spans_of
 from linkern.cost.work import WORK, Given, Pass, Sizes, elimination
 from linkern.operators.forms import FORM_NAMES, Form, form_named
+from linkern.state import AttentionResult
 
 __all__ = ["OperatorCost", "gradient_cost", "operator_cost"]
 
@@ -70,7 +73,7 @@ class OperatorCost:
 
 
 def operator_cost(
-    op: str,
+    op: str | Callable[..., AttentionResult[Any]],
     length: int,
     *,
     value_dim: int,
@@ -90,8 +93,8 @@ def operator_cost(
 
     Parameters
     ----------
-    op : str
-        Name of the operator, such as ``"gla"``.
+    op : callable or str
+        An operator, such as `linkern.gla`, or its name, ``"gla"``.
     length : int
         Tokens, ``T``; at least 1.
     value_dim, key_dim : int
@@ -144,7 +147,8 @@ def operator_cost(
     >>> cost.state
     4096
     """
-    call = checked(op, length, value_dim, key_dim, slots, steps, levels, without)
+    name = name_of(op)
+    call = checked(name, length, value_dim, key_dim, slots, steps, levels, without)
     sizes = {**call.sizes, "h": validate.positive_integer("heads", heads)}
     batch = validate.positive_integer("batch", batch)
     order = form_named(
@@ -154,8 +158,8 @@ def operator_cost(
     width = width_of(dtype)
     wide = max(width, 4)  # bytes of a number while computing
     many = batch * sizes["h"]
-    counts = _arithmetic(op, sizes, call.inputs, order, padded=padded) * many
-    counts += WORK[op].once(sizes, call.inputs)
+    counts = _arithmetic(name, sizes, call.inputs, order, padded=padded) * many
+    counts += WORK[name].once(sizes, call.inputs)
     state = many * sum(prod(x) for x in call.state)
     output = many * sizes["t"] * sizes["v"]
     return OperatorCost(
@@ -165,12 +169,12 @@ def operator_cost(
         state,
         width * numbers_read(call, sizes["h"], batch),
         width * output + wide * state,
-        2 * wide * many * _memory(op, sizes, call.inputs, order, padded=padded),
+        2 * wide * many * _memory(name, sizes, call.inputs, order, padded=padded),
     )
 
 
 def gradient_cost(
-    op: str,
+    op: str | Callable[..., AttentionResult[Any]],
     length: int,
     *,
     value_dim: int,
@@ -217,21 +221,22 @@ def gradient_cost(
     >>> gradient_cost("simple_gla", 640, key_dim=64, value_dim=64)
     Gradient(forward=10485760, recomputed=10485760, pulled=20447232)
     """
-    call = checked(op, length, value_dim, key_dim, slots, steps, levels, without)
+    name = name_of(op)
+    call = checked(name, length, value_dim, key_dim, slots, steps, levels, without)
     heads = validate.positive_integer("heads", heads)
     many = heads * validate.positive_integer("batch", batch)
     order = form_named(
         validate.form(form, FORM_NAMES), validate.chunk_size(chunk_size, form)
     )
     sizes = call.sizes
-    if op == _LEVELS:
+    if name == _LEVELS:
         return levels_gradient(sizes, order).times(many)
     total = Gradient(0, 0, 0)
-    for one in WORK[op].passes:
+    for one in WORK[name].passes:
         recurrence = one.of(sizes, call.inputs)
         each = gradient(recurrence, sizes[one.steps], order, one.every)
         total += each.times(sizes[one.heads])
-    if op == "mesa":
+    if name == "mesa":
         # Two systems with the transposed matrix, and the product that gives its own.
         solved = elimination(sizes["k"]).multiply_adds
         back = 2 * solved + sizes["kk"]

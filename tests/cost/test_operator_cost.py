@@ -1,5 +1,6 @@
 """The cost of operators against what counting arrays see of them."""
 
+import inspect
 import threading
 from dataclasses import replace
 from math import prod
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import linkern
-from linkern.cost import linear_cost, operator_cost
+from linkern.cost import gradient_cost, linear_cost, operator_cost
 from tests.cost.calls import ALL, call, calls
 from tests.counting import TALLY, tally
 
@@ -287,6 +288,7 @@ SIZES = {"key_dim": 2, "value_dim": 2}
     [
         (("glaa", 3, SIZES), ValueError, "`op` must be one of abc, .*, got 'glaa'"),
         (([], 3, SIZES), ValueError, "`op` must be one of"),
+        ((np.sum, 3, SIZES), ValueError, "the operator or its name, got <function sum"),
         (("gla", 0, SIZES), ValueError, "`length` must be a positive integer, got 0"),
         (("gla", 3, {"value_dim": 2}), TypeError, "`key_dim` must be an integer"),
         (("hgrn", 3, SIZES), ValueError, "`key_dim` must be None for hgrn, got 2"),
@@ -317,6 +319,23 @@ def test_errors(asked, error, sentence):
     name, length, sizes = asked
     with pytest.raises(error, match=sentence):
         operator_cost(name, length, **sizes)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_operator_costs_what_its_name_does(name):
+    of, op = call(name, 5), getattr(linkern, name)
+    for count in (operator_cost, gradient_cost):
+        known = inspect.signature(count).parameters
+        asked = {key: x for key, x in of.asked.items() if key in known}
+        assert count(op, of.length, **asked) == count(name, of.length, **asked)
+
+
+def test_a_function_with_the_name_of_an_operator_has_no_cost():
+    def gla(query, key, value):
+        return linkern.gla(query, key, value)
+
+    with pytest.raises(ValueError, match=r"`op` must be one of abc, .* got <function"):
+        operator_cost(gla, 3, **SIZES)
 
 
 @pytest.mark.parametrize("levels", [None, 9])
