@@ -28,11 +28,19 @@ class Recurrence(Protocol):
     """The recurrence in one form."""
 
     def __call__(
-        self, memory: Array, terms: Terms, *, size: int | None, scale: float | None
+        self,
+        memory: Array,
+        terms: Terms,
+        *,
+        size: int | None,
+        scale: float | None,
+        check_gates: bool = False,
     ) -> tuple[Array, Array] | None:
         """Return the read-out and the last memory; None for unsupported terms.
 
         `size` is that of chunks that was asked for; None lets the back end choose.
+        Gates that nobody has looked at come with `check_gates`, to a back end that
+        reads terms as they were given.
         """
 
 

@@ -8,7 +8,7 @@ tokens they take at once: in rounding, storage and speed, never in meaning.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, cast
+from typing import cast
 
 from linkern import validate
 from linkern.array import astype
@@ -51,15 +51,15 @@ class Form:
     scale : float, optional
         Factor on the read-out. Only kernels that read terms as they were given need it:
         elsewhere the query is scaled.
-    as_given : bool
-        True if terms are as they were given, for such kernels.
-    unchecked : bool
-        True if nobody has looked at the values of gates, which kernels then do.
     chunk_size : int, optional
         The size of chunks that was asked for; None lets a back end choose.
     direct : bool
         True if memories and terms are plain arrays: the step of a single token is
         called as it is.
+    as_given : bool
+        True if terms are as they were given, for such kernels.
+    unchecked : bool
+        True if nobody has looked at the values of gates, which kernels then do.
     """
 
     step: Callable[[Array, Terms], tuple[Array, Array]]
@@ -91,11 +91,15 @@ class Form:
         """Return the same by kernels that read terms as they were given."""
         backend = backend_of(memory)
         assert backend is not None
-        options = {"scale": self.scale, "check_gates": self.unchecked}
-        recurrence: Any = backend.recurrences[self.name]
-        result = recurrence(memory, terms, size=self.chunk_size, **options)
+        result = backend.recurrences[self.name](
+            memory,
+            terms,
+            size=self.chunk_size,
+            scale=self.scale,
+            check_gates=self.unchecked,
+        )
         if result is not None:
-            return cast(tuple[Array, Array], result)
+            return result
         if self.unchecked:
             validate.gates(terms.log_decay, terms.beta)
         wide = terms.mapped(lambda x: astype(x, memory.dtype))

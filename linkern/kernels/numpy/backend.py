@@ -44,13 +44,19 @@ def attend(
 
 
 def chunkwise(
-    memory: Array, terms: Terms, *, size: int | None, scale: float | None = None
+    memory: Array,
+    terms: Terms,
+    *,
+    size: int | None,
+    scale: float | None = None,
+    check_gates: bool = False,
 ) -> tuple[Array, Array] | None:
     """Return the read-out and the memory after the last token, in chunks of `size`.
 
-    None for a scale, and for gradients of pairs of memories, which array code takes.
+    None for terms as they were given, which need a scale or a look at their gates, and
+    for gradients of pairs of memories, which array code takes.
     """
-    if scale is not None:
+    if scale is not None or check_gates:
         return None
     size = size or _SIZE
     if terms.is_additive:
@@ -93,12 +99,17 @@ def _differentiable(memory: Any, terms: Terms, size: int) -> tuple[Any, Any]:
 
 
 def recurrent(
-    memory: Array, terms: Terms, *, size: int | None = None, scale: float | None = None
+    memory: Array,
+    terms: Terms,
+    *,
+    size: int | None = None,
+    scale: float | None = None,
+    check_gates: bool = False,
 ) -> tuple[Array, Array] | None:
     """Return the same, token by token; None for pairs and traced arrays as well."""
-    if scale is not None or terms.follow is not None:
-        return None
     del size  # a token
+    if scale is not None or check_gates or terms.follow is not None:
+        return None
     if _traced(memory, *terms[:5]):
         return None
     return token_by_token(memory, terms)
