@@ -1,7 +1,7 @@
 """Public names that are imported when they are first used, and not before.
 
-pytest loads `linkern.testing.plugin` in every environment that has linkern, and with it
-every package above; whoever asks for nothing of ours should not pay for NumPy.
+pytest loads `linkern.testing.pytest.plugin` in every environment that has linkern, and
+with it every package above; whoever asks for nothing of ours should not pay for NumPy.
 """
 
 import sys

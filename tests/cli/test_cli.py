@@ -232,7 +232,7 @@ def test_fingerprints(tmp_path):
         (("--dtype", "int8"), 'unknown dtype for numpy "int8"'),
         (("--profile", "slow"), 'unknown profile "slow"'),
         (("--timeout", "0"), "the timeout must be positive"),
-        (("--contract", "/nowhere.toml"), "cannot be read as TOML"),
+        (("--contract", "/nowhere.toml"), "cannot be read: No such file"),
         (("--json", "/nowhere/report.json"), "there is no folder"),
         (("--seed", "-1"), "--seed"),
         (("--command", "true {inputs} {outputs}"), "exclude each other"),

@@ -12,9 +12,12 @@ import pytest
 __all__ = [
     "pytest_addoption",
     "pytest_collect_file",
+    "pytest_configure_node",
     "pytest_ignore_collect",
     "pytest_report_header",
+    "pytest_sessionfinish",
     "pytest_sessionstart",
+    "pytest_terminal_summary",
 ]
 
 CONFORMANCE = Path(__file__).with_name("conformance.py")

@@ -284,8 +284,12 @@ class Contract:
         """Return the declarations of a TOML file, for `from_mapping`."""
         try:
             return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            msg = f"the contract {path} cannot be read as TOML: {error}."
+        except OSError as error:
+            reason = error.strerror or error
+            msg = f"the contract {path} cannot be read: {reason}."
+            raise UsageError(msg) from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            msg = f"the contract {path} is no TOML: {error}."
             raise UsageError(msg) from None
 
     def declared(self) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_an_expected_failure_is_none_under_runxfail(judge):
             (("--linkern-declare", "epz=1"), 'did you mean "eps"'),
             (("--linkern-declare", "eps"), "must have the form KEY=VALUE"),
             (("--linkern-expect-failure", "x"), "must have the form CHECK=REASON"),
-            (("--linkern-contract", "nowhere.toml"), "cannot be read as TOML"),
+            (("--linkern-contract", "nowhere.toml"), "cannot be read: No such file"),
             (("--linkern-framework", "tensorflow"), 'unknown framework "tensorflow"'),
             (("--linkern-profile", "slow"), 'unknown profile "slow"'),
             (("--linkern-dtype", "int8"), 'unknown dtype for numpy "int8"'),
