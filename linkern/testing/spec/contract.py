@@ -350,6 +350,15 @@ class Contract:
             self.normalize, self.factor(1.0, key_dim), self.eps, self.eps_mode
         )
 
+    @property
+    def narrows(self) -> bool:
+        """True if the dtype of a stage is declared."""
+        stages = (
+            *(self.accumulator_dtype, self.feature_dtype, self.operand_dtype),
+            *(self.score_dtype, self.state_dtype, self.normalizer_dtype),
+        )
+        return any(stage is not None for stage in stages)
+
     def precisions(self, dtype: str) -> Precisions:
         """Return the arithmetic of this target on inputs of `dtype`."""
         default = "float64" if dtype == "float64" else "float32"

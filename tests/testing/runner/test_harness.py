@@ -288,6 +288,24 @@ def test_what_cannot_be_proved_is_inconclusive(check):
     assert "proved" in report.checks[0].message
 
 
+@pytest.mark.parametrize(
+    ("proved", "declared", "verdict"),
+    [
+        (100, {}, "passed"),
+        (95, {}, "passed"),
+        (80, {}, "inconclusive"),
+        (99, BFLOAT16, "inconclusive"),
+    ],
+)
+def test_a_few_inputs_without_a_bound_do_not_end_a_verdict(proved, declared, verdict):
+    contract = Contract.from_mapping(declared)
+    plan = Plan("k.py:f", "gdn2", contract, dtypes=("float32",))
+    tally = Tally(examples=25, asked=25, bounded=100, proved=proved)
+    result = judging._unbroken(plan, CHECKS["gradient_value"], tally, {})
+    assert result.verdict == verdict
+    assert (f"in {100 - proved} of 100 comparisons" in result.message) == (proved < 100)
+
+
 def test_a_defect_that_starts_where_proof_ends_does_not_pass():
     def kernel(query, key, value):
         output = quadratic(query, key, value)
