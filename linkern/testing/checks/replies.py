@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from linkern.oracle import Bounded
 from linkern.testing.checks.assertions import CheckedTarget, Real, compared
-from linkern.testing.checks.registry import no_final_state, no_gradients
+from linkern.testing.checks.registry import no_final_state, no_gradients, no_state
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.mixture import any_gradient, any_problem
@@ -32,17 +32,23 @@ class Wrong(NamedTuple):
 
 def any_request(scope: Scope) -> st.SearchStrategy[Problem]:
     """Return problems for all that a call can be asked for."""
-    if no_gradients(scope):
-        return draws.with_choice(any_problem(scope), asked=("output", "state"))
-    asked = ("gradients", "state", "output")
-    return draws.with_choice(any_gradient(scope), asked=asked)
+    gradients, spans = not no_gradients(scope), not no_state(scope)
+    problems = any_gradient(scope) if gradients else any_problem(scope)
+    asked = ("gradients",) * gradients + ("output", "state") + ("spans",) * spans
+    problems = draws.with_choice(problems, asked=asked)
+    return draws.with_cuts(problems) if spans else problems
 
 
 def observed(target: CheckedTarget, problem: Problem, **options: Any) -> Reply:
-    """Call the target for its output, its state too, or its gradients."""
+    """Call the target for its output, its state too, its gradients, or in spans.
+
+    States are handed from span to span.
+    """
     asked = problem.knobs["asked"]
     if asked == "gradients":
         options["cotangent"] = problem.cotangent
+    elif asked == "spans":
+        options["cuts"] = problem.knobs["cuts"]
     elif asked == "state" and not no_final_state(problem.scope):
         options["wants_state"] = True
     return target.observe(problem, **options)

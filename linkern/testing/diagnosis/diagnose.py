@@ -42,6 +42,7 @@ from linkern.testing.problems.context import Scope
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.clock import Clock, Timed
 from linkern.testing.target.process import Target
+from linkern.testing.target.protocol import Call, Reply
 
 __all__ = ["Diagnosis", "diagnose", "examine"]
 
@@ -102,7 +103,8 @@ def examine(
         calls before it, and nothing else is looked for.
     """
     clock = Clock(max(SECONDS, seconds))
-    probe = _Probe(Timed(target, clock), scope, clock)
+    watched = _Watched(target, clock)
+    probe = _Probe(watched, scope, clock)
     if not repeats:
         return probe.observed(kept_between_calls, 0.0) or OF_EARLIER_CALLS
     refusal = probe.observed(refused, FOR_MAPS)
@@ -121,7 +123,31 @@ def examine(
     swapped = any(x.startswith("layout=") for x in diagnosis.declaration)
     if refusal not in (None, diagnosis) and probe.scope != scope and not swapped:
         diagnosis = _beside(diagnosis, refusal)
+    if watched.out_of_bounds:
+        diagnosis = _out_of_bounds(diagnosis, watched.out_of_bounds)
     return replace(diagnosis, not_measured=probe.not_measured)
+
+
+class _Watched(Timed):
+    """A target under a clock, and the first access out of bounds of its calls."""
+
+    out_of_bounds = ""
+
+    def call(self, call: Call) -> Reply:
+        """Call the target once, for no longer than there is time."""
+        reply = super().call(call)
+        self.out_of_bounds = self.out_of_bounds or next(iter(reply.out_of_bounds), "")
+        return reply
+
+
+def _out_of_bounds(other: Diagnosis, access: str) -> Diagnosis:
+    """Return what is wrong of a kernel with an access out of bounds.
+
+    Numbers that are not finite come from there, and say nothing of their own.
+    """
+    if other.name == UNEXPLAINED or "not finite" in other.sentence:
+        return Diagnosis("out_of_bounds", access, np.inf)
+    return replace(other, sentence=f"{other.sentence}; besides, {access}")
 
 
 def _beside(other: Diagnosis | None, limit: Diagnosis) -> Diagnosis:

@@ -6,7 +6,12 @@ from hypothesis import given, settings
 
 import linkern
 from linkern.testing.checks import states
+from linkern.testing.checks.assertions import CheckedTarget
+from linkern.testing.checks.findings import Tally
+from linkern.testing.checks.replies import any_request, observed
 from linkern.testing.problems.context import Scope
+from linkern.testing.runner.opening import open_target, scope_of
+from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from tests.testing.checks.test_gated import judge
@@ -137,3 +142,24 @@ def test_a_state_in_the_memory_of_an_input_is_not_called_changed():
 
     result = judge(kernel, "gla", "freshness")["freshness"]
     assert result.verdict == "passed"
+
+
+@pytest.mark.parametrize("takes_state", [True, False])
+def test_requests_hand_over_the_states_of_a_target_that_takes_them(takes_state):
+    kernel = linkern.gla if takes_state else gla
+    plan = Plan("kernel", "gla", function=kernel)
+    target, tally = open_target(plan), Tally()
+    scope, asked = scope_of(plan, target, "float32"), set()
+
+    @settings(max_examples=40, database=None, derandomize=True, deadline=None)
+    @given(any_request(scope))
+    def request(problem):
+        asked.add(problem.knobs["asked"])
+        tally.start()
+        observed(CheckedTarget(target, tally), problem)
+        if problem.knobs["asked"] == "spans":
+            assert tally.calls[-1].cuts == problem.knobs["cuts"]
+
+    request()
+    assert asked >= {"output", "state"}
+    assert ("spans" in asked) == takes_state

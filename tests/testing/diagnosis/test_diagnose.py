@@ -1,6 +1,8 @@
 """Faults on no list are placed and measured; of right kernels nothing is said."""
 
 import math
+import re
+from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
 from itertools import product
@@ -476,3 +478,33 @@ def test_gradients_that_are_all_wrong_through_states_are_one():
         "everywhere",
         "0",
     )
+
+
+class ReadsOutOfBounds(InProcess):
+    """A target whose calls read past the end of an argument."""
+
+    def call(self, call):
+        reply = super().call(call)
+        return replace(reply, out_of_bounds=("a load goes past the end of `h0`",))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sentence"),
+    [
+        (linkern.linear_attention, "^a load goes past the end of `h0`$"),
+        (lambda q, k, v: 0 * v + np.nan, "^a load goes past the end of `h0`$"),
+        (lambda q, k, v: v, ".; besides, a load goes past the end of `h0`$"),
+    ],
+)
+def test_an_access_out_of_bounds_is_the_cause_of_numbers_that_are_not_finite(
+    kernel, sentence
+):
+    def kept(query, key, value):
+        output = kernel(query, key, value)
+        return getattr(output, "output", output)
+
+    config = TargetConfig("test", op="linear_attention")
+    target = ReadsOutOfBounds(config, kept)
+    scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
+    said = examine(target, replace(scope, interface=target.interface)).sentence
+    assert re.search(sentence, said)
