@@ -384,8 +384,10 @@ class CheckedTarget:
         index = tuple(int(i) for i in np.argwhere(~fine)[0])
         shown = ratio[index[:-2]] if ratio.ndim >= 2 else ratio[None]
         ignored = "; no rank called a collective" if self._alone else ""
+        number = "" if np.isfinite(got[index]) else f": it is {got[index]}"
+        where = _rank_of(problem, self._tally.calls, ~fine, axes)
         raise Violation(
-            message + _rank_of(problem, self._tally.calls, ~fine, axes) + ignored,
+            message + number + where + ignored,
             problem,
             index=index,
             axes=axes,

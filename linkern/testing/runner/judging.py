@@ -123,10 +123,10 @@ def _run_check(
             return failed(check, total, last, target, died=True), death.hung
         except Flaky as flaky:
             inner = _violation_inside(flaky)
-            message = "the target is not deterministic: a violation did not repeat"
             if inner is None:
+                message = "the target is not deterministic: a violation did not repeat"
                 return result_of(check, "failed", total, message), False
-            inner.message = f"{message} ({inner.message})"
+            inner.message += ", in some repetitions of the calls and not in others"
             return failed(check, total, inner, target), False
         except Unsatisfiable:
             message = "no example was run: the contract leaves no input to try"

@@ -444,3 +444,23 @@ def test_the_same_seed_gives_the_same_report_and_another_one_other_examples():
     assert first == again
     drawn = [[c["ratios"] for c in report["checks"]] for report in (first, other)]
     assert drawn[0] != drawn[1]
+
+
+def test_a_violation_that_does_not_repeat_says_so():
+    calls = count()
+
+    def every_third(query, key, value):
+        output = quadratic(query, key, value)
+        return output * 2 if next(calls) % 3 == 2 else output
+
+    result = judged(every_third, "value_on_reals")
+    assert result.verdict == "failed"
+    assert result.message == (
+        "the error exceeds the proved bound, in some repetitions of the calls and not "
+        "in others"
+    )
+
+
+def test_a_number_that_is_not_finite_is_named():
+    result = judged(only_nan, "value_on_reals")
+    assert result.message == "the error exceeds the proved bound: it is nan"
