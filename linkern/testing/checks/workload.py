@@ -15,7 +15,7 @@ from linkern.testing.problems.workload import Part, Workload, parts
 __all__ = ["judged_part", "laws_of", "on_workload"]
 
 Problems = st.SearchStrategy[Problem]
-Draw = Callable[[Problems, Scope], Problems]
+Draw = Callable[[Problems], Problems]
 
 
 def _value(target: CheckedTarget, problem: Problem) -> None:
@@ -27,23 +27,11 @@ def _value(target: CheckedTarget, problem: Problem) -> None:
         target.require_within(output[part.where], exact, part.problem, message)
 
 
-def _as_it_is(problems: Problems, scope: Scope) -> Problems:
-    del scope
+def _as_it_is(problems: Problems) -> Problems:
     return problems
 
 
-def _with_cut(problems: Problems, scope: Scope) -> Problems:
-    del scope
-    return draws.with_cut(problems)
-
-
-def _with_cuts(problems: Problems, scope: Scope) -> Problems:
-    del scope
-    return draws.with_cuts(problems)
-
-
-def _with_head(problems: Problems, scope: Scope) -> Problems:
-    del scope
+def _with_head(problems: Problems) -> Problems:
     return draws.with_choice(problems, head=(0, 1, 2))
 
 
@@ -51,17 +39,17 @@ def _with_head(problems: Problems, scope: Scope) -> Problems:
 _VIEWS: dict[str, Draw] = {
     "shape_and_dtype": _as_it_is,
     "value_on_reals": _as_it_is,
-    "causality": _with_cut,
+    "causality": draws.with_cut,
     "heads_independent": _with_head,
-    "inputs_untouched": _with_cuts,
+    "inputs_untouched": draws.with_cuts,
     "determinism": _as_it_is,
     "leaves_no_trace": _as_it_is,
 }
 # Those that compare with exact results of the whole, if that is what is computed.
 _WHOLE: dict[str, Draw] = {
-    "prefix": _with_cut,
-    "state_split": _with_cuts,
-    "decoding": _with_cuts,
+    "prefix": draws.with_cut,
+    "state_split": draws.with_cuts,
+    "decoding": draws.with_cuts,
     "state_value": _as_it_is,
 }
 _GRADIENTS: dict[str, Draw] = {"gradient_value": _as_it_is}
@@ -79,7 +67,7 @@ def laws_of(workload: Workload, scope: Scope) -> dict[str, Draw]:
 def on_workload(check: Check, workload: Workload, scope: Scope) -> Check:
     """Return a check that asks its law on some inputs, in few examples."""
     problems = st.builds(lambda: workload.problem(scope))
-    drawn = laws_of(workload, scope)[check.name](problems, scope)
+    drawn = laws_of(workload, scope)[check.name](problems)
     law = _value if check.name == "value_on_reals" else check.law
     judged = replace(check, judges=lambda _: True, problems=lambda _: drawn)
     return replace(judged, law=law, share=0.0)

@@ -97,17 +97,17 @@ def _run_check(
     """Run one check on every dtype; return its verdict and whether the target hung."""
     reasons: dict[str, Inapplicable] = {}  # why it is not judged, by dtype
     for dtype in plan.dtypes:
-        scope = scope_of(plan, target, dtype)
+        scope, asked = scope_of(plan, target, dtype), check
         if plan.inputs is not None:
             workload = read_workload(plan.inputs, plan.op, plan.contract)
-            check = on_workload(check, workload, scope)
-        reason = check.unless(scope) or plan.leaves_out(check)
+            asked = on_workload(check, workload, scope)
+        reason = asked.unless(scope) or plan.leaves_out(asked)
         if reason is not None:
             reasons[dtype] = reason
             continue
         before = replace(total)
         try:
-            search(plan, check, scope, target, total)
+            search(plan, asked, scope, target, total)
             _require_examined(total, before)
         except Violation as violation:
             broken[dtype] = scope

@@ -132,8 +132,7 @@ def _number(x: Any) -> str:
     """Return the shortest text that is this number in its dtype."""
     if not math.isfinite(x):
         return f"float('{float(x)}')"
-    text = str(x)
-    return text.removesuffix(".0") if text.endswith(".0") else text
+    return str(x).removesuffix(".0")
 
 
 def _bound(x: float) -> str:
