@@ -20,6 +20,7 @@ __all__ = ["Change", "clamps", "replacements", "truncations"]
 Inputs = Mapping[str, Real | None]
 Change = Callable[[OracleCall], OracleCall]
 Values = Callable[[OracleCall, Real], Real | None]
+Sums = Callable[[Real, float], Real]
 
 # Other values of an input, entry by entry.
 ENTRIES: dict[str, Callable[[Real], Real]] = {
@@ -110,10 +111,35 @@ def clamps(
     def clamp(name: str, limited: np.ufunc) -> Callable[[float], Change]:
         return lambda limit: _with(name, lambda _, x: limited(x, limit))
 
-    for name, x in _present(call).items():
+    present = _present(call)
+    for name, x in present.items():
         if name != "value":
             yield name, "above", clamp(name, np.minimum), x
             yield name, "below", clamp(name, np.maximum), x
+    name = "log_decay"
+    axis = call.operator.input(name).token_axis if name in present else None
+    if axis is None:
+        return
+    length = present[name].shape[axis]
+    for chunk in (*(n for n in CHUNKS if n < length), None):
+        every = f"chunks of {chunk}" if chunk else "all tokens"
+        sums = partial(_sums, axis=axis, chunk=chunk)
+
+        def limited(limit: float, sums: Sums = sums) -> Change:
+            return _with(name, lambda _, x: sums(x, limit))
+
+        yield f"the sum of {name} over {every}", "below", limited, sums(present[name])
+
+
+def _sums(x: Real, limit: float | None = None, *, axis: int, chunk: int | None) -> Real:
+    """Return sums from the start of each chunk; with a limit, terms of limited sums."""
+    at = range(chunk, x.shape[axis], chunk) if chunk else ()
+    sums = [np.cumsum(part, axis=axis) for part in np.split(x, at, axis=axis)]
+    if limit is None:
+        return np.concatenate(sums, axis=axis)
+    limited = (np.maximum(part, limit) for part in sums)
+    terms = [np.diff(part, axis=axis, prepend=0.0) for part in limited]
+    return np.concatenate(terms, axis=axis)
 
 
 def _present(call: OracleCall) -> dict[str, Real]:

@@ -57,9 +57,28 @@ def wide(problem: Problem, name: str) -> Any:
     return problem.inputs[name].astype(np.float64)
 
 
+def with_limited_sums(problem: Problem, chunk: int, axis: int, limit: float) -> Inputs:
+    """Return gates whose sums since the start of a chunk are limited."""
+    g = np.moveaxis(wide(problem, "log_decay"), axis, 0)
+    for first in range(0, len(g), chunk):
+        sums = np.maximum(np.cumsum(g[first : first + chunk], axis=0), limit)
+        g[first : first + chunk] = np.diff(sums, axis=0, prepend=0)
+    return {"log_decay": np.moveaxis(g, 0, axis)}
+
+
 @pytest.mark.parametrize(
     ("op", "change", "text"),
     [
+        (
+            "gla",
+            lambda p: with_limited_sums(p, 16, -2, -0.25),
+            "the sum of log_decay over chunks of 16 clamped at -0.25 from below",
+        ),
+        (
+            "gated_delta_rule",
+            lambda p: with_limited_sums(p, 64, -1, -0.75),
+            "the sum of log_decay over all tokens clamped at -0.75 from below",
+        ),
         (
             "delta_rule",
             lambda p: {"beta": wide(p, "beta")[:, [0, 0]]},
