@@ -167,7 +167,9 @@ def localised(
         }
         words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= LEAST_SHARE]
     first = corner(maps)
-    if first is not None and first > 1 and stage not in _sparse(maps):
+    # The rows of a tail say nothing of shorter sequences, which have tails too.
+    in_tails = "tail" in where
+    if first is not None and first > 1 and not in_tails and stage not in _sparse(maps):
         words.append(f"seen first at T={first}")
     shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
     return Diagnosis(
