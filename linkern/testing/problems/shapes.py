@@ -40,8 +40,10 @@ EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 2
 LONG = (200, 257, 300, 511, 513, 640, 1025)
 LONGEST = 320
 STEPS = 200
-# Where each shape is compiled: around one chunk of 16, one of 64 and one of 128.
+# Where each shape is compiled: around one chunk of 16, one of 64 and one of 128. Checks
+# share what was compiled, so a length has one value dimension: those of some equal K.
 FEW_LENGTHS = (1, 2, 17, 65, 130)
+FEW_SQUARE = (2, 65)
 FEW_DIMS = (4,)
 DIMS = (1, 2, 3, 4, 5, 8, 16, 17, 33, 60, 64, 65, 100, 128, 129)
 # Above one tile in one or both, none of them a power of two.
@@ -215,9 +217,8 @@ def shapes(
         key_dim = draw(dims(wanted or few, key_dims))
         if most_dim is not None and not wanted:
             key_dim = min(key_dim, most_dim)
-    # Square states are the only ones that can be transposed in silence.
     square = not pairs and key_dim in (contract.value_dims or (key_dim,))
-    if contract.equal_dims or (square and draw(one_of(False, False, True))):
+    if contract.equal_dims or (square and draw(_squares(scope, length))):
         value_dim = key_dim
     elif not pairs or contract.value_dims:
         value_dim = draw(dims(contract.value_dims or tuple(n + 1 for n in few)))
@@ -234,6 +235,16 @@ def shapes(
     if scope.operator.feature_map:
         return of_tokens
     return draw(_completed(scope, of_tokens, reach.keys))
+
+
+def _squares(scope: Scope, length: int) -> st.SearchStrategy[bool]:
+    """Draw True for values that have the dimension of keys.
+
+    Square states are the only ones that can be transposed in silence.
+    """
+    if scope.few_shapes and length in FEW_LENGTHS:
+        return one_of(length in FEW_SQUARE)
+    return one_of(False, False, True)
 
 
 def _provable(

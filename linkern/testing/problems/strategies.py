@@ -55,6 +55,15 @@ __all__ = [
 _EVENLY = st.integers(0, 2**16 - 1)
 # Tokens of a call that is made many times.
 REPEATED_LENGTH = 70
+# Where each shape is compiled, and each scale: those of a length, and where it is cut.
+FEW_SCALES: dict[int, tuple[str, ...]] = {
+    1: ("omitted",),
+    2: ("halved",),
+    17: ("declared",),
+    65: ("omitted",),
+    130: ("halved",),
+}
+FEW_CUTS = {17: (2,), 65: (1, 17), 130: (2, 65)}
 # Independent draws: what the probabilistic tier may be used on.
 RANDOM_KINDS = ("normal", "uniform")
 INTEGER_KINDS = ("dense", "onehot", "wide", "cancelling")
@@ -296,8 +305,8 @@ def with_cuts(
     near = [n for n in EDGES if n <= last] or [1]
     one = st.integers(1, last) | st.sampled_from(near)
     if problem.scope.few_shapes:
-        one = st.sampled_from([n for n in FEW_LENGTHS if n <= last] or [1])
-        most = 1
+        few = FEW_CUTS.get(problem.length, FEW_LENGTHS)
+        one, most = st.sampled_from([n for n in few if n <= last] or [1]), 1
     drawn = draw(st.lists(one, min_size=1, max_size=most))
     rounded = {-(-n // step) * step for n in drawn}
     cuts = sorted(n for n in rounded if n < problem.length)
@@ -339,9 +348,11 @@ def with_scale(draw: st.DrawFn, problems: st.SearchStrategy[Problem]) -> Problem
     if len(scales) == 1:
         return problem
     # Hypothesis draws one of few values unevenly, and one of many evenly.
-    shares = ("declared", "omitted", "halved", "omitted", "declared")
+    shares: tuple[str, ...] = ("declared", "omitted", "halved", "omitted", "declared")
     if problem.length == 1:  # few problems have one token, which may take its own path
         shares = ("declared", "omitted", "omitted", "omitted", "omitted")
+    if problem.scope.few_shapes:
+        shares = FEW_SCALES.get(problem.length, shares)
     scale = shares[draw(_EVENLY) % len(shares)]
     if scale == "declared" or scale not in scales:
         return problem

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import linkern
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing import OPERATORS
 from linkern.testing.kernels.assembly import Parts, stateful
@@ -18,7 +19,10 @@ from linkern.testing.problems.generators import (
     real_problem,
     with_cotangent,
 )
+from linkern.testing.problems.mixture import any_problem
 from linkern.testing.problems.problem import Problem
+from linkern.testing.runner import opening
+from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.frameworks import numpy_dtype
 from tests.marks import every
@@ -320,3 +324,24 @@ def test_tiles_of_channels_are_reached_where_each_shape_is_compiled(op, few_shap
     draw()
     assert max(value_dim for _, value_dim in seen) > 128
     assert len(seen) == 1 or not few_shapes
+
+
+def test_few_shapes_are_compiled_for_all_laws():
+    plan = Plan("kernel", "gla", function=linkern.gla)
+    scope = opening.scope_of(plan, opening.open_target(plan), "float32")
+    scope = replace(scope, few_shapes=True)
+    signatures, cuts = set(), set()
+
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck), database=None)
+    @given(draws.with_scale(draws.with_cuts(any_problem(scope))))
+    def draw(problem):
+        signatures.add((problem.shape, problem.knobs.get("scale")))
+        cuts.add((problem.length, problem.knobs["cuts"]))
+
+    draw()
+    few = {(shape, scale) for shape, scale in signatures if shape.length <= 130}
+    usual = {(shape, scale) for shape, scale in few if shape.key_dim == 4}
+    assert len({shape.length for shape, _ in usual}) == len(usual)
+    assert {"omitted", "halved", None} <= {scale for _, scale in usual}
+    assert {4, 5} == {shape.value_dim for shape, _ in usual}
+    assert len({each for each in cuts if each[0] == 130}) <= 3
