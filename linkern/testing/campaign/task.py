@@ -1,8 +1,6 @@
 """Task of a campaign: one kernel, judged by whichever process takes it up."""
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from linkern.testing.api import report_of, reports
 from linkern.testing.errors import UsageError
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
+from linkern.testing.target.copies import copied, renamed
 
 __all__ = ["Task", "Unjudged", "judged"]
 
@@ -59,10 +58,10 @@ def judged(task: Task) -> Report | Unjudged:
             "install one version on both.",
         )
     original = task.plan.target.rpartition(":")[0]
-    with _copies(task.files) as folder:
+    with copied(task.files) as folder:
         copy = str(folder / Path(original).name) if task.files else original
         target = task.plan.target.replace(original, copy, 1)
-        return _renamed(_outcome(replace(task.plan, target=target)), copy, original)
+        return renamed(_outcome(replace(task.plan, target=target)), copy, original)
 
 
 def _outcome(plan: Plan) -> Report | Unjudged:
@@ -75,32 +74,3 @@ def _outcome(plan: Plan) -> Report | Unjudged:
     except Exception as error:
         return Unjudged("error", f"{type(error).__name__}: {error}")
     return report
-
-
-@contextmanager
-def _copies(files: Mapping[str, str]) -> Iterator[Path]:
-    """Write the files of a candidate to a folder that exists for one verdict."""
-    with tempfile.TemporaryDirectory(prefix="linkern-") as name:
-        folder = Path(name)
-        for file, text in files.items():
-            (folder / file).write_text(text, encoding="utf-8")
-        yield folder
-
-
-def _renamed(outcome: Report | Unjudged, copy: str, name: str) -> Report | Unjudged:
-    """Return an outcome that names the candidate, not the copy that was judged."""
-    if isinstance(outcome, Unjudged):
-        return replace(outcome, message=outcome.message.replace(copy, name))
-    return replace(
-        outcome,
-        plan=replace(outcome.plan, target=outcome.plan.target.replace(copy, name)),
-        checks=tuple(
-            replace(
-                check,
-                message=check.message.replace(copy, name),
-                again=check.again.replace(copy, name),
-            )
-            for check in outcome.checks
-        ),
-        notes=tuple(note.replace(copy, name) for note in outcome.notes),
-    )

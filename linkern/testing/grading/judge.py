@@ -5,13 +5,11 @@ has ended it, or needs a library that is not imported there.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +20,7 @@ from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.worker import Ready
 from linkern.testing.target.child import Process, launched_by
 from linkern.testing.target.clock import Clock
+from linkern.testing.target.copies import copied, renamed
 from linkern.testing.target.template import Template, can_fork
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 from linkern.testing.target.worker import streams
@@ -94,9 +93,7 @@ def _template(warm: Warm) -> Template | None:
 
 def _graded(message: Assignment, template: Template | None, clock: Clock) -> Grade:
     """Grade a candidate whose processes see a folder of their own."""
-    with _folder() as folder:
-        for name, text in message.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+    with copied(message.files) as folder:
         plan, place = message.plan, message.plan.target
         if message.files:
             name, _, attribute = place.rpartition(":")
@@ -111,7 +108,8 @@ def _graded(message: Assignment, template: Template | None, clock: Clock) -> Gra
             grade = grade_of_plan(replace(plan, target=place), clock)
         if template is not None:
             template.sweep()
-    return _renamed(grade, place.rpartition(":")[0], plan.target)
+    copy, original = (x.rpartition(":")[0] for x in (place, plan.target))
+    return renamed(grade, copy, original)
 
 
 def _started(module: str, folder: Path, path: tuple[str, ...]) -> Process:
@@ -127,34 +125,4 @@ def _started(module: str, folder: Path, path: tuple[str, ...]) -> Process:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Make a folder for the files of one candidate, and remove all that is in it."""
-    folder = Path(tempfile.mkdtemp(prefix="linkern-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _renamed(grade: Grade, copy: str, target: str) -> Grade:
-    """Return a grade that names the candidate, not the copy that was judged."""
-    original = target.rpartition(":")[0]
-
-    def named(text: str) -> str:
-        return text.replace(copy, original)
-
-    example, cause = grade.counterexample, grade.cause
-    return replace(
-        grade,
-        target=target,
-        message=named(grade.message),
-        counterexample=example
-        and replace(
-            example, again=named(example.again), message=named(example.message)
-        ),
-        cause=cause and replace(cause, sentence=named(cause.sentence)),
     )

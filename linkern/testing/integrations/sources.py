@@ -1,10 +1,10 @@
 """Source text of a candidate, written to a file that the judge can name."""
 
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+
+from linkern.testing.target.copies import copied
 
 __all__ = ["code_in", "written"]
 
@@ -44,8 +44,5 @@ def written(files: Mapping[str, str], entry: str) -> Iterator[str]:
     str
         ``path/to/first.py:entry``.
     """
-    with tempfile.TemporaryDirectory(prefix="linkern-") as folder:
-        paths = [Path(folder, name) for name in files]
-        for path, content in zip(paths, files.values(), strict=True):
-            path.write_text(content, encoding="utf-8")
-        yield f"{paths[0]}:{entry}"
+    with copied(files) as folder:
+        yield f"{folder / next(iter(files))}:{entry}"
