@@ -5,7 +5,6 @@ has ended it, or needs a library that is not imported there.
 """
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ from linkern.testing.target.clock import Clock
 from linkern.testing.target.copies import copied, renamed
 from linkern.testing.target.template import Template, can_fork
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
-from linkern.testing.target.worker import streams
+from linkern.testing.target.worker import until_ended
 
 __all__ = ["Assignment", "Warm", "main"]
 
@@ -56,12 +55,7 @@ class Assignment:
 
 def main() -> None:
     """Answer requests until they end, or until the process is told to end."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    requests, replies = streams()
-    try:
-        serve(requests, replies)
-    except (EOFError, KeyboardInterrupt):
-        return
+    until_ended(serve)
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:

@@ -1,6 +1,5 @@
 """Worker process of a run: open the target of a plan, judge checks on request."""
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -14,7 +13,7 @@ from linkern.testing.target.clock import Clock
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Refused
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
-from linkern.testing.target.worker import streams
+from linkern.testing.target.worker import until_ended
 
 __all__ = ["Late", "Ready", "Task", "main"]
 
@@ -53,13 +52,7 @@ class Late:
 
 def main() -> None:
     """Answer requests until they end, or until the process is told to end."""
-    # As an interrupt: the target, which is a process of its own, is closed first.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    requests, replies = streams()
-    try:
-        serve(requests, replies)
-    except (EOFError, KeyboardInterrupt):
-        return
+    until_ended(serve)
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:

@@ -6,6 +6,7 @@ target does to its process harms no other process.
 
 import mmap
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,7 +36,15 @@ from linkern.testing.target.segments import SegmentRunner
 from linkern.testing.target.signatures import GROUP_NAMES_OF
 from linkern.testing.target.wire import OWN, read_message, read_prefix, write
 
-__all__ = ["Opened", "describe", "main", "open_target", "serve", "streams"]
+__all__ = [
+    "Opened",
+    "describe",
+    "main",
+    "open_target",
+    "serve",
+    "streams",
+    "until_ended",
+]
 
 GIBIBYTE = 2**30
 INTERPRETER = "linkern.testing.target.interpreted.start"
@@ -205,6 +214,19 @@ def describe(error: BaseException) -> str:
 def main() -> None:
     """Answer the requests on standard input."""
     serve(*streams())
+
+
+def until_ended(answer: Callable[[BinaryIO, BinaryIO], None]) -> None:
+    """Answer requests until they end, or until the process is told to end.
+
+    That is an interrupt, so that a process of this one is closed first.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    requests, replies = streams()
+    try:
+        answer(requests, replies)
+    except (EOFError, KeyboardInterrupt):
+        return
 
 
 def streams() -> tuple[BinaryIO, BinaryIO]:
