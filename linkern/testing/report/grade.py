@@ -198,8 +198,9 @@ def grade_of(report: "Report", seconds: float = 0.0) -> Grade:
     judged = [check for check in checks if check.verdict != "inconclusive"]
     kept = [check.name for check in judged if check.verdict in ("passed", "xfailed")]
     laws = [*(check.name for check in judged), *report.not_run]
-    exact = [name for name in laws if not CHECKS[name].relation]
-    exact_kept = [name for name in kept if not CHECKS[name].relation]
+    relations = {name for name, check in CHECKS.items() if check.relation}
+    exact = [name for name in laws if name not in relations]
+    exact_kept = [name for name in kept if name not in relations]
     return Grade(
         report.plan.target,
         report.plan.op,
@@ -240,8 +241,10 @@ def _worst_errors(checks: Sequence[CheckResult]) -> dict[str, float | None]:
     """Return the largest error of each kind of result, in the laws that bound it."""
     worst: dict[str, float | None] = dict.fromkeys(("output", "state", "gradient"))
     for check in checks:
+        if check.worst_ratio is None:
+            continue
         law = CHECKS[check.name]
-        if not law.relation and check.worst_ratio is not None:
+        if not law.relation:
             worst[law.kind] = max(worst[law.kind] or 0.0, check.worst_ratio)
     return worst
 
