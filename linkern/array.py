@@ -70,7 +70,7 @@ def is_array(x: object) -> bool:
     """
     if type(x) is np.ndarray or frozenset({type(x)}) in _NAMESPACES:
         return True
-    if isinstance(x, np.ndarray) and isinstance(x, np.ma.MaskedArray):
+    if isinstance(x, np.ma.MaskedArray | np.matrix):
         return False
     return bool(array_api_compat.is_array_api_obj(x))
 

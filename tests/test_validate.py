@@ -194,7 +194,7 @@ X = np.ones((5, 3))
 CALLS_OF_MASKED = {
     "query": lambda: linkern.gla(MASKED, X, X),
     "key": lambda: linkern.linear_attention(X, MASKED, X, form="recurrent"),
-    "value": lambda: linkern.attention.softmax_attention(X, X, MASKED),
+    "value": lambda: linkern.softmax_attention(X, X, MASKED),
     "log_decay": lambda: linkern.gla(X, X, X, -MASKED),
     "beta": lambda: linkern.vjp(linkern.delta_rule, X, X, X, MASKED[:, 0]),
     "initial_state.memory": lambda: linkern.linear_attention(
@@ -211,7 +211,11 @@ CALLS_OF_MASKED = {
 
 @pytest.mark.parametrize("name", CALLS_OF_MASKED)
 def test_masked_arrays_are_refused(name):
-    sentence = f"`{name}` must be an array of an array API library (NumPy, PyTorch, JAX, CuPy, ...), got MaskedArray, whose mask would be ignored; pass x.filled(number)."
+    sentence = (
+        f"`{name}` must be an array of an array API library (NumPy, PyTorch, JAX, "
+        "CuPy, ...), got MaskedArray, whose mask would be ignored; pass "
+        "x.filled(number)."
+    )
     with pytest.raises(TypeError, match=re.escape(sentence)):
         CALLS_OF_MASKED[name]()
 
