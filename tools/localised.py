@@ -152,18 +152,19 @@ changed. Both fail now. Gradients that lack a part, other divisors of xLSTM's ro
 rows that are off as a whole have been named since.
 
 **A fifth set, by another blind examiner.** 12 faulty and 6 correct kernels in NumPy,
-PyTorch, JAX and Triton, 17 operators; quick profile on two cores that other work shared,
-at commits from `79a5be3` to `f670f69`, as they landed
+PyTorch, JAX and Triton, 17 operators; quick profile on two cores that other work
+shared, at commits from `79a5be3` to `f670f69`, as they landed
 (`docs/benchmarks/blind-79a5be3b.jsonl`):
 
 | | right | silent | wrong |
 |---|---|---|---|
-| correct kernels | 4 passed; 1 failed rightly, as it raises on no token | 1 inconclusive | 0 failed |
+| correct kernels | 4 passed, 1 failed | 1 inconclusive | 0 failed |
 | faulty kernels | 12 failed | | 0 passed |
 | *where* | 5, and 5 too vague | 1 | 1 |
 | *by what* | 4, and 2 in part | 6 | 0 |
 
-The inconclusive one passes now: a few inputs whose gradients have no bound ended its
+The correct one that failed raises on no token, which its author had not tried. The
+inconclusive one passes now: a few inputs whose gradients have no bound ended its
 verdict. The wrong place was where Triton's interpreter had put NaN; the load out of
 bounds is named in its place. Clamped sums of gates, the silent one, are named with
 their limit and chunk.

@@ -30,9 +30,9 @@ class Wrong(NamedTuple):
     dtype: str
 
 
-def any_request(scope: Scope) -> st.SearchStrategy[Problem]:
-    """Return problems for all that a call can be asked for."""
-    gradients, spans = not no_gradients(scope), not no_state(scope)
+def any_request(scope: Scope, *, spans: bool = True) -> st.SearchStrategy[Problem]:
+    """Return problems for all that a call can be asked for, `spans` among that."""
+    gradients, spans = not no_gradients(scope), spans and not no_state(scope)
     problems = any_gradient(scope) if gradients else any_problem(scope)
     asked = ("gradients",) * gradients + ("output", "state") + ("spans",) * spans
     problems = draws.with_choice(problems, asked=asked)

@@ -204,7 +204,7 @@ class _Failure(NamedTuple):
 
 
 def _failures(folder: Path) -> list[_Failure]:
-    """Return the checks that failed."""
+    """Return the checks that failed, expected or not."""
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         failures = [
@@ -214,7 +214,7 @@ def _failures(folder: Path) -> list[_Failure]:
                 c["counterexample"] is not None,
             )
             for c in report["checks"]
-            if c["verdict"] == "failed"
+            if c["verdict"] == "failed" or c["counterexample"] is not None
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         msg = f"{folder} is not a bundle: {REPORT} cannot be read ({error!r})."

@@ -7,6 +7,7 @@ with their constants filled in.
 import os
 import re
 import shlex
+from dataclasses import replace
 from importlib import resources
 from itertools import zip_longest
 from pathlib import Path
@@ -79,11 +80,15 @@ _HALF = {
 }
 
 
-def command(plan: Plan, *checks: str) -> str:
+def command(plan: Plan, *checks: str, expecting: bool = False) -> str:
     """Return the shell command that runs a plan, or some of its checks, again.
 
     A function that no module holds, as in a notebook, is judged again by a call.
+    Checks that are named are judged as they are, or `expecting` them to fail as the
+    plan does.
     """
+    if checks and not expecting:
+        plan = replace(plan, expect_failure={})
     place, _, attribute = plan.target.rpartition(":")
     if plan.function is not None and (place == "__main__" or "<" in attribute):
         return _verify_call(plan, attribute, checks)

@@ -138,7 +138,10 @@ class Session:
 
     def _named(self, question: Question, result: CheckResult) -> CheckResult:
         """Return a result with the command that shows it again; keep a failure."""
-        named = replace(result, again=command(question.plan, question.check.name))
+        name, plan = question.check.name, question.plan
+        # It fails by being kept, where that was expected of it.
+        kept = result.verdict == "failed" and name in plan.expect_failure
+        named = replace(result, again=command(plan, name, expecting=kept))
         if named.verdict == "failed":
             self._failures[named.name] = named
         return named
