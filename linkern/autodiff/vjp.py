@@ -92,15 +92,13 @@ def vjp(
     signature, name = _signature(op), getattr(op, "__name__", "`op`")
     validate.keywords(name, options, signature.parameters)
     called = signature.bind(*inputs, **options)
-    names: Collection[str] | None = None
-    function: Callable[..., AttentionResult[Any]] = partial(_called, op)
-    if inspect.isfunction(op) and op in DIFFERENTIATED:
-        names, function = DIFFERENTIATED[op], op
-    else:
+    function = op
+    names = DIFFERENTIATED.get(op) if inspect.isfunction(op) else None
+    if names is None:
+        function = partial(_called, op)
         # The numbers of NumPy are arrays to the array API, and options to users.
-        names = {
-            k for k, x in called.arguments.items() if not isinstance(x, np.generic)
-        }
+        arguments = called.arguments.items()
+        names = frozenset(k for k, x in arguments if not isinstance(x, np.generic))
 
     def call(arguments: dict[str, Any]) -> AttentionResult[Any]:
         called.arguments = arguments

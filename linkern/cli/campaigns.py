@@ -19,7 +19,7 @@ from linkern.testing.campaign.engine import PROCESSES, engine_of
 from linkern.testing.campaign.outcomes import outcomes
 from linkern.testing.campaign.task import Task, Unjudged
 from linkern.testing.report import terminal
-from linkern.testing.report.report import EXIT_CODES, write_whole
+from linkern.testing.report.report import EXIT_CODES, exit_code_of, write_whole
 from linkern.testing.runner.plan import fresh_seed
 from linkern.testing.runner.rounds import rounds_of
 
@@ -106,8 +106,7 @@ def judge(console: Console, campaign: Campaign, options: dict[str, Any]) -> int:
         name_file(console, path)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
-    codes = {EXIT_CODES[each["verdict"]] for each in campaign.reports}
-    return next((code for code in (1, 3) if code in codes), 0)
+    return exit_code_of(each["verdict"] for each in campaign.reports)
 
 
 def _judge(console: Console, campaign: Campaign, options: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import click
 
 from linkern.cli.options import (
     EXIT_USAGE,
+    STDOUT,
     candidate_options,
     contract_of,
     file_option,
@@ -17,13 +18,11 @@ from linkern.cli.options import (
 from linkern.cli.verdicts import run_canaries
 from linkern.testing import UsageError, grade_many
 from linkern.testing.report.grade import Grade
-from linkern.testing.report.report import EXIT_CODES
+from linkern.testing.report.report import exit_code_of
 from linkern.testing.runner.plan import PROFILES, fresh_seed
 from linkern.testing.spec.declarations import keywords
 
 __all__ = ["grade"]
-
-STDOUT = Path("-")
 
 
 @click.command("grade")
@@ -101,8 +100,7 @@ def grade(candidates: tuple[str, ...], **options: Any) -> None:
     except (UsageError, OSError) as error:
         click.echo(f"linkern: {error}", err=True)
         sys.exit(EXIT_USAGE)
-    seen = {EXIT_CODES[verdict] for verdict in verdicts}
-    sys.exit(next((code for code in (1, 3) if code in seen), 0))
+    sys.exit(exit_code_of(verdicts))
 
 
 def _written(one: Grade, path: Path | None) -> Grade:

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from linkern.testing import Contract
-from linkern.testing.runner.plan import MEMORY_LIMIT
 from linkern.testing.spec.declarations import pairs
 from linkern.testing.target.frameworks import FRAMEWORKS
+from linkern.testing.target.protocol import MEMORY_LIMIT
 
 __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_USAGE",
+    "STDOUT",
     "campaign_options",
     "candidate_options",
     "contract_of",
@@ -27,6 +28,8 @@ __all__ = [
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+# A name of a file that is none.
+STDOUT = Path("-")
 
 
 def in_existing_folder(

@@ -13,6 +13,7 @@ from linkern.cli.files import name_file, write_files
 from linkern.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    STDOUT,
     campaign_options,
     file_option,
     in_existing_folder,
@@ -127,7 +128,7 @@ def verify(target: str | None, **options: Any) -> None:
     referee, or one of several kernels is refused; 2 the target, contract or options
     cannot be used; 3 nothing could be concluded; 4 the referee failed its own canaries.
     """
-    to_stdout = options["json_path"] == Path("-")
+    to_stdout = options["json_path"] == STDOUT
     console = Console(stderr=to_stdout)
     if to_stdout:
         options["json_path"] = None

@@ -18,12 +18,13 @@ from linkern.testing.runner.loop import (
     TimeOver,
     run,
 )
-from linkern.testing.runner.plan import MEMORY_LIMIT, Plan
+from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import CheckResult, environment
 from linkern.testing.runner.rounds import Round, merged
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.target.clock import Clock
+from linkern.testing.target.protocol import MEMORY_LIMIT
 
 __all__ = ["plan_of", "report_of", "reports", "verify"]
 

@@ -7,10 +7,11 @@ from typing import Any
 from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.errors import UsageError
 from linkern.testing.report.grade import Grade, grade_of
-from linkern.testing.runner.plan import MEMORY_LIMIT, Plan
+from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.rounds import rounds_of
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.clock import Clock
+from linkern.testing.target.protocol import MEMORY_LIMIT
 
 __all__ = ["grade", "grade_of_plan", "plan_of_candidate"]
 

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,15 @@ from linkern.testing.runner.plan import Plan
 from linkern.testing.runner.results import RULES, SEVERITY, CheckResult
 from linkern.testing.runner.rounds import Round
 
-__all__ = ["SCHEMA", "Report", "VerificationError", "json_text", "write_json"]
+__all__ = [
+    "EXIT_CODES",
+    "SCHEMA",
+    "Report",
+    "VerificationError",
+    "exit_code_of",
+    "json_text",
+    "write_json",
+]
 
 # Version of the JSON report: names are added within one, and never changed.
 SCHEMA = 3
@@ -30,7 +38,7 @@ class VerificationError(AssertionError):
     """A kernel that did not pass; the message is the report as text."""
 
 
-# Exit code of a command by its verdict on one target; of several, 1 goes before 3.
+# Exit code of a command by its verdict on one target.
 EXIT_CODES = {
     "passed": 0,
     "xfailed": 0,
@@ -40,6 +48,12 @@ EXIT_CODES = {
     "inconclusive": 3,
     "lost": 3,
 }
+
+
+def exit_code_of(verdicts: Iterable[str]) -> int:
+    """Return the exit code for the verdicts on several targets: 1 goes before 3."""
+    codes = {EXIT_CODES[verdict] for verdict in verdicts}
+    return next((code for code in (1, 3) if code in codes), 0)
 
 
 @dataclass(frozen=True)

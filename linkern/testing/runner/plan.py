@@ -13,6 +13,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import nearest
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.frameworks import FRAMEWORKS
+from linkern.testing.target.protocol import MEMORY_LIMIT
 
 __all__ = ["DEFAULT_DTYPES", "PROFILES", "SMOKE_LEAVES_IT_OUT", "Plan", "fresh_seed"]
 
@@ -28,8 +29,6 @@ PROFILES = {"smoke": 8, "quick": 25, "default": 90, "deep": 1500}
 SMOKE_LEAVES_IT_OUT = skipped(
     "the profile smoke leaves it out", "take `--profile quick`"
 )
-# GiB that a target may allocate.
-MEMORY_LIMIT = 4.0
 # Each has a target of its own, which may allocate memory up to its limit.
 MOST_PROCESSES = 8
 

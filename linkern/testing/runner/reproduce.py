@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.checks.registry import CHECKS
-from linkern.testing.runner.plan import DEFAULT_DTYPES, MEMORY_LIMIT, Plan
+from linkern.testing.runner.plan import DEFAULT_DTYPES, Plan
 from linkern.testing.runner.results import CheckResult, Counterexample
 from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.declarations import as_text
@@ -27,7 +27,7 @@ from linkern.testing.target.arguments import gate_arrays, state_buffer
 from linkern.testing.target.command import metadata_of
 from linkern.testing.target.loading import Interface
 from linkern.testing.target.memory_layout import byte_offset, place
-from linkern.testing.target.protocol import Call, TargetConfig, to_layout
+from linkern.testing.target.protocol import MEMORY_LIMIT, Call, TargetConfig, to_layout
 from linkern.testing.target.segments import per_query, scale_of
 
 __all__ = ["command", "keywords", "write", "wrong_entry"]

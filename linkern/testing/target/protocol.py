@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from linkern.testing.target.ranks.sharding import Sharding
 
 __all__ = [
+    "MEMORY_LIMIT",
     "SCALES",
     "Call",
     "Raised",
@@ -21,6 +22,8 @@ __all__ = [
     "to_layout",
 ]
 
+# GiB that a target may allocate, unless a plan says otherwise.
+MEMORY_LIMIT = 4.0
 # A scale can be passed as it is declared, left to the default of the target, or be a
 # multiple of what is declared.
 SCALES = {"declared": 1.0, "omitted": 1.0, "halved": 0.5, "tripled": 3.0}
@@ -93,7 +96,7 @@ class TargetConfig:
     decay_form: str = "log"
     gate_parameters: str = "both"
     options: Mapping[str, Any] = field(default_factory=dict)
-    memory_limit: float = 4.0
+    memory_limit: float = MEMORY_LIMIT
     interpret: bool = False
     ranks: tuple[int, ...] = ()
     ranks_order: str = "contiguous"
