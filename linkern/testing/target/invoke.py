@@ -325,7 +325,9 @@ class Caller:
         forms = [arrays]
         if call.segments:  # the sequences are the batch, or an axis before that of one
             sizes |= {"b": call.sequences}
-            forms.append([x[:, 0] for x in arrays if x.shape[1:2] == (1,)])
+            # Tried first: of one head and one value, a normalizer with that axis has
+            # the shape of a memory without it.
+            forms.insert(0, [x[:, 0] for x in arrays if x.shape[1:2] == (1,)])
         layouts = self._config.layout, self._config.state_layout
         parts = (state_parts(x, self._operator, sizes, *layouts) for x in forms)
         return next((states for states in parts if states is not None), None)

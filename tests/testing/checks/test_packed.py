@@ -112,6 +112,17 @@ def test_targets_in_torch(leaks, torch):
 # -- defects that no mutant has
 
 
+def test_a_normalizer_of_one_value_is_no_memory():
+    """With an axis for the batch it has the shape of a memory without one."""
+
+    def call(*inputs, cu_seqlens=None, initial_state=None):
+        options = {"cu_seqlens": cu_seqlens, "initial_state": initial_state}
+        return linkern.linear_attention(*inputs, **options)
+
+    smallest = {"key_dims": (1,), "value_dims": (1,)}
+    assert verdicts(call, "linear_attention", STATES, contract=smallest) == ["passed"]
+
+
 def test_a_state_that_is_lost_is_found_in_any_form():
     def lost(states, n, edges):
         return None if n == 1 or states is None else states[n : n + 1]
