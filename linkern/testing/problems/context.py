@@ -114,10 +114,14 @@ class Scope:
 
     @property
     def narrowest_bits(self) -> int:
-        """Significand bits of the narrowest stage that sums go through."""
+        """Significand bits of the narrowest stage that sums go through.
+
+        Scores and the memory are sums, and operands of the second product.
+        """
         stages = self.contract.precisions(self.dtype)
         names = (
             stages.accumulator,
+            stages.operand,
             stages.score,
             stages.state,
             stages.normalizer,

@@ -132,5 +132,5 @@ def _goes_on(scope: Scope) -> bool:
 def _bits(scope: Scope) -> int:
     """Return the significand bits of the narrowest stage between input and output."""
     stages = scope.contract.precisions(scope.dtype)
-    operands = [SIGNIFICAND_BITS[x] for x in (stages.feature, stages.operand) if x]
-    return min([scope.narrowest_bits, *operands])
+    feature = stages.feature or stages.accumulator
+    return min(scope.narrowest_bits, SIGNIFICAND_BITS[feature])

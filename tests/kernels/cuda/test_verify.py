@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("compiler")
 
 TARGETS = Path(__file__).parent / "emulator" / "judged.py"
 # For 16-bit inputs, operands of tensor cores have 16 bits: features, scores, the state.
-NARROW = {"feature_dtype": "bfloat16"}
+NARROW = {"operand_dtype": "bfloat16"}
 # Checks of numbers and of time; other checks concern Python code that NumPy shares.
 OF_NUMBERS = (
     *("value_on_integers", "value_on_reals", "causality", "state_split", "ranges"),

@@ -239,6 +239,8 @@ def test_a_declared_epsilon_is_allowed_and_another_one_is_not():
         [
             ("tfloat32_operands", {"operand_dtype": "tfloat32"}),
             ("bfloat16_scores", {"score_dtype": "bfloat16"}),
+            # Scores are operands of the second product.
+            ("bfloat16_scores", {"operand_dtype": "bfloat16"}),
             (
                 "bfloat16_state",
                 {"state_dtype": "bfloat16", "normalizer_dtype": "bfloat16"},

@@ -105,6 +105,6 @@ def test_bfloat16_needs_a_new_version(cupy, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_our_kernels_on_a_gpu(gpu, dtype):
     """CuPy is there: `linkern` runs its own kernels on its arrays."""
-    declared = {"feature_dtype": "bfloat16"} if dtype == "bfloat16" else {}
+    declared = {"operand_dtype": "bfloat16"} if dtype == "bfloat16" else {}
     report = judged(linkern.linear_attention, dtypes=(dtype,), contract=declared)
     assert report.exit_code == 0, str(report)
