@@ -1,6 +1,8 @@
 """Pass CUDA tensors of PyTorch to CuPy and back without copies."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -54,7 +56,7 @@ def through_cupy(op: Callable[..., AttentionResult]) -> Callable[..., AttentionR
         stream = torch.cuda.current_stream(device)
         with (
             cupy.cuda.Device(device.index),
-            cupy.cuda.ExternalStream(stream.cuda_stream, device.index),
+            _as_current(cupy.cuda, stream.cuda_stream, device.index),
         ):
 
             def on_cupy(x: Any) -> Any:
@@ -72,6 +74,29 @@ def through_cupy(op: Callable[..., AttentionResult]) -> Callable[..., AttentionR
             )
 
     return called
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream of another library, by the protocol of CUDA Python.
+
+    Streams of PyTorch have it themselves only in new versions.
+    """
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
+def _as_current(cuda: Any, stream: int, device: int) -> AbstractContextManager[Any]:
+    """Return a context in which a stream of another library is CuPy's current one."""
+    context: AbstractContextManager[Any]
+    if hasattr(cuda.Stream, "from_external"):  # since CuPy 14
+        context = cuda.Stream.from_external(_Stream(stream))
+    else:
+        context = cuda.ExternalStream(stream, device)
+    return context
 
 
 def _tensors(named: dict[str, Any], torch: Any) -> list[tuple[str, Array]]:
