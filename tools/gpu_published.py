@@ -44,8 +44,13 @@ OPERATORS = (
     "gated_delta_rule",
     "kda",
 )
-# What Triton multiplies float32 by, unless a kernel asks for more.
-PRECISION = "operand_dtype=tfloat32"
+# Those of them whose 16-bit operands tensor cores multiply as they are.
+NARROW = ("linear_attention", "retention", "simple_gla")
+# What Triton multiplies, unless a kernel asks for more.
+PRECISION = {
+    "float32": "operand_dtype=tfloat32",
+    "bfloat16": "operand_dtype=bfloat16",
+}
 # Share of the time of a run that is for laws; the rest is for imports and compilers.
 SHARE = 0.8
 # The least and the most seconds of one subject, and of one of its calls.
@@ -131,7 +136,7 @@ def published() -> Iterator[tuple[str, Subject]]:
     names = set[str]()
     for kernel in entry_points.kernels():
         names.add(kernel.name)
-        words = _words("float32", kernel.declare, kernel.options)
+        words = _words(kernel.dtype or "float32", kernel.declare, kernel.options)
         package = kernel.name.partition(".")[0].partition(":")[0]
         yield package, Subject(kernel.name, kernel.op, "torch", words)
     for entry in PUBLISHED:
@@ -150,8 +155,7 @@ def _words(
     dtype: str, declared: Iterable[str], options: Iterable[str]
 ) -> tuple[str, ...]:
     """Return the options of the command, with the precision of tensor cores."""
-    precision = (PRECISION,) * (dtype == "float32")
-    told = (x for text in (*declared, *precision) for x in _declare(text))
+    told = (x for text in (*declared, PRECISION[dtype]) for x in _declare(text))
     passed = (word for text in options for word in ("--option", text))
     return ("--dtype", dtype, *told, *passed)
 
@@ -167,17 +171,20 @@ def subjects(
         else:
             chosen.append(subject)
     if known("cupy") is None:
-        missing["cupy"] = len(OPERATORS)
+        missing["cupy"] = len(OPERATORS) * len(PRECISION)
     else:
-        dtypes = ("--dtype", "float32", "--dtype", "bfloat16")
-        # Tensor cores multiply operands of 16 bits as they are.
-        words = (*dtypes, *_declare("feature_dtype=bfloat16"))
-        ours = (Subject(f"linkern:{op}", op, "cupy", words) for op in OPERATORS)
-        chosen += ours
+        chosen += (own(op, dtype) for op in OPERATORS for dtype in PRECISION)
     return chosen, [
         f"{package} is not installed: {number} subjects are left out"
         for package, number in missing.items()
     ]
+
+
+def own(op: str, dtype: str) -> Subject:
+    """Return an operator of linkern on CuPy; in float32 it needs no declaration."""
+    narrow = dtype == "bfloat16" and op in NARROW
+    told = _declare(PRECISION[dtype]) if narrow else ()
+    return Subject(f"linkern:{op}", op, "cupy", ("--dtype", dtype, *told))
 
 
 def _declare(text: str) -> tuple[str, str]:
