@@ -27,7 +27,8 @@ __all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle
 INTERPRETED_LENGTH = 130
 MESH_WORKER = "linkern.testing.target.ranks.mesh_worker"
 # Seconds that one call may take, where a plan does not say.
-TIMEOUT, INTERPRETED_TIMEOUT = 20.0, 120.0
+# Seconds of one call; of one that is interpreted, or that compiles first.
+TIMEOUT, LONG_TIMEOUT = 20.0, 120.0
 
 
 def config_of(plan: Plan) -> TargetConfig:
@@ -117,9 +118,7 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
     if plan.sandbox:
         words = shlex.split(plan.command or "") or [plan.target.rpartition(":")[0]]
         sandbox = Sandbox(paths_in(words), device=plan.device)
-    # A target that hangs is seen to do so within the time of a run.
-    usual = INTERPRETED_TIMEOUT if plan.interpret else TIMEOUT
-    timeout = min(plan.timeout or usual, (plan.seconds or math.inf) / 2)
+    timeout = _seconds_of_a_call(plan)
     if plan.command is not None:
         return CommandTarget(
             plan.command,
@@ -137,6 +136,16 @@ def _loaded(plan: Plan, clock: Clock) -> Target:
     if plan.ranks:
         return OverRanks(config, timeout, load_timeout)
     return ChildProcess(config, timeout, load_timeout, sandbox)
+
+
+def _seconds_of_a_call(plan: Plan) -> float:
+    """Return after how many seconds a call is taken for one that hangs."""
+    if plan.timeout is not None:
+        return plan.timeout
+    if plan.interpret or plan.device != "cpu" or plan.framework == "jax":
+        return LONG_TIMEOUT
+    # What hangs is seen to do so within the time of a run.
+    return min(TIMEOUT, (plan.seconds or math.inf) / 2)
 
 
 def scope_of(plan: Plan, target: Target, dtype: str) -> Scope:

@@ -65,7 +65,8 @@ class Plan:
         Checks that must fail, with the reason. One that did not fail within `seconds`
         is inconclusive: it had few examples.
     timeout : float, optional
-        Seconds that one call may take. Default: 20; 120 if it is interpreted.
+        Seconds that one call may take. Default: 20, or half of `seconds`; 120 if it is
+        interpreted, with JAX, or on a device, where first calls compile.
     memory_limit : float
         GiB that the target may allocate; in a child process only.
     in_process : bool

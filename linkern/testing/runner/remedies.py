@@ -34,9 +34,16 @@ _HINTS = {
     r"no module named": "It needs a package that is not installed here: install it.",
     r"block pointers have been removed": "Triton 3.9 has none: judge it where an older "
     "one is installed (`python -m pip install 'triton<3.9'`).",
+    r"memoryerror": "Allow it more memory with `--memory GIB`.",
+}
+# The same where the inputs are on a CPU, and where they are on a GPU.
+_HINTS_ON_CPU = {
     r"cuda|nvidia|triton|\bgpu\b|pointer argument": "It seems to need a GPU: judge it "
     "where there is one, with `--framework torch --device cuda`.",
-    r"memoryerror": "Allow it more memory with `--memory GIB`.",
+}
+_HINTS_ON_CUDA = {
+    r"\bcpu\b": "It seems to make an array on the CPU: make it where the inputs are, "
+    "with `device=query.device`.",
 }
 # The line that raised, behind what it raised: names of files say nothing.
 _LINE = re.compile(r" \([^()]*:\d+\)$")
@@ -90,7 +97,8 @@ def remedy(plan: Plan, refusal: str, trials: Trials) -> str | None:
     if trials.runs(plan, _PLAIN):
         return None
     said = _LINE.sub("", refusal)
-    for words, hint in _HINTS.items():
+    hints = _HINTS | (_HINTS_ON_CUDA if plan.on_cuda else _HINTS_ON_CPU)
+    for words, hint in hints.items():
         if re.search(words, said, re.IGNORECASE):
             return hint
     axes = _axes(plan.contract.layout)

@@ -16,7 +16,17 @@ from linkern.testing.api import plan_of
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.runner.first_call import UNCOMPILED, VALUE_GROUPS
 from linkern.testing.runner.loop import CheckFinished, Opened
-from linkern.testing.runner.remedies import _HINTS, _LIBRARIES
+from linkern.testing.runner.opening import (
+    LONG_TIMEOUT,
+    TIMEOUT,
+    _seconds_of_a_call,
+)
+from linkern.testing.runner.remedies import (
+    _HINTS,
+    _HINTS_ON_CPU,
+    _LIBRARIES,
+    remedy,
+)
 from linkern.testing.spec.contract import Contract
 
 TARGETS = Path(__file__).parents[1] / "targets.py"
@@ -197,7 +207,41 @@ def test_what_cannot_be_tried_is_told_from_the_exception(said, hint):
         raise RuntimeError(said)
 
     assert hint in refusal(kernel)
-    assert any(re.search(words, said, re.IGNORECASE) for words in _HINTS)
+    known = {**_HINTS, **_HINTS_ON_CPU}
+    assert any(re.search(words, said, re.IGNORECASE) for words in known)
+
+
+class NothingRuns:
+    """Trials of a target that raises on every input."""
+
+    def runs(self, *_):
+        return False
+
+
+def test_on_a_gpu_nobody_is_sent_to_one():
+    """As PyTorch said of kernels that made masks where their inputs were not."""
+    plan = replace(plan_of(quadratic, op="linear_attention"), framework="torch")
+    mixed = "RuntimeError: found at least two devices, cuda:0 and cpu! (kernel.py:12)"
+    devices = ("cpu", "cuda", "cuda:1")
+    said = {x: remedy(replace(plan, device=x), mixed, NothingRuns()) for x in devices}
+    assert "--device cuda" in said["cpu"]
+    assert "device=query.device" in said["cuda"] == said["cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, TIMEOUT),
+        ({"seconds": 8.0}, 4.0),
+        ({"seconds": 8.0, "timeout": 60.0}, 60.0),
+        ({"seconds": 8.0, "interpret": True, "framework": "torch"}, LONG_TIMEOUT),
+        ({"seconds": 8.0, "framework": "jax"}, LONG_TIMEOUT),
+        ({"seconds": 8.0, "framework": "torch", "device": "cuda"}, LONG_TIMEOUT),
+    ],
+)
+def test_a_call_that_compiles_may_take_as_long_as_the_run(options, seconds):
+    plan = plan_of(f"{TARGETS}:quadratic", op="linear_attention")
+    assert _seconds_of_a_call(replace(plan, **options)) == seconds
 
 
 def test_the_contract_may_leave_no_such_input():
