@@ -27,6 +27,7 @@ __all__ = [
     "eye",
     "from_numpy",
     "is_array",
+    "is_captured",
     "is_compiled",
     "is_traced",
     "mT",
@@ -219,13 +220,13 @@ def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
 def any_true(x: Any) -> bool:
     """Return True if any entry is known to be true.
 
-    JAX and the compiler of PyTorch trace, and Dask plans: there, rules about values
-    cannot be checked, and asking would fail or compute everything twice. Nothing is
-    known of them.
+    JAX and the compiler of PyTorch trace, Dask plans, and a stream records a graph:
+    there, rules about values cannot be checked, and asking would fail or compute
+    everything twice. Nothing is known of them.
     """
     if type(x) is np.ndarray:
         return bool(np.count_nonzero(x))  # `any` takes five times as long for a few
-    if is_compiled(x) or _has_no_values(x):
+    if is_compiled(x) or is_captured(x) or _has_no_values(x):
         return False
     return bool(namespace(x).any(x))
 
@@ -235,6 +236,17 @@ def is_compiled(x: Any) -> bool:
     if type(x).__module__.partition(".")[0] != "torch":
         return False
     return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def is_captured(x: Any) -> bool:
+    """Return True for an array of a library whose stream records a CUDA graph."""
+    package = type(x).__module__.partition(".")[0]
+    if package == "cupy":
+        stream = sys.modules["cupy"].cuda.get_current_stream()
+        return bool(stream.is_capturing())
+    if package == "torch" and x.is_cuda:
+        return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+    return False
 
 
 def _has_no_values(x: Any) -> bool:

@@ -1,11 +1,15 @@
 """Functions of `linkern.array` that NumPy has a shorter way for."""
 
+import sys
+from types import SimpleNamespace
+
 import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linkern import array
 from linkern.array import is_array, mT, namespace, outer, plain_numpy
 from linkern.autodiff.tape import Traced
 
@@ -50,3 +54,19 @@ def test_matrices_and_masked_arrays_never_become_arrays(kind):
             namespace(x)
         assert not is_array(x)
     assert is_array(np.ones((2, 2)).view(np.memmap))
+
+
+@pytest.mark.parametrize("package", ["cupy", "torch"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_nothing_is_known_of_what_a_graph_records(package, recorded, monkeypatch):
+    stream = SimpleNamespace(is_capturing=lambda: recorded)
+    cuda = SimpleNamespace(
+        get_current_stream=lambda: stream,
+        is_current_stream_capturing=lambda: recorded,
+    )
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(cuda=cuda))
+    on_device = type("Array", (), {"__module__": f"{package}.x", "is_cuda": True})
+    assert array.is_captured(on_device()) is recorded
+    on_cpu = type("Array", (), {"__module__": "torch", "is_cuda": False})
+    assert not array.is_captured(on_cpu())
+    assert not array.is_captured(np.ones(2))

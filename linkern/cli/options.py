@@ -108,7 +108,8 @@ _CLAIMS = (
     click.option(
         "--timeout",
         type=float,
-        help="Seconds for one call. Default: 20; 120 if it is interpreted, with JAX, or on a device.",
+        help="Seconds for one call. Default: 20; 120 if it is interpreted, with JAX, "
+        "or on a device.",
     ),
     click.option(
         "--memory",

@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 
 from linkern import feature_maps, validate
-from linkern.array import astype, broadcast_shapes, broadcast_to, dtype_name
+from linkern.array import (
+    astype,
+    broadcast_shapes,
+    broadcast_to,
+    dtype_name,
+    is_captured,
+)
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import by_head, in_order, real_of
@@ -76,6 +82,7 @@ def attend(
         Factor on the output of rows that are not divided.
     check_gates : bool
         Whether the kernel looks for positive log-decays; then the call waits for it.
+        Not while the stream records a graph, which nothing can wait for.
 
     Returns
     -------
@@ -99,7 +106,7 @@ def attend(
         last_normalizer = device.empty((batch, heads, features), memory.dtype)
     if call.heads:
         launches = _plan(device, call, output, last, last_normalizer)
-        _run(device, launches, check_gates=check_gates and log_decay is not None)
+        _run(device, launches, check_gates=check_gates and _known(log_decay))
     output = output.reshape(*query.shape[:-1], values)
     if normalizer is None or last_normalizer is None:
         return output, last.reshape(memory.shape), None
@@ -136,6 +143,11 @@ def _run(device: Device, launches: Sequence[Launch], *, check_gates: bool) -> No
             validate.refuse_positive("log_decay")
         if broken & 2:
             validate.refuse_outside("beta", *validate.BETA)
+
+
+def _known(*gates: Array | None) -> bool:
+    """Return True if there are gates, and a call can wait for a look at them."""
+    return any(x is not None and not is_captured(x) for x in gates)
 
 
 def call_of(
@@ -196,8 +208,7 @@ def recurrent(
     scale : float
         Factor on the read-out.
     check_gates : bool
-        Whether the kernel looks for positive log-decays and for a beta outside of its
-        range; then the call waits for it.
+        As for `attend`, and whether it looks for a beta outside of its range.
 
     Returns
     -------
@@ -232,7 +243,7 @@ def recurrent(
         fits = chunk_delta.fits(device, laid_out, initial)
         plan = chunk_delta.plan if fits else recurrent_planner.plan
         launch = plan(device, laid_out, initial, output, final, scale=scale)
-        gated = laid_out.log_decay is not None or laid_out.beta is not None
+        gated = _known(laid_out.log_decay, laid_out.beta)
         _run(device, [launch], check_gates=check_gates and gated)
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), final
 

@@ -110,6 +110,19 @@ def test_a_positive_decay_of_a_chunk_is_refused(token, multiprocessors):
     attend(device, q, k, v, wrong, memory, None)
 
 
+@pytest.mark.parametrize("operator", ["simple_gla", "gated_delta_rule"])
+def test_gates_are_not_looked_at_while_a_graph_is_recorded(operator, monkeypatch):
+    """Nothing can wait for what is only recorded."""
+    device = Emulator()
+    monkeypatch.setattr(backend, "device_of", lambda *_: device)
+    monkeypatch.setitem(dispatch.BACKENDS, np.ndarray, backend.BACKEND)
+    monkeypatch.setattr(device, "on_host", lambda x: pytest.fail("it waits"))
+    monkeypatch.setattr("linkern.kernels.cuda.forward.is_captured", lambda x: True)
+    q, k, v, g = (x[:, :40] for x in additive(np.float32))
+    betas = {"beta": g[..., 0] + 0.5} if "delta" in operator else {}
+    getattr(linkern, operator)(q, k, v, g[..., 0] + 9, **betas)
+
+
 @pytest.mark.parametrize("token", [0, 15, 16, 39])
 def test_a_positive_decay_of_a_chunk_without_tensor_cores_is_refused(token):
     q, k, v, g = (x[:, :40].astype(np.float64) for x in additive(BFLOAT16))
