@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.bench.tasks import DISTINCT_HEADS, WITH_GRADIENT, Inputs, Kind, Task, drawn
+from linkern.bench.tasks import (
+    DISTINCT_HEADS,
+    GATED,
+    WITH_GRADIENT,
+    Inputs,
+    Kind,
+    Task,
+    drawn,
+)
 
 __all__ = ["ALLOWED", "Judge", "answers", "expected", "judged_rows", "largest_error"]
 
@@ -49,10 +57,11 @@ def answers(inputs: Inputs, kind: Kind, meaning: str, rows: list[int]) -> list[R
     ``exp(x)``, "exponential"; or "softmax" attention.
     """
     batch, heads = inputs.query.shape[:2]
+    arrays = inputs.arrays()
+    if kind in GATED:
+        arrays = (*arrays[:3], *inputs.gates())
     by_head = [
-        _of_one_head(
-            [x[b, h].astype("float64") for x in inputs.arrays()], kind, meaning, rows
-        )
+        _of_one_head([x[b, h].astype("float64") for x in arrays], kind, meaning, rows)
         for b in range(batch)
         for h in range(heads)
     ]
@@ -113,6 +122,8 @@ def _of_one_head(
 ) -> list[Real]:
     if meaning == "softmax":
         return _softmax(given, rows, causal=kind != "full")
+    if kind in GATED:
+        return _gated_delta_rule(given, rows)
     query, key, value = given[:3]
     mapped = np.exp if meaning == "exponential" else _elu_plus_one
     features = [mapped(query), mapped(key)]
@@ -136,6 +147,23 @@ def _of_one_head(
     if not every:
         return [output]
     return [output[rows], *_gradients(given, features, output, sums[:, -1:], at[rows])]
+
+
+def _gated_delta_rule(given: list[Real], rows: list[int]) -> list[Real]:
+    """Return ``K^-0.5 q_i . S_i``, token by token.
+
+    ``S_i = exp(g_i) S_(i-1) + b_i k_i (v_i - k_i . exp(g_i) S_(i-1))^T``.
+    """
+    query, key, value, log_decay, beta = given
+    state = np.zeros((key.shape[1], value.shape[1]))
+    outputs = np.empty((len(rows), value.shape[1]))
+    decay, places = np.exp(log_decay), {token: i for i, token in enumerate(rows)}
+    for i, (k, v) in enumerate(zip(key, value, strict=True)):
+        state *= decay[i]
+        state += np.outer(k, beta[i] * (v - k @ state))
+        if i in places:
+            outputs[places[i]] = query[i] @ state
+    return [outputs / query.shape[1] ** 0.5]
 
 
 def _gradients(

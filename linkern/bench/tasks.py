@@ -11,6 +11,7 @@ from linkern.testing.target.frameworks import numpy_dtype
 __all__ = [
     "CHUNK",
     "DISTINCT_HEADS",
+    "GATED",
     "OURS",
     "WITH_GRADIENT",
     "Inputs",
@@ -22,6 +23,7 @@ __all__ = [
 Real = NDArray[Any]
 Kind = Literal[
     "causal",
+    "delta",
     "full",
     "gradient",
     "compile",
@@ -32,6 +34,8 @@ Kind = Literal[
 ]
 
 OURS = "linkern"
+# Kinds of task that compute gated delta rule: their keys have norm one.
+GATED = ("delta", "compile-delta")
 # Kinds of task with a cotangent: their answers are the output and three gradients.
 WITH_GRADIENT = ("gradient", "compile", "compile-delta")
 # Executed operations are counted at this chunk size, whatever a peer does.
@@ -47,9 +51,9 @@ class Task:
 
     name: str
     summary: str
-    # Causal; noncausal; gradients of a causal call; compiling these, and those of gated
-    # delta rule; token by token; generating token by token beside other kinds of
-    # attention; causal, from stores that no memory holds.
+    # Causal; gated delta rule; noncausal; gradients of a causal call; compiling these,
+    # and those of gated delta rule; token by token; generating token by token beside
+    # other kinds of attention; causal, from stores that no memory holds.
     kind: Kind
     # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
@@ -76,7 +80,7 @@ class Task:
         return length if (self.kind, self.device) == ("decode", "cpu") else 1
 
     def operations(self, length: int) -> int | None:
-        """Return the operations of a timed unit; None for gradients and compiling.
+        """Return the operations of a timed unit; None for what is not counted.
 
         The chunk form at chunks of 64 executes ``2 C (K + V) + 4 K V`` for each token
         and head, and ``4 K V`` where there is no mask or no chunk.
@@ -108,7 +112,8 @@ class Task:
         # On a GPU the gradients alone are timed: their output is not written.
         gradient = 8 if self.device == "cpu" else 7
         arrays = gradient if self.kind == "gradient" else 4
-        return arrays * self.array_bytes(length)
+        gates = 2 * 4 * self.batch * self.heads * length * (self.kind == "delta")
+        return arrays * self.array_bytes(length) + gates
 
     def array_bytes(self, length: int) -> int:
         """Return the bytes of the queries, or of the output, of some tokens."""
@@ -137,9 +142,14 @@ class Inputs:
         arrays = (self.query, self.key, self.value)
         return (*arrays, self.cotangent) if self.cotangent.size else arrays
 
+    def gates(self) -> tuple[Real, Real]:
+        """Return log-decays and rates ``(B, H, T)`` for the kinds of `GATED`."""
+        first, second = self.query[..., 0], self.query[..., 1]
+        return -abs(first), 1 / (1 + np.exp(-second))
+
 
 def drawn(task: Task, length: int, seed: int) -> Inputs:
-    """Return independent standard normal numbers: the same for the same seed.
+    """Return independent standard normal numbers, the same for the same seed.
 
     Of a stream: those of one period. For a GPU: float32 numbers of a few heads, rounded
     to the dtype of the task.
@@ -155,6 +165,8 @@ def drawn(task: Task, length: int, seed: int) -> Inputs:
     shape = (task.batch, task.heads, length, task.dim)
     dtype: Any = np.dtype(task.dtype)
     query, key, value = (rng.standard_normal(shape, dtype=dtype) for _ in range(3))
+    if task.kind in GATED:
+        key /= np.linalg.norm(key, axis=-1, keepdims=True)
     if task.kind not in WITH_GRADIENT:
         return Inputs(query, key, value, value[:, :, :0])
     return Inputs(query, key, value, rng.standard_normal(shape, dtype=dtype))

@@ -69,6 +69,16 @@ def test_it_explains_what_the_planner_does(monkeypatch, multiprocessors):
     assert plan.reason == choice.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "cut", "blocks"),
+    [("delta", "K 64, 64 columns, 32 tokens, 8 warps", 128), ("delta-wide", "", 0)],
+)
+def test_gated_delta_rule_has_chunks_of_few_features(name, cut, blocks, without_a_gpu):
+    plan = explain.plans([(CUDA.task(name), [4096])])[1]
+    assert (plan.cut, plan.blocks) == (cut, blocks)
+    assert plan.kernel == ("chunk_delta" if cut else "recurrent")
+
+
 def test_gradients_have_the_first_cut_that_fits(without_a_gpu):
     plan = explain.plans([(CUDA.task("gradient"), [4096])])[1]
     assert plan.cut == "K 64, 64 columns, 64 tokens, 8 warps"

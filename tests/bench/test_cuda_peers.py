@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import linkern
 from linkern.bench import reference
 from linkern.bench.cuda import CUDA, arrays, cupy_peers, torch_peers
 from linkern.bench.reference import ALLOWED, Judge
@@ -167,6 +168,8 @@ def test_compulsory_bytes():
     by_name = {task.name: task for task in CUDA.tasks}
     assert by_name["causal"].compulsory_bytes(4096) == 4 * 128 * 4096 * 64 * 2
     assert by_name["float32"].compulsory_bytes(4096) == 4 * 128 * 4096 * 64 * 4
+    rows = 4 * 128 * 4096 * 64 * 2
+    assert by_name["delta"].compulsory_bytes(4096) == rows + 2 * 128 * 4096 * 4
     assert by_name["gradient"].compulsory_bytes(16384) == 7 * 128 * 16384 * 64 * 2
     state = 2048 * 128 * 129 * 4
     assert state > 100e6
@@ -216,6 +219,28 @@ def test_the_arguments_of_fla(monkeypatch, torch, normalize):
     peer = replace(CUDA.peer("fla-chunk" if normalize else "fla-kernel"), needs=())
     for kind in peer.kinds:
         law_a_peer_answers_right(peer, small(kind))
+
+
+@pytest.mark.skipif(find_spec("fla") is not None, reason="FLA is installed")
+def test_the_arguments_of_gated_delta_rule(monkeypatch, torch):
+    """Linkern replaces FLA's kernel: the order, the layout and the scale are right."""
+
+    def attend(q, k, v, g, beta):
+        assert q.shape == (2, LENGTH, 4, 16)
+        assert g.shape == beta.shape == (2, LENGTH, 4)
+        inputs = (x.transpose(1, 2).double().numpy() for x in (q, k, v, g, beta))
+        output = torch.from_numpy(linkern.gated_delta_rule(*inputs).output)
+        return output.transpose(1, 2).to(v.dtype), None
+
+    module, real = SimpleNamespace(chunk_gated_delta_rule=attend), import_module
+    monkeypatch.setattr(
+        torch_peers,
+        "import_module",
+        lambda name: module if name.startswith("fla") else real(name),
+    )
+    peer = replace(CUDA.peer("fla-delta"), needs=())
+    for dtype in peer.dtypes:
+        law_a_peer_answers_right(peer, small("delta", dtype))
 
 
 def test_the_expected_gradient_is_without_the_output():

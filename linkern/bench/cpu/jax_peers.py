@@ -52,11 +52,8 @@ def _arrays(arrays: Sequence[Any], task: Task) -> list[Traced]:
 
 
 def _gated(inputs: Inputs, task: Task) -> list[Traced]:
-    """Return unit keys, log-decays and rates beside query and value."""
-    query, key, value = inputs.query, inputs.key, inputs.value
-    log_decay, beta = -abs(query[..., 0]), 1 / (1 + np.exp(-query[..., 1]))
-    unit = key / np.linalg.norm(key, axis=-1, keepdims=True)
-    return _arrays((query, unit, value, log_decay, beta), task)
+    """Return query, key, value, log-decays and rates."""
+    return _arrays((*inputs.arrays()[:3], *inputs.gates()), task)
 
 
 def _by_linkern(op: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> Prepared:

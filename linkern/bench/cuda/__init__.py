@@ -28,6 +28,8 @@ TASKS = (
     _task("wide", "causal", "causal", dim=128),
     _task("float32", "causal", "causal", dtype="float32"),
     _task("float32-wide", "causal", "causal", dtype="float32", dim=128),
+    _task("delta", "gated delta rule", "delta"),
+    _task("delta-wide", "gated delta rule", "delta", dim=128),
     _task("gradient", "VJP of a causal call", "gradient"),
     _task("gradient-wide", "VJP of a causal call", "gradient", dim=128),
     *(
@@ -44,18 +46,22 @@ TASKS = (
     ),
 )
 
-# The share of copying to be reached at every length.
-GOALS = tuple(
-    Goal(task, (), "copying", share)
-    for task, share in (
-        ("causal", 0.70),
-        ("wide", 0.60),
-        ("float32", 0.45),
-        ("float32-wide", 0.45),
-        ("gradient", 0.45),
-        ("gradient-wide", 0.45),
-        ("decode-2048", 0.85),
-    )
+# The share of copying to be reached at every length, and once the speed beside FLA.
+GOALS = (
+    *(
+        Goal(task, (), "copying", share)
+        for task, share in (
+            ("causal", 0.70),
+            ("wide", 0.60),
+            ("float32", 0.45),
+            ("float32-wide", 0.45),
+            ("delta-wide", 0.30),
+            ("gradient", 0.45),
+            ("gradient-wide", 0.45),
+            ("decode-2048", 0.85),
+        )
+    ),
+    Goal("delta-wide", (), "speed", 1.5, against=("fla-delta",), whom="FLA"),
 )
 
 # A turn is one sample, without a pause: the GPU stays busy from one to the next.

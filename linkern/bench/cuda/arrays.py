@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from linkern.bench.tasks import DISTINCT_HEADS, Real, Task
+from linkern.bench.tasks import DISTINCT_HEADS, GATED, Inputs, Real, Task
 from linkern.testing.target.frameworks import numpy_dtype
 
-__all__ = ["as_bits", "from_bits", "head_indices", "rotation"]
+__all__ = ["as_bits", "from_bits", "head_indices", "of_task", "rotation"]
 
 # Bytes of all sets of inputs and outputs that take turns: many times any cache.
 _ROTATED = 512 * 2**20
@@ -26,6 +26,14 @@ def from_bits(x: Real, dtype: str) -> Real:
 def head_indices(task: Task) -> Real:
     """Return the index of the drawn head that each head of the task repeats."""
     return np.arange(task.batch * task.heads) % DISTINCT_HEADS
+
+
+def of_task(inputs: Inputs, task: Task) -> list[tuple[Real, str]]:
+    """Return the arrays that a task takes, each with its dtype: gates are float32."""
+    pairs = [(x, task.dtype) for x in inputs.arrays()]
+    if task.kind in GATED:
+        pairs += [(x, "float32") for x in inputs.gates()]
+    return pairs
 
 
 def rotation(task: Task, length: int) -> int:

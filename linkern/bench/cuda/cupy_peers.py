@@ -26,7 +26,13 @@ COPIED = 2**30
 def prepare(inputs: Inputs, task: Task) -> DeviceCalls:
     """Return the calls of a task."""
     clock, length = CuPyClock(), inputs.query.shape[2]
-    make = {"causal": _causal, "gradient": _gradient, "decode": _token}[task.kind]
+    makers = {
+        "causal": _causal,
+        "delta": _delta,
+        "gradient": _gradient,
+        "decode": _token,
+    }
+    make = makers[task.kind]
     new = partial(_set, inputs, task)
     sets = [clock.run(new) for _ in range(arrays.rotation(task, length))]
     calls = tuple(clock.run(partial(make, each)) for each in sets)
@@ -41,19 +47,23 @@ def prepare(inputs: Inputs, task: Task) -> DeviceCalls:
 
 
 def _set(inputs: Inputs, task: Task) -> Arrays:
-    """Return a new set of arrays ``(B, H, T, dim)`` on the device."""
+    """Return a new set of arrays ``(B, H, T, dim)`` or ``(B, H, T)`` on the device."""
     cupy = import_module("cupy")
     heads = cupy.asarray(arrays.head_indices(task))
     results = []
-    for x in inputs.arrays():
-        few = cupy.asarray(arrays.as_bits(x, task.dtype)[0])
+    for x, dtype in arrays.of_task(inputs, task):
+        few = cupy.asarray(arrays.as_bits(x, dtype)[0])
         shape = (task.batch, task.heads, *few.shape[1:])
-        results.append(few[heads].reshape(shape).view(numpy_dtype(task.dtype)))
+        results.append(few[heads].reshape(shape).view(numpy_dtype(dtype)))
     return results
 
 
 def _causal(inputs: Arrays) -> Callable[[], Arrays]:
     return lambda: [linkern.linear_attention(*inputs).output]
+
+
+def _delta(inputs: Arrays) -> Callable[[], Arrays]:
+    return lambda: [linkern.gated_delta_rule(*inputs).output]
 
 
 def _gradient(inputs: Arrays) -> Callable[[], Arrays]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from linkern.bench.cuda.machine import multiprocessors_here
 from linkern.bench.tasks import Task
-from linkern.kernels.cuda.plan import chunk_bwd, cost
+from linkern.kernels.cuda.plan import chunk_bwd, chunk_delta, cost
 from linkern.kernels.cuda.plan.choice import choose
 from linkern.kernels.cuda.plan.tiles import Sizes
 from linkern.testing.target.frameworks import numpy_dtype
@@ -94,7 +94,7 @@ def cards() -> list[Card]:
 
 def plans(tasks: Iterable[tuple[Task, Sequence[int]]]) -> list[Plan]:
     """Return the plans of some tasks at some lengths, on each card."""
-    makers = {"causal": _forward, "gradient": _backward}
+    makers = {"causal": _forward, "delta": _delta, "gradient": _backward}
     return [
         makers[task.kind](task, length, card)
         for task, lengths in tasks
@@ -143,6 +143,18 @@ def _forward(task: Task, length: int, card: Card) -> Plan:
         seconds,
         choice.reason,
     )
+
+
+def _delta(task: Task, length: int, card: Card) -> Plan:
+    shape = chunk_delta.tile_shape(task.dtype, task.dim, task.dim, card.shared)
+    heads = task.batch * task.heads
+    named = task.name, length, card.name
+    if shape is None:
+        reason = "no chunks of so many features; token by token"
+        return Plan(*named, "recurrent", "", 0, None, None, reason)
+    blocks = heads * -(-task.dim // shape.columns)
+    reason = "the longest chunks that fit; no model of it"
+    return Plan(*named, "chunk_delta", _words(shape), blocks, None, None, reason)
 
 
 def _backward(task: Task, length: int, card: Card) -> Plan:

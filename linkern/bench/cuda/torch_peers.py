@@ -11,12 +11,12 @@ from linkern.bench.cuda import arrays
 from linkern.bench.cuda.clocks import DeviceCalls, TorchClock
 from linkern.bench.tasks import Inputs, Real, Task
 
-__all__ = ["fla", "fla_kernel", "fla_steps", "loop", "softmax", "steps"]
+__all__ = ["fla", "fla_delta", "fla_kernel", "fla_steps", "loop", "softmax", "steps"]
 
 DEVICE = "cuda"
 
 Tensor = Any
-Form = Callable[[Tensor, Tensor, Tensor], Tensor]
+Form = Callable[..., Tensor]
 
 
 def loop(inputs: Inputs, task: Task, *, size: int) -> DeviceCalls:
@@ -65,6 +65,12 @@ def fla_kernel(inputs: Inputs, task: Task) -> DeviceCalls:
     return _calls_of(kernel, inputs, task, swapped=True, mapped=True)
 
 
+def fla_delta(inputs: Inputs, task: Task) -> DeviceCalls:
+    """Return FLA's kernel of gated delta rule."""
+    attend = import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
+    return _calls_of(lambda *inputs: attend(*inputs)[0], inputs, task, swapped=True)
+
+
 def softmax(inputs: Inputs, task: Task) -> DeviceCalls:
     """Return PyTorch's own softmax attention."""
     attend = import_module("torch.nn.functional").scaled_dot_product_attention
@@ -84,7 +90,7 @@ def _calls_of(
     A gradient runs its forward pass once, and its backward pass in each call.
     """
     clock, length = TorchClock(), inputs.query.shape[2]
-    makers = {"causal": _forward, "gradient": _backward}
+    makers = {"causal": _forward, "delta": _forward, "gradient": _backward}
 
     def ready() -> Callable[[], list[Tensor]]:
         tensors = _set(inputs, task, mapped=mapped)
@@ -185,13 +191,13 @@ def _tokens_of(
 
 
 def _set(inputs: Inputs, task: Task, *, mapped: bool) -> list[Tensor]:
-    """Return a new set of tensors ``(B, H, T, dim)`` on the device."""
+    """Return a new set of tensors ``(B, H, T, dim)`` or ``(B, H, T)`` on the device."""
     torch, elu = import_module("torch"), import_module("torch.nn.functional").elu
     heads = torch.from_numpy(arrays.head_indices(task)).to(DEVICE)
     tensors = []
-    for x in inputs.arrays():
-        bits = torch.from_numpy(arrays.as_bits(x, task.dtype)[0]).to(DEVICE)
-        few = bits.view(getattr(torch, task.dtype))
+    for x, dtype in arrays.of_task(inputs, task):
+        bits = torch.from_numpy(arrays.as_bits(x, dtype)[0]).to(DEVICE)
+        few = bits.view(getattr(torch, dtype))
         tensors.append(few[heads].unflatten(0, (task.batch, task.heads)))
     if mapped:
         tensors[:2] = [elu(x) + 1 for x in tensors[:2]]
