@@ -66,6 +66,36 @@ def test_times_are_near(monkeypatch):
         law_times_are_near(FITTED, ERROR)
 
 
+# Microseconds of shapes on a card of the same kind at commit 3c576036, 2026-11-27
+# (docs/benchmarks/gpu-shapes-3c576036.txt): before the model, and as it picks.
+LATER = {
+    Sizes(2, 128, 4096, 64, 64): (200, 179),
+    Sizes(2, 128, 4096, 128, 128): (546, 368),
+    Sizes(4, 128, 4096, 64, 64): (804, 637),
+}
+ERROR_LATER = 0.21
+
+
+def law_the_order_is_that_of_the_card(predicted):
+    for sizes, measured in LATER.items():
+        shapes = safe_shape(sizes, H200), choice.choose(sizes, 132, H200).shape
+        times = [1e6 * predicted(sizes, shape, 132, H200).seconds for shape in shapes]
+        assert (times[1] < times[0]) == (measured[1] < measured[0])
+        for time, at_last in zip(times, measured, strict=True):
+            assert abs(time / at_last - 1) <= ERROR_LATER
+
+
+def test_the_order_of_shapes_is_that_of_the_card():
+    law_the_order_is_that_of_the_card(cost.predicted)
+
+    def by_instructions(sizes, shape, *card):
+        each = cost.predicted(sizes, shape, *card)
+        return each._replace(seconds=each.instructions * 1.9e-6)
+
+    with pytest.raises(AssertionError):
+        law_the_order_is_that_of_the_card(by_instructions)
+
+
 SHAPES = [
     *((2, TileShape(64, 64, 64, warps)) for warps in (4, 8)),
     *((2, TileShape(128, columns, 64, 8)) for columns in (64, 128)),
