@@ -76,9 +76,9 @@ _LEGEND = (
     "blocks at once: those that registers and shared memory leave room for",
     (
         "predicted: by a model that was fitted on an H100 at commit 830c466, with "
-        "elu(x) + 1; no measurement. At commit 3c576036 the shapes that are picked took "
-        "from 2 % less to 25 % more there, and 60 % more in float16, which it does not "
-        "tell apart, nor decays and other maps"
+        "elu(x) + 1; no measurement. At commit 3c576036 the shapes that are picked "
+        "took from 2 % less to 25 % more there, and 60 % more in float16, which it "
+        "does not tell apart, nor decays and other maps"
     ),
 )
 
