@@ -125,11 +125,25 @@ def tried(plan: Plan, target: Target, sizes: Sizes = UNEQUAL) -> Tried:
             return Tried(tuple(accepted), refused, problem, death)
         else:
             other = library_of(reply.kind) if reply.output is None else None
-            if other in (None, target.opened.library.name):
-                accepted.append(dtype)
-            else:
+            if other not in (None, target.opened.library.name):
                 refused[dtype] = f"returned a {reply.kind}"
+            elif dtype == "float64" and _computes_in_float32(plan, reply):
+                refused[dtype] = "computed it in float32; name it with --dtype if not"
+            else:
+                accepted.append(dtype)
     return Tried(tuple(accepted), refused, first)
+
+
+def _computes_in_float32(plan: Plan, reply: Reply) -> bool:
+    """Return True for a kernel on a GPU that gave numbers of float32 for float64.
+
+    Most of them do, for every dtype that they take. Where a plan names float64, and on
+    a CPU, it is a fault.
+    """
+    x = reply.output
+    if plan.dtypes or not plan.on_cuda or x is None or not x.any():
+        return False
+    return np.array_equal(x, x.astype(np.float32))
 
 
 def returns_state(target: Target, problem: Problem) -> bool:

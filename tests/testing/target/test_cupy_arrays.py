@@ -72,6 +72,36 @@ def test_memory_that_nothing_wrote_is_found(cupy):
     assert "no_uninitialised_memory" in {check.name for check in report.failures}
 
 
+def computing_in(cupy, dtype):
+    """Return linear attention that computes in a dtype; None for that of the inputs."""
+
+    def run(*inputs):
+        plain = (np.asarray(x).astype(dtype or x.dtype) for x in inputs)
+        output = linkern.linear_attention(*plain).output
+        return output.astype(inputs[-1].dtype).view(cupy.ndarray)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("computed", "named", "judged_in", "verdict"),
+    [
+        ("float32", (), ("float32",), "passed"),
+        ("float32", ("float64",), ("float64",), "failed"),
+        (None, (), ("float32", "float64"), "passed"),
+    ],
+)
+def test_float64_in_float32_is_judged_if_it_is_named(
+    cupy, computed, named, judged_in, verdict
+):
+    kernel = computing_in(cupy, computed)
+    report = judged(kernel, dtypes=named, checks=("value_on_reals",))
+    assert (report.plan.dtypes, report.verdict) == (judged_in, verdict)
+    told = "float64 is not judged: the target computed it in float32"
+    left_out = judged_in == ("float32",)
+    assert any(note.startswith(told) for note in report.notes) == left_out
+
+
 def test_an_input_lies_in_a_copy_of_the_memory_around_it(cupy):
     framework = frameworks.framework_named("cupy")
     base = np.full(9, np.nan, np.float32)
