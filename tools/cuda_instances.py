@@ -24,7 +24,8 @@ from linkern.kernels.cuda.forward import (
 )
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import IO
-from linkern.kernels.cuda.plan import copy, decode
+from linkern.kernels.cuda.plan import copy, decode, state_passing
+from linkern.kernels.cuda.plan.call import Call
 
 __all__ = ["DryDevice", "Instance", "instances", "untouched"]
 
@@ -240,6 +241,16 @@ def _plan_decayed_decoding(device: Device) -> None:
             device.launch(decode.plan(device, state, *rows, **options))
 
 
+def _plan_unaligned_scan(device: Device) -> None:
+    """Plan the scan over segments of states that do not begin at 16 bytes."""
+    query = untouched((1, 2, 0, 5), np.float32)
+    none = (None, None)
+    call = Call(query, query, query, None, *none, "IDENTITY", normalize=False, scale=1)
+    states = untouched((2, 3, 5, 5), np.float32), None
+    total = untouched((2, 3), np.float32)
+    device.launch(state_passing.plan(device, call, states, total, none, none))
+
+
 def _plan_copy(device: Device) -> None:
     """Plan a copy."""
     source, target = (untouched((1024,), np.uint8) for _ in range(2))
@@ -261,5 +272,6 @@ _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_delta_rules,
     _plan_decoding,
     _plan_decayed_decoding,
+    _plan_unaligned_scan,
     _plan_copy,
 )

@@ -103,10 +103,13 @@ WRONG = {
         "else if (`number >= 0`) {": "true",
     },
     "state_passing": {
-        "if (`head >= params.heads`) return;": "false",
-        "= `initial == nullptr` ? 0.0f": "false",
-        "if (`last != nullptr`) last": "true",
-        "params.reverse ? `params.segments - 1 - i` : i": "i",
+        "if (`entry >= entries`) return;": "false",
+        "if (`initial != nullptr`) sum": "true",
+        "if (`last != nullptr`) *": "true",
+        "params.reverse ? `params.segments - 1` : 0": "0",
+        "params.reverse ? `-1` : 1": "1",
+        "if (`start + i >= params.segments`) continue;\n      const": "false",
+        "if (`start + i >= params.segments`) continue;\n      *": "false",
     },
     "recurrent": {
         "bool valid = `row < count` && column < channels": "true",

@@ -341,7 +341,8 @@ def test_few_heads_are_split_into_segments():
         )
         return [launch.blocks for launch in launches]
 
-    assert blocks(2, 4096, 132) == [32, 2 * 64 * 65 // 256 + 1, 32]
-    assert blocks(2, 4096, 12) == [2 * 11, 2 * 64 * 65 // 256 + 1, 2 * 11]
+    scan = 2 * -(-64 * 65 // (4 * 128))
+    assert blocks(2, 4096, 132) == [32, scan, 32]
+    assert blocks(2, 4096, 12) == [2 * 11, scan, 2 * 11]
     assert blocks(2, 4096, 3) == [2]
     assert blocks(2, 448, 132) == [2]

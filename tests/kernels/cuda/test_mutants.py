@@ -20,6 +20,7 @@ from tests.kernels.cuda import (
     test_decode,
     test_gates,
     test_recurrent,
+    test_state_passing,
 )
 from tests.kernels.cuda.emulator.device import Change, Emulator, Way
 from tests.kernels.cuda.emulator.watched import Run, reports
@@ -42,10 +43,7 @@ WATCHED = {
     "chunk_fwd_simt": some(test_chunk_fwd_simt.PROBLEMS, "bfloat16", "no features"),
     "chunk_fwd": some(test_chunk_fwd.PROBLEMS, *test_chunk_fwd.PROBLEMS),
     "chunk_delta": some(test_chunk_delta.PROBLEMS, *test_chunk_delta.PROBLEMS),
-    "state_passing": some(
-        {**test_chunk_fwd.PROBLEMS, **test_chunk_bwd.PROBLEMS},
-        *("two segments", "from nothing", "groups"),
-    ),
+    "state_passing": some(test_state_passing.PROBLEMS, *test_state_passing.PROBLEMS),
     "recurrent": some(
         {**test_recurrent.PROBLEMS, **test_gates.PROBLEMS},
         *("float32", "float64", "whole vectors", "infinity", "gates"),

@@ -3,12 +3,18 @@
 import numpy as np
 
 from linkern.kernels.cuda.launch import Array, Device, Launch
-from linkern.kernels.cuda.layouts import address_or_null, present, record
+from linkern.kernels.cuda.layouts import (
+    address_or_null,
+    instance,
+    present,
+    record,
+)
 from linkern.kernels.cuda.plan.call import Call, State
 
 __all__ = ["plan"]
 
-_THREADS = 256  # as in state_passing.cu
+# As in state_passing.cu; entries of a vector of 16 bytes.
+_THREADS, _WIDTH = 128, 4
 
 
 def plan(
@@ -42,10 +48,14 @@ def plan(
     heads, segments = decay_total.shape
     features, values = call.query.shape[-1], call.value.shape[-1]
     entries = features * values, features if call.normalize else 0
+    arrays = present(*states, *initial, *final)
+    aligned = all(device.address(x) % (4 * _WIDTH) == 0 for x in arrays)
+    width = _WIDTH if aligned and not any(x % _WIDTH for x in entries) else 1
+    blocks = -(-sum(entries) // (width * _THREADS))
     return Launch(
         file="state_passing",
-        kernel="state_passing",
-        blocks=-(-heads * sum(entries) // _THREADS),
+        kernel=instance("state_passing", width),
+        blocks=heads * blocks,
         threads=_THREADS,
         shared=0,
         parameters=record(
@@ -56,11 +66,11 @@ def plan(
             initial_normalizer=address_or_null(device, initial[1]),
             final_state=address_or_null(device, final[0]),
             final_normalizer=address_or_null(device, final[1]),
-            heads=np.int64(heads),
             segments=np.int64(segments),
             state_entries=np.int64(entries[0]),
             normalizer_entries=np.int64(entries[1]),
             reverse=np.int64(reverse),
+            blocks=np.int64(blocks),
         ),
-        holds=present(*states, decay_total, *initial, *final),
+        holds=(*arrays, decay_total),
     )
