@@ -38,7 +38,10 @@ _SIZES = (
 # Shared memory of a block: of consumer GPUs, and of data-centre GPUs since sm_90.
 _SHARED = (99 << 10, 227 << 10)
 # Of so many heads that blocks of more warps are faster, and their sizes.
-_ONE_EACH = (((2, 64, 256), (64, 64)), ((2, 64, 256), (128, 128)))
+_ONE_EACH = (
+    *(((2, 64, 256), (64, 64)), ((2, 64, 256), (128, 128))),
+    ((2, 64, 32), (64, 64)),
+)
 _WIDE = ((1024, 1024),)  # of one head only, since some planners copy the memory
 _MAPS = tuple(x for x in vars(feature_maps).values() if acts_on_entries(x))
 

@@ -59,7 +59,7 @@ def predictions() -> Iterator[str]:
         assert prediction is not None
         assert choice is not None
         marks = {safe_shape(sizes, MOST_SHARED): "before"} | {choice.shape: "now"}
-        time = times[DTYPES[itemsize], shape]
+        time = times.get((DTYPES[itemsize], shape))
         copied = 4 * itemsize * shape.features * HEADS * TOKENS / cost.COPYING
         cells = (
             f"{DTYPES[itemsize]}, {shape.features}",
@@ -69,8 +69,8 @@ def predictions() -> Iterator[str]:
             prediction.resident,
             f"{prediction.instructions:.0f}",
             f"{1e6 * prediction.seconds:.0f}",
-            time,
-            f"{100 * copied / (1e-6 * time):.0f} %",
+            "" if time is None else time,
+            f"{100 * copied / (1e-6 * time if time else prediction.seconds):.0f} %",
             marks.get(shape, ""),
         )
         yield f"| {' | '.join(map(str, cells))} |"

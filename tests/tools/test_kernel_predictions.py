@@ -16,7 +16,7 @@ def tool(monkeypatch):
 
 def test_the_page_is_current(tool, monkeypatch):
     assert tool.page() == tool.PAGE.read_text(encoding="utf-8")
-    monkeypatch.setitem(tool.cost.REGISTERS, (2, 64, 64, 64, 8), 100)
+    monkeypatch.setitem(tool.cost.REGISTERS, (2, 64, 64, 128, 8), 100)
     assert tool.page() != tool.PAGE.read_text(encoding="utf-8")
 
 

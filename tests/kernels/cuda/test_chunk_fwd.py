@@ -97,9 +97,12 @@ def problems() -> dict[str, Problem]:
             call(single, 40, 128, 80, normalize=False, decay=True, heads=1),
             {"shared": H200},
         ),
-        "more warps": Problem(call(BFLOAT16, 77, 64, 64, decay=True, state=True), CARD),
+        "more warps": Problem(
+            call(BFLOAT16, 150, 64, 64, decay=True, state=True), CARD
+        ),
         "all columns": Problem(call(half, 70, 128, 128, state=True), CARD),
-        "float32, more warps": Problem(call(single, 40, 64, 64, decay=True), CARD),
+        "float32, more warps": Problem(call(single, 70, 64, 64, decay=True), CARD),
+        "float32, one short chunk": Problem(call(single, 30, 64, 64, decay=True), CARD),
         "segments": Problem(
             # The second head decays little over a segment.
             call(half, 700, 16, 16, decay=True, keep=0.995, state=True),
@@ -210,7 +213,8 @@ def problem_of(shape: tuple[int, int, int], problem: Problem) -> Callable[..., N
 
 def further_shapes(device: Emulator) -> None:
     """Check the shapes that the planner prefers on cards that it knows."""
-    for name in ("more warps", "all columns", "float32, more warps"):
+    warps = ("more warps", "float32, more warps", "float32, one short chunk")
+    for name in (*warps, "all columns"):
         law_the_values(device, problems()[name])
 
 

@@ -95,7 +95,8 @@ def _more(sizes: Sizes, shared: int) -> list[TileShape]:
 def _reason(best: TileShape, options: dict[TileShape, cost.Prediction]) -> str:
     cycles = {shape: f"{x.cycles / 1e3:.0f}" for shape, x in options.items()}
     others = ", ".join(
-        f"{number} ({shape.columns} columns, {shape.warps} warps)"
+        f"{number} ({shape.columns} columns, {shape.tokens} tokens, "
+        f"{shape.warps} warps)"
         for shape, number in cycles.items()
         if shape != best
     )

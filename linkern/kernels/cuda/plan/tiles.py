@@ -94,8 +94,8 @@ SAFE = {
 # Further ones for whole sizes, of more warps: whether these are faster depends on the
 # number of blocks for each multiprocessor.
 MORE = {
-    2: {64: [(64, 64, 8)], 128: [(128, 64, 8)]},
-    4: {64: [(64, 32, 8)]},
+    2: {64: [(64, 128, 8)], 128: [(128, 64, 8)]},
+    4: {64: [(64, 64, 8), (64, 32, 8)]},
 }
 
 

@@ -30,8 +30,16 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
   Accumulator scores[kTiles] = {};  // Q K^T with this tile and those before it
 
   DEVICE OutputTile(FwdStorage<Shape>& storage, const Chunk& chunk, int warp)
-      : storage(storage), chunk(chunk), tile(warp % kTiles),
+      : storage(storage), chunk(chunk), tile(tile_of(warp)),
         column(warp / kTiles * kBlocks * 16), group(lane_id() / 4), pair(lane_id() % 4) {}
+
+  // Later tiles have more scores. Warps that are four apart share a scheduler, so every
+  // second four of them take their tiles in reverse.
+  DEVICE static int tile_of(int warp) {
+    constexpr int kOrder = kTiles < 4 ? kTiles : 4;
+    const int tile = warp % kTiles;
+    return warp / 4 % 2 ? tile / kOrder * kOrder + kOrder - 1 - tile % kOrder : tile;
+  }
 
   // Q S, Q z and Q K^T.
   DEVICE void multiply_queries() {

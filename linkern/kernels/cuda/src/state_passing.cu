@@ -9,7 +9,7 @@
 // after a store would wait for the memory once for each segment.
 #include "common.cuh"
 
-constexpr int kThreads = 128, kLoads = 8;
+constexpr int kThreads = 128, kLoads = 4;
 
 struct StatePassingParams {
   float *state, *normalizer;  // (B H, segments, K, V) and (B H, segments, K): A, then S
