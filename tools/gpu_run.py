@@ -4,9 +4,10 @@
     python tools/gpu_run.py FOLDER --part ncu     # one part alone; repeatable
     python tools/gpu_run.py FOLDER --long         # everything, as long as it takes
 
-compilers
-    The peers of `linkern bench` compile, beside the parts before `calls`; it is then
-    ended, and its times are of no use.
+compilers-TASK
+    The peers of one task of `linkern bench` compile, beside the parts before `calls`;
+    it is then ended, and its times are of no use, nor the configurations that they
+    choose meanwhile.
 wrappers
     Each PTX wrapper against the PTX manual; how tensor cores round sums.
 small
@@ -162,8 +163,10 @@ class Summary:
 
 def short_parts(folder: Path) -> list[Part]:
     """Return the parts of the 9 minutes: right first, then fast, then why."""
+    bench = (*LINKERN, "bench", "--device", "cuda", "--length", "4096")
     tasks = [word for name in TASKS for word in ("--task", name)]
-    bench = (*LINKERN, "bench", "--device", "cuda", "--length", "4096", *tasks)
+    # On a busy machine FLA would choose configurations that later processes read.
+    apart = ("env", "FLA_CACHE_RESULTS=0", *bench, "--seconds", "600")
     sections = [word for name in SECTIONS for word in ("--section", name)]
     ncu = (
         "ncu",
@@ -174,20 +177,23 @@ def short_parts(folder: Path) -> list[Part]:
         str(TOOLS / "gpu_calls.py"),
     )
     return [
-        Part("compilers", (*bench, "--seconds", "150"), SHORT, beside="calls"),
-        Part("wrappers", (*TESTS, "-rP", "-k", "wrappers"), 60),
+        *(
+            Part(f"compilers-{name}", (*apart, "--task", name), SHORT, beside="calls")
+            for name in TASKS
+        ),
+        Part("wrappers", (*TESTS, "-rP", "-k", "wrappers"), 40),
         Part("small", (PYTHON, str(TOOLS / "gpu_small.py")), 100),
         Part(
             "calls",
-            (*bench, "--seconds", "150", "--json", str(folder / "bench.json")),
-            180,
+            (*bench, *tasks, "--seconds", "250", "--json", str(folder / "bench.json")),
+            265,
         ),
-        Part("shapes", (PYTHON, str(TOOLS / "gpu_shapes.py")), 40),
-        Part("ncu", ncu, 80, needs="ncu"),
+        Part("shapes", (PYTHON, str(TOOLS / "gpu_shapes.py")), 25),
+        Part("ncu", ncu, 45, needs="ncu"),
         Part(
             "verdicts",
-            (PYTHON, str(TOOLS / "gpu_published.py"), str(folder), "--seconds", "70"),
-            80,
+            (PYTHON, str(TOOLS / "gpu_published.py"), str(folder), "--seconds", "60"),
+            65,
         ),
     ]
 
