@@ -180,6 +180,8 @@ def _finding(*every: Maps) -> Finding:
         place = place_of_two(first, second) or place
     clamped = factor is not None and factor.kind.startswith("clamp")
     vague = place is None or place.spared > EXACT or of_call_sizes(place)
+    # It is one in some calls, whose entries are right.
+    vague |= factor is not None and not {"B", "H"}.isdisjoint(factor.exponents)
     if factor is not None and not clamped and vague:
         place = place_of_affected(place, factor, first, second)
     if place is None:

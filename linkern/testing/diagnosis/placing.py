@@ -36,7 +36,7 @@ MISSED, SPARED = 0.02, 0.25
 # Where no words are that exact, those of which most entries are wrong.
 MOST_WRONG = 0.5
 # Quantities that all entries of a problem share.
-SIZES = ("scale", "K", "V", "T", "padded K")
+SIZES = ("scale", "K", "V", "T", "padded K", "B", "H")
 
 
 def place_of(

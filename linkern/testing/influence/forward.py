@@ -46,7 +46,9 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     long, some = int(rng.integers(145, 158)), int(rng.integers(66, 78))
     yield product_scene(scope, (1, 2, long, 8, long + 9), rng)
     yield dense_scene(scope, (1, 1, long, 6, long), rng)
-    yield product_scene(scope, (1, 3, 128, 4, 16), rng)
+    # Of other numbers of batch entries for fresh inputs: one would be a constant.
+    width = 16 if scope.few_shapes or long % 2 else 24
+    yield product_scene(scope, (1, 3, 128, 4, width), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
     # Tiles of channels, the last one of some of them full.
     tiles = product_scene(scope, (1, 1, 140, 136, 140), rng)

@@ -153,8 +153,11 @@ def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
-    """Yield scenes of whole sequences."""
-    yield from _pairs(scope, int(rng.integers(2**32)), 2, 2)
+    """Yield scenes of whole sequences, of other numbers of heads for other seeds."""
+    seed = int(rng.integers(2**32))
+    # One of two would be taken for a constant.
+    batch, heads = (2, 2) if scope.few_shapes else ((3, 2), (2, 3))[seed // 2 % 2]
+    yield from _pairs(scope, seed, batch, heads)
 
 
 def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:

@@ -57,6 +57,38 @@ def late(output):
     return np.concatenate([output[..., :1, :], output[..., :-1, :]], -2)
 
 
+def divided_by(axis):
+    """Return a kernel that takes a mean over an axis of the call."""
+
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value).output / query.shape[axis]
+
+    return kernel
+
+
+@pytest.mark.parametrize(("axis", "letter"), [(0, "B"), (1, "H")])
+def test_a_mean_over_the_batch_or_the_heads_is_no_constant(axis, letter):
+    cause = diagnosed(divided_by(axis))
+    assert cause.sentence == f"the output lacks the factor `{letter}` everywhere"
+
+
+@pytest.mark.parametrize(("axis", "letter"), [(0, "B"), (1, "H")])
+def test_a_gradient_that_is_a_mean_of_the_batch_or_the_heads(axis, letter):
+    def kernel(query, key, value, log_decay, bonus):
+        return linkern.rwkv6(query, key, value, log_decay, bonus).output
+
+    def vjp(query, key, value, log_decay, bonus, output_cotangent):
+        inputs = (query, key, value, log_decay, bonus)
+        gradients = dict(linkern.vjp(linkern.rwkv6, *inputs)[1](output_cotangent))
+        gradients["bonus"] = gradients["bonus"] / query.shape[axis]
+        return gradients
+
+    kernel.vjp = vjp
+    cause = diagnosed(kernel, "rwkv6")
+    said = f"the gradient of bonus lacks the factor `{letter}` everywhere"
+    assert cause.sentence == said
+
+
 def exchanged(output):
     output[:, :2] = output[:, 1::-1].copy()
     return output

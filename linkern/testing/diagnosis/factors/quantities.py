@@ -116,6 +116,7 @@ def _counts(places: Places) -> Made:
     shared |= {letter.upper(): sizes[letter] for letter in "kvt"}
     shared["padded K"] = 1 << (sizes["k"] - 1).bit_length()
     numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
+    numbers += [(letter.upper(), 3.5, 0 * row + sizes[letter]) for letter in "bh"]
     numbers += [("(row + 1)", 3.0, row + 1), ("(row + 2)", 4.0, row + 2)]
     numbers += [("row", 4.0, row), ("(T - row)", 4.5, sizes["t"] - row)]
     powers = []
