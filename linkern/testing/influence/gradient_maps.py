@@ -153,9 +153,12 @@ def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
-    """Yield scenes of whole sequences, of other numbers of heads for other seeds."""
+    """Yield scenes of whole sequences.
+
+    Fresh ones have other numbers of batch entries and of heads, which would be
+    constants.
+    """
     seed = int(rng.integers(2**32))
-    # One of two would be taken for a constant.
     batch, heads = (2, 2) if scope.few_shapes else ((3, 2), (2, 3))[seed // 2 % 2]
     yield from _pairs(scope, seed, batch, heads)
 
@@ -163,7 +166,7 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes of spans, between which gradients go through states."""
     step = scope.contract.length_multiple_of
-    for made in _whole(scope, rng):
+    for made in _pairs(scope, int(rng.integers(2**32)), 2, 2):
         cuts = rng.choice(np.arange(20, 110), 2, replace=False) // step * step
         inner = tuple(sorted({int(n) for n in cuts if 0 < n < made.length}))
         yield made.told(cuts=inner)
