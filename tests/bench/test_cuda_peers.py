@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,7 +193,6 @@ def test_functions_of_peers_exist():
         assert function.__name__ in module.__all__
 
 
-@pytest.mark.skipif(find_spec("fla") is not None, reason="FLA is installed")
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_arguments_of_fla(monkeypatch, torch, normalize):
     """A textbook kernel replaces FLA's: shapes, features and scale must be right."""
@@ -221,7 +219,6 @@ def test_the_arguments_of_fla(monkeypatch, torch, normalize):
         law_a_peer_answers_right(peer, small(kind))
 
 
-@pytest.mark.skipif(find_spec("fla") is not None, reason="FLA is installed")
 def test_the_arguments_of_gated_delta_rule(monkeypatch, torch):
     """Linkern replaces FLA's kernel: the order, the layout and the scale are right."""
 
