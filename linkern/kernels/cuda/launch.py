@@ -3,7 +3,7 @@
 Planners do not know which device they plan for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -108,12 +108,14 @@ class CuPyDevice:
     @property
     def multiprocessors(self) -> int:
         """Number of multiprocessors: so many blocks run at once, at least."""
-        return _attributes(self._device.id)["MultiProcessorCount"]
+        count: int = self._device.attributes["MultiProcessorCount"]
+        return count
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory that a block may have with an opt-in."""
-        return _attributes(self._device.id)["MaxSharedMemoryPerBlockOptin"]
+        size: int = self._device.attributes["MaxSharedMemoryPerBlockOptin"]
+        return size
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of CuPy."""
@@ -165,15 +167,6 @@ class CuPyDevice:
                 graph.launch()
 
         return replay
-
-
-@cache
-def _attributes(device: int) -> Mapping[str, int]:
-    """Return the attributes of a device; CuPy asks the driver for all, each time."""
-    import cupy  # noqa: PLC0415
-
-    attributes: Mapping[str, int] = cupy.cuda.Device(device).attributes
-    return attributes
 
 
 @cache
