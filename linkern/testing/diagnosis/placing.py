@@ -6,6 +6,7 @@ import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
+from linkern.testing.diagnosis.factors.spelling import CONSTANTS
 from linkern.testing.diagnosis.index_sets.coordinates import BOUNDED
 from linkern.testing.diagnosis.index_sets.describe import (
     IndexSet,
@@ -35,8 +36,6 @@ Maps = list[InfluenceMap]
 MISSED, SPARED = 0.02, 0.25
 # Where no words are that exact, those of which most entries are wrong.
 MOST_WRONG = 0.5
-# Quantities that all entries of a problem share.
-SIZES = ("scale", "K", "V", "T", "padded K", "B", "H")
 
 
 def place_of(
@@ -171,7 +170,7 @@ def _numbers(one: InfluenceMap) -> dict[str, Real]:
     """
     numbers: dict[str, Real] = {}
     for name, x in signed_quantities(one, None).items():
-        if name in SIZES:
+        if name in CONSTANTS:
             continue
         if "log_decay" in name:
             numbers[name] = x.log

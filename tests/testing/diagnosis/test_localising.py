@@ -158,4 +158,4 @@ def test_sizes_of_calls_are_no_place_if_a_factor_explains_the_right_ones():
 def test_sizes_of_a_problem_are_no_thresholds():
     numbers = placing._numbers(blank(37))
     assert "query[row]" in numbers
-    assert not {*placing.SIZES} & numbers.keys()
+    assert not {*placing.CONSTANTS} & numbers.keys()
