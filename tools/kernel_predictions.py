@@ -51,7 +51,7 @@ def predictions() -> Iterator[str]:
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
     times = measured()
-    for key, registers in cost.REGISTERS.items():
+    for key, (registers, _) in cost.KERNELS.items():
         itemsize, shape = key[0], TileShape(*key[1:])
         sizes = Sizes(itemsize, HEADS, TOKENS, shape.features, shape.features)
         prediction = cost.predicted(sizes, shape, CARD, MOST_SHARED)

@@ -20,8 +20,8 @@ __all__ = [
     "CARDS",
     "CLOCK",
     "COPYING",
-    "INSTRUCTIONS",
-    "REGISTERS",
+    "KERNELS",
+    "Counted",
     "Prediction",
     "predicted",
 ]
@@ -30,29 +30,37 @@ __all__ = [
 CARDS = {108: "A100", 132: "H100 and H200", 148: "B200"}
 # Cycles and bytes of a second on the H100.
 CLOCK, COPYING = 1.75e9, 2985e9
-# By itemsize, features, columns, tokens and warps. Registers of a thread: the most of
-# all kernels of a shape that are recorded for sm_90 (tools/kernel_budgets.json).
-REGISTERS = {
-    (2, 64, 64, 64, 4): 241,
-    (2, 64, 64, 128, 8): 244,
-    (2, 128, 64, 64, 8): 198,
-    (2, 128, 128, 64, 8): 253,
-    (4, 64, 64, 32, 4): 209,
-    (4, 64, 64, 32, 8): 158,
-    (4, 64, 64, 64, 8): 200,
-}
-# Warp instructions of a token in one slice of the columns, with elu(x) + 1 in bfloat16
-# and float32: as Nsight Compute counted them. Those of two shapes that no GPU has run
-# are the length of the loop over chunks in the machine code, less what warps of early
-# tiles skip: for four other shapes that is within 2 % of what was counted.
-INSTRUCTIONS = {
-    (2, 64, 64, 64, 4): 103.6,
-    (2, 64, 64, 128, 8): 114.0,
-    (2, 128, 64, 64, 8): 212.7,
-    (2, 128, 128, 64, 8): 281.6,
-    (4, 64, 64, 32, 4): 344.3,
-    (4, 64, 64, 32, 8): 417.0,
-    (4, 64, 64, 64, 8): 346.0,
+
+
+class Counted(NamedTuple):
+    """Registers and instructions of the kernels of one shape.
+
+    Parameters
+    ----------
+    registers : int
+        Of a thread: the most of all kernels of the shape that are recorded for sm_90
+        (tools/kernel_budgets.json).
+    instructions : float
+        Warp instructions of a token in one slice of the columns, with elu(x) + 1 in
+        bfloat16 and float32, as Nsight Compute counted them. Those of two shapes that
+        no GPU has run, (64, 128, 8) and (64, 64, 8) in float32, are the length of the
+        loop over chunks in the machine code, less what warps of early tiles skip: for
+        four other shapes that is within 2 % of what was counted.
+    """
+
+    registers: int
+    instructions: float
+
+
+# By itemsize, features, columns, tokens and warps.
+KERNELS = {
+    (2, 64, 64, 64, 4): Counted(241, 103.6),
+    (2, 64, 64, 128, 8): Counted(244, 114.0),
+    (2, 128, 64, 64, 8): Counted(198, 212.7),
+    (2, 128, 128, 64, 8): Counted(253, 281.6),
+    (4, 64, 64, 32, 4): Counted(209, 344.3),
+    (4, 64, 64, 32, 8): Counted(158, 417.0),
+    (4, 64, 64, 64, 8): Counted(200, 346.0),
 }
 # Of a multiprocessor, and the lot in which a thread gets them.
 _ALL_REGISTERS, _LOT = 65536, 8
@@ -91,15 +99,15 @@ def predicted(
     sizes: Sizes, shape: TileShape, multiprocessors: int, shared: int
 ) -> Prediction | None:
     """Return the prediction for a call without segments; None for unknown shapes."""
-    key = (sizes.itemsize, *shape)
-    registers = REGISTERS.get(key)
-    if registers is None or padded_size(sizes.features) != sizes.features:
+    counted = KERNELS.get((sizes.itemsize, *shape))
+    if counted is None or padded_size(sizes.features) != sizes.features:
         return None
-    by_registers = _ALL_REGISTERS // (-(-registers // _LOT) * _LOT * 32 * shape.warps)
+    of_thread = -(-counted.registers // _LOT) * _LOT
+    by_registers = _ALL_REGISTERS // (of_thread * 32 * shape.warps)
     taken = shape.shared_bytes(sizes.itemsize) + _RESERVED
     resident = max(1, min(by_registers, (shared + _RESERVED) // taken))
     chunks = -(-sizes.tokens // shape.tokens)
-    of_block = INSTRUCTIONS[key] * chunks * shape.tokens / _SCHEDULERS
+    of_block = counted.instructions * chunks * shape.tokens / _SCHEDULERS
     blocks = -(-sizes.heads * slices(sizes, shape) // multiprocessors)
     full, rest = divmod(blocks, resident)
     cycles = 0.0
@@ -109,5 +117,5 @@ def predicted(
         cycles += together * of_block * interval
     rows = 2 * (sizes.features + sizes.values) * sizes.itemsize
     copying = sizes.heads * sizes.tokens * rows / COPYING
-    each = slices(sizes, shape) * INSTRUCTIONS[key]
+    each = slices(sizes, shape) * counted.instructions
     return Prediction(each, resident, cycles, max(cycles / CLOCK, copying))
