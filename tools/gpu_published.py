@@ -173,14 +173,14 @@ def subjects(
     if known("cupy") is None:
         missing["cupy"] = len(OPERATORS) * len(PRECISION)
     else:
-        chosen += (own(op, dtype) for op in OPERATORS for dtype in PRECISION)
+        chosen += (on_cupy(op, dtype) for op in OPERATORS for dtype in PRECISION)
     return chosen, [
         f"{package} is not installed: {number} subjects are left out"
         for package, number in missing.items()
     ]
 
 
-def own(op: str, dtype: str) -> Subject:
+def on_cupy(op: str, dtype: str) -> Subject:
     """Return an operator of linkern on CuPy; in float32 it needs no declaration."""
     narrow = dtype == "bfloat16" and op in NARROW
     told = _declare(PRECISION[dtype]) if narrow else ()

@@ -32,7 +32,7 @@ class FakeDevice(SimpleNamespace):
 
 @pytest.fixture(params=["13", "14"])
 def log(monkeypatch, request):
-    """What happened, in order, with stand-ins for PyTorch and a version of CuPy."""
+    """Events in order, with stand-ins for PyTorch and a version of CuPy."""
     events = []
 
     @contextmanager

@@ -193,6 +193,13 @@ def test_functions_of_peers_exist():
         assert function.__name__ in module.__all__
 
 
+def in_place_of_fla(monkeypatch, module):
+    def imported(name):
+        return module if name.startswith("fla") else import_module(name)
+
+    monkeypatch.setattr(torch_peers, "import_module", imported)
+
+
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_arguments_of_fla(monkeypatch, torch, normalize):
     """A textbook kernel replaces FLA's: shapes, features and scale must be right."""
@@ -208,12 +215,7 @@ def test_the_arguments_of_fla(monkeypatch, torch, normalize):
     module = SimpleNamespace(
         chunk_linear_attn=attend, fused_recurrent_linear_attn=attend
     )
-    real = torch_peers.import_module
-    monkeypatch.setattr(
-        torch_peers,
-        "import_module",
-        lambda name: module if name.startswith("fla") else real(name),
-    )
+    in_place_of_fla(monkeypatch, module)
     peer = replace(CUDA.peer("fla-chunk" if normalize else "fla-kernel"), needs=())
     for kind in peer.kinds:
         law_a_peer_answers_right(peer, small(kind))
@@ -229,12 +231,7 @@ def test_the_arguments_of_gated_delta_rule(monkeypatch, torch):
         output = torch.from_numpy(linkern.gated_delta_rule(*inputs).output)
         return output.transpose(1, 2).to(v.dtype), None
 
-    module, real = SimpleNamespace(chunk_gated_delta_rule=attend), import_module
-    monkeypatch.setattr(
-        torch_peers,
-        "import_module",
-        lambda name: module if name.startswith("fla") else real(name),
-    )
+    in_place_of_fla(monkeypatch, SimpleNamespace(chunk_gated_delta_rule=attend))
     peer = replace(CUDA.peer("fla-delta"), needs=())
     for dtype in peer.dtypes:
         law_a_peer_answers_right(peer, small("delta", dtype))

@@ -26,8 +26,8 @@ __all__ = ["INTERPRETED_LENGTH", "config_of", "open_target", "scope_of", "settle
 # chunk of 128, and after two of 64; over ranks, after one of 64 on each.
 INTERPRETED_LENGTH = 130
 MESH_WORKER = "linkern.testing.target.ranks.mesh_worker"
-# Seconds that one call may take, where a plan does not say.
-# Seconds of one call; of one that is interpreted, or that compiles first.
+# Seconds that one call may take, where a plan does not say; and one that is
+# interpreted, or compiles first.
 TIMEOUT, LONG_TIMEOUT = 20.0, 120.0
 
 
