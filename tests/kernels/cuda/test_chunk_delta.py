@@ -16,7 +16,13 @@ from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.forward import recurrent
 from linkern.kernels.cuda.plan import chunk_delta
 from tests.kernels.cuda import test_gates, test_recurrent
-from tests.kernels.cuda.emulator.device import LANDINGS, SCHEDULES, Emulator, Way
+from tests.kernels.cuda.emulator.device import (
+    LANDINGS,
+    SCHEDULES,
+    Change,
+    Emulator,
+    Way,
+)
 from tests.kernels.cuda.problems import strided
 from tests.marks import every
 
@@ -75,9 +81,15 @@ def problems() -> dict[str, Problem]:
     return {
         "bfloat16": problem(BFLOAT16, 150, 64, 64),
         "bfloat16, no decay": problem(BFLOAT16, 77, 64, 64, decay=False),
-        "bfloat16, slices": problem(BFLOAT16, 70, 64, 128, beta=False),
-        "bfloat16, short chunks": problem(BFLOAT16, 70, 64, 64, shared=99 << 10),
+        "bfloat16, slices": problem(BFLOAT16, 70, 64, 128, beta=False, heads=1),
+        "bfloat16, short chunks": problem(BFLOAT16, 70, 128, 64, shared=99 << 10),
         "bfloat16, padded": problem(BFLOAT16, 100, 40, 24),
+        "bfloat16, many features": problem(BFLOAT16, 70, 128, 64),
+        # More blocks of 64 columns than the device has multiprocessors.
+        "bfloat16, wide": problem(BFLOAT16, 70, 64, 128, heads=3),
+        "bfloat16, wide, many features": problem(BFLOAT16, 40, 128, 128, heads=3),
+        "float16, many features": problem(half, 40, 72, 64, decay=False),
+        "float32, many features": problem(single, 40, 128, 72, heads=1),
         "float16": problem(half, 70, 64, 64),
         "float16, slices": problem(half, 40, 64, 80, decay=False),
         "float32": problem(single, 77, 64, 64),
@@ -126,8 +138,7 @@ def problem_of(tokens: int, case: Problem) -> Callable[[Emulator], None]:
     """Return a check of a call in chunks of so many tokens and slices of 32 columns."""
 
     def law(device: Emulator) -> None:
-        shapes = [(32, tokens)]
-        with mock.patch.object(chunk_delta, "_SHAPES", shapes):
+        with mock.patch.object(chunk_delta, "_SHAPES", [(32, tokens)]):
             law_the_values(device, case)
 
     return law
@@ -229,6 +240,14 @@ def test_narrow_gates_are_widened():
         np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
 
 
+def test_no_product_of_parts_of_float16_is_left_out():
+    case = problem(np.float16, 40, 16, 16)
+    change = Change("static constexpr int kOrder = 2; };", "};")
+    with pytest.raises(AssertionError):
+        law_the_values(Emulator(changed=[change]), case)
+    law_the_values(Emulator(), case)
+
+
 def test_float16_stays_in_range():
     # Keys of length 300: scores of keys and the memory are beyond 65504.
     case = problem(np.float16, 40, 16, 16)
@@ -312,12 +331,12 @@ def test_fits():
     assert not fits(terms._replace(erase=None), memory)
     for dtype, sizes in {
         np.float64: (16, 16),
-        np.float32: (72, 8),
+        np.float32: (132, 8),
         np.float16: (8, 4),
         np.dtype(BFLOAT16): (4, 8),
     }.items():
         assert not fits(*problem(dtype, 20, *sizes)[:2]), (dtype, sizes)
-    for sizes in ((64, 8), (8, 200)):
+    for sizes in ((64, 8), (8, 200), (128, 8)):
         assert fits(*problem(np.float32, 20, *sizes)[:2]), sizes
     assert not fits(terms, memory, Emulator(shared=16 << 10))
     # Rows that begin 2 bytes too late, and rows with a stride of 34 bytes.
@@ -327,10 +346,15 @@ def test_fits():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("features", [16, 32, 64])
+@pytest.mark.parametrize("features", [16, 32, 64, 128])
 @pytest.mark.parametrize("values", [16, 32, 64, 128])
 def test_every_gpu_has_a_shape(dtype, features, values):
-    for shared in (99 << 10, H200):
-        shape = chunk_delta.tile_shape(dtype, features, values, shared)
+    for shared, heads in itertools.product((99 << 10, H200), (1, 2, 3)):
+        shape = chunk_delta.tile_shape(
+            dtype, features, values, shared, heads=heads, multiprocessors=4
+        )
         assert shape is not None
         assert chunk_delta.shared_bytes(dtype, shape) <= shared
+        # Blocks of more columns only where others do not all fit at once.
+        wide = dtype == "bfloat16" and values == 128 and heads > 2
+        assert (shape.columns == 128) == wide

@@ -12,27 +12,47 @@ from linkern.kernels.cuda.plan.tiles import TileShape, padded_size
 
 __all__ = ["fits", "plan", "shared_bytes", "tile_shape"]
 
-# By their names in delta_storage.cuh: all are computed with as float32.
-_IO = {"float16": "f16_wide", "bfloat16": "bf16_wide", "float32": "float"}
-# Bytes of a number, and of its parts.
-_ITEMSIZE, _OPERAND = {"float16": 2, "bfloat16": 2, "float32": 4}, 6
-# (columns, tokens), the longest chunks first; the last one fits every GPU. With more
-# features a thread would need more registers than there are.
+# By their names in delta_storage.cuh.
+_IO = {"float16": "f16_wide", "bfloat16": "bf16", "float32": "float"}
+# Bytes of a number in all buffers of rows: as it is copied, and in parts.
+_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
+_BUFFERS = {"float16": 2 + 2 * 4, "bfloat16": 3 * 2, "float32": 4 + 2 * 6}
+# Bytes of the parts of a float32.
+_OPERAND = 6
+_MOST_FEATURES = 128
+# Most columns and tokens, the fastest first; the last one fits every GPU.
 _SHAPES = [(64, 32), (64, 16)]
-_MOST_FEATURES = 64
+# Dtypes and padded features of which a thread has registers for the last one alone.
+_LAST_ONLY = {("float16", 128), ("float32", 128)}
+# Of twice as many columns, for blocks that do not all fit at once.
+_WIDE = {("bfloat16", 64): (128, 32), ("bfloat16", 128): (128, 16)}
 # As in delta_storage.cuh.
-_PITCH, _MASK_PITCH = 24, 24
+_PITCH, _MASK_PITCH, _POINTERS = 24, 24, 112
 
 
-def tile_shape(dtype: str, features: int, values: int, shared: int) -> TileShape | None:
+def tile_shape(
+    dtype: str,
+    features: int,
+    values: int,
+    shared: int,
+    *,
+    heads: int = 1,
+    multiprocessors: int = 1,
+) -> TileShape | None:
     """Return the tile shape for rows of a dtype; None if none fits the shared memory.
 
     A warp has 16 columns, or scores of a tile of 16 tokens: of queries, of erases, or,
-    if there are four tiles, of both.
+    if there are four tiles, of both. A multiprocessor has the registers for one block.
+    If it gets several, one after the other, blocks of more columns are better: their
+    warps wait for each other's products instead.
     """
     if dtype not in _IO or features > _MOST_FEATURES:
         return None
-    for most, tokens in _SHAPES:
+    kind = dtype, max(64, padded_size(features))
+    options = _SHAPES[-1:] if kind in _LAST_ONLY else _SHAPES
+    if kind in _WIDE and values > 64 and heads * -(-values // 64) > multiprocessors:
+        options = [_WIDE[kind], *options]
+    for most, tokens in options:
         columns = min(most, padded_size(values))
         others = min(4, tokens // 8)
         shape = TileShape(
@@ -45,14 +65,16 @@ def tile_shape(dtype: str, features: int, values: int, shared: int) -> TileShape
 
 def shared_bytes(dtype: str, shape: TileShape) -> int:
     """Return the size of the struct ``DeltaStorage``."""
-    itemsize = _ITEMSIZE[dtype]
     entries = shape.tokens * (2 * shape.features + shape.columns)
-    rows = entries * (itemsize + 2 * _OPERAND)
+    rows = entries * _BUFFERS[dtype]
     matrices = 2 * 2 * shape.tokens**2 * _OPERAND
-    output = 16 * shape.columns * itemsize
-    factors = 2 * 3 * shape.tokens + 2
+    output = 16 * shape.columns * _ITEMSIZE[dtype]
+    factors = (2 * 3 + 2 * 2) * shape.tokens + 2
     decays = shape.tokens * (_MASK_PITCH + 2) + shape.tokens // 16
-    return rows + matrices + output + 4 * (shape.tokens * _PITCH + factors + decays)
+    decays += decays % 2  # a multiple of 8 bytes
+    decays *= shape.warps - shape.columns // 16
+    floats = shape.tokens * _PITCH + factors + decays
+    return rows + matrices + output + _POINTERS + 4 * floats
 
 
 def fits(device: Device, terms: Terms, memory: Array) -> bool:
@@ -93,7 +115,14 @@ def plan(
     """Plan the launch for terms that fit; see `kernels.cuda.plan.recurrent.plan`."""
     batch, heads, _, features = terms.query.shape
     values, dtype = terms.value.shape[-1], dtype_name(terms.query.dtype)
-    shape = tile_shape(dtype, features, values, device.shared)
+    shape = tile_shape(
+        dtype,
+        features,
+        values,
+        device.shared,
+        heads=batch * heads,
+        multiprocessors=device.multiprocessors,
+    )
     if shape is None:
         msg = f"no tile of rows of {features} features fits {device.shared} bytes"
         raise ValueError(msg)

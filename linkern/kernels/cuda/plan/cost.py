@@ -54,13 +54,13 @@ class Counted(NamedTuple):
 
 # By itemsize, features, columns, tokens and warps.
 KERNELS = {
-    (2, 64, 64, 64, 4): Counted(241, 103.6),
-    (2, 64, 64, 128, 8): Counted(244, 114.0),
-    (2, 128, 64, 64, 8): Counted(198, 212.7),
-    (2, 128, 128, 64, 8): Counted(253, 281.6),
-    (4, 64, 64, 32, 4): Counted(209, 344.3),
-    (4, 64, 64, 32, 8): Counted(158, 417.0),
-    (4, 64, 64, 64, 8): Counted(200, 346.0),
+    (2, 64, 64, 64, 4): Counted(211, 103.6),
+    (2, 64, 64, 128, 8): Counted(229, 114.0),
+    (2, 128, 64, 64, 8): Counted(177, 212.7),
+    (2, 128, 128, 64, 8): Counted(240, 281.6),
+    (4, 64, 64, 32, 4): Counted(183, 344.3),
+    (4, 64, 64, 32, 8): Counted(148, 417.0),
+    (4, 64, 64, 64, 8): Counted(180, 346.0),
 }
 # Of a multiprocessor, and the lot in which a thread gets them.
 _ALL_REGISTERS, _LOT = 65536, 8

@@ -8,57 +8,59 @@
 #include "delta_intra.cuh"
 #include "recurrent.cuh"
 
-// Loads the rows and gates of one head chunk by chunk, values from one column on.
+// Loads the rows and gates of the head chunk by chunk.
 template <class Shape, bool Decay> struct DeltaLoader {
   typedef typename Split<typename Shape::Io>::Stored Stored;
-  typedef HeadRows<Stored, float, Decay ? BY_TOKEN : NO_DECAY, NO_ERASE> Head;
-  const Stored *query, *key, *value;
-  const i64 query_stride, key_stride, value_stride;
-  const Gates<Stored, float> log_decay, beta;
-  const int features, columns;
+  typedef RecurrentParams<Stored, float> Params;
+  typedef DeltaChunk<Shape> Chunk;
+  const Params& params;
+  DeltaStorage<Shape>& storage;
   // Of this thread's token of the next chunk.
   LoadedGate<Stored, float> next_log_decay, next_beta;
   u32 broken = 0;
 
-  DEVICE DeltaLoader(const RecurrentParams<Stored, float>& params, const Head& head,
-                     int column)
-      : query(head.query), key(head.key), value(head.value + column),
-        query_stride(params.query.token_stride), key_stride(params.key.token_stride),
-        value_stride(params.value.token_stride), log_decay(head.log_decay), beta(head.beta),
-        features(params.sizes.features), columns(params.sizes.values - column) {}
+  DEVICE DeltaLoader(const Params& params, DeltaStorage<Shape>& storage)
+      : params(params), storage(storage) {}
 
-  // Starts to copy a chunk. Pointers that went along with the chunks would be registers of
-  // all warps.
-  DEVICE void copy(const DeltaChunk<Shape>& to, int number) {
+  // Starts to copy a chunk.
+  DEVICE void copy(int number) {
+    const auto& head = storage.head;
+    const Chunk to(storage.rows, number, params.sizes.tokens);
     const i64 start = i64(number) * Shape::kTokens;
-    const int count = to.count, token = threadIdx.x;
-    to.staged_queries().copy(query + start * query_stride, query_stride, count, features);
-    to.staged_keys().copy(key + start * key_stride, key_stride, count, features);
-    to.staged_values().copy(value + start * value_stride, value_stride, count, columns);
+    const int count = to.count, token = threadIdx.x, features = params.sizes.features;
+    const i64 query = params.query.token_stride, key = params.key.token_stride;
+    const i64 value = params.value.token_stride;
+    to.staged_queries().copy(head.query + start * query, query, count, features);
+    to.staged_keys().copy(head.key + start * key, key, count, features);
+    to.staged_values().copy(head.value + start * value, value, count, storage.columns);
     cp_async_commit();
     next_log_decay = next_beta = LoadedGate<Stored, float>();
-    if (Decay && token < count) next_log_decay.load(log_decay, start + token, 0);
-    if (beta.data != nullptr && token < count) next_beta.load(beta, start + token, 0);
+    if (Decay && token < count) next_log_decay.load(head.log_decay, start + token, 0);
+    if (params.beta.data != nullptr && token < count)
+      next_beta.load(head.beta, start + token, 0);
   }
 
-  // Converts what this thread has copied, and computes the decays of the chunk.
-  DEVICE void convert(const DeltaChunk<Shape>& chunk, DeltaStorage<Shape>& storage,
-                      int slot) {
-    const int count = chunk.count;
-    chunk.staged_queries().template convert<IDENTITY>(chunk.queries(), count, features);
-    chunk.staged_keys().template convert<IDENTITY>(chunk.keys(), count, features);
-    chunk.staged_values().template convert<IDENTITY>(chunk.values(), count, columns);
-    if (threadIdx.x / 32 * 32 >= Shape::kTokens) return;
-    if (threadIdx.x < Shape::kTokens) {
-      const bool has_beta = beta.data != nullptr;
-      const float factor = has_beta ? next_beta.widened(beta.narrow()) : 1.0f;
-      broken |= broken_by_beta(factor);
-      storage.beta[slot][threadIdx.x] = factor;
+  // Waits for the copies of this thread, splits them, and stores its gates.
+  DEVICE void finish(int number) {
+    const int slot = number % 3, token = threadIdx.x;
+    cp_async_wait<0>();
+    if (Chunk::kSplits) {
+      const Chunk chunk(storage.rows, number, params.sizes.tokens);
+      const int count = chunk.count, features = params.sizes.features;
+      chunk.staged_queries().template convert<IDENTITY>(chunk.queries(), count, features);
+      chunk.staged_keys().template convert<IDENTITY>(chunk.keys(), count, features);
+      chunk.staged_values().template convert<IDENTITY>(chunk.values(), count,
+                                                       storage.columns);
     }
+    if (token >= Shape::kTokens) return;
+    const bool has_beta = params.beta.data != nullptr;
+    const float factor = has_beta ? next_beta.widened(params.beta.narrow) : 1.0f;
+    broken |= broken_by_beta(factor);
+    storage.beta[slot][token] = factor;
     if (!Decay) return;
-    const float gate = next_log_decay.widened(log_decay.narrow());
+    const float gate = next_log_decay.widened(params.log_decay.narrow);
     broken |= broken_by_log_decay(gate);
-    storage.decays.compute(gate, threadIdx.x);
+    storage.log_decay[slot][token] = gate;
   }
 };
 
@@ -66,10 +68,11 @@ template <class Shape, bool Decay> struct DeltaLoader {
 // queries and of erases are for one warp or two.
 template <class Shape, bool Decay>
 DEVICE void compute_intra(DeltaStorage<Shape>& storage, const DeltaChunk<Shape>& chunk,
-                          int slot, int warp) {
-  constexpr int kWarps = Shape::kThreads / 32 - DeltaStorage<Shape>::kColumnWarps;
+                          int number, int warp) {
+  constexpr int kWarps = DeltaStorage<Shape>::kIntraWarps;
   static_assert(kWarps == Shape::kTiles || kWarps == 2 * Shape::kTiles, "warps of a tile");
-  DeltaIntraTile<Shape, Decay> rows(storage, chunk, slot, warp % Shape::kTiles);
+  DeltaIntraTile<Shape, Decay> rows(storage, chunk, number, warp);
+  if (Decay) rows.compute_decays();
   const bool shared = kWarps > Shape::kTiles;
   if (!shared || warp < Shape::kTiles) rows.compute_erases();
   if (!shared || warp >= Shape::kTiles) rows.compute_scores();
@@ -82,41 +85,35 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   typedef DeltaLoader<Shape, Decay> Loader;
   typedef DeltaChunk<Shape> Chunk;
   DeltaStorage<Shape>& storage = *reinterpret_cast<DeltaStorage<Shape>*>(bytes);
-  const int warp = threadIdx.x / 32, features = params.sizes.features;
-  const int values = params.sizes.values, column_warps = storage.kColumnWarps;
-  const i64 slices = (values + Shape::kColumns - 1) / Shape::kColumns;
-  const int column = int(blockIdx.x % slices) * Shape::kColumns, columns = values - column;
-  const typename Loader::Head head(params, blockIdx.x / slices);
-  typename Loader::Stored* output = head.output + column;
+  const int warp = threadIdx.x / 32, column_warps = storage.kColumnWarps;
   const i64 stride = params.output.token_stride, tokens = params.sizes.tokens;
   const int chunks = int((tokens + Shape::kTokens - 1) / Shape::kTokens);
 
+  const auto& head = storage.head;
+  if (threadIdx.x == 0) storage.select(params, blockIdx.x);
+  __syncthreads();  // the pointers of the head are complete
+
   DeltaColumns<Shape, Decay> state(storage, warp);
-  if (warp < column_warps)
-    state.load(head.initial_state ? head.initial_state + column : nullptr, features, columns,
-               values);
-  Loader loader(params, head, column);
-  if (chunks > 0) loader.copy(Chunk(storage.rows, 0, tokens), 0);
-  // The chunk of the columns; other warps are one ahead.
-  for (int number = -1; number < chunks; number++) {
+  if (warp < column_warps && head.initial_state != nullptr)
+    state.load(head.initial_state, params.sizes);
+  Loader loader(params, storage);
+  // The chunk of the columns; other warps are one ahead, and copies are two.
+  for (int number = -2; number < chunks; number++) {
     const int ahead = number + 1, copied = number + 2;
-    if (ahead < chunks) {
-      cp_async_wait<0>();
-      loader.convert(Chunk(storage.rows, ahead, tokens), storage, ahead % 2);
-    }
-    if (copied < chunks) loader.copy(Chunk(storage.rows, copied, tokens), copied);
-    __syncthreads();  // the chunk ahead is in shared memory
+    if (copied < chunks) loader.copy(copied);
     if (warp >= column_warps) {
-      if (ahead < chunks)
-        compute_intra<Shape, Decay>(storage, Chunk(storage.rows, ahead, tokens),
-                                    ahead % 2, warp - column_warps);
+      if (ahead >= 0 && ahead < chunks)
+        compute_intra<Shape, Decay>(storage, Chunk(storage.rows, ahead, tokens), ahead,
+                                    warp - column_warps);
     } else if (number >= 0) {
-      state.process(Chunk(storage.rows, number, tokens), number % 2,
-                    output + i64(number) * Shape::kTokens * stride, stride, columns,
-                    params.scale);
+      const i64 start = i64(number) * Shape::kTokens;
+      state.process(Chunk(storage.rows, number, tokens), number,
+                    head.output + start * stride, stride, params.scale);
     }
-    __syncthreads();  // matrices of the chunk ahead are complete; buffers may be overwritten
+    if (Chunk::kSplits) __syncthreads();  // operands of this chunk may be overwritten
+    if (copied < chunks) loader.finish(copied);
+    __syncthreads();  // what the next chunks need is complete
   }
-  if (warp < column_warps) state.store(head.state + column, features, columns, values);
+  if (warp < column_warps) state.store(head.state, params.sizes);
   report_broken(params.broken, loader.broken);
 }

@@ -13,6 +13,7 @@
 template <class Shape, bool Decay> struct DeltaColumns {
   typedef typename Shape::Io Io;
   typedef typename Split<Io>::Stored Stored;
+  typedef OperandFragment<float> Factor;  // of what was computed
   static constexpr int kTiles = Shape::kTiles, kBlocks = Shape::kFeatureBlocks;
   DeltaStorage<Shape>& storage;
   const int column, group, pair;
@@ -21,18 +22,21 @@ template <class Shape, bool Decay> struct DeltaColumns {
   DEVICE DeltaColumns(DeltaStorage<Shape>& storage, int warp)
       : storage(storage), column(16 * warp), group(lane_id() / 4), pair(lane_id() % 4) {}
 
-  DEVICE void process(const DeltaChunk<Shape>& chunk, int slot, Stored* output, i64 stride,
-                      int columns, float scale) {
+  DEVICE void process(const DeltaChunk<Shape>& chunk, int number, Stored* output, i64 stride,
+                      float scale) {
+    const int slot = number % 2;
     Accumulator erased[kTiles] = {}, read[kTiles] = {};
     multiply_state(chunk, erased, read);
-    OperandFragment<Io> written[kTiles], kept[kTiles];  // U, and what is left of it
+    Accumulator written[kTiles];  // U
+    Factor factors[kTiles];       // the same as a left operand
 #pragma unroll
     for (int tile = 0; tile < kTiles; tile++) {
-      solve(chunk, slot, tile, erased[tile], written, kept[tile]);
-      add_scores(slot, tile, read[tile], written);
-      store_output(read[tile], tile, chunk.count, output, stride, columns, scale);
+      written[tile] = solve(chunk, number, tile, erased[tile], factors);
+      factors[tile] = written[tile].template as_left<float>();
+      add_scores(slot, tile, read[tile], factors);
+      store_output(read[tile], tile, chunk.count, output, stride, scale);
     }
-    add_chunk(chunk, slot, kept);
+    add_chunk(chunk, slot, written);
   }
 
   // S^T K^T and S^T Q^T.
@@ -40,7 +44,7 @@ template <class Shape, bool Decay> struct DeltaColumns {
                              Accumulator (&read)[kTiles]) const {
 #pragma unroll
     for (int k = 0; k < kBlocks; k++) {
-      const OperandFragment<Io> left = state[k].template as_left<Io>();
+      const Factor left = state[k].template as_left<float>();
 #pragma unroll
       for (int tile = 0; tile < kTiles; tile++) {
         mma(erased[tile], left, chunk.keys().transposed_right(16 * tile, 16 * k));
@@ -50,38 +54,43 @@ template <class Shape, bool Decay> struct DeltaColumns {
   }
 
   // A step of forward substitution: what a tile writes, given what is erased of the state.
-  DEVICE void solve(const DeltaChunk<Shape>& chunk, int slot, int tile, Accumulator& rest,
-                    OperandFragment<Io> (&written)[kTiles], OperandFragment<Io>& kept) {
+  DEVICE Accumulator solve(const DeltaChunk<Shape>& chunk, int number, int tile,
+                           Accumulator& rest, const Factor (&factors)[kTiles]) const {
+    const int slot = number % 2;
     const auto erases = storage.erases(slot);
     if (Decay) scale_tokens(rest, storage.entering[slot] + 16 * tile);
     subtract_from(rest, chunk.values().transposed_left(16 * tile, column));
-    scale_tokens(rest, storage.beta[slot] + 16 * tile);
+    scale_tokens(rest, storage.beta[number % 3] + 16 * tile);
 #pragma unroll
     for (int other = 0; other < kTiles; other++)
       if (other < tile)
-        mma(rest, written[other], erases.transposed_right(16 * tile, 16 * other));
+        mma(rest, factors[other], erases.transposed_right(16 * tile, 16 * other));
     Accumulator solved = {};
-    mma(solved, rest.template as_left<Io>(), erases.transposed_right(16 * tile, 16 * tile));
-    written[tile] = solved.template as_left<Io>();
-    if (Decay) scale_tokens(solved, storage.leaving[slot] + 16 * tile);
-    kept = solved.template as_left<Io>();
+    mma(solved, rest.template as_left<float>(), erases.transposed_right(16 * tile, 16 * tile));
+    return solved;
   }
 
   // read = Diag(e) read + P U for a tile.
   DEVICE void add_scores(int slot, int tile, Accumulator& read,
-                         const OperandFragment<Io> (&written)[kTiles]) const {
+                         const Factor (&factors)[kTiles]) const {
     const auto scores = storage.scores(slot);
     if (Decay) scale_tokens(read, storage.entering[slot] + 16 * tile);
 #pragma unroll
     for (int other = 0; other < kTiles; other++)
       if (other <= tile)
-        mma(read, written[other], scores.transposed_right(16 * tile, 16 * other));
+        mma(read, factors[other], scores.transposed_right(16 * tile, 16 * other));
   }
 
   // The state at the end of the chunk. The products of a chunk are summed in accumulators of
   // their own and added once, since a tensor core may truncate its sums.
   DEVICE void add_chunk(const DeltaChunk<Shape>& chunk, int slot,
-                        const OperandFragment<Io> (&kept)[kTiles]) {
+                        Accumulator (&written)[kTiles]) {
+    Factor kept[kTiles];  // what is left of U
+#pragma unroll
+    for (int tile = 0; tile < kTiles; tile++) {
+      if (Decay) scale_tokens(written[tile], storage.leaving[slot] + 16 * tile);
+      kept[tile] = written[tile].template as_left<float>();
+    }
     const float decay = Decay ? storage.chunk_decay[slot] : 1.0f;
 #pragma unroll
     for (int k = 0; k < kBlocks; k++) {
@@ -119,7 +128,7 @@ template <class Shape, bool Decay> struct DeltaColumns {
   // Stores a tile of the output in units of 16 bytes, through a strip of shared memory that
   // belongs to this warp.
   DEVICE void store_output(const Accumulator& block, int tile, int count, Stored* output,
-                           i64 stride, int columns, float scale) const {
+                           i64 stride, float scale) const {
     constexpr int kPerUnit = 16 / sizeof(Stored), kUnits = 16 / kPerUnit;
     typedef SwizzledRows<kUnits> Layout;
     unsigned char* strip = storage.output + column / 16 * storage.kStripBytes;
@@ -137,32 +146,31 @@ template <class Shape, bool Decay> struct DeltaColumns {
 #pragma unroll
     for (int i = lane_id(); i < 16 * kUnits; i += 32) {
       const int token = 16 * tile + i / kUnits, at = column + i % kUnits * kPerUnit;
-      if (token >= count || at >= columns) continue;
+      if (token >= count || at >= storage.columns) continue;
       const unsigned char* address = strip + Layout::offset(i / kUnits, i % kUnits);
       *(uint4*)(output + token * stride + at) = load_shared((const uint4*)address);
     }
   }
 
-  // From and to global memory, where rows of the state have `stride` columns, of which
-  // `columns` belong to this block of threads.
-  DEVICE void load(const float* source, int features, int columns, int stride) {
-    if (source != nullptr)
-      for_each(features, columns, [&](float& x, int k, int n) {
-        x = source[i64(k) * stride + n];
-      });
-  }
-  DEVICE void store(float* target, int features, int columns, int stride) {
-    for_each(features, columns, [&](float& x, int k, int n) {
-      target[i64(k) * stride + n] = x;
+  // From and to global memory, from the first column of the block on.
+  DEVICE void load(const float* source, const Sizes& sizes) {
+    for_each(sizes.features, [&](float& x, int k, int n) {
+      x = source[i64(k) * sizes.values + n];
     });
   }
-  template <class Visit> DEVICE void for_each(int features, int columns, Visit visit) {
+  DEVICE void store(float* target, const Sizes& sizes) {
+    for_each(sizes.features, [&](float& x, int k, int n) {
+      target[i64(k) * sizes.values + n] = x;
+    });
+  }
+  template <class Visit> DEVICE void for_each(int features, Visit visit) {
 #pragma unroll
     for (int i = 0; i < 8 * kBlocks; i++) {
       const int down = i % 8 / 4, half = i / 2 % 2;
       const int k = 16 * (i / 8) + 8 * half + 2 * pair + i % 2;
       const int n = column + group + 8 * down;
-      if (k < features && n < columns) visit(state[i / 8].entry(down, half, i % 2), k, n);
+      if (k < features && n < storage.columns)
+        visit(state[i / 8].entry(down, half, i % 2), k, n);
     }
   }
 };

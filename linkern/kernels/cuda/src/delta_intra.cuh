@@ -14,12 +14,24 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
   static constexpr int kTiles = Shape::kTiles;
   DeltaStorage<Shape>& storage;
   const DeltaChunk<Shape> chunk;
-  const int slot, tile, group, pair;
+  ChunkDecays<kTiles>& decays;  // of this warp
+  const int number, slot, tile, group, pair;
 
   DEVICE DeltaIntraTile(DeltaStorage<Shape>& storage, const DeltaChunk<Shape>& chunk,
-                        int slot, int tile)
-      : storage(storage), chunk(chunk), slot(slot), tile(tile), group(lane_id() / 4),
-        pair(lane_id() % 4) {}
+                        int number, int warp)
+      : storage(storage), chunk(chunk), decays(storage.decays[warp]), number(number),
+        slot(number % 2), tile(warp % kTiles), group(lane_id() / 4), pair(lane_id() % 4) {}
+
+  // Each warp computes the decays of the whole chunk, and waits for no other.
+  DEVICE void compute_decays() {
+#pragma unroll
+    for (int start = 0; start < Shape::kTokens; start += 32) {
+      const int token = start + lane_id();
+      const bool exists = token < Shape::kTokens;
+      decays.compute(exists ? storage.log_decay[number % 3][token] : 0.0f, token);
+    }
+    __syncwarp();  // the decays are complete
+  }
 
   DEVICE void compute_scores() {
     Accumulator scores[kTiles] = {};
@@ -63,12 +75,11 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
 
   // Masks, decays and, for erases, multiplies with -beta of the row.
   template <bool Erases> DEVICE void weigh(Accumulator& block, int other) const {
-    const ChunkDecays<kTiles>& decays = storage.decays;
     const bool earlier = other < tile;
 #pragma unroll
     for (int down = 0; down < 2; down++) {
       const int query = group + 8 * down;
-      float row = Erases ? -storage.beta[slot][16 * tile + query] : 1.0f;
+      float row = Erases ? -storage.beta[number % 3][16 * tile + query] : 1.0f;
       if (Decay && earlier)
         row *= decays.between(other, tile) * decays.from_start[16 * tile + query];
 #pragma unroll
@@ -100,7 +111,6 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
 
   // Decays between the tokens of this tile and the ends of the chunk.
   DEVICE void store_factors() const {
-    const ChunkDecays<kTiles>& decays = storage.decays;
     const int token = 16 * tile + lane_id();
     if (lane_id() < 16) {
       storage.entering[slot][token] = decays.between(-1, tile) * decays.from_start[token];
@@ -130,11 +140,11 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
           second[row] += by.entries[i] * second[start + i];
         }
       }
-      const SplitPair<Io> both = SplitPair<Io>::from(first[row], second[row]);
+      const SplitPair<float> both = SplitPair<float>::from(first[row], second[row]);
       unsigned char* to =
           target.bytes + target.offset(16 * tile + row, 16 * tile + column);
 #pragma unroll
-      for (int p = 0; p < Split<Io>::kParts; p++)
+      for (int p = 0; p < Split<float>::kParts; p++)
         store_shared((u32*)(to + p * target.kPartBytes), both.parts[p]);
     }
   }

@@ -1,19 +1,20 @@
 // Shared memory of a block of threads of the chunkwise delta rule, and its rows.
 //
 // Some warps of a block work one chunk ahead of the others, so there are two of everything
-// that goes from one to the other.
+// that goes from one to the other. Of what is copied, another chunk ahead, there are three.
 #pragma once
 #include "chunk_tiles.cuh"
+#include "recurrent.cuh"
 
 // What a token writes depends on the state, so that errors of operands would add up. Hence
-// 16-bit numbers are split like float32: of themselves only the first part is not zero.
+// all that is computed is multiplied as float32, and 16-bit rows in parts that represent them
+// exactly: a bfloat16 is its own only part, a float16 is two, of which no product is left out.
 struct f16_wide {};
-struct bf16_wide {};
-template <> struct Split<f16_wide> : Split<float> { typedef f16 Stored; };
-template <> struct Split<bf16_wide> : Split<float> { typedef bf16 Stored; };
+template <> struct Split<f16_wide> : Split<f16_split> { static constexpr int kOrder = 2; };
 
-// The rows of a chunk: queries, keys, values. There is one staging buffer, and there are two
-// buffers of operands: of the chunk of the columns, and of the chunk ahead.
+// The rows of a chunk: queries, keys, values. bfloat16 rows are multiplied where they were
+// staged, in three buffers: of the chunk of the columns, of the chunk ahead, and of the one
+// that is copied. Other rows have one staging buffer, and two buffers of operands.
 template <class Shape> struct DeltaChunk {
   typedef typename Shape::Io Io;
   typedef SmemMatrix<Io, Shape::kTokens, Shape::kFeatures> FeatureTile;
@@ -22,12 +23,14 @@ template <class Shape> struct DeltaChunk {
   typedef Stage<Io, Shape::kTokens, Shape::kColumns, Shape::kThreads> ValueStage;
   static constexpr u32 kStagedBytes = 2 * FeatureStage::kBytes + ValueStage::kBytes;
   static constexpr u32 kOperandBytes = 2 * FeatureTile::kBytes + ValueTile::kBytes;
-  static constexpr u32 kBytes = kStagedBytes + 2 * kOperandBytes;
+  static constexpr bool kSplits = Split<Io>::kParts > 1;
+  static constexpr u32 kBytes = kSplits ? kStagedBytes + 2 * kOperandBytes : 3 * kStagedBytes;
   unsigned char *staged, *operands;  // queries, then keys, values
   int count;                         // tokens of the chunk
 
   DEVICE DeltaChunk(unsigned char* bytes, int number, i64 tokens)
-      : staged(bytes), operands(bytes + kStagedBytes + number % 2 * kOperandBytes) {
+      : staged(bytes + (kSplits ? 0 : number % 3 * kStagedBytes)),
+        operands(kSplits ? bytes + kStagedBytes + number % 2 * kOperandBytes : staged) {
     const i64 remaining = tokens - i64(number) * Shape::kTokens;
     count = int(remaining < Shape::kTokens ? remaining : Shape::kTokens);
   }
@@ -41,22 +44,38 @@ template <class Shape> struct DeltaChunk {
 };
 
 template <class Shape> struct DeltaStorage {
-  typedef typename Shape::Io Io;
-  typedef SmemMatrix<Io, Shape::kTokens, Shape::kTokens> ScoreTile;
+  typedef typename Split<typename Shape::Io>::Stored Stored;
+  typedef SmemMatrix<float, Shape::kTokens, Shape::kTokens> ScoreTile;
+  typedef HeadRows<Stored, float, BY_TOKEN, NO_ERASE> Head;
+  struct alignas(8) Decays : ChunkDecays<Shape::kTiles> {};  // read in pairs
   static constexpr int kPitch = 24;  // lanes of a warp write to different banks
   static constexpr int kColumnWarps = Shape::kColumnBlocks;
-  static constexpr u32 kStripBytes = 16 * 16 * sizeof(typename Split<Io>::Stored);
+  static constexpr int kIntraWarps = Shape::kThreads / 32 - kColumnWarps;
+  static constexpr u32 kStripBytes = 16 * 16 * sizeof(Stored);
 
   unsigned char rows[DeltaChunk<Shape>::kBytes];
   unsigned char score_bytes[2][ScoreTile::kBytes], erase_bytes[2][ScoreTile::kBytes];
   unsigned char output[kColumnWarps * kStripBytes];
-  float diagonal[Shape::kTiles][16][kPitch];  // blocks that are inverted
-  float beta[2][Shape::kTokens];
+  Head head;    // from the first column of the block on; registers of all warps are short
+  int columns;  // of the block, and those behind it
+  alignas(16) float diagonal[Shape::kTiles][16][kPitch];  // blocks that are inverted
+  float beta[3][Shape::kTokens], log_decay[3][Shape::kTokens];
   // Decays from the start of the chunk to each token, and from each token to the end.
   float entering[2][Shape::kTokens], leaving[2][Shape::kTokens];
-  ChunkDecays<Shape::kTiles> decays;
+  Decays decays[kIntraWarps];
   float chunk_decay[2];
 
+  // Sets the head and the columns of a block of threads.
+  DEVICE void select(const RecurrentParams<Stored, float>& params, i64 block) {
+    const i64 slices = (params.sizes.values + Shape::kColumns - 1) / Shape::kColumns;
+    const int column = int(block % slices) * Shape::kColumns;
+    head = Head(params, block / slices);
+    head.value += column;
+    head.output += column;
+    head.state += column;
+    if (head.initial_state != nullptr) head.initial_state += column;
+    columns = params.sizes.values - column;
+  }
   // Queries with keys, decayed: rows of queries, on and below the diagonal.
   DEVICE ScoreTile scores(int slot) { return {score_bytes[slot]}; }
   // -L below the diagonal blocks of 16, and the inverses of those of I + L on the diagonal.

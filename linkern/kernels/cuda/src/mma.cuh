@@ -4,7 +4,8 @@
 // A float32 is split into three bfloat16 parts whose sum it is (bf16x3). Of the nine
 // products of two parts the six largest are summed; the other three are below the last bit.
 // A 16-bit number is its own only part. Where sums may leave the range of float16, a float16
-// is split into two bfloat16 parts, which represent it exactly.
+// is split into two bfloat16 parts, which represent it exactly. Operands of different dtypes
+// are multiplied if their parts have one dtype: a bfloat16 with a float32 is three products.
 //
 // Lane 4 g + t of a warp has rows g and g + 8 of a block, and columns 2 t, 2 t + 1, 2 t + 8
 // and 2 t + 9 of these rows.
@@ -13,7 +14,7 @@
 
 constexpr u32 kAllLanes = 0xffffffffu;
 
-DEVICE int lane_id() { return int(threadIdx.x) % 32; }
+DEVICE int lane_id() { return int(threadIdx.x % 32); }
 
 // -- splitting numbers into 16-bit parts
 
@@ -23,24 +24,25 @@ template <class Io> struct Split {
   typedef Io Stored;   // dtype in global memory
   typedef Io Operand;  // dtype of a part
   static constexpr int kParts = 1;
+  static constexpr int kOrder = 0;  // products of parts p, q with p + q <= kOrder are summed
   static constexpr bool kNarrowRange = false;
 };
 template <> struct Split<f16> {
   typedef f16 Stored;
   typedef f16 Operand;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kOrder = 0;
   static constexpr bool kNarrowRange = true;  // a sum of products may overflow
 };
 template <> struct Split<f16_split> {
   typedef f16 Stored;
   typedef bf16 Operand;
-  static constexpr int kParts = 2;
+  static constexpr int kParts = 2, kOrder = 1;
   static constexpr bool kNarrowRange = false;
 };
 template <> struct Split<float> {
   typedef float Stored;
   typedef bf16 Operand;
-  static constexpr int kParts = 3;
+  static constexpr int kParts = 3, kOrder = 2;
   static constexpr bool kNarrowRange = false;
 };
 
@@ -147,15 +149,19 @@ struct Accumulator {
 };
 
 // accumulator += left right. The smallest products of parts are added first.
-template <class Io>
-DEVICE void mma(Accumulator& accumulator, const OperandFragment<Io>& left,
-                const OperandFragment<Io>& right) {
-  typedef typename Split<Io>::Operand Operand;
+template <class Left, class Right>
+DEVICE void mma(Accumulator& accumulator, const OperandFragment<Left>& left,
+                const OperandFragment<Right>& right) {
+  typedef typename Split<Left>::Operand Operand;
+  constexpr int kOrder = Split<Left>::kOrder > Split<Right>::kOrder ? Split<Left>::kOrder
+                                                                    : Split<Right>::kOrder;
 #pragma unroll
-  for (int order = Split<Io>::kParts - 1; order >= 0; order--)
+  for (int order = kOrder; order >= 0; order--)
 #pragma unroll
-    for (int p = 0; p <= order; p++) {
-      const u32(&b)[4] = right.parts[order - p];
+    for (int p = 0; p < Split<Left>::kParts; p++) {
+      const int q = order - p;
+      if (q < 0 || q >= Split<Right>::kParts) continue;
+      const u32(&b)[4] = right.parts[q];
       mma_sync(Operand(), accumulator.halves[0], left.parts[p], b[0], b[1]);
       mma_sync(Operand(), accumulator.halves[1], left.parts[p], b[2], b[3]);
     }
