@@ -118,7 +118,8 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
 
 def _of_whole_rows(finding: Finding, *every: Maps) -> Finding:
     """Return the finding of factors of rows, if weights are right beside each other."""
-    if (beside_rows, True) not in _views(finding.maps):
+    scope = finding.maps[0].problem.scope
+    if not (_of_weights(finding.maps) and (scope.normalised or scope.operator.floored)):
         return finding
     beside, rows = (
         [_seen(view, maps) for maps in every] for view in (beside_rows, row_sums)
@@ -153,14 +154,17 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
 
 def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
     """Yield the views of maps, and if they are tried where a place is known."""
-    # Gradients of queries and keys are no shares of a row.
-    weights = maps[0].tensor in ("output", "gradient of value")
-    if weights and maps[0].problem.scope.normalised:
+    if _of_weights(maps) and maps[0].problem.scope.normalised:
         yield beside_rows, True
         yield row_sums, False
     if maps[0].problem.scope.operator.erases:
         yield lost, False
     yield steps, False
+
+
+def _of_weights(maps: Maps) -> bool:
+    """Return True for weights: gradients of queries and keys are no shares of a row."""
+    return maps[0].tensor in ("output", "gradient of value")
 
 
 def _seen(view: View, maps: Maps) -> Maps:

@@ -14,13 +14,23 @@ from linkern.testing.diagnosis.factors.explain import Factor, numbers
 from linkern.testing.diagnosis.factors.factor import tolerance
 from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
 from linkern.testing.diagnosis.pictures import CELLS, picture
-from linkern.testing.influence.maps import ORIGIN, Flags, Index, InfluenceMap
+from linkern.testing.influence.maps import (
+    FROM_THE_END,
+    LAST_ROW,
+    ORIGIN,
+    PARTS_BACK,
+    Flags,
+    Index,
+    InfluenceMap,
+)
 from linkern.testing.problems.context import Scope
 
 __all__ = ["hint", "localised", "name_of", "sentence"]
 
 # The declaration of gradients that lack the term through the denominator.
 CONSTANT = "constant_denominator=true"
+# Sums over the tokens on the wrong side of the one that they belong to.
+BACKWARDS = "a sum over rows before the source in place of rows after it"
 # Factors that words say better: the name of the deviation, and the words in a place.
 _VERBS = {
     "0": ("lost", "lacks {place}", "is 0"),
@@ -29,11 +39,18 @@ _VERBS = {
 }
 # The least share of entries that is worth a percentage.
 LEAST_SHARE = 0.005
+# The sequence before that of the row, empty ones left out.
+BEFORE = "the sequence before"
+# Words of how far weights of another sequence reach, where that is one token.
+EDGES = {
+    FROM_THE_END: "of its last token alone",
+    LAST_ROW: "in the first row of the sequence alone",
+}
 # Words of the sequence that a weight comes from, by that of the row and the last one.
 ORIGINS: dict[str, Callable[[Index, int], Index | int]] = {
     "sequence 0": lambda _, __: 0,
     "the last sequence": lambda _, last: last,
-    "the sequence before": lambda here, _: here - 1,
+    BEFORE: lambda here, _: here - 1,
     "the next sequence": lambda here, _: here + 1,
 }
 _INVERSE = re.compile(r"1 / ([^*/]+)")
@@ -139,6 +156,9 @@ def localised(
     if not (factor or declaration) and place is not None and _is_zero(maps, chosen):
         kind, by_what = "product", "0"
     stage, where = maps[0].tensor, place.text if place else ""
+    if not (by_what or declaration) and _runs_backwards(maps):
+        kind, by_what = "moved", BACKWARDS
+        where = "everywhere"
     if factor is not None and factor.where:
         where = factor.where
     # A declaration explains all that is wrong, wherever it is.
@@ -200,17 +220,46 @@ def _is_zero(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> bool:
     return any(map(len, wrong)) and not any(x.any() for x in wrong)
 
 
+def _runs_backwards(maps: Sequence[InfluenceMap]) -> bool:
+    """Return True if weights are lost in later rows, and some are in earlier ones.
+
+    A cumulative sum of a backward pass runs from the first token on, for example.
+    """
+    sides = {"later": False, "earlier": False}
+    for one in maps:
+        if not {"row", "source"} <= {*one.coordinates}:
+            return False
+        row, source = (one.coordinates[x] for x in ("row", "source"))
+        lost, added = (one.wrong & flags for flags in (one.exact != 0, one.exact == 0))
+        gone = abs(one.measured[lost]) <= one.bound[lost]
+        if not (
+            gone.all() and (row > source)[lost].all() and (row < source)[added].all()
+        ):
+            return False
+        sides["later"] |= bool(lost.any())
+        sides["earlier"] |= bool(added.any())
+    return all(sides.values())
+
+
 def _origin(maps: Sequence[InfluenceMap], wrong: Sequence[Flags]) -> list[str]:
     """Return where wrong weights of other sequences come from, if that is one place."""
     if not all(ORIGIN in one.coordinates for one in maps):
         return []
-    left = dict.fromkeys(ORIGINS, True)
+    left = dict.fromkeys((*ORIGINS, *EDGES), True)
     for one, flags in zip(maps, wrong, strict=True):
-        origin, here = (one.coordinates[x][flags] for x in (ORIGIN, "sequence"))
+        known = {name: x[flags] for name, x in one.coordinates.items()}
+        origin, here = known[ORIGIN], known["sequence"]
         last = one.problem.knobs.get("sequences", 0) - 1
         for words, at in ORIGINS.items():
-            left[words] &= bool((origin == at(here, last)).all())
-    return [f"from {words}" for words, fits in left.items() if fits][:1]
+            fits = origin == at(here, last)
+            fits |= (words == BEFORE) & (known[PARTS_BACK] == 1)
+            left[words] &= bool(fits.all())
+        for name in EDGES:
+            left[name] &= not known[name].any()
+    edges = [words for name, words in EDGES.items() if left[name]]
+    return [", ".join([f"from {words}", *edges]) for words in ORIGINS if left[words]][
+        :1
+    ]
 
 
 def _epsilon(scope: Scope, declaration: tuple[str, ...]) -> tuple[str, str] | None:

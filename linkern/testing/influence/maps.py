@@ -17,9 +17,13 @@ from linkern.testing.problems.problem import Problem
 
 __all__ = [
     "AXES",
+    "FROM_THE_END",
     "INITIAL_STATE",
     "LAST_CALL",
+    "LAST_ROW",
+    "OF_OTHERS",
     "ORIGIN",
+    "PARTS_BACK",
     "Flags",
     "Index",
     "InfluenceMap",
@@ -34,8 +38,13 @@ Flags = NDArray[np.bool_]
 INITIAL_STATE = -1
 # The coordinate of the tokens that a packed sequence has in the last of several calls.
 LAST_CALL = "tokens in the last call"
-# The coordinate of the sequence of a source that is another one than that of the row.
-ORIGIN = "sequence of the source"
+# Coordinates of what comes from another packed sequence: which one it is, and how many
+# sequences before in the same call, without empty ones; the last row that is reached,
+# and how many tokens of the other sequence are behind the first that reaches it.
+ORIGIN, PARTS_BACK = "sequence of the source", "sequences back"
+LAST_ROW, FROM_THE_END = "last row that is reached", "tokens from the end"
+OF_OTHERS = (ORIGIN, PARTS_BACK, LAST_ROW, FROM_THE_END)
+REACHES = (LAST_ROW, FROM_THE_END)
 # Coordinates by the letters of axes.
 AXES = {
     "k": "key channel",
@@ -104,13 +113,20 @@ class InfluenceMap:
     def worst_of_each(self, *names: str) -> "InfluenceMap":
         """Return the map of the most wrong entry of each place, by some coordinates.
 
-        Entries are of one place whatever sequence they come from.
+        Entries are of one place whatever sequence they come from, and how far they
+        reach is that of the wrong one that reaches farthest.
         """
         known = {n: x for n, x in self.coordinates.items() if n in names}
         order = np.lexsort((-self.error, ~self.wrong))
-        places = np.stack([x[order] for n, x in known.items() if n != ORIGIN])
-        _, first = np.unique(places, axis=1, return_index=True)
-        return replace(self, coordinates=known).part(order[first])
+        places = np.stack([x[order] for n, x in known.items() if n not in OF_OTHERS])
+        _, first, place = np.unique(
+            places, axis=1, return_index=True, return_inverse=True
+        )
+        worst = replace(self, coordinates=known).part(order[first])
+        farthest = {n: np.zeros(len(first), np.int64) for n in names if n in REACHES}
+        for name, reach in farthest.items():
+            np.maximum.at(reach, place.ravel(), (known[name] * self.wrong)[order])
+        return replace(worst, coordinates={**worst.coordinates, **farthest})
 
     def beyond(self, times: float) -> Flags:
         """Return the entries whose errors are larger than so many times the bound."""

@@ -15,8 +15,11 @@ from linkern.oracle import Bounded
 from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
     AXES,
+    FROM_THE_END,
     LAST_CALL,
+    LAST_ROW,
     ORIGIN,
+    PARTS_BACK,
     Flags,
     Index,
     InfluenceMap,
@@ -227,14 +230,16 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     row, source = table.places["row"], table.places["source"]
     mine = parts.of(row)
     other = np.where(source < 0, mine, parts.of(source))
-    _, _, span, sequence, _ = parts.table
+    _, end, span, sequence, _ = parts.table
     same, through = sequence[mine] == sequence[other], span[other] < span[mine]
     # Weights behind the last sequence are any numbers, wherever they come from.
     behind = sequence[mine] == parts.sequences
     own = parts.places(mine)
     places = {**table.places} | own | {"row": parts.seen(row, mine)}
     known = {name: places[name] for name in (*own, "head")}
-    known[ORIGIN] = sequence[other]
+    back = np.where(span[mine] == span[other], mine - other, 0)
+    known |= {ORIGIN: sequence[other], PARTS_BACK: back}
+    known |= {LAST_ROW: places["row"], FROM_THE_END: end[other] - 1 - source}
     rest = {x: places[x] for x in places if x not in ("source", "span")}
     places["source"] = parts.seen(source, mine)
     if "span" in own:

@@ -89,6 +89,76 @@ def test_a_gradient_that_is_a_mean_of_the_batch_or_the_heads(axis, letter):
     assert cause.sentence == said
 
 
+def test_a_sum_of_the_backward_pass_runs_in_the_other_direction():
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value).output
+
+    def vjp(query, key, value, output_cotangent):
+        inputs = (query, key, value)
+        (output, _), pullback = linkern.vjp(linkern.linear_attention, *inputs)
+        gradients = dict(pullback(output_cotangent))
+        rows, features = elu_plus_one(query), elu_plus_one(key)
+        denominator = (rows * features.cumsum(-2)).sum(-1, keepdims=True)
+        inner = (output_cotangent * output).sum(-1, keepdims=True)
+        added = -inner / denominator * rows
+        wrong, right = added.cumsum(-2), added[..., ::-1, :].cumsum(-2)[..., ::-1, :]
+        slope = np.minimum(features, 1)
+        gradients["key"] = gradients["key"] + (wrong - right) * slope
+        return gradients
+
+    kernel.vjp = vjp
+    cause = diagnosed(kernel)
+    assert cause.sentence == (
+        "the gradient of key through the denominator is a sum over rows before the "
+        "source in place of rows after it everywhere"
+    )
+
+
+def test_a_normaliser_that_is_not_decayed_from_chunk_to_chunk():
+    def kernel(query, key, value, input_gate, log_decay):
+        output = np.zeros(value.shape)
+        memory = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]))
+        before, inside = np.zeros((2, *memory.shape[:-1], 1))
+        decays, gates = (np.exp(x, dtype=float) for x in (log_decay, input_gate))
+        for t in range(query.shape[-2]):
+            if t % 16 == 0:
+                before, inside, since = before + inside, 0 * inside, 1.0
+            decay, gate = decays[..., t, None, None], gates[..., t, None, None]
+            row, written = query[..., t, None, :], key[..., t, :, None]
+            since = since * decay
+            inside = decay * inside + gate * written
+            memory = decay * memory + gate * written @ value[..., t, None, :]
+            divisor = abs(row @ (since * before + inside)) / key.shape[-1] ** 0.5
+            rows = row @ memory / key.shape[-1] ** 0.5 / np.maximum(divisor, 1)
+            output[..., t, :] = rows[..., 0, :]
+        return output.astype(query.dtype)
+
+    cause = diagnosed(kernel, "mlstm")
+    assert cause.stage == "factor of rows of the output"
+    assert cause.where == "rows from 32 on"
+    assert cause.hint.startswith("the normaliser that is carried")
+
+
+@pytest.mark.parametrize(
+    ("shift", "said"),
+    [
+        (1, "from the sequence before, in the first row of the sequence alone"),
+        (-1, "from the sequence before, of its last token alone"),
+    ],
+)
+def test_a_boundary_of_packed_sequences_is_a_token_away(shift, said):
+    def kernel(query, key, value, cu_seqlens=None):
+        if cu_seqlens is not None:
+            cu_seqlens = np.array(cu_seqlens)
+            moved = cu_seqlens[1:-1] + shift
+            cu_seqlens[1:-1] = np.clip(moved, 0, cu_seqlens[-1])
+        return linkern.linear_attention(query, key, value, cu_seqlens=cu_seqlens).output
+
+    cause = diagnosed(kernel)
+    assert cause.stage == "output across sequences"
+    assert said in cause.sentence
+
+
 def exchanged(output):
     output[:, :2] = output[:, 1::-1].copy()
     return output

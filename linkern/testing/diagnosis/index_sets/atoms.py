@@ -27,7 +27,7 @@ from linkern.testing.diagnosis.index_sets.coordinates import (
 )
 from linkern.testing.influence.maps import (
     LAST_CALL,
-    ORIGIN,
+    OF_OTHERS,
     Flags,
     Index,
     InfluenceMap,
@@ -187,7 +187,8 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     zero = np.zeros(len(influence.exact), np.int64)
     known: dict[str, Index] = {}
     for name, x in influence.coordinates.items():
-        if name not in (ORIGIN, "earlier token"):  # of a state, no place of its own
+        # Of a state or of another sequence, no place of its own.
+        if name not in (*OF_OTHERS, "earlier token"):
             known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
     single = (x.name for x in COORDINATES.values() if x.single)
     known |= {name: zero for name in single if name not in known}
