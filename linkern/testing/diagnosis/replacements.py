@@ -53,6 +53,12 @@ PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "the first 32 channels": ("kvm", lambda i, _: i % 32),
     "the first 64 channels": ("kvm", lambda i, _: i % 64),
 }
+# Other heads, where several heads of values share one of keys: by how many do, and the
+# number of heads of keys.
+HEADS: dict[str, Callable[[Index, int, int], Index]] = {
+    "head h // (HV / H)": lambda i, each, _: i // each,
+    "head h % H": lambda i, _, keys: i % keys,
+}
 # Pairs of axes, letters and nouns, that are folded into one in either order.
 FOLDS = ((("b", "batch"), ("hg", "heads")), (("hg", "heads"), ("ts", "tokens")))
 # Sizes of chunks.
@@ -160,6 +166,10 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
         every = np.arange(shape[axis])
         if (index(every, _keys_per_query(call)) != every).any():
             yield f"{name} of {words} in place of {name}", _taken(axis, index)
+    if "g" in axes and call.sizes["g"] > call.sizes["h"]:
+        for words, other_head in HEADS.items():
+            taken = _of_other_heads(axes.index("g"), other_head)
+            yield f"{name} of {words} in place of {name}", taken
     yield from _folds(name, axes, shape)
     for other, y in present.items():
         if other != name and y.shape == shape:
@@ -169,6 +179,16 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
             f"{name} that is not normalised",
             lambda c, _: c.inputs[name].astype(float),
         )
+
+
+def _of_other_heads(axis: int, index: Callable[[Index, int, int], Index]) -> Values:
+    """Return the change of an input of heads of values to that of other heads."""
+
+    def taken(call: OracleCall, x: Real) -> Real:
+        heads, keys = call.sizes["g"], call.sizes["h"]
+        return np.take(x, index(np.arange(heads), heads // keys, keys), axis)
+
+    return taken
 
 
 def _folds(name: str, axes: str, shape: Sequence[int]) -> Iterator[tuple[str, Values]]:

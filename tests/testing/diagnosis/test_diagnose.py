@@ -159,6 +159,23 @@ def test_a_boundary_of_packed_sequences_is_a_token_away(shift, said):
     assert said in cause.sentence
 
 
+@pytest.mark.parametrize(
+    ("words", "other_head"),
+    [
+        ("h // (HV / H)", lambda heads, keys: heads // (len(heads) // keys)),
+        ("h % H", lambda heads, keys: heads % keys),
+    ],
+)
+def test_the_gate_of_another_head_of_a_group(words, other_head):
+    def kernel(query, key, value, log_decay):
+        heads = other_head(np.arange(value.shape[1]), query.shape[1])
+        decays = log_decay[:, heads]
+        return linkern.simple_gla(query, key, value, decays).output
+
+    cause = diagnosed(kernel, "simple_gla", value_groups=True)
+    assert cause.by_what == f"log_decay of head {words} in place of log_decay"
+
+
 def exchanged(output):
     output[:, :2] = output[:, 1::-1].copy()
     return output
