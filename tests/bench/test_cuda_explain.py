@@ -1,5 +1,7 @@
 """``linkern bench --device cuda --explain``: the plans, without a GPU and with one."""
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
@@ -70,13 +72,19 @@ def test_it_explains_what_the_planner_does(monkeypatch, multiprocessors):
 
 
 @pytest.mark.parametrize(
-    ("name", "cut", "blocks"),
-    [("delta", "K 64, 64 columns, 32 tokens, 8 warps", 128), ("delta-wide", "", 0)],
+    ("dim", "cut", "blocks", "reason"),
+    [
+        (64, "K 64, 64 columns, 32 tokens, 8 warps", 128, "the longest chunks that"),
+        (128, "K 128, 128 columns, 16 tokens, 10 warps", 128, "few blocks of many"),
+        (256, "", 0, "no chunks of so many features"),
+    ],
 )
-def test_gated_delta_rule_has_chunks_of_few_features(name, cut, blocks, without_a_gpu):
-    plan = explain.plans([(CUDA.task(name), [4096])])[1]
+def test_gated_delta_rule(dim, cut, blocks, reason, without_a_gpu):
+    task = replace(CUDA.task("delta"), dim=dim)
+    plan = explain.plans([(task, [4096])])[1]
     assert (plan.cut, plan.blocks) == (cut, blocks)
     assert plan.kernel == ("chunk_delta" if cut else "recurrent")
+    assert plan.reason.startswith(reason)
 
 
 def test_gradients_have_the_first_cut_that_fits(without_a_gpu):

@@ -147,14 +147,20 @@ def _forward(task: Task, length: int, card: Card) -> Plan:
 
 
 def _delta(task: Task, length: int, card: Card) -> Plan:
-    shape = chunk_delta.tile_shape(task.dtype, task.dim, task.dim, card.shared)
     heads = task.batch * task.heads
+    shape = chunk_delta.tile_shape(
+        *(task.dtype, task.dim, task.dim, card.shared),
+        heads=heads,
+        multiprocessors=card.multiprocessors,
+    )
     named = task.name, length, card.name
     if shape is None:
         reason = "no chunks of so many features; token by token"
         return Plan(*named, "recurrent", "", 0, None, None, reason)
     blocks = heads * -(-task.dim // shape.columns)
-    reason = "the longest chunks that fit; no model of it"
+    wide = shape.columns > 64
+    reason = "few blocks of many columns" if wide else "the longest chunks that fit"
+    reason += "; no model of it"
     return Plan(*named, "chunk_delta", _words(shape), blocks, None, None, reason)
 
 
