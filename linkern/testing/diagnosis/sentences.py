@@ -257,9 +257,8 @@ def _origin(maps: Sequence[InfluenceMap], wrong: Sequence[Flags]) -> list[str]:
         for name in EDGES:
             left[name] &= not known[name].any()
     edges = [words for name, words in EDGES.items() if left[name]]
-    return [", ".join([f"from {words}", *edges]) for words in ORIGINS if left[words]][
-        :1
-    ]
+    origins = [words for words in ORIGINS if left[words]]
+    return [", ".join([f"from {words}", *edges]) for words in origins[:1]]
 
 
 def _epsilon(scope: Scope, declaration: tuple[str, ...]) -> tuple[str, str] | None:

@@ -123,7 +123,7 @@ class InfluenceMap:
             places, axis=1, return_index=True, return_inverse=True
         )
         worst = replace(self, coordinates=known).part(order[first])
-        farthest = {n: np.zeros(len(first), np.int64) for n in names if n in REACHES}
+        farthest = {n: np.zeros(len(first), np.int64) for n in REACHES if n in known}
         for name, reach in farthest.items():
             np.maximum.at(reach, place.ravel(), (known[name] * self.wrong)[order])
         return replace(worst, coordinates={**worst.coordinates, **farthest})

@@ -36,8 +36,8 @@ def tile_shape(
     values: int,
     shared: int,
     *,
-    heads: int = 1,
-    multiprocessors: int = 1,
+    heads: int,
+    multiprocessors: int,
 ) -> TileShape | None:
     """Return the tile shape for rows of a dtype; None if none fits the shared memory.
 
@@ -97,8 +97,7 @@ def fits(device: Device, terms: Terms, memory: Array) -> bool:
     features, values = memory.shape[-2:]
     if by_channel or 0 in (features, values) or memory.dtype != np.float32:
         return False
-    dtype = dtype_name(terms.query.dtype)
-    shape = tile_shape(dtype, features, values, device.shared)
+    shape = _shape_of(device, terms)
     rows = (terms.query, terms.key, terms.value)
     return shape is not None and all(rows_are_aligned(device, x) for x in rows)
 
@@ -115,14 +114,7 @@ def plan(
     """Plan the launch for terms that fit; see `kernels.cuda.plan.recurrent.plan`."""
     batch, heads, _, features = terms.query.shape
     values, dtype = terms.value.shape[-1], dtype_name(terms.query.dtype)
-    shape = tile_shape(
-        dtype,
-        features,
-        values,
-        device.shared,
-        heads=batch * heads,
-        multiprocessors=device.multiprocessors,
-    )
+    shape = _shape_of(device, terms)
     if shape is None:
         msg = f"no tile of rows of {features} features fits {device.shared} bytes"
         raise ValueError(msg)
@@ -134,4 +126,17 @@ def plan(
         threads=32 * shape.warps,
         shared=shared_bytes(dtype, shape),
         parameters=parameters(device, terms, initial, output, final, scale=scale),
+    )
+
+
+def _shape_of(device: Device, terms: Terms) -> TileShape | None:
+    """Return the tile shape of a call; None if no kernel fits."""
+    batch, heads, _, features = terms.query.shape
+    return tile_shape(
+        dtype_name(terms.query.dtype),
+        features,
+        terms.value.shape[-1],
+        device.shared,
+        heads=batch * heads,
+        multiprocessors=device.multiprocessors,
     )
