@@ -27,6 +27,7 @@ CALLS = (
     ("gla", "float32", 2048, 64, False),
     ("kda", "float32", 2048, 64, False),
     ("gated_delta_rule", "float32", 2048, 64, False),
+    ("gated_delta_rule", "bfloat16", 2048, 64, False),
     ("gated_delta_rule", "bfloat16", 2048, 128, False),
 )
 

@@ -1,14 +1,16 @@
-"""Time every tile shape of `chunk_fwd` on this card, beside what the model predicts.
+"""Time every tile shape of `chunk_fwd` and `chunk_delta` on this card.
 
     python tools/gpu_shapes.py
 
-B = 8, H = 16, 4096 tokens, elu(x) + 1 and sums of weights, the kernel alone. Results of
-a shape are compared with those of the first. The planner picks by the model: a shape
-that is faster than the one marked *picked* says that it is wrong here.
+B = 8, H = 16, 4096 tokens, the kernel alone: linear attention with elu(x) + 1 and sums
+of weights, beside what the model predicts, and the gated delta rule. Results of a shape
+are compared with those of the first. A shape that is faster than the one marked
+*picked* says that the planner is wrong here.
 """
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -17,9 +19,10 @@ import numpy as np
 from linkern import feature_maps
 from linkern.bench.cuda.clocks import CuPyClock, DeviceCalls
 from linkern.bench.cuda.machine import require_device
+from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.forward import call_of
-from linkern.kernels.cuda.launch import CuPyDevice, Device
-from linkern.kernels.cuda.plan import chunk_fwd, cost
+from linkern.kernels.cuda.launch import CuPyDevice, Device, Launch
+from linkern.kernels.cuda.plan import chunk_delta, chunk_fwd, cost
 from linkern.kernels.cuda.plan.choice import Choice, choose
 from linkern.kernels.cuda.plan.tiles import MORE, Sizes, TileShape, safe_shape
 from linkern.testing import UsageError
@@ -28,7 +31,17 @@ from linkern.testing.target.frameworks import numpy_dtype
 # Shapes that the planner does not know, by itemsize and K: one that it picked until
 # others had fewer instructions, and blocks of four warps of a scheduler.
 UNKNOWN = {(2, 64): [(64, 64, 8), (64, 64, 16)], (4, 64): [(64, 64, 16)]}
-CASES = (("bfloat16", 64), ("float16", 64), ("bfloat16", 128), ("float32", 64))
+FORWARD = (("bfloat16", 64), ("float16", 64), ("bfloat16", 128), ("float32", 64))
+# Of the delta rule: dtype, K, V, and columns, tokens and warps of a block.
+DELTA = (
+    ("bfloat16", 64, 64, [(64, 32, 8), (64, 16, 6), (32, 32, 6)]),
+    ("bfloat16", 64, 128, [(64, 32, 8), (128, 32, 12)]),
+    ("bfloat16", 128, 128, [(64, 32, 8), (64, 16, 6), (128, 16, 10)]),
+    ("float16", 64, 64, [(64, 32, 8), (64, 16, 6)]),
+    ("float16", 128, 128, [(64, 16, 6)]),
+    ("float32", 64, 64, [(64, 32, 8), (64, 16, 6)]),
+    ("float32", 128, 128, [(64, 16, 6)]),
+)
 LEAD, TOKENS, ROUNDS = (8, 16), 4096, 5
 # Largest difference of two shapes, relative to the largest number.
 NEAR = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-5}
@@ -44,38 +57,96 @@ def shapes_of(sizes: Sizes, shared: int) -> list[TileShape]:
     return [x for x in shapes if x and x.shared_bytes(sizes.itemsize) <= shared]
 
 
-def rows(xp: Any, device: Device, timed: Timed) -> Iterator[str]:
-    """Yield a line for each shape of each case; "WRONG" if its results are."""
-    for dtype, dim in CASES:
+class Shapes:
+    """Times the launches of one case, and compares their outputs with the first one.
+
+    Parameters
+    ----------
+    case : str
+        Begins each line.
+    dtype : str
+        Of the outputs.
+    device : Device
+        Runs the launches.
+    timed : callable
+        Returns the seconds of a call.
+    """
+
+    def __init__(self, case: str, dtype: str, device: Device, timed: Timed) -> None:
+        self._case, self._device, self._timed = case, device, timed
+        self._near, self._first = NEAR[dtype], None
+
+    def line(self, shape: TileShape, launch: Launch, output: Any, *remarks: str) -> str:
+        """Run a launch of a shape that writes `output`; "WRONG" if that is."""
+        seconds = self._timed(lambda: self._device.launch(launch))
+        wide = output.astype(np.float32)
+        first = self._first = wide if self._first is None else self._first
+        error = float(abs(wide - first).max() / abs(first).max())
+        numbers = ", ".join(map(str, shape[1:]))
+        words = [f"{self._case}, {numbers}: {1e6 * seconds:.0f} us", *remarks]
+        words += [] if error <= self._near else [f"WRONG by {error:.2g}"]
+        return " ".join(words)
+
+
+def forward_rows(xp: Any, device: Device, timed: Timed) -> Iterator[str]:
+    """Yield a line for each shape of linear attention."""
+    for dtype, dim in FORWARD:
         rng = np.random.default_rng(0)
-        kind, shape = numpy_dtype(dtype), (*LEAD, TOKENS, dim)
-        few = rng.standard_normal((3, TOKENS, dim)).astype(kind)
-        query, key, value = (
-            xp.ascontiguousarray(xp.broadcast_to(xp.asarray(x), shape)) for x in few
-        )
+        kind = numpy_dtype(dtype)
+        few = rng.standard_normal((3, TOKENS, dim))
+        query, key, value = (heads(xp, x, kind) for x in few)
         memory = xp.zeros((*LEAD, dim, dim), np.float32)
         state = (memory, memory[..., 0].copy())
         elu = feature_maps.elu_plus_one
         call = call_of(query, key, value, None, *state, elu, None)
         sizes = Sizes(kind.itemsize, LEAD[0] * LEAD[1], TOKENS, dim, dim)
         card = device.multiprocessors, device.shared
-        picked, first = choose(sizes, *card), None
+        picked = choose(sizes, *card)
+        shapes = Shapes(f"{dtype}, K = V = {dim}", dtype, device, timed)
         for tile in shapes_of(sizes, device.shared):
-            output = device.empty(shape, kind)
+            output = device.empty(value.shape, kind)
             last = [device.empty(x.shape, x.dtype) for x in state]
             choice = Choice(tile, (1, TOKENS), "")
             (launch,) = chunk_fwd.plan(device, call, output, *last, choice=choice)
-            seconds = timed(lambda launch=launch: device.launch(launch))
-            wide = output.astype(np.float32)
-            first = wide if first is None else first
-            error = float(abs(wide - first).max() / abs(first).max())
-            words = [f"{dtype}, K = V = {dim}, {', '.join(map(str, tile[1:]))}:"]
-            words.append(f"{1e6 * seconds:.0f} us")
+            remarks = []
             if prediction := cost.predicted(sizes, tile, *card):
-                words.append(f"(predicted {1e6 * prediction.seconds:.0f})")
-            words += ["picked"] * (picked is not None and picked.shape == tile)
-            words += [] if error <= NEAR[dtype] else [f"WRONG by {error:.2g}"]
-            yield " ".join(words)
+                remarks.append(f"(predicted {1e6 * prediction.seconds:.0f})")
+            remarks += ["picked"] * (picked is not None and picked.shape == tile)
+            yield shapes.line(tile, launch, output, *remarks)
+
+
+def delta_rows(xp: Any, device: Device, timed: Timed) -> Iterator[str]:
+    """Yield a line for each shape of the gated delta rule."""
+    for dtype, features, values, options in DELTA:
+        rng, kind = np.random.default_rng(0), numpy_dtype(dtype)
+        query, key = rng.standard_normal((2, TOKENS, features))
+        key /= np.linalg.norm(key, axis=-1, keepdims=True)
+        value = rng.standard_normal((TOKENS, values))
+        query, key, value = (heads(xp, x, kind) for x in (query, key, value))
+        log_decay = -abs(rng.standard_normal((TOKENS, 1))) / 10
+        beta = rng.uniform(size=(TOKENS, 1))
+        log_decay, beta = (heads(xp, x, np.float32) for x in (log_decay, beta))
+        terms = Terms(query, key, value, log_decay, key, beta=beta)
+        picked = chunk_delta.tile_shape(
+            *(dtype, features, values, device.shared),
+            heads=LEAD[0] * LEAD[1],
+            multiprocessors=device.multiprocessors,
+        )
+        case = f"delta, {dtype}, K = {features}, V = {values}"
+        shapes = Shapes(case, dtype, device, timed)
+        for tile in (TileShape(features, *x) for x in options):
+            if chunk_delta.shared_bytes(dtype, tile) > device.shared:
+                continue
+            output = device.empty(value.shape, kind)
+            final = device.empty((*LEAD, features, values), np.float32)
+            launch = chunk_delta.plan(device, terms, None, output, final, shape=tile)
+            yield shapes.line(tile, launch, output, *["picked"] * (picked == tile))
+
+
+def heads(xp: Any, rows: Any, dtype: Any) -> Any:
+    """Return rows for all heads, contiguous on the device."""
+    here = xp.asarray(rows.astype(dtype))
+    return xp.ascontiguousarray(xp.broadcast_to(here, (*LEAD, *rows.shape)))
 
 
 def main() -> int:
@@ -92,7 +163,8 @@ def main() -> int:
         return median(calls.turn(0.0).seconds for _ in range(ROUNDS))
 
     wrong = False
-    for line in rows(cupy, CuPyDevice(), timed):
+    where = cupy, CuPyDevice(), timed
+    for line in chain(forward_rows(*where), delta_rows(*where)):
         wrong |= "WRONG" in line
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -197,12 +197,17 @@ def test_shapes_are_timed_and_compared(tool, monkeypatch):
         call()
         return 1e-6 * len(device.launches)
 
-    lines = [*shapes.rows(np, device, timed)]
+    lines = [*shapes.forward_rows(np, device, timed)]
     assert lines[0].startswith("bfloat16, K = V = 64, 64, 64, 4: 1 us (predicted ")
     assert [line for line in lines if "64, 64, 16: 4 us" in line]
-    assert sum("picked" in line for line in lines) == len(shapes.CASES)
+    assert sum("picked" in line for line in lines) == len(shapes.FORWARD)
     assert not [line for line in lines if "WRONG" in line]
-    monkeypatch.setattr(shapes, "CASES", shapes.CASES[:1])
+    delta = [*shapes.delta_rows(np, device, timed)]
+    assert delta[0].startswith("delta, bfloat16, K = 64, V = 64, 64, 32, 8: ")
+    assert len(delta) == sum(len(x) for _, _, _, x in shapes.DELTA)
+    assert sum("picked" in line for line in delta) == len(shapes.DELTA)
+    assert not [line for line in delta if "WRONG" in line]
+    monkeypatch.setattr(shapes, "FORWARD", shapes.FORWARD[:1])
 
     def spoiling(call):
         call()
@@ -211,7 +216,7 @@ def test_shapes_are_timed_and_compared(tool, monkeypatch):
             memset(int(launch.parameters["output"]["data"]), 0, 1024)
         return 1.0
 
-    wrong = ["WRONG" in line for line in shapes.rows(np, device, spoiling)]
+    wrong = ["WRONG" in line for line in shapes.forward_rows(np, device, spoiling)]
     assert wrong == [False, True, True, False]
 
 

@@ -110,11 +110,15 @@ def plan(
     final: Array,
     *,
     scale: float = 1.0,
+    shape: TileShape | None = None,
 ) -> Launch:
-    """Plan the launch for terms that fit; see `kernels.cuda.plan.recurrent.plan`."""
+    """Plan the launch for terms that fit; see `kernels.cuda.plan.recurrent.plan`.
+
+    With a tile shape other than None the planner does not choose one.
+    """
     batch, heads, _, features = terms.query.shape
     values, dtype = terms.value.shape[-1], dtype_name(terms.query.dtype)
-    shape = _shape_of(device, terms)
+    shape = shape or _shape_of(device, terms)
     if shape is None:
         msg = f"no tile of rows of {features} features fits {device.shared} bytes"
         raise ValueError(msg)
