@@ -75,7 +75,7 @@ def test_it_explains_what_the_planner_does(monkeypatch, multiprocessors):
     ("dim", "cut", "blocks", "reason"),
     [
         (64, "K 64, 64 columns, 32 tokens, 8 warps", 128, "the longest chunks that"),
-        (128, "K 128, 128 columns, 16 tokens, 10 warps", 128, "few blocks of many"),
+        (128, "K 128, 128 columns, 32 tokens, 12 warps", 128, "few blocks of many"),
         (256, "", 0, "no chunks of so many features"),
     ],
 )

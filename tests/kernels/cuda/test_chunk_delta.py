@@ -28,8 +28,10 @@ from tests.marks import every
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Of the output and of the memory, in the Euclidean norm: about 1.5 times the observed
-# error. Outputs are rounded to 8, 11 or 24 bits, and nothing else is.
+# error. Outputs are rounded to 8, 11 or 24 bits, and operands that were computed have 16
+# bits if rows do.
 BOUNDS = {"bfloat16": 2.5e-3, "float16": 3.5e-4, "float32": 2.5e-7}
+MEMORY_BOUNDS = {"bfloat16": 9e-6, "float16": 9e-6, "float32": 2.5e-7}
 H200 = 227 << 10
 LOG_DECAY, BETA = test_gates.LOG_DECAY, test_gates.BETA
 
@@ -88,7 +90,9 @@ def problems() -> dict[str, Problem]:
         # More blocks of 64 columns than the device has multiprocessors.
         "bfloat16, wide": problem(BFLOAT16, 70, 64, 128, heads=3),
         "bfloat16, wide, many features": problem(BFLOAT16, 40, 128, 128, heads=3),
+        "float16, wide": problem(half, 40, 64, 128, heads=3),
         "float16, many features": problem(half, 40, 72, 64, decay=False),
+        "float32, wide": problem(single, 40, 128, 128, heads=3),
         "float32, many features": problem(single, 40, 128, 72, heads=1),
         "float16": problem(half, 70, 64, 64),
         "float16, slices": problem(half, 40, 64, 80, decay=False),
@@ -125,9 +129,9 @@ def check(case: Problem, results: Any, factor: float = 1.0) -> None:
     terms = case.terms.folded()
     exact, memory = test_recurrent.expected(case.memory, terms)
     assert results[0].dtype == case.terms.query.dtype
-    bound = factor * BOUNDS[case.terms.query.dtype.name]
-    assert distance(results[0], 0.5 * exact) <= bound
-    assert distance(results[1], memory) <= factor * BOUNDS["float32"]
+    dtype = case.terms.query.dtype.name
+    assert distance(results[0], 0.5 * exact) <= factor * BOUNDS[dtype]
+    assert distance(results[1], memory) <= factor * MEMORY_BOUNDS[dtype]
 
 
 def law_the_values(device: Emulator, case: Problem) -> None:
@@ -240,9 +244,10 @@ def test_narrow_gates_are_widened():
         np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
 
 
-def test_no_product_of_parts_of_float16_is_left_out():
-    case = problem(np.float16, 40, 16, 16)
-    change = Change("static constexpr int kOrder = 2; };", "};")
+def test_what_is_computed_has_two_parts():
+    """The memory has 16 bits, which an operand of one part has not."""
+    case = problem(BFLOAT16, 40, 16, 16)
+    change = Change("typedef f32_split Type;", "typedef bf16 Type;")
     with pytest.raises(AssertionError):
         law_the_values(Emulator(changed=[change]), case)
     law_the_values(Emulator(), case)
@@ -336,9 +341,13 @@ def test_fits():
         np.dtype(BFLOAT16): (4, 8),
     }.items():
         assert not fits(*problem(dtype, 20, *sizes)[:2]), (dtype, sizes)
-    for sizes in ((64, 8), (8, 200), (128, 8)):
+    for sizes in ((64, 8), (8, 200)):
         assert fits(*problem(np.float32, 20, *sizes)[:2]), sizes
-    assert not fits(terms, memory, Emulator(shared=16 << 10))
+    # Three buffers of split rows need more than every GPU has.
+    many = problem(np.float32, 20, 128, 8)[:2]
+    assert not fits(*many)
+    assert fits(*many, Emulator(shared=H200))
+    assert not fits(terms, memory, Emulator(shared=8 << 10))
     # Rows that begin 2 bytes too late, and rows with a stride of 34 bytes.
     wide = np.zeros((1, 2, 20, 17), BFLOAT16)
     assert not fits(terms._replace(query=wide[..., 1:]), memory)
@@ -353,8 +362,11 @@ def test_every_gpu_has_a_shape(dtype, features, values):
         shape = chunk_delta.tile_shape(
             dtype, features, values, shared, heads=heads, multiprocessors=4
         )
+        if (dtype, features, shared) == ("float32", 128, 99 << 10):
+            assert shape is None  # three buffers of split rows do not fit
+            continue
         assert shape is not None
         assert chunk_delta.shared_bytes(dtype, shape) <= shared
         # Blocks of more columns only where others do not all fit at once.
-        wide = dtype == "bfloat16" and values == 128 and heads > 2
-        assert (shape.columns == 128) == wide
+        wide = values == 128 and heads > 2
+        assert (shape.columns == 128) == wide or (wide and shared < H200)

@@ -248,6 +248,8 @@ PROBLEMS = {
     "float32": problem_of(
         NARROW, Problem(call(np.float32, 70, 12, 20, heads=1, normalize=False), {})
     ),
+    # The normalizer is multiplied in parts.
+    "parts": problem_of(NARROW, Problem(call(np.float32, 70, 12, 40, **STATE), {})),
     "no tokens": problem_of(NARROW, Problem(call(np.float16, 0, 8, 40, **STATE), {})),
 }
 

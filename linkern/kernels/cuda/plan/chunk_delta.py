@@ -12,22 +12,22 @@ from linkern.kernels.cuda.plan.tiles import TileShape, padded_size
 
 __all__ = ["fits", "plan", "shared_bytes", "tile_shape"]
 
-# By their names in delta_storage.cuh.
-_IO = {"float16": "f16_wide", "bfloat16": "bf16", "float32": "float"}
+# By their names in mma.cuh.
+_IO = {"float16": "f16_split", "bfloat16": "bf16", "float32": "float"}
 # Bytes of a number in all buffers of rows: as it is copied, and in parts.
 _ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
-_BUFFERS = {"float16": 2 + 2 * 4, "bfloat16": 3 * 2, "float32": 4 + 2 * 6}
-# Bytes of the parts of a float32.
-_OPERAND = 6
+_BUFFERS = {"float16": 2 + 3 * 4, "bfloat16": 3 * 2, "float32": 4 + 3 * 6}
+# Bytes of the parts of a number that was computed.
+_COMPUTED = {"float16": 4, "bfloat16": 4, "float32": 6}
 _MOST_FEATURES = 128
-# Most columns and tokens, the fastest first; the last one fits every GPU.
+# Most columns and tokens, the fastest first; the last one needs the least.
 _SHAPES = [(64, 32), (64, 16)]
 # Dtypes and padded features of which a thread has registers for the last one alone.
-_LAST_ONLY = {("float16", 128), ("float32", 128)}
-# Of twice as many columns, for blocks that do not all fit at once.
-_WIDE = {("bfloat16", 64): (128, 32), ("bfloat16", 128): (128, 16)}
+_LAST_ONLY = {("float32", 128)}
+# Columns of blocks that do not all fit at once.
+_WIDE = 128
 # As in delta_storage.cuh.
-_PITCH, _MASK_PITCH, _POINTERS = 24, 24, 112
+_PITCH, _MASK_PITCH, _POINTERS = 20, 24, 112
 
 
 def tile_shape(
@@ -48,10 +48,11 @@ def tile_shape(
     """
     if dtype not in _IO or features > _MOST_FEATURES:
         return None
-    kind = dtype, max(64, padded_size(features))
-    options = _SHAPES[-1:] if kind in _LAST_ONLY else _SHAPES
-    if kind in _WIDE and values > 64 and heads * -(-values // 64) > multiprocessors:
-        options = [_WIDE[kind], *options]
+    last_only = (dtype, padded_size(features)) in _LAST_ONLY
+    options = _SHAPES[-1:] if last_only else _SHAPES
+    most, tokens = options[0]
+    if values > most and heads * -(-values // most) > multiprocessors:
+        options = [(_WIDE, tokens), *options]
     for most, tokens in options:
         columns = min(most, padded_size(values))
         others = min(4, tokens // 8)
@@ -67,13 +68,12 @@ def shared_bytes(dtype: str, shape: TileShape) -> int:
     """Return the size of the struct ``DeltaStorage``."""
     entries = shape.tokens * (2 * shape.features + shape.columns)
     rows = entries * _BUFFERS[dtype]
-    matrices = 2 * 2 * shape.tokens**2 * _OPERAND
+    matrices = 2 * 2 * shape.tokens**2 * _COMPUTED[dtype]
     output = 16 * shape.columns * _ITEMSIZE[dtype]
-    factors = (2 * 3 + 2 * 2) * shape.tokens + 2
+    factors = (3 + 2 * 2) * shape.tokens + 2
     decays = shape.tokens * (_MASK_PITCH + 2) + shape.tokens // 16
     decays += decays % 2  # a multiple of 8 bytes
-    decays *= shape.warps - shape.columns // 16
-    floats = shape.tokens * _PITCH + factors + decays
+    floats = shape.tokens * _PITCH + factors + 2 * decays
     return rows + matrices + output + _POINTERS + 4 * floats
 
 

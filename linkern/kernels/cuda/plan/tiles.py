@@ -69,7 +69,8 @@ class TileShape(NamedTuple):
         state = self.features * self.columns * operand_bytes
         output = self.tokens * self.columns * itemsize
         decays = self.tokens * (24 + 2) + self.tokens // 16
-        return tiles + state + output + 4 * (self.features + decays + self.warps)
+        normalizer = 3 * 2 * (self.features + 8)  # three parts, with a pitch
+        return tiles + state + output + normalizer + 4 * (decays + self.warps)
 
 
 # (columns, tokens, warps) by itemsize and features, the fastest first. The first has

@@ -77,9 +77,17 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
                     ? rows(params.log_decay, number)[token * params.log_decay.token_stride]
                     : 0.0f;
   }
-  // Waits for what this thread has copied, converts it, and computes the decays.
-  DEVICE void wait_and_convert(const Chunk& chunk, bool all) const {
+  // Waits for what this thread has copied, converts it, computes the decays, and starts to
+  // copy another chunk, if there is one: before the rest if there is a buffer for it.
+  DEVICE void convert_and_copy(const Chunk& chunk, bool all, i64 next, bool all_of_next,
+                               bool exists) {
     cp_async_wait<0>();
+    const float gate = log_decay;
+    if (!Chunk::kSplits && exists) copy(next, all_of_next);
+    convert(chunk, all, gate);
+    if (Chunk::kSplits && exists) copy(next, all_of_next);
+  }
+  DEVICE void convert(const Chunk& chunk, bool all, float gate) const {
     const bool splits = Chunk::kSplits, changes = splits || Map != IDENTITY;
     const int count = chunk.count;
     if (changes) chunk.staged_keys().template convert<Map>(chunk.keys(), count, features);
@@ -91,7 +99,12 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
       chunk.staged_output_grads().template convert<IDENTITY>(chunk.output_grads(), count,
                                                              values);
     if (Decay && threadIdx.x / 32 * 32 < Shape::kTokens)
-      storage.decays.compute(log_decay, threadIdx.x);
+      storage.decays.compute(gate, threadIdx.x);
+  }
+
+  DEVICE static void store_smem(const State& state, StateTile<Shape>& target) {
+    state.store_smem(target.matrix(), 1.0f);
+    state.store_normalizer(target.normalizer);
   }
 
   // Recomputes the states before all chunks of a segment from its checkpoint and stores
@@ -114,11 +127,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
     copy(0, last == 0);
     for (i64 number = 0;; number++) {
       const Chunk chunk = chunk_at(number);
-      if (has_state) state.store_smem(storage.state.matrix(), storage.state.normalizer, 1.0f);
-      if (number < last) {
-        wait_and_convert(chunk, false);
-        copy(number + 1, number + 1 == last);
-      }
+      if (has_state) store_smem(state, storage.state);
+      if (number < last)
+        convert_and_copy(chunk, false, number + 1, number + 1 == last, true);
       __syncthreads();  // the chunk and the state before it are in shared memory
       if (number == last) break;
       storage.state.store_global(chunk_state(number));
@@ -138,10 +149,8 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
       dstate.load(params.dstate + offset, dnormalizer, features, values, values);
     for (i64 number = (tokens - 1) / Shape::kTokens; number >= 0; number--) {
       const Chunk chunk = chunk_at(number);
-      wait_and_convert(chunk, true);
-      if (number > 0) copy(number - 1, true);
-      if (has_state)
-        dstate.store_smem(storage.dstate.matrix(), storage.dstate.normalizer, 1.0f);
+      convert_and_copy(chunk, true, number - 1, true, number > 0);
+      if (has_state) store_smem(dstate, storage.dstate);
       __syncthreads();  // the chunk, its state and dstate are in shared memory
       GradTile<Shape, Map, Decay, Normalize> grads(storage, chunk, warp);
       grads.store_row_sums();

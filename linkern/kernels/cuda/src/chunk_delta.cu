@@ -3,12 +3,12 @@
 //
 // A block of threads takes one head, or a slice of its columns, through all chunks. Some of
 // its warps have 16 columns each (`DeltaColumns`). The others compute what needs no state
-// (`DeltaIntraTile`) one chunk ahead of them, while a further chunk is copied.
+// (`DeltaIntraTile`) one chunk ahead of them, and some of these load a further chunk.
 #include "delta_columns.cuh"
 #include "delta_intra.cuh"
 #include "recurrent.cuh"
 
-// Loads the rows and gates of the head chunk by chunk.
+// Loads the rows and gates of the head chunk by chunk: the work of the last warps.
 template <class Shape, bool Decay> struct DeltaLoader {
   typedef typename Split<typename Shape::Io>::Stored Stored;
   typedef RecurrentParams<Stored, float> Params;
@@ -22,12 +22,15 @@ template <class Shape, bool Decay> struct DeltaLoader {
   DEVICE DeltaLoader(const Params& params, DeltaStorage<Shape>& storage)
       : params(params), storage(storage) {}
 
+  // Token of a chunk of which this thread loads the gates; negative for none.
+  DEVICE int token() const { return int(threadIdx.x) - Chunk::kFirstGate; }
+
   // Starts to copy a chunk.
   DEVICE void copy(int number) {
     const auto& head = storage.head;
     const Chunk to(storage.rows, number, params.sizes.tokens);
     const i64 start = i64(number) * Shape::kTokens;
-    const int count = to.count, token = threadIdx.x, features = params.sizes.features;
+    const int count = to.count, token = this->token(), features = params.sizes.features;
     const i64 query = params.query.token_stride, key = params.key.token_stride;
     const i64 value = params.value.token_stride;
     to.staged_queries().copy(head.query + start * query, query, count, features);
@@ -35,14 +38,15 @@ template <class Shape, bool Decay> struct DeltaLoader {
     to.staged_values().copy(head.value + start * value, value, count, storage.columns);
     cp_async_commit();
     next_log_decay = next_beta = LoadedGate<Stored, float>();
-    if (Decay && token < count) next_log_decay.load(head.log_decay, start + token, 0);
-    if (params.beta.data != nullptr && token < count)
+    const bool has_gates = token >= 0 && token < count;
+    if (Decay && has_gates) next_log_decay.load(head.log_decay, start + token, 0);
+    if (params.beta.data != nullptr && has_gates)
       next_beta.load(head.beta, start + token, 0);
   }
 
-  // Waits for the copies of this thread, splits them, and stores its gates.
+  // Waits for the copies of this thread, splits them, and stores what gates make.
   DEVICE void finish(int number) {
-    const int slot = number % 3, token = threadIdx.x;
+    const int token = this->token();
     cp_async_wait<0>();
     if (Chunk::kSplits) {
       const Chunk chunk(storage.rows, number, params.sizes.tokens);
@@ -52,15 +56,17 @@ template <class Shape, bool Decay> struct DeltaLoader {
       chunk.staged_values().template convert<IDENTITY>(chunk.values(), count,
                                                        storage.columns);
     }
+    if (token < 0) return;
+    if (Decay) {
+      const float gate = next_log_decay.widened(params.log_decay.narrow);
+      broken |= broken_by_log_decay(gate);
+      storage.decays[number % 2].compute(gate, token);
+    }
     if (token >= Shape::kTokens) return;
     const bool has_beta = params.beta.data != nullptr;
     const float factor = has_beta ? next_beta.widened(params.beta.narrow) : 1.0f;
     broken |= broken_by_beta(factor);
-    storage.beta[slot][token] = factor;
-    if (!Decay) return;
-    const float gate = next_log_decay.widened(params.log_decay.narrow);
-    broken |= broken_by_log_decay(gate);
-    storage.log_decay[slot][token] = gate;
+    storage.beta[number % 3][token] = factor;
   }
 };
 
@@ -72,7 +78,6 @@ DEVICE void compute_intra(DeltaStorage<Shape>& storage, const DeltaChunk<Shape>&
   constexpr int kWarps = DeltaStorage<Shape>::kIntraWarps;
   static_assert(kWarps == Shape::kTiles || kWarps == 2 * Shape::kTiles, "warps of a tile");
   DeltaIntraTile<Shape, Decay> rows(storage, chunk, number, warp);
-  if (Decay) rows.compute_decays();
   const bool shared = kWarps > Shape::kTiles;
   if (!shared || warp < Shape::kTiles) rows.compute_erases();
   if (!shared || warp >= Shape::kTiles) rows.compute_scores();
@@ -100,18 +105,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   // The chunk of the columns; other warps are one ahead, and copies are two.
   for (int number = -2; number < chunks; number++) {
     const int ahead = number + 1, copied = number + 2;
-    if (copied < chunks) loader.copy(copied);
     if (warp >= column_warps) {
+      const bool loads = copied < chunks && threadIdx.x >= Chunk::kFirstLoader;
+      if (loads) loader.copy(copied);
       if (ahead >= 0 && ahead < chunks)
         compute_intra<Shape, Decay>(storage, Chunk(storage.rows, ahead, tokens), ahead,
                                     warp - column_warps);
+      if (loads) loader.finish(copied);
     } else if (number >= 0) {
       const i64 start = i64(number) * Shape::kTokens;
       state.process(Chunk(storage.rows, number, tokens), number,
                     head.output + start * stride, stride, params.scale);
     }
-    if (Chunk::kSplits) __syncthreads();  // operands of this chunk may be overwritten
-    if (copied < chunks) loader.finish(copied);
     __syncthreads();  // what the next chunks need is complete
   }
   if (warp < column_warps) state.store(head.state, params.sizes);

@@ -105,9 +105,11 @@ DEVICE void report_broken(u32* reports, u32 broken) {
 
 // elu(x) + 1 is evaluated without subtracting numbers near one.
 template <int Map, class Real> DEVICE Real apply_map(Real x) {
-  if (Map == ELU_PLUS_ONE) return x > Real(0) ? x + Real(1) : exp(x);
+  // A power that is not used costs less than a branch.
+  const Real power = exp(x);
+  if (Map == ELU_PLUS_ONE) return x > Real(0) ? x + Real(1) : power;
   if (Map == RELU) return x > Real(0) ? x : Real(0);
-  if (Map == EXP) return exp(x);
+  if (Map == EXP) return power;
   return x;
 }
 

@@ -13,7 +13,8 @@
 template <class Shape, bool Decay> struct DeltaColumns {
   typedef typename Shape::Io Io;
   typedef typename Split<Io>::Stored Stored;
-  typedef OperandFragment<float> Factor;  // of what was computed
+  typedef typename Computed<Io>::Type Wide;
+  typedef OperandFragment<Wide> Factor;  // of what was computed
   static constexpr int kTiles = Shape::kTiles, kBlocks = Shape::kFeatureBlocks;
   DeltaStorage<Shape>& storage;
   const int column, group, pair;
@@ -32,7 +33,7 @@ template <class Shape, bool Decay> struct DeltaColumns {
 #pragma unroll
     for (int tile = 0; tile < kTiles; tile++) {
       written[tile] = solve(chunk, number, tile, erased[tile], factors);
-      factors[tile] = written[tile].template as_left<float>();
+      factors[tile] = written[tile].template as_left<Wide>();
       add_scores(slot, tile, read[tile], factors);
       store_output(read[tile], tile, chunk.count, output, stride, scale);
     }
@@ -44,7 +45,7 @@ template <class Shape, bool Decay> struct DeltaColumns {
                              Accumulator (&read)[kTiles]) const {
 #pragma unroll
     for (int k = 0; k < kBlocks; k++) {
-      const Factor left = state[k].template as_left<float>();
+      const Factor left = state[k].template as_left<Wide>();
 #pragma unroll
       for (int tile = 0; tile < kTiles; tile++) {
         mma(erased[tile], left, chunk.keys().transposed_right(16 * tile, 16 * k));
@@ -66,7 +67,7 @@ template <class Shape, bool Decay> struct DeltaColumns {
       if (other < tile)
         mma(rest, factors[other], erases.transposed_right(16 * tile, 16 * other));
     Accumulator solved = {};
-    mma(solved, rest.template as_left<float>(), erases.transposed_right(16 * tile, 16 * tile));
+    mma(solved, rest.template as_left<Wide>(), erases.transposed_right(16 * tile, 16 * tile));
     return solved;
   }
 
@@ -89,7 +90,7 @@ template <class Shape, bool Decay> struct DeltaColumns {
 #pragma unroll
     for (int tile = 0; tile < kTiles; tile++) {
       if (Decay) scale_tokens(written[tile], storage.leaving[slot] + 16 * tile);
-      kept[tile] = written[tile].template as_left<float>();
+      kept[tile] = written[tile].template as_left<Wide>();
     }
     const float decay = Decay ? storage.chunk_decay[slot] : 1.0f;
 #pragma unroll

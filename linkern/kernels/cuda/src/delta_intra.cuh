@@ -10,28 +10,18 @@
 
 template <class Shape, bool Decay> struct DeltaIntraTile {
   typedef typename Shape::Io Io;
+  typedef typename Computed<Io>::Type Wide;
   typedef typename DeltaStorage<Shape>::ScoreTile ScoreTile;
   static constexpr int kTiles = Shape::kTiles;
   DeltaStorage<Shape>& storage;
   const DeltaChunk<Shape> chunk;
-  ChunkDecays<kTiles>& decays;  // of this warp
+  const ChunkDecays<kTiles>& decays;
   const int number, slot, tile, group, pair;
 
   DEVICE DeltaIntraTile(DeltaStorage<Shape>& storage, const DeltaChunk<Shape>& chunk,
                         int number, int warp)
-      : storage(storage), chunk(chunk), decays(storage.decays[warp]), number(number),
+      : storage(storage), chunk(chunk), decays(storage.decays[number % 2]), number(number),
         slot(number % 2), tile(warp % kTiles), group(lane_id() / 4), pair(lane_id() % 4) {}
-
-  // Each warp computes the decays of the whole chunk, and waits for no other.
-  DEVICE void compute_decays() {
-#pragma unroll
-    for (int start = 0; start < Shape::kTokens; start += 32) {
-      const int token = start + lane_id();
-      const bool exists = token < Shape::kTokens;
-      decays.compute(exists ? storage.log_decay[number % 3][token] : 0.0f, token);
-    }
-    __syncwarp();  // the decays are complete
-  }
 
   DEVICE void compute_scores() {
     Accumulator scores[kTiles] = {};
@@ -58,7 +48,7 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
     }
     if (Decay) store_factors();
     __syncwarp();  // the block on the diagonal is complete
-    if (lane_id() < 8) invert_diagonal(2 * lane_id());
+    if (lane_id() < 16) invert_diagonal(lane_id());
   }
 
   // Products of the rows of this tile with the keys up to it.
@@ -99,14 +89,16 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
     }
   }
 
+  // Stores a block transposed: `invert_diagonal` reads its columns in units of 16 bytes.
   DEVICE void store_diagonal(const Accumulator& block) const {
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
       for (int down = 0; down < 2; down++)
-        store_shared(
-            (float2*)&storage.diagonal[tile][group + 8 * down][8 * half + 2 * pair],
-            make_float2(block.entry(down, half, 0), block.entry(down, half, 1)));
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+          store_shared(&storage.diagonal[tile][8 * half + 2 * pair + i][group + 8 * down],
+                       block.entry(down, half, i));
   }
 
   // Decays between the tokens of this tile and the ends of the chunk.
@@ -120,32 +112,29 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
       storage.chunk_decay[slot] = decays.between(-1, kTiles);
   }
 
-  // Two neighbouring columns of the inverse of the block on the diagonal: row i is that of
-  // the identity plus what -L makes of the rows before it.
+  // A column of the inverse of the block on the diagonal. What an entry adds to all entries
+  // behind it is added as soon as it is known, so that few sums wait for each other.
   DEVICE void invert_diagonal(int column) const {
-    float first[16], second[16];
+    float entries[16];
     const ScoreTile target = storage.erases(slot);
 #pragma unroll
-    for (int row = 0; row < 16; row++) {
-      first[row] = row == column ? 1.0f : 0.0f;
-      second[row] = row == column + 1 ? 1.0f : 0.0f;
+    for (int row = 0; row < 16; row++) entries[row] = row == column ? 1.0f : 0.0f;
 #pragma unroll
-      for (int start = 0; start < row; start += 4) {
+    for (int row = 0; row < 16; row++) {
+#pragma unroll
+      for (int start = (row + 1) / 4 * 4; start < 16; start += 4) {
         typedef Vector<float, 4> Four;
         const Four by = load_shared((const Four*)&storage.diagonal[tile][row][start]);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-          if (start + i >= row) continue;
-          first[row] += by.entries[i] * first[start + i];
-          second[row] += by.entries[i] * second[start + i];
-        }
+        for (int i = 0; i < 4; i++)
+          if (start + i > row) entries[start + i] += by.entries[i] * entries[row];
       }
-      const SplitPair<float> both = SplitPair<float>::from(first[row], second[row]);
+      const SplitPair<Wide> both = SplitPair<Wide>::from(entries[row], 0.0f);
       unsigned char* to =
           target.bytes + target.offset(16 * tile + row, 16 * tile + column);
 #pragma unroll
-      for (int p = 0; p < Split<float>::kParts; p++)
-        store_shared((u32*)(to + p * target.kPartBytes), both.parts[p]);
+      for (int p = 0; p < Split<Wide>::kParts; p++)
+        store_shared((u16*)(to + p * target.kPartBytes), u16(both.parts[p]));
     }
   }
 };

@@ -7,30 +7,42 @@
 #include "recurrent.cuh"
 
 // What a token writes depends on the state, so that errors of operands would add up. Hence
-// all that is computed is multiplied as float32, and 16-bit rows in parts that represent them
-// exactly: a bfloat16 is its own only part, a float16 is two, of which no product is left out.
-struct f16_wide {};
-template <> struct Split<f16_wide> : Split<f16_split> { static constexpr int kOrder = 2; };
+// all that is computed is multiplied as float32 if rows are; for 16-bit rows, which have 8
+// or 11 bits, it has two parts, and so 16 bits.
+template <class Io> struct Computed {
+  typedef f32_split Type;
+};
+template <> struct Computed<float> {
+  typedef float Type;
+};
 
-// The rows of a chunk: queries, keys, values. bfloat16 rows are multiplied where they were
-// staged, in three buffers: of the chunk of the columns, of the chunk ahead, and of the one
-// that is copied. Other rows have one staging buffer, and two buffers of operands.
+// The rows of a chunk: queries, keys, values. There are three buffers of operands: of the
+// chunk of the columns, of the chunk ahead, and of the one that is copied. bfloat16 rows are
+// copied there; other rows have a staging buffer.
 template <class Shape> struct DeltaChunk {
   typedef typename Shape::Io Io;
+  static constexpr bool kSplits = Split<Io>::kParts > 1;
+  // Threads that load chunks. The last warps have scores to compute, and no inverses; but
+  // splitting is too much for them alone.
+  static constexpr int kIntraThreads = Shape::kThreads - 32 * Shape::kColumnBlocks;
+  static constexpr int kLoaders = kSplits ? kIntraThreads : 32 * Shape::kTiles;
+  static constexpr int kFirstLoader = Shape::kThreads - kLoaders;
+  // The last threads load gates.
+  static constexpr int kFirstGate = Shape::kThreads - (Shape::kTokens + 31) / 32 * 32;
   typedef SmemMatrix<Io, Shape::kTokens, Shape::kFeatures> FeatureTile;
   typedef SmemMatrix<Io, Shape::kTokens, Shape::kColumns> ValueTile;
-  typedef Stage<Io, Shape::kTokens, Shape::kFeatures, Shape::kThreads> FeatureStage;
-  typedef Stage<Io, Shape::kTokens, Shape::kColumns, Shape::kThreads> ValueStage;
-  static constexpr u32 kStagedBytes = 2 * FeatureStage::kBytes + ValueStage::kBytes;
+  typedef Stage<Io, Shape::kTokens, Shape::kFeatures, kLoaders, kFirstLoader> FeatureStage;
+  typedef Stage<Io, Shape::kTokens, Shape::kColumns, kLoaders, kFirstLoader> ValueStage;
+  static constexpr u32 kStagedBytes =
+      kSplits ? 2 * FeatureStage::kBytes + ValueStage::kBytes : 0;
   static constexpr u32 kOperandBytes = 2 * FeatureTile::kBytes + ValueTile::kBytes;
-  static constexpr bool kSplits = Split<Io>::kParts > 1;
-  static constexpr u32 kBytes = kSplits ? kStagedBytes + 2 * kOperandBytes : 3 * kStagedBytes;
-  unsigned char *staged, *operands;  // queries, then keys, values
+  static constexpr u32 kBytes = kStagedBytes + 3 * kOperandBytes;
+  unsigned char *operands, *staged;  // queries, then keys, values
   int count;                         // tokens of the chunk
 
   DEVICE DeltaChunk(unsigned char* bytes, int number, i64 tokens)
-      : staged(bytes + (kSplits ? 0 : number % 3 * kStagedBytes)),
-        operands(kSplits ? bytes + kStagedBytes + number % 2 * kOperandBytes : staged) {
+      : operands(bytes + kStagedBytes + number % 3 * kOperandBytes),
+        staged(kSplits ? bytes : operands) {
     const i64 remaining = tokens - i64(number) * Shape::kTokens;
     count = int(remaining < Shape::kTokens ? remaining : Shape::kTokens);
   }
@@ -45,10 +57,12 @@ template <class Shape> struct DeltaChunk {
 
 template <class Shape> struct DeltaStorage {
   typedef typename Split<typename Shape::Io>::Stored Stored;
-  typedef SmemMatrix<float, Shape::kTokens, Shape::kTokens> ScoreTile;
+  typedef SmemMatrix<typename Computed<typename Shape::Io>::Type, Shape::kTokens,
+                     Shape::kTokens>
+      ScoreTile;
   typedef HeadRows<Stored, float, BY_TOKEN, NO_ERASE> Head;
   struct alignas(8) Decays : ChunkDecays<Shape::kTiles> {};  // read in pairs
-  static constexpr int kPitch = 24;  // lanes of a warp write to different banks
+  static constexpr int kPitch = 20;  // lanes of a warp write to different banks
   static constexpr int kColumnWarps = Shape::kColumnBlocks;
   static constexpr int kIntraWarps = Shape::kThreads / 32 - kColumnWarps;
   static constexpr u32 kStripBytes = 16 * 16 * sizeof(Stored);
@@ -58,11 +72,11 @@ template <class Shape> struct DeltaStorage {
   unsigned char output[kColumnWarps * kStripBytes];
   Head head;    // from the first column of the block on; registers of all warps are short
   int columns;  // of the block, and those behind it
-  alignas(16) float diagonal[Shape::kTiles][16][kPitch];  // blocks that are inverted
-  float beta[3][Shape::kTokens], log_decay[3][Shape::kTokens];
+  alignas(16) float diagonal[Shape::kTiles][16][kPitch];  // columns of inverted blocks
+  float beta[3][Shape::kTokens];
   // Decays from the start of the chunk to each token, and from each token to the end.
   float entering[2][Shape::kTokens], leaving[2][Shape::kTokens];
-  Decays decays[kIntraWarps];
+  Decays decays[2];
   float chunk_decay[2];
 
   // Sets the head and the columns of a block of threads.

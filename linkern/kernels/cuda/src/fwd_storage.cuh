@@ -10,11 +10,16 @@ template <class Shape> struct FwdStorage {
   unsigned char rows[Chunk::kBytes];
   unsigned char state_bytes[StateTile::kBytes];
   unsigned char output[Shape::kTokens * Shape::kColumns * sizeof(Io)];
-  float normalizer[Shape::kFeatures];
+  // The normalizer as numbers or, for dtypes with the range of float32, in three bfloat16
+  // parts: rows of a pitch by which lanes read from different banks.
+  static constexpr bool kInParts = !Split<Io>::kNarrowRange;
+  static constexpr int kPitch = Shape::kFeatures + 8;
+  alignas(16) u16 normalizer_parts[3 * kPitch];
   ChunkDecays<Shape::kTiles> decays;
   float max_abs[Shape::kThreads / 32];  // of the part of the state that each warp holds
 
   DEVICE StateTile state() { return {state_bytes}; }
+  DEVICE float* normalizer() { return reinterpret_cast<float*>(normalizer_parts); }
 
   // Power of two by which the state is divided when it is stored as an operand.
   DEVICE float state_scale() const {

@@ -45,6 +45,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   static constexpr int kColumnBlocks =
       Shape::kColumnBlocks < kSlices ? 1 : Shape::kColumnBlocks / kSlices;
   static constexpr int kScoreTiles = (kTiles + kSlices - 1) / kSlices;  // of each warp
+  // Blocks and tiles whose operands are loaded at once, if there are registers.
+  static constexpr bool kSmall = Shape::kFeatureBlocks <= 4;
+  static constexpr int kUnrolledBlocks = kSmall ? 4 : 2, kUnrolledTiles = kSmall ? kTiles : 1;
   BwdStorage<Shape>& storage;
   const Chunk chunk;
   const int tile, slice, group, pair;
@@ -104,7 +107,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     }
   }
   DEVICE void multiply_state(float4 (&sums)[2]) {
-#pragma unroll 2
+#pragma unroll kUnrolledBlocks
     for (int n = 0; n < Shape::kColumnBlocks; n++) {
       const OperandFragment<Io> rows = chunk.output_grads().left(16 * tile, 16 * n);
 #pragma unroll
@@ -189,7 +192,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
 
   DEVICE void compute_dq(Stored* target, i64 stride, int features) {
     if (!has_features) return;
-    for (int other = 0; other <= tile; other++) {
+#pragma unroll kUnrolledTiles
+    for (int other = 0; other < kTiles; other++) {
+      if (other > tile) continue;
       const OperandFragment<Io> left = storage.score_grads().left(16 * tile, 16 * other);
 #pragma unroll
       for (int k = 0; k < kFeatureBlocks; k++)
@@ -206,7 +211,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     float shares[2] = {};
     Accumulator key_grad[kFeatureBlocks] = {};
     if (has_features) {
-#pragma unroll 2
+#pragma unroll kUnrolledBlocks
       for (int n = 0; n < Shape::kColumnBlocks; n++) {
         const OperandFragment<Io> rows = chunk.values().left(16 * tile, 16 * n);
 #pragma unroll
@@ -234,7 +239,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
         if (pair == 0) store_shared(&storage.decay_grad.to_state[slice][row(down)], sum);
       }
     if (!has_features) return;
-    for (int other = tile; other < kTiles; other++) {
+#pragma unroll kUnrolledTiles
+    for (int other = 0; other < kTiles; other++) {
+      if (other < tile) continue;
       const OperandFragment<Io> left =
           storage.score_grads().transposed_left(16 * other, 16 * tile);
 #pragma unroll
@@ -251,7 +258,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   DEVICE void compute_dv(Stored* target, i64 stride, int values) {
     if (!has_values) return;
     Accumulator value_grad[kColumnBlocks] = {};
-#pragma unroll 2
+#pragma unroll kUnrolledBlocks
     for (int k = 0; k < Shape::kFeatureBlocks; k++) {
       const OperandFragment<Io> rows = chunk.keys().left(16 * tile, 16 * k);
 #pragma unroll
@@ -260,7 +267,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     }
 #pragma unroll
     for (int n = 0; n < kColumnBlocks; n++) value_grad[n].scale_rows(to_end);
-    for (int other = tile; other < kTiles; other++) {
+#pragma unroll kUnrolledTiles
+    for (int other = 0; other < kTiles; other++) {
+      if (other < tile) continue;
       const OperandFragment<Io> left =
           storage.scores().transposed_left(16 * other, 16 * tile);
 #pragma unroll
@@ -278,7 +287,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
                                    SmemMatrix<Io, Shape::kTokens, Width> others,
                                    int other) const {
     Accumulator products = {};
-#pragma unroll 2
+#pragma unroll kUnrolledBlocks
     for (int k = 0; k < Width; k += 16)
       mma(products, rows.left(16 * tile, k), others.transposed_right(16 * other, k));
     return products;

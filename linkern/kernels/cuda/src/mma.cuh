@@ -3,6 +3,7 @@
 //
 // A float32 is split into three bfloat16 parts whose sum it is (bf16x3). Of the nine
 // products of two parts the six largest are summed; the other three are below the last bit.
+// In two parts it keeps 16 bits, and three of four products are summed (`f32_split`).
 // A 16-bit number is its own only part. Where sums may leave the range of float16, a float16
 // is split into two bfloat16 parts, which represent it exactly. Operands of different dtypes
 // are multiplied if their parts have one dtype: a bfloat16 with a float32 is three products.
@@ -19,6 +20,7 @@ DEVICE int lane_id() { return int(threadIdx.x % 32); }
 // -- splitting numbers into 16-bit parts
 
 struct f16_split {};
+struct f32_split {};
 
 template <class Io> struct Split {
   typedef Io Stored;   // dtype in global memory
@@ -43,6 +45,13 @@ template <> struct Split<float> {
   typedef float Stored;
   typedef bf16 Operand;
   static constexpr int kParts = 3, kOrder = 2;
+  static constexpr bool kNarrowRange = false;
+};
+
+template <> struct Split<f32_split> {
+  typedef float Stored;
+  typedef bf16 Operand;
+  static constexpr int kParts = 2, kOrder = 1;
   static constexpr bool kNarrowRange = false;
 };
 
@@ -167,14 +176,20 @@ DEVICE void mma(Accumulator& accumulator, const OperandFragment<Left>& left,
     }
 }
 
-// Adds the row sums of the left operand: its product with a column of ones.
+// Adds the product of the left operand and eight columns, of which a lane has two pairs: all
+// parts of the left operand are multiplied with them.
 template <class Io>
-DEVICE void mma_row_sums(float (&sums)[4], const OperandFragment<Io>& left) {
-  typedef typename Split<Io>::Operand Operand;
-  const u32 ones = pack(Operand(), 1.0f, 1.0f);
+DEVICE void mma_columns(float (&sums)[4], const OperandFragment<Io>& left, u32 first,
+                        u32 second) {
 #pragma unroll
   for (int p = Split<Io>::kParts - 1; p >= 0; p--)
-    mma_sync(Operand(), sums, left.parts[p], ones, ones);
+    mma_sync(typename Split<Io>::Operand(), sums, left.parts[p], first, second);
+}
+// Adds the row sums of the left operand to each column: its product with ones.
+template <class Io>
+DEVICE void mma_row_sums(float (&sums)[4], const OperandFragment<Io>& left) {
+  const u32 ones = pack(typename Split<Io>::Operand(), 1.0f, 1.0f);
+  mma_columns(sums, left, ones, ones);
 }
 
 // The sum over the four lanes that share a row.

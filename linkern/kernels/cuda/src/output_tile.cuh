@@ -21,11 +21,16 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
   typedef typename Shape::Io Io;
   typedef ChunkTiles<Shape, false> Chunk;
   static constexpr int kBlocks = Shape::kOutputBlocks, kTiles = Shape::kTiles;
+  // Blocks of features in flight, and tiles of keys that are loaded at once.
+  static constexpr int kUnrolledBlocks =
+      Shape::kFeatureBlocks <= 4 ? Shape::kFeatureBlocks : 2;
+  static constexpr int kAtOnce = Split<Io>::kParts == 1 && kTiles > 1 ? 2 : 1;
   FwdStorage<Shape>& storage;
   const Chunk chunk;
   const int tile, column, group, pair;
   Accumulator output[kBlocks] = {};
-  float weights[2] = {};           // of rows g and g + 8
+  // Weights of the rows: the sum of all entries of a row of this block of eight columns.
+  float weights[4] = {};
   float row_scales[2] = {1, 1};    // divisors of these rows
   Accumulator scores[kTiles] = {};  // Q K^T with this tile and those before it
 
@@ -41,29 +46,52 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
     return warp / 4 % 2 ? tile / kOrder * kOrder + kOrder - 1 - tile % kOrder : tile;
   }
 
-  // Q S, Q z and Q K^T.
+  // Q S, Q z and Q K^T. Keys of the next tiles are loaded while those before are multiplied.
   DEVICE void multiply_queries() {
-#pragma unroll 2
+#pragma unroll kUnrolledBlocks
     for (int k = 0; k < Shape::kFeatures; k += 16) {
       const OperandFragment<Io> queries = chunk.queries().left(16 * tile, k);
       if (Normalize) add_weights(queries, k);
 #pragma unroll
       for (int n = 0; n < kBlocks; n++)
         mma(output[n], queries, storage.state().right(k, column + 16 * n));
+      OperandFragment<Io> keys[2][kAtOnce];
+      load_keys(keys[0], 0, k);
 #pragma unroll
-      for (int other = 0; other < kTiles; other++)
+      for (int other = 0; other < kTiles; other += kAtOnce) {
+        const int turn = other / kAtOnce % 2;
+        if (other + kAtOnce <= tile) load_keys(keys[1 - turn], other + kAtOnce, k);
         if (other <= tile)
-          mma(scores[other], queries, chunk.keys().transposed_right(16 * other, k));
+#pragma unroll
+          for (int i = 0; i < kAtOnce; i++) mma(scores[other + i], queries, keys[turn][i]);
+      }
     }
   }
+  template <int Count>
+  DEVICE void load_keys(OperandFragment<Io> (&keys)[Count], int first, int k) const {
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+      keys[i] = chunk.keys().transposed_right(16 * (first + i), k);
+  }
 
+  // Q z. Parts of z are columns of a right operand.
   DEVICE void add_weights(const OperandFragment<Io>& queries, int k) {
+    if (storage.kInParts) {
+      u32 parts[2] = {0, 0};
+      const u16* address = storage.normalizer_parts + group * storage.kPitch + k + 2 * pair;
+      if (group < 3) {
+        parts[0] = load_shared((const u32*)address);
+        parts[1] = load_shared((const u32*)(address + 8));
+      }
+      mma_columns(weights, queries, parts[0], parts[1]);
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-      const float* address = storage.normalizer + k + 2 * pair + r / 2 * 8;
+      const float* address = storage.normalizer() + k + 2 * pair + r / 2 * 8;
       const float2 by = load_shared((const float2*)address);
       const SplitPair<Io> both = queries.pair(r);
-      weights[r % 2] += both.first() * by.x + both.second() * by.y;
+      weights[2 * (r % 2)] += both.first() * by.x + both.second() * by.y;
     }
   }
 
@@ -92,7 +120,8 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
       row_scales[down] = range_scale<Io>(largest);
       score_factors[down] = 1.0f / row_scales[down];
       output_factors[down] = state_scale / row_scales[down];
-      weights[down] *= score_factors[down];
+      weights[2 * down] *= score_factors[down];
+      weights[2 * down + 1] *= score_factors[down];
     }
 #pragma unroll
     for (int other = 0; other < kTiles; other++) scores[other].scale_rows(score_factors);
@@ -101,14 +130,15 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
   }
 
   DEVICE void add_intra_chunk() {
+    typedef typename Split<Io>::Operand Operand;
+    // The first column of a right operand: the product is the sums of rows.
+    const u32 ones = group == 0 ? pack(Operand(), 1.0f, 1.0f) : 0;
 #pragma unroll
     for (int other = 0; other < kTiles; other++) {
       if (other > tile) continue;
       if (Decay) apply_decay(other);
-#pragma unroll
-      for (int i = 0; i < 8; i++)
-        weights[i / 4] += scores[other].entry(i / 4, i / 2 % 2, i % 2);
       const OperandFragment<Io> left = scores[other].template as_left<Io>();
+      if (Normalize) mma_columns(weights, left, ones, ones);
 #pragma unroll
       for (int n = 0; n < kBlocks; n++)
         mma(output[n], left, chunk.values().right(16 * other, column + 16 * n));
@@ -125,7 +155,8 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
       const int query = group + 8 * down;
       earlier[down] =
           other < tile ? decays.tile_decay[other] : decays.from_start[16 * tile + query];
-      weights[down] *= earlier[down];
+      weights[2 * down] *= earlier[down];
+      weights[2 * down + 1] *= earlier[down];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int key = 8 * half + 2 * pair;
@@ -145,8 +176,12 @@ template <class Shape, bool Decay, bool Normalize> struct OutputTile {
   DEVICE void store(Io* target, i64 stride, int columns, float scale) {
     constexpr int kPerUnit = 16 / sizeof(Io), kUnits = 16 * kBlocks / kPerUnit;
     unsigned char* strip = storage.output + threadIdx.x / 32 * (16 * 16 * kUnits);
-    const float factors[2] = {Normalize ? 1.0f / quad_sum(weights[0]) : row_scales[0] * scale,
-                              Normalize ? 1.0f / quad_sum(weights[1]) : row_scales[1] * scale};
+    float factors[2];
+#pragma unroll
+    for (int down = 0; down < 2; down++)
+      factors[down] = Normalize
+                          ? 1.0f / quad_sum(weights[2 * down] + weights[2 * down + 1])
+                          : row_scales[down] * scale;
 #pragma unroll
     for (int n = 0; n < kBlocks; n++) {
       output[n].scale_rows(factors);

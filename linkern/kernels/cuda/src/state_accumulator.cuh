@@ -86,19 +86,39 @@ template <class Shape, bool Decay, bool Normalize> struct StateAccumulator {
 
   // Stores the state, divided by a scale, as an operand in shared memory.
   DEVICE void store_smem(SmemMatrix<Io, Shape::kFeatures, Shape::kColumns> target,
-                         float* target_normalizer, float scale) const {
+                         float scale) const {
     const float factors[2] = {1.0f / scale, 1.0f / scale};
 #pragma unroll
-    for (int k = 0; k < kRowBlocks; k++) {
+    for (int k = 0; k < kRowBlocks; k++)
 #pragma unroll
       for (int n = 0; n < kColumnBlocks; n++) {
         Accumulator divided = state[k][n];
         divided.scale_rows(factors);
         target.store(row + 16 * k, column + 16 * n, divided);
       }
-      if (!Normalize || column > 0 || pair > 0) continue;
-      store_shared(target_normalizer + row + 16 * k + group, normalizer[k][0]);
-      store_shared(target_normalizer + row + 16 * k + group + 8, normalizer[k][2]);
+  }
+  DEVICE void store_normalizer(float* target) const {
+    if (!Normalize || column > 0 || pair > 0) return;
+#pragma unroll
+    for (int k = 0; k < kRowBlocks; k++) {
+      store_shared(target + row + 16 * k + group, normalizer[k][0]);
+      store_shared(target + row + 16 * k + group + 8, normalizer[k][2]);
+    }
+  }
+  // Stores the three parts of the normalizer in rows of a pitch, one for each pair.
+  DEVICE void store_normalizer_parts(u16* target, int pitch) const {
+    if (!Normalize || column > 0) return;
+#pragma unroll
+    for (int k = 0; k < kRowBlocks; k++) {
+      const SplitPair<float> both =
+          SplitPair<float>::from(normalizer[k][0], normalizer[k][2]);
+      const u32 two = pair == 0   ? both.parts[0]
+                      : pair == 1 ? both.parts[1]
+                                  : both.parts[2];
+      if (pair == 3) continue;
+      u16* to = target + pair * pitch + row + 16 * k + group;
+      store_shared(to, u16(two));
+      store_shared(to + 8, u16(two >> 16));
     }
   }
 
