@@ -103,8 +103,8 @@ WRONG = {
         # chunk_delta.cu
         "has_gates = `token >= 0` && token < count;": "true",
         "has_gates = token >= 0 && `token < count`;": "true",
-        "if (`token < 0`) return;": "false",
-        "chunks && `threadIdx.x >= Chunk::kFirstLoader`;": "true",
+        "if (`token < 0` || token": "false",
+        "return `threadIdx.x - Chunk::kFirstLoader < u32(Chunk::kLoaders)`;": "true",
         "if (`token >= Shape::kTokens`) return;": "false",
         "factor = `has_beta` ? next": "true",
         "column_warps && `head.initial_state != nullptr`)": "true",

@@ -28,8 +28,8 @@ from tests.marks import every
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Of the output and of the memory, in the Euclidean norm: about 1.5 times the observed
-# error. Outputs are rounded to 8, 11 or 24 bits, and operands that were computed have 16
-# bits if rows do.
+# error. Outputs are rounded to 8, 11 or 24 bits; operands that were computed have 16
+# bits if rows are narrow.
 BOUNDS = {"bfloat16": 2.5e-3, "float16": 3.5e-4, "float32": 2.5e-7}
 MEMORY_BOUNDS = {"bfloat16": 9e-6, "float16": 9e-6, "float32": 2.5e-7}
 H200 = 227 << 10

@@ -8,7 +8,7 @@
 #include "delta_intra.cuh"
 #include "recurrent.cuh"
 
-// Loads the rows and gates of the head chunk by chunk: the work of the last warps.
+// Loads the rows and gates of the head chunk by chunk.
 template <class Shape, bool Decay> struct DeltaLoader {
   typedef typename Split<typename Shape::Io>::Stored Stored;
   typedef RecurrentParams<Stored, float> Params;
@@ -22,8 +22,12 @@ template <class Shape, bool Decay> struct DeltaLoader {
   DEVICE DeltaLoader(const Params& params, DeltaStorage<Shape>& storage)
       : params(params), storage(storage) {}
 
-  // Token of a chunk of which this thread loads the gates; negative for none.
-  DEVICE int token() const { return int(threadIdx.x) - Chunk::kFirstGate; }
+  // Whether this thread loads rows, and the token of which it loads gates: negative or
+  // behind the chunk for none.
+  DEVICE static bool has_rows() {
+    return threadIdx.x - Chunk::kFirstLoader < u32(Chunk::kLoaders);
+  }
+  DEVICE static int token() { return int(threadIdx.x) - Chunk::kFirstGate; }
 
   // Starts to copy a chunk.
   DEVICE void copy(int number) {
@@ -33,10 +37,12 @@ template <class Shape, bool Decay> struct DeltaLoader {
     const int count = to.count, token = this->token(), features = params.sizes.features;
     const i64 query = params.query.token_stride, key = params.key.token_stride;
     const i64 value = params.value.token_stride;
-    to.staged_queries().copy(head.query + start * query, query, count, features);
-    to.staged_keys().copy(head.key + start * key, key, count, features);
-    to.staged_values().copy(head.value + start * value, value, count, storage.columns);
-    cp_async_commit();
+    if (has_rows()) {
+      to.staged_queries().copy(head.query + start * query, query, count, features);
+      to.staged_keys().copy(head.key + start * key, key, count, features);
+      to.staged_values().copy(head.value + start * value, value, count, storage.columns);
+      cp_async_commit();
+    }
     next_log_decay = next_beta = LoadedGate<Stored, float>();
     const bool has_gates = token >= 0 && token < count;
     if (Decay && has_gates) next_log_decay.load(head.log_decay, start + token, 0);
@@ -47,8 +53,8 @@ template <class Shape, bool Decay> struct DeltaLoader {
   // Waits for the copies of this thread, splits them, and stores what gates make.
   DEVICE void finish(int number) {
     const int token = this->token();
-    cp_async_wait<0>();
-    if (Chunk::kSplits) {
+    if (has_rows()) cp_async_wait<0>();
+    if (has_rows() && Chunk::kSplits) {
       const Chunk chunk(storage.rows, number, params.sizes.tokens);
       const int count = chunk.count, features = params.sizes.features;
       chunk.staged_queries().template convert<IDENTITY>(chunk.queries(), count, features);
@@ -56,7 +62,7 @@ template <class Shape, bool Decay> struct DeltaLoader {
       chunk.staged_values().template convert<IDENTITY>(chunk.values(), count,
                                                        storage.columns);
     }
-    if (token < 0) return;
+    if (token < 0 || token >= Chunk::kGates) return;
     if (Decay) {
       const float gate = next_log_decay.widened(params.log_decay.narrow);
       broken |= broken_by_log_decay(gate);
@@ -106,12 +112,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   for (int number = -2; number < chunks; number++) {
     const int ahead = number + 1, copied = number + 2;
     if (warp >= column_warps) {
-      const bool loads = copied < chunks && threadIdx.x >= Chunk::kFirstLoader;
-      if (loads) loader.copy(copied);
+      if (copied < chunks) loader.copy(copied);
       if (ahead >= 0 && ahead < chunks)
         compute_intra<Shape, Decay>(storage, Chunk(storage.rows, ahead, tokens), ahead,
                                     warp - column_warps);
-      if (loads) loader.finish(copied);
+      if (copied < chunks) loader.finish(copied);
     } else if (number >= 0) {
       const i64 start = i64(number) * Shape::kTokens;
       state.process(Chunk(storage.rows, number, tokens), number,

@@ -113,14 +113,14 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
   }
 
   // A column of the inverse of the block on the diagonal. What an entry adds to all entries
-  // behind it is added as soon as it is known, so that few sums wait for each other.
+  // behind it is added as soon as it is known, so that few sums wait for each other; and
+  // nothing is stored meanwhile, so that loads do not wait for stores.
   DEVICE void invert_diagonal(int column) const {
     float entries[16];
-    const ScoreTile target = storage.erases(slot);
 #pragma unroll
     for (int row = 0; row < 16; row++) entries[row] = row == column ? 1.0f : 0.0f;
 #pragma unroll
-    for (int row = 0; row < 16; row++) {
+    for (int row = 0; row < 15; row++)
 #pragma unroll
       for (int start = (row + 1) / 4 * 4; start < 16; start += 4) {
         typedef Vector<float, 4> Four;
@@ -129,6 +129,9 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
         for (int i = 0; i < 4; i++)
           if (start + i > row) entries[start + i] += by.entries[i] * entries[row];
       }
+    const ScoreTile target = storage.erases(slot);
+#pragma unroll
+    for (int row = 0; row < 16; row++) {
       const SplitPair<Wide> both = SplitPair<Wide>::from(entries[row], 0.0f);
       unsigned char* to =
           target.bytes + target.offset(16 * tile + row, 16 * tile + column);

@@ -22,13 +22,15 @@ template <> struct Computed<float> {
 template <class Shape> struct DeltaChunk {
   typedef typename Shape::Io Io;
   static constexpr bool kSplits = Split<Io>::kParts > 1;
-  // Threads that load chunks. The last warps have scores to compute, and no inverses; but
-  // splitting is too much for them alone.
-  static constexpr int kIntraThreads = Shape::kThreads - 32 * Shape::kColumnBlocks;
-  static constexpr int kLoaders = kSplits ? kIntraThreads : 32 * Shape::kTiles;
-  static constexpr int kFirstLoader = Shape::kThreads - kLoaders;
-  // The last threads load gates.
-  static constexpr int kFirstGate = Shape::kThreads - (Shape::kTokens + 31) / 32 * 32;
+  // The first threads without columns load rows: those of the erases, which have less to do
+  // than those of the columns, or all if rows are split. The others load gates.
+  static constexpr int kFirstLoader = 32 * Shape::kColumnBlocks;
+  static constexpr int kIntraThreads = Shape::kThreads - kFirstLoader;
+  static constexpr int kEraseThreads = 32 * Shape::kTiles;
+  static constexpr int kLoaders = kSplits ? kIntraThreads : kEraseThreads;
+  static constexpr int kFirstGate =
+      kFirstLoader + (kIntraThreads > kEraseThreads ? kEraseThreads : 0);
+  static constexpr int kGates = (Shape::kTokens + 31) / 32 * 32;
   typedef SmemMatrix<Io, Shape::kTokens, Shape::kFeatures> FeatureTile;
   typedef SmemMatrix<Io, Shape::kTokens, Shape::kColumns> ValueTile;
   typedef Stage<Io, Shape::kTokens, Shape::kFeatures, kLoaders, kFirstLoader> FeatureStage;
