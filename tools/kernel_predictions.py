@@ -3,13 +3,11 @@
     python tools/kernel_predictions.py            # write
     python tools/kernel_predictions.py --check    # compare
 
-Registers and shared memory are those of the record (`kernel_budgets.json`, sm_90),
-times are predictions of `linkern.kernels.cuda.plan.cost`, and beside them stand those
-that `tools/gpu_shapes.py` measured on a card.
+Registers and shared memory are those of the record (`kernel_budgets.json`, sm_90), and
+times are predictions of `linkern.kernels.cuda.plan.cost`.
 """
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +21,6 @@ from linkern.kernels.cuda.plan.tiles import Sizes, TileShape, safe_shape
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "gpu.md"
-MEASURED = DOCS / "benchmarks" / "gpu-shapes-3c576036.txt"
 BEGIN, END = "<!-- begin kernels -->\n", "<!-- end kernels -->"
 # Shared memory of a multiprocessor of an H100 and of a block at most, and what the
 # system takes of each block.
@@ -31,15 +28,6 @@ ALL_SHARED, MOST_SHARED, RESERVED = 228 << 10, 227 << 10, 1 << 10
 CARD = 132
 HEADS, TOKENS = 128, 4096
 DTYPES = {2: "bfloat16", 4: "float32"}
-_LINE = re.compile(r"(\w+), K = V = (\d+), (\d+), (\d+), (\d+): (\d+) us")
-
-
-def measured() -> dict[tuple[str, TileShape], int]:
-    """Return the microseconds of each dtype and shape that were measured."""
-    lines = _LINE.findall(MEASURED.read_text(encoding="utf-8"))
-    return {
-        (dtype, TileShape(*map(int, shape))): int(time) for dtype, *shape, time in lines
-    }
 
 
 def predictions() -> Iterator[str]:
@@ -47,10 +35,9 @@ def predictions() -> Iterator[str]:
     yield (
         "| `chunk_fwd`: dtype, K = V | columns, tokens, warps | registers | shared, KB "
         "| blocks a multiprocessor | warp instructions of a token and head "
-        "| predicted, us | measured, us | share of copying | |"
+        "| predicted, us | share of copying | |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    times = measured()
+    yield "|---|---|---|---|---|---|---|---|---|"
     for key, (registers, _) in cost.KERNELS.items():
         itemsize, shape = key[0], TileShape(*key[1:])
         sizes = Sizes(itemsize, HEADS, TOKENS, shape.features, shape.features)
@@ -59,7 +46,6 @@ def predictions() -> Iterator[str]:
         assert prediction is not None
         assert choice is not None
         marks = {safe_shape(sizes, MOST_SHARED): "before"} | {choice.shape: "now"}
-        time = times.get((DTYPES[itemsize], shape))
         copied = 4 * itemsize * shape.features * HEADS * TOKENS / cost.COPYING
         cells = (
             f"{DTYPES[itemsize]}, {shape.features}",
@@ -69,8 +55,7 @@ def predictions() -> Iterator[str]:
             prediction.resident,
             f"{prediction.instructions:.0f}",
             f"{1e6 * prediction.seconds:.0f}",
-            "" if time is None else time,
-            f"{100 * copied / (1e-6 * time if time else prediction.seconds):.0f} %",
+            f"{100 * copied / prediction.seconds:.0f} %",
             marks.get(shape, ""),
         )
         yield f"| {' | '.join(map(str, cells))} |"

@@ -31,7 +31,7 @@ def test_every_card_and_the_reason(without_a_gpu):
     for length in (4096, 16384, 65536):
         assert f"causal, {length} tokens; B = 8, H = 16, K = V = 64" in result.output
     cut = "chunk_fwd, K 64, 64 columns, 128 tokens, 8 warps, 128 blocks"
-    line = f"  H100 and H200: {cut}, 1 at once on a multiprocessor, 150 us predicted; "
+    line = f"  H100 and H200: {cut}, 1 at once on a multiprocessor, 122 us predicted; "
     assert line in result.output
     assert "thousand cycles predicted, beside" in result.output
     assert "no measurement" in result.output

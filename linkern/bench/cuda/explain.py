@@ -76,7 +76,7 @@ _LEGEND = (
     "blocks at once: those that registers and shared memory leave room for",
     (
         "predicted: by a model that was fitted on an H100, with elu(x) + 1; no "
-        "measurement. It was within 5 % of seven times there in bfloat16 and float32, "
+        "measurement. It was within 10 % of the times there in bfloat16 and float32, "
         "and does not tell float16, decays and other maps apart: their times were up "
         "to 32 % away"
     ),

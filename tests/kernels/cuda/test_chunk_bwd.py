@@ -1,6 +1,5 @@
 """Gradients on tensor cores in the emulator: exact for integers, else bounded."""
 
-from dataclasses import replace
 from itertools import product
 from unittest import mock
 
@@ -107,14 +106,6 @@ def with_split_operands(device):
     check(70, device, dtype="float16", dims=(16, 16), batch=(1,), decays=True)
 
 
-def with_copies_that_finish_at_once(device):
-    """Nothing is copied to a staging buffer before it has been split."""
-    way = device.way
-    device.way = replace(way, landing="at once")
-    with_split_operands(device)
-    device.way = way
-
-
 def in_groups(device):
     """Segments of one chunk, the first two in one group."""
     segments = mock.patch.multiple(chunk_bwd, _SEGMENT_CHUNKS=1, _MIN_CHUNKS=1)
@@ -125,7 +116,6 @@ def in_groups(device):
 PROBLEMS = {
     "short segments": in_short_segments,
     "split operands": with_split_operands,
-    "at once": with_copies_that_finish_at_once,
     "groups": in_groups,
 }
 

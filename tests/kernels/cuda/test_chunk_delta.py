@@ -368,5 +368,5 @@ def test_every_gpu_has_a_shape(dtype, features, values):
         assert shape is not None
         assert chunk_delta.shared_bytes(dtype, shape) <= shared
         # Blocks of more columns only where others do not all fit at once.
-        wide = values == 128 and heads > 2
+        wide = values == 128 and heads > 2 and (dtype, features) != ("float16", 128)
         assert (shape.columns == 128) == wide or (wide and shared < H200)

@@ -24,8 +24,9 @@ _MOST_FEATURES = 128
 _SHAPES = [(64, 32), (64, 16)]
 # Dtypes and padded features of which a thread has registers for the last one alone.
 _LAST_ONLY = {("float32", 128)}
-# Columns of blocks that do not all fit at once.
-_WIDE = 128
+# Columns of blocks that do not all fit at once, and those of which a thread of so many
+# warps has too few registers.
+_WIDE, _NEVER_WIDE = 128, {("float16", 128)}
 # As in delta_storage.cuh.
 _PITCH, _MASK_PITCH, _POINTERS = 20, 24, 112
 
@@ -48,10 +49,11 @@ def tile_shape(
     """
     if dtype not in _IO or features > _MOST_FEATURES:
         return None
-    last_only = (dtype, padded_size(features)) in _LAST_ONLY
-    options = _SHAPES[-1:] if last_only else _SHAPES
+    kind = dtype, padded_size(features)
+    options = _SHAPES[-1:] if kind in _LAST_ONLY else _SHAPES
     most, tokens = options[0]
-    if values > most and heads * -(-values // most) > multiprocessors:
+    many = values > most and heads * -(-values // most) > multiprocessors
+    if many and kind not in _NEVER_WIDE:
         options = [(_WIDE, tokens), *options]
     for most, tokens in options:
         columns = min(most, padded_size(values))

@@ -77,17 +77,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
                     ? rows(params.log_decay, number)[token * params.log_decay.token_stride]
                     : 0.0f;
   }
-  // Waits for what this thread has copied, converts it, computes the decays, and starts to
-  // copy another chunk, if there is one: before the rest if there is a buffer for it.
-  DEVICE void convert_and_copy(const Chunk& chunk, bool all, i64 next, bool all_of_next,
-                               bool exists) {
+  // Waits for what this thread has copied, converts it, and computes the decays.
+  DEVICE void wait_and_convert(const Chunk& chunk, bool all) const {
     cp_async_wait<0>();
-    const float gate = log_decay;
-    if (!Chunk::kSplits && exists) copy(next, all_of_next);
-    convert(chunk, all, gate);
-    if (Chunk::kSplits && exists) copy(next, all_of_next);
-  }
-  DEVICE void convert(const Chunk& chunk, bool all, float gate) const {
     const bool splits = Chunk::kSplits, changes = splits || Map != IDENTITY;
     const int count = chunk.count;
     if (changes) chunk.staged_keys().template convert<Map>(chunk.keys(), count, features);
@@ -99,7 +91,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
       chunk.staged_output_grads().template convert<IDENTITY>(chunk.output_grads(), count,
                                                              values);
     if (Decay && threadIdx.x / 32 * 32 < Shape::kTokens)
-      storage.decays.compute(gate, threadIdx.x);
+      storage.decays.compute(log_decay, threadIdx.x);
   }
 
   DEVICE static void store_smem(const State& state, StateTile<Shape>& target) {
@@ -128,8 +120,10 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
     for (i64 number = 0;; number++) {
       const Chunk chunk = chunk_at(number);
       if (has_state) store_smem(state, storage.state);
-      if (number < last)
-        convert_and_copy(chunk, false, number + 1, number + 1 == last, true);
+      if (number < last) {
+        wait_and_convert(chunk, false);
+        copy(number + 1, number + 1 == last);
+      }
       __syncthreads();  // the chunk and the state before it are in shared memory
       if (number == last) break;
       storage.state.store_global(chunk_state(number));
@@ -149,7 +143,8 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
       dstate.load(params.dstate + offset, dnormalizer, features, values, values);
     for (i64 number = (tokens - 1) / Shape::kTokens; number >= 0; number--) {
       const Chunk chunk = chunk_at(number);
-      convert_and_copy(chunk, true, number - 1, true, number > 0);
+      wait_and_convert(chunk, true);
+      if (number > 0) copy(number - 1, true);
       if (has_state) store_smem(dstate, storage.dstate);
       __syncthreads();  // the chunk, its state and dstate are in shared memory
       GradTile<Shape, Map, Decay, Normalize> grads(storage, chunk, warp);

@@ -89,11 +89,14 @@ DEVICE void compute_intra(DeltaStorage<Shape>& storage, const DeltaChunk<Shape>&
   if (!shared || warp >= Shape::kTiles) rows.compute_scores();
 }
 
+// Waits until what the next chunks need is complete. Warps of the two kinds wait in loops of
+// their own: a barrier counts warps, wherever they are.
+DEVICE void wait_for_all_warps() { __syncthreads(); }
+
 template <class Shape, bool Decay>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     chunk_delta(RecurrentParams<typename Split<typename Shape::Io>::Stored, float> params) {
   SHARED_MEMORY(bytes);
-  typedef DeltaLoader<Shape, Decay> Loader;
   typedef DeltaChunk<Shape> Chunk;
   DeltaStorage<Shape>& storage = *reinterpret_cast<DeltaStorage<Shape>*>(bytes);
   const int warp = threadIdx.x / 32, column_warps = storage.kColumnWarps;
@@ -104,26 +107,32 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == 0) storage.select(params, blockIdx.x);
   __syncthreads();  // the pointers of the head are complete
 
-  DeltaColumns<Shape, Decay> state(storage, warp);
-  if (warp < column_warps && head.initial_state != nullptr)
-    state.load(head.initial_state, params.sizes);
-  Loader loader(params, storage);
-  // The chunk of the columns; other warps are one ahead, and copies are two.
-  for (int number = -2; number < chunks; number++) {
-    const int ahead = number + 1, copied = number + 2;
-    if (warp >= column_warps) {
+  // The two kinds of warps have loops of their own, so that neither keeps registers for the
+  // other. In the round of a chunk of the columns, the others are one chunk ahead, and copies
+  // are two.
+  if (warp < column_warps) {
+    DeltaColumns<Shape, Decay> state(storage, warp);
+    if (head.initial_state != nullptr) state.load(head.initial_state, params.sizes);
+    for (int number = -2; number < chunks; number++) {
+      const i64 start = i64(number) * Shape::kTokens;
+      if (number >= 0)
+        state.process(Chunk(storage.rows, number, tokens), number,
+                      head.output + start * stride, stride, params.scale);
+      wait_for_all_warps();
+    }
+    state.store(head.state, params.sizes);
+    report_broken(params.broken, 0);
+  } else {
+    DeltaLoader<Shape, Decay> loader(params, storage);
+    for (int number = -2; number < chunks; number++) {
+      const int ahead = number + 1, copied = number + 2;
       if (copied < chunks) loader.copy(copied);
       if (ahead >= 0 && ahead < chunks)
         compute_intra<Shape, Decay>(storage, Chunk(storage.rows, ahead, tokens), ahead,
                                     warp - column_warps);
       if (copied < chunks) loader.finish(copied);
-    } else if (number >= 0) {
-      const i64 start = i64(number) * Shape::kTokens;
-      state.process(Chunk(storage.rows, number, tokens), number,
-                    head.output + start * stride, stride, params.scale);
+      wait_for_all_warps();
     }
-    __syncthreads();  // what the next chunks need is complete
+    report_broken(params.broken, loader.broken);
   }
-  if (warp < column_warps) state.store(head.state, params.sizes);
-  report_broken(params.broken, loader.broken);
 }

@@ -65,10 +65,8 @@ template <class Shape, int Map, bool Decay, bool Output> struct ChunkLoader {
     log_decay.data = log_decay.at(Shape::kTokens, 0);
   }
 
-  // Converts what this thread has copied, and computes the decays of the chunk from the gate
-  // of this thread's token.
-  DEVICE void convert(const Chunk& chunk, LoadedGate<Io, float> loaded,
-                      ChunkDecays<Shape::kTiles>& decays) {
+  // Converts what this thread has copied, and computes the decays of the chunk.
+  DEVICE void convert(const Chunk& chunk, ChunkDecays<Shape::kTiles>& decays) {
     const int count = chunk.count;
     const bool splits = Split<Io>::kParts > 1, changes = splits || Map != IDENTITY;
     if (changes && Output)
@@ -77,7 +75,7 @@ template <class Shape, int Map, bool Decay, bool Output> struct ChunkLoader {
     if (splits)
       chunk.staged_values().template convert<IDENTITY>(chunk.values(), count, columns);
     if (Decay && threadIdx.x / 32 * 32 < Shape::kTokens) {
-      const float gate = loaded.widened(log_decay.narrow());
+      const float gate = next_log_decay.widened(log_decay.narrow());
       broken |= broken_by_log_decay(gate);
       decays.compute(gate, threadIdx.x);
     }
@@ -124,12 +122,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const i64 done = number * Shape::kTokens, next = done + Shape::kTokens;
     const Chunk chunk(storage.rows, number, tokens - done);
     cp_async_wait<0>();
-    // A staging buffer that is not the only one is copied to while the other is converted.
-    const LoadedGate<typename Shape::Io, float> gate = loader.next_log_decay;
-    const Chunk behind(storage.rows, number + 1, tokens - next);
-    if (!Chunk::kSplits && next < tokens) loader.copy(behind);
-    loader.convert(chunk, gate, storage.decays);
-    if (Chunk::kSplits && next < tokens) loader.copy(behind);
+    loader.convert(chunk, storage.decays);
+    if (next < tokens) loader.copy(Chunk(storage.rows, number + 1, tokens - next));
     const float scale = storage.state_scale();
     if (Output && has_state) {
       state.store_smem(storage.state(), scale);

@@ -45,9 +45,8 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   static constexpr int kColumnBlocks =
       Shape::kColumnBlocks < kSlices ? 1 : Shape::kColumnBlocks / kSlices;
   static constexpr int kScoreTiles = (kTiles + kSlices - 1) / kSlices;  // of each warp
-  // Blocks and tiles whose operands are loaded at once, if there are registers.
-  static constexpr bool kSmall = Shape::kFeatureBlocks <= 4;
-  static constexpr int kUnrolledBlocks = kSmall ? 4 : 2, kUnrolledTiles = kSmall ? kTiles : 1;
+  // Blocks and tiles whose operands are loaded at once: as many as there are registers for.
+  static constexpr int kUnrolled = Shape::kFeatureBlocks <= 4 && kTiles > 1 ? 4 : 2;
   BwdStorage<Shape>& storage;
   const Chunk chunk;
   const int tile, slice, group, pair;
@@ -107,7 +106,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     }
   }
   DEVICE void multiply_state(float4 (&sums)[2]) {
-#pragma unroll kUnrolledBlocks
+#pragma unroll kUnrolled
     for (int n = 0; n < Shape::kColumnBlocks; n++) {
       const OperandFragment<Io> rows = chunk.output_grads().left(16 * tile, 16 * n);
 #pragma unroll
@@ -192,7 +191,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
 
   DEVICE void compute_dq(Stored* target, i64 stride, int features) {
     if (!has_features) return;
-#pragma unroll kUnrolledTiles
+#pragma unroll kUnrolled
     for (int other = 0; other < kTiles; other++) {
       if (other > tile) continue;
       const OperandFragment<Io> left = storage.score_grads().left(16 * tile, 16 * other);
@@ -211,7 +210,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     float shares[2] = {};
     Accumulator key_grad[kFeatureBlocks] = {};
     if (has_features) {
-#pragma unroll kUnrolledBlocks
+#pragma unroll kUnrolled
       for (int n = 0; n < Shape::kColumnBlocks; n++) {
         const OperandFragment<Io> rows = chunk.values().left(16 * tile, 16 * n);
 #pragma unroll
@@ -239,7 +238,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
         if (pair == 0) store_shared(&storage.decay_grad.to_state[slice][row(down)], sum);
       }
     if (!has_features) return;
-#pragma unroll kUnrolledTiles
+#pragma unroll kUnrolled
     for (int other = 0; other < kTiles; other++) {
       if (other < tile) continue;
       const OperandFragment<Io> left =
@@ -258,7 +257,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   DEVICE void compute_dv(Stored* target, i64 stride, int values) {
     if (!has_values) return;
     Accumulator value_grad[kColumnBlocks] = {};
-#pragma unroll kUnrolledBlocks
+#pragma unroll kUnrolled
     for (int k = 0; k < Shape::kFeatureBlocks; k++) {
       const OperandFragment<Io> rows = chunk.keys().left(16 * tile, 16 * k);
 #pragma unroll
@@ -267,7 +266,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     }
 #pragma unroll
     for (int n = 0; n < kColumnBlocks; n++) value_grad[n].scale_rows(to_end);
-#pragma unroll kUnrolledTiles
+#pragma unroll kUnrolled
     for (int other = 0; other < kTiles; other++) {
       if (other < tile) continue;
       const OperandFragment<Io> left =
@@ -287,7 +286,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
                                    SmemMatrix<Io, Shape::kTokens, Width> others,
                                    int other) const {
     Accumulator products = {};
-#pragma unroll kUnrolledBlocks
+#pragma unroll kUnrolled
     for (int k = 0; k < Width; k += 16)
       mma(products, rows.left(16 * tile, k), others.transposed_right(16 * other, k));
     return products;

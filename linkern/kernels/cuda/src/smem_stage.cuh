@@ -28,8 +28,11 @@ template <class Io, int Height, int Width, int Threads, int FirstThread = 0> str
   static constexpr int kParts = Split<Io>::kParts;
   static constexpr int kRowsAtOnce = Threads / kUnits;  // rows that all threads copy at once
   static constexpr u32 kBytes = Height * Width * sizeof(Stored);
-  // Units that a thread converts at once, as many as wide rows leave registers for.
-  static constexpr int kAtOnce = Width <= 64 ? 4 : 2, kUnrolledGroups = 4 / kAtOnce;
+  // Units that a thread copies and converts at once, as many as there are registers for:
+  // fewer of wide rows, and if some warps do nothing else.
+  static constexpr int kAtOnce = Width > 64 ? 1 : FirstThread > 0 ? 2 : 4;
+  static constexpr int kUnrolledGroups = FirstThread > 0 ? 1 : 4 / kAtOnce;
+  static constexpr int kUnrolledCopies = FirstThread > 0 ? 2 : 4;
   typedef SwizzledRows<kUnits> Layout;
   unsigned char* bytes;
 
@@ -53,7 +56,7 @@ template <class Io, int Height, int Width, int Threads, int FirstThread = 0> str
     const int first = thread() / kUnits, unit = thread() % kUnits;
     const SharedBase base = shared_base(bytes);
     const Stored* from = source + first * stride + unit * kPerUnit;
-#pragma unroll 4
+#pragma unroll kUnrolledCopies
     for (int block = 0; block < Height; block += kRowsAtOnce) {
       const int row = block + first;
       if (behind(row)) break;
