@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.forward import recurrent
 from linkern.kernels.cuda.plan import chunk_delta
+from linkern.kernels.cuda.plan.tiles import TileShape
 from tests.kernels.cuda import test_gates, test_recurrent
 from tests.kernels.cuda.emulator.device import (
     LANDINGS,
@@ -367,6 +368,9 @@ def test_every_gpu_has_a_shape(dtype, features, values):
             continue
         assert shape is not None
         assert chunk_delta.shared_bytes(dtype, shape) <= shared
-        # Blocks of more columns only where others do not all fit at once.
-        wide = values == 128 and heads > 2 and (dtype, features) != ("float16", 128)
-        assert (shape.columns == 128) == wide or (wide and shared < H200)
+        # Blocks of more columns where others do not all fit at once, and these fit.
+        tokens, warps = (16, 10) if (dtype, features) == ("float32", 128) else (32, 12)
+        wide = TileShape(features, 128, tokens, warps)
+        many = values == 128 and heads > 2 and (dtype, features) != ("float16", 128)
+        fits = chunk_delta.shared_bytes(dtype, wide) <= shared
+        assert (shape == wide) == (many and fits)

@@ -24,8 +24,8 @@ _MOST_FEATURES = 128
 _SHAPES = [(64, 32), (64, 16)]
 # Dtypes and padded features of which a thread has registers for the last one alone.
 _LAST_ONLY = {("float32", 128)}
-# Columns of blocks that do not all fit at once, and those of which a thread of so many
-# warps has too few registers.
+# Columns of blocks, where narrower ones do not all fit at once; and dtypes and padded
+# features of which a thread of a block with so many warps has too few registers.
 _WIDE, _NEVER_WIDE = 128, {("float16", 128)}
 # As in delta_storage.cuh.
 _PITCH, _MASK_PITCH, _POINTERS = 20, 24, 112

@@ -23,7 +23,7 @@ template <class Shape> struct DeltaChunk {
   typedef typename Shape::Io Io;
   static constexpr bool kSplits = Split<Io>::kParts > 1;
   // The first threads without columns load rows: those of the erases, which have less to do
-  // than those of the columns, or all if rows are split. The others load gates.
+  // than those of the columns, or all if rows are split. Those of the scores load gates.
   static constexpr int kFirstLoader = 32 * Shape::kColumnBlocks;
   static constexpr int kIntraThreads = Shape::kThreads - kFirstLoader;
   static constexpr int kEraseThreads = 32 * Shape::kTiles;
