@@ -1,9 +1,11 @@
 """Laws of memory, threads, NaN and equal bits, each judged on one calm problem.
 
 The sentence is that of the violation, with what the contract has to declare if it is
-meant.
+meant. One that shows at other sizes alone is known from the verdicts.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 
-__all__ = ["broken_law"]
+__all__ = ["broken_law", "reported_law"]
 
 
 class _Law(NamedTuple):
@@ -84,11 +86,51 @@ def broken_law(target: Target, scope: Scope) -> Diagnosis | None:
         styles = set(scope.styles) - {"broadcast"} if check == "strides" else {"offset"}
         for style in sorted(styles):
             said = _violation(target, check, problem.told(memory=style))
-            for law in LAWS if said else ():
-                if law.check == check and law.word in said:
-                    return Diagnosis(
-                        law.name, said, np.inf, _declared(law, said, scope)
-                    )
+            named = _named(check, said, scope) if said else None
+            if named is not None:
+                return named
+    return None
+
+
+def reported_law(
+    verdicts: Iterable[tuple[str, str, str]], scope: Scope
+) -> Diagnosis | None:
+    """Return the law of which a verdict says all that there is to say.
+
+    Parameters
+    ----------
+    verdicts : iterable of (str, str, str)
+        The check, the sentence and the smallest input of each failure.
+    scope : Scope
+        What the target claims and declares.
+
+    Returns
+    -------
+    Diagnosis or None
+        None if no verdict is about such a law.
+    """
+    named = (
+        (_named(check, said, scope), where)
+        for check, said, where in sorted(verdicts, key=lambda one: _rank(one[0]))
+    )
+    for diagnosis, where in named:
+        if diagnosis is not None:
+            sentence = f"{diagnosis.sentence}, at {where}"
+            return replace(diagnosis, sentence=sentence)
+    return None
+
+
+def _rank(check: str) -> int:
+    """Return the place of a check among the laws."""
+    checks = [law.check for law in LAWS]
+    return checks.index(check) if check in checks else len(checks)
+
+
+def _named(check: str, said: str, scope: Scope) -> Diagnosis | None:
+    """Return the law of a check that a sentence is about."""
+    for law in LAWS:
+        if law.check == check and law.word in said:
+            return Diagnosis(law.name, said, np.inf, _declared(law, said, scope))
     return None
 
 
