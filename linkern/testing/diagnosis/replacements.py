@@ -21,6 +21,12 @@ Inputs = Mapping[str, Real | None]
 Change = Callable[[OracleCall], OracleCall]
 Values = Callable[[OracleCall, Real], Real | None]
 Sums = Callable[[Real, float], Real]
+Padding = dict[str, Callable[[int], int]]
+
+
+def _multiple(step: int, size: int) -> int:
+    return -(-size // step) * step
+
 
 # Other values of an input, entry by entry.
 ENTRIES: dict[str, Callable[[Real], Real]] = {
@@ -63,6 +69,11 @@ HEADS: dict[str, Callable[[Index, int, int], Index]] = {
 FOLDS = ((("b", "batch"), ("hg", "heads")), (("hg", "heads"), ("ts", "tokens")))
 # Sizes of chunks.
 CHUNKS = (16, 32, 64, 128)
+# Sizes that channels are padded to; tokens are to multiples alone.
+POWERS: Padding = {
+    "a power of two from 16 on": lambda n: max(16, 1 << (n - 1).bit_length())
+}
+MULTIPLES: Padding = {f"a multiple of {n}": partial(_multiple, n) for n in CHUNKS}
 # Parameters of raw gates that a kernel may take instead, by rate and bias.
 GATES: dict[str, GateChange] = {
     "dt_bias left out": lambda rate, bias: (rate, 0 * bias),
@@ -95,9 +106,40 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
             yield f"{one} and {other} exchanged", _exchanged(one, other)
     if call.sizes["g"] > call.sizes["h"]:
         yield "queries and keys of head h % H in place of h // (HV / H)", _in_turns
+    if operator.feature_map:
+        yield from _paddings(call)
     if operator.erases and "log_decay" in present:
         side = "after" if operator.early_erase else "before"
         yield f"an erase that reads the state {side} its decay", _other_erase
+
+
+def _paddings(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls with zeros behind an axis, of which the feature map makes features.
+
+    A tile of a kernel holds them where its mask is applied to what is loaded alone.
+    """
+    axes = [("channels", -1, ("query", "key"), {**POWERS, **MULTIPLES})]
+    if not call.operator.causal:
+        axes.append(("keys", -2, ("key", "value"), MULTIPLES))
+    for noun, axis, names, sizes in axes:
+        for words, size in sizes.items() if {*names} <= {*_present(call)} else ():
+            text = f"{noun} padded with zeros, whose features count, to {words}"
+            yield text, _padded(names, axis, size)
+
+
+def _padded(names: Sequence[str], axis: int, size: Callable[[int], int]) -> Change:
+    """Return the change of a call whose inputs have zeros behind one of their axes."""
+
+    def changed(call: OracleCall) -> OracleCall:
+        inputs: dict[str, Real | None] = {}
+        for name in names:
+            x = _present(call)[name]
+            width = [(0, 0)] * x.ndim
+            width[axis] = (0, size(x.shape[axis]) - x.shape[axis])
+            inputs[name] = np.pad(x, width)
+        return _meaning(call, inputs)
+
+    return changed
 
 
 def truncations(call: OracleCall) -> Iterator[tuple[str, Change]]:
@@ -249,7 +291,9 @@ def _read(axis: int) -> Values:
 
 
 def _keys_per_query(call: OracleCall) -> int:
-    return call.sizes["s"] // max(call.sizes["t"], 1)
+    """Return 1 but for operators of micro-steps: others may have fewer keys."""
+    steps = call.sizes["s"] // max(call.sizes["t"], 1)
+    return steps if call.operator.micro_steps else 1
 
 
 def _with(name: str, values: Values, *, erase: bool = False) -> Change:

@@ -267,6 +267,11 @@ def _spread(errors: NDArray[np.float64]) -> bool:
     return bool(both or sizes.min() < EVEN * sizes.max())
 
 
+def _signs(maps: Sequence[InfluenceMap]) -> list[NDArray[np.float64]]:
+    """Return 1 for each wrong entry that is too large, and -1 if it is too small."""
+    return [np.sign(one.measured - one.exact)[one.wrong] for one in maps]
+
+
 def rounded_result(
     maps: Sequence[InfluenceMap], place: str, scope: Scope
 ) -> Diagnosis | None:
@@ -296,8 +301,10 @@ def rounded_result(
         return None
     stored = [n for n in range(2, held) if np.array_equal(few_bits(wrong, n), wrong)]
     bits = stored[0] if stored else int(sizes.min())
-    # Errors of rounding are up to half of a unit, and most are hardly smaller.
-    spread = sizes.min() < bits + 1 / 4 and 1 < np.median(sizes) - bits < 2
+    # Errors of rounding are up to half of a unit, and most are hardly smaller, even if
+    # bounds hide no small ones; they are as often too large as too small.
+    spread = sizes.min() < bits + 1 / 4 and 1 / 2 < np.median(sizes) - bits < 2
+    spread &= abs(np.concatenate(_signs(maps)).mean()) < EVEN
     if sizes.min() < bits or not (stored or (spread and bits < held)):
         return None
     if all(np.array_equal(few_bits(x.measured, bits), x.measured) for x in maps):

@@ -53,6 +53,11 @@ ORIGINS: dict[str, Callable[[Index, int], Index | int]] = {
     BEFORE: lambda here, _: here - 1,
     "the next sequence": lambda here, _: here + 1,
 }
+# Places that depend on how many tokens a call has: shorter calls have them, too.
+_FROM_THE_END = re.compile(
+    r"\b(tail|last chunk|before the end|lengths?)\b"
+    r"|\blast (\d+ )?(rows?|sources?)\b(?! of every)"
+)
 _INVERSE = re.compile(r"1 / ([^*/]+)")
 _EXPONENTIAL = re.compile(r"exp\(-([a-z][^()+*/-]*|sum of [^()+*/-]*)\)")
 _KINDS = {
@@ -187,9 +192,8 @@ def localised(
         }
         words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= LEAST_SHARE]
     first = corner(maps)
-    # The rows of a tail say nothing of shorter sequences, which have tails too.
-    in_tails = "tail" in where
-    if first is not None and first > 1 and not in_tails and stage not in _sparse(maps):
+    told = _FROM_THE_END.search(where) is None and stage not in _sparse(maps)
+    if first is not None and first > 1 and told:
         words.append(f"seen first at T={first}")
     shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
     return Diagnosis(

@@ -121,6 +121,37 @@ def test_replaced_inputs_are_named(
     assert text_of(maps_of(op, change)) == text
 
 
+@pytest.mark.parametrize(
+    ("op", "names", "axis", "size", "padded"),
+    [
+        ("linear_attention", ("query", "key"), -1, 64, "channels to a power of two"),
+        ("linear_attention", ("query", "key"), -1, 48, "channels to a multiple of 16"),
+        (
+            "linear_attention_noncausal",
+            ("key", "value"),
+            -2,
+            48,
+            "keys to a multiple of 16",
+        ),
+    ],
+)
+def test_features_of_padding_are_named(
+    op: str, names: tuple[str, ...], axis: int, size: int, padded: str
+) -> None:
+    def change(problem: Problem) -> Inputs:
+        inputs = {}
+        for name in names:
+            x = wide(problem, name)
+            width = np.zeros((x.ndim, 2), int)
+            width[axis, 1] = size - x.shape[axis]
+            inputs[name] = np.pad(x, width)
+        return inputs
+
+    noun, to = padded.split(" ", 1)
+    words = f"{noun} padded with zeros, whose features count, {to}"
+    assert text_of(maps_of(op, change, key_dim=36)).startswith(words)
+
+
 def states_of(op: str, change: Callable[[OracleCall], OracleCall]) -> Any:
     """Return maps of the final memory of changed calls."""
     scope, maps = Scope(OPERATORS[op], Contract(), "float32"), []

@@ -138,6 +138,11 @@ def test_errors_of_another_spread_than_that_of_rounding_are_none():
     assert rounded_result([a_map(few[1], exact)], "", scope) is None
     constant = exact * (1 + 2.0**-8.1)
     assert rounded_result([a_map(constant, exact)], "", scope) is None
+    # Bounds hide errors below 2^-9.
+    seen = np.array([-1.0, 1.0]) * rng.uniform(1 / 2, 1, (250, 2))
+    both, one = (exact + x.ravel() * 2.0**-8 for x in (seen, abs(seen)))
+    assert rounded_result([a_map(both, exact)], "", scope).by_what.endswith("8 bits")
+    assert rounded_result([a_map(one, exact)], "", scope) is None
     stored = np.rint(exact * 128) / 128
     observed = rounded_result([a_map(stored, exact)], "", scope)
     assert observed.sentence == "the final state is rounded to 8 bits"

@@ -1,6 +1,7 @@
 """Sentences: the words of each kind of factor, and the usual lines."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,25 @@ def test_a_place_and_a_factor_make_a_diagnosis():
     assert "carried" in made.hint
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (EDGES, True),
+        ("the last source of every chunk of 16", True),
+        ("the last source", False),
+        ("the last 3 rows", False),
+        ("sources in the tail of chunks of 16", False),
+        ("rows in the last chunk of 16", False),
+        ("lengths that are no multiple of 16", False),
+    ],
+)
+def test_a_place_at_the_end_of_a_call_has_no_first_length(words, told):
+    maps = [a_map(40, lost_across), a_map(64, lost_across)]
+    atom = replace(describe(maps).atoms[0], text=words)
+    made = localised(maps, IndexSet((atom,)), Factor("product", 0.0, {}, "0"))
+    assert ("seen first at T=17" in made.sentence) == told
+
+
 def test_what_is_all_zero_is_lost_though_no_formula_was_found():
     maps = [a_map(40, lost_across), a_map(64, lost_across)]
     made = localised(maps, describe(maps), None)
@@ -160,6 +180,12 @@ def test_every_rule_compiles_and_none_repeats_another():
         ("gradient of log_decay", "everywhere", "0", "reversed cumulative sum"),
         ("output", "everywhere", "K^-0.5", "scale"),
         ("output", "everywhere", "denominator / (denominator + 1e-6)", "epsilon"),
+        (
+            "output",
+            "rows from 1 on",
+            "channels padded with zeros, whose features count, to a multiple of 16",
+            "mask of a tile",
+        ),
         ("output", "everywhere", "denominator / denominator[row - 1]", "other tokens"),
         (
             "output",
