@@ -31,6 +31,7 @@ from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_c
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
+from linkern.testing.diagnosis.states_read import state_read
 from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
@@ -246,6 +247,11 @@ class _Probe:
             said = partial(adds_up, self.target, self.scope, names)
             if not self.tried("sums of calls", said, False):
                 finding = replace(finding, factor=None)
+        if tensor == "output" and finding.factor is None and _handed_over(maps):
+            read = self.tried(
+                "states", lambda: state_read(self.target, self.scope), None
+            )
+            finding = replace(finding, factor=read)
         declared: tuple[str, ...] = ()
         if tensor == "output":
             by_what = finding.factor.text if finding.factor else ""
@@ -295,6 +301,15 @@ class _Probe:
         if tensor == "output" and finding.broken:
             return self.tried("not finite", lambda: not_finite(target, scope), None)
         return None
+
+
+def _handed_over(maps: Sequence[InfluenceMap]) -> bool:
+    """Return True if nothing is wrong but behind a state that was handed over."""
+    return all(
+        "span" in one.coordinates and (one.coordinates["span"][one.wrong] > 0).all()
+        for one in maps
+        if one.wrong.any()
+    )
 
 
 def _chosen(wrong: Sequence[str]) -> str:

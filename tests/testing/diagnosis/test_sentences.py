@@ -180,6 +180,8 @@ def test_every_rule_compiles_and_none_repeats_another():
         ("gradient of log_decay", "everywhere", "0", "reversed cumulative sum"),
         ("output", "everywhere", "K^-0.5", "scale"),
         ("output", "everywhere", "denominator / (denominator + 1e-6)", "epsilon"),
+        ("output", "everywhere", "1 / (4 * scale)", "padded"),
+        ("output", "spans from 1 on", "a state read as (V, K)", "initial state"),
         (
             "output",
             "rows from 1 on",
