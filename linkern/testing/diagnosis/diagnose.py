@@ -28,6 +28,8 @@ from linkern.testing.diagnosis.declarations import (
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
+from linkern.testing.diagnosis.index_sets.atoms import interval
+from linkern.testing.diagnosis.index_sets.search import IndexSet
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
@@ -251,7 +253,10 @@ class _Probe:
             read = self.tried(
                 "states", lambda: state_read(self.target, self.scope), None
             )
-            finding = replace(finding, factor=read)
+            if read is not None:
+                wrong = [one for one in maps if one.wrong.any()]
+                place = finding.place or IndexSet((interval("span", ">=", 1),))
+                finding = replace(finding, maps=wrong, place=place, factor=read)
         declared: tuple[str, ...] = ()
         if tensor == "output":
             by_what = finding.factor.text if finding.factor else ""

@@ -1,15 +1,16 @@
-"""States that are read otherwise than they were returned: transposed, of another head.
+"""States that are read otherwise than they were returned: transposed, or in part.
 
 What comes back through a state is a sum over its entries, so that no product of the
 inputs says which of them a token has read. The oracle goes on from a state that is
 changed as a kernel may change it; what it returns then is compared with the target.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
+from linkern.oracle.operator import Operator
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.maps import InfluenceMap, Real
@@ -23,6 +24,8 @@ from linkern.testing.target.protocol import Call, in_float64
 __all__ = ["state_read"]
 
 State = tuple[Real, ...]
+Read = Callable[[State, Problem], State]
+PARTS = ("memory", "normalizer")
 # Batch, heads, length, key and value dimension. A square state is transposed in
 # silence; in others a transpose is told from the same numbers in another shape.
 SIZES: tuple[Sizes, ...] = ((2, 3, 24, 4, 4), (2, 3, 24, 4, 6))
@@ -49,24 +52,72 @@ def _folded(x: Real) -> Real:
     return x.reshape(heads, batch, *rest).swapaxes(0, 1)
 
 
-def _every(change: Callable[[Real], Real]) -> Callable[[State], State]:
-    return lambda state: tuple(change(x) for x in state)
+def _of_all(change: Callable[[Real], Real]) -> Read:
+    return lambda state, _: tuple(change(x) for x in state)
+
+
+def _of_memory(change: Callable[[Real], Real]) -> Read:
+    return lambda state, _: (change(state[0]), *state[1:])
 
 
 # States by the words of how they are read, the first that fits.
-READ: dict[str, Callable[[State], State]] = {
-    "a state read as (V, K)": lambda state: (_transposed(state[0]), *state[1:]),
-    "a state reshaped to (V, K)": lambda state: (_reshaped(state[0]), *state[1:]),
-    "the state of head 0": _every(lambda x: x[:, :1] + 0 * x),
-    "the state of batch entry 0": _every(lambda x: x[:1] + 0 * x),
-    "the state of the next head": _every(lambda x: np.roll(x, -1, axis=1)),
-    "a state of (batch, heads) read as (heads, batch)": _every(_folded),
-    "a memory without its normalizer": lambda state: (
-        state[0],
-        *(0 * x for x in state[1:]),
-    ),
-    "a normalizer without its memory": lambda state: (0 * state[0], *state[1:]),
+WAYS: dict[str, Read] = {
+    "a state read as (V, K)": _of_memory(_transposed),
+    "a state reshaped to (V, K)": _of_memory(_reshaped),
+    "the state of head 0": _of_all(lambda x: x[:, :1] + 0 * x),
+    "the memory of head 0": _of_memory(lambda x: x[:, :1] + 0 * x),
+    "the state of batch entry 0": _of_all(lambda x: x[:1] + 0 * x),
+    "the state of the next head": _of_all(lambda x: np.roll(x, -1, axis=1)),
+    "a state of (batch, heads) read as (heads, batch)": _of_all(_folded),
 }
+# Positions that begin anew.
+ANEW = "positions counted from the first token of a call"
+
+
+def ways(operator: Operator) -> Iterator[tuple[str, Read]]:
+    """Yield all ways to read a state of an operator, with their words."""
+    yield from WAYS.items()
+    yield ANEW, lambda state, _: state
+    for part, axes in enumerate(operator.state):
+        noun = PARTS[part]
+        yield f"a state without its {noun}", partial(_without, part)
+        yield f"a state with zeros for its {noun}", partial(_with_zeros, part, 0, [])
+        for axis, name in enumerate(axes, -len(axes)):
+            pieces = _pieces(name)
+            for k, piece in enumerate(pieces) if len(pieces) > 1 else ():
+                words = f"a state with zeros in {piece} of ({name}), its {noun}"
+                chosen = [pieces[:k], pieces[: k + 1]]
+                yield words, partial(_with_zeros, part, axis, chosen)
+
+
+def _pieces(axis: str) -> list[str]:
+    """Return the axes that lie side by side in one.
+
+    Examples
+    --------
+    >>> _pieces("p+k+v"), _pieces("2k"), _pieces("k")
+    (['p', 'k', 'v'], ['the first k', 'the second k'], ['k'])
+    """
+    if axis.startswith("2"):
+        return [f"the first {axis[1:]}", f"the second {axis[1:]}"]
+    return axis.split("+")
+
+
+def _without(part: int, state: State, problem: Problem) -> State:
+    """Return a state one part of which is that before the first token."""
+    empty = problem.scope.operator.empty_state(problem._oracle_call.inputs)
+    return tuple(empty[k] if k == part else x for k, x in enumerate(state))
+
+
+def _with_zeros(
+    part: int, axis: int, edges: Sequence[list[str]], state: State, problem: Problem
+) -> State:
+    """Return a state with zeros in one part, or between two edges along its axis."""
+    changed = state[part].copy()
+    sizes = {**problem.sizes, "1": 1}
+    ends = [sum(sizes[piece[-1]] for piece in pieces) for pieces in edges]
+    np.moveaxis(changed, axis, 0)[slice(*ends) if ends else ...] = 0
+    return tuple(changed if k == part else x for k, x in enumerate(state))
 
 
 def state_read(target: Target, scope: Scope) -> Factor | None:
@@ -98,8 +149,8 @@ def state_read(target: Target, scope: Scope) -> Factor | None:
             continue
         if output is not None and output.shape == problem.solve().output.shape:
             seen.append((problem, cut, in_float64(output)[..., cut:, :]))
-    for words, change in READ.items():
-        if seen and _fits(change, seen):
+    for words, read in ways(scope.operator):
+        if seen and _fits(read, seen, anew=words == ANEW):
             return Factor("replaced", 1.0, {}, words, cost=COST, rule=_untold)
     return None
 
@@ -119,32 +170,32 @@ def _problem(scope: Scope, sizes: Sizes) -> tuple[Problem, int]:
     return problem, min(-(-CUT // step) * step, problem.length)
 
 
-def _fits(
-    change: Callable[[State], State], seen: list[tuple[Problem, int, Real]]
-) -> bool:
-    """Return True if outputs after a cut are as with a changed state, and it shows."""
+def _fits(read: Read, seen: Sequence[tuple[Problem, int, Real]], *, anew: bool) -> bool:
+    """Return True if outputs after a cut are as with a state so read, and it shows."""
     shown = False
     for problem, cut, measured in seen:
-        predicted = _after(change, problem, cut)
+        predicted = _after(read, problem, cut, anew=anew)
         exact = problem.solve()
         bound = exact.once_stored(problem.scope.output_dtype)
         with np.errstate(all="ignore"):
             allowed = SLACK * bound[..., cut:, :].max(initial=0.0)
             if not (abs(measured - predicted) <= allowed).all():
                 return False
-            shown |= bool(
-                (abs(predicted - exact.output[..., cut:, :]) > SHOWN * allowed).any()
-            )
+            change = abs(predicted - exact.output[..., cut:, :])
+            shown |= bool((change > SHOWN * allowed).any())
     return shown
 
 
-def _after(change: Callable[[State], State], problem: Problem, cut: int) -> Real:
-    """Return the outputs after a cut at which the state is changed."""
+def _after(read: Read, problem: Problem, cut: int, *, anew: bool) -> Real:
+    """Return the outputs after a cut, of a state that is read in some way."""
     first = problem.span(0, cut)._oracle_call
     second = problem.span(cut, problem.length)._oracle_call
     operator, options = first.operator, first.options()
     state = operator.evaluate(first.meant, first.scale, options=options).state
-    after = operator.evaluate(
-        second.meant, second.scale, change(state), cut, options=options
-    )
-    return after.output
+    return operator.evaluate(
+        second.meant,
+        second.scale,
+        read(state, problem),
+        0 if anew else cut,
+        options=options,
+    ).output

@@ -4,35 +4,53 @@ import numpy as np
 import pytest
 
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.states_read import READ, state_read
+from linkern.testing.diagnosis.states_read import WAYS, state_read
 from linkern.testing.kernels.assembly import Parts, recurrence, stateful
+from linkern.testing.kernels.mutants import MUTANTS
 from tests.testing.diagnosis.test_behaviour import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 
-READ_AS = "a state read as (V, K)"
-OF_NORMALIZERS = {"a memory without its normalizer", "a normalizer without its memory"}
+# Of mutants, the words of what is read.
+MUTANTS_READ = {
+    "normalizer_of_state_ignored": "a state without its normalizer",
+    "weights_of_the_state_lost": "a state with zeros for its normalizer",
+    "momentum_of_the_state_lost": (
+        "a state with zeros in the second k of (2k), its memory"
+    ),
+    "angle_of_the_state_lost": "a state with zeros in p of (p+k+v), its normalizer",
+    "last_token_of_the_state_lost": (
+        "a state with zeros in k of (p+k+v), its normalizer"
+    ),
+}
 
 
-def of_memory(words):
-    """Return the change of a memory alone."""
-    return lambda memory: READ[words]((memory,))[0]
+def read_as(words, state):
+    return WAYS[words](state, None)
 
 
-@pytest.mark.parametrize(
-    ("op", "words"),
-    [
-        *(("linear_attention", words) for words in READ),
-        *(("simple_gla", words) for words in READ if words not in OF_NORMALIZERS),
-        *(("gated_delta_rule", words) for words in READ if words not in OF_NORMALIZERS),
-    ],
-)
+@pytest.mark.parametrize("words", WAYS)
+@pytest.mark.parametrize("op", ["linear_attention", "simple_gla", "gated_delta_rule"])
 def test_each_way_is_named(op, words):
     if op == "linear_attention":
-        kernel = stateful(Parts(received=READ[words]))
+        kernel = stateful(Parts(received=lambda state: read_as(words, state)))
     else:
-        kernel = recurrence(op, received=of_memory(words))
+        kernel = recurrence(op, received=lambda memory: read_as(words, (memory,))[0])
+        # They have no other part.
+        words = words.replace("the memory of head 0", "the state of head 0")
     assert state_read(*opened(kernel, op)).text == words
+
+
+@pytest.mark.parametrize("name", MUTANTS_READ)
+def test_parts_that_are_lost_are_named(name):
+    kernel = MUTANTS[name]
+    read = state_read(*opened(kernel.kernel, kernel.op, **kernel.contract))
+    assert read.text == MUTANTS_READ[name]
+
+
+def test_a_memory_that_is_lost_is_a_part():
+    kernel = stateful(Parts(received=lambda state: (0 * state[0], state[1])))
+    assert state_read(*opened(kernel)).text == "a state without its memory"
 
 
 def test_nothing_is_said_of_other_states():
@@ -50,12 +68,29 @@ def refuses_others(memory):
 
 def test_a_transpose_needs_no_other_sizes():
     kernel = recurrence("simple_gla", received=refuses_others)
-    assert state_read(*opened(kernel, "simple_gla")).text == READ_AS
+    assert state_read(*opened(kernel, "simple_gla")).text == "a state read as (V, K)"
 
 
 def test_it_is_part_of_a_diagnosis():
-    kernel = recurrence("simple_gla", received=of_memory("a state reshaped to (V, K)"))
+    words = "a state reshaped to (V, K)"
+    kernel = recurrence(
+        "simple_gla", received=lambda memory: read_as(words, (memory,))[0]
+    )
     diagnosis = diagnose(*opened(kernel, "simple_gla"))
-    assert diagnosis.by_what == "a state reshaped to (V, K)"
+    assert diagnosis.by_what == words
+    assert (diagnosis.stage, diagnosis.where) == ("output", "spans from 1 on")
+    assert "in the layout of the final one" in diagnosis.hint
+
+
+def test_without_a_place_of_its_own_it_is_in_later_spans():
+    kernel = MUTANTS["weight_of_the_state_lost"]
+    diagnosis = diagnose(*opened(kernel.kernel, kernel.op, **kernel.contract))
+    assert diagnosis.by_what == "a state with zeros for its normalizer"
     assert diagnosis.where == "spans from 1 on"
-    assert "its layout" in diagnosis.hint
+
+
+def test_of_rows_it_is_the_output_that_is_wrong():
+    kernel = MUTANTS["normalizer_of_the_state_lost"]
+    diagnosis = diagnose(*opened(kernel.kernel, kernel.op, **kernel.contract))
+    assert diagnosis.by_what == "a state without its normalizer"
+    assert diagnosis.stage == "output"
