@@ -88,14 +88,22 @@ compared with exact ones; there are no differences of calls on dyadic inputs. So
 target has no gradients, a gate is seen in products alone, and of a wrong input that no
 product and none of the replacements tells, the place is said and the ratios are shown.
 
+**States and chunks.** What comes back through a state is a sum over its entries, and no
+product tells which of them a kernel has read. Where a sequence is right up to a cut and
+wrong after it, the operator goes on from states that are transposed, reshaped, of
+another head, or without one of their parts, and what then comes out is compared. In the
+same way, outputs of `delta_rule`, `gated_delta_rule` and `kda` are compared with those
+of chunks whose triangular system has one term changed: a rate, a decay, its inverse.
+
 **What a target refuses** hides no other fault: where it returns NaN after a log-decay
 of -inf, or leaves out the rows behind packed sequences, the maps are measured without
 such inputs, and the sentence ends with what it refuses.
 
-**The time.** One clock of 30 seconds is for all parts of a diagnosis, or the time that
-a run with `--seconds` has left, if that is more: a slow target gets what few calls
-show. It begins in a new process. `not measured` says what was left out, and why, where
-the cause is not complete; with `--verbose`, always. `python tools/diagnosis_time.py`
+**The time.** One clock is for all parts of a diagnosis: 30 seconds or, if that is more,
+half of the time that the checks took, up to two minutes, or what a run with `--seconds`
+has left. A slow target gets what few calls show. It begins in a new process. `not
+measured` says what was left out, and why, where the cause is not complete; with
+`--verbose`, always. `python tools/diagnosis_time.py`
 measures the processor time of the diagnoses of kernels in NumPy, one correct kernel of
 each operator, of which all parts are measured. The longest of these and of two mutants
 that took longest before, in one thread on a machine that others used as well:

@@ -22,11 +22,13 @@ from linkern.testing.diagnosis.behaviour import (
     refused,
     right_where_dense,
 )
+from linkern.testing.diagnosis.chunked_erases import other_chunk
 from linkern.testing.diagnosis.declarations import (
     declarations,
     declarations_of_gradients,
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
+from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
 from linkern.testing.diagnosis.index_sets.atoms import interval
 from linkern.testing.diagnosis.index_sets.search import IndexSet
@@ -249,14 +251,8 @@ class _Probe:
             said = partial(adds_up, self.target, self.scope, names)
             if not self.tried("sums of calls", said, False):
                 finding = replace(finding, factor=None)
-        if tensor == "output" and finding.factor is None and _handed_over(maps):
-            read = self.tried(
-                "states", lambda: state_read(self.target, self.scope), None
-            )
-            if read is not None:
-                wrong = [one for one in maps if one.wrong.any()]
-                place = finding.place or IndexSet((interval("span", ">=", 1),))
-                finding = replace(finding, maps=wrong, place=place, factor=read)
+        if tensor == "output" and finding.factor is None:
+            finding = self._as_another_rule(maps, finding)
         declared: tuple[str, ...] = ()
         if tensor == "output":
             by_what = finding.factor.text if finding.factor else ""
@@ -274,6 +270,19 @@ class _Probe:
         return localised(
             finding.maps, finding.place, finding.factor, declaration=declared
         )
+
+    def _as_another_rule(self, maps: list[InfluenceMap], finding: Finding) -> Finding:
+        """Return a finding with the state or the chunk that a target has instead."""
+        through, place = _handed_over(maps), finding.place
+        probe = state_read if through else other_chunk
+        said = partial(probe, self.target, self.scope)
+        factor: Factor | None = self.tried("other rules", said, None)
+        if factor is None:
+            return finding
+        if through and place is None:
+            place = IndexSet((interval("span", ">=", 1),))
+        wrong = [one for one in maps if one.wrong.any()]
+        return replace(finding, maps=wrong, place=place, factor=factor)
 
     def _nonlinear(self, maps: list[InfluenceMap]) -> Diagnosis | None:
         """Return why maps mean nothing, if sums of their impulses come out right."""

@@ -26,6 +26,8 @@ __all__ = ["Ask", "Session"]
 
 # Times that a wrong call is made in a new process: one that jitters is right by chance.
 REPLAYS = 3
+# The part of the time of the checks that a diagnosis may take, and the most seconds.
+PART, MOST_SECONDS = 0.5, 120.0
 
 Ask = Callable[[Question], Judgement]
 
@@ -68,6 +70,7 @@ class Session:
         self._killed = ""  # the check that reports the death
         self._died_in = set[str]()  # checks on which no further call is spent
         self._hangs = 0
+        self._seconds = 0.0
         self._broken: list[str] = []  # dtypes in which there is something to explain
         self._reported: Mapping[str, str] = {}
         self._failures = dict[str, CheckResult]()
@@ -118,6 +121,7 @@ class Session:
         if example is not None and example.died:
             self._died_in.add(check.name)
         self._hangs += judgement.hung
+        self._seconds += judgement.result.seconds
         self._broken += judgement.broken
         reason = self.plan.expect_failure.get(check.name)
         in_time = self.plan.seconds is not None
@@ -202,7 +206,9 @@ class Session:
         died in all of them.
         """
         silent: list[Diagnosis] = []
-        left = self._clock.left if self.plan.seconds is not None else 0.0
+        left = self._clock.left
+        if self.plan.seconds is None:
+            left = min(PART * self._seconds, MOST_SECONDS)
         for dtype in self.broken:
             try:
                 scope = scope_of(self.plan, self._target, dtype)

@@ -1,11 +1,14 @@
 """The loop over the checks: it stops where it was told to."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from linkern.testing import CHECKS, Plan, verify
 from linkern.testing.checks import SMOKE
 from linkern.testing.report.html import page
+from linkern.testing.runner import judging, session
 from linkern.testing.runner.loop import CheckFinished, Diagnosed, run
 from linkern.testing.runner.plan import PROFILES
 from tests.testing.diagnosis.unlisted import dense, plus
@@ -15,6 +18,36 @@ from tests.testing.linear_kernels import CORRECT
 NAMES = ("value_on_integers", "causality", "row_normalisation", "value_on_reals")
 OPTIONS = {"op": "linear_attention", "dtypes": ("float32",), "profile": "quick"}
 WITH_EPSILON = dense(divide=plus(1e-6))
+
+
+@pytest.mark.parametrize(
+    ("each", "seconds", "given"),
+    [(0.0, None, 0.0), (100.0, None, 50.0), (900.0, None, 120.0), (0.0, 600, 500.0)],
+)
+def test_a_diagnosis_takes_a_part_of_the_time_of_the_checks(
+    monkeypatch, each, seconds, given
+):
+    asked = []
+
+    def judge(*args):
+        judgement = judging.judge(*args)
+        return replace(judgement, result=replace(judgement.result, seconds=each))
+
+    def examine(*args, **options):
+        asked.append(options["seconds"])
+        return examined(*args, **options)
+
+    examined = session.examine
+    monkeypatch.setattr(session, "judge", judge)
+    monkeypatch.setattr(session, "examine", examine)
+    verify(
+        WITH_EPSILON,
+        checks=NAMES[:1],
+        seconds=seconds,
+        **{**OPTIONS, "profile": "smoke"},
+    )
+    assert asked
+    assert asked[0] == given if seconds is None else given < asked[0] < seconds
 
 
 def test_a_run_stops_at_its_first_failure_and_names_the_cause():

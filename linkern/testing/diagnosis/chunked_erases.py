@@ -1,0 +1,247 @@
+"""Chunkwise delta rules with one term changed, compared with what came back.
+
+A chunk of a delta rule is a triangular system: what its tokens write depends on what
+those before them have written. A weight is a sum over ways through the chunk, so that
+no product tells which term of the system is wrong; and an input that is replaced in all
+terms is another fault than one that is in one of them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.states_read import Seen, fits, untold
+from linkern.testing.influence.maps import Real
+from linkern.testing.problems.context import Scope
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.problem import Problem
+from linkern.testing.problems.shapes import nearest_shape
+from linkern.testing.target.process import Target
+from linkern.testing.target.protocol import Call, in_float64
+
+__all__ = ["OPERATORS", "other_chunk"]
+
+# Of which a chunk is the system below.
+OPERATORS = ("delta_rule", "gated_delta_rule", "kda")
+# Batch, heads, length, key and value dimension: tokens of two chunks of any usual size,
+# and a tail.
+SIZES = (1, 2, 140, 12, 5)
+SEEDS = (1, 2)
+CHUNKS = (16, 32, 64, 128)
+# Bits of the words.
+COST = 16.0
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """Inputs of a chunk, with axes ``(B, H, C, .)``; decays are sums of logarithms."""
+
+    query: Real
+    key: Real
+    value: Real
+    beta: Real
+    log_decay: Real
+
+    @property
+    def sums(self) -> Real:
+        """The sum of log-decays from the start of the chunk to each token."""
+        return np.cumsum(self.log_decay, -2)
+
+    @property
+    def since(self) -> Real:
+        """The decay from the start of the chunk to each token, its own included."""
+        return np.asarray(np.exp(self.sums))
+
+    @property
+    def before(self) -> Real:
+        """The same without that of the token itself."""
+        return np.asarray(np.exp(self.sums - self.log_decay))
+
+    @property
+    def left(self) -> Real:
+        """The decay from each token to the end of the chunk."""
+        return np.asarray(np.exp(self.sums[..., -1:, :] - self.sums))
+
+    def scores(self, rows: Real, *, decays: bool = True) -> Real:
+        """Return products of rows with keys of this token and of those before it."""
+        sums = self.sums * decays
+        apart = np.minimum(sums[..., :, None, :] - sums[..., None, :, :], 0)
+        products = rows[..., :, None, :] * np.exp(apart) * self.key[..., None, :, :]
+        return np.asarray(np.tril(products.sum(-1)))
+
+
+def _solved(system: Real, chunk: int = 0) -> Real:  # noqa: ARG001
+    return np.asarray(np.linalg.inv(np.eye(system.shape[-1]) + system), np.float64)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The terms of a chunk: what erases, the triangular system, and its inverse.
+
+    With ``A = tril(beta k k^T, -1)`` under decays, tokens write
+    ``(1 + A)^-1 (beta v - beta k S)``, where ``S`` is the state before the chunk. That
+    is ``beta v - (1 + A)^-1 (A beta v + beta k S)``, where the inverse is exact.
+    """
+
+    erase: Callable[[_Tokens], Real] = lambda x: x.beta * x.key * x.since
+    system: Callable[[_Tokens], Real] = lambda x: np.tril(x.scores(x.beta * x.key), -1)
+    inverse: Callable[[Real, int], Real] = _solved
+    of_erased: bool = False
+
+    def written(self, x: _Tokens, state: Real, chunk: int) -> Real:
+        """Return what tokens write, under a state before a chunk of some size."""
+        system = self.system(x)
+        inverse, values = self.inverse(system, chunk), x.beta * x.value
+        erased = self.erase(x) @ state
+        if self.of_erased:
+            return np.asarray(values - inverse @ (system @ values + erased))
+        return np.asarray(inverse @ (values - erased))
+
+
+def _series(terms: int, system: Real, _: int) -> Real:
+    """Return the first terms of the series of an inverse."""
+    power = total = np.broadcast_to(np.eye(system.shape[-1]), system.shape)
+    for _ in range(terms - 1):
+        power = -power @ system
+        total = total + power
+    return total
+
+
+def _in_blocks(size: int, system: Real, _: int) -> Real:
+    """Return the inverse of blocks along the diagonal alone."""
+    block = np.arange(system.shape[-1]) // size
+    return _solved(np.where(block[:, None] == block, system, 0))
+
+
+def _but_the_last(system: Real, chunk: int) -> Real:
+    """Return an inverse whose last row, that of a whole chunk, is not substituted."""
+    inverse = _solved(system)
+    if system.shape[-1] == chunk:
+        inverse[..., -1, :-1] = 0
+    return inverse
+
+
+def _rules() -> Iterator[tuple[str, _Rule]]:
+    """Yield rules with one term changed, in words."""
+    right = _Rule()
+    reads = "where keys read the state before a chunk"
+    system = "in the triangular system"
+    erases: dict[str, Callable[[_Tokens], Real]] = {
+        f"beta^2 in place of beta {reads}": lambda x: x.beta**2 * x.key * x.since,
+        f"1 in place of beta {reads}": lambda x: x.key * x.since,
+        f"1 in place of the decay {reads}": lambda x: x.beta * x.key,
+        f"the decay up to the token before {reads}": lambda x: (
+            x.beta * x.key * x.before
+        ),
+        "nothing erased from the state before a chunk": lambda x: 0 * x.key,
+    }
+    for words, erase in erases.items():
+        yield words, replace(right, erase=erase)
+    systems: dict[str, Callable[[_Tokens], Real]] = {
+        f"1 in place of beta {system}": lambda x: np.tril(x.scores(x.key), -1),
+        f"beta^2 in place of beta {system}": lambda x: np.tril(
+            x.scores(x.beta**2 * x.key), -1
+        ),
+        f"beta of the other token {system}": lambda x: np.tril(
+            x.scores(x.key) * x.beta.swapaxes(-1, -2), -1
+        ),
+        f"1 in place of the decay {system}": lambda x: np.tril(
+            x.scores(x.beta * x.key, decays=False), -1
+        ),
+        "a triangular system with its diagonal": lambda x: x.scores(x.beta * x.key),
+        "a triangular system of the other sign": lambda x: -right.system(x),
+    }
+    for words, made in systems.items():
+        yield words, replace(right, system=made)
+    inverses: dict[str, Callable[[Real, int], Real]] = {
+        "no inverse": partial(_series, 1),
+        **{
+            f"{terms} terms of the series of the inverse": partial(_series, terms)
+            for terms in (2, 3, 4, 8)
+        },
+        **{
+            f"an inverse of blocks of {size} that are not coupled": partial(
+                _in_blocks, size
+            )
+            for size in (8, 16, 32)
+        },
+        "an inverse without its last row": _but_the_last,
+    }
+    for words, inverse in inverses.items():
+        yield words, replace(right, inverse=inverse)
+        yield (
+            f"{words}, of what is erased",
+            replace(right, inverse=inverse, of_erased=True),
+        )
+
+
+def other_chunk(target: Target, scope: Scope) -> Factor | None:
+    """Return the term of a chunk that a target has otherwise.
+
+    Parameters
+    ----------
+    target : Target
+        Loaded; it is called twice.
+    scope : Scope
+        What it claims and declares.
+
+    Returns
+    -------
+    Factor or None
+        None if no change of one term gives its outputs.
+
+    Raises
+    ------
+    TargetRaised, TargetDied
+        If the target does not answer.
+    """
+    if scope.operator.name not in OPERATORS:
+        return None
+    seen: list[Seen] = []
+    for seed in SEEDS:
+        shape, rng = nearest_shape(scope, SIZES), np.random.default_rng(seed)
+        problem = real_problem(scope, shape, "mild", "normal", rng)
+        output = target.call(Call(problem.inputs)).output
+        if output is None or output.shape != problem.solve().output.shape:
+            return None
+        seen.append(Seen(problem, 0, in_float64(output)))
+    for chunk in CHUNKS:
+        for words, rule in _rules():
+            if fits(partial(_output, rule, chunk), seen):
+                text = f"{words}, in chunks of {chunk}"
+                return Factor(
+                    "replaced", 1.0, {}, text, chunk=chunk, cost=COST, rule=untold
+                )
+    return None
+
+
+def _output(rule: _Rule, chunk: int, seen: Seen) -> Real:
+    """Return the output of a call, chunk by chunk, by a rule."""
+    every, scale = _tokens(seen.problem), seen.problem._oracle_call.scale
+    state = np.zeros((1, 1, every.key.shape[-1], every.value.shape[-1]))
+    outputs = []
+    for first in range(0, seen.problem.length, chunk):
+        span = slice(first, first + chunk)
+        x = _Tokens(*(y[..., span, :] for y in vars(every).values()))
+        written = rule.written(x, state, chunk)
+        outputs.append((x.query * x.since) @ state + x.scores(x.query) @ written)
+        state = x.since[..., -1:, :].swapaxes(-1, -2) * state
+        state = state + (x.key * x.left).swapaxes(-1, -2) @ written
+    return np.asarray(scale * np.concatenate(outputs, axis=-2))
+
+
+def _tokens(problem: Problem) -> _Tokens:
+    """Return the inputs of a call, a rate and a decay for each head of values."""
+    known = problem._oracle_call.meant
+    query, key, value = (np.asarray(known[name]) for name in ("query", "key", "value"))
+    groups = value.shape[1] // key.shape[1]
+    query, key = (np.repeat(x, groups, axis=1) for x in (query, key))
+    rate, decay = known.get("beta"), known.get("log_decay")
+    beta = np.ones(value.shape[:3]) if rate is None else rate
+    log_decay = np.zeros(value.shape[:3]) if decay is None else decay
+    if log_decay.ndim == beta.ndim:
+        log_decay = log_decay[..., None]
+    return _Tokens(query, key, value, beta[..., None], log_decay)
