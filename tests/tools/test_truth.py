@@ -125,8 +125,8 @@ def test_a_result_may_name_a_part_of_the_place():
 
 
 def test_where_no_product_is_right_silence_is_no_error_and_a_product_is():
-    cut = truth.expectations()["inverse_cut_short"]
-    place = "sources 3 back or more"
+    cut = truth.expectations()["keys_taken_for_unit"]
+    place = "sources 1 back or more"
     judge = truth.described_rightly
     assert judge(said(where=place), cut) == (True, None)
     assert judge(said(where=place, by_what="unlike any product"), cut) == (True, None)
