@@ -4,8 +4,7 @@ The sentence is that of the violation, with what the contract has to declare if 
 meant. One that shows at other sizes alone is known from the verdicts.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +30,17 @@ class _Law(NamedTuple):
     name: str
     declaration: str = ""
     word: str = ""
+
+    def is_of(self, check: str, said: str) -> bool:
+        """Return True if the sentence of a violation is about this law."""
+        return self.check == check and self.word in said
+
+    def broken(self, said: str, sentence: str, scope: Scope) -> Diagnosis:
+        """Return the diagnosis, with the declaration that allows what was said."""
+        inputs = {*scope.operator.names, "initial_state"} & {*said.split()}
+        mutates = ",".join(sorted({*scope.contract.mutates, *inputs}))
+        declared = (self.declaration.format(mutates),) * bool(self.declaration)
+        return Diagnosis(self.name, sentence, np.inf, declared)
 
 
 LAWS = (
@@ -86,20 +96,20 @@ def broken_law(target: Target, scope: Scope) -> Diagnosis | None:
         styles = set(scope.styles) - {"broadcast"} if check == "strides" else {"offset"}
         for style in sorted(styles):
             said = _violation(target, check, problem.told(memory=style))
-            named = _named(check, said, scope) if said else None
-            if named is not None:
-                return named
+            for law in LAWS if said else ():
+                if law.is_of(check, said):
+                    return law.broken(said, said, scope)
     return None
 
 
 def reported_law(
-    verdicts: Iterable[tuple[str, str, str]], scope: Scope
+    verdicts: Sequence[tuple[str, str, str]], scope: Scope
 ) -> Diagnosis | None:
-    """Return the law of which a verdict says all that there is to say.
+    """Return the first law of which a verdict says all that there is to say.
 
     Parameters
     ----------
-    verdicts : iterable of (str, str, str)
+    verdicts : sequence of (str, str, str)
         The check, the sentence and the smallest input of each failure.
     scope : Scope
         What the target claims and declares.
@@ -109,28 +119,10 @@ def reported_law(
     Diagnosis or None
         None if no verdict is about such a law.
     """
-    named = (
-        (_named(check, said, scope), where)
-        for check, said, where in sorted(verdicts, key=lambda one: _rank(one[0]))
-    )
-    for diagnosis, where in named:
-        if diagnosis is not None:
-            sentence = f"{diagnosis.sentence}, at {where}"
-            return replace(diagnosis, sentence=sentence)
-    return None
-
-
-def _rank(check: str) -> int:
-    """Return the place of a check among the laws."""
-    checks = [law.check for law in LAWS]
-    return checks.index(check) if check in checks else len(checks)
-
-
-def _named(check: str, said: str, scope: Scope) -> Diagnosis | None:
-    """Return the law of a check that a sentence is about."""
     for law in LAWS:
-        if law.check == check and law.word in said:
-            return Diagnosis(law.name, said, np.inf, _declared(law, said, scope))
+        for check, said, where in verdicts:
+            if law.is_of(check, said):
+                return law.broken(said, f"{said}, at {where}", scope)
     return None
 
 
@@ -144,10 +136,3 @@ def _violation(target: Target, check: str, problem: Problem) -> str:
     except DoesNotApply:
         pass
     return ""
-
-
-def _declared(law: _Law, said: str, scope: Scope) -> tuple[str, ...]:
-    """Return what allows a violation; nothing if no declaration does."""
-    inputs = {*scope.operator.names, "initial_state"} & {*said.split()}
-    mutates = ",".join(sorted({*scope.contract.mutates, *inputs}))
-    return (law.declaration.format(mutates),) * bool(law.declaration)

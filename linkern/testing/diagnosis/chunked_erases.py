@@ -73,7 +73,7 @@ class _Tokens:
         return np.asarray(np.tril(products.sum(-1)))
 
 
-def _solved(system: Real, chunk: int = 0) -> Real:  # noqa: ARG001
+def _solved(system: Real) -> Real:
     return np.asarray(np.linalg.inv(np.eye(system.shape[-1]) + system), np.float64)
 
 
@@ -88,20 +88,20 @@ class _Rule:
 
     erase: Callable[[_Tokens], Real] = lambda x: x.beta * x.key * x.since
     system: Callable[[_Tokens], Real] = lambda x: np.tril(x.scores(x.beta * x.key), -1)
-    inverse: Callable[[Real, int], Real] = _solved
+    inverse: Callable[[Real], Real] = _solved
     of_erased: bool = False
 
-    def written(self, x: _Tokens, state: Real, chunk: int) -> Real:
-        """Return what tokens write, under a state before a chunk of some size."""
+    def written(self, x: _Tokens, state: Real) -> Real:
+        """Return what tokens write, under the state before their chunk."""
         system = self.system(x)
-        inverse, values = self.inverse(system, chunk), x.beta * x.value
+        inverse, values = self.inverse(system), x.beta * x.value
         erased = self.erase(x) @ state
         if self.of_erased:
             return np.asarray(values - inverse @ (system @ values + erased))
         return np.asarray(inverse @ (values - erased))
 
 
-def _series(terms: int, system: Real, _: int) -> Real:
+def _series(terms: int, system: Real) -> Real:
     """Return the first terms of the series of an inverse."""
     power = total = np.broadcast_to(np.eye(system.shape[-1]), system.shape)
     for _ in range(terms - 1):
@@ -110,13 +110,13 @@ def _series(terms: int, system: Real, _: int) -> Real:
     return total
 
 
-def _in_blocks(size: int, system: Real, _: int) -> Real:
+def _in_blocks(size: int, system: Real) -> Real:
     """Return the inverse of blocks along the diagonal alone."""
     block = np.arange(system.shape[-1]) // size
     return _solved(np.where(block[:, None] == block, system, 0))
 
 
-def _but_the_last(system: Real, chunk: int) -> Real:
+def _but_the_last(chunk: int, system: Real) -> Real:
     """Return an inverse whose last row, that of a whole chunk, is not substituted."""
     inverse = _solved(system)
     if system.shape[-1] == chunk:
@@ -124,8 +124,8 @@ def _but_the_last(system: Real, chunk: int) -> Real:
     return inverse
 
 
-def _rules() -> Iterator[tuple[str, _Rule]]:
-    """Yield rules with one term changed, in words."""
+def _rules(chunk: int) -> Iterator[tuple[str, _Rule]]:
+    """Yield rules of chunks of a size with one term changed, and their words."""
     right = _Rule()
     reads = "where keys read the state before a chunk"
     system = "in the triangular system"
@@ -156,7 +156,7 @@ def _rules() -> Iterator[tuple[str, _Rule]]:
     }
     for words, made in systems.items():
         yield words, replace(right, system=made)
-    inverses: dict[str, Callable[[Real, int], Real]] = {
+    inverses: dict[str, Callable[[Real], Real]] = {
         "no inverse": partial(_series, 1),
         **{
             f"{terms} terms of the series of the inverse": partial(_series, terms)
@@ -168,7 +168,7 @@ def _rules() -> Iterator[tuple[str, _Rule]]:
             )
             for size in (8, 16, 32)
         },
-        "an inverse without its last row": _but_the_last,
+        "an inverse without its last row": partial(_but_the_last, chunk),
     }
     for words, inverse in inverses.items():
         yield words, replace(right, inverse=inverse)
@@ -209,7 +209,7 @@ def other_chunk(target: Target, scope: Scope) -> Factor | None:
             return None
         seen.append(Seen(problem, 0, in_float64(output)))
     for chunk in CHUNKS:
-        for words, rule in _rules():
+        for words, rule in _rules(chunk):
             if fits(partial(_output, rule, chunk), seen):
                 text = f"{words}, in chunks of {chunk}"
                 return Factor(
@@ -226,7 +226,7 @@ def _output(rule: _Rule, chunk: int, seen: Seen) -> Real:
     for first in range(0, seen.problem.length, chunk):
         span = slice(first, first + chunk)
         x = _Tokens(*(y[..., span, :] for y in vars(every).values()))
-        written = rule.written(x, state, chunk)
+        written = rule.written(x, state)
         outputs.append((x.query * x.since) @ state + x.scores(x.query) @ written)
         state = x.since[..., -1:, :].swapaxes(-1, -2) * state
         state = state + (x.key * x.left).swapaxes(-1, -2) @ written

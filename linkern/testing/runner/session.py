@@ -226,7 +226,7 @@ class Session:
         if not silent:
             return None
         # Some laws break at few sizes, of which no map and no calm problem is.
-        named = reported_law(self._without_numbers(), scope)
+        named = reported_law([*self._without_numbers()], scope)
         not_measured = silent[0].not_measured
         return replace(named, not_measured=not_measured) if named else silent[0]
 

@@ -21,7 +21,7 @@ from tests.testing.diagnosis.test_behaviour import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 
-RULES = dict(_rules())
+RULES = dict(_rules(16))
 # Of a chunk of 16 tokens, a block of 16 is all; and eight terms leave out next to
 # nothing under keys that are drawn here.
 SEEN = [x for x in RULES if "blocks of 16" not in x and "blocks of 32" not in x]
