@@ -1,75 +1,57 @@
 """A real browser for tests: open a page, and learn what came of it."""
 
-import json
-import re
-import subprocess
+from contextlib import contextmanager
 from dataclasses import dataclass
-from html import unescape
-from pathlib import Path
-
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--enable-logging=stderr",
-    "--v=0",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--allow-file-access-from-files",  # a page looks into its frames
-)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """Document, console and requests of an opened page."""
+    """An opened page, what it said, and what was asked for."""
 
-    dom: str
+    page: object
     console: list
-    requests: list
+    asked: list
 
     @property
     def title(self):
-        return unescape(re.search("<title>(.*?)</title>", self.dom, re.DOTALL)[1])
+        return self.page.title()
+
+    @property
+    def requests(self):
+        """What the page asked for besides itself, and its policy let through."""
+        return [
+            one.url
+            for one in self.asked
+            if one.failure != "csp"
+            and not (one.is_navigation_request() and one.frame == self.page.main_frame)
+        ]
 
 
-@dataclass(frozen=True)
-class Browser:
-    """A browser without a network, and a folder for what it writes."""
+@contextmanager
+def opened(program, address, *, width=1280, height=720, colors="light"):
+    """Open a page in a browser without a network, and wait until it is loaded."""
+    from playwright.sync_api import sync_playwright
 
-    program: str
-    folder: Path
-
-    def open(self, page, *flags, seconds=120):
-        """Open a page, and wait until its scripts have nothing more to do."""
-        log = self.folder / "net.json"
-        done = subprocess.run(
-            [
-                self.program,
-                *QUIET,
-                *flags,
-                f"--user-data-dir={self.folder / 'profile'}",
-                f"--log-net-log={log}",
-                "--dump-dom",
-                page.as_uri(),
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=[
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                "--allow-file-access-from-files",  # a page looks into its frames
             ],
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-            timeout=seconds,
         )
-        said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-        return Visit(done.stdout, said, requests_in(log))
+        page = browser.new_page(
+            viewport={"width": width, "height": height}, color_scheme=colors
+        )
+        page.set_default_timeout(600_000)  # milliseconds: CI is busy
+        visit = Visit(page, [], [])
 
+        def asked(request):
+            visit.asked.append(request)
 
-def requests_in(log):
-    """Return what a page asked for; the browser itself is "not an origin"."""
-    events = json.loads(log.read_text(encoding="utf-8"))["events"]
-    parameters = [event.get("params", {}) for event in events]
-    return [
-        one["url"]
-        for one in parameters
-        if "url" in one and one.get("initiator", "not an origin") != "not an origin"
-    ]
+        page.on("console", lambda message: visit.console.append(message.text))
+        page.on("pageerror", lambda error: visit.console.append(str(error)))
+        page.on("request", asked)
+        page.goto(address.as_uri(), wait_until="networkidle")
+        yield visit
+        browser.close()

@@ -51,7 +51,7 @@ LIBRARIES = (
     "sklearn",
 )
 # All fixtures that skip what needs more than that extra installs.
-OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "site", "bwrap"}
+OPTIONAL = {*LIBRARIES, "nvrtc", "chromium", "playwright", "site", "bwrap"}
 
 
 def pytest_configure():
@@ -308,7 +308,9 @@ def nvrtc():
 
 @pytest.fixture(scope="session")
 def chromium():
-    """The browser."""
+    """The browser, and what drives it."""
+    if find_spec("playwright") is None:
+        not_installed("playwright")
     return shutil.which("chromium") or not_installed("chromium")
 
 

@@ -4,15 +4,14 @@ One page loads all others into a frame, one after the other, and measures each: 
 browser takes seconds to start, and a tenth of one to lay out a page.
 """
 
-import json
 import shutil
 
 import pytest
 
-from tests.browsing import Browser
+from tests.browsing import opened
 
 PHONE, DESK = 400, 1400
-DRIVER = """<!doctype html><title></title><body style="margin:0">
+DRIVER = """<!doctype html><body style="margin:0">
 <iframe style="border:0;height:3000px"></iframe>
 <script>
 const frame = document.querySelector("iframe");
@@ -61,35 +60,29 @@ const measure = async (url, width) => {
     wider: root.scrollWidth - root.clientWidth,
   };
 };
-onload = async () => {
-  const measured = {};
-  for (const width of %(widths)s) for (const url of %(pages)s)
-    measured[width + " " + url] = await measure(url, width);
-  document.title = JSON.stringify(measured);
-};
 </script>"""
+ALL = """async ([pages, widths]) => {
+  const measured = {};
+  for (const width of widths) for (const url of pages)
+    measured[width + " " + url] = await measure(url, width);
+  return measured;
+}"""
 GOOD = {"raw": [], "bare": 0, "refused": 0, "cut": 0, "wider": 0}
 MATH = '<script defer src="tex-svg.js"></script>'
 
 
 @pytest.fixture
-def measure(chromium, tmp_path):
+def measure(chromium):
     """Open all pages of a folder at some widths."""
 
     def all_pages(folder, *widths):
         names = [x.relative_to(folder).as_posix() for x in folder.rglob("*.html")]
         driver = folder / "driver.html"
-        text = DRIVER % {"widths": list(widths), "pages": json.dumps(sorted(names))}
-        driver.write_text(text, encoding="utf-8")
-        try:
-            # Time that passes only while nothing is left to do.
-            seen = Browser(chromium, tmp_path).open(
-                driver, "--virtual-time-budget=10000000", seconds=600
-            )
-        finally:
-            driver.unlink()
-        asked = [url for url in seen.requests if not url.startswith("file:")]
-        return json.loads(seen.title), seen.console, asked
+        driver.write_text(DRIVER, encoding="utf-8")
+        with opened(chromium, driver) as seen:
+            measured = seen.page.evaluate(ALL, [sorted(names), list(widths)])
+            asked = [url for url in seen.requests if not url.startswith("file:")]
+            return measured, seen.console, asked
 
     return all_pages
 

@@ -3,7 +3,6 @@
 Every look is also taken at a page that is broken on purpose, and must see it.
 """
 
-import json
 import re
 from dataclasses import replace
 
@@ -12,15 +11,14 @@ import pytest
 from linkern.testing.report.html import page
 from linkern.testing.report.report import Report
 from linkern.testing.runner.plan import Plan
-from tests.browsing import Browser
+from tests.browsing import opened
 from tests.site.links import LOOKS
 
 PHONE, DESK = 360, 1200
-DARK = "--blink-settings=preferredColorScheme=0"
 # A page with a frame for each page to measure, as wide as its screen, which measures
 # what is inside: a browser takes seconds to start, and none to lay out one page more.
 FRAME = '<iframe src="%s" style="border:0;width:%dpx;height:20000px"></iframe>'
-RULER = """<!doctype html><title></title>
+RULER = """<!doctype html>
 %s
 <script>
 const measured = (frame) => {
@@ -48,21 +46,18 @@ const measured = (frame) => {
     colours: [style.color, style.backgroundColor],
   };
 };
-onload = () => {
-  const frames = [...document.querySelectorAll("iframe")];
-  document.title = JSON.stringify(frames.map(measured));
-};
 </script>
 """
+ALL = "() => [...document.querySelectorAll('iframe')].map(measured)"
 
 
 @pytest.fixture
 def visit(chromium, tmp_path):
     """Open a page, given as text."""
 
-    def open_page(text, *flags, name="page.html"):
+    def open_page(text, *, name="page.html", **screen):
         (tmp_path / name).write_text(text, encoding="utf-8")
-        return Browser(chromium, tmp_path).open(tmp_path / name, *flags)
+        return opened(chromium, tmp_path / name, **screen)
 
     return open_page
 
@@ -71,15 +66,16 @@ def visit(chromium, tmp_path):
 def measure(visit, tmp_path):
     """Lay pages out, each on a screen of some width, and measure them."""
 
-    def on_screens(*pages, flags=()):
+    def on_screens(*pages, colors="light"):
         frames = []
         for number, (text, width) in enumerate(pages):
             name = f"page-{number}.html"
             (tmp_path / name).write_text(text, encoding="utf-8")
             frames.append(FRAME % (name, width))
         ruler = RULER % "\n".join(frames)
-        window = f"--window-size={DESK},20000"
-        return json.loads(visit(ruler, window, *flags, name="ruler.html").title)
+        screen = {"width": DESK, "height": 20_000, "colors": colors}
+        with visit(ruler, name="ruler.html", **screen) as seen:
+            return seen.page.evaluate(ALL)
 
     return on_screens
 
@@ -101,12 +97,12 @@ INTRUDERS = (
 
 
 def test_it_renders_without_a_word_or_a_request(visit, plan, report):
-    seen = visit(page(report))
-    assert seen.console == []
-    assert seen.requests == []
-    assert seen.title.startswith("✗ failed: kernels.py:")
-    assert seen.dom.count("<figure>") == 11
-    assert seen.dom.count("<script") == 1
+    with visit(page(report)) as seen:
+        assert seen.console == []
+        assert seen.requests == []
+        assert seen.title.startswith("✗ failed: kernels.py:")
+        assert seen.page.locator("figure").count() == 11
+        assert seen.page.locator("script").count() == 1
 
 
 def test_no_link_is_dead_and_no_formula_is_raw(report, tmp_path):
@@ -115,18 +111,18 @@ def test_no_link_is_dead_and_no_formula_is_raw(report, tmp_path):
 
 
 def test_intruders_would_be_seen(visit, plan, report):
-    seen = visit(without_policy(with_inside(page(report), INTRUDERS)))
-    assert seen.title == "taken over"
-    assert "http://leak.invalid/x.png" in seen.requests
-    assert any("fetch" in line for line in seen.console)
+    with visit(without_policy(with_inside(page(report), INTRUDERS))) as seen:
+        assert seen.title == "taken over"
+        assert "http://leak.invalid/x.png" in seen.requests
+        assert any("fetch" in line for line in seen.console)
 
 
 def test_the_policy_stops_intruders(visit, plan, report):
-    seen = visit(with_inside(page(report), INTRUDERS))
-    assert seen.title.startswith("✗ failed: kernels.py:")
-    assert seen.requests == []
-    assert len(seen.console) == 3
-    assert all("Content Security Policy" in line for line in seen.console)
+    with visit(with_inside(page(report), INTRUDERS)) as seen:
+        assert seen.title.startswith("✗ failed: kernels.py:")
+        assert seen.requests == []
+        assert len(seen.console) == 3
+        assert all("Content Security Policy" in line for line in seen.console)
 
 
 def test_it_fits_the_screen(measure, plan, report):
@@ -160,8 +156,8 @@ def test_it_is_dark_where_that_is_preferred(measure, plan, report):
 
     text = page(report), DESK
     light, dark = (
-        [brightness(colour) for colour in measure(text, flags=flags)[0]["colours"]]
-        for flags in ((), (DARK,))
+        [brightness(colour) for colour in measure(text, colors=colors)[0]["colours"]]
+        for colors in ("light", "dark")
     )
     assert light[1] - light[0] > 500
     assert dark[0] - dark[1] > 500
@@ -174,7 +170,7 @@ def test_a_page_without_checks_renders(visit, measure, plan, report):
         page(replace(report, complete=False, checks=())),
     )
     for text in texts:
-        seen = visit(text)
-        assert (seen.console, seen.requests) == ([], [])
+        with visit(text) as seen:
+            assert (seen.console, seen.requests) == ([], [])
     for found in measure(*((text, PHONE) for text in texts)):
         assert (found["wider"], found["empty"]) == (0, 0)
