@@ -148,7 +148,7 @@ NEEDED = (
         f"linkern.kernels.dask.{module}": "dask"
         for module in ("backward", "calls", "checks", "forward", "reading")
     }
-    | {"linkern.kernels.dask.mapped_store": "zarr"}
+    | {"linkern.kernels.dask.mapped_zarr": "zarr"}
 )
 
 

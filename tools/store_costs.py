@@ -30,7 +30,7 @@ from cpu_costs import ALONE, in_turns, median_ratio
 
 import linkern
 from linkern.bench.machine import this_machine
-from linkern.kernels.dask.mapped_store import MappedStore
+from linkern.kernels.dask.mapped_zarr import from_zarr
 
 NAMES = ("query", "key", "value")
 BLOCK = (1, 8, 65536, 64)
@@ -47,10 +47,8 @@ def parts(folder: Path) -> Iterator[str]:
     output = blocks["value"]
     calls = {
         "the call": partial(linkern.linear_attention, **blocks),
-        "reading three arrays, `MappedStore`": partial(read, folder, MappedStore),
-        "reading three arrays, Zarr's `LocalStore`": partial(
-            read, folder, zarr.storage.LocalStore
-        ),
+        "the call on files, mapped": partial(mapped, folder),
+        "reading three arrays, Zarr": partial(read, folder),
         "writing, no compression, no comparison": partial(
             write, folder, output, compressors=None, config={"write_empty_chunks": True}
         ),
@@ -71,10 +69,16 @@ def made(path: Path, shape: Any = BLOCK, chunks: Any = BLOCK, **options: Any) ->
     return zarr.create_array(str(path), **options)
 
 
-def read(folder: Path, store: Any) -> None:
+def mapped(folder: Path) -> None:
+    """Call on the three arrays where they are."""
+    arrays = (from_zarr(folder / name) for name in NAMES)
+    linkern.linear_attention(*(x.compute(scheduler="synchronous") for x in arrays))
+
+
+def read(folder: Path) -> None:
     """Read the three arrays, one after the other."""
     for name in NAMES:
-        zarr.open_array(store(folder / name, read_only=True), mode="r")[...]
+        zarr.open_array(folder / name, mode="r")[...]
 
 
 def write(folder: Path, x: Any, **options: Any) -> None:
@@ -114,8 +118,7 @@ def workers(folder: Path) -> Iterator[str]:
 
 def stored(folder: Path, shape: Any, chunks: Any) -> None:
     """Call on the arrays of the folder, and store the output."""
-    stores = (MappedStore(folder / name, read_only=True) for name in NAMES)
-    arrays = [da.from_zarr(zarr.open_array(store, mode="r")) for store in stores]
+    arrays = [from_zarr(folder / name) for name in NAMES]
     config = {"write_empty_chunks": True}
     target = made(folder / "output", shape, chunks, compressors=None, config=config)
     da.store(linkern.linear_attention(*arrays).output, target, lock=False)

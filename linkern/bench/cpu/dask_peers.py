@@ -64,10 +64,13 @@ class _Stores:
         return import_module("zarr").create_array(str(self.folder / name), **options)
 
     def read(self, name: str) -> Any:
-        """Return an array as it is, from files that are mapped to memory."""
-        mapped = import_module("linkern.kernels.dask.mapped_store").MappedStore
-        store = mapped(self.folder / name, read_only=True)
-        return import_module("zarr").open_array(store, mode="r")
+        """Return an array of Zarr, to read."""
+        return import_module("zarr").open_array(self.folder / name, mode="r")
+
+    def mapped(self, name: str) -> Any:
+        """Return a Dask array whose blocks are files that are mapped to memory."""
+        module = import_module("linkern.kernels.dask.mapped_zarr")
+        return module.from_zarr(self.folder / name)
 
     def repeat(self, name: str, x: Real) -> None:
         """Make an array of as many repetitions of some tokens as fill its shape."""
@@ -203,9 +206,9 @@ def gradient(inputs: Inputs, task: Task, *, chunk: int) -> StoreCall:
     kind = inputs.value.dtype
 
     def call() -> None:
-        arrays = {name: da.from_zarr(stores.read(name)) for name in _NAMES}
+        arrays = {name: stores.mapped(name) for name in _NAMES}
         result, pullback = linkern.vjp(linkern.linear_attention, **arrays)
-        gradients = pullback(da.from_zarr(stores.read("cotangent")))
+        gradients = pullback(stores.mapped("cotangent"))
         targets = {"output": result.output, **gradients}
         made = [stores.make(_output(name), kind) for name in targets]
         da.store([*targets.values()], made, lock=False)
@@ -264,7 +267,7 @@ def _streamed(
     kind = stores.read(_NAMES[0]).dtype
 
     def call() -> None:
-        arrays = {name: da.from_zarr(stores.read(name)) for name in _NAMES}
+        arrays = {name: stores.mapped(name) for name in _NAMES}
         da.store([output(arrays)], [stores.make("output", kind)], lock=False)
 
     prepared = StreamCall(stores, call, judged)
