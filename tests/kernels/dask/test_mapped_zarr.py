@@ -43,6 +43,14 @@ def written(zarr, folder, numbers, **options):
     return array
 
 
+def blocks_of(array):
+    blocks = []
+    array.map_blocks(
+        lambda block: (blocks.append(block), block)[1], meta=array._meta
+    ).compute(scheduler="synchronous")
+    return blocks
+
+
 @pytest.fixture(params=[2, 3])
 def folder(request, zarr, numbers, tmp_path):
     written(zarr, tmp_path / "x", numbers, zarr_format=request.param)
@@ -57,12 +65,9 @@ def test_what_is_mapped_is_what_was_written(mapped, numbers, folder):
 
 
 def test_blocks_are_views_that_cannot_be_written_to(mapped, zarr, folder, monkeypatch):
-    array, read, blocks = mapped.from_zarr(str(folder)), [], []
-    seen = array.map_blocks(
-        lambda block: (blocks.append(block), block)[1], meta=array._meta
-    )
+    array, read = mapped.from_zarr(str(folder)), []
     monkeypatch.setattr(zarr.Array, "__getitem__", lambda _, key: read.append(key))
-    seen.compute(scheduler="synchronous")
+    blocks = blocks_of(array)
     assert read == []
     assert len(blocks) == 8
     for block in blocks:
@@ -108,7 +113,9 @@ def test_an_array_in_a_group_is_read_from_its_folder(mapped, zarr, numbers, tmp_
         "deep/x", shape=SHAPE, chunks=CHUNKS, dtype="f8", compressors=None
     )
     array[:] = numbers
-    np.testing.assert_array_equal(mapped.from_zarr(array).compute(), numbers)
+    read = mapped.from_zarr(array)
+    np.testing.assert_array_equal(read.compute(), numbers)
+    assert not any(block.flags.writeable for block in blocks_of(read))
 
 
 @pytest.mark.parametrize("why", NOT_MAPPED)
