@@ -114,6 +114,28 @@ def test_a_sum_of_the_backward_pass_runs_in_the_other_direction():
     )
 
 
+@pytest.mark.parametrize(("which", "place"), [("first", 0), ("last", 15)])
+def test_a_normaliser_that_lacks_a_token_of_each_chunk(which, place):
+    def kernel(query, key, value):
+        rows, features = elu_plus_one(query), elu_plus_one(key)
+        weights = np.tril(rows @ features.mT)
+        row, source = np.ogrid[: query.shape[2], : query.shape[2]]
+        lost = (source % 16 == place) & (source // 16 < row // 16)
+        kept = np.where(lost, 0, weights).sum(-1, keepdims=True)
+        return weights @ value / kept
+
+    cause = diagnosed(kernel)
+    kept = f"(denominator - numerators of the {which} tokens of earlier chunks)"
+    assert cause.sentence == (
+        f"the output is multiplied by `denominator / {kept}` in rows from 16 on; seen "
+        "first at T=17"
+    )
+    assert (
+        cause.hint
+        == "the normaliser that is carried: a range of tokens that is off by one"
+    )
+
+
 def test_a_normaliser_that_is_not_decayed_from_chunk_to_chunk():
     def kernel(query, key, value, input_gate, log_decay):
         output = np.zeros(value.shape)

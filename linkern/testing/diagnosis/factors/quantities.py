@@ -196,6 +196,15 @@ def _pairs(places: Places) -> Made:
             np.where(i > 0, read(sums, row, i - 1), 0.0) for i in (behind, first)
         )
         yield f"sum of numerators over {name}", cost, partial(_log, upto - before)
+    if places.chunk is None:
+        return
+    first, token = row // places.chunk * places.chunk, np.arange(sizes["s"])
+    for which, place in (("first", 0), ("last", places.chunk - 1)):
+        chosen = np.where(token % places.chunk == place, every, 0.0)
+        lost = read(np.cumsum(chosen, axis=-1), row, first - 1)
+        values = whole - np.where(first > 0, lost, 0.0)
+        name = f"(denominator - numerators of the {which} tokens of earlier chunks)"
+        yield name, 4.5, partial(_log, values)
 
 
 # -- inputs, and what is made of them
@@ -225,6 +234,8 @@ def _of_inputs(places: Places) -> Made:
         yield from _at_tokens(field, places)
         if field.total:
             yield from _over_ranges(field, places)
+        if field.total and places.micro > 1 and places.sourced and "t" in field.axes:
+            yield _over_micro_steps(field, places)
 
 
 def _exponentials(places: Places) -> Iterator[Field]:
@@ -322,3 +333,20 @@ def _over_ranges(field: Field, places: Places) -> Made:
                     text = f"{field.total} over {label}{name}{ending}"
                     text += padded * name.startswith("the padding")
                     yield text, cost + more, partial(make, label, first, end, head)
+
+
+def _over_micro_steps(field: Field, places: Places) -> tuple[str, float, Any]:
+    """Return a field that counts at every micro-step after the source's, to the row."""
+    axis = field.axes.index("t")
+    width = [(int(i == axis), 0) for i in range(field.logs.ndim)]
+    every = np.repeat(field.logs, places.micro, axis)
+    sums = np.pad(np.cumsum(every, axis=axis), width)
+
+    def make() -> Logs:
+        upto, before = (
+            places.at(sums, field.axes, i)
+            for i in ((places.row + 1) * places.micro, np.maximum(places.key, -1) + 1)
+        )
+        return np.asarray(upto - before)
+
+    return f"{field.total} over the micro-steps (source, row]", 3.5, make
