@@ -18,7 +18,7 @@ class Visit:
 
     @property
     def requests(self):
-        """What the page asked for besides itself, and its policy let through."""
+        """URLs that the page asked for besides itself, and its policy let through."""
         return [
             one.url
             for one in self.asked
