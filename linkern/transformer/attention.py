@@ -188,7 +188,8 @@ def multi_head_attention(
     ValueError
         If the operator cannot do what is asked, or shapes do not fit.
     TypeError
-        If `state` is of another kind of attention.
+        If `parameters` are of another class, or `state` is of another kind of
+        attention.
 
     Notes
     -----
@@ -234,6 +235,14 @@ def read_memory(parameters: MultiHeadAttention, x: Array, state: Any) -> Array:
     -------
     array (..., T, width)
         The output of that call for these tokens.
+
+    Raises
+    ------
+    TypeError
+        If `parameters` or `state` are of another class, or `x` is no floating-point
+        array.
+    ValueError
+        If `x` has another width.
     """
     _width("x", x, parameters)
     query = _projected(parameters, "query", x)
@@ -278,8 +287,6 @@ def _joined(parameters: MultiHeadAttention, output: Array) -> Array:
 
 
 def _width(name: str, x: Array, parameters: MultiHeadAttention) -> None:
+    validate.instance("parameters", parameters, MultiHeadAttention)
     validate.wide_dtype(name, x)
-    width = parameters.output.weight.shape[-1]
-    if x.ndim < 2 or x.shape[-1] != width:
-        msg = f"`{name}` must have shape (..., T, {width}), got {tuple(x.shape)}."
-        raise ValueError(msg)
+    validate.last_axis(name, x, parameters.output.weight.shape[-1], rank=2)

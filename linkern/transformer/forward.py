@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from linkern import validate
 from linkern.transformer.attention import multi_head_attention, read_memory
 from linkern.transformer.layers import (
     LayerNorm,
@@ -41,6 +42,8 @@ def encoder(
 
     Raises
     ------
+    TypeError
+        If `parameters` are no Stack, or an input is no floating-point array.
     ValueError
         If the operator only looks back, or shapes do not fit.
 
@@ -58,6 +61,7 @@ def encoder(
     >>> transformer.encoder(stack, np.ones((1, 5, 8), np.float32)).shape
     (1, 5, 8)
     """
+    validate.instance("parameters", parameters, Stack)
     if visible is not None and parameters.norm == "instance":
         msg = (
             "`visible` must be None with instance norm, whose mean takes in all tokens."
@@ -104,6 +108,8 @@ def decoder(
 
     Raises
     ------
+    TypeError
+        If `parameters` are no Stack, or an input is no floating-point array.
     ValueError
         If there is a `memory` and no cross attention or the other way round, or shapes
         do not fit.
@@ -135,6 +141,7 @@ def run(
     position: Array | None = None,
 ) -> tuple[Array, tuple[LayerState, ...]]:
     """Run a decoder on tokens from a state and return the output and next state."""
+    validate.instance("parameters", parameters, Stack)
     if parameters.norm == "instance" and parameters.layers:
         msg = (
             '`norm` must be "layer" in a causal model: instance norm lets every token '

@@ -281,22 +281,18 @@ def _checked(
     parameters: GRU, hidden: Array | None, x: Array, *, rank: int
 ) -> tuple[GRU, Array, Array]:
     """Return everything widened; the last two with all leading axes of both."""
+    validate.instance("parameters", parameters, GRU)
     arrays = named_arrays(parameters)
     wide = {name: validate.widened(name, array) for name, array in arrays.items()}
     tokens = validate.widened("x", x)
     width, channels = _sizes(wide)
-    if x.ndim < rank or x.shape[-1] != width:
-        axes = "..., T" if rank == 2 else "..."
-        msg = f"`x` must have shape ({axes}, {width}), got {tuple(x.shape)}."
-        raise ValueError(msg)
+    validate.last_axis("x", x, width, rank=rank)
     lead = tuple(x.shape[:-rank])
     if hidden is None:
         hidden = zeros((*lead, channels), like=tokens)
     name = "initial_hidden" if rank == 2 else "hidden"
     h = validate.widened(name, hidden)
-    if h.ndim < 1 or h.shape[-1] != channels:
-        msg = f"`{name}` must have shape (..., {channels}), got {tuple(h.shape)}."
-        raise ValueError(msg)
+    validate.last_axis(name, h, channels)
     validate.home({**wide, "x": tokens, name: h})
     lead = validate.leading(f"x and {name}", lead, tuple(h.shape[:-1]))
     tokens = broadcast_to(tokens, (*lead, *x.shape[x.ndim - rank :]))

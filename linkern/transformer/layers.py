@@ -71,12 +71,21 @@ def affine(parameters: Affine, x: Array) -> Array:
     array (..., out)
         Outputs.
 
+    Raises
+    ------
+    TypeError
+        If `parameters` are of another class, or `x` is no array.
+    ValueError
+        If `x` has another width.
+
     Examples
     --------
     >>> import numpy as np
     >>> affine(Affine(2 * np.eye(2), np.ones(2)), np.asarray([1.0, 2.0]))
     array([3., 5.])
     """
+    validate.instance("parameters", parameters, Affine)
+    validate.last_axis("x", x, parameters.weight.shape[-2])
     product = x @ parameters.weight
     return product if parameters.bias is None else product + parameters.bias
 
@@ -120,6 +129,13 @@ def layer_norm(parameters: LayerNorm, x: Array) -> Array:
         :math:`(x - m) / \sqrt{s^2 + \epsilon} \cdot scale + offset` with the mean and
         the (biased) variance of each row.
 
+    Raises
+    ------
+    TypeError
+        If `parameters` are of another class, or `x` is no floating-point array.
+    ValueError
+        If `x` has another width.
+
     Notes
     -----
     Source: Ba et al. 2016, "Layer Normalization".
@@ -150,6 +166,13 @@ def instance_norm(parameters: LayerNorm, x: Array) -> Array:
         As `layer_norm`, with the mean and the variance over axis -2. Every token sees
         all others through them, so it has no place in a causal model.
 
+    Raises
+    ------
+    TypeError
+        If `parameters` are of another class, or `x` is no floating-point array.
+    ValueError
+        If `x` has another width.
+
     Notes
     -----
     Source: Ulyanov et al. 2016, "Instance Normalization".
@@ -166,6 +189,8 @@ def instance_norm(parameters: LayerNorm, x: Array) -> Array:
 
 
 def _normalised(parameters: LayerNorm, x: Array, *, axis: int) -> Array:
+    validate.instance("parameters", parameters, LayerNorm)
+    validate.last_axis("x", x, parameters.scale.shape[-1], rank=-axis)
     wide = validate.widened("x", x)
     xp = namespace(wide)
     centred = wide - xp.mean(wide, axis=axis, keepdims=True)
@@ -238,6 +263,13 @@ def feed_forward(parameters: FeedForward, x: Array) -> Array:
         ``activation(x W_1 + b_1) W_2 + b_2``, for the whole width or for each head's
         part of it.
 
+    Raises
+    ------
+    TypeError
+        If `parameters` are of another class, or `x` is no array.
+    ValueError
+        If `x` has another width.
+
     Notes
     -----
     The :math:`f_l` of Katharopoulos et al. 2020, equation 1; Vaswani et al. 2017,
@@ -250,7 +282,10 @@ def feed_forward(parameters: FeedForward, x: Array) -> Array:
     >>> feed_forward(FeedForward(one, one), np.asarray([[-1.0, 2.0]]))
     array([[0., 2.]])
     """
-    per_head = parameters.inner.weight.ndim == 3
+    validate.instance("parameters", parameters, FeedForward)
+    *heads, width, _ = parameters.inner.weight.shape
+    per_head = len(heads) == 1
+    validate.last_axis("x", x, width * math.prod(heads), rank=1 + per_head)
     parts = apart(x, parameters.inner.weight.shape[0]) if per_head else x
     hidden = _ACTIVATIONS[parameters.activation](affine(parameters.inner, parts))
     result = affine(parameters.outer, hidden)

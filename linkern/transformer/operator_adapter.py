@@ -91,6 +91,7 @@ def read(mixer: Mixer, query: Array, state: Any) -> Array:
         return softmax_attention(
             query, state.key, state.value, causal=False, mask=state.mask
         )
+    validate.instance("state", state, State)
     nothing = zeros((*query.shape[:-2], 0, query.shape[-1]), like=query)
     values = zeros((*nothing.shape[:-1], state.memory.shape[-1]), like=query)
     read_out: Array = operators.linear_attention(

@@ -148,6 +148,8 @@ def with_arrays(parameters: Tree, arrays: Mapping[str, Any]) -> Tree:
 
     Raises
     ------
+    TypeError
+        If `arrays` is no mapping.
     ValueError
         If names are missing or unknown, or a shape is another.
 
@@ -159,6 +161,7 @@ def with_arrays(parameters: Tree, arrays: Mapping[str, Any]) -> Tree:
     >>> transformer.with_arrays(norm, doubled).scale
     array([2., 2., 2.], dtype=float32)
     """
+    validate.instance("arrays", arrays, Mapping)
     shapes = {name: tuple(x.shape) for name, x in named_arrays(parameters).items()}
     _same_names("arrays", shapes, arrays)
     for name, shape in shapes.items():

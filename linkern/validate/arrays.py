@@ -29,6 +29,8 @@ __all__ = [
     "gate_fits",
     "gates",
     "home",
+    "instance",
+    "last_axis",
     "leading",
     "not_positive",
     "positive",
@@ -87,6 +89,37 @@ def an_array(name: str, x: Any) -> None:
         f"CuPy, ...), got {got}."
     )
     raise TypeError(msg)
+
+
+def instance(name: str, x: Any, expected: type) -> None:
+    """Check that `x` is of a class."""
+    if not isinstance(x, expected):
+        msg = (
+            f"`{name}` must be of the class {expected.__name__}, got "
+            f"{type(x).__name__}."
+        )
+        raise TypeError(msg)
+
+
+def last_axis(name: str, x: Any, size: int, *, rank: int = 1) -> None:
+    """Check the last axis of an array, and that one of tokens is before it if need be.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument.
+    x : array (..., size) or (..., T, size)
+        The array.
+    size : int
+        Entries along the last axis.
+    rank : {1, 2}
+        The least number of axes.
+    """
+    an_array(name, x)
+    if x.ndim < rank or x.shape[-1] != size:
+        axes = "..., T" if rank == 2 else "..."
+        msg = f"`{name}` must have shape ({axes}, {size}), got {tuple(x.shape)}."
+        raise ValueError(msg)
 
 
 def home(named: Mapping[str, Array]) -> None:

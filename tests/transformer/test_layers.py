@@ -1,5 +1,7 @@
 """What stands around attention: norms, maps, heads, positions, embeddings."""
 
+from inspect import isfunction, signature
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -170,3 +172,59 @@ def test_a_feed_forward_layer_that_cannot_be(options, sentence):
 def test_sinusoidal_positions_need_pairs():
     with pytest.raises(ValueError, match="`width` must be even"):
         transformer.sinusoidal_positions(3, 5, like=np.zeros(1))
+
+
+TAKE_PARAMETERS = [
+    name
+    for name in transformer.__all__
+    if isfunction(getattr(transformer, name))
+    and [*signature(getattr(transformer, name)).parameters][:1] == ["parameters"]
+    # Two are for any tree, and `decode` looks at its state first.
+    and name not in ("named_arrays", "with_arrays", "decode")
+]
+
+
+@pytest.mark.parametrize("name", TAKE_PARAMETERS)
+@pytest.mark.parametrize("parameters", [None, np.ones((2, 8)), {}], ids=type)
+def test_parameters_of_another_kind_are_named(name, parameters):
+    function = getattr(transformer, name)
+    needed = [
+        1 if one.name == "steps" else np.ones((1, 2, 8))
+        for one in [*signature(function).parameters.values()][1:]
+        if one.default is one.empty
+    ]
+    with pytest.raises(TypeError, match="`parameters` must be "):
+        function(parameters, *needed)
+
+
+AFFINE = layers.Affine.create(4, 3, rng=0)
+NORM = layers.LayerNorm.create(4)
+PER_HEAD = layers.FeedForward.create(4, 6, heads=2, rng=0)
+WIDTH = r"`x` must have shape \(..., 4\), got "
+TOKENS = r"`x` must have shape \(..., T, 4\), got "
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "x", "error", "sentence"),
+    [
+        (layers.affine, AFFINE, np.ones((2, 5)), ValueError, WIDTH + r"\(2, 5\)"),
+        (layers.affine, AFFINE, [1.0] * 4, TypeError, "`x` must be an array .* list"),
+        # A row of one number would be spread over all features.
+        (layers.layer_norm, NORM, np.ones((2, 1)), ValueError, WIDTH + r"\(2, 1\)"),
+        (
+            layers.layer_norm,
+            NORM,
+            np.ones((2, 4), int),
+            TypeError,
+            "a real floating dtype",
+        ),
+        (layers.instance_norm, NORM, np.ones(4), ValueError, TOKENS + r"\(4,\)"),
+        (layers.feed_forward, PER_HEAD, np.ones((3, 5)), ValueError, TOKENS),
+        (layers.feed_forward, PER_HEAD, np.ones(4), ValueError, TOKENS),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(function, parameters, x, error, sentence):
+    with pytest.raises(error, match=sentence):
+        function(parameters, x)
+    fitting = np.ones((2, 4), np.float32)
+    assert function(parameters, fitting).shape[0] == 2

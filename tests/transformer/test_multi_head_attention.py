@@ -327,3 +327,9 @@ def test_lsh_and_sparse_attention_are_called_with_their_options():
         joined = np.concatenate([due[:, 0], due[:, 1]], axis=-1)
         due = joined @ layer.output.weight + layer.output.bias
         np.testing.assert_allclose(run(layer, x, Numpy()).output, due, **CLOSE)
+
+
+def test_a_state_to_read_that_is_none_is_named():
+    layer = transformer.MultiHeadAttention.create(8, 2, rng=0)
+    with pytest.raises(TypeError, match="`state` must be of the class State, got None"):
+        transformer.read_memory(layer, np.ones((3, 8), np.float32), None)

@@ -215,3 +215,9 @@ def test_caches_side_by_side_are_padded_in_front(eager_lib):
     assert eager_lib.numpy(joined.key)[:, 0, :, 0].tolist() == [[1, 2, 3], [0, 0, 4]]
     assert eager_lib.numpy(joined.value)[1, 0, :, 0].tolist() == [0, 0, 40]
     assert stacked([cache(1.0), cache(2.0)]).visible is None
+
+
+def test_arrays_without_names_are_named():
+    norm = transformer.LayerNorm.create(3)
+    with pytest.raises(TypeError, match="`arrays` must be of the class Mapping, got l"):
+        transformer.with_arrays(norm, [np.ones(3), np.ones(3)])

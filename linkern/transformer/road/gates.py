@@ -24,6 +24,11 @@ def without_feedback(parameters: GRU) -> GRU:
     GRU
         The same, with ``hidden_weight`` zero.
 
+    Raises
+    ------
+    TypeError
+        If `parameters` are no GRU.
+
     Notes
     -----
     All gates can then be computed at once, from any hidden states: what is left of the
@@ -34,6 +39,7 @@ def without_feedback(parameters: GRU) -> GRU:
     >>> float(abs(without_feedback(GRU.create(3, 2, rng=0)).hidden_weight).max())
     0.0
     """
+    validate.instance("parameters", parameters, GRU)
     cut = namespace(parameters.hidden_weight).zeros_like(parameters.hidden_weight)
     return GRU(parameters.input_weight, cut, parameters.bias, parameters.hidden_bias)
 
