@@ -1,6 +1,6 @@
 """The referee as a function."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -174,7 +174,7 @@ def verify(
 
 
 def plan_of(
-    target: str | Callable[..., Any],
+    target: Any,
     *,
     op: str,
     contract: Mapping[str, Any] | Contract | None = None,
@@ -195,12 +195,27 @@ def plan_of(
             raise UsageError(nearest("option", option, known))
     for several in ("dtypes", "checks", "require", "ranks"):
         if several in options:
-            options[several] = tuple(options[several])
+            options[several] = _tuple_of(several, options[several])
     if not isinstance(contract, Contract):
         contract = Contract.from_mapping(contract or {})
+    if not (isinstance(target, str) or callable(target)):
+        msg = (
+            "`target` must be a function, or the name of one, "
+            '"package.module:function" or "file.py:function", got '
+            f"{type(target).__name__}."
+        )
+        raise UsageError(msg)
     function = None if isinstance(target, str) else target
     called = target if isinstance(target, str) else _name_of(target)
     return Plan(target=called, op=op, contract=contract, function=function, **options)
+
+
+def _tuple_of(option: str, got: Any) -> tuple[Any, ...]:
+    """Return what an option lists; a text is one name, not a list of letters."""
+    if isinstance(got, str) or not isinstance(got, Iterable):
+        msg = f"`{option}` must be a list, got {got!r}; write [{got!r}]."
+        raise UsageError(msg)
+    return tuple(got)
 
 
 def reports(plan: Plan, clock: Clock | None = None) -> Iterator[tuple[Event, Report]]:

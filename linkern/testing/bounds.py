@@ -125,7 +125,7 @@ def assert_within_bound(
 
 def _operator(name: Any) -> Operator:
     if name not in OPERATORS:
-        raise UsageError(nearest("operator", str(name), OPERATORS))
+        raise UsageError(nearest("operator", name, OPERATORS))
     return OPERATORS[name]
 
 

@@ -248,10 +248,10 @@ TOPICS = {
 DECLARATIONS = {key: one for topic in TOPICS.values() for key, one in topic.items()}
 
 
-def nearest(what: str, got: str, known: Iterable[str]) -> str:
+def nearest(what: str, got: Any, known: Iterable[str]) -> str:
     """Return the sentence that refuses an unknown name and offers the nearest one."""
     known = sorted(known)
-    close = difflib.get_close_matches(got, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
     hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}."
     return f'unknown {what} "{got}"; {hint}'
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import linkern
 from linkern import cli
 from linkern.cli import verdicts
-from linkern.testing import Plan
+from linkern.testing import Plan, UsageError, verify
 from linkern.testing.runner import remedies
 
 KERNELS = Path(__file__).parents[1] / "targets.py"
@@ -57,3 +58,25 @@ def test_names_of_files_are_no_hints(refusal, words):
 
     plan = Plan("mine.py:kernel", "linear_attention", framework="numpy")
     assert words in remedies.remedy(plan, refusal, Never())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"op": 3}, 'unknown operator "3"; known: abc, '),
+        ({"op": None}, 'unknown operator "None"; known: '),
+        ({"profile": 3}, 'unknown profile "3"; known: '),
+        ({"framework": 3}, 'unknown framework "3"; known: '),
+        ({"target": None}, "`target` must be a function, or the name of one, .* NoneT"),
+        ({"target": ["a.py:f"]}, "`target` must be a function, .* got list"),
+        (
+            {"checks": "causality"},
+            r"`checks` must be a list, .* write \['causality'\]",
+        ),
+        ({"dtypes": 3}, r"`dtypes` must be a list, got 3; write \[3\]"),
+        ({"ranks": 2}, r"`ranks` must be a list, got 2; write \[2\]"),
+    ],
+)
+def test_what_no_option_of_verify_is(options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        verify(**{"target": linkern.gla, "op": "gla", "profile": "smoke"} | options)
