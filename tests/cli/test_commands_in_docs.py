@@ -29,10 +29,12 @@ def refused(line):
     """Return why a command cannot be typed; None if it can."""
     name, *words = shlex.split(line, comments=True)
     try:
-        command = main.get_command(click.Context(main), name)
+        # A command keeps the help options of its first context: `-h` is of the parent.
+        parent = click.Context(main, **main.context_settings)
+        command = main.get_command(parent, name)
         if command is None:
             return f"no command {name}"
-        options = command.make_context(name, words, resilient_parsing=False).params
+        options = command.make_context(name, words, parent).params
         if "declare" in options:
             contract = contract_of({**options, "contract": None})
             keywords("--option", options["option"])
