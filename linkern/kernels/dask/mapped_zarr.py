@@ -76,9 +76,8 @@ def _obstacle(array: Any) -> str | None:
     if not isinstance(array.store, LocalStore):
         return f"its store is a {type(array.store).__name__}, not a folder of files"
     endian = getattr(array.serializer, "endian", None)
-    if not array.dtype.isnative or getattr(endian, "value", sys.byteorder) != (
-        sys.byteorder
-    ):
+    stored = sys.byteorder if endian is None else endian.value
+    if not array.dtype.isnative or stored != sys.byteorder:
         return "its bytes are in another order"
     if array.metadata.zarr_format == 2 and array.order != "C":
         return f"its `order` is {array.order!r}"
@@ -92,12 +91,12 @@ class _MappedArray:
     array: Any
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape  # type: ignore[no-any-return]
+    def shape(self) -> Any:
+        return self.array.shape
 
     @property
-    def ndim(self) -> int:
-        return self.array.ndim  # type: ignore[no-any-return]
+    def ndim(self) -> Any:
+        return self.array.ndim
 
     @property
     def dtype(self) -> Any:

@@ -316,8 +316,7 @@ def _over_ranges(field: Field, places: Places) -> Made:
 
     @cache
     def sums(label: str) -> Logs:
-        width = [(int(i == axis), 0) for i in range(logs.ndim)]
-        return np.pad(np.cumsum(np.where(marks[label], logs, 0), axis=axis), width)
+        return _sums_before(np.where(marks[label], logs, 0), axis)
 
     def make(label: str, first: Index, end: Index, head: int | None) -> Logs:
         upto, before = (
@@ -338,11 +337,9 @@ def _over_ranges(field: Field, places: Places) -> Made:
 def _over_micro_steps(field: Field, places: Places) -> tuple[str, float, Any]:
     """Return a field that counts at every micro-step after the source's, to the row."""
     axis = field.axes.index("t")
-    width = [(int(i == axis), 0) for i in range(field.logs.ndim)]
-    every = np.repeat(field.logs, places.micro, axis)
-    sums = np.pad(np.cumsum(every, axis=axis), width)
 
     def make() -> Logs:
+        sums = _sums_before(np.repeat(field.logs, places.micro, axis), axis)
         upto, before = (
             places.at(sums, field.axes, i)
             for i in ((places.row + 1) * places.micro, np.maximum(places.key, -1) + 1)
@@ -350,3 +347,9 @@ def _over_micro_steps(field: Field, places: Places) -> tuple[str, float, Any]:
         return np.asarray(upto - before)
 
     return f"{field.total} over the micro-steps (source, row]", 3.5, make
+
+
+def _sums_before(logs: Logs, axis: int) -> Logs:
+    """Return sums over the entries before each one of an axis, and over all of them."""
+    width = [(int(i == axis), 0) for i in range(logs.ndim)]
+    return np.pad(np.cumsum(logs, axis=axis), width)
