@@ -189,7 +189,9 @@ def _plan_recurrence(device: Device) -> None:
         decay, early_erase, early_read = kind
         dtype, lead = _dtype(name), (2, 77)
         real = np.float64 if name == "float64" else np.float32
-        row, erase = (untouched((*lead, features), dtype) for _ in range(2))
+        # No rows of kernels by chunks, which begin at multiples of 16 bytes.
+        row = untouched((*lead, features + 1), dtype)[..., :-1]
+        erase = untouched((*lead, features), dtype)
         log_decay = untouched((*lead, 1 if decay == "token" else features), real)
         terms = Terms(
             row,
@@ -214,6 +216,22 @@ def _plan_delta_rules(device: Device) -> None:
         key, value = (untouched((*lead, n), dtype) for n in (features, values))
         gate = untouched((*lead, 1), real)
         terms = Terms(key, key, value, gate if decays else None, key, beta=gate)
+        recurrent(device, untouched((heads, features, values), real), terms)
+
+
+def _plan_decays_by_channel(device: Device) -> None:
+    """Plan terms with a decay for each channel, for all dtypes and sizes."""
+    # Few heads, more than run at once in some blocks, and more than in any.
+    for heads, name, (features, values), (erases, early) in product(
+        (2, 128, 512), IO, _SIZES, ((True, False), (False, False), (False, True))
+    ):
+        dtype, lead = _dtype(name), (heads, 77)
+        real = np.float64 if name == "float64" else np.float32
+        key, value = (untouched((*lead, n), dtype) for n in (features, values))
+        gates = (untouched((*lead, n), real) for n in (features, 1))
+        decay, beta = gates if erases else (next(gates), None)
+        terms = Terms(key, key, value, decay, key if erases else None, beta=beta)
+        terms = terms._replace(early_read=early)
         recurrent(device, untouched((heads, features, values), real), terms)
 
 
@@ -276,6 +294,7 @@ _PLANS: tuple[Callable[[Device], None], ...] = (
     _plan_attention,
     _plan_recurrence,
     _plan_delta_rules,
+    _plan_decays_by_channel,
     _plan_decoding,
     _plan_decayed_decoding,
     _plan_unaligned_scan,

@@ -1,11 +1,12 @@
-"""Time every tile shape of `chunk_fwd` and `chunk_delta` on this card.
+"""Time every tile shape of `chunk_fwd`, `chunk_delta` and `chunk_gla` on this card.
 
     python tools/gpu_shapes.py
 
 B = 8, H = 16, 4096 tokens, the kernel alone: linear attention with elu(x) + 1 and sums
-of weights, beside what the model predicts, and the gated delta rule. Results of a shape
-are compared with those of the first. A shape that is faster than the one marked
-*picked* says that the planner is wrong here.
+of weights, beside what the model predicts; the gated delta rule; and Kimi delta
+attention, with a decay for each channel. Results of a shape are compared with those of
+the first. A shape that is faster than the one marked *picked* says that the planner is
+wrong here.
 """
 
 import sys
@@ -22,7 +23,7 @@ from linkern.bench.cuda.machine import require_device
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.forward import call_of
 from linkern.kernels.cuda.launch import CuPyDevice, Device, Launch
-from linkern.kernels.cuda.plan import chunk_delta, chunk_fwd, cost
+from linkern.kernels.cuda.plan import chunk_delta, chunk_fwd, chunk_gla, cost
 from linkern.kernels.cuda.plan.choice import Choice, choose
 from linkern.kernels.cuda.plan.tiles import MORE, Sizes, TileShape, safe_shape
 from linkern.testing import UsageError
@@ -44,11 +45,22 @@ DELTA = (
     ("float32", 64, 128, [(64, 32, 8), (128, 32, 12)]),
     ("float32", 128, 128, [(64, 16, 6), (128, 16, 10)]),
 )
+# The same of Kimi delta attention.
+KDA = (
+    ("bfloat16", 64, 64, [(64, 16, 8), (64, 16, 12), (32, 16, 6)]),
+    ("bfloat16", 64, 128, [(64, 16, 8), (128, 16, 12)]),
+    ("bfloat16", 128, 128, [(64, 16, 8), (64, 16, 12), (128, 16, 12)]),
+    ("float16", 128, 128, [(64, 16, 8), (64, 16, 12), (128, 16, 12)]),
+    ("float32", 64, 64, [(64, 16, 8), (32, 16, 6)]),
+    ("float32", 64, 128, [(64, 16, 8), (128, 16, 12)]),
+    ("float32", 128, 128, [(64, 16, 8), (32, 16, 6)]),
+)
 LEAD, TOKENS, ROUNDS = (8, 16), 4096, 5
 # Largest difference of two shapes, relative to the largest number.
 NEAR = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-5}
 
 Timed = Callable[[Callable[[], object]], float]
+Case = tuple[str, int, int, list[tuple[int, int, int]]]
 
 
 def shapes_of(sizes: Sizes, shared: int) -> list[TileShape]:
@@ -118,30 +130,40 @@ def forward_rows(xp: Any, device: Device, timed: Timed) -> Iterator[str]:
 
 
 def delta_rows(xp: Any, device: Device, timed: Timed) -> Iterator[str]:
-    """Yield a line for each shape of the gated delta rule."""
-    for dtype, features, values, options in DELTA:
-        rng, kind = np.random.default_rng(0), numpy_dtype(dtype)
-        query, key = rng.standard_normal((2, TOKENS, features))
-        key /= np.linalg.norm(key, axis=-1, keepdims=True)
-        value = rng.standard_normal((TOKENS, values))
-        query, key, value = (heads(xp, x, kind) for x in (query, key, value))
-        log_decay = -abs(rng.standard_normal((TOKENS, 1))) / 10
-        beta = rng.uniform(size=(TOKENS, 1))
-        log_decay, beta = (heads(xp, x, np.float32) for x in (log_decay, beta))
-        terms = Terms(query, key, value, log_decay, key, beta=beta)
-        picked = chunk_delta.tile_shape(
-            *(dtype, features, values, device.shared),
-            heads=LEAD[0] * LEAD[1],
-            multiprocessors=device.multiprocessors,
-        )
-        case = f"delta, {dtype}, K = {features}, V = {values}"
-        shapes = Shapes(case, dtype, device, timed)
-        for tile in (TileShape(features, *x) for x in options):
-            if chunk_delta.shared_bytes(dtype, tile) > device.shared:
-                continue
-            output = device.empty(value.shape, kind)
-            final = device.empty((*LEAD, features, values), np.float32)
-            launch = chunk_delta.plan(device, terms, None, output, final, shape=tile)
+    """Yield a line for each shape of the delta rules."""
+    for case in DELTA:
+        yield from _delta_rows("delta", chunk_delta, case, xp, device, timed)
+    for case in KDA:
+        yield from _delta_rows("kda", chunk_gla, case, xp, device, timed)
+
+
+def _delta_rows(
+    name: str, planner: Any, case: Case, xp: Any, device: Device, timed: Timed
+) -> Iterator[str]:
+    """Yield a line for each shape of one case of a planner."""
+    dtype, features, values, options = case
+    rng, kind = np.random.default_rng(0), numpy_dtype(dtype)
+    query, key = rng.standard_normal((2, TOKENS, features))
+    key /= np.linalg.norm(key, axis=-1, keepdims=True)
+    value = rng.standard_normal((TOKENS, values))
+    query, key, value = (heads(xp, x, kind) for x in (query, key, value))
+    channels = features if planner is chunk_gla else 1
+    log_decay = -abs(rng.standard_normal((TOKENS, channels))) / 10
+    beta = rng.uniform(size=(TOKENS, 1))
+    log_decay, beta = (heads(xp, x, np.float32) for x in (log_decay, beta))
+    terms = Terms(query, key, value, log_decay, key, beta=beta)
+    picked = planner.tile_shape(
+        *(dtype, features, values, device.shared),
+        heads=LEAD[0] * LEAD[1],
+        multiprocessors=device.multiprocessors,
+    )
+    label = f"{name}, {dtype}, K = {features}, V = {values}"
+    shapes = Shapes(label, dtype, device, timed)
+    for tile in (TileShape(features, *x) for x in options):
+        output = device.empty(value.shape, kind)
+        final = device.empty((*LEAD, features, values), np.float32)
+        launch = planner.plan(device, terms, None, output, final, shape=tile)
+        if launch.shared <= device.shared:
             yield shapes.line(tile, launch, output, *["picked"] * (picked == tile))
 
 

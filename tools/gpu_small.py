@@ -21,7 +21,11 @@ from linkern.testing.target.frameworks import numpy_dtype
 TOLERANCE = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 # T, K, V; the last has a shape of its own on cards that the planner knows.
 SHAPES = ((1, 3, 5), (77, 20, 33), (200, 64, 64), (130, 128, 96), (70, 128, 128))
-OPERATORS = ("linear_attention", "simple_gla", "gla", "delta_rule", "gated_delta_rule")
+OPERATORS = (
+    *("linear_attention", "simple_gla", "gla", "delta_rule", "gated_delta_rule"),
+    *("kda", "rwkv6"),
+)
+PER_CHANNEL = ("gla", "kda", "rwkv6")
 
 
 def calls() -> Iterator[tuple[str, Callable[..., list[Any]], dict[str, Any]]]:
@@ -47,11 +51,13 @@ def inputs_of(operator: str, shape: tuple[int, ...], dtype: str) -> dict[str, An
         "value": rng.standard_normal((2, 3, tokens, values)),
     }
     if operator not in ("linear_attention", "delta_rule"):
-        per_channel = (features,) if operator == "gla" else ()
+        per_channel = (features,) if operator in PER_CHANNEL else ()
         decay = rng.standard_normal((2, 3, tokens, *per_channel))
         inputs["log_decay"] = -abs(decay) / 10
-    if "delta" in operator:
+    if operator in ("delta_rule", "gated_delta_rule", "kda"):
         inputs["beta"] = rng.uniform(size=(2, 3, tokens))
+    if operator == "rwkv6":  # or one token reads nothing
+        inputs["bonus"] = rng.standard_normal(features)
     return {name: x.astype(numpy_dtype(dtype)) for name, x in inputs.items()}
 
 

@@ -16,7 +16,12 @@ from linkern.array import (
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import by_head, in_order, real_of
-from linkern.kernels.cuda.plan import chunk_delta, chunk_fwd, chunk_fwd_simt
+from linkern.kernels.cuda.plan import (
+    chunk_delta,
+    chunk_fwd,
+    chunk_fwd_simt,
+    chunk_gla,
+)
 from linkern.kernels.cuda.plan import recurrent as recurrent_planner
 from linkern.kernels.cuda.plan.call import Call
 
@@ -29,6 +34,9 @@ _MAPS: dict[Any, str] = {
     feature_maps.relu: "RELU",
     feature_maps.exp: "EXP",
 }
+
+# Planners of the recurrence that take some terms; each of these fits one at most.
+_BY_CHUNKS = (chunk_delta, chunk_gla)
 
 
 def acts_on_entries(feature_map: Any) -> bool:
@@ -240,9 +248,9 @@ def recurrent(
     shape = (batch, heads, tokens, initial.shape[-1])
     output = device.empty(shape, laid_out.query.dtype)
     if batch * heads:
-        fits = chunk_delta.fits(device, laid_out, initial)
-        plan = chunk_delta.plan if fits else recurrent_planner.plan
-        launch = plan(device, laid_out, initial, output, final, scale=scale)
+        by_chunks = (x for x in _BY_CHUNKS if x.fits(device, laid_out, initial))
+        planner = next(by_chunks, recurrent_planner)
+        launch = planner.plan(device, laid_out, initial, output, final, scale=scale)
         gated = _known(laid_out.log_decay, laid_out.beta)
         _run(device, [launch], check_gates=check_gates and gated)
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), final

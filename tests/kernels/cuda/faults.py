@@ -83,21 +83,23 @@ WRONG = {
         # delta_intra.cuh
         "if (`other > tile`) continue;\n      weigh<true>": "false",
         "if (`other < tile`)\n        storage.erases": "false",
-        "if (`lane_id() < 16`) invert": "true",
+        "if (`lane_id() < 16`)\n      store_inverse": "true",
         "if (`other <= tile`)\n          mma(scores": "other < tile",
         "earlier = `other < tile`;": "true",
         "`earlier` || key + i < query": "false",
         "query + (`Erases ? 0 : 1`);": "0",
         "if (`lane_id() < 16`) {": "true",
         "if (`tile == 0 && lane_id() == 16`)": "false",
+        # unit_inverse.cuh
         "entries[row] = `row == column` ?": "false",
         # delta_columns.cuh
         "if (`other <= tile`)\n        mma(read": "other < tile",
         "if (`other < tile`)\n        mma(rest": "other + 1 < tile",
-        "if (`token >= count` || at >= storage.columns) continue;": "false",
-        "if (token >= count || `at >= storage.columns`) continue;": "false",
-        "if (`k < features` && n < storage.columns)\n        visit": "true",
-        "if (k < features && `n < storage.columns`)\n        visit": "true",
+        # state_columns.cuh
+        "if (`token >= count` || at >= storage.slice.columns) continue;": "false",
+        "if (token >= count || `at >= storage.slice.columns`) continue;": "false",
+        "if (`k < features` && n < storage.slice.columns)\n        visit": "true",
+        "if (k < features && `n < storage.slice.columns`)\n        visit": "true",
         # chunk_delta.cu
         "has_gates = `token >= 0` && token < count;": "true",
         "has_gates = token >= 0 && `token < count`;": "true",
@@ -108,6 +110,45 @@ WRONG = {
         "if (`head.initial_state != nullptr`) state.load": "true",
         "if (`ahead >= 0` && ahead < chunks)": "true",
         "if (`number >= 0`)\n        state.process": "true",
+    },
+    "chunk_gla": {
+        # smem_stage.cuh
+        "Height % kRowsAtOnce > 0 && `row >= Height`;": "false",
+        "if (`rows == Height` && columns >= Width)": "true",
+        "if (rows == Height && `columns >= Width`)": "true",
+        "Whole || (`row < rows` && unit * kPerUnit < columns);": "true",
+        "Whole || (row < rows && `unit * kPerUnit < columns`);": "true",
+        # gla_storage.cuh
+        "count = int(`remaining < Shape::kTokens` ? remaining": "false",
+        # gla_intra.cuh
+        "if (`Erases || query == key`) load_channels": "Erases",
+        "decayed[i] = `query == key` ? keys": "false",
+        "(`Early ? before : decayed[i]`)": "decayed[i]",
+        "if (`!Early || key < query`) storage": "true",
+        "return `first + step < start + kHalf`;": "true",
+        "crosses = `rows < Storage::kKinds`;": "false",
+        "if (`kExcluded`) multiply": "true",
+        "place = `kWrites ? kHalf - 1 - i : i`,": "i",
+        "return kind == ERASES ? 0 : `kind == READS` ? half": "true",
+        "if (`lane_id() < 16`)\n      store_inverse": "true",
+        # unit_inverse.cuh
+        "entries[row] = `row == column` ?": "false",
+        "if (`first + i > row`) entries": "true",
+        # state_columns.cuh
+        "if (`token >= count` || at >= storage.slice.columns) continue;": "false",
+        "if (token >= count || `at >= storage.slice.columns`) continue;": "false",
+        "if (`k < features` && n < storage.slice.columns)\n        visit": "true",
+        "if (k < features && `n < storage.slice.columns`)\n        visit": "true",
+        # chunk_gla.cu
+        "if (`token < count` && channel < features)": "true",
+        "if (token < count && `channel < features`)": "true",
+        "if (`has_beta() && thread < count`) beta.load": "has_beta()",
+        "factor = `has_beta()` ? beta": "true",
+        "if (`!Erases || thread >= Shape::kTokens`) return;": "!Erases",
+        "for (int i = `threadIdx.x`; i < int(sizeof(storage": "1 << 30",
+        "if (`head.initial_state != nullptr`) state.load": "true",
+        "if (`number >= 0`)\n        state.finish": "true",
+        "computes = `ahead >= 0` && ahead < chunks;": "true",
     },
     "state_passing": {
         "if (`entry >= entries`) return;": "false",
@@ -260,9 +301,27 @@ RACES = {
         "storage.beta[`number % 3`] + 16": "0",
         "decays(storage.decays[`number % 2`])": "0",
         # Warps that work for others.
-        "if (`threadIdx.x == 0`) storage.select": "true",
+        "if (`threadIdx.x == 0`) storage.slice.select": "true",
         "if (`!shared || warp < Shape::kTiles`) rows": "true",
         "if (`!shared || warp >= Shape::kTiles`) rows": "true",
+        "strip = storage.output + `column / 16 * storage.kStripBytes`;": "0",
+    },
+    "chunk_gla": {
+        # Buffers that are used in turn.
+        "rows(bytes + `number % 2` * kRowBytes)": "0",
+        "kStagedBytes + `number % 3` * ValueTile": "0",
+        "slot(`number % 2`), thread": "0",
+        "slot = `number % 2`;\n    erased = read": "0",
+        "slot = `number % 2`;\n    mma(read": "0",
+        "storage.inverse(`number % 2`)": "0",
+        "storage.beta[`number % 3`][thread] = factor": "0",
+        "-storage.beta[`number % 3`][query]": "0",
+        "scale_tokens(erased, storage.beta[`number % 3`]);": "0",
+        # Threads that work for others.
+        "if (`threadIdx.x == 0`) storage.slice.select": "true",
+        "if (`lane % kSharing == 0`) store": "true",
+        "if (`computes && in_last_warp`) intra": "computes",
+        "if (`kReads && Crosses`) {": "Crosses",
         "strip = storage.output + `column / 16 * storage.kStripBytes`;": "0",
     },
     "recurrent": {

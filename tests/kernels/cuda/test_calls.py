@@ -92,8 +92,8 @@ def test_overwriting_and_forgetting_by_channel(device, name, dtype):
     g, b = -np.abs(g), 1 / (1 + np.exp(b))
     q, k, v, g, b = (x.astype(dtype) for x in (q, k, v, g, b))
     found = RECURRENT[name](q, k, v, g, b)
-    by_chunks = "delta_rule" in name and dtype is not np.float64
-    assert files(device) == {"chunk_delta" if by_chunks else "recurrent"}
+    by_chunks = "chunk_delta" if "delta_rule" in name else "chunk_gla"
+    assert files(device) == {"recurrent" if dtype is np.float64 else by_chunks}
     due = RECURRENT[name](*(x.astype(float) for x in (q, k, v, g, b)), form="recurrent")
     near(found.output, due.output, dtype)
     near(found.state.memory, due.state.memory, dtype)

@@ -3,79 +3,36 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
 from unittest import mock
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from linkern.core.recurrence import Terms
-from linkern.kernels.cuda.forward import recurrent
 from linkern.kernels.cuda.plan import chunk_delta
 from linkern.kernels.cuda.plan.tiles import TileShape
-from tests.kernels.cuda import test_gates, test_recurrent
-from tests.kernels.cuda.emulator.device import (
-    LANDINGS,
-    SCHEDULES,
-    Change,
-    Emulator,
-    Way,
+from tests.kernels.cuda import test_gates
+from tests.kernels.cuda.chunked import (
+    BFLOAT16,
+    H200,
+    Problem,
+    check,
+    law_a_gate_out_of_its_range_is_refused,
+    law_an_infinite_value_stays_in_its_column,
+    law_any_order,
+    law_any_strides_of_aligned_rows,
+    law_float16_stays_in_range,
+    law_narrow_gates_are_widened,
+    law_the_values,
+    law_what_is_not_finite_stays_behind_its_tile,
+    problem,
+    run,
 )
-from tests.kernels.cuda.problems import strided
+from tests.kernels.cuda.emulator.device import Change, Emulator, Way
 from tests.marks import every
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# Of the output and of the memory, in the Euclidean norm: about 1.5 times the observed
-# error. Outputs are rounded to 8, 11 or 24 bits; operands that were computed have 16
-# bits if rows are narrow.
-BOUNDS = {"bfloat16": 2.5e-3, "float16": 3.5e-4, "float32": 2.5e-7}
-MEMORY_BOUNDS = {"bfloat16": 9e-6, "float16": 9e-6, "float32": 2.5e-7}
-H200 = 227 << 10
 LOG_DECAY, BETA = test_gates.LOG_DECAY, test_gates.BETA
-
-
-class Problem(NamedTuple):
-    """Terms of two heads, an initial memory, and shared memory of a block."""
-
-    terms: Terms
-    memory: Any
-    shared: int = H200
-
-
-def problem(
-    dtype: Any,
-    length: int,
-    features: int,
-    values: int,
-    *,
-    decay: bool = True,
-    beta: bool = True,
-    heads: int = 2,
-    seed: int = 0,
-    shared: int = H200,
-) -> Problem:
-    rng = np.random.default_rng(seed)
-    query, key, value = (
-        # Tokens before heads, as in the output of a projection.
-        rng.standard_normal((1, length, heads, d)).swapaxes(1, 2)
-        for d in (features, features, values)
-    )
-    query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
-    query, key, value = (x.astype(dtype) for x in (query, key, value))
-    log_decay = np.log(rng.uniform(0.5, 1, (1, heads, length, 1)))
-    # Some tokens erase everything before them: at edges of tiles and of chunks, too.
-    log_decay[:, 0, ::37] = -np.inf
-    log_decay[:, -1, 15::16] = -np.inf
-    factors = rng.uniform(0, 2, (1, heads, length, 1)).astype(np.float32)
-    terms = Terms(
-        *(query, key, value, log_decay.astype(np.float32) if decay else None, key),
-        beta=factors if beta else None,
-    )
-    memory = rng.standard_normal((1, heads, features, values)).astype(np.float32)
-    return Problem(terms, memory, shared)
 
 
 def problems() -> dict[str, Problem]:
@@ -83,7 +40,7 @@ def problems() -> dict[str, Problem]:
     half, single = np.float16, np.float32
     return {
         "bfloat16": problem(BFLOAT16, 150, 64, 64),
-        "bfloat16, no decay": problem(BFLOAT16, 77, 64, 64, decay=False),
+        "bfloat16, no decay": problem(BFLOAT16, 77, 64, 64, decay=None),
         "bfloat16, slices": problem(BFLOAT16, 70, 64, 128, beta=False, heads=1),
         "bfloat16, short chunks": problem(BFLOAT16, 70, 128, 64, shared=99 << 10),
         "bfloat16, padded": problem(BFLOAT16, 100, 40, 24),
@@ -92,51 +49,17 @@ def problems() -> dict[str, Problem]:
         "bfloat16, wide": problem(BFLOAT16, 70, 64, 128, heads=3),
         "bfloat16, wide, many features": problem(BFLOAT16, 40, 128, 128, heads=3),
         "float16, wide": problem(half, 40, 64, 128, heads=3),
-        "float16, many features": problem(half, 40, 72, 64, decay=False),
+        "float16, many features": problem(half, 40, 72, 64, decay=None),
         "float32, wide": problem(single, 40, 128, 128, heads=3),
         "float32, many features": problem(single, 40, 128, 72, heads=1),
         "float16": problem(half, 70, 64, 64),
-        "float16, slices": problem(half, 40, 64, 80, decay=False),
+        "float16, slices": problem(half, 40, 64, 80, decay=None),
         "float32": problem(single, 77, 64, 64),
         "float32, padded": problem(single, 70, 28, 20),
         "float32, slices": problem(single, 40, 48, 80, heads=1),
         "float32, short chunks": problem(single, 40, 64, 64, shared=99 << 10),
         "one token": problem(half, 1, 16, 16),
     }
-
-
-def run(case: Problem, device: Emulator | None = None, **options: Any) -> Any:
-    """Return the output and the last memory; the kernel is launched once."""
-    device = device or Emulator()
-    device.shared = case.shared
-    before = len(device.launches)
-    results = recurrent(device, case.memory, case.terms, scale=0.5, **options)
-    (launch,) = device.launches[before:]
-    assert launch.file == "chunk_delta"
-    # ldmatrix has no bank conflicts, nor have loads and stores in 16-bit kernels.
-    counts = device.counts
-    assert counts["matrix_passes"] == 4 * counts["matrix_loads"]
-    if case.terms.query.dtype.itemsize == 2:
-        assert counts["bank_passes"] == counts["least_bank_passes"]
-    return results
-
-
-def distance(results: Any, exact: Any) -> float:
-    size = np.linalg.norm(exact)
-    return float(np.linalg.norm(results.astype(float) - exact) / size) if size else 0.0
-
-
-def check(case: Problem, results: Any, factor: float = 1.0) -> None:
-    terms = case.terms.folded()
-    exact, memory = test_recurrent.expected(case.memory, terms)
-    assert results[0].dtype == case.terms.query.dtype
-    dtype = case.terms.query.dtype.name
-    assert distance(results[0], 0.5 * exact) <= factor * BOUNDS[dtype]
-    assert distance(results[1], memory) <= factor * MEMORY_BOUNDS[dtype]
-
-
-def law_the_values(device: Emulator, case: Problem) -> None:
-    check(case, run(case, device))
 
 
 def problem_of(tokens: int, case: Problem) -> Callable[[Emulator], None]:
@@ -168,7 +91,7 @@ def law_no_memory_is_zeros(device: Emulator) -> None:
 # Three chunks, of which the last one ends inside of a tile.
 PROBLEMS = {
     "16 bits": problem_of(32, problem(BFLOAT16, 70, 24, 40, heads=1)),
-    "no decay": problem_of(32, problem(BFLOAT16, 35, 16, 8, decay=False, beta=False)),
+    "no decay": problem_of(32, problem(BFLOAT16, 35, 16, 8, decay=None, beta=False)),
     # One warp for both kinds of scores of a tile.
     "long chunks": problem_of(64, problem(BFLOAT16, 140, 16, 16, heads=1)),
     "split": problem_of(32, problem(np.float32, 70, 12, 36, heads=1)),
@@ -200,12 +123,7 @@ def test_truncated_products(name):
 
 @pytest.mark.parametrize("name", every(2, ["float32, padded", "bfloat16, padded"]))
 def test_any_order(name):
-    case = problems()[name]
-    first = run(case)
-    for schedule, landing in itertools.product(SCHEDULES, LANDINGS):
-        results = run(case, Emulator(Way(schedule, landing, seed=3, resident=2)))
-        for x, y in zip(results, first, strict=True):
-            np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
+    law_any_order(problems()[name])
 
 
 @settings(max_examples=8, deadline=None)
@@ -213,10 +131,10 @@ def test_any_order(name):
     length=st.integers(0, 140),
     features=st.sampled_from([8, 40, 64]),
     values=st.sampled_from([8, 56, 72]),
-    decay=st.booleans(),
+    decay=st.sampled_from(["token", None]),
     seed=st.integers(0, 99),
 )
-@example(length=0, features=40, values=40, decay=True, seed=0)
+@example(length=0, features=40, values=40, decay="token", seed=0)
 def test_shapes(length, features, values, decay, seed):
     case = problem(BFLOAT16, length, features, values, decay=decay, seed=seed)
     check(case, run(case))
@@ -224,25 +142,11 @@ def test_shapes(length, features, values, decay, seed):
 
 @pytest.mark.parametrize("how", ["tokens first", "backwards"])
 def test_any_strides_of_aligned_rows(how):
-    case = problem(BFLOAT16, 40, 16, 16)
-    terms = case.terms.mapped(lambda x: strided(x, how))
-    for x, y in zip(run(case._replace(terms=terms)), run(case), strict=True):
-        np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
+    law_any_strides_of_aligned_rows(problem(BFLOAT16, 40, 16, 16), how)
 
 
 def test_narrow_gates_are_widened():
-    case = problem(BFLOAT16, 70, 16, 16)
-    narrow = case.terms._replace(
-        log_decay=case.terms.log_decay.astype(BFLOAT16),
-        beta=case.terms.beta.astype(BFLOAT16),
-    )
-    wide = narrow._replace(
-        log_decay=narrow.log_decay.astype(np.float32),
-        beta=narrow.beta.astype(np.float32),
-    )
-    results = (run(case._replace(terms=terms)) for terms in (narrow, wide))
-    for x, y in zip(*results, strict=True):
-        np.testing.assert_array_equal(x.view(np.uint8), y.view(np.uint8))
+    law_narrow_gates_are_widened(problem(BFLOAT16, 70, 16, 16))
 
 
 def test_what_is_computed_has_two_parts():
@@ -255,18 +159,7 @@ def test_what_is_computed_has_two_parts():
 
 
 def test_float16_stays_in_range():
-    # Keys of length 300: scores of keys and the memory are beyond 65504.
-    case = problem(np.float16, 40, 16, 16)
-    terms, factor = case.terms, np.float16(300)
-    key = terms.key * factor
-    terms = terms._replace(
-        query=terms.query / factor,
-        key=key,
-        erase=key,
-        beta=terms.beta / np.float32(factor) ** 2,
-        value=terms.value * np.float16(100),
-    )
-    law_the_values(Emulator(), Problem(terms, case.memory * np.float32(3e5)))
+    law_float16_stays_in_range(problem(np.float16, 40, 16, 16))
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.float32], ids=str)
@@ -274,32 +167,11 @@ def test_float16_stays_in_range():
 @pytest.mark.parametrize("token", [16, 37, 70])
 def test_what_is_not_finite_stays_behind_its_tile(name, token, dtype):
     case = problem(dtype, 80, 16, 16, heads=1)
-    first, _ = run(case)
-    for number in (np.nan, np.inf):
-        changed = getattr(case.terms, name).copy()
-        # A gate breaks a rule there, and no one asks.
-        changed[..., token, 0] = number
-        terms = case.terms._replace(**{name: changed})
-        if name == "key":
-            terms = terms._replace(erase=changed)
-        output, _ = run(case._replace(terms=terms))
-        before = slice(0, token // 16 * 16)
-        np.testing.assert_array_equal(
-            output[..., before, :].view(np.uint8), first[..., before, :].view(np.uint8)
-        )
-        if name != "query":
-            assert not np.isfinite(output[..., token:, :].astype(float)).all()
+    law_what_is_not_finite_stays_behind_its_tile(case, name, token)
 
 
 def test_an_infinite_value_stays_in_its_column():
-    case = problem(np.float32, 40, 16, 32, heads=1)
-    first, _ = run(case)
-    case.terms.value[..., 20, 17] = np.inf
-    output, memory = run(case)
-    others = np.arange(32) != 17
-    np.testing.assert_array_equal(output[..., others], first[..., others])
-    assert np.isfinite(memory[..., others]).all()
-    assert not np.isfinite(memory[..., 17]).any()
+    law_an_infinite_value_stays_in_its_column(problem(np.float32, 40, 16, 32, heads=1))
 
 
 @pytest.mark.parametrize(
@@ -309,11 +181,7 @@ def test_an_infinite_value_stays_in_its_column():
 @pytest.mark.parametrize("token", [0, 31, 32, 69])
 def test_a_gate_out_of_its_range_is_refused(name, number, rule, token):
     case = problem(np.float32, 70, 16, 16)
-    run(case, check_gates=True)
-    getattr(case.terms, name)[0, 1, token] = number
-    with pytest.raises(ValueError, match=rule):
-        run(case, check_gates=True)
-    run(case)
+    law_a_gate_out_of_its_range_is_refused(case, name, number, rule, token)
 
 
 def test_fits():

@@ -31,7 +31,7 @@ template <class Shape, bool Decay> struct DeltaLoader {
 
   // Starts to copy a chunk.
   DEVICE void copy(int number) {
-    const auto& head = storage.head;
+    const auto& head = storage.slice.head;
     const Chunk to(storage.rows, number, params.sizes.tokens);
     const i64 start = i64(number) * Shape::kTokens;
     const int count = to.count, token = this->token(), features = params.sizes.features;
@@ -40,7 +40,7 @@ template <class Shape, bool Decay> struct DeltaLoader {
     if (has_rows()) {
       to.staged_queries().copy(head.query + start * query, query, count, features);
       to.staged_keys().copy(head.key + start * key, key, count, features);
-      to.staged_values().copy(head.value + start * value, value, count, storage.columns);
+      to.staged_values().copy(head.value + start * value, value, count, storage.slice.columns);
       cp_async_commit();
     }
     next_log_decay = next_beta = LoadedGate<Stored, float>();
@@ -60,7 +60,7 @@ template <class Shape, bool Decay> struct DeltaLoader {
       chunk.staged_queries().template convert<IDENTITY>(chunk.queries(), count, features);
       chunk.staged_keys().template convert<IDENTITY>(chunk.keys(), count, features);
       chunk.staged_values().template convert<IDENTITY>(chunk.values(), count,
-                                                       storage.columns);
+                                                       storage.slice.columns);
     }
     if (token < 0 || token >= Chunk::kGates) return;
     if (Decay) {
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const i64 stride = params.output.token_stride, tokens = params.sizes.tokens;
   const int chunks = int((tokens + Shape::kTokens - 1) / Shape::kTokens);
 
-  const auto& head = storage.head;
-  if (threadIdx.x == 0) storage.select(params, blockIdx.x);
+  const auto& head = storage.slice.head;
+  if (threadIdx.x == 0) storage.slice.select(params, blockIdx.x);
   __syncthreads();  // the pointers of the head are complete
 
   // The two kinds of warps have loops of their own, so that neither keeps registers for the

@@ -10,8 +10,6 @@
 
 template <class Shape, bool Decay> struct DeltaIntraTile {
   typedef typename Shape::Io Io;
-  typedef typename Computed<Io>::Type Wide;
-  typedef typename DeltaStorage<Shape>::ScoreTile ScoreTile;
   static constexpr int kTiles = Shape::kTiles;
   DeltaStorage<Shape>& storage;
   const DeltaChunk<Shape> chunk;
@@ -48,7 +46,8 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
     }
     if (Decay) store_factors();
     __syncwarp();  // the block on the diagonal is complete
-    if (lane_id() < 16) invert_diagonal(lane_id());
+    if (lane_id() < 16)
+      store_inverse(storage.erases(slot), 16 * tile, storage.diagonal[tile], lane_id());
   }
 
   // Products of the rows of this tile with the keys up to it.
@@ -89,7 +88,7 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
     }
   }
 
-  // Stores a block transposed: `invert_diagonal` reads its columns in units of 16 bytes.
+  // Stores a block transposed: `store_inverse` reads its columns in units of 16 bytes.
   DEVICE void store_diagonal(const Accumulator& block) const {
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -110,34 +109,5 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
     }
     if (tile == 0 && lane_id() == 16)
       storage.chunk_decay[slot] = decays.between(-1, kTiles);
-  }
-
-  // A column of the inverse of the block on the diagonal. What an entry adds to all entries
-  // behind it is added as soon as it is known, so that few sums wait for each other; and
-  // nothing is stored meanwhile, so that loads do not wait for stores.
-  DEVICE void invert_diagonal(int column) const {
-    float entries[16];
-#pragma unroll
-    for (int row = 0; row < 16; row++) entries[row] = row == column ? 1.0f : 0.0f;
-#pragma unroll
-    for (int row = 0; row < 15; row++)
-#pragma unroll
-      for (int start = (row + 1) / 4 * 4; start < 16; start += 4) {
-        typedef Vector<float, 4> Four;
-        const Four by = load_shared((const Four*)&storage.diagonal[tile][row][start]);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-          if (start + i > row) entries[start + i] += by.entries[i] * entries[row];
-      }
-    const ScoreTile target = storage.erases(slot);
-#pragma unroll
-    for (int row = 0; row < 16; row++) {
-      const SplitPair<Wide> both = SplitPair<Wide>::from(entries[row], 0.0f);
-      unsigned char* to =
-          target.bytes + target.offset(16 * tile + row, 16 * tile + column);
-#pragma unroll
-      for (int p = 0; p < Split<Wide>::kParts; p++)
-        store_shared((u16*)(to + p * target.kPartBytes), u16(both.parts[p]));
-    }
   }
 };

@@ -3,18 +3,8 @@
 // Some warps of a block work one chunk ahead of the others, so there are two of everything
 // that goes from one to the other. Of what is copied, another chunk ahead, there are three.
 #pragma once
-#include "chunk_tiles.cuh"
-#include "recurrent.cuh"
-
-// What a token writes depends on the state, so that errors of operands would add up. Hence
-// all that is computed is multiplied as float32 if rows are; for 16-bit rows, which have 8
-// or 11 bits, it has two parts, and so 16 bits.
-template <class Io> struct Computed {
-  typedef f32_split Type;
-};
-template <> struct Computed<float> {
-  typedef float Type;
-};
+#include "head_slice.cuh"
+#include "unit_inverse.cuh"
 
 // The rows of a chunk: queries, keys, values. There are three buffers of operands: of the
 // chunk of the columns, of the chunk ahead, and of the one that is copied. bfloat16 rows are
@@ -62,9 +52,7 @@ template <class Shape> struct DeltaStorage {
   typedef SmemMatrix<typename Computed<typename Shape::Io>::Type, Shape::kTokens,
                      Shape::kTokens>
       ScoreTile;
-  typedef HeadRows<Stored, float, BY_TOKEN, NO_ERASE> Head;
   struct alignas(8) Decays : ChunkDecays<Shape::kTiles> {};  // read in pairs
-  static constexpr int kPitch = 20;  // lanes of a warp write to different banks
   static constexpr int kColumnWarps = Shape::kColumnBlocks;
   static constexpr int kIntraWarps = Shape::kThreads / 32 - kColumnWarps;
   static constexpr u32 kStripBytes = 16 * 16 * sizeof(Stored);
@@ -72,26 +60,14 @@ template <class Shape> struct DeltaStorage {
   unsigned char rows[DeltaChunk<Shape>::kBytes];
   unsigned char score_bytes[2][ScoreTile::kBytes], erase_bytes[2][ScoreTile::kBytes];
   unsigned char output[kColumnWarps * kStripBytes];
-  Head head;    // from the first column of the block on; registers of all warps are short
-  int columns;  // of the block, and those behind it
-  alignas(16) float diagonal[Shape::kTiles][16][kPitch];  // columns of inverted blocks
+  HeadSlice<Shape, BY_TOKEN, NO_ERASE> slice;  // here, as registers of all warps are short
+  alignas(16) BlockColumns diagonal[Shape::kTiles];  // of blocks that are inverted
   float beta[3][Shape::kTokens];
   // Decays from the start of the chunk to each token, and from each token to the end.
   float entering[2][Shape::kTokens], leaving[2][Shape::kTokens];
   Decays decays[2];
   float chunk_decay[2];
 
-  // Sets the head and the columns of a block of threads.
-  DEVICE void select(const RecurrentParams<Stored, float>& params, i64 block) {
-    const i64 slices = (params.sizes.values + Shape::kColumns - 1) / Shape::kColumns;
-    const int column = int(block % slices) * Shape::kColumns;
-    head = Head(params, block / slices);
-    head.value += column;
-    head.output += column;
-    head.state += column;
-    if (head.initial_state != nullptr) head.initial_state += column;
-    columns = params.sizes.values - column;
-  }
   // Queries with keys, decayed: rows of queries, on and below the diagonal.
   DEVICE ScoreTile scores(int slot) { return {score_bytes[slot]}; }
   // -L below the diagonal blocks of 16, and the inverses of those of I + L on the diagonal.

@@ -200,6 +200,8 @@ DEVICE float quad_sum(float x) {
 
 // -- tiles in shared memory
 
+template <int Count> struct alignas(4 * Count) Words { u32 words[Count]; };
+
 // Layout of rows of `Units` 16-byte units, a power of two. Units are swizzled within each
 // row, so that those of one column in eight consecutive rows use different banks.
 template <int Units> struct SwizzledRows {
@@ -245,6 +247,11 @@ template <class Io, int Height, int Width> struct SmemMatrix {
     return load<false>(
         Layout::offset_in_block(row, column / 8, lane % 8 + lane / 16 * 8, lane / 8 % 2));
   }
+  // Eight rows from a row on, a multiple of 8, as both halves of the columns of an operand.
+  DEVICE OperandFragment<Io> transposed_right_rows(int row, int column) const {
+    const int lane = lane_id();
+    return load<false>(Layout::offset_in_block(row, column / 8, lane % 8, lane / 8 % 2));
+  }
 
   DEVICE void store(int row, int column, const Accumulator& block) const {
     const int group = lane_id() / 4, pair = lane_id() % 4;
@@ -254,11 +261,33 @@ template <class Io, int Height, int Width> struct SmemMatrix {
       for (int down = 0; down < 2; down++) {
         const SplitPair<Io> both =
             SplitPair<Io>::from(block.entry(down, half, 0), block.entry(down, half, 1));
-        u32 offset = Layout::offset_in_block(row + 8 * down, column / 8 + half, group, 0);
+        const u32 offset =
+            Layout::offset_in_block(row + 8 * down, column / 8 + half, group, 0);
 #pragma unroll
         for (int p = 0; p < kParts; p++)
           store_shared((u32*)(bytes + p * kPartBytes + offset + 4 * pair), both.parts[p]);
       }
+  }
+  // Stores the entry at a row and a column.
+  DEVICE void store_entry(int row, int column, float entry) const {
+    const SplitPair<Io> both = SplitPair<Io>::from(entry, 0.0f);
+#pragma unroll
+    for (int p = 0; p < kParts; p++)
+      store_shared((u16*)(bytes + p * kPartBytes + offset(row, column)), u16(both.parts[p]));
+  }
+  // Stores neighbouring entries of a row from an even column on: 2 or 4.
+  template <int Count>
+  DEVICE void store_entries(int row, int column, const float (&entries)[Count]) const {
+    Words<Count / 2> parts[kParts];
+#pragma unroll
+    for (int i = 0; i < Count; i += 2) {
+      const SplitPair<Io> both = SplitPair<Io>::from(entries[i], entries[i + 1]);
+#pragma unroll
+      for (int p = 0; p < kParts; p++) parts[p].words[i / 2] = both.parts[p];
+    }
+#pragma unroll
+    for (int p = 0; p < kParts; p++)
+      store_shared((Words<Count / 2>*)(bytes + p * kPartBytes + offset(row, column)), parts[p]);
   }
 
  private:

@@ -4,6 +4,7 @@
 // columns through all tokens: kLanes threads share the features of as many columns as 16
 // bytes hold, and sum their partial products. The rows of the next kSpan tokens are loaded
 // while those of the current span are used.
+#include "lane_sums.cuh"
 #include "recurrent.cuh"
 
 constexpr int kThreads = 128, kLanes = 16, kSpan = 4;
@@ -163,35 +164,6 @@ template <class Real, int Features> struct StateRegisters {
   }
 };
 
-// Sums each number over the lanes that share a column; all of them get the sums.
-template <class Real, int Count> DEVICE void sum_over_lanes(Real (&numbers)[Count]) {
-#pragma unroll
-  for (int distance = kLanes / 2; distance > 0; distance /= 2)
-#pragma unroll
-    for (int i = 0; i < Count; i++) numbers[i] += __shfl_xor_sync(~0u, numbers[i], distance);
-}
-
-// The same, but each lane gets one sum: number lane / (kLanes / Count). In each step a lane
-// sends the half of the numbers that its partner keeps.
-template <int Count, int Distance = kLanes / 2, class Real>
-DEVICE Real reduce_scatter(Real* numbers) {
-  if constexpr (Distance == 0) {
-    return numbers[0];
-  } else if constexpr (Count == 1) {
-    numbers[0] += __shfl_xor_sync(~0u, numbers[0], Distance);
-    return reduce_scatter<1, Distance / 2>(numbers);
-  } else {
-    const bool upper = threadIdx.x & Distance;
-#pragma unroll
-    for (int i = 0; i < Count / 2; i++) {
-      const Real sent = upper ? numbers[i] : numbers[i + Count / 2];
-      const Real kept = upper ? numbers[i + Count / 2] : numbers[i];
-      numbers[i] = kept + __shfl_xor_sync(~0u, sent, Distance);
-    }
-    return reduce_scatter<Count / 2, Distance / 2>(numbers);
-  }
-}
-
 // Whole: there are exactly `Features` features.
 template <class Io, class Real, int Features, int Decay, int Erase, int Read, bool Whole>
 __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Real)))
@@ -262,7 +234,7 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
       if (Erase == ERASE_EARLY) state.read(span.erase[t], erased);
       if (Decay != NO_DECAY) state.decay(span.decay[t]);
       if (Erase == ERASE) state.read(span.erase[t], erased);
-      if (Erase != NO_ERASE) sum_over_lanes(erased);
+      if (Erase != NO_ERASE) sum_over_lanes<kLanes>(erased);
       auto written = *reinterpret_cast<const Vector<Real, kWidth>*>(span.value[t] + own);
 #pragma unroll
       for (int c = 0; c < kWidth; c++)
@@ -270,7 +242,7 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(Features * sizeof(Re
       state.template write<Whole>(span.key[t], written.entries, sizes.features);
       if (Read == READ) state.read(span.query[t], outputs + t * kWidth);
     }
-    const Real sum = reduce_scatter<kSpan * kWidth>(outputs);
+    const Real sum = reduce_scatter<kSpan * kWidth, kLanes / 2>(outputs);
     constexpr int kSharing = kLanes / (kSpan * kWidth);  // lanes that have the same sum
     const int number = lane / kSharing, t = number / kWidth, c = number % kWidth;
     if (lane % kSharing == 0 && start + t < sizes.tokens && column + c < sizes.values)

@@ -4,8 +4,6 @@
 #pragma once
 #include "mma.cuh"
 
-template <int Count> struct alignas(4 * Count) Words { u32 words[Count]; };
-
 // Number i of a 16-byte unit.
 template <class Half> DEVICE float unpack(Half t, const Words<4>& unit, int i) {
   return i % 2 ? high(t, unit.words[i / 2]) : low(t, unit.words[i / 2]);
@@ -41,6 +39,10 @@ template <class Io, int Height, int Width, int Threads, int FirstThread = 0> str
   DEVICE static u32 offset(int block, int first, int unit) {
     return kRowsAtOnce % 8 == 0 ? Layout::offset(first, unit) + u32(block * kUnits * 16)
                                 : Layout::offset(block + first, unit);
+  }
+  // The address of an entry.
+  DEVICE const unsigned char* address(int row, int column) const {
+    return bytes + Layout::offset(row, column / kPerUnit) + column % kPerUnit * sizeof(Stored);
   }
   DEVICE static bool behind(int row) { return Height % kRowsAtOnce > 0 && row >= Height; }
 

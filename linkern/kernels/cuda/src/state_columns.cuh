@@ -1,0 +1,89 @@
+// 16 columns of the state of a head, in the registers of one warp, and their output.
+//
+// All is transposed: rows are columns of the values, so what was summed in registers is the
+// left operand of the next product.
+#pragma once
+#include "head_slice.cuh"
+
+template <class Shape, class Storage> struct StateColumns {
+  typedef typename Shape::Io Io;
+  typedef typename Split<Io>::Stored Stored;
+  static constexpr int kBlocks = Shape::kFeatureBlocks;
+  Storage& storage;
+  const int column, group, pair;
+  Accumulator state[kBlocks] = {};  // transposed: columns of the values, features
+
+  DEVICE StateColumns(Storage& storage, int warp)
+      : storage(storage), column(16 * warp), group(lane_id() / 4), pair(lane_id() % 4) {}
+
+  // Multiplies each token, a column of the block, by a factor of its own.
+  DEVICE void scale_tokens(Accumulator& block, const float* factors) const {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float2 by = load_shared((const float2*)(factors + 8 * half + 2 * pair));
+#pragma unroll
+      for (int down = 0; down < 2; down++) {
+        block.entry(down, half, 0) *= by.x;
+        block.entry(down, half, 1) *= by.y;
+      }
+    }
+  }
+  // block = values - block
+  DEVICE void subtract_from(Accumulator& block, const OperandFragment<Io>& values) const {
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      const SplitPair<Io> both = values.pair(r);
+      float &x = block.entry(r % 2, r / 2, 0), &y = block.entry(r % 2, r / 2, 1);
+      x = both.first() - x;
+      y = both.second() - y;
+    }
+  }
+
+  // Stores a tile of the output in units of 16 bytes, through a strip of shared memory that
+  // belongs to this warp: the warp has to wait between two of its tiles.
+  DEVICE void store_output(const Accumulator& block, int tile, int count, Stored* output,
+                           i64 stride, float scale) const {
+    constexpr int kPerUnit = 16 / sizeof(Stored), kUnits = 16 / kPerUnit;
+    typedef SwizzledRows<kUnits> Layout;
+    unsigned char* strip = storage.output + column / 16 * storage.kStripBytes;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int down = i / 4, half = i / 2 % 2, token = 8 * half + 2 * pair + i % 2;
+      const int at = group + 8 * down;
+      unsigned char* address = strip + Layout::offset(token, at / kPerUnit);
+      Stored rounded;
+      store_rounded(&rounded, scale * block.entry(down, half, i % 2));
+      store_shared((Stored*)address + at % kPerUnit, rounded);
+    }
+    __syncwarp();  // the strip is complete
+#pragma unroll
+    for (int i = lane_id(); i < 16 * kUnits; i += 32) {
+      const int token = 16 * tile + i / kUnits, at = column + i % kUnits * kPerUnit;
+      if (token >= count || at >= storage.slice.columns) continue;
+      const unsigned char* address = strip + Layout::offset(i / kUnits, i % kUnits);
+      *(uint4*)(output + token * stride + at) = load_shared((const uint4*)address);
+    }
+  }
+
+  // From and to global memory, from the first column of the block on.
+  DEVICE void load(const float* source, const Sizes& sizes) {
+    for_each(sizes.features, [&](float& x, int k, int n) {
+      x = source[i64(k) * sizes.values + n];
+    });
+  }
+  DEVICE void store(float* target, const Sizes& sizes) {
+    for_each(sizes.features, [&](float& x, int k, int n) {
+      target[i64(k) * sizes.values + n] = x;
+    });
+  }
+  template <class Visit> DEVICE void for_each(int features, Visit visit) {
+#pragma unroll
+    for (int i = 0; i < 8 * kBlocks; i++) {
+      const int down = i % 8 / 4, half = i / 2 % 2;
+      const int k = 16 * (i / 8) + 8 * half + 2 * pair + i % 2;
+      const int n = column + group + 8 * down;
+      if (k < features && n < storage.slice.columns)
+        visit(state[i / 8].entry(down, half, i % 2), k, n);
+    }
+  }
+};
