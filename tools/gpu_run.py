@@ -77,7 +77,10 @@ SANITIZER = "compute-sanitizer"
 # Seconds of the short run.
 SHORT = 540
 # Tasks of `linkern bench` at one length.
-TASKS = ("causal", "wide", "float32", "delta", "delta-wide", "gradient", "decode-1024")
+TASKS = (
+    *("causal", "wide", "float32", "delta", "delta-wide", "gradient", "decode-1024"),
+    "kda-wide",
+)
 KERNELS = "regex:chunk_|state_passing|recurrent|decode"
 # Sections of Nsight Compute.
 SECTIONS = (

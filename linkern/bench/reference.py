@@ -59,7 +59,7 @@ def answers(inputs: Inputs, kind: Kind, meaning: str, rows: list[int]) -> list[R
     batch, heads = inputs.query.shape[:2]
     arrays = inputs.arrays()
     if kind in GATED:
-        arrays = (*arrays[:3], *inputs.gates())
+        arrays = (*arrays[:3], *inputs.gates(kind))
     by_head = [
         _of_one_head([x[b, h].astype("float64") for x in arrays], kind, meaning, rows)
         for b in range(batch)
@@ -152,12 +152,14 @@ def _of_one_head(
 def _gated_delta_rule(given: list[Real], rows: list[int]) -> list[Real]:
     """Return ``K^-0.5 q_i . S_i``, token by token.
 
-    ``S_i = exp(g_i) S_(i-1) + b_i k_i (v_i - k_i . exp(g_i) S_(i-1))^T``.
+    ``S_i = exp(g_i) S_(i-1) + b_i k_i (v_i - k_i . exp(g_i) S_(i-1))^T``, where ``g_i``
+    is a number, or a vector of one for each channel.
     """
     query, key, value, log_decay, beta = given
     state = np.zeros((key.shape[1], value.shape[1]))
     outputs = np.empty((len(rows), value.shape[1]))
-    decay, places = np.exp(log_decay), {token: i for i, token in enumerate(rows)}
+    decay = np.exp(log_decay).reshape(len(key), -1, 1)  # of a token or of its channels
+    places = {token: i for i, token in enumerate(rows)}
     for i, (k, v) in enumerate(zip(key, value, strict=True)):
         state *= decay[i]
         state += np.outer(k, beta[i] * (v - k @ state))

@@ -24,6 +24,7 @@ Real = NDArray[Any]
 Kind = Literal[
     "causal",
     "delta",
+    "kda",
     "full",
     "gradient",
     "compile",
@@ -34,8 +35,9 @@ Kind = Literal[
 ]
 
 OURS = "linkern"
-# Kinds of task that compute gated delta rule: their keys have norm one.
-GATED = ("delta", "compile-delta")
+# Kinds of task that compute gated delta rule or Kimi delta attention, which has a decay
+# for each channel: keys have norm one.
+GATED = ("delta", "kda", "compile-delta")
 # Kinds of task with a cotangent: their answers are the output and three gradients.
 WITH_GRADIENT = ("gradient", "compile", "compile-delta")
 # Executed operations are counted at this chunk size, whatever a peer does.
@@ -51,9 +53,10 @@ class Task:
 
     name: str
     summary: str
-    # Causal; gated delta rule; noncausal; gradients of a causal call; compiling these,
-    # and those of gated delta rule; token by token; generating token by token beside
-    # other kinds of attention; causal, from stores that no memory holds.
+    # Causal; gated delta rule; Kimi delta attention; noncausal; gradients of a causal
+    # call; compiling these, and those of gated delta rule; token by token; generating
+    # token by token beside other kinds of attention; causal, from stores that no memory
+    # holds.
     kind: Kind
     # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
@@ -112,7 +115,8 @@ class Task:
         # On a GPU the gradients alone are timed: their output is not written.
         gradient = 8 if self.device == "cpu" else 7
         arrays = gradient if self.kind == "gradient" else 4
-        gates = 2 * 4 * self.batch * self.heads * length * (self.kind == "delta")
+        numbers = {"delta": 2, "kda": self.dim + 1}.get(self.kind, 0)
+        gates = 4 * numbers * self.batch * self.heads * length
         return arrays * self.array_bytes(length) + gates
 
     def array_bytes(self, length: int) -> int:
@@ -142,10 +146,15 @@ class Inputs:
         arrays = (self.query, self.key, self.value)
         return (*arrays, self.cotangent) if self.cotangent.size else arrays
 
-    def gates(self) -> tuple[Real, Real]:
-        """Return log-decays and rates ``(B, H, T)`` for the kinds of `GATED`."""
-        first, second = self.query[..., 0], self.query[..., 1]
-        return -abs(first), 1 / (1 + np.exp(-second))
+    def gates(self, kind: Kind) -> tuple[Real, Real]:
+        """Return log-decays and rates for a kind of `GATED`.
+
+        They are ``(B, H, T)``, but the log-decays of "kda" ``(B, H, T, dim)``.
+        """
+        rates = 1 / (1 + np.exp(-self.query[..., 1]))
+        if kind == "kda":
+            return -abs(self.query) / 8, rates
+        return -abs(self.query[..., 0]), rates
 
 
 def drawn(task: Task, length: int, seed: int) -> Inputs:

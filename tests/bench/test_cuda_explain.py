@@ -74,7 +74,7 @@ def test_it_explains_what_the_planner_does(monkeypatch, multiprocessors):
 @pytest.mark.parametrize(
     ("dim", "cut", "blocks", "reason"),
     [
-        (64, "K 64, 64 columns, 32 tokens, 8 warps", 128, "the longest chunks that"),
+        (64, "K 64, 64 columns, 32 tokens, 8 warps", 128, "the longest chunks;"),
         (128, "K 128, 128 columns, 32 tokens, 12 warps", 128, "few blocks of many"),
         (256, "", 0, "no chunks of so many features"),
     ],
@@ -84,6 +84,23 @@ def test_gated_delta_rule(dim, cut, blocks, reason, without_a_gpu):
     plan = explain.plans([(task, [4096])])[1]
     assert (plan.cut, plan.blocks) == (cut, blocks)
     assert plan.kernel == ("chunk_delta" if cut else "recurrent")
+    assert plan.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("dim", "dtype", "cut", "blocks", "reason"),
+    [
+        (64, "bfloat16", "K 64, 64 columns, 16 tokens, 8 warps", 128, "blocks that"),
+        (128, "bfloat16", "K 128, 128 columns, 16 tokens, 12 warps", 128, "few blocks"),
+        (128, "float32", "K 128, 64 columns, 16 tokens, 8 warps", 256, "blocks that"),
+        (256, "bfloat16", "", 0, "no chunks of so many features"),
+    ],
+)
+def test_kimi_delta_attention(dim, dtype, cut, blocks, reason, without_a_gpu):
+    task = replace(CUDA.task("kda"), dim=dim, dtype=dtype)
+    plan = explain.plans([(task, [4096])])[1]
+    assert (plan.cut, plan.blocks) == (cut, blocks)
+    assert plan.kernel == ("chunk_gla" if cut else "recurrent")
     assert plan.reason.startswith(reason)
 
 

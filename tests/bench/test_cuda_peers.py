@@ -169,6 +169,8 @@ def test_compulsory_bytes():
     assert by_name["float32"].compulsory_bytes(4096) == 4 * 128 * 4096 * 64 * 4
     rows = 4 * 128 * 4096 * 64 * 2
     assert by_name["delta"].compulsory_bytes(4096) == rows + 2 * 128 * 4096 * 4
+    kda = 4 * 128 * 4096 * 128 * 2 + (128 + 1) * 128 * 4096 * 4
+    assert by_name["kda-wide"].compulsory_bytes(4096) == kda
     assert by_name["gradient"].compulsory_bytes(16384) == 7 * 128 * 16384 * 64 * 2
     state = 2048 * 128 * 129 * 4
     assert state > 100e6
@@ -235,6 +237,22 @@ def test_the_arguments_of_gated_delta_rule(monkeypatch, torch):
     peer = replace(CUDA.peer("fla-delta"), needs=())
     for dtype in peer.dtypes:
         law_a_peer_answers_right(peer, small("delta", dtype))
+
+
+def test_the_arguments_of_kimi_delta_attention(monkeypatch, torch):
+    """Linkern replaces FLA's kernel: the order, the layout and the scale are right."""
+
+    def attend(q, k, v, g, beta):
+        assert q.shape == g.shape == (2, LENGTH, 4, 16)
+        assert beta.shape == (2, LENGTH, 4)
+        inputs = (x.transpose(1, 2).double().numpy() for x in (q, k, v, g, beta))
+        output = torch.from_numpy(linkern.kda(*inputs).output)
+        return output.transpose(1, 2).to(v.dtype), None
+
+    in_place_of_fla(monkeypatch, SimpleNamespace(chunk_kda=attend))
+    peer = replace(CUDA.peer("fla-kda"), needs=())
+    for dtype in peer.dtypes:
+        law_a_peer_answers_right(peer, small("kda", dtype))
 
 
 def test_the_expected_gradient_is_without_the_output():

@@ -43,16 +43,19 @@ def sees_one_token_less(inputs, kind, meaning, rows):
     return reference.answers(inputs, kind, meaning, late)
 
 
-def test_gated_delta_rule_is_that_of_the_library():
-    inputs = drawn("delta")
+@pytest.mark.parametrize(
+    ("kind", "operator"), [("delta", "gated_delta_rule"), ("kda", "kda")]
+)
+def test_delta_rules_are_those_of_the_library(kind, operator):
+    inputs = drawn(kind)
     np.testing.assert_allclose(np.linalg.norm(inputs.key, axis=-1), 1)
-    (result,) = reference.answers(inputs, "delta", "attention", ROWS)
+    (result,) = reference.answers(inputs, kind, "attention", ROWS)
     for form in ("recurrent", "chunkwise"):
-        expected = linkern.gated_delta_rule(
-            *inputs.arrays(), *inputs.gates(), form=form
+        expected = getattr(linkern, operator)(
+            *inputs.arrays(), *inputs.gates(kind), form=form
         ).output
         np.testing.assert_allclose(result, expected[..., ROWS, :], atol=1e-12)
-    late = reference.answers(inputs, "delta", "attention", [i - 1 for i in ROWS[1:]])
+    late = reference.answers(inputs, kind, "attention", [i - 1 for i in ROWS[1:]])
     assert reference.largest_error(late, [expected[..., ROWS[1:], :]]) > 0.1
 
 

@@ -53,7 +53,7 @@ def _arrays(arrays: Sequence[Any], task: Task) -> list[Traced]:
 
 def _gated(inputs: Inputs, task: Task) -> list[Traced]:
     """Return query, key, value, log-decays and rates."""
-    return _arrays((*inputs.arrays()[:3], *inputs.gates()), task)
+    return _arrays((*inputs.arrays()[:3], *inputs.gates(task.kind)), task)
 
 
 def _by_linkern(op: Form, arrays: list[Traced], inputs: Inputs, task: Task) -> Prepared:

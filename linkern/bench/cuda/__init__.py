@@ -30,6 +30,8 @@ TASKS = (
     _task("float32-wide", "causal", "causal", dtype="float32", dim=128),
     _task("delta", "gated delta rule", "delta"),
     _task("delta-wide", "gated delta rule", "delta", dim=128),
+    _task("kda", "Kimi delta attention", "kda"),
+    _task("kda-wide", "Kimi delta attention", "kda", dim=128),
     _task("gradient", "VJP of a causal call", "gradient"),
     _task("gradient-wide", "VJP of a causal call", "gradient", dim=128),
     *(

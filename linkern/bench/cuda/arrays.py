@@ -32,7 +32,7 @@ def of_task(inputs: Inputs, task: Task) -> list[tuple[Real, str]]:
     """Return the arrays that a task takes, each with its dtype: gates are float32."""
     pairs = [(x, task.dtype) for x in inputs.arrays()]
     if task.kind in GATED:
-        pairs += [(x, "float32") for x in inputs.gates()]
+        pairs += [(x, "float32") for x in inputs.gates(task.kind)]
     return pairs
 
 

@@ -29,6 +29,7 @@ def prepare(inputs: Inputs, task: Task) -> DeviceCalls:
     makers = {
         "causal": _causal,
         "delta": _delta,
+        "kda": _kda,
         "gradient": _gradient,
         "decode": _token,
     }
@@ -64,6 +65,10 @@ def _causal(inputs: Arrays) -> Callable[[], Arrays]:
 
 def _delta(inputs: Arrays) -> Callable[[], Arrays]:
     return lambda: [linkern.gated_delta_rule(*inputs).output]
+
+
+def _kda(inputs: Arrays) -> Callable[[], Arrays]:
+    return lambda: [linkern.kda(*inputs).output]
 
 
 def _gradient(inputs: Arrays) -> Callable[[], Arrays]:

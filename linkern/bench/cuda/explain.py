@@ -6,10 +6,11 @@ fitted on one card (`linkern.kernels.cuda.plan.cost`).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from linkern.bench.cuda.machine import multiprocessors_here
 from linkern.bench.tasks import Task
-from linkern.kernels.cuda.plan import chunk_bwd, chunk_delta, cost
+from linkern.kernels.cuda.plan import chunk_bwd, chunk_delta, chunk_gla, cost
 from linkern.kernels.cuda.plan.choice import choose
 from linkern.kernels.cuda.plan.tiles import Sizes
 from linkern.testing.target.frameworks import numpy_dtype
@@ -95,7 +96,12 @@ def cards() -> list[Card]:
 
 def plans(tasks: Iterable[tuple[Task, Sequence[int]]]) -> list[Plan]:
     """Return the plans of some tasks at some lengths, on each card."""
-    makers = {"causal": _forward, "delta": _delta, "gradient": _backward}
+    makers = {
+        "causal": _forward,
+        "delta": _delta,
+        "kda": _delta,
+        "gradient": _backward,
+    }
     return [
         makers[task.kind](task, length, card)
         for task, lengths in tasks
@@ -147,8 +153,10 @@ def _forward(task: Task, length: int, card: Card) -> Plan:
 
 
 def _delta(task: Task, length: int, card: Card) -> Plan:
+    by_channel = task.kind == "kda"
+    planner: Any = chunk_gla if by_channel else chunk_delta
     heads = task.batch * task.heads
-    shape = chunk_delta.tile_shape(
+    shape = planner.tile_shape(
         *(task.dtype, task.dim, task.dim, card.shared),
         heads=heads,
         multiprocessors=card.multiprocessors,
@@ -158,10 +166,12 @@ def _delta(task: Task, length: int, card: Card) -> Plan:
         reason = "no chunks of so many features; token by token"
         return Plan(*named, "recurrent", "", 0, None, None, reason)
     blocks = heads * -(-task.dim // shape.columns)
-    wide = shape.columns > 64
-    reason = "few blocks of many columns" if wide else "the longest chunks that fit"
+    reason = "blocks that all run at once" if by_channel else "the longest chunks"
+    if shape.columns > 64:
+        reason = "few blocks of many columns"
+    kernel = "chunk_gla" if by_channel else "chunk_delta"
     reason += "; no model of it"
-    return Plan(*named, "chunk_delta", _words(shape), blocks, None, None, reason)
+    return Plan(*named, kernel, _words(shape), blocks, None, None, reason)
 
 
 def _backward(task: Task, length: int, card: Card) -> Plan:

@@ -8,7 +8,7 @@ from linkern.bench.tasks import OURS
 __all__ = ["LIMIT", "PEERS"]
 
 _ALL = ("bfloat16", "float16", "float32")
-_KINDS = ("causal", "delta", "gradient", "decode")
+_KINDS = ("causal", "delta", "kda", "gradient", "decode")
 
 
 def _cupy(name: str, summary: str, prepare: str, **more: Any) -> Peer:
@@ -51,6 +51,7 @@ PEERS = (
         meaning="sums",
     ),
     _fla("fla-delta", "chunk_gated_delta_rule", "fla_delta", "delta"),
+    _fla("fla-kda", "chunk_kda", "fla_kda", "kda"),
     _fla(
         "fla-recurrent",
         "fused_recurrent_linear_attn alone: no features, no sums of weights",

@@ -11,7 +11,16 @@ from linkern.bench.cuda import arrays
 from linkern.bench.cuda.clocks import DeviceCalls, TorchClock
 from linkern.bench.tasks import Inputs, Real, Task
 
-__all__ = ["fla", "fla_delta", "fla_kernel", "fla_steps", "loop", "softmax", "steps"]
+__all__ = [
+    "fla",
+    "fla_delta",
+    "fla_kda",
+    "fla_kernel",
+    "fla_steps",
+    "loop",
+    "softmax",
+    "steps",
+]
 
 DEVICE = "cuda"
 
@@ -71,6 +80,12 @@ def fla_delta(inputs: Inputs, task: Task) -> DeviceCalls:
     return _calls_of(lambda *inputs: attend(*inputs)[0], inputs, task, swapped=True)
 
 
+def fla_kda(inputs: Inputs, task: Task) -> DeviceCalls:
+    """Return FLA's kernel of Kimi delta attention."""
+    attend = import_module("fla.ops.kda").chunk_kda
+    return _calls_of(lambda *inputs: attend(*inputs)[0], inputs, task, swapped=True)
+
+
 def softmax(inputs: Inputs, task: Task) -> DeviceCalls:
     """Return PyTorch's own softmax attention."""
     attend = import_module("torch.nn.functional").scaled_dot_product_attention
@@ -90,13 +105,13 @@ def _calls_of(
     A gradient runs its forward pass once, and its backward pass in each call.
     """
     clock, length = TorchClock(), inputs.query.shape[2]
-    makers = {"causal": _forward, "delta": _forward, "gradient": _backward}
+    make = _backward if task.kind == "gradient" else _forward
 
     def ready() -> Callable[[], list[Tensor]]:
         tensors = _set(inputs, task, mapped=mapped)
         if swapped:
             tensors = [x.transpose(1, 2).contiguous() for x in tensors]
-        return makers[task.kind](form, tensors)
+        return make(form, tensors)
 
     calls = tuple(clock.run(ready) for _ in range(arrays.rotation(task, length)))
 
