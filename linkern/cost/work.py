@@ -237,9 +237,11 @@ def _unseen(n: Sizes) -> Counts:
 
 
 _TRAPEZOIDAL: dict[str, Work] = {
-    # Angles on one circle, their cosines and sines, and the rotations.
+    # Sums of angles, the last ones on the circle, cosines and sines, and the rotations.
     "angle": lambda n: Counts(
-        0, ((7 + 12 * n["r"]) * n["t"] - 1) * n["p"], 3 * n["t"] * n["p"]
+        0,
+        n["t"] + ((3 + 12 * n["r"]) * n["t"] + 2) * n["p"],
+        3 * n["t"] * n["p"],
     ),
     "log_decay": lambda n: Counts(0, n["t"], n["t"]),
     "trapezoid": _entries("t", times=4),

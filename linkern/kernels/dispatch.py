@@ -67,7 +67,7 @@ class Backend:
         The recurrence and `attend` of a single token, of arrays that are not traced and
         that nothing has to be done with: see `linkern.kernels.numpy.one_token`.
     rotated : callable, optional
-        Rotation of pairs of channels, of arrays that are not traced: see
+        Rotation by angles that add up, of arrays that are not traced: see
         `linkern.kernels.numpy.rotation`.
     """
 
@@ -78,7 +78,7 @@ class Backend:
     reads_as_given: frozenset[str] = field(default_factory=frozenset)
     token: Callable[[Array, Terms], tuple[Array, Array]] | None = None
     attend_token: Callable[..., tuple[Array, Array, Array | None]] | None = None
-    rotated: Callable[[Any, Any, Any], Any] | None = None
+    rotated: Callable[[Any, Any, Any], tuple[Any, list[Any]]] | None = None
 
 
 # Modules of the back ends, by the name of the array library.

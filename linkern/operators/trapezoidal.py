@@ -3,6 +3,7 @@ r"""Mamba-3: a rotation of queries and keys that tokens drive, and trapezoidal w
 S_t = a_t (S_{t-1} + d_t k_{t-1} v_{t-1}^T) + c_t k_t v_t^T,      o_t = scale q_t^T S_t
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import pi
@@ -57,11 +58,9 @@ def _attend(
     step = ones((*value.shape[:-1], 1), like=value) if dt is None else dt
     turn = carried[..., :pairs]
     if angle is not None:
-        turn = _reduced(turn + xp.cumulative_sum(pi * xp.tanh(angle) * step, axis=-2))
-        cosine, sine = xp.cos(turn)[..., None, :], xp.sin(turn)[..., None, :]
-        query, key = (
-            _side_by_side(_rotated(apart(x), cosine, sine)) for x in (query, key)
-        )
+        steps = xp.tanh(angle) * (pi * step)
+        turn, rows = _rotated(turn, steps, [apart(query), apart(key)])
+        query, key = map(_side_by_side, rows)
     key_before = _delayed(carried[..., pairs : pairs + keys], key)
     value_before = _delayed(carried[..., pairs + keys :], value)
     now = step if trapezoid is None else trapezoid * step
@@ -79,7 +78,8 @@ def _attend(
     last = (..., slice(-1, None), slice(None))
     columns = apart(now[last] * key[last])[..., 0, :, :, None]
     memory = memory + _total(columns * itself.values[..., -1, :, None, :], axis=-3)
-    after = concat([turn[last], key[last], value[last]], axis=-1)[..., 0, :]
+    turn = turn[last] - 2 * pi * xp.floor(turn[last] / (2 * pi))
+    after = concat([turn, key[last], value[last]], axis=-1)[..., 0, :]
     return _total(output, axis=-2), State(memory, after)
 
 
@@ -153,17 +153,24 @@ def _delayed(first: Array, x: Array) -> Array:
     return concat([first, x[..., :-1, :]], axis=-2)
 
 
-def _reduced(turn: Array) -> Array:
-    """Return angles in ``[0, 2 pi)``."""
-    whole: Array = namespace(turn).floor(turn / (2 * pi))
-    return turn - 2 * pi * whole
+def _rotated(
+    turn: Array, steps: Array, rows: Sequence[Array]
+) -> tuple[Array, list[Array]]:
+    """Add the steps to the angles, and rotate rows ``(..., T, R, N)`` by them.
+
+    Channels 0 and 1 are rotated by the first angle, 2 and 3 by the second, and so on.
+    """
+    backend = backend_of(steps)
+    if backend is not None and backend.rotated and not is_traced(turn, steps, *rows):
+        return backend.rotated(turn, steps, rows)
+    xp = namespace(steps)
+    turn = turn + xp.cumulative_sum(steps, axis=-2)
+    cosine, sine = xp.cos(turn)[..., None, :], xp.sin(turn)[..., None, :]
+    return turn, [_product(x, cosine, sine) for x in rows]
 
 
-def _rotated(x: Array, cosine: Array, sine: Array) -> Array:
-    """Rotate channels 0 and 1 by the first angle, 2 and 3 by the second, and so on."""
-    backend = backend_of(x)
-    if backend is not None and backend.rotated and not is_traced(x, cosine):
-        return cast(Array, backend.rotated(x, cosine, sine))
+def _product(x: Array, cosine: Array, sine: Array) -> Array:
+    """Return pairs of channels, rotated."""
     size = 2 * cosine.shape[-1]
     pairs = reshape(x[..., :size], (*x.shape[:-1], cosine.shape[-1], 2))
     even, odd = pairs[..., 0], pairs[..., 1]

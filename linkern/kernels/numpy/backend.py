@@ -15,6 +15,7 @@ from linkern.kernels.numpy.features import acts_on_entries, in_place
 from linkern.kernels.numpy.one_token import attend_token, token
 from linkern.kernels.numpy.recurrent import recurrent as token_by_token
 from linkern.kernels.numpy.rotation import rotated
+from linkern.kernels.numpy.running_sums import one_row
 from linkern.typing import Array
 
 __all__ = ["BACKEND", "attend", "chunkwise", "recurrent"]
@@ -60,6 +61,8 @@ def chunkwise(
         return None
     size = size or _SIZE
     if terms.is_additive:
+        if memory.shape[-2] == 1 and not _traced(memory, *terms[:4]):
+            return one_row(memory, terms)
         output, last, _ = attend(*terms[:4], memory, None, size=size)
         return output, last
     if not _traced(memory, *terms.arrays()):

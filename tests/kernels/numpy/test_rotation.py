@@ -16,7 +16,9 @@ LAYOUTS = {
 }
 
 
-def law_pairs_rotate(function, x, angle):
+def law_pairs_rotate(function, x, steps):
+    turn = np.full((2, 1, steps.shape[-1]), 0.5, steps.dtype)
+    angle = turn + np.cumsum(steps, axis=-2)
     cosine, sine = np.cos(angle), np.sin(angle)
     size = 2 * angle.shape[-1]
     even, odd = x[..., :size:2], x[..., 1:size:2]
@@ -24,10 +26,14 @@ def law_pairs_rotate(function, x, angle):
     expected[..., :size:2] = even * cosine - odd * sine
     expected[..., 1:size:2] = even * sine + odd * cosine
     before = x.copy()
-    result = function(x, cosine, sine)
-    tiny = 4 * np.finfo(x.dtype).eps
-    np.testing.assert_allclose(result, expected, rtol=tiny, atol=tiny)
-    assert result.dtype == x.dtype
+    angles, (first, second) = function(turn, steps, [x[..., None, :], -x[..., None, :]])
+    tiny = 64 * np.finfo(x.dtype).eps
+    np.testing.assert_allclose(angles, angle, rtol=tiny, atol=tiny)
+    for result, sign in ((first, 1), (second, -1)):
+        np.testing.assert_allclose(
+            sign * result[..., 0, :], expected, rtol=tiny, atol=tiny
+        )
+        assert result.dtype == x.dtype
     np.testing.assert_array_equal(x, before)
 
 
@@ -38,27 +44,35 @@ def law_pairs_rotate(function, x, angle):
 def test_pairs_rotate(length, pairs, others, layout, dtype):
     rng = np.random.default_rng(length)
     x = rng.uniform(-1, 1, size=(2, length, 2 * pairs + others)).astype(dtype)
-    angle = rng.uniform(0, 7, size=(2, length, pairs)).astype(dtype)
-    law_pairs_rotate(rotated, LAYOUTS[layout](x), angle)
+    steps = rng.uniform(-3, 3, size=(2, length, pairs)).astype(dtype)
+    law_pairs_rotate(rotated, LAYOUTS[layout](x), steps)
 
 
-def backwards(x, cosine, sine):
-    return rotated(x, cosine, -sine)
+def backwards(turn, steps, rows):
+    return rotated(turn, steps, rotated(turn, -2 * steps, rows)[1])
 
 
-def without_the_other_channels(x, cosine, sine):
-    result = rotated(x, cosine, sine)
-    result[..., 2 * cosine.shape[-1] :] = 0
-    return result
+def by_steps_alone(turn, steps, rows):
+    return steps, rotated(0 * turn, steps, rows)[1]
 
 
-def in_place(x, cosine, sine):
-    x[...] = rotated(x, cosine, sine)
-    return x
+def without_the_other_channels(turn, steps, rows):
+    angles, results = rotated(turn, steps, rows)
+    for x in results:
+        x[..., 2 * steps.shape[-1] :] = 0
+    return angles, results
 
 
-@pytest.mark.parametrize("wrong", [backwards, without_the_other_channels, in_place])
+def in_place(turn, steps, rows):
+    angles, results = rotated(turn, steps, rows)
+    rows[0][...] = results[0]
+    return angles, results
+
+
+@pytest.mark.parametrize(
+    "wrong", [backwards, by_steps_alone, without_the_other_channels, in_place]
+)
 def test_other_rotations_are_caught(wrong):
-    x = np.arange(1.0, 11.0).reshape(2, 5) / 10
+    x = np.arange(1.0, 21.0).reshape(2, 2, 5) / 10
     with pytest.raises(AssertionError):
-        law_pairs_rotate(wrong, x, np.ones((2, 2)))
+        law_pairs_rotate(wrong, x, np.ones((2, 2, 2)))
