@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
-from linkern.array import namespace_name
+from linkern.array import is_traced, namespace_name
 from linkern.core.recurrence import Terms
-from linkern.state import AttentionResult
+from linkern.state import AttentionResult, State
 from linkern.typing import Array
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Operator",
     "Recurrence",
     "backend_of",
+    "by_heads",
     "whole_call",
 ]
 
@@ -69,6 +70,9 @@ class Backend:
     rotated : callable, optional
         Rotation by angles that add up, of arrays that are not traced: see
         `linkern.kernels.numpy.rotation`.
+    by_heads : callable, optional
+        Operators of several passes in threads that share the heads, of arrays that are
+        not traced: see `linkern.kernels.numpy.by_heads`.
     """
 
     recurrences: Mapping[str, Recurrence]
@@ -79,6 +83,7 @@ class Backend:
     token: Callable[[Array, Terms], tuple[Array, Array]] | None = None
     attend_token: Callable[..., tuple[Array, Array, Array | None]] | None = None
     rotated: Callable[[Any, Any, Any], tuple[Any, list[Any]]] | None = None
+    by_heads: Callable[..., tuple[Any, Any]] | None = None
 
 
 # Modules of the back ends, by the name of the array library.
@@ -96,6 +101,28 @@ def backend_of(x: Array) -> Backend | None:
         module = MODULES.get(namespace_name(x))
         BACKENDS[kind] = None if module is None else import_module(module).BACKEND
     return BACKENDS[kind]
+
+
+def by_heads(
+    attend: Callable[..., tuple[Array, State]], state: State, inputs: Mapping[str, Any]
+) -> tuple[Array, State]:
+    """Return ``attend(state, **inputs)``; a back end may call it for some heads each.
+
+    Parameters
+    ----------
+    attend : callable
+        Computes each head from its part of the arrays alone.
+    state : State
+        State before the first token.
+    inputs : mapping of str to array or None
+        With the same leading axes as the state, and two of their own.
+    """
+    backend = None
+    if not is_traced(*state, *inputs.values()):
+        backend = backend_of(state.memory)
+    if backend is None or backend.by_heads is None:
+        return attend(state, **inputs)
+    return backend.by_heads(attend, state, inputs)
 
 
 @dataclass(frozen=True)

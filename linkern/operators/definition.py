@@ -12,7 +12,7 @@ from typing import Any
 
 from linkern import validate
 from linkern.array import astype, broadcast_to, plain_numpy, reshape, zeros
-from linkern.kernels.dispatch import whole_call
+from linkern.kernels.dispatch import by_heads, whole_call
 from linkern.operators.forms import FORM_NAMES, Form, form_named
 from linkern.operators.layout import layout_of
 from linkern.operators.varlen import run_packed
@@ -108,6 +108,9 @@ class Definition:
     as_given : bool
         Whether `attend` makes terms of its inputs as they are: then kernels may get
         them in the dtypes that they came in, and look at the values of gates.
+    several_passes : bool
+        Whether `attend` does much besides one recurrence: then back ends may call it
+        for a few heads at a time, in threads.
     prepare : callable
         ``prepare(definition, inputs, options, form, scale)`` checks the inputs and
         returns them ready for `attend`; `options` are those that only this operator
@@ -126,6 +129,7 @@ class Definition:
     affine: bool = True
     growing: bool = False
     as_given: bool = False
+    several_passes: bool = False
     prepare: Prepare | None = None
 
 
@@ -225,9 +229,11 @@ class Prepared:
     def attend(self, state: State | None) -> AttentionResult:
         """Run the operator on one sequence, from a state or from the empty one."""
         before = self.initial_state(state)
-        output, after = self.definition.attend(
-            self.form, before, **self.inputs, **self.options
-        )
+        attend = partial(self.definition.attend, self.form, **self.options)
+        if self.definition.several_passes:
+            output, after = by_heads(attend, before, self.inputs)
+        else:
+            output, after = attend(before, **self.inputs)
         return AttentionResult(astype(output, self.dtype), after)
 
     def checked(self) -> "Prepared":

@@ -77,6 +77,7 @@ def _definition(name: str, log_decay: str) -> Definition:
         _attend,
         normalizer=lambda n: (n["k"],),
         affine=False,
+        several_passes=True,
     )
 
 

@@ -211,6 +211,7 @@ MAMBA3 = Definition(
     normalizer=lambda n: (n["p"] + n["k"] + n["v"],),
     inverse_root_scale=False,
     affine=False,
+    several_passes=True,
     prepare=_prepare,
 )
 MAMBA3_MIMO = replace(

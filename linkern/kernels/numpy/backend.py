@@ -10,6 +10,7 @@ from linkern.core.recurrence import Terms
 from linkern.feature_maps import identity
 from linkern.kernels.dispatch import Backend
 from linkern.kernels.numpy import backward, chunkwise_bwd, forward
+from linkern.kernels.numpy.by_heads import by_heads
 from linkern.kernels.numpy.chunkwise import chunks
 from linkern.kernels.numpy.features import acts_on_entries, in_place
 from linkern.kernels.numpy.one_token import attend_token, token
@@ -130,4 +131,5 @@ BACKEND = Backend(
     token=token,
     attend_token=attend_token,
     rotated=rotated,
+    by_heads=by_heads,
 )

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ import numpy as np
 __all__ = [
     "cores",
     "for_each",
+    "in_one_thread",
     "parallel_for",
     "single_threaded_blas",
     "small_buffers",
@@ -61,10 +62,24 @@ def thread_count() -> int:
     return int(setting)
 
 
+# True where whole heads are shared by the threads already.
+_ALONE = ContextVar("alone", default=False)
+
+
 def threads_for(multiply_adds: int) -> int:
     """Return the number of threads for so many multiply-adds; 1 if they are few."""
-    threads = thread_count()
+    threads = 1 if _ALONE.get() else thread_count()
     return threads if multiply_adds >= WORTH_THREADS else 1
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Let work that is called from here, or from helpers, start no further threads."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 def cores() -> int:
