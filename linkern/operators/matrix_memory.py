@@ -60,6 +60,7 @@ MLSTM = Definition(
     empty=-float("inf"),
     affine=False,
     growing=True,
+    several_passes=True,
 )
 
 

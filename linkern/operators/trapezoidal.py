@@ -61,15 +61,18 @@ def _attend(
         steps = xp.tanh(angle) * (pi * step)
         turn, rows = _rotated(turn, steps, [apart(query), apart(key)])
         query, key = map(_side_by_side, rows)
-    key_before = _delayed(carried[..., pairs : pairs + keys], key)
-    value_before = _delayed(carried[..., pairs + keys :], value)
+    last_key = carried[..., pairs : pairs + keys]
+    last_value = carried[..., pairs + keys :]
     now = step if trapezoid is None else trapezoid * step
     written = concat([xp.zeros_like(now[..., :1, :]), now[..., :-1, :]], axis=-2)
     if trapezoid is not None:
         written = written + (1 - trapezoid) * step
     if log_decay is not None:
         written = xp.exp(log_decay) * written
-    before = _Writes(apart(written * key_before), _mixed(value_before, value_mix))
+    before = _Writes(
+        apart(written * _delayed(last_key, key)),
+        _mixed(_delayed(last_value, value), value_mix),
+    )
     itself = _Writes(apart(key), _mixed(value, value_mix))
     output, memory = _earlier(form, state.memory, apart(query), before, log_decay)
     output = output + _weighted(apart(query), itself, now[..., None])

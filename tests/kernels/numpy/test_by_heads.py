@@ -9,14 +9,12 @@ import linkern
 from linkern.kernels.numpy import by_heads as module
 from linkern.kernels.numpy import threads
 from linkern.kernels.numpy.by_heads import by_heads
+from linkern.operators.register import DEFINITIONS
 from linkern.state import State
 from tests.operators.problems import problem
 from tests.waiting import LONG
 
-NAMES = (
-    *("mamba3", "mamba3_mimo"),
-    *("preconditioned_gated_delta_rule", "preconditioned_kda"),
-)
+NAMES = [name for name, each in DEFINITIONS.items() if each.several_passes]
 
 
 @pytest.fixture(autouse=True)
