@@ -35,6 +35,8 @@ def compiler():
         ("simple_gla", "bfloat16", NARROW, OF_NUMBERS + OF_DECAYS),
         ("gated_delta_rule", "float32", {}, OF_NUMBERS + OF_DECAYS),
         ("gated_delta_rule", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
+        ("gla", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
+        ("kda", "float32", {}, OF_NUMBERS + OF_DECAYS),
     ],
 )
 def test_kernels_keep_the_laws(op, dtype, contract, checks):

@@ -7,7 +7,15 @@ from linkern.kernels.cuda import backend
 from linkern.kernels.dispatch import BACKENDS
 from tests.kernels.cuda.emulator.device import Change, Emulator
 
-__all__ = ["gated_delta_rule", "linear_attention", "seeing_ahead", "simple_gla"]
+__all__ = [
+    "gated_delta_rule",
+    "gla",
+    "kda",
+    "linear_attention",
+    "rwkv6",
+    "seeing_ahead",
+    "simple_gla",
+]
 
 # In the process of a target all arrays of NumPy are the emulator's.
 _DEVICE = Emulator(multiprocessors=8)
@@ -24,6 +32,7 @@ BACKENDS[np.ndarray] = backend.BACKEND
 linear_attention = linkern.linear_attention
 simple_gla = linkern.simple_gla
 gated_delta_rule = linkern.gated_delta_rule
+gla, kda, rwkv6 = linkern.gla, linkern.kda, linkern.rwkv6
 
 
 def seeing_ahead(query, key, value):
