@@ -185,18 +185,18 @@ def short_parts(folder: Path) -> list[Part]:
             for name in TASKS
         ),
         Part("wrappers", (*TESTS, "-rP", "-k", "wrappers"), 40),
-        Part("small", (PYTHON, str(TOOLS / "gpu_small.py")), 100),
+        Part("small", (PYTHON, str(TOOLS / "gpu_small.py")), 110),
         Part(
             "calls",
-            (*bench, *tasks, "--seconds", "250", "--json", str(folder / "bench.json")),
-            265,
+            (*bench, *tasks, "--seconds", "240", "--json", str(folder / "bench.json")),
+            255,
         ),
-        Part("shapes", (PYTHON, str(TOOLS / "gpu_shapes.py")), 25),
+        Part("shapes", (PYTHON, str(TOOLS / "gpu_shapes.py")), 35),
         Part("ncu", ncu, 45, needs="ncu"),
         Part(
             "verdicts",
-            (PYTHON, str(TOOLS / "gpu_published.py"), str(folder), "--seconds", "60"),
-            65,
+            (PYTHON, str(TOOLS / "gpu_published.py"), str(folder), "--seconds", "50"),
+            55,
         ),
     ]
 
