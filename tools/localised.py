@@ -169,6 +169,24 @@ verdict. The wrong place was where Triton's interpreter had put NaN; the load ou
 bounds is named in its place. Clamped sums of gates, the silent one, are named with
 their limit and chunk.
 
+**A sixth set, by another blind examiner.** 17 faulty and 9 correct kernels in NumPy,
+PyTorch, JAX and Triton, 21 operators; quick profile in float32, in which they compute,
+60 s for each on two cores that other work shared; 200 s, and 60 s for a call, for the
+four that were not done by then; at commit `ee2dac1f`
+(`docs/benchmarks/blind-ee2dac1f.jsonl`):
+
+| | right | silent | wrong |
+|---|---|---|---|
+| correct kernels | 4 passed | 1 inconclusive | 4 failed |
+| faulty kernels | 16 failed | 1 inconclusive | 0 passed |
+| *where* | 11, and 3 too vague | 2 | 1 |
+| *by what* | 4, and 2 in part | 11 | 0 |
+
+All four correct ones failed for the same reason alone: they raise on no token, and
+`min_length=1` was not declared. Both inconclusive ones are interpreted Triton, of which
+one call takes seconds. The wrong place is that of an input of each head that was spread
+over the wrong heads.
+
 What the diagnosis says now of all mutants:
 """
 
