@@ -223,36 +223,26 @@ def test_the_arguments_of_fla(monkeypatch, torch, normalize):
         law_a_peer_answers_right(peer, small(kind))
 
 
-def test_the_arguments_of_gated_delta_rule(monkeypatch, torch):
+@pytest.mark.parametrize(
+    ("kind", "operator", "channels"),
+    [("delta", "gated_delta_rule", ()), ("kda", "kda", (16,))],
+)
+def test_the_arguments_of_delta_rules(monkeypatch, torch, kind, operator, channels):
     """Linkern replaces FLA's kernel: the order, the layout and the scale are right."""
 
     def attend(q, k, v, g, beta):
         assert q.shape == (2, LENGTH, 4, 16)
-        assert g.shape == beta.shape == (2, LENGTH, 4)
-        inputs = (x.transpose(1, 2).double().numpy() for x in (q, k, v, g, beta))
-        output = torch.from_numpy(linkern.gated_delta_rule(*inputs).output)
-        return output.transpose(1, 2).to(v.dtype), None
-
-    in_place_of_fla(monkeypatch, SimpleNamespace(chunk_gated_delta_rule=attend))
-    peer = replace(CUDA.peer("fla-delta"), needs=())
-    for dtype in peer.dtypes:
-        law_a_peer_answers_right(peer, small("delta", dtype))
-
-
-def test_the_arguments_of_kimi_delta_attention(monkeypatch, torch):
-    """Linkern replaces FLA's kernel: the order, the layout and the scale are right."""
-
-    def attend(q, k, v, g, beta):
-        assert q.shape == g.shape == (2, LENGTH, 4, 16)
+        assert g.shape == (2, LENGTH, 4, *channels)
         assert beta.shape == (2, LENGTH, 4)
         inputs = (x.transpose(1, 2).double().numpy() for x in (q, k, v, g, beta))
-        output = torch.from_numpy(linkern.kda(*inputs).output)
+        output = torch.from_numpy(getattr(linkern, operator)(*inputs).output)
         return output.transpose(1, 2).to(v.dtype), None
 
-    in_place_of_fla(monkeypatch, SimpleNamespace(chunk_kda=attend))
-    peer = replace(CUDA.peer("fla-kda"), needs=())
+    module = SimpleNamespace(**{f"chunk_{operator}": attend})
+    in_place_of_fla(monkeypatch, module)
+    peer = replace(CUDA.peer(f"fla-{kind}"), needs=())
     for dtype in peer.dtypes:
-        law_a_peer_answers_right(peer, small("kda", dtype))
+        law_a_peer_answers_right(peer, small(kind, dtype))
 
 
 def test_the_expected_gradient_is_without_the_output():

@@ -4,7 +4,8 @@ The expected results are those of the recurrence in float64.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -26,8 +27,10 @@ __all__ = [
     "law_an_infinite_value_stays_in_its_column",
     "law_any_order",
     "law_any_strides_of_aligned_rows",
+    "law_copies_that_finish_at_once",
     "law_float16_stays_in_range",
     "law_narrow_gates_are_widened",
+    "law_no_memory_is_zeros",
     "law_the_values",
     "law_what_is_not_finite_stays_behind_its_tile",
     "problem",
@@ -132,6 +135,33 @@ def check(case: Problem, results: Any, factor: float = 1.0) -> None:
 
 def law_the_values(device: Emulator, case: Problem) -> None:
     check(case, run(case, device))
+
+
+def law_copies_that_finish_at_once(
+    law: Callable[[Emulator], None],
+) -> Callable[[Emulator], None]:
+    """Return a check that a copy overwrites nothing that is still read."""
+
+    def at_once(device: Emulator) -> None:
+        way = device.way
+        device.way = replace(way, landing="at once")
+        law(device)
+        device.way = way
+
+    return at_once
+
+
+def law_no_memory_is_zeros(planner: Any, case: Problem) -> Callable[[Emulator], None]:
+    """Return a check of a call of a planner without an initial memory."""
+
+    def law(device: Emulator) -> None:
+        terms, memory, _ = case
+        output = device.empty(terms.value.shape, np.float32)
+        last = device.empty(memory.shape, np.float32)
+        device.launch(planner.plan(device, terms, None, output, last, scale=0.5))
+        check(Problem(terms, 0 * memory), (output, last))
+
+    return law
 
 
 def law_any_order(case: Problem) -> None:

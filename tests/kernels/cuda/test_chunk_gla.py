@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -22,8 +21,10 @@ from tests.kernels.cuda.chunked import (
     law_an_infinite_value_stays_in_its_column,
     law_any_order,
     law_any_strides_of_aligned_rows,
+    law_copies_that_finish_at_once,
     law_float16_stays_in_range,
     law_narrow_gates_are_widened,
+    law_no_memory_is_zeros,
     law_the_values,
     law_what_is_not_finite_stays_behind_its_tile,
     run,
@@ -81,22 +82,6 @@ def problem_with(warps: int, case: Problem) -> Callable[[Emulator], None]:
     return law
 
 
-def law_copies_that_finish_at_once(device: Emulator) -> None:
-    """Check that a copy overwrites nothing that is still read."""
-    way = device.way
-    device.way = replace(way, landing="at once")
-    PROBLEMS["16 bits"](device)
-    device.way = way
-
-
-def law_no_memory_is_zeros(device: Emulator) -> None:
-    terms, memory, _ = problem(np.float32, 20, 8, 8)
-    output = device.empty(terms.value.shape, np.float32)
-    last = device.empty(memory.shape, np.float32)
-    device.launch(chunk_gla.plan(device, terms, None, output, last, scale=0.5))
-    check(Problem(terms, 0 * memory), (output, last))
-
-
 # The last chunk is no whole one. Channels are padded in all but one.
 PROBLEMS = {
     "16 bits": problem_with(4, problem(BFLOAT16, 37, 24, 40, heads=1)),
@@ -107,9 +92,9 @@ PROBLEMS = {
     "more warps": problem_with(8, problem(np.float16, 20, 64, 32, heads=1)),
     "split": problem_with(4, problem(np.float32, 37, 12, 36, heads=1, beta=False)),
     "no tokens": problem_with(4, problem(BFLOAT16, 0, 8, 8)),
-    "from nothing": law_no_memory_is_zeros,
-    "at once": law_copies_that_finish_at_once,
+    "from nothing": law_no_memory_is_zeros(chunk_gla, problem(np.float32, 20, 8, 8)),
 }
+PROBLEMS["at once"] = law_copies_that_finish_at_once(PROBLEMS["16 bits"])
 
 
 @pytest.mark.parametrize("name", every(3, problems()))

@@ -1,24 +1,20 @@
 """Planner of `chunk_delta.cu`: the chunkwise forward of the (gated) delta rule."""
 
-import numpy as np
-
-from linkern.array import dtype_name
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
-from linkern.kernels.cuda.layouts import instance
-from linkern.kernels.cuda.plan.chunk_fwd import rows_are_aligned
-from linkern.kernels.cuda.plan.recurrent import parameters
+from linkern.kernels.cuda.plan.by_chunks import (
+    BUFFERS,
+    COMPUTED,
+    IO,
+    ITEMSIZE,
+    launch,
+    rows_fit,
+    shape_of,
+)
 from linkern.kernels.cuda.plan.tiles import TileShape, padded_size
 
 __all__ = ["fits", "plan", "shared_bytes", "tile_shape"]
 
-# By their names in mma.cuh.
-_IO = {"float16": "f16_split", "bfloat16": "bf16", "float32": "float"}
-# Bytes of a number in all buffers of rows: as it is copied, and in parts.
-_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
-_BUFFERS = {"float16": 2 + 3 * 4, "bfloat16": 3 * 2, "float32": 4 + 3 * 6}
-# Bytes of the parts of a number that was computed.
-_COMPUTED = {"float16": 4, "bfloat16": 4, "float32": 6}
 _MOST_FEATURES = 128
 # Most columns and tokens, the fastest first; the last one needs the least.
 _SHAPES = [(64, 32), (64, 16)]
@@ -47,7 +43,7 @@ def tile_shape(
     If it gets several, one after the other, blocks of more columns are better: their
     warps wait for each other's products instead.
     """
-    if dtype not in _IO or features > _MOST_FEATURES:
+    if dtype not in IO or features > _MOST_FEATURES:
         return None
     kind = dtype, padded_size(features)
     options = _SHAPES[-1:] if kind in _LAST_ONLY else _SHAPES
@@ -69,9 +65,9 @@ def tile_shape(
 def shared_bytes(dtype: str, shape: TileShape) -> int:
     """Return the size of the struct ``DeltaStorage``."""
     entries = shape.tokens * (2 * shape.features + shape.columns)
-    rows = entries * _BUFFERS[dtype]
-    matrices = 2 * 2 * shape.tokens**2 * _COMPUTED[dtype]
-    output = 16 * shape.columns * _ITEMSIZE[dtype]
+    rows = entries * BUFFERS[dtype]
+    matrices = 2 * 2 * shape.tokens**2 * COMPUTED[dtype]
+    output = 16 * shape.columns * ITEMSIZE[dtype]
     factors = (3 + 2 * 2) * shape.tokens + 2
     decays = shape.tokens * (_MASK_PITCH + 2) + shape.tokens // 16
     decays += decays % 2  # a multiple of 8 bytes
@@ -95,13 +91,9 @@ def fits(device: Device, terms: Terms, memory: Array) -> bool:
     """
     if terms.erase is not terms.key or terms.early_erase or terms.early_read:
         return False
-    by_channel = terms.log_decay is not None and terms.log_decay.shape[-1] > 1
-    features, values = memory.shape[-2:]
-    if by_channel or 0 in (features, values) or memory.dtype != np.float32:
+    if terms.log_decay is not None and terms.log_decay.shape[-1] > 1:
         return False
-    shape = _shape_of(device, terms)
-    rows = (terms.query, terms.key, terms.value)
-    return shape is not None and all(rows_are_aligned(device, x) for x in rows)
+    return rows_fit(tile_shape, device, terms, memory)
 
 
 def plan(
@@ -118,31 +110,11 @@ def plan(
 
     With a tile shape other than None the planner does not choose one.
     """
-    batch, heads, _, features = terms.query.shape
-    values, dtype = terms.value.shape[-1], dtype_name(terms.query.dtype)
-    shape = shape or _shape_of(device, terms)
-    if shape is None:
-        msg = f"no tile of rows of {features} features fits {device.shared} bytes"
-        raise ValueError(msg)
-    tile = instance("TileShape", _IO[dtype], *shape)
-    return Launch(
-        file="chunk_delta",
-        kernel=instance("chunk_delta", tile, terms.log_decay is not None),
-        blocks=batch * heads * -(-values // shape.columns),
-        threads=32 * shape.warps,
-        shared=shared_bytes(dtype, shape),
-        parameters=parameters(device, terms, initial, output, final, scale=scale),
-    )
-
-
-def _shape_of(device: Device, terms: Terms) -> TileShape | None:
-    """Return the tile shape of a call; None if no kernel fits."""
-    batch, heads, _, features = terms.query.shape
-    return tile_shape(
-        dtype_name(terms.query.dtype),
-        features,
-        terms.value.shape[-1],
-        device.shared,
-        heads=batch * heads,
-        multiprocessors=device.multiprocessors,
+    return launch(
+        "chunk_delta",
+        [terms.log_decay is not None],
+        shape or shape_of(tile_shape, device, terms),
+        shared_bytes,
+        *(device, terms, initial, output, final),
+        scale=scale,
     )

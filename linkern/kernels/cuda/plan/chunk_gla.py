@@ -1,24 +1,22 @@
 """Planner of `chunk_gla.cu`: the chunkwise forward with a decay for each channel."""
 
-import numpy as np
+from functools import partial
 
-from linkern.array import dtype_name
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
-from linkern.kernels.cuda.layouts import instance
-from linkern.kernels.cuda.plan.chunk_fwd import rows_are_aligned
-from linkern.kernels.cuda.plan.recurrent import parameters
+from linkern.kernels.cuda.plan.by_chunks import (
+    BUFFERS,
+    COMPUTED,
+    IO,
+    ITEMSIZE,
+    launch,
+    rows_fit,
+    shape_of,
+)
 from linkern.kernels.cuda.plan.tiles import TileShape, padded_size
 
 __all__ = ["fits", "plan", "shared_bytes", "tile_shape"]
 
-# By their names in mma.cuh.
-_IO = {"float16": "f16_split", "bfloat16": "bf16", "float32": "float"}
-# Bytes of a number as it is copied, of a value in all its buffers, and of the parts of
-# a number that was computed.
-_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}
-_VALUE_BUFFERS = {"float16": 2 + 3 * 4, "bfloat16": 3 * 2, "float32": 4 + 3 * 6}
-_COMPUTED = {"float16": 4, "bfloat16": 4, "float32": 6}
 # As in gla_storage.cuh: tokens of a chunk, the pitch of a block, pointers of a head.
 _TOKENS, _PITCH, _POINTERS = 16, 20, 112
 _LEAST_FEATURES, _MOST_FEATURES = 32, 128
@@ -49,7 +47,7 @@ def tile_shape(
     several blocks, one after the other, blocks of more columns are better: the scores
     of a head are computed once.
     """
-    if dtype not in _IO or features > _MOST_FEATURES:
+    if dtype not in IO or features > _MOST_FEATURES:
         return None
     kind = dtype, max(_LEAST_FEATURES, padded_size(features))
     at_once = (2 if kind in _TWO_BLOCKS else 1) * multiprocessors
@@ -69,12 +67,12 @@ def tile_shape(
 def shared_bytes(dtype: str, shape: TileShape, *, erases: bool) -> int:
     """Return the size of the struct ``GlaStorage``."""
     tokens, features = shape.tokens, shape.features
-    rows = 2 * 2 * tokens * features * _ITEMSIZE[dtype]
-    values = tokens * shape.columns * _VALUE_BUFFERS[dtype]
+    rows = 2 * 2 * tokens * features * ITEMSIZE[dtype]
+    values = tokens * shape.columns * BUFFERS[dtype]
     operands = (2 * (3 if erases else 2) * tokens + 3 * tokens // 2) * features
-    operands *= _COMPUTED[dtype]
-    scores = 2 * (2 if erases else 1) * tokens**2 * _COMPUTED[dtype]
-    output = 16 * shape.columns * _ITEMSIZE[dtype]
+    operands *= COMPUTED[dtype]
+    scores = 2 * (2 if erases else 1) * tokens**2 * COMPUTED[dtype]
+    output = 16 * shape.columns * ITEMSIZE[dtype]
     floats = (tokens + 2) * features + tokens * (_PITCH + 3)
     return rows + values + operands + scores + output + 4 * floats + _POINTERS
 
@@ -100,11 +98,7 @@ def fits(device: Device, terms: Terms, memory: Array) -> bool:
     else:
         early = terms.early_erase or terms.early_read
         known = terms.erase is terms.key and not early
-    if not known or 0 in memory.shape[-2:] or memory.dtype != np.float32:
-        return False
-    shape = _shape_of(device, terms)
-    rows = (terms.query, terms.key, terms.value)
-    return shape is not None and all(rows_are_aligned(device, x) for x in rows)
+    return known and rows_fit(tile_shape, device, terms, memory)
 
 
 def plan(
@@ -121,31 +115,12 @@ def plan(
 
     With a tile shape other than None the planner does not choose one.
     """
-    batch, heads, _, features = terms.query.shape
-    values, dtype = terms.value.shape[-1], dtype_name(terms.query.dtype)
-    shape = shape or _shape_of(device, terms)
-    if shape is None:
-        msg = f"no tile of rows of {features} features fits {device.shared} bytes"
-        raise ValueError(msg)
-    tile, erases = instance("TileShape", _IO[dtype], *shape), terms.erase is not None
-    return Launch(
-        file="chunk_gla",
-        kernel=instance("chunk_gla", tile, erases, terms.early_read),
-        blocks=batch * heads * -(-values // shape.columns),
-        threads=32 * shape.warps,
-        shared=shared_bytes(dtype, shape, erases=erases),
-        parameters=parameters(device, terms, initial, output, final, scale=scale),
-    )
-
-
-def _shape_of(device: Device, terms: Terms) -> TileShape | None:
-    """Return the tile shape of a call; None if no kernel fits."""
-    batch, heads, _, features = terms.query.shape
-    return tile_shape(
-        dtype_name(terms.query.dtype),
-        features,
-        terms.value.shape[-1],
-        device.shared,
-        heads=batch * heads,
-        multiprocessors=device.multiprocessors,
+    erases = terms.erase is not None
+    return launch(
+        "chunk_gla",
+        [erases, terms.early_read],
+        shape or shape_of(tile_shape, device, terms),
+        partial(shared_bytes, erases=erases),
+        *(device, terms, initial, output, final),
+        scale=scale,
     )
