@@ -83,6 +83,10 @@ def exits_hard(query, key, value):
     os._exit(7)
 
 
+def exits_on_no_token(query, key, value):
+    return good(query, key, value) if query.shape[2] else exits_hard(query, key, value)
+
+
 def chatters(query, key, value):
     print("x" * 2_000_000)
     sys.stdout.flush()

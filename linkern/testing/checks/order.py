@@ -86,7 +86,7 @@ def prefix(target: CheckedTarget, problem: Problem) -> None:
     contract = problem.scope.contract
     step = contract.length_multiple_of
     cut = min(problem.knobs["cut"], problem.length) // step * step
-    if cut < max(contract.min_length, 1):
+    if cut < max(contract.shortest, 1):
         return
     whole, alone = target.runs(problem, problem.prefix(cut))
     expected = problem.solve().rows(0, cut)

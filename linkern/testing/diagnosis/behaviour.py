@@ -321,13 +321,13 @@ def refused(target: Target, scope: Scope) -> Diagnosis | None:
     """
     contract, calls = scope.contract, list[tuple[str, str, Call]]()
     problem = _problem(scope, REFUSED)
-    if not contract.min_length:
+    if not contract.shortest:
         calls.append(("no token", "min_length=1", Call(problem.prefix(0).inputs)))
     each = contract.length_multiple_of
     if scope.interface.takes_state:
         asking = Call(problem.inputs, wants_state=True)
         calls.append(("a call for its final state", "takes_state=false", asking))
-        first = each * math.ceil(max(contract.min_length, 1) / each)
+        first = each * math.ceil(max(contract.shortest, 1) / each)
         parts = _problem(scope, (1, 2, 2 * first, 4, 5))
         if parts.length == 2 * first:
             words = "a call with the state that it returned"

@@ -33,7 +33,7 @@ LENGTHS = (
 
 def packings(scope: Scope, calls: int, rng: np.random.Generator) -> Iterator[Packing]:
     """Yield sequences of a few tokens, in at most so many calls."""
-    unit, least = scope.contract.length_multiple_of, scope.contract.min_length
+    unit, least = scope.contract.length_multiple_of, scope.contract.shortest
     for rows in LENGTHS:
         if len(rows) <= calls:
             drawn = (_drawn(row, rng) for row in rows)

@@ -26,7 +26,7 @@ def no_integers(scope: Scope) -> str | None:
         return f"no input makes it exact: {scope.operator.inexact}"
     if scope.contract.l2norm is not None:
         return "it normalises queries and keys itself, so no input makes it exact"
-    if scope.contract.min_length > 2**scope.narrowest_bits:
+    if scope.contract.shortest > 2**scope.narrowest_bits:
         return "sums over sequences that long are not exact at the declared precision"
     return None
 

@@ -119,7 +119,7 @@ def _lengths(
 ) -> NDArray[np.int_]:
     """Return the tokens of each sequence in each call, as the contract allows them."""
     contract = problem.scope.contract
-    unit, least = contract.length_multiple_of, contract.min_length
+    unit, least = contract.length_multiple_of, contract.shortest
     if slack == np.inf and size[0] == 1 and not least:
         return np.zeros(size, int)
     left = problem.length // unit

@@ -91,7 +91,7 @@ def fitted(
     """Return what moves a length to the nearest one that the contract allows."""
     contract = scope.contract
     step = contract.length_multiple_of
-    least = max(least, contract.min_length)
+    least = max(least, contract.shortest)
     limit = longest(scope, most, reach)
     shortest = -(-least // step) * step
     if contract.max_length is not None and shortest > contract.max_length:
@@ -131,7 +131,7 @@ def drawn_lengths(
     allowed = fitted(scope, least=least, most=most, reach=reach)
     limit = longest(scope, most, reach)
     usual = min(limit, reach.usual or LONGEST)
-    least = max(least, scope.contract.min_length)
+    least = max(least, scope.contract.shortest)
     if scope.few_shapes:
         return st.sampled_from(FEW_LENGTHS).map(allowed)
     edges: tuple[int, ...] = EDGES + LONG
@@ -337,7 +337,7 @@ def short_lengths(scope: Scope) -> list[int]:
     contract = scope.contract
     most = 1 if contract.max_length is None else min(contract.max_length, 1)
     # A recurrence of no step returns nothing that could be looked at.
-    least = max(contract.min_length, int(contract.interface == "step"))
+    least = max(contract.shortest, int(contract.interface == "step"))
     step = contract.length_multiple_of
     return [n for n in range(most, least - 1, -1) if n % step == 0]
 

@@ -145,7 +145,7 @@ def no_integers(scope: Scope) -> str | None:
             return (
                 f"no input of the feature map {feature_map.name} has integer features"
             )
-    if scope.contract.min_length > 2**scope.narrowest_bits:
+    if scope.contract.shortest > 2**scope.narrowest_bits:
         return "sums over sequences that long are not exact at the declared precision"
     return None
 

@@ -14,6 +14,7 @@ from linkern.testing.runner.trials import (
     Trials,
     Tried,
     groups_values,
+    refusal_of_no_token,
     returns_state,
     tried,
 )
@@ -30,6 +31,10 @@ RETURNS_STATE = (
 VALUE_GROUPS = (
     "it takes more heads of values than of queries, which is judged; if it is not to, "
     "declare value_groups=false"
+)
+NO_TOKEN = (
+    "sequences of no token are not judged: the target raises {}; "
+    "declare min_length=0 to judge them"
 )
 UNCOMPILED = (
     "JAX traces what is outside of a `jax.jit` at every call, loops above all: "
@@ -103,6 +108,9 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
         contract = replace(settled.contract, value_groups=True)
         settled = replace(settled, contract=contract)
         notes += (VALUE_GROUPS,)
+    if refusal := _refusal_of_no_token(settled, target, outcome):
+        settled = replace(settled, contract=replace(settled.contract, min_length=1))
+        notes += (NO_TOKEN.format(refusal),)
     if _fails(outcome, plan) and outcome.accepted:
         notes += _left_out(plan, outcome)
         return FirstCall(replace(settled, dtypes=outcome.accepted), notes)
@@ -119,6 +127,19 @@ def _returns_state(plan: Plan, target: Target, outcome: Tried) -> bool:
     if declared or target.interface.takes_state or plan.ranks or plan.command:
         return False
     return outcome.problem is not None and returns_state(target, outcome.problem)
+
+
+def _refusal_of_no_token(plan: Plan, target: Target, outcome: Tried) -> str:
+    """Return what a target raises on no token, if its lengths are not declared.
+
+    Over ranks it is declared whether one may have no token.
+    """
+    declared = plan.contract.min_length is not None or plan.contract.max_length == 0
+    steps = plan.contract.interface == "step"
+    if declared or steps or plan.ranks or not outcome.accepted:
+        return ""
+    assert outcome.problem is not None
+    return refusal_of_no_token(target, outcome.problem)
 
 
 def _groups_values(plan: Plan, target: Target, outcome: Tried) -> bool:

@@ -20,7 +20,15 @@ from linkern.testing.target.inference import library_of
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, Reply, TargetConfig, in_float64
 
-__all__ = ["Death", "Trials", "Tried", "groups_values", "returns_state", "tried"]
+__all__ = [
+    "Death",
+    "Trials",
+    "Tried",
+    "groups_values",
+    "refusal_of_no_token",
+    "returns_state",
+    "tried",
+]
 
 # Batch, heads, length, key and value dimension: no two alike.
 UNEQUAL = (2, 3, 5, 4, 6)
@@ -171,6 +179,25 @@ def returns_state(target: Target, problem: Problem) -> bool:
     return not transposed < error
 
 
+def refusal_of_no_token(target: Target, problem: Problem) -> str:
+    """Return what a target raises if there is no token; empty if it does not.
+
+    A crash is none: who may not call with no token is to be told so.
+    """
+    empty = problem.prefix(0)
+    calls = [Call(empty.inputs)]
+    if problem.scope.interface.takes_state:
+        calls.append(Call(empty.inputs, wants_state=True))
+    for call in calls:
+        try:
+            target.call(call)
+        except TargetRaised as raised:
+            return str(raised)
+        except TargetDied:
+            return ""
+    return ""
+
+
 def groups_values(plan: Plan, target: Target, dtype: str) -> bool:
     """Return True if a target computes rows for more heads of values than of queries.
 
@@ -204,7 +231,7 @@ def _calls(problem: Problem) -> Iterator[Call]:
     """Yield calls of a problem: whole, in two spans, packed, each for gradients too."""
     scope, contract = problem.scope, problem.scope.contract
     ways = [Call(problem.inputs)]
-    cut = max(contract.length_multiple_of, contract.min_length)
+    cut = max(contract.length_multiple_of, contract.shortest)
     if scope.interface.takes_state and cut < problem.length:
         ways.append(Call(problem.inputs, cuts=(cut,), wants_state=True))
     if not_packed(scope) is None:

@@ -77,7 +77,10 @@ class Contract:
         Precision in which the running memory and normalizer are carried.
     chunk_size : int, optional
         The target's chunk size: tightens the bound.
-    min_length, max_length, length_multiple_of : int
+    min_length : int, optional
+        The shortest sequence that it accepts. Default: 0, or 1 if its first call of no
+        token raises an exception.
+    max_length, length_multiple_of : int
         Which sequence lengths it accepts.
     key_dims, value_dims : tuple of int
         Which dimensions it accepts; empty for all.
@@ -182,7 +185,7 @@ class Contract:
     state_dtype: str | None = None
     normalizer_dtype: str | None = None
     chunk_size: int | None = None
-    min_length: int = 0
+    min_length: int | None = None
     max_length: int | None = None
     length_multiple_of: int = 1
     key_dims: tuple[int, ...] = ()
@@ -250,10 +253,10 @@ class Contract:
             raise UsageError(msg)
         if self.ranks_order == "zigzag":
             self._require_zigzag()
-        if self.max_length is not None and self.max_length < self.min_length:
+        if self.max_length is not None and self.max_length < self.shortest:
             msg = (
                 f"`max_length` must not be below `min_length`, got {self.max_length} "
-                f"and {self.min_length}."
+                f"and {self.shortest}."
             )
             raise UsageError(msg)
 
@@ -314,8 +317,10 @@ class Contract:
         multiple = self.length_multiple_of
         if self.ranks_even:
             multiple = math.lcm(multiple, *pieces)
-        least = self.min_length if self.ranks_empty else max(self.min_length, *pieces)
-        return replace(self, length_multiple_of=multiple, min_length=least)
+        least = self.shortest if self.ranks_empty else max(self.shortest, *pieces)
+        return replace(
+            self, length_multiple_of=multiple, min_length=least or self.min_length
+        )
 
     def factor(self, default: float | str, key_dim: int) -> float:
         """Return the factor on the scores, of an operator that has this default."""
@@ -349,6 +354,11 @@ class Contract:
         return Quotient(
             self.normalize, self.factor(1.0, key_dim), self.eps, self.eps_mode
         )
+
+    @property
+    def shortest(self) -> int:
+        """Number of tokens of the shortest sequence that is accepted."""
+        return self.min_length or 0
 
     @property
     def narrows(self) -> bool:

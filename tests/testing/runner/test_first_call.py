@@ -14,7 +14,7 @@ import linkern
 from linkern.testing import UsageError, run, verify
 from linkern.testing.api import plan_of
 from linkern.testing.kernels.correct import quadratic
-from linkern.testing.runner.first_call import UNCOMPILED, VALUE_GROUPS
+from linkern.testing.runner.first_call import NO_TOKEN, UNCOMPILED, VALUE_GROUPS
 from linkern.testing.runner.loop import CheckFinished, Opened
 from linkern.testing.runner.opening import (
     LONG_TIMEOUT,
@@ -247,6 +247,52 @@ def test_a_call_that_compiles_may_take_as_long_as_the_run(options, seconds):
 def test_the_contract_may_leave_no_such_input():
     report = judged(quadratic, contract={"min_length": "3", "max_length": "3"})
     assert report.verdict == "passed"
+
+
+def raising_on_no_token(query, key, value):
+    if not query.shape[2]:
+        msg = "no tokens"
+        raise ValueError(msg)
+    return quadratic(query, key, value)
+
+
+def without_states_of_no_token(
+    query, key, value, initial_state=None, return_state=False
+):
+    if return_state:
+        raising_on_no_token(query, key, value)
+    result = linkern.linear_attention(query, key, value, initial_state=initial_state)
+    return (result.output, result.state) if return_state else result.output
+
+
+def wrong_on_no_token(query, key, value):
+    return quadratic(query, key, value) if query.shape[2] else value[..., :1]
+
+
+@pytest.mark.parametrize("kernel", [raising_on_no_token, without_states_of_no_token])
+def test_an_exception_on_no_token_is_noted_and_not_judged(kernel):
+    report = judged(kernel, "state_split", "short_sequences")
+    assert report.verdict == "passed"
+    assert report.plan.contract.min_length == 1
+    assert NO_TOKEN.partition("{}")[0] in report.notes[-1]
+    assert "ValueError: no tokens" in report.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "declared"),
+    [
+        (raising_on_no_token, {"min_length": "0"}),
+        (f"{TARGETS}:exits_on_no_token", {}),
+        (wrong_on_no_token, {}),
+    ],
+)
+def test_no_token_is_judged_where_it_is_declared_and_where_nothing_is_raised(
+    kernel, declared
+):
+    report = judged(kernel, "short_sequences", contract=declared)
+    assert report.verdict == "failed"
+    assert " T=0 " in report.checks[0].counterexample.input
+    assert not any(NO_TOKEN.partition("{}")[0] in note for note in report.notes)
 
 
 @pytest.mark.parametrize("name", ["exits_hard", "hangs"])

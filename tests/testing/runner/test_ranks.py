@@ -141,7 +141,7 @@ def test_laws_of_one_process_are_not_judged_over_ranks():
 )
 def test_lengths_fit_the_ranks(declared, multiple, least):
     contract = Contract(**declared).over((2, 3))
-    assert (contract.length_multiple_of, contract.min_length) == (multiple, least)
+    assert (contract.length_multiple_of, contract.shortest) == (multiple, least)
 
 
 def test_a_zigzag_has_twice_as_many_pieces():

@@ -107,7 +107,7 @@ def test_a_violation_that_few_examples_miss_is_found_in_a_later_round():
 
 
 def test_before_every_law_is_judged_nothing_passes():
-    report = last(plan(RIGHT), Countdown(12))
+    report = last(plan(RIGHT), Countdown(14))
     assert report.time_over
     assert report.complete
     assert report.verdict == "inconclusive"
@@ -119,20 +119,20 @@ def test_before_every_law_is_judged_nothing_passes():
 
 def test_what_the_time_left_out_is_named_with_what_would_run_it():
     judged = plan(RIGHT)
-    report = last(judged, Countdown(12))
+    report = last(judged, Countdown(14))
     ran = len(NAMES) - len(report.not_run)
     text = " ".join(str(report).split())
     assert f"not run: {', '.join(report.not_run)} to run them: `--seconds" in text
     seconds = int(re.search(r"--seconds (\d+)", text)[1])
     assert 0 <= seconds - 1300 * len(NAMES) / ran < 10
     assert "or `--dtype" not in text
-    report = last(replace(judged, dtypes=("float32", "float64")), Countdown(12))
+    report = last(replace(judged, dtypes=("float32", "float64")), Countdown(14))
     assert "or `--dtype float32`" in " ".join(str(report).split())
 
 
 def test_what_is_not_judged_is_said_however_short_the_time_is():
     judged = plan(RIGHT, checks=(*NAMES, "decay_extremes"))
-    report = last(judged, Countdown(12))
+    report = last(judged, Countdown(14))
     assert report.not_run
     assert "decay_extremes" not in report.not_run
 
@@ -146,7 +146,7 @@ def test_what_is_not_judged_is_said_however_short_the_time_is():
     ],
 )
 def test_what_is_required_is_enough(required, verdict, words):
-    report = last(plan(RIGHT, require=required), Countdown(12))
+    report = last(plan(RIGHT, require=required), Countdown(14))
     assert report.time_over
     assert report.not_run
     assert report.verdict == verdict
