@@ -7,7 +7,7 @@ terms is another fault than one that is in one of them.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -56,18 +56,13 @@ class _Tokens:
         return np.asarray(np.exp(self.sums))
 
     @property
-    def before(self) -> Real:
-        """The same without that of the token itself."""
-        return np.asarray(np.exp(self.sums - self.log_decay))
-
-    @property
     def left(self) -> Real:
         """The decay from each token to the end of the chunk."""
         return np.asarray(np.exp(self.sums[..., -1:, :] - self.sums))
 
-    def scores(self, rows: Real, *, decays: bool = True) -> Real:
+    def scores(self, rows: Real) -> Real:
         """Return products of rows with keys of this token and of those before it."""
-        sums = self.sums * decays
+        sums = self.sums
         apart = np.minimum(sums[..., :, None, :] - sums[..., None, :, :], 0)
         products = rows[..., :, None, :] * np.exp(apart) * self.key[..., None, :, :]
         return np.asarray(np.tril(products.sum(-1)))
@@ -79,23 +74,22 @@ def _solved(system: Real) -> Real:
 
 @dataclass(frozen=True)
 class _Rule:
-    """The terms of a chunk: what erases, the triangular system, and its inverse.
+    """The triangular system of a chunk and its inverse.
 
     With ``A = tril(beta k k^T, -1)`` under decays, tokens write
     ``(1 + A)^-1 (beta v - beta k S)``, where ``S`` is the state before the chunk. That
     is ``beta v - (1 + A)^-1 (A beta v + beta k S)``, where the inverse is exact.
     """
 
-    erase: Callable[[_Tokens], Real] = lambda x: x.beta * x.key * x.since
-    system: Callable[[_Tokens], Real] = lambda x: np.tril(x.scores(x.beta * x.key), -1)
     inverse: Callable[[Real], Real] = _solved
     of_erased: bool = False
+    with_diagonal: bool = False
 
     def written(self, x: _Tokens, state: Real) -> Real:
         """Return what tokens write, under the state before their chunk."""
-        system = self.system(x)
+        system = np.tril(x.scores(x.beta * x.key), self.with_diagonal - 1)
         inverse, values = self.inverse(system), x.beta * x.value
-        erased = self.erase(x) @ state
+        erased = (x.beta * x.key * x.since) @ state
         if self.of_erased:
             return np.asarray(values - inverse @ (system @ values + erased))
         return np.asarray(inverse @ (values - erased))
@@ -125,57 +119,24 @@ def _but_the_last(chunk: int, system: Real) -> Real:
 
 
 def _rules(chunk: int) -> Iterator[tuple[str, _Rule]]:
-    """Yield rules of chunks of a size with one term changed, and their words."""
-    right = _Rule()
-    reads = "where keys read the state before a chunk"
-    system = "in the triangular system"
-    erases: dict[str, Callable[[_Tokens], Real]] = {
-        f"beta^2 in place of beta {reads}": lambda x: x.beta**2 * x.key * x.since,
-        f"1 in place of beta {reads}": lambda x: x.key * x.since,
-        f"1 in place of the decay {reads}": lambda x: x.beta * x.key,
-        f"the decay up to the token before {reads}": lambda x: (
-            x.beta * x.key * x.before
-        ),
-        "nothing erased from the state before a chunk": lambda x: 0 * x.key,
+    """Yield rules of chunks of a size with one term changed, and their words.
+
+    What is wrong by a factor in a term, or left out of one, shows in `erase_views`.
+    """
+    yield "a triangular system with its diagonal", _Rule(with_diagonal=True)
+    erased = {"no inverse": partial(_series, 1)}
+    for size in (8, 16, 32):
+        words = f"an inverse of blocks of {size} that are not coupled"
+        erased[words] = partial(_in_blocks, size)
+    erased["an inverse without its last row"] = partial(_but_the_last, chunk)
+    series = {
+        f"{terms} terms of the series of the inverse": partial(_series, terms)
+        for terms in (2, 3, 4, 8)
     }
-    for words, erase in erases.items():
-        yield words, replace(right, erase=erase)
-    systems: dict[str, Callable[[_Tokens], Real]] = {
-        f"1 in place of beta {system}": lambda x: np.tril(x.scores(x.key), -1),
-        f"beta^2 in place of beta {system}": lambda x: np.tril(
-            x.scores(x.beta**2 * x.key), -1
-        ),
-        f"beta of the other token {system}": lambda x: np.tril(
-            x.scores(x.key) * x.beta.swapaxes(-1, -2), -1
-        ),
-        f"1 in place of the decay {system}": lambda x: np.tril(
-            x.scores(x.beta * x.key, decays=False), -1
-        ),
-        "a triangular system with its diagonal": lambda x: x.scores(x.beta * x.key),
-        "a triangular system of the other sign": lambda x: -right.system(x),
-    }
-    for words, made in systems.items():
-        yield words, replace(right, system=made)
-    inverses: dict[str, Callable[[Real], Real]] = {
-        "no inverse": partial(_series, 1),
-        **{
-            f"{terms} terms of the series of the inverse": partial(_series, terms)
-            for terms in (2, 3, 4, 8)
-        },
-        **{
-            f"an inverse of blocks of {size} that are not coupled": partial(
-                _in_blocks, size
-            )
-            for size in (8, 16, 32)
-        },
-        "an inverse without its last row": partial(_but_the_last, chunk),
-    }
-    for words, inverse in inverses.items():
-        yield words, replace(right, inverse=inverse)
-        yield (
-            f"{words}, of what is erased",
-            replace(right, inverse=inverse, of_erased=True),
-        )
+    for words, inverse in series.items():
+        yield words, _Rule(inverse)
+    for words, inverse in {**series, **erased}.items():
+        yield f"{words}, of what is erased", _Rule(inverse, of_erased=True)
 
 
 def other_chunk(target: Target, scope: Scope) -> Factor | None:

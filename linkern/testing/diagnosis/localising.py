@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from linkern.testing.diagnosis.erase_views import erased, read
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.floors import other_floor
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
@@ -35,6 +36,10 @@ CLEAR = 2.0
 COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
+# Bits of a factor in whose place no view is tried.
+SIMPLE = 10.0
+# Times fewer entries that are wrong in what explains others.
+FEWER = 8
 # Bits that shares of a row must spare: they are wrong in fewer places than weights.
 SHARES = 1.0
 
@@ -72,6 +77,22 @@ class Finding:
         return place + factor
 
     @property
+    def is_simple(self) -> bool:
+        """True if there is a place, and a factor of few quantities."""
+        factor = self.factor
+        return self.place is not None and factor is not None and factor.cost <= SIMPLE
+
+    def explains(self, other: "Finding") -> bool:
+        """Return True if far fewer entries are wrong, where no formula holds.
+
+        What no formula tells is told by numbers, one for each entry.
+        """
+        if self.factor or other.factor or self.place is None:
+            return False
+        few, many = (sum(int(x.wrong.sum()) for x in y.maps) for y in (self, other))
+        return FEWER * few < many
+
+    @property
     def words(self) -> tuple[str, str]:
         """Words of the place and of the factor, empty where there are none."""
         place = self.place.text if self.place else ""
@@ -99,13 +120,14 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     first, second = (_telling(part) for part in every)
     best, shares = _finding(*every), False
     for view, others in _views(maps):
-        if best.place is not None and best.factor is not None and not others:
+        if best.is_simple and not others:
             break
         seen = [_seen(view, part) for part in every]
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
             fewer = finding.cost + (SHARES if others else WORDS) < best.cost
             fewer &= finding.words != best.words
+            fewer |= finding.explains(best)
             # Beside wrong shares of a row, its sum says little without a factor.
             if fewer and (finding.factor or not (shares and best.place)):
                 best, shares = replace(finding, broken=best.broken), others
@@ -159,6 +181,8 @@ def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
         yield row_sums, False
     if maps[0].problem.scope.operator.erases:
         yield lost, False
+        yield erased, False
+        yield read, False
     yield steps, False
 
 
