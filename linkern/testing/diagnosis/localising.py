@@ -82,6 +82,12 @@ class Finding:
         factor = self.factor
         return self.place is not None and factor is not None and factor.cost <= SIMPLE
 
+    @property
+    def is_partly_right(self) -> bool:
+        """True if a formula is in place of weights some of which are right."""
+        instead = self.factor is not None and self.factor.kind == "instead"
+        return instead and self.place is not None and self.place.spared > EXACT
+
     def explains(self, other: "Finding") -> bool:
         """Return True if far fewer entries are wrong, where no formula holds.
 
@@ -133,6 +139,8 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
                 best, shares = replace(finding, broken=best.broken), others
     if best.factor is None and not best.coarse and not best.broken:
         best = _with_replacement(best, first, second)
+    elif best.is_partly_right:
+        best = _with_divisor(best, first, second)
     if best.factor is None and not best.coarse and not best.broken:
         return _of_whole_rows(best, *every)
     return best
@@ -153,6 +161,16 @@ def _of_whole_rows(finding: Finding, *every: Maps) -> Finding:
     if not any(one.wrong.any() for one in rows[0]):
         return finding
     return replace(_finding(*rows), broken=finding.broken)
+
+
+def _with_divisor(finding: Finding, first: Maps, second: Maps) -> Finding:
+    """Return a finding with the divisor that rows have instead, if there is one.
+
+    Where all that is wrong is divided by 1, no divisor is one in the words of factors.
+    """
+    wrong = [one for one in (*first, *second) if one.wrong.any()]
+    factor = other_floor(wrong)
+    return finding if factor is None else Finding(wrong, IndexSet(), factor)
 
 
 def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:

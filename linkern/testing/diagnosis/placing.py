@@ -6,7 +6,7 @@ import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
-from linkern.testing.diagnosis.factors.spelling import CONSTANTS
+from linkern.testing.diagnosis.factors.spelling import CONSTANTS, is_logarithm
 from linkern.testing.diagnosis.index_sets.coordinates import BOUNDED
 from linkern.testing.diagnosis.index_sets.describe import (
     IndexSet,
@@ -172,7 +172,7 @@ def _numbers(one: InfluenceMap) -> dict[str, Real]:
     for name, x in signed_quantities(one, None).items():
         if name in CONSTANTS:
             continue
-        if "log_decay" in name:
+        if is_logarithm(name):
             numbers[name] = x.log
             continue
         with np.errstate(over="ignore", under="ignore"):

@@ -69,9 +69,16 @@ HEADS: dict[str, Callable[[Index, int, int], Index]] = {
 FOLDS = ((("b", "batch"), ("hg", "heads")), (("hg", "heads"), ("ts", "tokens")))
 # Sizes of chunks.
 CHUNKS = (16, 32, 64, 128)
+# Other values of a rate or a gate at one token of each chunk, and the place of it.
+VALUES: dict[str, float] = {"0": 0.0, "1": 1.0}
+TOKENS_OF_CHUNKS: dict[str, Callable[[int], int]] = {
+    "first": lambda _: 0,
+    "last": lambda chunk: chunk - 1,
+}
 # Sizes that channels are padded to; tokens are to multiples alone.
 POWERS: Padding = {
-    "a power of two from 16 on": lambda n: max(16, 1 << (n - 1).bit_length())
+    "a power of two": lambda n: 1 << (n - 1).bit_length(),
+    "a power of two from 16 on": lambda n: max(16, 1 << (n - 1).bit_length()),
 }
 MULTIPLES: Padding = {f"a multiple of {n}": partial(_multiple, n) for n in CHUNKS}
 # Parameters of raw gates that a kernel may take instead, by rate and bias.
@@ -106,11 +113,14 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
             yield f"{one} and {other} exchanged", _exchanged(one, other)
     if call.sizes["g"] > call.sizes["h"]:
         yield "queries and keys of head h % H in place of h // (HV / H)", _in_turns
-    if operator.feature_map:
-        yield from _paddings(call)
+    yield from _paddings(call)
+    yield from _spread(call)
     if operator.erases and "log_decay" in present:
         side = "after" if operator.early_erase else "before"
         yield f"an erase that reads the state {side} its decay", _other_erase
+    for name in present:
+        if operator.input(name).axes[-1] == "t":
+            yield from _at_chunks(name, call.sizes["t"])
 
 
 def _paddings(call: OracleCall) -> Iterator[tuple[str, Change]]:
@@ -118,12 +128,16 @@ def _paddings(call: OracleCall) -> Iterator[tuple[str, Change]]:
 
     A tile of a kernel holds them where its mask is applied to what is loaded alone.
     """
-    axes = [("channels", -1, ("query", "key"), {**POWERS, **MULTIPLES})]
-    if not call.operator.causal:
-        axes.append(("keys", -2, ("key", "value"), MULTIPLES))
-    for noun, axis, names, sizes in axes:
-        for words, size in sizes.items() if {*names} <= {*_present(call)} else ():
-            text = f"{noun} padded with zeros, whose features count, to {words}"
+    mapped, causal = bool(call.operator.feature_map), call.operator.causal
+    present, sizes = {*_present(call)}, {**POWERS, **MULTIPLES}
+    slots = tuple(present & {"slots", "log_decay"})
+    for noun, made, axis, names, widths, there in (
+        ("channels", "features", -1, ("query", "key"), sizes, mapped),
+        ("keys", "features", -2, ("key", "value"), MULTIPLES, mapped and not causal),
+        ("slots", "scores", -1, slots, sizes, "slots" in present),
+    ):
+        for words, size in widths.items() if there and {*names} <= present else ():
+            text = f"{noun} padded with zeros, whose {made} count, to {words}"
             yield text, _padded(names, axis, size)
 
 
@@ -140,6 +154,55 @@ def _padded(names: Sequence[str], axis: int, size: Callable[[int], int]) -> Chan
         return _meaning(call, inputs)
 
     return changed
+
+
+def _spread(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield numbers of heads that are spread over all batch entries in another order.
+
+    Each is repeated for the batch, where all of them are to be.
+    """
+    batch, operator = call.sizes["b"], call.operator
+    names = [x for x in _present(call) if operator.input(x).axes[0] == "g"]
+    for chosen in dict.fromkeys([*((x,) for x in names), tuple(names)]):
+        if batch > 1 and chosen:
+            words = " and ".join(chosen)
+            text = f"{words} of head (b H + h) // B in place of head h"
+            yield text, partial(_spread_over_batch, chosen)
+
+
+def _spread_over_batch(names: Sequence[str], call: OracleCall) -> OracleCall:
+    batch, known = call.sizes["b"], _present(call)
+    return _meaning(
+        call,
+        {
+            name: np.repeat(known[name], batch, axis=0).reshape(
+                batch, *known[name].shape
+            )
+            for name in names
+        },
+    )
+
+
+def _at_chunks(name: str, whole: int) -> Iterator[tuple[str, Change]]:
+    """Yield an input with another value at one token of each chunk.
+
+    The first token of all has nothing before it.
+    """
+
+    def changed(at: int, chunk: int, value: float) -> Values:
+        def values(_: OracleCall, x: Real) -> Real:
+            token = np.arange(x.shape[-1])
+            there = (token % chunk == at) & (token > 0)
+            return np.where(there, value, x)
+
+        return values
+
+    for chunk in reversed(CHUNKS):  # what holds at all of its edges
+        for which, token in TOKENS_OF_CHUNKS.items() if chunk < whole else ():
+            for words, value in VALUES.items():
+                text = f"{words} in place of {name} at the {which} token of "
+                text += f"chunks of {chunk}"
+                yield text, _with(name, changed(token(chunk), chunk, value))
 
 
 def truncations(call: OracleCall) -> Iterator[tuple[str, Change]]:

@@ -138,6 +138,8 @@ def product_scene(
 ) -> Problem:
     """Return impulses in values, with keys of one channel each; see `dense_scene`."""
     made = dense_scene(scope, sizes, rng, kind=kind, tokens=tokens)
+    if "skip" in made.inputs:  # which adds to the products
+        made = made.with_inputs(skip=np.zeros_like(made.inputs["skip"]))
     operator, dtype = scope.operator, numpy_dtype(scope.dtype)
     along = _directions(scope)
     if not along:

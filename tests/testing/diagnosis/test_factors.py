@@ -87,6 +87,12 @@ PLANTED: dict[str, tuple[str, dict[str, float]]] = {
         "gsa",
         {"sum of log_decay over (source, row]": -1},
     ),
+    "((exp(log decay) - 1) / log decay)[source]": (
+        "selective_scan",
+        {"((exp(log decay) - 1) / log decay)[source]": 1},
+    ),
+    "exp(-log_decay[source])": ("selective_scan", {"log_decay[source]": -1}),
+    "(1 - exp(log decay))[source]": ("gla", {"(1 - exp(log decay))[source]": 1}),
     "query[row - 1] * exp(log_decay[row]) / query[row]": (
         "gla",
         {"query[row - 1]": 1, "query[row]": -1, "log_decay[row]": 1},

@@ -29,6 +29,10 @@ def cause(divide):
             "|q . n| + 1",
         ),
         (lambda above, below, _: above / abs(below), "|q . n| alone"),
+        (
+            lambda above, below, m: above / np.maximum(below, np.exp(-m)),
+            "max(q . n, 1)",
+        ),
     ],
 )
 def test_other_divisors_are_named(divide, words):

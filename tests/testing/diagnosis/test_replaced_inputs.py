@@ -122,6 +122,51 @@ def test_replaced_inputs_are_named(
 
 
 @pytest.mark.parametrize(
+    ("op", "name", "value", "which", "chunk"),
+    [
+        ("mamba3", "trapezoid", 1, "first", 16),
+        ("mamba3", "trapezoid", 1, "first", 32),
+        ("gated_delta_rule", "log_decay", 0, "last", 16),
+        ("delta_rule", "beta", 0, "first", 32),
+    ],
+)
+def test_values_at_tokens_of_chunks_are_named(
+    op: str, name: str, value: int, which: str, chunk: int
+) -> None:
+    def change(problem: Problem) -> Inputs:
+        x = wide(problem, name)
+        first = chunk if which == "first" else chunk - 1
+        x[..., first::chunk] = value
+        return {name: x}
+
+    text = f"{value} in place of {name} at the {which} token of chunks of {chunk}"
+    assert text_of(maps_of(op, change)) == text
+
+
+@pytest.mark.parametrize("names", [("center",), ("center", "log_range")])
+def test_numbers_of_heads_in_the_order_of_the_batch_are_named(
+    names: tuple[str, ...],
+) -> None:
+    def change(problem: Problem) -> Inputs:
+        batch = problem.shape.batch
+        spread = {name: np.repeat(wide(problem, name), batch) for name in names}
+        return {name: x.reshape(batch, -1) for name, x in spread.items()}
+
+    said = text_of(maps_of("preconditioned_gated_delta_rule", change, sizes=(2, 3)))
+    assert said == f"{' and '.join(names)} of head (b H + h) // B in place of head h"
+
+
+def test_scores_of_padded_slots_are_named() -> None:
+    def change(problem: Problem) -> Inputs:
+        slots = (wide(problem, name) for name in ("slots", "log_decay"))
+        wider = (np.pad(x, (*[(0, 0)] * 3, (0, 1))) for x in slots)
+        return dict(zip(("slots", "log_decay"), wider, strict=True))
+
+    words = "slots padded with zeros, whose scores count, to a power of two"
+    assert text_of(maps_of("gsa", change)) == words
+
+
+@pytest.mark.parametrize(
     ("op", "names", "axis", "size", "padded"),
     [
         ("linear_attention", ("query", "key"), -1, 64, "channels to a power of two"),

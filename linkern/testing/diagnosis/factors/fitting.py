@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.spelling import BASES
+from linkern.testing.diagnosis.factors.spelling import BASES, is_logarithm
 from linkern.testing.influence.maps import Real
 
 __all__ = ["exponents"]
@@ -92,7 +92,7 @@ def _rounded(name: str, exponent: float, *, alone: bool) -> float:
         close = abs(near - exponent) <= 1e-3 * abs(exponent)
         return (near if close else exponent) if alone else 0.0
     options = [round(2 * exponent) / 2]
-    if "log_decay" in name:
+    if is_logarithm(name):
         options += [sign * float(x) for x in BASES for sign in (1, -1)]
     best = min(options, key=lambda x: abs(x - exponent))
     close = abs(best - exponent) <= 0.05 and abs(best) <= LARGEST_EXPONENT

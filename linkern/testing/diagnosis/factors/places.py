@@ -41,7 +41,7 @@ class Places:
         The size of chunks, if one is known.
     inputs, axes : mapping of str to array or str
         The inputs as the oracle takes them, those by default among them, and the
-        letters of their axes.
+        letters of their axes. A log-decay that steps and rates make is one of them.
     sizes : mapping of str to int
         The size of each axis by its letter.
     groups, micro : int
@@ -161,9 +161,13 @@ def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
     operator, meant = problem.scope.operator, problem._oracle_call.meant
     inputs = {name: make(meant) for name, make in operator.defaults.items()}
     inputs |= {name: x for name, x in meant.items() if x is not None}
+    letters = dict.fromkeys(inputs, "g") | {x.name: x.axes for x in operator.inputs}
+    if {"dt", "log_decay_rate"} <= inputs.keys():
+        rate = inputs["log_decay_rate"].swapaxes(-1, -2)
+        inputs["log_decay"] = inputs["dt"][..., None, :] * rate[:, None]
+        letters["log_decay"] = "bgtkv"
     if "log_decay" in inputs:
         inputs["log_decay"] = np.maximum(inputs["log_decay"], LEAST)
-    letters = dict.fromkeys(inputs, "g") | {x.name: x.axes for x in operator.inputs}
     axes = {name: letters[name][-x.ndim :] for name, x in inputs.items()}
     sizes = problem.sizes
     groups = sizes["g"] // max(sizes["h"], 1)

@@ -23,6 +23,7 @@ from linkern.testing.diagnosis.factors.quantities import Quantity, signed_quanti
 from linkern.testing.diagnosis.factors.spelling import (
     CONSTANTS,
     Spelled,
+    is_logarithm,
     spell,
     text_of,
 )
@@ -146,7 +147,7 @@ def _system(
         for table in tables
     ]
     log, sign = np.log(abs(target)), np.sign(target)
-    natural = any("log_decay" in name for name in tables[0])
+    natural = any(map(is_logarithm, tables[0]))
     every = dict(columns.values())
     return System(log, sign, weight, problem, every, constants, natural)
 

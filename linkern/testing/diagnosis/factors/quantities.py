@@ -230,7 +230,8 @@ def _of_inputs(places: Places) -> Made:
         else Field(name, places.axes[name], _log(x))
         for name, x in places.inputs.items()
     ]
-    for field in (*fields, *_exponentials(places), *_kept(places)):
+    made = *_exponentials(places), *_inputs_of_steps(places), *_kept(places)
+    for field in (*fields, *made):
         yield from _at_tokens(field, places)
         if field.total:
             yield from _over_ranges(field, places)
@@ -244,6 +245,28 @@ def _exponentials(places: Places) -> Iterator[Field]:
         if one.draw in ("exponent", "logit") and one.name in places.inputs:
             logs = places.inputs[one.name] + 0j
             yield Field(one.name, places.axes[one.name], logs, form="exp({})")
+
+
+def _inputs_of_steps(places: Places) -> Iterator[Field]:
+    """Yield weights of what is written that some kernels have beside a decay.
+
+    Those are the mean decay of a step, by which zero-order hold differs from Euler's
+    rule, and the part that is lost, which makes of a sum a mean.
+    """
+    if "log_decay" not in places.inputs:
+        return
+    log_decay, axes = places.inputs["log_decay"], places.axes["log_decay"]
+    for text, x in (
+        ("(exp(log decay) - 1) / log decay", _mean_decay(log_decay)),
+        ("1 - exp(log decay)", -np.expm1(log_decay)),
+        ("1 - exp(2 * log decay)", -np.expm1(2 * log_decay)),
+    ):
+        yield Field(f"({text})", axes, _log(x), COMPOSED)
+
+
+def _mean_decay(log_decay: Real) -> Real:
+    small = np.where(log_decay == 0, 1.0, log_decay)
+    return np.where(log_decay == 0, 1.0, np.expm1(small) / small)
 
 
 def _kept(places: Places) -> Iterator[Field]:

@@ -4,12 +4,13 @@ A constant is a small fraction, a well known number, or a number of few digits, 
 power of the scale or of a size.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-__all__ = ["BASES", "CONSTANTS", "Spelled", "spell", "text_of"]
+__all__ = ["BASES", "CONSTANTS", "Spelled", "is_logarithm", "spell", "text_of"]
 
 # Exponents that make powers of 2 of those of e, or the reverse.
 BASES = {1 - np.log(2): "(1 - ln 2) * ", 1 / np.log(2) - 1: "(1/ln 2 - 1) * "}
@@ -164,6 +165,19 @@ def text_of(
     return f"{divided[0]} / ({divided[0]} {added})"
 
 
+def is_logarithm(name: str) -> bool:
+    """Return True for a quantity that is named by its logarithm.
+
+    Examples
+    --------
+    >>> is_logarithm("sum of log_decay over (source, row]"), is_logarithm("beta[row]")
+    (True, False)
+    >>> is_logarithm("log_decay_rate")
+    False
+    """
+    return re.search(r"log_decay(?!_rate)", name) is not None
+
+
 def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> str:
     """Return the text of a product."""
     powers = {**constant.exponents, **exponents}
@@ -172,7 +186,7 @@ def _product(sign: float, constant: Spelled, exponents: Mapping[str, float]) -> 
     up = [above] if above != "1" and not logs else []
     down = [below] if below else []
     for name, x in sorted(powers.items(), key=lambda item: item[1] < 0):
-        if "log_decay" in name:
+        if is_logarithm(name):
             logs.append(_term(name, x))
         elif name.startswith("e^("):
             up.append(_power_of_count(name[2:], x))
