@@ -67,6 +67,8 @@ LENGTHS, TRIED = (17, 24, 32, 40, 47, 48, 64, 80, 100, 128, LENGTH), 3
 FEWEST = 6
 # Errors of rounding include some that are this share of the largest.
 EVEN = 0.2
+# Bits of a format beyond those of numbers that it has rounded some times.
+TWICE = range(3)
 # Bits from the narrowest path to others that lose as much.
 BESIDES = 4
 
@@ -133,7 +135,8 @@ def _said(
     every = f" every {chunk} tokens" if chunk > 1 else " at every token" * chunk
     at = f" at {some}" * bool(some)
     verb = "are" if stage.endswith("s") or " and " in stage else "is"
-    widths = [dict.fromkeys(keys, x) for x in names if keys]
+    near = [name for name, width in SIGNIFICAND_BITS.items() if width - bits in TWICE]
+    widths = [dict.fromkeys(keys, x) for x in near if keys]
     widths = widths if stage == "operands" else widths[::-1]
     size = {"chunk_size": chunk} if chunk > 1 and scope.operator.causal else {}
     candidates = [one | width for one in (size, {}) for width in widths]

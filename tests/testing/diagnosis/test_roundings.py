@@ -9,7 +9,7 @@ import pytest
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
-from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
+from linkern.testing.kernels.assembly import Parts, assemble, recurrence, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
@@ -54,6 +54,16 @@ def test_the_place_and_what_declares_it_are_measured():
         "state_dtype=bfloat16",
         "normalizer_dtype=bfloat16",
     )
+
+
+def test_operands_that_are_rounded_several_times_are_of_a_wider_format():
+    def kernel(query, key, value, log_decay, beta):
+        inputs = [x.astype(np.float32) for x in (query, key, value, log_decay, beta)]
+        return recurrence("kda")(*inputs)[0].astype(value.dtype)
+
+    observed = rounding(*opened(kernel, "kda", dtype="float64"))
+    assert observed.sentence == "the operands are rounded to 22 bits"
+    assert observed.declaration == ("operand_dtype=float32",)
 
 
 def test_edges_that_begin_inside_of_a_chunk_have_their_own_tokens():
