@@ -91,7 +91,12 @@ def diagnose(target: Target, scope: Scope) -> Diagnosis | None:
 
 
 def examine(
-    target: Target, scope: Scope, *, seconds: float = 0.0, repeats: bool = True
+    target: Target,
+    scope: Scope,
+    *,
+    seconds: float = 0.0,
+    repeats: bool = True,
+    shown_by: Sequence[Sequence[Call]] = (),
 ) -> Diagnosis:
     """Return the same; where nothing shows, with what was not measured.
 
@@ -106,10 +111,14 @@ def examine(
     repeats : bool
         False if a call that was wrong is right in a new process: it depends on the
         calls before it, and nothing else is looked for.
+    shown_by : sequence of sequence of Call
+        The calls of each law that failed. Of a target that is slow, maps of results
+        that none of them asks for are measured last.
     """
     clock = Clock(max(SECONDS, seconds))
     watched = _Watched(target, clock)
-    probe = _Probe(watched, scope, clock)
+    slow = scope.few_shapes or scope.interpreted
+    probe = _Probe(watched, scope, clock, _stages(shown_by if slow else ()))
     if not repeats:
         return probe.observed(kept_between_calls, 0.0) or OF_EARLIER_CALLS
     refusal = probe.observed(refused, FOR_MAPS)
@@ -169,6 +178,7 @@ class _Probe:
     target: Timed
     scope: Scope
     clock: Clock
+    stages: tuple[Stage, ...]
     left_out: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -209,7 +219,7 @@ class _Probe:
 
     def described(self) -> Diagnosis | None:
         """Return what is wrong in the first stage with a wrong map."""
-        for stage in (*STAGES, *GRADIENT_STAGES, *LONG):
+        for stage in self.stages:
             with self.clock.without(FOR_THE_REST):
                 maps = self._maps(stage)
             wrong = [one.tensor for one in maps if one.wrong.any()]
@@ -315,6 +325,24 @@ class _Probe:
         if tensor == "output" and finding.broken:
             return self.tried("not finite", lambda: not_finite(target, scope), None)
         return None
+
+
+def _stages(shown_by: Sequence[Sequence[Call]]) -> tuple[Stage, ...]:
+    """Return the stages in turn, from the first one that some law has shown wrong."""
+    every = [*STAGES, *GRADIENT_STAGES, *LONG]
+    names = [stage.name for stage in every]
+    shown = [max(names.index(_asked(x)) for x in calls) for calls in shown_by if calls]
+    first = min(shown, default=0)
+    return (*every[first:], *every[:first])
+
+
+def _asked(call: Call) -> str:
+    """Return the name of the stage whose calls are as one."""
+    if call.cotangent is None:
+        last = "state" if call.wants_state else "outputs"
+        return "packed" if call.segments else "spans" if call.cuts else last
+    through = " of packed sequences" * bool(call.segments) or " of spans"
+    return f"gradients{through if call.segments or call.cuts else ''}"
 
 
 def _handed_over(maps: Sequence[InfluenceMap]) -> bool:

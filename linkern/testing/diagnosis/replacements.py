@@ -96,11 +96,12 @@ GATES: dict[str, GateChange] = {
 def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield the replacements that have no number in them, and their texts."""
     operator, present = call.operator, _present(call)
+    known = _with_defaults(call)
     if operator.has_scale:
         yield "1 in place of scale", _with("query", lambda c, x: x / c.scale)
         yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
-    for name, x in present.items():
-        if operator.input(name).optional:
+    for name, x in known.items():
+        if name in present and operator.input(name).optional:
             yield f"{name} left out", _with(name, lambda *_: None)
         # A rate that is in writes and in erases may be wrong in one of them.
         twofold = operator.erases and x.ndim == 3 and name != "log_decay"
@@ -161,8 +162,8 @@ def _spread(call: OracleCall) -> Iterator[tuple[str, Change]]:
 
     Each is repeated for the batch, where all of them are to be.
     """
-    batch, operator = call.sizes["b"], call.operator
-    names = [x for x in _present(call) if operator.input(x).axes[0] == "g"]
+    batch = call.sizes["b"]
+    names = [x for x in _with_defaults(call) if _axes(call, x)[0] == "g"]
     for chosen in dict.fromkeys([*((x,) for x in names), tuple(names)]):
         if batch > 1 and chosen:
             words = " and ".join(chosen)
@@ -171,15 +172,11 @@ def _spread(call: OracleCall) -> Iterator[tuple[str, Change]]:
 
 
 def _spread_over_batch(names: Sequence[str], call: OracleCall) -> OracleCall:
-    batch, known = call.sizes["b"], _present(call)
+    batch, known = call.sizes["b"], _with_defaults(call)
+    spread = {name: np.repeat(known[name], batch, axis=0) for name in names}
     return _meaning(
         call,
-        {
-            name: np.repeat(known[name], batch, axis=0).reshape(
-                batch, *known[name].shape
-            )
-            for name in names
-        },
+        {name: x.reshape(batch, *known[name].shape) for name, x in spread.items()},
     )
 
 
@@ -257,11 +254,23 @@ def _present(call: OracleCall) -> dict[str, Real]:
     return {name: x for name, x in call.meant.items() if x is not None}
 
 
+def _with_defaults(call: OracleCall) -> dict[str, Real]:
+    """Return the inputs of a call, those by default among them."""
+    made = {name: make(call.meant) for name, make in call.operator.defaults.items()}
+    return {**made, **_present(call)}
+
+
+def _axes(call: OracleCall, name: str) -> str:
+    """Return the axes of an input; one that is no parameter has a number a head."""
+    return call.operator.input(name).axes if name in call.operator.names else "g"
+
+
 def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
     """Yield replacements of one input by other numbers, places and inputs."""
-    present, axes = _present(call), call.operator.input(name).axes
+    present, axes = _with_defaults(call), _axes(call, name)
     shape = present[name].shape
-    yield from _gates(call, name)
+    if name in call.operator.names:
+        yield from _gates(call, name)
     for text, change in ENTRIES.items():
         yield text.format(name), _changed(change)
     for words, (letters, index) in PLACES.items():
@@ -363,7 +372,7 @@ def _with(name: str, values: Values, *, erase: bool = False) -> Change:
     """Return the change of a call that changes an input, or in erases alone."""
 
     def changed(call: OracleCall) -> OracleCall:
-        known = _present(call)
+        known = _with_defaults(call)
         with np.errstate(all="ignore"):
             inputs = {name: values(call, known[name])} if name in known else {}
             if erase and inputs:  # What is written is as before.

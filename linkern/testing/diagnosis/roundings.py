@@ -135,8 +135,8 @@ def _said(
     every = f" every {chunk} tokens" if chunk > 1 else " at every token" * chunk
     at = f" at {some}" * bool(some)
     verb = "are" if stage.endswith("s") or " and " in stage else "is"
-    near = [name for name, width in SIGNIFICAND_BITS.items() if width - bits in TWICE]
-    widths = [dict.fromkeys(keys, x) for x in near if keys]
+    wider = [name for name, width in SIGNIFICAND_BITS.items() if width - bits in TWICE]
+    widths = [dict.fromkeys(keys, x) for x in wider if keys]
     widths = widths if stage == "operands" else widths[::-1]
     size = {"chunk_size": chunk} if chunk > 1 and scope.operator.causal else {}
     candidates = [one | width for one in (size, {}) for width in widths]

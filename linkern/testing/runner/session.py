@@ -20,7 +20,7 @@ from linkern.testing.runner.results import CheckResult
 from linkern.testing.runner.rounds import Question
 from linkern.testing.runner.trials import Death
 from linkern.testing.target.clock import Clock
-from linkern.testing.target.protocol import in_float64
+from linkern.testing.target.protocol import Call, in_float64
 
 __all__ = ["Ask", "Session"]
 
@@ -213,7 +213,11 @@ class Session:
             try:
                 scope = scope_of(self.plan, self._target, dtype)
                 diagnosis = examine(
-                    self._target, scope, seconds=left, repeats=self._repeats
+                    self._target,
+                    scope,
+                    seconds=left,
+                    repeats=self._repeats,
+                    shown_by=self._calls_of_failures,
                 )
             except (TargetDied, TargetRaised):
                 continue
@@ -229,6 +233,12 @@ class Session:
         named = reported_law([*self._without_numbers()], scope)
         not_measured = silent[0].not_measured
         return replace(named, not_measured=not_measured) if named else silent[0]
+
+    @property
+    def _calls_of_failures(self) -> list[tuple[Call, ...]]:
+        """The calls of each failed law."""
+        examples = (result.counterexample for result in self._failures.values())
+        return [example.calls for example in examples if example is not None]
 
     def _without_numbers(self) -> Iterator[tuple[str, str, str]]:
         """Yield the check, the sentence and the sizes of failures without an error."""

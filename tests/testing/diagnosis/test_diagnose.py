@@ -23,7 +23,7 @@ from linkern.testing.kernels.assembly import (
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.context import Scope
 from linkern.testing.target.process import InProcess
-from linkern.testing.target.protocol import TargetConfig
+from linkern.testing.target.protocol import Call, TargetConfig
 from tests.marks import every
 from tests.testing.diagnosis.unlisted import (
     at_least,
@@ -344,6 +344,72 @@ def test_what_is_declared_is_no_deviation():
 def test_nothing_is_said_of_a_right_kernel(op):
     kernel = {"linear_attention": dense, "simple_gla": gla}[op]()
     assert diagnosed(kernel, op) is None
+
+
+def test_a_state_that_is_transposed_where_it_is_square_is_placed():
+    def kernel(query, key, value, beta, initial_state=None, return_state=False):
+        made = linkern.delta_rule(
+            query, key, value, beta=beta, initial_state=initial_state
+        )
+        state = made.state.memory
+        if key.shape[-1] == value.shape[-1]:
+            state = np.swapaxes(state, -1, -2)
+        return (made.output, state) if return_state else made.output
+
+    diagnosis = diagnosed(kernel, "delta_rule")
+    assert diagnosis.where == "calls in which K is V"
+    assert diagnosis.by_what == "key channel and value channel exchanged"
+
+
+def test_features_of_padding_in_a_normalizer_are_counted():
+    def kernel(query, key, value, initial_state=None, return_state=False):
+        made = linkern.linear_attention(query, key, value, initial_state=initial_state)
+        memory, normalizer = made.state
+        normalizer = normalizer + -key.shape[2] % 32
+        return (made.output, (memory, normalizer)) if return_state else made.output
+
+    diagnosis = diagnosed(kernel)
+    assert diagnosis.stage == "final normalizer"
+    assert diagnosis.where == "lengths that are no multiple of 32"
+    assert diagnosis.by_what == "plus tokens of padding"
+
+
+def of_few_shapes(kernel, op, *, shown_by=()):
+    """Diagnose a target that compiles each shape, and return the stages in turn."""
+    measured = []
+
+    def look(target, scope):
+        few, usual = replace(scope, few_shapes=True), MODULE._Probe._maps
+
+        def noted(probe, stage, *seed):
+            measured.append(stage.name)
+            return usual(probe, stage, *seed)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MODULE._Probe, "_maps", noted)
+            examine(target, few, shown_by=shown_by)
+
+    diagnosed(kernel, op, look=look)
+    return measured
+
+
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [
+        ([], "outputs"),
+        ([{"cuts": (3,)}], "spans"),
+        ([{"cuts": (3,)}, {"wants_state": True}], "state"),
+        ([{"segments": ((0, 5),)}, {"cotangent": np.ones(1)}], "packed"),
+        ([{"cotangent": np.ones(1), "cuts": (3,)}], "gradients of spans"),
+        ([{"cuts": (3,)}, {}], "outputs"),
+    ],
+)
+def test_of_slow_targets_what_failed_is_measured_first(asked, first):
+    plain = Call({})
+    calls = [(plain, replace(plain, **fields)) for fields in asked]
+    names = of_few_shapes(gla(), "simple_gla", shown_by=calls)
+    assert names[0] == first
+    assert {*names} >= {"outputs", "state", "gradients"}
 
 
 def test_of_two_faults_the_one_with_a_place_is_said():

@@ -93,6 +93,10 @@ PLANTED: dict[str, tuple[str, dict[str, float]]] = {
     ),
     "exp(-log_decay[source])": ("selective_scan", {"log_decay[source]": -1}),
     "(1 - exp(log decay))[source]": ("gla", {"(1 - exp(log decay))[source]": 1}),
+    "level_scales[first of the chunk] / level_scales[row]": (
+        "log_linear_attention",
+        {"level_scales[first of the chunk]": 1, "level_scales[row]": -1},
+    ),
     "query[row - 1] * exp(log_decay[row]) / query[row]": (
         "gla",
         {"query[row - 1]": 1, "query[row]": -1, "log_decay[row]": 1},

@@ -156,6 +156,29 @@ def test_numbers_of_heads_in_the_order_of_the_batch_are_named(
     assert said == f"{' and '.join(names)} of head (b H + h) // B in place of head h"
 
 
+@pytest.mark.parametrize(
+    ("words", "heads"),
+    [
+        (
+            "head (b H + h) // B",
+            lambda x, batch: np.repeat(x, batch).reshape(batch, -1),
+        ),
+        ("the next head", lambda x, _: x[[1, 2, 2]]),
+    ],
+)
+def test_decays_by_default_of_other_heads_are_named(
+    words: str, heads: Callable[[Any, int], Any]
+) -> None:
+    def change(problem: Problem) -> Inputs:
+        call = problem._oracle_call
+        usual = call.operator.defaults["log_decay"](call.meant)
+        return {"log_decay": heads(usual, problem.shape.batch)}
+
+    said = text_of(maps_of("retention", change, sizes=(2, 3)))
+    place = "head h" if "(b H" in words else "log_decay"
+    assert said == f"log_decay of {words} in place of {place}"
+
+
 def test_scores_of_padded_slots_are_named() -> None:
     def change(problem: Problem) -> Inputs:
         slots = (wide(problem, name) for name in ("slots", "log_decay"))

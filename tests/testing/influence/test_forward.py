@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -239,6 +240,24 @@ def test_compiled_targets_see_few_shapes():
     few = Scope(scope.operator, scope.contract, "float32", few_shapes=True)
     shapes = {one.problem.shape for one in measured(target, few, "outputs")}
     assert 1 < len(shapes) <= 3
+
+
+def test_compiled_targets_see_all_kinds_of_gates_in_the_first_shape():
+    target, scope = known("gla by chunks")
+    few = replace(scope, few_shapes=True)
+    maps = measured(target, few, "outputs")
+    shapes = {one.problem.shape for one in maps if "strong" in one.problem.kind}
+    assert shapes == {maps[0].problem.shape}
+    assert maps[0].problem.shape in {
+        x.problem.shape for x in measured(target, few, "state")
+    }
+
+
+def test_compiled_targets_see_spans_of_one_length_and_of_one_token():
+    target, scope = known("gla by chunks")
+    maps = measured(target, replace(scope, few_shapes=True), "spans")
+    lengths = {one.problem.length for one in maps if "span" in one.coordinates}
+    assert lengths == {1, 20, 74}
 
 
 def test_stages_say_why_they_are_left_out():

@@ -180,6 +180,15 @@ def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
     head = known.get("head", none)
     index = {"b": known.get("batch", none), "g": head, "h": head // groups}
     index |= {x: known[name] for x, name in _CHANNELS.items() if name in known}
+    levels = any("l" in letters for letters in axes.values())
+    if levels and "source" in known and "span" not in known:
+        index.setdefault("l", _level(row, source))
     return Places(
         entries, chunk, inputs, axes, sizes, groups, micro, row, source, key, index
     )
+
+
+def _level(row: Index, source: Index) -> Index:
+    """Return the level of pairs of tokens: that of the highest bit that differs."""
+    differing = np.where(source < 0, 0, row ^ source)
+    return np.frexp(differing.astype(np.float64))[1].astype(np.int64)

@@ -114,6 +114,8 @@ def _counts(places: Places) -> Made:
     source = np.where(places.source < 0, np.nan, places.source)
     shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": chunk}
     shared |= {letter.upper(): sizes[letter] for letter in "kvt"}
+    if chunk is not None:
+        shared["tokens of padding"] = -sizes["t"] % chunk
     shared["padded K"] = 1 << (sizes["k"] - 1).bit_length()
     numbers = [(x, 3.0, 0 * row + n) for x, n in shared.items() if n is not None]
     numbers += [(letter.upper(), 3.5, 0 * row + sizes[letter]) for letter in "bh"]

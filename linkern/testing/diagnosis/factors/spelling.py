@@ -15,7 +15,10 @@ __all__ = ["BASES", "CONSTANTS", "Spelled", "is_logarithm", "spell", "text_of"]
 # Exponents that make powers of 2 of those of e, or the reverse.
 BASES = {1 - np.log(2): "(1 - ln 2) * ", 1 / np.log(2) - 1: "(1/ln 2 - 1) * "}
 # Quantities that all entries of one problem share.
-CONSTANTS = ("scale", "K", "V", "T", "chunk", "padded K", "B", "H")
+CONSTANTS = (
+    *("scale", "K", "V", "T", "chunk", "padded K", "B", "H"),
+    "tokens of padding",
+)
 # Scales that are other ones than a call says: that by default, that of padded channels.
 _SCALES = ({"scale": -1.0, "K": -0.5}, {"K": 0.5, "padded K": -0.5})
 _KNOWN = {"pi": np.pi, "e": np.e, "ln 2": np.log(2), "2^0.5": 2**0.5}

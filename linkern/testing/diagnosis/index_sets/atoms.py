@@ -101,6 +101,7 @@ SPECIAL = {
     ("beyond", ">=", 1): ("sources beyond the rows", 2.0),
     ("behind", ">=", 1): ("rows beyond the sources", 2.0),
     ("not square", ">=", 1): ("calls in which K is not V", 2.0),
+    ("not square", "<", 1): ("calls in which K is V", 2.0),
     ("length", "<", 2): ("sequences of one token", 1.5),
     ("left", ">=", 2): ("{1} other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
@@ -114,6 +115,8 @@ SIGNS: dict[str, Callable[[Index, int], Flags]] = {
 }
 
 
+# The result that is square in some calls.
+MEMORY = "final state"
 # The same for programs.
 WORDS = {">=": "at_least", "<": "below", "==": "equal"}
 
@@ -206,7 +209,8 @@ def places(influence: InfluenceMap) -> dict[str, Index]:
     for name in ("sequence", "span"):
         if f"{name}s" in knobs:
             known[f"end of {name}"] = zero + knobs[f"{name}s"]
-    if "span" in influence.coordinates:  # a state was handed over
+    # A state was handed over, or returned.
+    if "span" in influence.coordinates or influence.tensor == MEMORY:
         known["not square"] = zero + (shape.key_dim != shape.value_dim)
     if "source" in known:
         known["beyond"] = (known["source"] >= shape.length).astype(np.int64)
@@ -319,6 +323,8 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
     yield before[k], interval(name, ">=", between(k))
     if name == "length" and values[0] == 1:
         yield after[1], interval(name, "<", 2)
+    if name == "not square":
+        yield after[1], interval(name, "<", 1)
     if name in BOUNDED or name in ("beyond", "behind", "not square"):
         return
     if len(values) > 2:  # of the first alone, its number is shorter
