@@ -14,6 +14,7 @@ from linkern.testing.diagnosis.index_sets.search import EXACT
 from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
+    SPARED,
     of_call_sizes,
     of_sizes_alone,
     place_of,
@@ -36,8 +37,8 @@ CLEAR = 2.0
 COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
-# Bits of a factor in whose place no view is tried.
-SIMPLE = 10.0
+# Views of the terms of a delta rule, and bits of a factor that they cannot shorten.
+TERMS, SIMPLE = (erased, read), 10.0
 # Times fewer entries that are wrong in what explains others.
 FEWER = 8
 # Bits that shares of a row must spare: they are wrong in fewer places than weights.
@@ -76,11 +77,10 @@ class Finding:
             factor = self.factor.cost
         return place + factor
 
-    @property
-    def is_simple(self) -> bool:
-        """True if there is a place, and a factor of few quantities."""
+    def is_whole(self, most: float) -> bool:
+        """Return True if there is a place, and a factor of so many bits at most."""
         factor = self.factor
-        return self.place is not None and factor is not None and factor.cost <= SIMPLE
+        return self.place is not None and factor is not None and factor.cost <= most
 
     @property
     def is_partly_right(self) -> bool:
@@ -93,7 +93,10 @@ class Finding:
 
         What no formula tells is told by numbers, one for each entry.
         """
-        if self.factor or other.factor or self.place is None:
+        place = self.place
+        if self.factor or other.factor or place is None or other.coarse:
+            return False
+        if place.missed + place.spared > SPARED:
             return False
         few, many = (sum(int(x.wrong.sum()) for x in y.maps) for y in (self, other))
         return FEWER * few < many
@@ -126,14 +129,15 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     first, second = (_telling(part) for part in every)
     best, shares = _finding(*every), False
     for view, others in _views(maps):
-        if best.is_simple and not others:
-            break
+        terms = view in TERMS
+        if best.is_whole(SIMPLE if terms else np.inf) and not others:
+            continue
         seen = [_seen(view, part) for part in every]
         if any(one.wrong.any() for one in seen[0]):
             finding = _finding(*seen)
             fewer = finding.cost + (SHARES if others else WORDS) < best.cost
             fewer &= finding.words != best.words
-            fewer |= finding.explains(best)
+            fewer |= terms and finding.explains(best)
             # Beside wrong shares of a row, its sum says little without a factor.
             if fewer and (finding.factor or not (shares and best.place)):
                 best, shares = replace(finding, broken=best.broken), others

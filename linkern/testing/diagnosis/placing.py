@@ -19,6 +19,7 @@ from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = [
     "MOST_WRONG",
+    "SPARED",
     "affected",
     "of_call_sizes",
     "of_sizes_alone",

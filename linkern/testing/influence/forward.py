@@ -56,12 +56,12 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes with edges of chunks from 16 to 128, with tails and without."""
     long, some = _long(scope, rng), int(rng.integers(66, 78))
     first = (1, 2, long, 8, long + 9)
-    yield product_scene(scope, first, rng)
+    yield product_scene(scope, first, rng, pure=True)
     yield dense_scene(scope, (1, 1, long, 6, long), rng)
-    yield product_scene(scope, (1, 3, 128, 4, 16), rng)
+    yield product_scene(scope, (1, 3, 128, 4, 16), rng, pure=True)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
     # Tiles of channels, the last one of some of them full.
-    tiles = product_scene(scope, (1, 1, 140, 136, 140), rng)
+    tiles = product_scene(scope, (1, 1, 140, 136, 140), rng, pure=True)
     # Few sources that have one channel each would tell nothing of tiles.
     if carrier(scope) == "value":
         yield tiles
@@ -69,16 +69,16 @@ def _outputs(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
         yield dense_scene(scope, (1, 1, 65, 136, 140), rng)
     yield dense_scene(scope, (1, 1, 64, 72, 64), rng)
     for length in (1, 2, 3):
-        yield product_scene(scope, (1, 2, length, 4, 4), rng)
+        yield product_scene(scope, (1, 2, length, 4, 4), rng, pure=True)
     for least, channels in ((17, 24), (33, 4)):
         length = least + int(rng.integers(1, 14))
-        yield product_scene(scope, (1, 2, length, channels, length), rng)
+        yield product_scene(scope, (1, 2, length, channels, length), rng, pure=True)
     yield from _unusual(
         scope, first if scope.few_shapes else (1, 2, some, 4, some), rng
     )
     # Of another number of batch entries than above, which would be a constant.
     if not (scope.few_shapes or scope.operator.erases):
-        yield product_scene(scope, (1, 2, 32, 4, 6), rng)
+        yield product_scene(scope, (1, 2, 32, 4, 6), rng, pure=True)
 
 
 def _unusual(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Iterator[Problem]:
@@ -92,7 +92,7 @@ def _unusual(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Iterator[P
         channels = 24 if kind == "parallel" else 4
         yield dense_scene(scope, (*sizes[:3], channels, sizes[4]), rng, kind=kind)
         if kind in _KINDS_IN_PRODUCTS:
-            yield product_scene(scope, sizes, rng, kind=kind)
+            yield product_scene(scope, sizes, rng, kind=kind, pure=True)
     yield dense_scene(scope, sizes, rng, spread=True)
     for kind in ("huge", "tiny"):
         drawn = extreme_problem(scope, impulse_shape(scope, sizes), kind, rng)

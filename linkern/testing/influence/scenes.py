@@ -135,10 +135,14 @@ def product_scene(
     *,
     kind: str = "",
     tokens: Sequence[int] = (),
+    pure: bool = False,
 ) -> Problem:
-    """Return impulses in values, with keys of one channel each; see `dense_scene`."""
+    """Return impulses in values, with keys of one channel each; see `dense_scene`.
+
+    Those that are `pure` have zeros in the input that adds to the products.
+    """
     made = dense_scene(scope, sizes, rng, kind=kind, tokens=tokens)
-    if "skip" in made.inputs:  # which adds to the products
+    if pure and "skip" in made.inputs:
         made = made.with_inputs(skip=np.zeros_like(made.inputs["skip"]))
     operator, dtype = scope.operator, numpy_dtype(scope.dtype)
     along = _directions(scope)
