@@ -24,7 +24,7 @@ OTHERS = ("float64", "bfloat16", "float16")
 # mutants that the diagnosis was developed on and those that came later (selective_scan,
 # power_retention, mlstm, mamba3 and its ranks, preconditioned delta rules, momentum),
 # and of those that were set aside.
-LEAST = {False: (188 / 198, 89 / 94), True: (73 / 81, 37 / 42)}
+LEAST = {False: (191 / 198, 109 / 112), True: (73 / 81, 43 / 46)}
 # Cells of both that may be wrong.
 MOST_WRONG = {False: (2, 0), True: (1, 0)}
 
