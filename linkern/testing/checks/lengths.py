@@ -119,8 +119,13 @@ def very_long_sequences(target: CheckedTarget, problem: Problem) -> None:
     seen: list[int] = []
     seconds: list[float] = []
     for length in _rungs(problem):
+        # Another process may have taken the processor, and the first call of a shape
+        # may be slow: each is measured again, once. Of a shorter call that took too
+        # long, too little growth follows, and a table of all pairs fills any memory.
+        if len(seen) > 1:
+            again, _ = _timed(target, problem.prefix(seen[-2]))
+            seconds[-2] = min(seconds[-2], again)
         if seen and predicted(seen, seconds, length) > SECONDS:
-            # Another process may have taken the processor: measured again, once.
             again, _ = _timed(target, problem.prefix(seen[-1]))
             seconds[-1] = min(seconds[-1], again)
         if seen and predicted(seen, seconds, length) > SECONDS:

@@ -182,7 +182,7 @@ def returns_state(target: Target, problem: Problem) -> bool:
 def refusal_of_no_token(target: Target, problem: Problem) -> str:
     """Return what a target raises if there is no token; empty if it does not.
 
-    A crash is none: who may not call with no token is to be told so.
+    A crash or a hang is a fault, which the laws report.
     """
     empty = problem.prefix(0)
     calls = [Call(empty.inputs)]

@@ -181,6 +181,26 @@ def test_declared_lengths_are_kept(declared, words):
     assert not any(n % declared.get("length_multiple_of", 1) for n in seen if n > 300)
 
 
+def test_a_call_that_was_slow_by_chance_hides_no_growth(monkeypatch):
+    """All pairs of 65,541 tokens are more than a machine holds."""
+    monkeypatch.undo()
+    usual, called = {1030: 0.002, 4099: 0.04, 16387: 0.6, 65541: 9.6}, []
+
+    def timed(target, problem):
+        called.append(problem.length)
+        disturbed = called == [1030, 4099]
+        output = np.broadcast_to(np.float32(0), (1, 1, problem.length, 1))
+        return 0.15 if disturbed else usual[problem.length], output
+
+    monkeypatch.setattr(lengths, "_timed", timed)
+    monkeypatch.setattr(lengths, "_require_few", lambda *_: None)
+    monkeypatch.setattr(lengths, "_require_past", lambda *_: None)
+    result = verdicts(FAST, "linear_attention", BOTH[0])[BOTH[0]]
+    assert result.verdict == "skipped"
+    assert result.message.startswith("judged up to 16387 tokens: 65541 would take more")
+    assert 65541 not in called
+
+
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [([0.1], 0.4), ([0.1, 0.4], 1.6), ([0.1, 9.9], 158.4), ([0.5, 0.1], 0.4)],
