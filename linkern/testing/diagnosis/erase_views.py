@@ -50,7 +50,7 @@ def erased(one: InfluenceMap) -> InfluenceMap | None:
     """Return what rows erase of each source, if rows read what was written.
 
     None if weights are no products, if a token is wrong in its own row or in earlier
-    ones, or if the map lacks sources.
+    ones or has no weight there, or if the map lacks sources.
     """
 
     def term(x: _Channel) -> tuple[Real, ...]:
@@ -122,7 +122,8 @@ def _channels(one: InfluenceMap) -> Iterator[_Channel]:
     length = entry.shape[-1]
     at_itself = entry[..., range(length), range(length)]
     channel = known["key channel"][at_itself]
-    if one.wrong[at_itself].any():
+    lost = (one.measured == 0) | (one.exact == 0)
+    if (one.wrong | lost)[at_itself].any():
         return
     for batch, head in np.ndindex(entry.shape[:2]):
         for number in np.unique(channel[batch, head]):

@@ -1,5 +1,7 @@
 """Delta rules with one term wrong: what rows erase of a source, or what they read."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -162,6 +164,17 @@ def test_terms_of_an_operator_are_as_exact_as_its_weights(op, view):
     assert len(terms.exact) == 2 * 4 * 10 * 9 / 2
     assert not terms.wrong.any()
     assert np.median(terms.bound / abs(terms.exact)) < 2**-8
+
+
+def test_there_are_no_terms_of_a_token_without_weight_in_its_own_row():
+    target, scope = opened(recurrence("delta_rule"), "delta_rule")
+    rng = np.random.default_rng(0)
+    one = output_map(target, product_scene(scope, (1, 2, 24, 4, 24), rng))
+    itself = (one.coordinates["row"] == 3) & (one.coordinates["source"] == 3)
+    weights = {"exact": one.exact, "measured": one.measured}
+    lost = replace(one, **{name: np.where(itself, 0, x) for name, x in weights.items()})
+    assert erased(one) is not None
+    assert erased(lost) is read(lost) is None
 
 
 def test_there_are_no_terms_of_weights_that_are_sums_or_incomplete():
