@@ -91,9 +91,16 @@ product and none of the replacements tells, the place is said and the ratios are
 **States and chunks.** What comes back through a state is a sum over its entries, and no
 product tells which of them a kernel has read. Where a sequence is right up to a cut and
 wrong after it, the operator goes on from states that are transposed, reshaped, of
-another head, or without one of their parts, and what then comes out is compared. In the
-same way, outputs of `delta_rule`, `gated_delta_rule` and `kda` are compared with those
-of chunks whose triangular system has one term changed: a rate, a decay, its inverse.
+another head, or without one of their parts, and what then comes out is compared.
+
+**Delta rules.** A weight is a sum over all ways from its source to its row, since rows
+erase what others have written. Where each key has one channel, the weights between
+tokens of a channel are a product of matrices, $W = P (1 + A)^{-1}$, of which $P$ is
+what rows read and $A$ what they erase. If one of both is right, the other follows from
+$W$, and its wrong entries have a place and a factor as weights have: a rate or a decay
+that is missing in the triangular system of a chunk, or where keys read the carried
+state. An inverse that is cut short changes $A$ by no factor: outputs of `delta_rule`,
+`gated_delta_rule` and `kda` are compared with those of chunks that have such inverses.
 
 **What a target refuses** hides no other fault: where it returns NaN after a log-decay
 of -inf, or leaves out the rows behind packed sequences, the maps are measured without
@@ -101,7 +108,9 @@ such inputs, and the sentence ends with what it refuses.
 
 **The time.** One clock is for all parts of a diagnosis: 30 seconds or, if that is more,
 half of the time that the checks took, up to two minutes, or what a run with `--seconds`
-has left. A slow target gets what few calls show. It begins in a new process. `not
+has left. A slow target gets what few calls show; of one that compiles each shape or is
+interpreted, what the failed laws ask for is measured first, results of one call, states
+or gradients. It begins in a new process. `not
 measured` says what was left out, and why, where the cause is not complete; with
 `--verbose`, always. `python tools/diagnosis_time.py`
 measures the processor time of the diagnoses of kernels in NumPy, one correct kernel of

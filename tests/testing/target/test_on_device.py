@@ -154,17 +154,17 @@ def kept_by_version(torch, calls):
     return kernel_with_cache
 
 
-def wrong_after_ten(torch, calls):
+def wrong_after_twenty(torch, calls):
     right = kernel(torch, Played())
 
     def kernel_that_warms_up(*inputs):
         calls.append(1)
-        return right(*inputs) + (len(calls) > 10)
+        return right(*inputs) + (len(calls) > 20)
 
     return kernel_that_warms_up
 
 
-@pytest.mark.parametrize("faulty", [kept_by_version, wrong_after_ten])
+@pytest.mark.parametrize("faulty", [kept_by_version, wrong_after_twenty])
 def test_what_earlier_calls_leave_is_seen(torch, faulty):
     function = faulty(torch, [])
     report = judged(function, device="cpu", checks=("freshness",), profile="quick")
