@@ -151,8 +151,10 @@ def test_slow_kernels_are_skipped_with_what_was_judged():
 
 def test_a_call_that_was_slow_once_stops_nothing(monkeypatch):
     monkeypatch.undo()
-    # Each call is two looks at the clock: the second is slow, its repeat is not.
-    times = iter([0, 0.01, 1, 10, 20, 20.04, 30, 30.2, 40, 40.8])
+    # Each call is two looks at the clock: the second is slow, its repeat is not. The
+    # first one is repeated before the third, and the second before the fourth.
+    calls = (0.01, 9, 0.01, 0.04, 0.2, 0.04, 0.8)
+    times = iter([look for n, x in enumerate(calls) for look in (10 * n, 10 * n + x)])
     clock = SimpleNamespace(perf_counter=lambda: next(times))
     monkeypatch.setattr(lengths, "time", clock)
     result = verdicts(FAST, "linear_attention", BOTH[0])[BOTH[0]]

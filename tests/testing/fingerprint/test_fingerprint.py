@@ -405,7 +405,7 @@ def test_the_limits_of_the_contract_are_kept(declared):
         assert query.ndim == len(layout)
         length = query.shape[layout.index("t")]
         assert length % contract.length_multiple_of == 0
-        assert contract.min_length <= length <= (contract.max_length or length)
+        assert contract.shortest <= length <= (contract.max_length or length)
         assert query.shape[-1] in (contract.key_dims or (query.shape[-1],))
         assert value.shape[-1] in (contract.value_dims or (value.shape[-1],))
         assert query.shape[-1] == value.shape[-1] or not contract.equal_dims

@@ -299,7 +299,7 @@ def test_shapes_are_those_of_the_contract(
     shape = data.draw(STRATEGIES[strategy](scope)).shape
     most = contract.max_length or 10**9
     for length in (shape.length, shape.keys):
-        assert contract.min_length <= length <= most
+        assert contract.shortest <= length <= most
         assert length % contract.length_multiple_of == 0
     assert shape.length == shape.keys or not (operator.causal or contract.equal_lengths)
     assert not contract.key_dims or shape.key_dim in contract.key_dims

@@ -41,7 +41,7 @@ def drawn(scope, *, calls=(1, 2, 3), gradients=False):
 )
 def test_sequences_hold_all_tokens_but_the_slack_once(declared):
     scope = scope_of("simple_gla", **declared)
-    unit, least = scope.contract.length_multiple_of, scope.contract.min_length
+    unit, least = scope.contract.length_multiple_of, scope.contract.shortest
     for problem in drawn(scope):
         made = problem.knobs["packing"]
         tokens = np.concatenate(made.tokens())
