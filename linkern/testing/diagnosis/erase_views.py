@@ -118,13 +118,13 @@ def _channels(one: InfluenceMap) -> Iterator[_Channel]:
     entry = _table(one)
     if entry is None:
         return
-    reads = _reads(one, entry)[entry]
     length = entry.shape[-1]
     at_itself = entry[..., range(length), range(length)]
     channel = known["key channel"][at_itself]
     lost = (one.measured == 0) | (one.exact == 0)
     if (one.wrong | lost)[at_itself].any():
         return
+    reads = _reads(one, entry)[entry]
     for batch, head in np.ndindex(entry.shape[:2]):
         for number in np.unique(channel[batch, head]):
             tokens = np.flatnonzero(channel[batch, head] == number)
