@@ -114,7 +114,7 @@ bool turn(Block& block) {
 
 // Creating a fiber takes longer than most of them run, so fibers are reused. ThreadSanitizer
 // orders the uses of a fiber: it may be reused in another launch, but not in another block
-// of the same launch, since blocks are not ordered.
+// of the same launch, since blocks are not ordered. Nor may its list of copies.
 #ifdef EMULATOR_TSAN
 constexpr bool kFreshInEachBlock = true;
 #else
@@ -126,6 +126,7 @@ constexpr std::size_t kMostLeftBehind = 4000;
 typedef std::deque<std::unique_ptr<Fiber>> Fibers;
 // Never destroyed: the sanitizer may be gone by then.
 Fibers &idle = *new Fibers, &left_behind = *new Fibers;
+std::vector<std::vector<Copy>> lists_left_behind;
 
 std::unique_ptr<Fiber> idle_fiber() {
   if (idle.empty()) return std::make_unique<Fiber>();
@@ -180,6 +181,7 @@ void begin(Block& block, long number, dim3 grid, dim3 size, std::size_t shared) 
     thread.state = State::runs;
     thread.gave_way = false;
     thread.group = thread.barriers = 0;
+    if (kFreshInEachBlock) lists_left_behind.push_back(std::move(thread.copies));
     thread.copies.clear();
     thread.accesses.clear();
     if (kFreshInEachBlock && thread.fiber) left_behind.push_back(std::move(thread.fiber));
@@ -252,6 +254,7 @@ void launch(dim3 grid, dim3 size, std::size_t shared) {
   }
   for (auto& fiber : left_behind) idle.push_back(std::move(fiber));
   left_behind.clear();
+  lists_left_behind.clear();
   current = nullptr;
 }
 
