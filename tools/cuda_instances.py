@@ -15,7 +15,11 @@ import numpy as np
 from linkern import feature_maps
 from linkern.core.recurrence import Terms
 from linkern.decoding.cuda import CudaDecoder
-from linkern.kernels.cuda.backward import pullback
+from linkern.kernels.cuda.backward import (
+    differentiates,
+    pullback,
+    recurrent_pullback,
+)
 from linkern.kernels.cuda.forward import (
     acts_on_entries,
     attend,
@@ -206,7 +210,7 @@ def _plan_recurrence(device: Device) -> None:
 
 
 def _plan_delta_rules(device: Device) -> None:
-    """Plan the delta rule, with a decay and without, for all dtypes and sizes."""
+    """Plan the delta rule and its gradients, for all dtypes, sizes and decays."""
     # Few heads, and so many that blocks of more columns are faster.
     for heads, name, (features, values), decays in product(
         (2, 128), IO, _SIZES, (False, True)
@@ -216,7 +220,10 @@ def _plan_delta_rules(device: Device) -> None:
         key, value = (untouched((*lead, n), dtype) for n in (features, values))
         gate = untouched((*lead, 1), real)
         terms = Terms(key, key, value, gate if decays else None, key, beta=gate)
-        recurrent(device, untouched((heads, features, values), real), terms)
+        memory = untouched((heads, features, values), real)
+        recurrent(device, memory, terms)
+        if differentiates(device, memory, terms):
+            recurrent_pullback(device, memory, terms, value, memory)
 
 
 def _plan_decays_by_channel(device: Device) -> None:

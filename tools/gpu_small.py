@@ -25,17 +25,22 @@ OPERATORS = ("linear_attention", "simple_gla", "gla", "delta_rule", "gated_delta
 # Others with a decay for each channel: shapes that go chunk by chunk.
 FURTHER = ("kda", "rwkv6")
 PER_CHANNEL = ("gla", *FURTHER)
+# Dtypes that go chunk by chunk where tokens erase or channels decay.
+BY_CHUNKS = ("bfloat16", "float16", "float32")
 
 
 def calls() -> Iterator[tuple[str, Callable[..., list[Any]], dict[str, Any]]]:
     """Yield a name, a function to call, and its inputs as NumPy arrays."""
     for operator, dtype, shape in (
         *product(OPERATORS, TOLERANCE, SHAPES),
-        *product(FURTHER, ("bfloat16", "float16", "float32"), SHAPES[2:]),
+        *product(FURTHER, BY_CHUNKS, SHAPES[2:]),
     ):
         name = f"{operator}, {dtype}, T, K, V = {shape}"
         yield name, forward(operator), inputs_of(operator, shape, dtype)
-    for operator, dtype, shape in product(OPERATORS[:2], TOLERANCE, SHAPES[1:]):
+    for operator, dtype, shape in (
+        *product(OPERATORS[:2], TOLERANCE, SHAPES[1:]),
+        *product(OPERATORS[3:], BY_CHUNKS, SHAPES[2:]),
+    ):
         name = f"vjp of {operator}, {dtype}, T, K, V = {shape}"
         yield name, backward(operator), inputs_of(operator, shape, dtype)
 

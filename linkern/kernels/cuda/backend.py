@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from linkern.array import broadcast_shapes, broadcast_to
 from linkern.autodiff.tape import joint, raw
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda import backward, forward
-from linkern.kernels.cuda.launch import device_of
+from linkern.kernels.cuda.launch import Device, device_of
 from linkern.kernels.dispatch import Backend
 from linkern.typing import Array
 
@@ -51,8 +52,8 @@ def recurrence(
     """Return the read-out, scaled, and the memory after the last token.
 
     Terms may be narrower than the memory. None for what kernels do not compute:
-    memories that are read along the values, pairs of them, and gradients of anything
-    but additive terms.
+    memories that are read along the values, pairs of them, and gradients of terms that
+    neither are additive nor a (gated) delta rule.
     """
     options: Any = {"scale": scale, "check_gates": check_gates}
     if terms.is_additive:
@@ -61,12 +62,46 @@ def recurrence(
     arrays = (memory, *terms.arrays())
     device = device_of(*arrays)
     traced = any(raw(x) is not x for x in arrays)
-    if device is None or terms.transpose_state or traced:
-        return None
-    if terms.follow is not None:
+    if device is None or terms.transpose_state or terms.follow is not None:
         return None
     options["scale"] = 1.0 if scale is None else scale
+    if traced:
+        return _differentiable(device, memory, terms, options)
     return forward.recurrent(device, memory, terms, **options)
+
+
+def _differentiable(
+    device: Device, memory: Any, terms: Terms, options: Mapping[str, Any]
+) -> tuple[Any, Any] | None:
+    """Call `forward.recurrent`, and `backward.recurrent_pullback` for it."""
+    if not backward.differentiates(device, raw(memory), terms.mapped(raw)):
+        return None
+    batch = broadcast_shapes(*(x.shape[:-2] for x in (memory, *terms.arrays())))
+    names = ("query", "key", "value", "log_decay", "beta")
+    items = [
+        None if x is None else broadcast_to(x, (*batch, *x.shape[-2:]))
+        for x in (memory, *(getattr(terms, name) for name in names))
+    ]
+
+    def plain(rest: Sequence[Any]) -> Terms:
+        # Keys erase.
+        return terms._replace(**dict(zip(names, rest, strict=True)), erase=rest[1])
+
+    def function(memory: Any, *rest: Any) -> tuple[Any, Any]:
+        return forward.recurrent(device, memory, plain(rest), **options)
+
+    def back(
+        items: Sequence[Any], varying: Sequence[int], cotangents: Mapping[int, Any]
+    ) -> list[Any]:
+        gradient, gradients = backward.recurrent_pullback(
+            *(device, items[0], plain(items[1:])),
+            *(cotangents.get(i) for i in range(2)),
+            scale=options["scale"],
+        )
+        return [gradients[names[i - 1]] if i else gradient for i in varying]
+
+    output, last = joint(function, back, items)
+    return output, last
 
 
 BACKEND = Backend(

@@ -25,7 +25,14 @@ from linkern.kernels.cuda.plan import (
 from linkern.kernels.cuda.plan import recurrent as recurrent_planner
 from linkern.kernels.cuda.plan.call import Call
 
-__all__ = ["acts_on_entries", "attend", "call_of", "feature_map_name", "recurrent"]
+__all__ = [
+    "acts_on_entries",
+    "attend",
+    "call_of",
+    "feature_map_name",
+    "recurrent",
+    "recurrent_call",
+]
 
 # Feature maps by their names in common.cuh.
 _MAPS: dict[Any, str] = {
@@ -237,12 +244,8 @@ def recurrent(
             "terms."
         )
         raise ValueError(msg)
-    arrays = (memory, *terms.arrays())
-    lead = broadcast_shapes(*(x.shape[:-2] for x in arrays))
     dtype = terms.query.dtype
-    laid_out = _laid_out(memory, terms, lead)
-    start: Array = broadcast_to(memory, (*lead, *memory.shape[-2:]))
-    initial = in_order(start)
+    lead, laid_out, initial = recurrent_call(memory, terms)
     final = device.empty(initial.shape, initial.dtype)
     batch, heads, tokens, _ = laid_out.query.shape
     shape = (batch, heads, tokens, initial.shape[-1])
@@ -256,8 +259,9 @@ def recurrent(
     return astype(output.reshape(*lead, *output.shape[-2:]), dtype), final
 
 
-def _laid_out(memory: Array, terms: Terms, lead: tuple[int, ...]) -> Terms:
-    """Return terms with two leading axes, in dtypes that kernels read."""
+def recurrent_call(memory: Array, terms: Terms) -> tuple[tuple[int, ...], Terms, Array]:
+    """Return leading axes; terms with two of them, in dtypes of kernels; the memory."""
+    lead = broadcast_shapes(*(x.shape[:-2] for x in (memory, *terms.arrays())))
     rows = (terms.query, terms.key, terms.value, terms.erase)
     dtypes = {dtype_name(x.dtype) for x in rows if x is not None}
     wide = memory.dtype
@@ -268,4 +272,5 @@ def _laid_out(memory: Array, terms: Terms, lead: tuple[int, ...]) -> Terms:
         x = x if x.dtype == dtype else astype(x, wide)
         return by_head(broadcast_to(x, (*lead, *x.shape[-2:])))
 
-    return terms.mapped(laid_out)
+    start: Array = broadcast_to(memory, (*lead, *memory.shape[-2:]))
+    return lead, terms.mapped(laid_out), in_order(start)

@@ -95,21 +95,57 @@ WRONG = {
         # delta_columns.cuh
         "if (`other <= tile`)\n        mma(read": "other < tile",
         "if (`other < tile`)\n        mma(rest": "other + 1 < tile",
+        "if (`initial != nullptr`) this->load": "true",
         # state_columns.cuh
         "if (`token >= count` || at >= storage.slice.columns) continue;": "false",
         "if (token >= count || `at >= storage.slice.columns`) continue;": "false",
         "if (`k < features` && n < storage.slice.columns)\n        visit": "true",
         "if (k < features && `n < storage.slice.columns`)\n        visit": "true",
-        # chunk_delta.cu
+        # delta_block.cuh
         "has_gates = `token >= 0` && token < count;": "true",
         "has_gates = token >= 0 && `token < count`;": "true",
         "if (`token < 0` || token": "false",
         "return `threadIdx.x - Chunk::kFirstLoader < u32(Chunk::kLoaders)`;": "true",
         "if (`token >= Shape::kTokens`) return;": "false",
         "factor = `has_beta` ? next": "true",
-        "if (`head.initial_state != nullptr`) state.load": "true",
         "if (`ahead >= 0` && ahead < chunks)": "true",
-        "if (`number >= 0`)\n        state.process": "true",
+        "if (`turn >= 0`) columns.process": "true",
+    },
+    "chunk_delta_bwd": {
+        # delta_block.cuh
+        "`Columns::kReverse` ? chunks - 1 - turn": "false",
+        # state_columns.cuh
+        "if (`token < count` && n < storage.slice.columns)\n        target": "true",
+        "if (token < count && `n < storage.slice.columns`)\n        target": "true",
+        # delta_kept.cuh
+        "head * (`chunks + 1`) * entries()": "chunks",
+        "if (`initial != nullptr`) this->load": "true",
+        "if (`other >= tile`)\n        mma(rest": "other > tile",
+        "if (`other > tile`) mma(rest": "other > tile + 1",
+        # token_tile.cuh
+        "if (`other == tile` && key + strict > group": "true",
+        "if (`4 * pair < columns`) *(Words": "true",
+        "`row(down) < count` ? columns - column : 0": "true",
+        # delta_grad_tile.cuh
+        "if (`slice == 0`) add_rows(direct": "false",
+        "Decay && `tile == 0` && k < kBlocks": "true",
+        "if (`other(m) <= tile`) store_block": "true",
+        "apply_causal_mask(erase_grads[m], other(m), `true`)": "false",
+        "if (`other <= tile`) {": "other < tile",
+        "if (`other < tile`) continue;\n      const WideRow erases": "other <= tile",
+        "if (`other > tile`) continue;\n      const WideRow left": "other >= tile",
+        # chunk_delta_bwd.cu
+        "int(`params.sizes.tokens - first < Shape::kTokens` ? params": "false",
+        "if (`token < count`)\n        gate.load": "true",
+        "if (`token >= Shape::kTokens`) return;\n    storage": "false",
+        "nullptr || `token >= count`) return;": "false",
+        "params.state_grads + edge + `next`": "0",
+        "if (`column == 0`) storage.queries.convert": "false",
+        "if (`column == 0`) storage.keys.convert": "false",
+        "if (`token < Shape::kTokens`) storage.decay_grad": "true",
+        "if (`token < count`)\n      rows(params.log_decay_grad)": "true",
+        "if (`params.beta_grad.data != nullptr` && token": "true",
+        "nullptr && `token < count`)\n      rows(params.beta_grad)": "true",
     },
     "chunk_gla": {
         # smem_stage.cuh
@@ -238,11 +274,11 @@ WRONG = {
         "`unit < kUnits`; unit += Shape::kThreads)\n      cp_": "0",
         # grad_tile.cuh
         "if (`4 * pair < columns`) *(Words": "true",
-        "`row(down) < chunk.count` ? columns - column : 0": "true",
+        "`row(down) < count` ? columns - column : 0": "true",
         "bool valid = `row(down) < chunk.count`;": "true",
         "has_features(`slice * kFeatureBlocks < Shape::kFeatureBlocks`)": "true",
-        "if (`other == tile` && key > group + 8 * down) block": "false",
-        "&& `key > group + 8 * down`) block": "key >= group + 8 * down",
+        "if (`other == tile` && key + strict > group": "false",
+        "&& `key + strict > group + 8 * down`) block": "key >= group + 8 * down",
         "between = `other < tile` ? decays.between(": "false",
         "decay = `other < tile` ? between": "false",
         "* address = `other < tile` ? decays.to_end": "true",
@@ -293,7 +329,7 @@ RACES = {
         # Buffers that are used in turn.
         "bytes + kStagedBytes + `number % 3` * kOperand": "0",
         "slot(`number % 2`), tile": "0",
-        "slot = `number % 2`;\n    Accumulator erased": "0",
+        "slot = `number % 2`;\n    const i64 stride": "0",
         "slot = `number % 2`;\n    const auto erases": "0",
         "storage.decays[`number % 2`].compute": "0",
         "beta[`number % 3`][token] = factor": "0",
@@ -303,8 +339,19 @@ RACES = {
         # Warps that work for others.
         "if (`threadIdx.x == 0`) storage.slice.select": "true",
         "if (`!shared || warp < Shape::kTiles`) rows": "true",
-        "if (`!shared || warp >= Shape::kTiles`) rows": "true",
+        "(Scores && (`!shared || warp >= Shape::kTiles`)) rows": "true",
         "strip = storage.output + `column / 16 * storage.kStripBytes`;": "0",
+    },
+    "chunk_delta_bwd": {
+        # Buffers that are used in turn.
+        "this->add_chunk(chunk, `number % 2`, written)": "0",
+        "slot = `number % 2`;\n    Accumulator written": "0",
+        "scale_tokens(row, storage.beta[`number % 3`]": "0",
+        # Threads that work for others.
+        "if (`pair > 0`) continue;\n      store_shared(&storage.row_sums": "false",
+        "if (`lane_id() == 0`)\n      storage.decay_grad.across": "true",
+        "if (`pair == 0`) store_shared(&row_sums": "true",
+        "if (`group == 0`) store_shared(&column_sums": "true",
     },
     "chunk_gla": {
         # Buffers that are used in turn.

@@ -14,6 +14,7 @@ from tests.kernels.cuda import (
     test_chunk_bwd,
     test_chunk_bwd_simt,
     test_chunk_delta,
+    test_chunk_delta_bwd,
     test_chunk_fwd,
     test_chunk_fwd_simt,
     test_chunk_gla,
@@ -44,6 +45,9 @@ WATCHED = {
     "chunk_fwd_simt": some(test_chunk_fwd_simt.PROBLEMS, "bfloat16", "no features"),
     "chunk_fwd": some(test_chunk_fwd.PROBLEMS, *test_chunk_fwd.PROBLEMS),
     "chunk_delta": some(test_chunk_delta.PROBLEMS, *test_chunk_delta.PROBLEMS),
+    "chunk_delta_bwd": some(
+        test_chunk_delta_bwd.PROBLEMS, *test_chunk_delta_bwd.PROBLEMS
+    ),
     "chunk_gla": some(test_chunk_gla.PROBLEMS, *test_chunk_gla.PROBLEMS),
     "state_passing": some(test_state_passing.PROBLEMS, *test_state_passing.PROBLEMS),
     "recurrent": some(

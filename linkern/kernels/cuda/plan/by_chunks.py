@@ -1,6 +1,6 @@
-"""Parts that the planners of `chunk_delta.cu` and `chunk_gla.cu` share."""
+"""Parts that the planners of `chunk_delta`, its gradients and `chunk_gla` share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from linkern.array import dtype_name
 from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
-from linkern.kernels.cuda.layouts import instance
+from linkern.kernels.cuda.layouts import instance, record
 from linkern.kernels.cuda.plan.chunk_fwd import rows_are_aligned
 from linkern.kernels.cuda.plan.recurrent import parameters
 from linkern.kernels.cuda.plan.tiles import TileShape
@@ -86,13 +86,15 @@ def launch(
     final: Array,
     *,
     scale: float,
+    kernel: str | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Launch:
     """Return the launch of a kernel.
 
     Parameters
     ----------
     file : str
-        Name of the file, and of the kernel.
+        Name of the file.
     arguments : sequence
         Template arguments behind the tile shape.
     shape : TileShape or None
@@ -101,6 +103,10 @@ def launch(
         Returns the shared memory of a block for a dtype and a tile shape.
     device, terms, initial, output, final, scale
         As in `kernels.cuda.plan.recurrent.plan`.
+    kernel : str, optional
+        Name of the kernel. Default: that of the file.
+    fields : mapping, optional
+        Parameters behind those of ``RecurrentParams``.
 
     Raises
     ------
@@ -113,11 +119,15 @@ def launch(
         msg = f"no tile of rows of {features} features fits {device.shared} bytes"
         raise ValueError(msg)
     tile = instance("TileShape", IO[dtype], *shape)
+    common = parameters(device, terms, initial, output, final, scale=scale)
+    if fields:
+        names = common.dtype.names or ()
+        common = record(**{name: common[name] for name in names}, **fields)
     return Launch(
         file=file,
-        kernel=instance(file, tile, *arguments),
+        kernel=instance(kernel or file, tile, *arguments),
         blocks=batch * heads * -(-values // shape.columns),
         threads=32 * shape.warps,
         shared=shared(dtype, shape),
-        parameters=parameters(device, terms, initial, output, final, scale=scale),
+        parameters=common,
     )

@@ -1,77 +1,39 @@
-// 16 columns of the values of a head, processed by one warp chunk by chunk:
+// The output of the same columns, with the legend of delta_recurrence.cuh:
 //
-//     (I + L) U = Diag(b) (V - Diag(e) K S)      e: decays from the start of the chunk
-//     O = Diag(e) Q S + P U                      f: decays to the end of the chunk
-//     S <- e_C S + K^T Diag(f) U
-//
-// All is transposed: rows are columns of the values, so what was summed in registers is the
-// left operand of the next product, and neither the state nor U goes through shared memory.
-// The rows of U are found tile by tile: what is written behind a tile does not reach it.
+//     O = s (Diag(e) Q S + P U)
 #pragma once
-#include "delta_storage.cuh"
-#include "state_columns.cuh"
+#include "delta_recurrence.cuh"
 
-template <class Shape, bool Decay>
-struct DeltaColumns : StateColumns<Shape, DeltaStorage<Shape>> {
-  typedef StateColumns<Shape, DeltaStorage<Shape>> Base;
+template <class Shape, bool Decay> struct DeltaColumns : DeltaRecurrence<Shape, Decay> {
+  typedef DeltaRecurrence<Shape, Decay> Base;
   typedef typename Base::Stored Stored;
-  typedef typename Computed<typename Base::Io>::Type Wide;
-  typedef OperandFragment<Wide> Factor;  // of what was computed
-  static constexpr int kTiles = Shape::kTiles, kBlocks = Base::kBlocks;
+  typedef typename Base::Wide Wide;
+  typedef typename Base::Factor Factor;
+  static constexpr int kTiles = Shape::kTiles;
+  static constexpr bool kScores = true;
   using Base::Base;
-  using Base::column;
-  using Base::scale_tokens;
-  using Base::state;
-  using Base::storage;
+  using Base::params, Base::scale_tokens, Base::storage;
 
-  DEVICE void process(const DeltaChunk<Shape>& chunk, int number, Stored* output, i64 stride,
-                      float scale) {
+  DEVICE void process(const DeltaChunk<Shape>& chunk, int number) {
     const int slot = number % 2;
+    const i64 stride = params.output.token_stride;
+    Stored* output = storage.slice.head.output + i64(number) * Shape::kTokens * stride;
     Accumulator erased[kTiles] = {}, read[kTiles] = {};
-    multiply_state(chunk, erased, read);
+    this->template multiply_state<true>(chunk, erased, read);
     Accumulator written[kTiles];  // U
     Factor factors[kTiles];       // the same as a left operand
 #pragma unroll
     for (int tile = 0; tile < kTiles; tile++) {
-      written[tile] = solve(chunk, number, tile, erased[tile], factors);
+      written[tile] = this->solve(chunk, number, tile, erased[tile], factors);
       factors[tile] = written[tile].template as_left<Wide>();
       add_scores(slot, tile, read[tile], factors);
       __syncwarp();  // the output of the tile before has been read
-      this->store_output(read[tile], tile, chunk.count, output, stride, scale);
+      this->store_output(read[tile], tile, chunk.count, output, stride, params.scale);
     }
-    add_chunk(chunk, slot, written);
+    this->add_chunk(chunk, slot, written);
   }
 
-  // S^T K^T and S^T Q^T.
-  DEVICE void multiply_state(const DeltaChunk<Shape>& chunk, Accumulator (&erased)[kTiles],
-                             Accumulator (&read)[kTiles]) const {
-#pragma unroll
-    for (int k = 0; k < kBlocks; k++) {
-      const Factor left = state[k].template as_left<Wide>();
-#pragma unroll
-      for (int tile = 0; tile < kTiles; tile++) {
-        mma(erased[tile], left, chunk.keys().transposed_right(16 * tile, 16 * k));
-        mma(read[tile], left, chunk.queries().transposed_right(16 * tile, 16 * k));
-      }
-    }
-  }
-
-  // A step of forward substitution: what a tile writes, given what is erased of the state.
-  DEVICE Accumulator solve(const DeltaChunk<Shape>& chunk, int number, int tile,
-                           Accumulator& rest, const Factor (&factors)[kTiles]) const {
-    const int slot = number % 2;
-    const auto erases = storage.erases(slot);
-    if (Decay) scale_tokens(rest, storage.entering[slot] + 16 * tile);
-    this->subtract_from(rest, chunk.values().transposed_left(16 * tile, column));
-    scale_tokens(rest, storage.beta[number % 3] + 16 * tile);
-#pragma unroll
-    for (int other = 0; other < kTiles; other++)
-      if (other < tile)
-        mma(rest, factors[other], erases.transposed_right(16 * tile, 16 * other));
-    Accumulator solved = {};
-    mma(solved, rest.template as_left<Wide>(), erases.transposed_right(16 * tile, 16 * tile));
-    return solved;
-  }
+  DEVICE void finish() { this->store(storage.slice.head.state, params.sizes); }
 
   // read = Diag(e) read + P U for a tile.
   DEVICE void add_scores(int slot, int tile, Accumulator& read,
@@ -82,26 +44,5 @@ struct DeltaColumns : StateColumns<Shape, DeltaStorage<Shape>> {
     for (int other = 0; other < kTiles; other++)
       if (other <= tile)
         mma(read, factors[other], scores.transposed_right(16 * tile, 16 * other));
-  }
-
-  // The state at the end of the chunk. The products of a chunk are summed in accumulators of
-  // their own and added once, since a tensor core may truncate its sums.
-  DEVICE void add_chunk(const DeltaChunk<Shape>& chunk, int slot,
-                        Accumulator (&written)[kTiles]) {
-    Factor kept[kTiles];  // what is left of U
-#pragma unroll
-    for (int tile = 0; tile < kTiles; tile++) {
-      if (Decay) scale_tokens(written[tile], storage.leaving[slot] + 16 * tile);
-      kept[tile] = written[tile].template as_left<Wide>();
-    }
-    const float decay = Decay ? storage.chunk_decay[slot] : 1.0f;
-#pragma unroll
-    for (int k = 0; k < kBlocks; k++) {
-      Accumulator added = {};
-#pragma unroll
-      for (int tile = 0; tile < kTiles; tile++)
-        mma(added, kept[tile], chunk.keys().right(16 * tile, 16 * k));
-      state[k].decay_add(decay, added);
-    }
   }
 };

@@ -6,38 +6,16 @@
 // Every warp therefore multiplies the same number of tiles.
 #pragma once
 #include "bwd_storage.cuh"
+#include "token_tile.cuh"
 
-// Stores a row of an accumulator to global memory, as far as there are columns. The four
-// lanes of a row write 32 contiguous bytes.
-DEVICE void store_row(float* target, const Accumulator& block, int down, int columns) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int at = 8 * half + lane_id() % 4 * 2;
-    const float2 two = make_float2(block.entry(down, half, 0), block.entry(down, half, 1));
-    if (at < columns) *(float2*)(target + at) = two;
-  }
-}
-template <class Half>
-DEVICE void store_row(Half* target, const Accumulator& block, int down, int columns) {
-  const int lane = lane_id(), pair = lane % 4, source = lane / 4 * 4 + pair % 2 * 2;
-  Words<2> four;
-#pragma unroll
-  for (int next = 0; next < 2; next++) {
-    u32 halves[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-      halves[half] = __shfl_sync(
-          kAllLanes, pack(Half(), block.entry(down, half, 0), block.entry(down, half, 1)),
-          source + next);
-    four.words[next] = pair < 2 ? halves[0] : halves[1];
-  }
-  if (4 * pair < columns) *(Words<2>*)(target + 4 * pair) = four;
-}
-
-template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
+template <class Shape, int Map, bool Decay, bool Normalize>
+struct GradTile : TokenTile<Shape> {
+  typedef TokenTile<Shape> Base;
   typedef typename Shape::Io Io;
   typedef typename Split<Io>::Stored Stored;
   typedef ChunkTiles<Shape, true> Chunk;
+  using Base::apply_causal_mask, Base::apply_decay, Base::each_entry, Base::row, Base::store;
+  using Base::group, Base::pair, Base::tile;
   static constexpr int kTiles = Shape::kTiles, kSlices = BwdStorage<Shape>::kSlices;
   // Blocks of one slice; the first slices have them all if there are too few.
   static constexpr int kFeatureBlocks =
@@ -49,7 +27,7 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   static constexpr int kUnrolled = Shape::kFeatureBlocks <= 4 && kTiles > 1 ? 4 : 2;
   BwdStorage<Shape>& storage;
   const Chunk chunk;
-  const int tile, slice, group, pair;
+  const int slice;
   const bool has_features, has_values;  // whether this slice has any
   // Decays of rows g and g + 8: from the start and to the end of the chunk.
   float from_start[2] = {1, 1}, to_end[2] = {1, 1};
@@ -59,19 +37,17 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
   Accumulator scores[kScoreTiles] = {}, score_grads[kScoreTiles] = {};
 
   DEVICE GradTile(BwdStorage<Shape>& storage, const Chunk& chunk, int warp)
-      : storage(storage), chunk(chunk), tile(warp % kTiles), slice(warp / kTiles),
-        group(lane_id() / 4), pair(lane_id() % 4),
-        has_features(slice * kFeatureBlocks < Shape::kFeatureBlocks),
+      : Base(storage.decays, warp % kTiles, chunk.count), storage(storage), chunk(chunk),
+        slice(warp / kTiles), has_features(slice * kFeatureBlocks < Shape::kFeatureBlocks),
         has_values(slice * kColumnBlocks < Shape::kColumnBlocks) {
     if (!Decay) return;
 #pragma unroll
     for (int down = 0; down < 2; down++) {
-      from_start[down] = storage.decays.from_start[row(down)] * storage.decays.between(-1, tile);
-      to_end[down] = storage.decays.to_end[row(down)] * storage.decays.between(tile, kTiles);
+      from_start[down] = Base::entering(down);
+      to_end[down] = Base::leaving(down);
     }
   }
 
-  DEVICE int row(int down) const { return 16 * tile + group + 8 * down; }
   DEVICE int feature(int k) const { return 16 * (slice * kFeatureBlocks + k); }
   DEVICE int column(int n) const { return 16 * (slice * kColumnBlocks + n); }
 
@@ -292,33 +268,6 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
     return products;
   }
 
-  // Visits all entries of this lane.
-  template <class Visit> DEVICE static void each_entry(Visit visit) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) visit(i / 4, i / 2 % 2, i % 2);
-  }
-  DEVICE void apply_causal_mask(Accumulator& block, int other) const {
-    each_entry([&](int down, int half, int next) {
-      const int key = 8 * half + 2 * pair + next;
-      if (other == tile && key > group + 8 * down) block.entry(down, half, next) = 0.0f;
-    });
-  }
-  // Multiplies by the decay from each key to each query.
-  DEVICE void apply_decay(Accumulator& block, int other) const {
-    const ChunkDecays<kTiles>& decays = storage.decays;
-    const float between = other < tile ? decays.between(other, tile) : 1.0f;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int down = i / 2, half = i % 2, key = 8 * half + 2 * pair;
-      const int query = group + 8 * down;
-      const float decay = other < tile ? between * decays.from_start[row(down)] : 1.0f;
-      const float* address = other < tile ? decays.to_end + 16 * other + key
-                                          : &decays.decay_mask[tile][query][key];
-      const float2 by = load_shared((const float2*)address);
-      block.entry(down, half, 0) *= decay * by.x;
-      block.entry(down, half, 1) *= decay * by.y;
-    }
-  }
   DEVICE float2 normalizer_pair(const StateTile<Shape>& state, int column, int half) const {
     return load_shared((const float2*)(state.normalizer + column + 8 * half + 2 * pair));
   }
@@ -341,12 +290,5 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct GradTile {
       block.entry(r % 2, r / 2, 0) *= map_derivative<Map>(features.pair(r).first());
       block.entry(r % 2, r / 2, 1) *= map_derivative<Map>(features.pair(r).second());
     }
-  }
-  DEVICE void store(const Accumulator& block, Stored* target, i64 stride, int column,
-                    int columns) const {
-#pragma unroll
-    for (int down = 0; down < 2; down++)
-      store_row(target + row(down) * stride + column, block, down,
-                row(down) < chunk.count ? columns - column : 0);
   }
 };

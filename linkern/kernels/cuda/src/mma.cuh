@@ -130,6 +130,12 @@ struct Accumulator {
       for (int r = 0; r < 4; r++)
         halves[half][r] = decay * halves[half][r] + added.halves[half][r];
   }
+  DEVICE void scale(float factor) {
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+      for (int r = 0; r < 4; r++) halves[half][r] *= factor;
+  }
   // Largest absolute value of the finite entries of this lane in row g or g + 8.
   DEVICE float max_abs(int row) const {
     float largest = 0;

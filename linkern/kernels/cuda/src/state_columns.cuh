@@ -65,6 +65,19 @@ template <class Shape, class Storage> struct StateColumns {
     }
   }
 
+  // Stores a tile of rows of float32: eight lanes write 32 contiguous bytes.
+  DEVICE void store_wide(const Accumulator& block, int tile, int count, float* target,
+                         i64 stride) const {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int down = i / 4, half = i / 2 % 2;
+      const int token = 16 * tile + 8 * half + 2 * pair + i % 2;
+      const int n = column + group + 8 * down;
+      if (token < count && n < storage.slice.columns)
+        target[token * stride + n] = block.entry(down, half, i % 2);
+    }
+  }
+
   // From and to global memory, from the first column of the block on.
   DEVICE void load(const float* source, const Sizes& sizes) {
     for_each(sizes.features, [&](float& x, int k, int n) {
