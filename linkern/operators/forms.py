@@ -76,16 +76,17 @@ class Form:
         """Return the read-out of all tokens and the memory after the last one."""
         if self.as_given:
             return self._by_kernels(memory, terms)
-        terms = terms.folded()
         if self.direct and terms.key.shape[-2] == 1:
-            return self.step(memory, terms)
+            return self.step(memory, terms.folded())
         backend = backend_of(memory) if self.name else None
         recurrence = None if backend is None else backend.recurrences.get(self.name)
+        if backend is None or self.name not in backend.reads_as_given:
+            terms = terms.folded()
         if recurrence is not None:
             result = recurrence(memory, terms, size=self.chunk_size, scale=None)
             if result is not None:
                 return result
-        return self._by_spans(memory, terms)
+        return self._by_spans(memory, terms.folded())
 
     def _by_kernels(self, memory: Array, terms: Terms) -> tuple[Array, Array]:
         """Return the same by kernels that read terms as they were given."""

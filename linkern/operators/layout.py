@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linkern import validate
-from linkern.array import of_same_heads, plain_numpy
+from linkern.array import is_traced, of_same_heads, plain_numpy
 from linkern.kernels.dispatch import backend_of
 from linkern.operators.forms import Form
 from linkern.typing import Array
@@ -115,11 +115,9 @@ def _kernels_read(definition: "Definition", form: Form, main: Inputs) -> bool:
     if not definition.as_given or definition.growing:
         return False
     backend = backend_of(next(iter(main.values())))
-    return (
-        backend is not None
-        and form.name in backend.reads_as_given
-        and of_same_heads(*main.values())
-    )
+    if backend is None or form.name not in backend.reads_as_given:
+        return False
+    return not is_traced(*main.values()) or of_same_heads(*main.values())
 
 
 def _repeats(inputs: Mapping[str, Array], axes: Mapping[str, str]) -> dict[str, int]:

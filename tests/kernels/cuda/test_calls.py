@@ -150,6 +150,45 @@ def test_gradients_are_by_kernels(device, name):
         near(found[x], due[x], np.float32)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", ["delta_rule", "gated_delta_rule"])
+def test_gradients_of_delta_rules_are_by_kernels(device, name, dtype):
+    """Keys have fewer heads, and the state is differentiated."""
+    q, k, v = rows((2, 1, 40, 16), (2, 1, 40, 16), (2, 3, 40, 24))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    g, b = rows(*2 * [(2, 3, 40)], seed=1)
+    g, b = -np.abs(g), 1 / (1 + np.exp(b))
+    inputs = [x.astype(dtype) for x in (q, k, v, g, b)]
+    (memory,) = rows((2, 3, 16, 24), seed=2)
+
+    def gradients(form, *inputs):
+        wide = np.float64 if inputs[0].dtype == np.float64 else np.float32
+        state = linkern.State(memory.astype(wide), None)
+
+        def call(q, k, v, g, b, initial_state):
+            options = {"initial_state": initial_state, "form": form}
+            return RECURRENT[name](q, k, v, g, b, **options)
+
+        result, pullback = linkern.vjp(call, *inputs, initial_state=state)
+        return pullback(np.cos(result.output), state)
+
+    results = gradients("auto", *inputs)
+    by_kernels = {"chunk_delta", "chunk_delta_bwd"}
+    assert files(device) == (set() if dtype is np.float64 else by_kernels)
+    expected = gradients("recurrent", *(x.astype(float) for x in inputs))
+    for x in "qkvgb" if name == "gated_delta_rule" else "qkvb":
+        assert results[x].dtype == dtype
+        near(results[x], expected[x], dtype)
+    near(results["initial_state"].memory, expected["initial_state"].memory, dtype)
+
+
+def test_gates_are_checked_where_gradients_are_asked_for(device):
+    q, k, v = rows(*3 * [(2, 20, 8)])
+    with pytest.raises(ValueError, match="`beta` must be"):
+        linkern.vjp(linkern.delta_rule, q, k, v, np.full((2, 20), 2.5, np.float32))
+    assert files(device) == {"chunk_delta"}
+
+
 def test_gradients_of_what_heads_share_are_summed_wide(device):
     q, k, v = rows((4, 40, 16), (1, 40, 16), (4, 40, 16), dtype=BFLOAT16)
     result, pullback = linkern.vjp(linkern.linear_attention, q, k, v)

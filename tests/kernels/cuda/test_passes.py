@@ -161,11 +161,20 @@ def test_passes_are_counted(device):
     np.broadcast_to(x, (5, *x.shape))
     size = x.nbytes
     assert [n for _, n in Counted.passes] == [size // 2, 2 * size, 2 * size, size]
-    # A value head in a group has keys that are repeated beforehand.
-    shared = {
-        name: x[:, :1] if name == "key" else x
-        for name, x in inputs_of("gla", np.float32, np.float32).items()
-    }
+    # Entries of a row that are apart are copied beforehand.
+    inputs = inputs_of("gla", np.float32, np.float32)
+    apart = np.concatenate([inputs["key"], inputs["key"]], axis=-1)[..., ::2]
     Counted.passes.clear()
-    linkern.gla(**shared)
+    linkern.gla(**inputs | {"key": apart})
     assert Counted.passes
+
+
+@pytest.mark.parametrize("name", ["gla", "gated_delta_rule"])
+def test_keys_that_all_heads_share_are_not_repeated(device, name):
+    inputs = inputs_of(name, DTYPES["bfloat16"], np.float32)
+    for shared in ("query", "key"):
+        inputs[shared] = inputs[shared][:, :1]
+    Counted.passes.clear()
+    getattr(linkern, name)(**inputs)
+    assert not any(size for _, size in Counted.passes)
+    assert "<TileShape<bf16" in device.launches[0].kernel
