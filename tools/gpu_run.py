@@ -79,7 +79,7 @@ SHORT = 540
 # Tasks of `linkern bench` at one length.
 TASKS = (
     *("causal", "wide", "float32", "delta", "delta-wide", "gradient", "decode-1024"),
-    "kda-wide",
+    *("kda-wide", "delta-gradient-wide"),
 )
 KERNELS = "regex:chunk_|state_passing|recurrent|decode"
 # Sections of Nsight Compute.

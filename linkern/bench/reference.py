@@ -59,7 +59,8 @@ def answers(inputs: Inputs, kind: Kind, meaning: str, rows: list[int]) -> list[R
     batch, heads = inputs.query.shape[:2]
     arrays = inputs.arrays()
     if kind in GATED:
-        arrays = (*arrays[:3], *inputs.gates(kind))
+        cotangent = arrays[3:] if kind == "delta-gradient" else ()
+        arrays = (*arrays[:3], *inputs.gates(kind), *cotangent)
     by_head = [
         _of_one_head([x[b, h].astype("float64") for x in arrays], kind, meaning, rows)
         for b in range(batch)
@@ -78,7 +79,7 @@ def expected(task: Task, inputs: Inputs, meaning: str, rows: list[int]) -> list[
         return arrays
     heads = [head % DISTINCT_HEADS for head in task.judged_heads()]
     # There, gradients come without the output.
-    return [x[:, heads] for x in arrays[1 if task.kind == "gradient" else 0 :]]
+    return [x[:, heads] for x in arrays[1 if task.kind in WITH_GRADIENT else 0 :]]
 
 
 def largest_error(result: list[Real], expected: list[Real]) -> float:
@@ -122,6 +123,8 @@ def _of_one_head(
 ) -> list[Real]:
     if meaning == "softmax":
         return _softmax(given, rows, causal=kind != "full")
+    if kind == "delta-gradient":
+        return _gated_delta_gradients(given, rows)
     if kind in GATED:
         return _gated_delta_rule(given, rows)
     query, key, value = given[:3]
@@ -166,6 +169,43 @@ def _gated_delta_rule(given: list[Real], rows: list[int]) -> list[Real]:
         if i in places:
             outputs[places[i]] = query[i] @ state
     return [outputs / query.shape[1] ** 0.5]
+
+
+def _gated_delta_gradients(given: list[Real], rows: list[int]) -> list[Real]:
+    """Return the output, and the gradients of query, key and value, token by token.
+
+    With the cotangent d, the gradient of ``S_i`` does not depend on S: it is
+    ``R_i = K^-0.5 q_i d_i^T + exp(g_j) (R_j - b_j k_j (k_j . R_j))``, where ``j`` is
+    the next token.
+    """
+    query, key, value, log_decay, beta, cotangent = given
+    scale, places = query.shape[1] ** -0.5, {token: i for i, token in enumerate(rows)}
+    output, of_query, of_key, of_value = (
+        np.empty((len(rows), x.shape[1])) for x in (value, query, key, value)
+    )
+    decayed: dict[int, Real] = {}
+    state = np.zeros((key.shape[1], value.shape[1]))
+    for i, (k, v) in enumerate(zip(key, value, strict=True)):
+        state = np.exp(log_decay[i]) * state
+        if i in places:
+            decayed[i] = state
+        state = state + np.outer(k, beta[i] * (v - k @ state))
+        if i in places:
+            output[places[i]] = scale * query[i] @ state
+            of_query[places[i]] = scale * state @ cotangent[i]
+    gradient = np.zeros_like(state)
+    for i in reversed(range(len(key))):
+        k, b = key[i], beta[i]
+        gradient = gradient + np.outer(scale * query[i], cotangent[i])
+        along = k @ gradient
+        if i in places:
+            before = decayed[i]
+            of_value[places[i]] = b * along
+            of_key[places[i]] = b * (
+                gradient @ (value[i] - k @ before) - before @ along
+            )
+        gradient = np.exp(log_decay[i]) * (gradient - np.outer(b * k, along))
+    return [output, of_query, of_key, of_value]
 
 
 def _gradients(

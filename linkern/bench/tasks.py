@@ -27,6 +27,7 @@ Kind = Literal[
     "kda",
     "full",
     "gradient",
+    "delta-gradient",
     "compile",
     "compile-delta",
     "decode",
@@ -37,9 +38,10 @@ Kind = Literal[
 OURS = "linkern"
 # Kinds of task that compute gated delta rule or Kimi delta attention, which has a decay
 # for each channel: keys have norm one.
-GATED = ("delta", "kda", "compile-delta")
-# Kinds of task with a cotangent: their answers are the output and three gradients.
-WITH_GRADIENT = ("gradient", "compile", "compile-delta")
+GATED = ("delta", "kda", "delta-gradient", "compile-delta")
+# Kinds of task with a cotangent: their answers are the output and three gradients, or,
+# on a GPU, the gradients alone.
+WITH_GRADIENT = ("gradient", "delta-gradient", "compile", "compile-delta")
 # Executed operations are counted at this chunk size, whatever a peer does.
 CHUNK = 64
 # Heads drawn for a GPU; all others repeat them. No power of two, so that a head differs
@@ -54,9 +56,8 @@ class Task:
     name: str
     summary: str
     # Causal; gated delta rule; Kimi delta attention; noncausal; gradients of a causal
-    # call; compiling these, and those of gated delta rule; token by token; generating
-    # token by token beside other kinds of attention; causal, from stores that no memory
-    # holds.
+    # call, and of gated delta rule; compiling these; token by token; generating token
+    # by token beside other kinds of attention; causal, from stores beyond the memory.
     kind: Kind
     # Tokens; in a quick run `quick`. Keys and values have the same `dim`.
     lengths: tuple[int, ...]
@@ -114,8 +115,10 @@ class Task:
             return heads * (4 * self.dim * item + 2 * 4 * self.dim * (self.dim + 1))
         # On a GPU the gradients alone are timed: their output is not written.
         gradient = 8 if self.device == "cpu" else 7
-        arrays = gradient if self.kind == "gradient" else 4
-        numbers = {"delta": 2, "kda": self.dim + 1}.get(self.kind, 0)
+        arrays = gradient if self.kind in WITH_GRADIENT else 4
+        # Gates have gradients, too.
+        each = {"delta": 2, "delta-gradient": 4, "kda": self.dim + 1}
+        numbers = each.get(self.kind, 0)
         gates = 4 * numbers * self.batch * self.heads * length
         return arrays * self.array_bytes(length) + gates
 

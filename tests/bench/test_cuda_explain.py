@@ -104,6 +104,15 @@ def test_kimi_delta_attention(dim, dtype, cut, blocks, reason, without_a_gpu):
     assert plan.reason.startswith(reason)
 
 
+def test_gradients_of_gated_delta_rule(without_a_gpu):
+    """Blocks of many columns have too few registers for 128 features."""
+    plan = explain.plans([(CUDA.task("delta-gradient-wide"), [4096])])[1]
+    assert plan.cut == "K 128, 64 columns, 32 tokens, 8 warps"
+    assert (plan.kernel, plan.blocks) == ("chunk_delta_bwd", 256)
+    task = replace(CUDA.task("delta-gradient"), dim=256)
+    assert explain.plans([(task, [4096])])[1].kernel == "array code"
+
+
 def test_gradients_have_the_first_cut_that_fits(without_a_gpu):
     plan = explain.plans([(CUDA.task("gradient"), [4096])])[1]
     assert plan.cut == "K 64, 64 columns, 64 tokens, 8 warps"

@@ -109,7 +109,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["causal", "gradient", "decode"])
+@pytest.mark.parametrize("kind", ["causal", "gradient", "delta-gradient", "decode"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_answers_are_noticed(kind, fault):
     with pytest.raises(AssertionError):
@@ -172,6 +172,8 @@ def test_compulsory_bytes():
     kda = 4 * 128 * 4096 * 128 * 2 + (128 + 1) * 128 * 4096 * 4
     assert by_name["kda-wide"].compulsory_bytes(4096) == kda
     assert by_name["gradient"].compulsory_bytes(16384) == 7 * 128 * 16384 * 64 * 2
+    gradients = 7 * 128 * 4096 * 128 * 2 + 4 * 128 * 4096 * 4
+    assert by_name["delta-gradient-wide"].compulsory_bytes(4096) == gradients
     state = 2048 * 128 * 129 * 4
     assert state > 100e6
     both_ways = 2 * state + 2048 * 4 * 128 * 2

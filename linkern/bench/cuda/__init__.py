@@ -34,6 +34,10 @@ TASKS = (
     _task("kda-wide", "Kimi delta attention", "kda", dim=128),
     _task("gradient", "VJP of a causal call", "gradient"),
     _task("gradient-wide", "VJP of a causal call", "gradient", dim=128),
+    _task("delta-gradient", "VJP of gated delta rule", "delta-gradient"),
+    _task(
+        *("delta-gradient-wide", "VJP of gated delta rule", "delta-gradient"), dim=128
+    ),
     *(
         _task(
             f"decode-{heads}",

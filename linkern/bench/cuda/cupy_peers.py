@@ -26,11 +26,12 @@ COPIED = 2**30
 def prepare(inputs: Inputs, task: Task) -> DeviceCalls:
     """Return the calls of a task."""
     clock, length = CuPyClock(), inputs.query.shape[2]
-    makers = {
+    makers: dict[str, Callable[[Arrays], Callable[[], Arrays]]] = {
         "causal": _causal,
         "delta": _delta,
         "kda": _kda,
-        "gradient": _gradient,
+        "gradient": partial(_gradient, linkern.linear_attention),
+        "delta-gradient": partial(_gradient, linkern.gated_delta_rule),
         "decode": _token,
     }
     make = makers[task.kind]
@@ -71,12 +72,13 @@ def _kda(inputs: Arrays) -> Callable[[], Arrays]:
     return lambda: [linkern.kda(*inputs).output]
 
 
-def _gradient(inputs: Arrays) -> Callable[[], Arrays]:
+def _gradient(op: Callable[..., Any], inputs: Arrays) -> Callable[[], Arrays]:
     """Run the forward pass once, and the backward pass in each call."""
-    _, pullback = linkern.vjp(linkern.linear_attention, *inputs[:3])
+    query, key, value, cotangent, *gates = inputs
+    _, pullback = linkern.vjp(op, query, key, value, *gates)
 
     def call() -> Arrays:
-        gradients = pullback(inputs[3])
+        gradients = pullback(cotangent)
         return [gradients[name] for name in _NAMES]
 
     return call

@@ -10,7 +10,13 @@ from typing import Any
 
 from linkern.bench.cuda.machine import multiprocessors_here
 from linkern.bench.tasks import Task
-from linkern.kernels.cuda.plan import chunk_bwd, chunk_delta, chunk_gla, cost
+from linkern.kernels.cuda.plan import (
+    chunk_bwd,
+    chunk_delta,
+    chunk_delta_bwd,
+    chunk_gla,
+    cost,
+)
 from linkern.kernels.cuda.plan.choice import choose
 from linkern.kernels.cuda.plan.tiles import Sizes
 from linkern.testing.target.frameworks import numpy_dtype
@@ -100,6 +106,7 @@ def plans(tasks: Iterable[tuple[Task, Sequence[int]]]) -> list[Plan]:
         "causal": _forward,
         "delta": _delta,
         "kda": _delta,
+        "delta-gradient": _delta,
         "gradient": _backward,
     }
     return [
@@ -153,8 +160,14 @@ def _forward(task: Task, length: int, card: Card) -> Plan:
 
 
 def _delta(task: Task, length: int, card: Card) -> Plan:
+    # A planner, its kernel, and what runs where it has no tile shape.
+    planners: dict[str, tuple[Any, str, str]] = {
+        "delta": (chunk_delta, "chunk_delta", "recurrent"),
+        "kda": (chunk_gla, "chunk_gla", "recurrent"),
+        "delta-gradient": (chunk_delta_bwd, "chunk_delta_bwd", "array code"),
+    }
     by_channel = task.kind == "kda"
-    planner: Any = chunk_gla if by_channel else chunk_delta
+    planner, kernel, otherwise = planners[task.kind]
     heads = task.batch * task.heads
     shape = planner.tile_shape(
         *(task.dtype, task.dim, task.dim, card.shared),
@@ -163,13 +176,12 @@ def _delta(task: Task, length: int, card: Card) -> Plan:
     )
     named = task.name, length, card.name
     if shape is None:
-        reason = "no chunks of so many features; token by token"
-        return Plan(*named, "recurrent", "", 0, None, None, reason)
+        reason = "no chunks of so many features"
+        return Plan(*named, otherwise, "", 0, None, None, reason)
     blocks = heads * -(-task.dim // shape.columns)
     reason = "blocks that all run at once" if by_channel else "the longest chunks"
     if shape.columns > 64:
         reason = "few blocks of many columns"
-    kernel = "chunk_gla" if by_channel else "chunk_delta"
     reason += "; no model of it"
     return Plan(*named, kernel, _words(shape), blocks, None, None, reason)
 

@@ -8,7 +8,7 @@ from linkern.bench.tasks import OURS
 __all__ = ["LIMIT", "PEERS"]
 
 _ALL = ("bfloat16", "float16", "float32")
-_KINDS = ("causal", "delta", "kda", "gradient", "decode")
+_KINDS = ("causal", "delta", "kda", "gradient", "delta-gradient", "decode")
 
 
 def _cupy(name: str, summary: str, prepare: str, **more: Any) -> Peer:
@@ -50,7 +50,10 @@ PEERS = (
         "causal",
         meaning="sums",
     ),
-    _fla("fla-delta", "chunk_gated_delta_rule", "fla_delta", "delta"),
+    _fla(
+        *("fla-delta", "chunk_gated_delta_rule", "fla_delta"),
+        *("delta", "delta-gradient"),
+    ),
     _fla("fla-kda", "chunk_kda", "fla_kda", "kda"),
     _fla(
         "fla-recurrent",

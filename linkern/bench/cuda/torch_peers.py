@@ -9,7 +9,7 @@ import numpy as np
 
 from linkern.bench.cuda import arrays
 from linkern.bench.cuda.clocks import DeviceCalls, TorchClock
-from linkern.bench.tasks import Inputs, Real, Task
+from linkern.bench.tasks import WITH_GRADIENT, Inputs, Real, Task
 
 __all__ = [
     "fla",
@@ -105,7 +105,7 @@ def _calls_of(
     A gradient runs its forward pass once, and its backward pass in each call.
     """
     clock, length = TorchClock(), inputs.query.shape[2]
-    make = _backward if task.kind == "gradient" else _forward
+    make = _backward if task.kind in WITH_GRADIENT else _forward
 
     def ready() -> Callable[[], list[Tensor]]:
         tensors = _set(inputs, task, mapped=mapped)
@@ -135,7 +135,7 @@ def _forward(form: Form, inputs: list[Tensor]) -> Callable[[], list[Tensor]]:
 def _backward(form: Form, inputs: list[Tensor]) -> Callable[[], list[Tensor]]:
     grad = import_module("torch").autograd.grad
     leaves, cotangent = [x.requires_grad_() for x in inputs[:3]], inputs[3]
-    output = form(*leaves)
+    output = form(*leaves, *inputs[4:])
     return lambda: list(grad(output, leaves, cotangent, retain_graph=True))
 
 
