@@ -32,6 +32,10 @@ VALUE_GROUPS = (
     "it takes more heads of values than of queries, which is judged; if it is not to, "
     "declare value_groups=false"
 )
+UNTRIED_GROUPS = (
+    "more heads of values than of queries are not judged; if it takes them, "
+    "declare value_groups=true"
+)
 NO_TOKEN = (
     "sequences of no token are not judged: the target raises {}; "
     "declare min_length=0 to judge them"
@@ -104,10 +108,14 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
         contract = replace(settled.contract, returns_state=True)
         settled = replace(settled, contract=contract)
         notes += (RETURNS_STATE,)
-    if _groups_values(settled, target, outcome):
-        contract = replace(settled.contract, value_groups=True)
-        settled = replace(settled, contract=contract)
-        notes += (VALUE_GROUPS,)
+    if _may_group_values(settled, outcome):
+        elsewhere = plan.ranks or plan.command or plan.interpret or plan.device != "cpu"
+        if elsewhere:  # a call costs much there, or may read what is not its own
+            notes += (UNTRIED_GROUPS,)
+        elif groups_values(settled, target, outcome.accepted[0]):
+            contract = replace(settled.contract, value_groups=True)
+            settled = replace(settled, contract=contract)
+            notes += (VALUE_GROUPS,)
     if refusal := _refusal_of_no_token(settled, target, outcome):
         settled = replace(settled, contract=replace(settled.contract, min_length=1))
         notes += (NO_TOKEN.format(refusal),)
@@ -142,20 +150,12 @@ def _refusal_of_no_token(plan: Plan, target: Target, outcome: Tried) -> str:
     return refusal_of_no_token(target, outcome.problem)
 
 
-def _groups_values(plan: Plan, target: Target, outcome: Tried) -> bool:
-    """Return True if heads that share queries are taken, and are not declared.
-
-    Not tried where a call costs much, or may read what is not its own.
-    """
+def _may_group_values(plan: Plan, outcome: Tried) -> bool:
+    """Return True if heads that share queries are defined, and are not declared."""
     contract = plan.contract
     axes = {*"".join(one.axes for one in OPERATORS[plan.op].inputs)}
     grouped = {"g", "h"} <= axes and "h" in contract.layout
-    if not grouped or contract.value_groups is not None or not outcome.accepted:
-        return False
-    elsewhere = plan.ranks or plan.command or plan.interpret or plan.device != "cpu"
-    if elsewhere or target.opened.library.compiles:
-        return False
-    return groups_values(plan, target, outcome.accepted[0])
+    return grouped and contract.value_groups is None and bool(outcome.accepted)
 
 
 def _fails(outcome: Tried, plan: Plan) -> bool:

@@ -14,7 +14,12 @@ import linkern
 from linkern.testing import UsageError, run, verify
 from linkern.testing.api import plan_of
 from linkern.testing.kernels.correct import quadratic
-from linkern.testing.runner.first_call import NO_TOKEN, UNCOMPILED, VALUE_GROUPS
+from linkern.testing.runner.first_call import (
+    NO_TOKEN,
+    UNCOMPILED,
+    UNTRIED_GROUPS,
+    VALUE_GROUPS,
+)
 from linkern.testing.runner.loop import CheckFinished, Opened
 from linkern.testing.runner.opening import (
     LONG_TIMEOUT,
@@ -442,6 +447,27 @@ def test_heads_of_values_that_share_queries_are_judged_if_they_are_taken(
     assert (VALUE_GROUPS in opened.notes) is bool(declared)
     (result,) = (one.result for one in events if isinstance(one, CheckFinished))
     assert result.verdict == verdict
+
+
+@pytest.mark.parametrize("declared", [None, True, False])
+def test_it_is_said_if_heads_that_share_queries_are_not_tried(declared):
+    """Over ranks, among others."""
+    contract = {} if declared is None else {"value_groups": declared}
+    options = {"checks": ["finite_output"], "profile": "smoke", "ranks": (2,)}
+    report = verify("linkern:simple_gla", op="simple_gla", contract=contract, **options)
+    assert (UNTRIED_GROUPS in report.notes) is (declared is None)
+
+
+def test_heads_that_share_queries_are_judged_of_targets_that_compile(jax):
+    def kernel(query, key, value, log_decay):
+        times = value.shape[1] // query.shape[1]
+        query, key = (jax.numpy.tile(x, (1, times, 1, 1)) for x in (query, key))
+        return linkern.simple_gla(query, key, value, log_decay).output
+
+    options = {"profile": "quick", "dtypes": ("float32",), "framework": "jax"}
+    report = verify(kernel, op="simple_gla", checks=["value_on_reals"], **options)
+    assert report.verdict == "failed"
+    assert VALUE_GROUPS in report.notes
 
 
 def test_heads_that_share_queries_are_not_judged_where_they_are_taken_in_part():
