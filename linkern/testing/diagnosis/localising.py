@@ -186,7 +186,7 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
         return finding
     place = finding.place
     told = all(holds(factor, one, ~one.silent) for one in both)
-    whole = factor.kind in ("partial", "instead") and told
+    whole = factor.kind in ("partial", "in a part", "instead") and told
     if whole or factor.kind == "divided":
         place = IndexSet()  # of all entries, those that happen to be equal as well
     elif place is None or not place.is_exact:

@@ -1,17 +1,19 @@
 """Gradients in place of the right ones: without a part, over heads, of another input.
 
 A key that is written and erased along has two ways back, of which a backward pass may
-lose one. Each is the oracle's gradient without what comes back to one operand of the
-recurrence; no product of quantities is a sum of ways through it.
+lose one, or a factor of one. Each is the oracle's gradient without what comes back to
+one operand of the recurrence; no product of quantities is a sum of ways through it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from linkern.oracle import Bounded
 from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
 from linkern.testing.influence.scenes import per_token
@@ -33,6 +35,8 @@ PARTS = {
 }
 # Axes over which a gradient may be added up or averaged.
 OVER = {"heads": "gh", "the batch": "b"}
+# Batch entries that may be left of a sum over the batch.
+ENTRIES = {"first": 0, "last": -1}
 # Entries that tell a map, multiple of rounding that entries may be off, bits of words.
 TELLING, SLACK, COST = 24, 4.0, 10.0
 # Coordinates of entries in several calls or sequences, of which no oracle call is one.
@@ -55,7 +59,44 @@ def other_gradient(maps: Sequence[InfluenceMap]) -> Factor | None:
         if all(_holds(gradient, one) for one in known):
             rule = partial(_predicted, gradient)
             return Factor(kind, 1.0, {}, words, cost=COST, rule=rule)
+    return _within_part(known)
+
+
+def _within_part(known: Sequence[InfluenceMap]) -> Factor | None:
+    """Return a product by which one part of a gradient is wrong, if there is one."""
+    for part, words in PARTS.items():
+        alone = [_alone(part, one) for one in known]
+        alone = [one for one in alone if one.exact.size]
+        if sum(one.exact.size for one in alone) < TELLING:
+            continue
+        factor = product_of(alone, None)
+        if factor is not None and factor.kind == "product":
+            rule = partial(_with_part, part, factor)
+            text = f"{factor.text} in {words}"
+            return Factor("in a part", 1.0, {}, text, cost=COST, rule=rule)
     return None
+
+
+def _alone(part: str, one: InfluenceMap) -> InfluenceMap:
+    """Return the entries of a map less what does not come back through a part."""
+    index, rest = _index(one), _without(part, one.problem, _name(one))
+    if not rest.output.any():  # it is no part
+        return one.part(np.zeros(one.exact.shape, np.bool_))
+    with np.errstate(all="ignore"):
+        bound = np.asarray(one.bound + rest.bound[index])
+        left = rest.output[index]
+        alone = replace(
+            one, measured=one.measured - left, exact=one.exact - left, bound=bound
+        )
+        return alone.part((abs(alone.exact) > bound) | (abs(alone.measured) > bound))
+
+
+def _with_part(part: str, factor: Factor, one: InfluenceMap) -> Real:
+    """Return the entries of a gradient, one part of which has a factor."""
+    if not _is_whole(one):
+        return np.full(one.exact.shape, np.nan)
+    left = _without(part, one.problem, _name(one)).output[_index(one)]
+    return np.asarray(left + factor.predict(replace(one, exact=one.exact - left)))
 
 
 def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradient]]:
@@ -69,6 +110,10 @@ def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradien
         if axis is not None and shape[axis] > 1:
             yield "instead", f"its sum over {words}", partial(_over, np.sum, axis)
             yield "instead", f"its mean over {words}", partial(_over, np.mean, axis)
+    if "b" not in axes and problem.shape.batch > 1:
+        for words, entry in ENTRIES.items():
+            text = f"that of the {words} batch entry"
+            yield "instead", text, partial(_of_entry, entry)
     for part, words in PARTS.items():
         yield "partial", words, partial(_without, part)
 
@@ -85,11 +130,49 @@ def _over(
     return Bounded(*(np.broadcast_to(x, exact.output.shape) for x in both))
 
 
+def _of_entry(entry: int, problem: Problem, name: str) -> Bounded:
+    assert problem.cotangent is not None
+    kept = np.zeros_like(problem.cotangent)
+    kept[entry] = problem.cotangent[entry]
+    return replace(problem, cotangent=kept).solve_gradients()[name]
+
+
 def _without(part: str, problem: Problem, name: str) -> Bounded:
+    exact = problem.solve_gradients()[name]
+    if (part, name) == ("erase", "log_decay"):
+        return Bounded(exact.output - _through_erases(problem), exact.bound)
     assert problem.cotangent is not None
     cotangent = problem.cotangent.astype(np.float64)
     left = gradient_without(problem._oracle_call, name, cotangent, part)
-    return Bounded(left, problem.solve_gradients()[name].bound)
+    return Bounded(left, exact.bound)
+
+
+def _through_erases(problem: Problem) -> Real:
+    """Return the part of the gradient of log-decays through what erases read.
+
+    An erase reads the decayed memory: the decay might be a factor of its key instead.
+    """
+    problem, shape = _ungrouped(problem), problem.inputs["log_decay"].shape
+    for name, x in problem.inputs.items():
+        axes = problem.scope.operator.input(name).axes
+        if axes[-2:] != "tk" or x.shape[:3] != shape[:3] or name == "log_decay":
+            continue
+        exact = problem.solve_gradients()[name].output
+        share = x.astype(np.float64) * (exact - _without("erase", problem, name).output)
+        if share.any():
+            return np.asarray(share if len(shape) == share.ndim else share.sum(axis=-1))
+    return np.zeros(shape)
+
+
+def _ungrouped(problem: Problem) -> Problem:
+    """Return the same problem with a head of each input for every head of values."""
+    groups, input_of = problem.shape.groups, problem.scope.operator.input
+    repeated = {
+        name: np.repeat(x, groups, axis=input_of(name).axes.index("h"))
+        for name, x in problem.inputs.items()
+        if groups > 1 and "h" in input_of(name).axes
+    }
+    return problem.with_inputs(**repeated) if repeated else problem
 
 
 def _name(one: InfluenceMap) -> str:

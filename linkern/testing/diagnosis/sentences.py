@@ -70,6 +70,7 @@ _KINDS = {
     "moved": "other",
     "replaced": "other",
     "partial": "other",
+    "in a part": "other",
     "divided": "other",
 }
 
@@ -96,6 +97,8 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     'the output lacks the factor `exp(log_decay[row])` in pairs inside chunks of 16'
     >>> sentence("final state", "everywhere", "scale")
     'the final state is multiplied by `scale` everywhere'
+    >>> sentence("gradient of key", "everywhere", "1 / x in its part y", "in a part")
+    'the gradient of key lacks the factor `x` in its part y everywhere'
     """
     subject, place = f"the {stage}", where or "places that no short description covers"
     inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
@@ -104,7 +107,11 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
         if where and inside.startswith("in "):
             return f"{subject} {verb.format(place=place)}"
         return f"{subject} {as_a_whole} {inside}"
-    missing = _missing(by_what) if kind == "product" else ""
+    part = ""
+    if kind == "in a part":
+        by_what, _, part = by_what.rpartition(" in its part ")
+        part = f" in its part {part}"
+    missing = _missing(by_what) if kind in ("product", "in a part") else ""
     said = {
         "added": f"has `{by_what.removeprefix('plus ')}` added",
         "instead": f"is `{by_what.removesuffix(' in its place')}`",
@@ -115,6 +122,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     }.get(kind, f"is multiplied by `{by_what}`")
     if missing:
         said = f"lacks the factor `{missing}`"
+    said += part
     return f"{subject} {said} {inside}" if by_what else f"{subject} is wrong {inside}"
 
 

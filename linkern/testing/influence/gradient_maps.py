@@ -82,10 +82,16 @@ def _isolated(problem: Problem, one: Input) -> bool:
     scene = kept_pairs(problem).scene
     if scene == "one row":
         return True
+    if not _has_tokens(one):  # a sum over all tokens, and of few impulses here
+        return False
     in_every_row = one.name in ("query", "value")
     # Other keys erase, or are in the denominator of rows after them.
     in_every_row |= one.name == "key" and one.name in problem.scope.linear
     return in_every_row == (scene == "every row")
+
+
+def _has_tokens(one: Input) -> bool:
+    return bool({*"ts"} & {*one.axes})
 
 
 # -- stages
@@ -100,19 +106,28 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     rng = np.random.default_rng(seed)
     operator = scope.operator
     # The oracle takes longer where tokens erase, and longest where they take two rows.
-    batch = 1 if operator.erases else batch
+    few = 1 if operator.erases else batch
     slow = operator.rows_per_token > 1 or operator.erase_along == "value"
     # A scale of four channels would be taken for a half.
     longest = int(rng.choice(LEAST)) + int(rng.integers(0, 14))
     sizes = ((longest, 6), (128, 7))
-    return tuple(
+    scenes = [
         made
         for length, width in sizes[: 1 if scope.few_shapes or slow else 2]
         for made in (
-            every_row(scope, (batch, heads, length, width, length), rng),
-            one_pair(scope, (batch, 8 if slow else 16, length, width, 5), rng),
+            every_row(scope, (few, heads, length, width, length), rng),
+            one_pair(scope, (few, 8 if slow else 16, length, width, 5), rng),
         )
-    )
+    ]
+    if not all(map(_has_tokens, operator.inputs)):
+        kind = _kinds(scope)[0]
+        scenes.append(one_row(scope, (batch, heads, longest, 4, 5), kind, rng))
+    return tuple(scenes)
+
+
+def _kinds(scope: Scope) -> tuple[str, str]:
+    """Return two kinds of inputs: of gates, or of rows where there are feature maps."""
+    return ("normal", "wide") if scope.operator.feature_map else ("open", "strong")
 
 
 def _affordable(scope: Scope, sizes: Sizes) -> Sizes:
@@ -138,13 +153,10 @@ def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """
     length = int(rng.integers(130, 160))
     tiles = _affordable(scope, (1, 1, 33, 136, 140))
-    if scope.operator.feature_map:
-        kinds = {"normal": length, "wide": 128}
-    else:
-        kinds = {"open": 50, "strong": 128}
-    for kind, n in kinds.items():
-        yield one_row(scope, (1, 8, n, 4, 5), kind, rng)
-    usual = next(iter(kinds))
+    usual, further = _kinds(scope)
+    first = length if scope.operator.feature_map else 50
+    yield one_row(scope, (1, 8, first, 4, 5), usual, rng)
+    yield one_row(scope, (1, 8, 128, 4, 5), further, rng)
     yield one_row(scope, tiles, usual, rng)
     several = one_row(scope, (3, 2, 24, 4, 5), usual, rng)
     yield several

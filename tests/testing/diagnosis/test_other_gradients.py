@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linkern.testing.diagnosis.factors.factor import holds
 from linkern.testing.diagnosis.localising import localise
 from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.influence.gradient_maps import gradient_maps
-from linkern.testing.influence.gradient_scenes import every_row, one_pair
+from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.expected import gradient_without
@@ -23,10 +24,14 @@ ERASE, WRITE = "its part through what an erase reads", "its part through the key
 def maps_of(op: str, name: str, change: Any, **declared: Any) -> list[InfluenceMap]:
     """Return maps of one gradient after a change, as if a target had made them."""
     scope, maps = Scope(OPERATORS[op], Contract(**declared), "float64"), []
+    has_tokens = bool({*"ts"} & {*scope.operator.input(name).axes})
     scene = every_row if name in scope.linear else one_pair
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
-        problem = scene(scope, (1, 8, 40 + seed, 5, 5), rng)
+        if has_tokens:
+            problem = scene(scope, (1, 8, 40 + seed, 5, 5), rng)
+        else:
+            problem = one_row(scope, (3, 8, 40 + seed, 5, 5), "open", rng)
         exact = {n: x.output for n, x in problem.solve_gradients().items()}
         gradients = tuple((exact | {name: change(problem)}).values())
         dtypes = ("float64",) * len(gradients)
@@ -60,6 +65,82 @@ def test_a_part_that_is_lost_is_named(
     factor = other_gradient([one for one in maps if one.wrong.any()])
     assert factor is not None
     assert factor.text.startswith(words)
+
+
+def of_carried_memory(problem: Any) -> Any:
+    """Return gradients of log-decays by the memory that is carried on alone.
+
+    That is the inner product of the memory after a decay, and of the gradient of the
+    memory after the token: it lacks that an erase reads the decayed memory.
+    """
+    x = {name: y.astype(np.float64) for name, y in problem.inputs.items()}
+    groups = problem.shape.groups
+    query, key = (np.repeat(x[name], groups, axis=1) for name in ("query", "key"))
+    gradients = np.empty_like(x["log_decay"])
+    for b, h in np.ndindex(gradients.shape[:2]):
+        q, k, v, g, beta, d = (
+            y[b, h]
+            for y in (
+                *(query, key, x["value"], x["log_decay"], x["beta"]),
+                problem.cotangent,
+            )
+        )
+        memory, decayed = np.zeros((k.shape[-1], v.shape[-1])), []
+        decays = np.exp(g).reshape(len(g), -1, 1)
+        for t in range(len(g)):
+            decayed.append(decays[t] * memory)
+            u = beta[t] * (v[t] - k[t] @ decayed[t])
+            memory = decayed[t] + np.outer(k[t], u)
+        carried = np.zeros_like(memory)
+        for t in reversed(range(len(g))):
+            carried = carried + np.outer(q[t], d[t]) * k.shape[-1] ** -0.5
+            share = (carried * decayed[t]).sum(axis=-1)
+            gradients[b, h, t] = share if g.ndim == 2 else share.sum()
+            carried -= np.outer(beta[t] * k[t], k[t] @ carried)
+            carried *= decays[t]
+    return gradients
+
+
+@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+@pytest.mark.parametrize("groups", [False, True])
+def test_a_decay_that_is_missing_in_what_an_erase_reads_is_named(
+    op: str, groups: bool
+) -> None:
+    declared = {"value_groups": True} if groups else {}
+    maps = maps_of(op, "log_decay", of_carried_memory, **declared)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert (factor.kind, factor.text) == ("partial", ERASE)
+    assert all(holds(factor, one, ~one.silent) for one in maps)
+
+
+def test_a_factor_of_one_part_is_named() -> None:
+    """RWKV-7 writes the removal key times its rate: that factor is left out."""
+
+    def changed(problem: Any) -> Any:
+        exact = problem.solve_gradients()["removal_key"].output
+        rest = without("removal_key", "key")(problem)
+        return rest + (exact - rest) / problem.inputs["removal_rate"]
+
+    maps = maps_of("rwkv7", "removal_key", changed)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert factor.kind == "in a part"
+    assert factor.text == f"1 / removal_rate[source] in {WRITE} is written"
+    assert all(holds(factor, one, ~one.silent) for one in maps)
+
+
+@pytest.mark.parametrize(("words", "entry"), [("first", 0), ("last", -1)])
+def test_a_sum_of_one_batch_entry_is_named(words: str, entry: int) -> None:
+    def changed(problem: Any) -> Any:
+        kept = np.zeros_like(problem.cotangent)
+        kept[entry] = problem.cotangent[entry]
+        return replace(problem, cotangent=kept).solve_gradients()["bonus"].output
+
+    maps = maps_of("rwkv6", "bonus", changed)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert factor.text == f"that of the {words} batch entry"
 
 
 @pytest.mark.parametrize(
@@ -99,13 +180,20 @@ def test_parts_are_those_of_keys_that_the_target_normalises() -> None:
     assert factor.text == ERASE
 
 
-def test_nothing_is_said_of_gradients_that_are_wrong_in_another_way() -> None:
+@pytest.mark.parametrize(("power", "kind"), [(1.0, "in a part"), (1.5, None)])
+def test_nothing_is_said_of_gradients_that_are_wrong_in_another_way(
+    power: float, kind: str | None
+) -> None:
+    """Half of a part is a factor of it; a power of it is none."""
+
     def changed(problem: Any) -> Any:
-        half = gradient_without(problem._oracle_call, "key", problem.cotangent, "erase")
-        return (problem.solve_gradients()["key"].output + half) / 2
+        rest = gradient_without(problem._oracle_call, "key", problem.cotangent, "erase")
+        part = problem.solve_gradients()["key"].output - rest
+        return rest + np.sign(part) * abs(part) ** power / 2
 
     maps = maps_of("delta_rule", "key", changed)
-    assert other_gradient([one for one in maps if one.wrong.any()]) is None
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert (None if factor is None else factor.kind) == kind
 
 
 def test_a_lost_part_is_said_everywhere() -> None:

@@ -43,8 +43,8 @@ class Factor:
         ``product``: exact times a product of quantities; ``clamp from above``, ``clamp
         from below``: where that is on one side of 1; ``added``: exact plus a product;
         ``instead``: the product alone; ``in the denominator``: exact over 1 plus the
-        product; ``moved``, ``replaced``, ``partial``, ``divided``: other numbers of
-        the oracle.
+        product; ``moved``, ``replaced``, ``partial``, ``in a part``, ``divided``:
+        other numbers of the oracle.
     constant : float
         The constant of the product.
     exponents : mapping of str to float
