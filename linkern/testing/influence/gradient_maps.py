@@ -108,7 +108,7 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     # The oracle takes longer where tokens erase, and longest where they take two rows.
     few = 1 if operator.erases else batch
     slow = operator.rows_per_token > 1 or operator.erase_along == "value"
-    # A scale of four channels would be taken for a half.
+    # A scale of four channels would be taken for a half, and sixths for shares.
     longest = int(rng.choice(LEAST)) + int(rng.integers(0, 14))
     sizes = ((longest, 6), (128, 7))
     scenes = [
@@ -121,7 +121,9 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     ]
     if not all(map(_has_tokens, operator.inputs)):
         kind = _kinds(scope)[0]
-        scenes.append(one_row(scope, (batch, heads, longest, 4, 5), kind, rng))
+        # With two numbers of heads, neither is taken for a constant.
+        for b, h in ((batch, heads), (heads, batch))[: 2 if batch > 1 else 1]:
+            scenes.append(one_row(scope, (b, h, longest, 7, 5), kind, rng))
     return tuple(scenes)
 
 
