@@ -271,10 +271,10 @@ def kept_sources(problem: Problem, tokens: Index | None = None) -> Sources:
 
 
 def per_token(problem: Problem) -> int:
-    """Return the number of keys of each token: its micro-steps."""
-    if not problem.scope.operator.micro_steps:
+    """Return the number of keys of each token: its micro-steps; 1 of no token."""
+    if not (problem.scope.operator.micro_steps and problem.length):
         return 1
-    return problem.shape.keys // max(problem.length, 1)
+    return problem.shape.keys // problem.length
 
 
 def _assigned(tokens: Index, places: int, rng: np.random.Generator) -> Index:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import INITIAL_STATE
@@ -171,6 +172,18 @@ def test_a_sequence_that_is_not_reset_has_its_start():
     )
     assert np.array_equal(wrong, start % 16 > 0)
     assert maps[0] is across[0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_packed_sequence_of_no_token_has_no_micro_steps():
+    def kernel(query, key, value, log_decay, beta, initial_state=None, cu_seqlens=None):
+        states = {"initial_state": initial_state, "cu_seqlens": cu_seqlens}
+        inputs = query, key, value, log_decay, beta
+        return linkern.gated_delta_product(*inputs, **states)
+
+    maps = measured(*asked(kernel, "gated_delta_product"), "packed")
+    assert maps
+    assert not any(one.wrong.any() for one in maps)
 
 
 def test_rows_behind_the_last_sequence_belong_to_none():
