@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from linkern.testing.problems.problem import Problem
 
 __all__ = [
+    "AFTER_AN_EMPTY_ONE",
     "AXES",
     "FROM_THE_END",
     "INITIAL_STATE",
@@ -38,6 +39,8 @@ Flags = NDArray[np.bool_]
 INITIAL_STATE = -1
 # The coordinate of the tokens that a packed sequence has in the last of several calls.
 LAST_CALL = "tokens in the last call"
+# The coordinate that is 1 in packed sequences right after one of no token.
+AFTER_AN_EMPTY_ONE = "after an empty one"
 # Coordinates of what comes from another packed sequence: which one it is, and how many
 # sequences before in the same call, without empty ones; the last row that is reached,
 # and how many tokens of the other sequence are behind the first that reaches it.

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from linkern.testing.influence.maps import INITIAL_STATE, Index
+from linkern.testing.influence.maps import AFTER_AN_EMPTY_ONE, INITIAL_STATE, Index
 from linkern.testing.influence.scenes import kept_sources
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import Packing
@@ -19,15 +19,16 @@ from linkern.testing.problems.problem import Problem
 
 __all__ = ["Parts", "packings"]
 
-# Tokens of packed sequences in each call: on a grid of chunks and on none, an empty one
-# among them, one of a token, and some that reach into one more chunk of the grid. Those
-# on none have up to so many more: of one set of lengths, many statements are true by
-# chance.
+# Tokens of packed sequences in each call: empty ones, some of one token, and some that
+# reach into one more chunk of a grid, which begin on it and inside of its chunks. What
+# can be said of a sequence, such as that it is behind an empty one, is last, or has one
+# token, is true of others than what else can be. Lengths on no grid are up to so much
+# larger: of one set of them, many statements are true by chance.
 MORE = 2
 LENGTHS = (
-    ((7, 30, 0, 1, 72),),
-    ((48, 64),),
-    ((21, 1, 28, 5), (19, 30, 0, 7)),
+    ((7, 20, 0, 22, 1, 68),),
+    ((48, 16, 45),),
+    ((18, 1, 16, 3, 12, 5), (13, 11, 0, 15, 4, 10)),
 )
 
 
@@ -43,10 +44,11 @@ def packings(scope: Scope, calls: int, rng: np.random.Generator) -> Iterator[Pac
 
 
 def _drawn(lengths: tuple[int, ...], rng: np.random.Generator) -> tuple[int, ...]:
-    """Return lengths near to some; those on a grid as they are."""
-    if all(n % 16 == 0 for n in lengths):
-        return lengths
-    return tuple(n + int(rng.integers(0, MORE + 1)) * (n > 1) for n in lengths)
+    """Return lengths near to some; those on a grid, and of one token, as they are."""
+    more = rng.integers(0, MORE + 1, len(lengths)).tolist()
+    return tuple(
+        n + x * (n > 1 and n % 16 > 0) for n, x in zip(lengths, more, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,9 @@ class Parts:
             known["span"] = span[part]
         if "packing" in self.problem.knobs:
             known |= {"sequence": sequence[part], "start": start[part]}
+            empty = np.array(self.packing.lengths) == 0
+            before = np.pad(empty, ((0, 0), (1, 0)))[span, sequence]
+            known[AFTER_AN_EMPTY_ONE] = before[part].astype(np.int64)
         return known
 
     def problems(self) -> list[Problem]:

@@ -531,6 +531,11 @@ def test_the_sequence_that_a_state_is_read_from_is_said(name, origin):
     assert said == origin or (origin is None and not said.startswith("from"))
 
 
+def test_a_state_that_is_kept_past_an_empty_sequence_has_a_place():
+    mutant = MUTANTS["packed_kept_past_an_empty_one"]
+    assert diagnosed(mutant.kernel, mutant.op).where == "sequences after an empty one"
+
+
 class Replaying:
     """Return the output of the call before if its query has the same shape."""
 

@@ -294,8 +294,35 @@ def test_packed_sequences_of_other_inputs_have_other_lengths():
         for seed in range(4)
     ]
     assert len({str(x) for x in drawn}) == 4
-    assert {x[1] for x in drawn} == {((48, 64),)}
+    assert {x[1][0][:2] for x in drawn} == {(48, 16)}
     assert all(0 in rows and 1 in rows for x in drawn for rows in x[0])
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_said_of_packed_sequences_is_true_of_others_each(seed, calls):
+    scope = Scope(OPERATORS["gla"], Contract(), "float32")
+    said = {}
+    for packing in packings(scope, calls, np.random.default_rng(seed)):
+        for lengths, starts in zip(packing.lengths, packing.segments, strict=True):
+            for n, (tokens, start) in enumerate(zip(lengths, starts, strict=False)):
+                statements = {
+                    "first": n == 0,
+                    "last": n == len(lengths) - 1,
+                    "of one token": tokens == 1,
+                    "after an empty one": n > 0 and lengths[n - 1] == 0,
+                    "after one of one token": n > 0 and lengths[n - 1] == 1,
+                    "begins with a chunk": n > 0 and start % 16 == 0,
+                    "of whole chunks": tokens % 16 == 0,
+                    "of a length above 16": tokens > 16,
+                    "after the first": n > 0,
+                }
+                if tokens:
+                    for words, true in statements.items():
+                        said.setdefault(words, []).append(true)
+    assert all(any(x) and not all(x) for x in said.values())
+    columns = [tuple(x != flip for x in y) for y in said.values() for flip in (0, 1)]
+    assert len({*columns}) == len(columns) - 2  # the first, and all after it
 
 
 def test_results_stay_known_without_the_tapes_that_made_them():

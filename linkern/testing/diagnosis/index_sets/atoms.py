@@ -26,6 +26,7 @@ from linkern.testing.diagnosis.index_sets.coordinates import (
     noun_of,
 )
 from linkern.testing.influence.maps import (
+    AFTER_AN_EMPTY_ONE,
     LAST_CALL,
     OF_OTHERS,
     Flags,
@@ -102,6 +103,7 @@ SPECIAL = {
     ("behind", ">=", 1): ("rows beyond the sources", 2.0),
     ("not square", ">=", 1): ("calls in which K is not V", 2.0),
     ("not square", "<", 1): ("calls in which K is V", 2.0),
+    (AFTER_AN_EMPTY_ONE, ">=", 1): ("sequences after an empty one", 1.5),
     ("length", "<", 2): ("sequences of one token", 1.5),
     ("left", ">=", 2): ("{1} other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
@@ -114,6 +116,9 @@ SIGNS: dict[str, Callable[[Index, int], Flags]] = {
     "==": np.equal,
 }
 
+
+# Coordinates that are 1 or 0.
+FLAGS = ("beyond", "behind", "not square", AFTER_AN_EMPTY_ONE)
 
 # The result that is square in some calls.
 MEMORY = "final state"
@@ -325,7 +330,7 @@ def _of_axis(name: str, x: Index, weight: Real) -> Iterator[Rated]:
         yield after[1], interval(name, "<", 2)
     if name == "not square":
         yield after[1], interval(name, "<", 1)
-    if name in BOUNDED or name in ("beyond", "behind", "not square"):
+    if name in (*BOUNDED, *FLAGS):
         return
     if len(values) > 2:  # of the first alone, its number is shorter
         k = int(np.argmax(after[2:-1])) + 2
