@@ -3,7 +3,7 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 
@@ -39,19 +39,22 @@ _VERBS = {
 }
 # The least share of entries that is worth a percentage.
 LEAST_SHARE = 0.005
-# The sequence before that of the row, empty ones left out.
-BEFORE = "the sequence before"
 # Words of how far weights of another sequence reach, where that is one token.
 EDGES = {
     FROM_THE_END: "of its last token alone",
     LAST_ROW: "in the first row of the sequence alone",
 }
-# Words of the sequence that a weight comes from, by that of the row and the last one.
-ORIGINS: dict[str, Callable[[Index, int], Index | int]] = {
-    "sequence 0": lambda _, __: 0,
-    "the last sequence": lambda _, last: last,
-    BEFORE: lambda here, _: here - 1,
-    "the next sequence": lambda here, _: here + 1,
+# Words of the sequence that a weight comes from, by the places of weights and the
+# number of the last one. Empty ones are left out beside that of the weight.
+ORIGINS: dict[str, Callable[[Mapping[str, Index], int], Flags]] = {
+    "sequence 0": lambda at, _: at[ORIGIN] == 0,
+    "the last sequence": lambda at, last: at[ORIGIN] == last,
+    "the sequence before": lambda at, _: (
+        (at[ORIGIN] == at["sequence"] - 1) | (at[PARTS_BACK] == 1)
+    ),
+    "the next sequence": lambda at, _: (
+        (at[ORIGIN] == at["sequence"] + 1) | (at[PARTS_BACK] == -1)
+    ),
 }
 # Places that depend on how many tokens a call has: shorter calls have them, too.
 _FROM_THE_END = re.compile(
@@ -187,12 +190,12 @@ def localised(
     some_right = where == "everywhere" and not by_what and spared >= LEAST_SHARE
     said = "most places" if some_right else where
     words = [sentence(stage, said, by_what, kind)]
+    wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
     if not by_what:
-        wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
         by_what = numbers(maps, wrong)
         declared = f"right if `{' '.join(declaration)}` is declared"
         words.append(declared if explained else by_what)
-        words += [] if explained else _origin(maps, wrong)
+    words += [] if explained else _origin(maps, wrong)
     if place is not None and not explained:
         shares = {
             "of what is wrong lies elsewhere": place.missed,
@@ -257,18 +260,16 @@ def _origin(maps: Sequence[InfluenceMap], wrong: Sequence[Flags]) -> list[str]:
     """Return where wrong weights of other sequences come from, if that is one place."""
     if not all(ORIGIN in one.coordinates for one in maps):
         return []
-    left = dict.fromkeys((*ORIGINS, *EDGES), True)
+    edges = [name for name in EDGES if name in maps[0].coordinates]
+    left = dict.fromkeys((*ORIGINS, *edges), True)
     for one, flags in zip(maps, wrong, strict=True):
         known = {name: x[flags] for name, x in one.coordinates.items()}
-        origin, here = known[ORIGIN], known["sequence"]
         last = one.problem.knobs.get("sequences", 0) - 1
-        for words, at in ORIGINS.items():
-            fits = origin == at(here, last)
-            fits |= (words == BEFORE) & (known[PARTS_BACK] == 1)
-            left[words] &= bool(fits.all())
-        for name in EDGES:
+        for words, fits in ORIGINS.items():
+            left[words] &= bool(fits(known, last).all())
+        for name in edges:
             left[name] &= not known[name].any()
-    edges = [words for name, words in EDGES.items() if left[name]]
+    edges = [EDGES[name] for name in edges if left[name]]
     origins = [words for words in ORIGINS if left[words]]
     return [", ".join([f"from {words}", *edges]) for words in origins[:1]]
 

@@ -7,7 +7,7 @@ the other, and where the entry lies.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from linkern.testing.problems.problem import Problem
 __all__ = [
     "AFTER_AN_EMPTY_ONE",
     "AXES",
+    "BLURRED",
     "FROM_THE_END",
     "INITIAL_STATE",
     "LAST_CALL",
@@ -83,6 +84,8 @@ class InfluenceMap:
         between cuts. A map has those that mean something for it.
     unaffected : array (N,), optional
         Entries that a deviation leaves as they are, wherever it is.
+    others : mapping of str to array (N,)
+        Exact entries that a target may have in place of these, by their words.
     """
 
     tensor: str
@@ -93,6 +96,7 @@ class InfluenceMap:
     likely: Real
     coordinates: Mapping[str, Index]
     unaffected: Flags | None = None
+    others: Mapping[str, Real] = field(default_factory=dict)
 
     @property
     def is_product(self) -> bool:
@@ -111,17 +115,18 @@ class InfluenceMap:
             likely=self.likely[chosen],
             coordinates={name: x[chosen] for name, x in self.coordinates.items()},
             unaffected=None if unaffected is None else unaffected[chosen],
+            others={words: x[chosen] for words, x in self.others.items()},
         )
 
     def worst_of_each(self, *names: str) -> "InfluenceMap":
         """Return the map of the most wrong entry of each place, by some coordinates.
 
-        Entries are of one place whatever sequence they come from, and how far they
-        reach is that of the wrong one that reaches farthest.
+        What is wrong is kept for each sequence that it comes from, and how far that
+        reaches is that of the wrong entry that reaches farthest.
         """
         known = {n: x for n, x in self.coordinates.items() if n in names}
         order = np.lexsort((-self.error, ~self.wrong))
-        places = np.stack([x[order] for n, x in known.items() if n not in OF_OTHERS])
+        places = np.stack([x[order] for n, x in known.items() if n not in REACHES])
         _, first, place = np.unique(
             places, axis=1, return_index=True, return_inverse=True
         )
@@ -129,7 +134,13 @@ class InfluenceMap:
         farthest = {n: np.zeros(len(first), np.int64) for n in REACHES if n in known}
         for name, reach in farthest.items():
             np.maximum.at(reach, place.ravel(), (known[name] * self.wrong)[order])
-        return replace(worst, coordinates={**worst.coordinates, **farthest})
+        worst = replace(worst, coordinates={**worst.coordinates, **farthest})
+        known = {n: x for n, x in worst.coordinates.items() if n not in OF_OTHERS}
+        _, first, place = np.unique(
+            np.stack([*known.values()]), axis=1, return_index=True, return_inverse=True
+        )
+        right = np.bincount(place.ravel(), worst.wrong) == 0
+        return worst.part(np.append(np.flatnonzero(worst.wrong), first[right]))
 
     def beyond(self, times: float) -> Flags:
         """Return the entries whose errors are larger than so many times the bound."""

@@ -11,10 +11,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from linkern.testing.influence.maps import AFTER_AN_EMPTY_ONE, INITIAL_STATE, Index
+from linkern.testing.influence.maps import (
+    AFTER_AN_EMPTY_ONE,
+    INITIAL_STATE,
+    ORIGIN,
+    PARTS_BACK,
+    Index,
+)
 from linkern.testing.influence.scenes import kept_sources
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.packing import Packing
+from linkern.testing.problems.packing import Packing, chosen_tokens
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["Parts", "packings"]
@@ -122,12 +128,36 @@ class Parts:
             known[AFTER_AN_EMPTY_ONE] = before[part].astype(np.int64)
         return known
 
+    def origin(self, part: Index, other: Index) -> dict[str, Index]:
+        """Return the coordinates of what comes from another part of other sequences."""
+        span, sequence = self.table[2:4]
+        back = np.where(span[part] == span[other], part - other, 0)
+        return {ORIGIN: sequence[other], PARTS_BACK: back}
+
     def problems(self) -> list[Problem]:
         """Return the problem of each part; they are the same for all of its maps."""
         return self.problem.parts(
             ("with impulses", self.packing),
             lambda: [self._alone(*ends) for ends in self.table[:2].T.tolist()],
         )
+
+    def joined(self, one: int, other: int) -> tuple[Index, Problem]:
+        """Return the tokens of two parts as one sequence, and its problem.
+
+        Those of one call are in that of all its tokens, which goes on from the state of
+        the first sequence; else the later goes on from the state of the earlier.
+        """
+        (_, _, span, earlier, _), (first, end, there, _, start) = self.table.T[
+            sorted((one, other))
+        ]
+        begin = first - start  # of the call
+        if there == span:
+            first, end, earlier = begin, self.packing.ends[there], 0
+        before = self.packing.tokens()[earlier]
+        tokens = np.append(before[before < begin], np.arange(first, end))
+        name = "joined", tokens.tobytes()
+        joined = self.problem.parts(name, lambda: [chosen_tokens(self.problem, tokens)])
+        return tokens, joined[0]
 
     def _alone(self, first: int, end: int) -> Problem:
         """Return the problem of some tokens, with their impulses."""

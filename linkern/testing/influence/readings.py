@@ -6,7 +6,7 @@ source is `INITIAL_STATE`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,10 @@ from linkern.oracle import Bounded
 from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.maps import (
     AXES,
+    BLURRED,
     FROM_THE_END,
     LAST_CALL,
     LAST_ROW,
-    ORIGIN,
-    PARTS_BACK,
     Flags,
     Index,
     InfluenceMap,
@@ -48,6 +47,7 @@ __all__ = [
     "packed_maps",
     "shaped",
     "state_maps",
+    "with_joined",
 ]
 
 Reading = Callable[[Problem, Reply], Iterable[InfluenceMap]]
@@ -61,6 +61,8 @@ PLAIN = (
 )
 # Weights of tokens of other packed sequences.
 ACROSS = "output across sequences"
+# What these are in one sequence of all tokens.
+JOINED = "that of joined sequences"
 STATES = ("final state", "final normalizer")
 
 
@@ -139,6 +141,7 @@ class Table:
     stored: str
     places: Mapping[str, Index]
     unaffected: Flags | None = None
+    others: Mapping[str, Real] = field(default_factory=dict)
 
     def of(self, chosen: Flags | bool = True) -> InfluenceMap:
         """Return the map of those of some entries that have a source."""
@@ -159,6 +162,7 @@ class Table:
                 for name, x in self.places.items()
             },
             None if unaffected is None else unaffected[chosen],
+            {words: x[chosen] for words, x in self.others.items()},
         )
 
 
@@ -237,8 +241,7 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     own = parts.places(mine)
     places = {**table.places} | own | {"row": parts.seen(row, mine)}
     known = {name: places[name] for name in (*own, "head")}
-    back = np.where(span[mine] == span[other], mine - other, 0)
-    known |= {ORIGIN: sequence[other], PARTS_BACK: back}
+    known |= parts.origin(mine, other)
     known |= {LAST_ROW: places["row"], FROM_THE_END: end[other] - 1 - source}
     rest = {x: places[x] for x in places if x not in ("source", "span")}
     places["source"] = parts.seen(source, mine)
@@ -254,8 +257,61 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         for k, part in enumerate(parts.problems()):
             inside = chosen & (mine == k)
             if inside.any():
-                one = replace(named, problem=part).of(inside)
-                yield one.worst_of_each(*known) if at is known else one
+                one = replace(named, problem=part)
+                if at is known:
+                    one = with_joined(one, inside, parts, (k, other), 2, Problem.solve)
+                whole = one.of(inside)
+                yield whole.worst_of_each(*known) if at is known else whole
+
+
+def with_joined(
+    table: Table,
+    chosen: Flags,
+    parts: Parts,
+    ends: tuple[int, Index],
+    axis: int,
+    solve: Callable[[Problem], Bounded],
+) -> Table:
+    """Return a table with what its entries of other sequences are in joined ones.
+
+    Parameters
+    ----------
+    table : Table
+        The weights of tokens of other sequences, or gradients that come from these.
+    chosen : array of bool
+        Some entries: only of wrong ones the others are computed.
+    parts : Parts
+        The parts of the problem.
+    ends : (int, array)
+        The part of the entries, and that of the other token of each.
+    axis : int
+        The axis of tokens.
+    solve : callable
+        Returns the result of a problem.
+    """
+    part, others = ends
+    own = np.arange(*parts.table[:2, part])
+    joined, bound = np.full(table.measured.shape, np.nan), table.exact.bound.copy()
+    each = joined.shape[axis] // parts.problem.length
+    with np.errstate(all="ignore"):
+        right = abs(table.measured - table.exact.output) <= bound
+    others = np.broadcast_to(others, joined.shape)
+    for other in np.unique(others[chosen & ~right]).tolist():
+        tokens, whole = parts.joined(part, other)
+        solved, place = solve(whole), np.searchsorted(tokens, own)
+        # A bound that is not known would hide what leaks.
+        rounding = np.fmin(solved.bound, BLURRED * abs(solved.output))
+        here, there = (_along(axis, x, each) for x in (own, place))
+        told = (others == other)[here]
+        joined[here] = np.where(told, solved.output[there], joined[here])
+        bound[here] = np.where(told, rounding[there], bound[here])
+    exact = replace(table.exact, bound=bound)
+    return replace(table, exact=exact, others={JOINED: joined})
+
+
+def _along(axis: int, tokens: Index, each: int) -> tuple[Any, ...]:
+    """Return the index of some tokens, each of which has several entries of an axis."""
+    return *(np.s_[:],) * axis, (tokens[:, None] * each + np.arange(each)).ravel()
 
 
 def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:

@@ -17,6 +17,7 @@ from linkern.testing.problems.strategies import generators
 
 __all__ = [
     "Packing",
+    "chosen_tokens",
     "exact_gradients",
     "exact_outputs",
     "exact_states",
@@ -144,11 +145,11 @@ def _lengths(
 def packed_sequences(problem: Problem) -> list[Problem]:
     """Return the problem of each packed sequence, alone."""
     packing: Packing = problem.knobs["packing"]
-    alone = partial(_of_tokens, problem)
+    alone = partial(chosen_tokens, problem)
     return problem.parts(packing, lambda: [*map(alone, packing.tokens())])
 
 
-def _of_tokens(problem: Problem, tokens: NDArray[np.intp]) -> Problem:
+def chosen_tokens(problem: Problem, tokens: NDArray[np.intp]) -> Problem:
     """Return the problem of some tokens."""
     inputs = {
         name: x if axis is None else np.take(x, index, axis)

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -531,9 +531,41 @@ def test_the_sequence_that_a_state_is_read_from_is_said(name, origin):
     assert said == origin or (origin is None and not said.startswith("from"))
 
 
-def test_a_state_that_is_kept_past_an_empty_sequence_has_a_place():
-    mutant = MUTANTS["packed_kept_past_an_empty_one"]
-    assert diagnosed(mutant.kernel, mutant.op).where == "sequences after an empty one"
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("packed_starts_from_the_one_before", "sequences from 1 on"),
+        ("packed_kept_past_an_empty_one", "sequences after an empty one"),
+        ("packed_reset_on_chunk_grid", "sequences that begin inside of chunks of 16"),
+        ("packed_initial_state_of_the_first", "sequences from 1 on"),
+    ],
+)
+def test_what_leaks_into_a_sequence_is_that_of_joined_ones(name, where):
+    mutant = MUTANTS[name]
+    diagnosis = diagnosed(mutant.kernel, mutant.op)
+    assert "across sequences" in diagnosis.stage
+    assert (diagnosis.where, diagnosis.by_what) == (where, "that of joined sequences")
+    assert diagnosis.factor == {"kind": "moved", "words": diagnosis.by_what}
+
+
+@pytest.mark.parametrize("left", [0.5, 3.0])
+def test_a_state_that_fades_from_sequence_to_sequence_is_measured(left):
+    def kernel(query, key, value, log_decay, cu_seqlens=None):
+        inputs, state = (query, key, value, log_decay), None
+        output = np.zeros_like(value)
+        edges = [0, value.shape[2]] if cu_seqlens is None else cu_seqlens
+        for a, b in pairwise(np.unique(edges)):
+            before = None if state is None else left * state.memory
+            tokens = (x[:, :, a:b] for x in inputs)
+            result = linkern.simple_gla(*tokens, initial_state=before)
+            output[:, :, a:b], state = result
+        return output
+
+    diagnosis = diagnosed(kernel, "simple_gla")
+    assert diagnosis.where == "sequences from 1 on"
+    assert diagnosis.by_what == (
+        f"{left:g}^(sequences apart) times that of joined sequences"
+    )
 
 
 class Replaying:

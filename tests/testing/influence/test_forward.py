@@ -10,7 +10,7 @@ import pytest
 import linkern
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.long_maps import LONG
-from linkern.testing.influence.maps import INITIAL_STATE
+from linkern.testing.influence.maps import INITIAL_STATE, ORIGIN
 from linkern.testing.influence.parts import packings
 from linkern.testing.influence.scenes import dense_scene
 from linkern.testing.kernels.correct import CORRECT
@@ -184,6 +184,36 @@ def test_a_packed_sequence_of_no_token_has_no_micro_steps():
     maps = measured(*asked(kernel, "gated_delta_product"), "packed")
     assert maps
     assert not any(one.wrong.any() for one in maps)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "packed_kept_past_an_empty_one",
+        "packed_reset_on_chunk_grid",
+        "packed_final_states_in_reverse",
+        "packed_starts_from_the_one_before",
+    ],
+)
+def test_what_leaks_is_what_joined_sequences_have(name):
+    wrong = [one for one in measured(*known(name), "packed") if one.wrong.any()]
+    assert wrong[0].tensor.startswith("output across sequences")
+    for one in (x.part(x.wrong) for x in wrong if x.tensor == wrong[0].tensor):
+        assert not one.exact.any()
+        joined = one.others["that of joined sequences"]
+        np.testing.assert_allclose(one.measured, joined, rtol=1e-4, atol=1e-6)
+
+
+def test_what_leaks_is_kept_for_each_sequence_that_it_comes_from():
+    maps = measured(*known("packed_starts_from_the_one_before"), "packed")
+    across = [x for x in maps if x.tensor == "output across sequences"]
+    for one in (x for x in across if x.wrong.any()):
+        at = {n: x[one.wrong] for n, x in one.coordinates.items()}
+        (row,) = np.unique(at["sequence"])
+        span = int(at["span"][0]) if "span" in at else 0
+        packing = one.problem.knobs["packing"]
+        tokens = packing.lengths[span]
+        assert {*at[ORIGIN]} == {n for n in range(row) if tokens[n]}
 
 
 def test_rows_behind_the_last_sequence_belong_to_none():

@@ -1,8 +1,8 @@
 """Factors: measured entries as the shortest formula of exact ones.
 
 Products of quantities are tried first; then what strong errors follow and all entries
-agree with; then entries of another place. Nothing is said of entries of which no
-formula holds.
+agree with; then entries of another place, and products of other exact entries, those
+of joined sequences. Nothing is said of entries of which no formula holds.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def explain(
     strong = [(x, x.beyond(2 * STRONG) & ~x.silent) for x in maps]
     factor = _product(pairs, chunk)
     wide = _everywhere(factor or _product(strong, chunk), maps)
-    return wide or factor or _move(pairs)
+    return wide or factor or _move(pairs, chunk)
 
 
 def _product(pairs: Pairs, chunk: int | None) -> Factor | None:
@@ -84,13 +84,31 @@ def _everywhere(factor: Factor | None, maps: Sequence[InfluenceMap]) -> Factor |
     return None
 
 
-def _move(pairs: Pairs) -> Factor | None:
-    """Return the move that holds in all clearly wrong entries, if there is one."""
+def _move(pairs: Pairs, chunk: int | None) -> Factor | None:
+    """Return the move that holds in all clearly wrong entries, if there is one.
+
+    If none does, a product may hold of other entries that maps have.
+    """
     strong = [(one, flags & one.beyond(STRONG)) for one, flags in pairs]
     strong = [(one, flags) for one, flags in strong if flags.any()]
-    for text in MOVES:
+    others = dict.fromkeys(text for one, _ in strong for text in one.others)
+    for text in (*MOVES, *others):
         move = partial(moved, text=text)
         factor = Factor("moved", 1.0, {}, text, cost=6.0, rule=move)
         if strong and all(holds(factor, one, flags) for one, flags in strong):
             return factor
-    return None
+    return next(filter(None, (_multiple(strong, x, chunk) for x in others)), None)
+
+
+def _multiple(pairs: Pairs, text: str, chunk: int | None) -> Factor | None:
+    """Return the product by which entries are a multiple of other exact ones."""
+
+    def in_place(one: InfluenceMap) -> InfluenceMap:
+        return replace(one, exact=moved(one, text))
+
+    product = _product([(in_place(one), flags) for one, flags in pairs], chunk)
+    if product is None or product.kind != "product":
+        return None
+    words, cost = f"{product.text} times {text}", product.cost + 6.0
+    rule = lambda one: product.predict(in_place(one))  # noqa: E731
+    return Factor("moved", 1.0, {}, words, chunk, cost, rule)

@@ -1,4 +1,4 @@
-"""Moves: exact entries of another place, measured in place of the right ones."""
+"""Moves: exact entries of another place, or other ones, in place of the right ones."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,7 +20,6 @@ MOVES: Mapping[str, Callable[[Places], Places]] = {
     "that of the row before": lambda at: {"row": at["row"] - 1},
     "that of the next row": lambda at: {"row": at["row"] + 1},
     "that of batch entry 0": lambda at: {"batch": 0 * at["batch"]},
-    "that of sequence 0": lambda at: {"sequence": 0 * at["sequence"]},
     "key channel and value channel exchanged": lambda at: {
         "key channel": at["value channel"],
         "value channel": at["key channel"],
@@ -29,10 +28,13 @@ MOVES: Mapping[str, Callable[[Places], Places]] = {
 
 
 def moved(entries: InfluenceMap, text: str) -> Real:
-    """Return the exact entries at the places that a move leads to.
+    """Return the exact entries at the places that a move leads to, or others by name.
 
     They are NaN where the map has no such entry, and where it is the same one.
     """
+    if text not in MOVES:
+        nothing = np.full(entries.exact.shape, np.nan)
+        return entries.others.get(text, nothing)
     omitted = _OF_WEIGHTS.get(entries.tensor, _OF_PAIRS)
     token = {"gradient of query": "row"}.get(entries.tensor, "source")
     kept = {token} if entries.tensor.startswith("gradient") else set()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linkern.testing.diagnosis.factors.places import LEAST, Places, places_of
-from linkern.testing.influence.maps import Index, InfluenceMap, Real
+from linkern.testing.influence.maps import PARTS_BACK, Index, InfluenceMap, Real
 
 __all__ = ["Quantity", "signed_quantities"]
 
@@ -127,6 +127,9 @@ def _counts(places: Places) -> Made:
         numbers += [("(row - source)", 4.0, row - source)]
         numbers += [("(row - source + 1)", 4.0, row - source + 1)]
         powers += [("e^(row - source)", 4.0, row - source)]
+    if PARTS_BACK in places.entries.coordinates:
+        apart = abs(places.entries.coordinates[PARTS_BACK])
+        powers += [("e^(sequences apart)", 4.0, apart)]
     if chunk is not None:
         numbers += [("(place in the chunk + 1)", 5.0, row % chunk + 1)]
     if chunk is not None and places.sourced:
