@@ -6,10 +6,11 @@ it lies at one token, comes from one row, and depends on what one token wrote.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
+from linkern.oracle import Bounded
 from linkern.testing.checks.packed import no_packed_gradients, not_packed
 from linkern.testing.checks.registry import (
     no_gradients,
@@ -18,9 +19,9 @@ from linkern.testing.checks.registry import (
 )
 from linkern.testing.influence.gradient_places import coordinates, kept_pairs
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
-from linkern.testing.influence.maps import InfluenceMap
-from linkern.testing.influence.parts import packings
-from linkern.testing.influence.readings import Table, shaped
+from linkern.testing.influence.maps import ORIGIN, PARTS_BACK, InfluenceMap
+from linkern.testing.influence.parts import Parts, packings
+from linkern.testing.influence.readings import Table, shaped, with_joined
 from linkern.testing.influence.stages import stage
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.packing import exact_gradients
@@ -38,7 +39,7 @@ LEAST = (130, 193)
 # twelve times as many, of eight bytes: half a gigabyte.
 MOST_NUMBERS = 5 * 2**20
 # Coordinates of the largest gradients that come from other sequences.
-LEAKS = ("span", "sequence", "start", "head")
+LEAKS = ("span", "sequence", "start", "head", ORIGIN, PARTS_BACK)
 
 
 def gradient_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
@@ -62,19 +63,31 @@ def gradient_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         stored = reply.gradient_dtypes[place] or problem.scope.dtype
         # Those of values are weights: ahead of a row they say that they are zero.
         unaffected = (expected.output == 0) & (one.name != "value")
-        for part, tensor, chosen, places in coordinates(problem, one, measured.shape):
-            made = Table(
+        axis, parts = one.token_axis, Parts(problem)
+        for part, other, tensor, chosen, places in coordinates(
+            problem, one, measured.shape
+        ):
+            table = Table(
                 tensor,
-                part,
+                parts.problems()[part],
                 measured,
                 expected,
                 expected.bound,
                 stored,
                 places,
                 unaffected,
-            ).of(chosen)
-            across = tensor.endswith("across sequences")
-            yield made.worst_of_each(*LEAKS) if across else made
+            )
+            # Of several calls, those of each two sequences would take long.
+            if tensor.endswith("across sequences"):
+                assert axis is not None
+                ends, gradient = (part, other), partial(_gradient, one.name)
+                table = with_joined(table, chosen, parts, ends, axis, gradient)
+            made = table.of(chosen)
+            yield made.worst_of_each(*LEAKS) if ORIGIN in places else made
+
+
+def _gradient(name: str, problem: Problem) -> Bounded:
+    return problem.solve_gradients()[name]
 
 
 def _isolated(problem: Problem, one: Input) -> bool:

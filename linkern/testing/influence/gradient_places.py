@@ -20,26 +20,29 @@ __all__ = ["DENOMINATOR", "INSIDE", "NAMES", "coordinates", "kept_pairs"]
 Coordinates = dict[str, Index]
 # Names of a gradient by where its row is: in the part of its token; there, but it comes
 # from the sum of a normaliser alone; in a later part of the sequence; in another
-# sequence. Tokens behind the last sequence are in none.
+# sequence, or in one of a later call. Tokens behind the last sequence are in none.
 NAMES = (
     "gradient of {}",
     "gradient of {} through the denominator",
     "gradient of {} across cuts",
     "gradient of {} across sequences",
+    "gradient of {} across sequences through the final state",
     "gradient of {} after the last sequence",
 )
-INSIDE, DENOMINATOR, THROUGH, ACROSS, AFTER = range(5)
+INSIDE, DENOMINATOR, THROUGH, ACROSS, ACROSS_THROUGH, AFTER = range(6)
 
 
 def coordinates(
     problem: Problem, one: Input, shape: tuple[int, ...]
-) -> Iterator[tuple[Problem, str, Flags, Coordinates]]:
+) -> Iterator[tuple[int, Index, str, Flags, Coordinates]]:
     """Yield the entries of a gradient by part, and by where their row is.
 
     Yields
     ------
-    problem : Problem
-        The problem of the part of the tokens of the gradient.
+    part : int
+        The part of the tokens of the gradient.
+    other : array
+        The part of the row of each entry.
     tensor : str
         The name of the gradient.
     chosen : array of bool
@@ -51,7 +54,7 @@ def coordinates(
     known, token = _by_axis(problem, axes)
     if token is None:
         name = NAMES[INSIDE].format(one.name)
-        yield problem, name, np.ones(shape, np.bool_), known
+        yield 0, np.zeros(shape, np.int64), name, np.ones(shape, np.bool_), known
         return
     parts, pairs = Parts(problem), kept_pairs(problem)
     row, written = _pair(problem, one.name, axes, token)
@@ -67,22 +70,25 @@ def coordinates(
             known["written"] = parts.seen(written, mine)
             there = np.where(pairs.rows == NOWHERE, 0, np.arange(pairs.rows.shape[-1]))
             known.setdefault("value channel", _of_head(problem, there, axes))
-    sequence = parts.table[3]
+    span, sequence = parts.table[2:4]
     same = sequence[mine] == sequence[other]
     # Nothing comes back from rows of an earlier part.
     used &= ~same | (other >= mine)
     relation = np.where(other == mine, INSIDE, np.where(same, THROUGH, ACROSS))
+    relation += ~same & (span[other] > span[mine])
     relation[sequence[mine] == parts.sequences] = AFTER
     beside = _beside(problem, one.name, axes, token, written)
     relation[beside & (relation == INSIDE)] = DENOMINATOR
     known |= parts.places(mine)
-    for k, part in enumerate(parts.problems()):
+    across = {**known, **parts.origin(mine, other)}
+    for k in range(len(sequence)):
         for kind, tensor in enumerate(NAMES):
             chosen = used & (mine == k) & (relation == kind)
             if chosen.any():
                 inside = kind in (INSIDE, DENOMINATOR)
-                at = {x: known[x] for x in known if x != "row" or inside}
-                yield part, tensor.format(one.name), chosen, at
+                at = across if kind in (ACROSS, ACROSS_THROUGH) else known
+                at = {x: at[x] for x in at if x != "row" or inside}
+                yield k, other, tensor.format(one.name), chosen, at
 
 
 def _by_axis(

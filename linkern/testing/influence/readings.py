@@ -55,7 +55,7 @@ Reading = Callable[[Problem, Reply], Iterable[InfluenceMap]]
 CONFIDENCE = 5.0
 # Ends of the names of results, those in which a defect shows most plainly first.
 PLAIN = (
-    (" across sequences", " initial state", " across cuts", " last sequence"),
+    (" sequences", " initial state", " final state", " across cuts", " last sequence"),
     ("output", "gradient of value"),
     ("denominator",),
 )

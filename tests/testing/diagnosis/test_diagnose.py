@@ -538,6 +538,7 @@ def test_the_sequence_that_a_state_is_read_from_is_said(name, origin):
         ("packed_kept_past_an_empty_one", "sequences after an empty one"),
         ("packed_reset_on_chunk_grid", "sequences that begin inside of chunks of 16"),
         ("packed_initial_state_of_the_first", "sequences from 1 on"),
+        ("packed_gradient_crosses_the_edge", "sequences other than the last sequence"),
     ],
 )
 def test_what_leaks_into_a_sequence_is_that_of_joined_ones(name, where):
@@ -546,6 +547,14 @@ def test_what_leaks_into_a_sequence_is_that_of_joined_ones(name, where):
     assert "across sequences" in diagnosis.stage
     assert (diagnosis.where, diagnosis.by_what) == (where, "that of joined sequences")
     assert diagnosis.factor == {"kind": "moved", "words": diagnosis.by_what}
+
+
+def test_gradients_of_states_of_other_sequences_are_told_apart():
+    mutant = MUTANTS["packed_gradients_of_states_summed"]
+    diagnosis = diagnosed(mutant.kernel, mutant.op)
+    through = "gradient of value across sequences through the final state"
+    assert (diagnosis.stage, diagnosis.where) == (through, "everywhere")
+    assert diagnosis.hint.startswith("the gradient of the initial state that is")
 
 
 @pytest.mark.parametrize("left", [0.5, 3.0])

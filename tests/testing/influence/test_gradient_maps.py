@@ -130,6 +130,9 @@ def test_a_gradient_that_crosses_an_offset_is_told_apart() -> None:
         last = one.problem.knobs["sequences"] - 1
         assert not one.exact.any()
         assert np.array_equal(one.wrong, one.coordinates["sequence"] != last)
+        leaks = one.part(one.wrong)
+        joined = leaks.others["that of joined sequences"]
+        np.testing.assert_allclose(leaks.measured, joined, rtol=1e-4, atol=1e-6)
 
 
 def test_gates_have_the_gradient_of_one_pair() -> None:
