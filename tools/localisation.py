@@ -93,6 +93,12 @@ product tells which of them a kernel has read. Where a sequence is right up to a
 wrong after it, the operator goes on from states that are transposed, reshaped, of
 another head, or without one of their parts, and what then comes out is compared.
 
+**Packed sequences.** The weight of a token of another sequence is 0, which no factor
+makes of anything. What leaks is compared with the weight that the token has where the
+sequences are joined, or go on from the state of the other: a state that is not reset,
+or is that of another sequence, is told by that, and one that fades by the factor that
+is left.
+
 **Delta rules.** A weight is a sum over all ways from its source to its row, since rows
 erase what others have written. Where each key has one channel, the weights between
 tokens of a channel are a product of matrices, $W = P (1 + A)^{-1}$, of which $P$ is
