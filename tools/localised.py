@@ -209,6 +209,26 @@ what the failed laws are about; both are named. The wrong places were those of a
 of another head and of a state that is transposed where it is square; both are right
 now.
 
+**An eighth set, by another blind examiner.** 15 faulty and 7 correct kernels in NumPy,
+PyTorch, JAX and Triton, 22 operators; 6 of the faulty ones in gradients alone, 2 in
+packed sequences; float32, 60 s for each on two cores that other work shared, at commit
+`10c63c76` (`docs/benchmarks/blind-10c63c76.jsonl`):
+
+| | right | silent | wrong |
+|---|---|---|---|
+| correct kernels | 7 passed | 0 inconclusive | 0 failed |
+| faulty kernels | 14 failed | | 1 passed |
+| *where* | 10 | 3 | 2 |
+| *by what* | 3 | 11 | 1 |
+
+The one that passed is in JAX and gives heads of values the wrong keys: targets that
+compile were not tried with such heads. They are now; it fails, and the heads are named.
+The wrong factor said "0" of a gradient that was summed over one batch entry alone, of
+scenes in which the others have none; such gradients are read from other scenes now. Of
+the gradients without a factor, one lacks it in a part, and one lacks its part through
+what an erase reads: both are named since then, and so is what a packed sequence gets of
+the others.
+
 What the diagnosis says now of all mutants:
 """
 

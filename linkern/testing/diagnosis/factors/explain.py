@@ -14,7 +14,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.factor import KINDS, STRONG, Factor, holds
 from linkern.testing.diagnosis.factors.moves import MOVES, moved
 from linkern.testing.diagnosis.factors.products import product_of
-from linkern.testing.influence.maps import Flags, InfluenceMap
+from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 
 __all__ = ["Factor", "explain", "holds", "numbers"]
 
@@ -110,5 +110,8 @@ def _multiple(pairs: Pairs, text: str, chunk: int | None) -> Factor | None:
     if product is None or product.kind != "product":
         return None
     words, cost = f"{product.text} times {text}", product.cost + 6.0
-    rule = lambda one: product.predict(in_place(one))  # noqa: E731
+
+    def rule(one: InfluenceMap) -> Real:
+        return product.predict(in_place(one))
+
     return Factor("moved", 1.0, {}, words, chunk, cost, rule)
