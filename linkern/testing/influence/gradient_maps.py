@@ -119,23 +119,20 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     rng = np.random.default_rng(seed)
     operator = scope.operator
     # The oracle takes longer where tokens erase, and longest where they take two rows.
-    few = 1 if operator.erases else batch
     slow = operator.rows_per_token > 1 or operator.erase_along == "value"
     # A scale of four channels would be taken for a half, and sixths for shares.
     longest = int(rng.choice(LEAST)) + int(rng.integers(0, 14))
-    sizes = ((longest, 6), (128, 7))
-    scenes = [
-        made
-        for length, width in sizes[: 1 if scope.few_shapes or slow else 2]
-        for made in (
-            every_row(scope, (few, heads, length, width, length), rng),
-            one_pair(scope, (few, 8 if slow else 16, length, width, 5), rng),
-        )
-    ]
-    if not all(map(_has_tokens, operator.inputs)):
-        kind = _kinds(scope)[0]
-        # With two numbers of heads, neither is taken for a constant.
-        for b, h in ((batch, heads), (heads, batch))[: 2 if batch > 1 else 1]:
+    # With two numbers of batch entries and of heads, none is taken for a constant.
+    turns = ((batch, heads), (heads, batch) if batch > 1 else (1, heads))
+    sizes = ((longest, 6, 8 if slow else 16), (128, 7, 12))
+    scenes: list[Problem] = []
+    for (length, width, pairs), (b, h) in zip(sizes, turns, strict=True):
+        few = 1 if operator.erases else b
+        if length == longest or not (scope.few_shapes or slow):
+            scenes.append(every_row(scope, (few, h, length, width, length), rng))
+            scenes.append(one_pair(scope, (few, pairs, length, width, 5), rng))
+        if not all(map(_has_tokens, operator.inputs)):
+            kind, _ = _kinds(scope)
             scenes.append(one_row(scope, (b, h, longest, 7, 5), kind, rng))
     return tuple(scenes)
 
@@ -180,14 +177,9 @@ def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
-    """Yield scenes of whole sequences.
-
-    Fresh ones have other numbers of batch entries and of heads, which would be
-    constants.
-    """
-    seed = int(rng.integers(2**32))
-    batch, heads = (2, 2) if scope.few_shapes else ((3, 2), (2, 3))[seed // 2 % 2]
-    yield from _pairs(scope, seed, batch, heads)
+    """Yield scenes of whole sequences."""
+    batch, heads = (2, 2) if scope.few_shapes else (3, 2)
+    yield from _pairs(scope, int(rng.integers(2**32)), batch, heads)
 
 
 def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:

@@ -73,19 +73,20 @@ def test_a_mean_over_the_batch_or_the_heads_is_no_constant(axis, letter):
 
 
 @pytest.mark.parametrize(("axis", "letter"), [(0, "B"), (1, "H")])
-def test_a_gradient_that_is_a_mean_of_the_batch_or_the_heads(axis, letter):
+@pytest.mark.parametrize("name", ["query", "log_decay", "bonus"])
+def test_a_gradient_that_is_a_mean_of_the_batch_or_the_heads(name, axis, letter):
     def kernel(query, key, value, log_decay, bonus):
         return linkern.rwkv6(query, key, value, log_decay, bonus).output
 
     def vjp(query, key, value, log_decay, bonus, output_cotangent):
         inputs = (query, key, value, log_decay, bonus)
         gradients = dict(linkern.vjp(linkern.rwkv6, *inputs)[1](output_cotangent))
-        gradients["bonus"] = gradients["bonus"] / query.shape[axis]
+        gradients[name] = gradients[name] / query.shape[axis]
         return gradients
 
     kernel.vjp = vjp
     cause = diagnosed(kernel, "rwkv6")
-    said = f"the gradient of bonus lacks the factor `{letter}` everywhere"
+    said = f"the gradient of {name} lacks the factor `{letter}` everywhere"
     assert cause.sentence == said
 
 
