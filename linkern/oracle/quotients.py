@@ -89,7 +89,8 @@ def floored(
             )
         return [to_above, to_below, to_weight]
 
-    return tape.record([result], [above, below, log_weight], pullback)[0]
+    parents, roles = [above, below, log_weight], ("numerator", "denominator", "")
+    return tape.record([result], parents, pullback, roles)[0]
 
 
 def _exponential(x: Real, radius: Real, rounding: Rounding | None) -> Ball:

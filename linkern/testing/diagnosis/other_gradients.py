@@ -2,7 +2,7 @@
 
 A key that is written and erased along has two ways back, of which a backward pass may
 lose one, or a factor of one. Each is the oracle's gradient without what comes back to
-one operand of the recurrence; no product of quantities is a sum of ways through it.
+one operand of an operation; no product of quantities is a sum of ways through it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +25,15 @@ __all__ = ["other_gradient"]
 # Returns a gradient of an input in a problem, and how far rounding may move it.
 Gradient = Callable[[Problem, str], Bounded]
 
-# Parts of gradients by the operand of the recurrence that they come back to.
+# Parts of gradients by the operand that they come back to: of the recurrence, or of the
+# quotient of two.
 PARTS = {
     "erase": "its part through what an erase reads",
     "key": "its part through the key that is written",
     "value": "its part through the value that is written",
     "log_decay": "its part through the decay",
     "query": "its part through what reads the memory",
+    "denominator": "its part through the denominator",
 }
 # Axes over which a gradient may be added up or averaged.
 OVER = {"heads": "gh", "the batch": "b"}

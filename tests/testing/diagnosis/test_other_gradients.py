@@ -18,6 +18,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.protocol import Reply
 
+DENOMINATOR = "its part through the denominator"
 ERASE, WRITE = "its part through what an erase reads", "its part through the key that"
 
 
@@ -56,6 +57,8 @@ def without(name: str, part: str) -> Any:
         ("kda", "key", "key", WRITE),
         ("rwkv7", "removal_key", "erase", ERASE),
         ("rwkv7", "removal_key", "key", WRITE),
+        ("mlstm", "key", "denominator", DENOMINATOR),
+        ("mlstm", "input_gate", "denominator", DENOMINATOR),
     ],
 )
 def test_a_part_that_is_lost_is_named(
