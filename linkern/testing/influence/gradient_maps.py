@@ -124,7 +124,8 @@ def _pairs(scope: Scope, seed: int, batch: int, heads: int) -> tuple[Problem, ..
     longest = int(rng.choice(LEAST)) + int(rng.integers(0, 14))
     # With two numbers of batch entries and of heads, none is taken for a constant.
     turns = ((batch, heads), (heads, batch) if batch > 1 else (1, heads))
-    sizes = ((longest, 6, 8 if slow else 16), (128, 7, 12))
+    # Of one batch entry, as packed sequences are, more heads say more.
+    sizes = ((longest, 6, 8 if slow else 16), (128, 7, 12 if batch > 1 else 16))
     scenes: list[Problem] = []
     for (length, width, pairs), (b, h) in zip(sizes, turns, strict=True):
         few = 1 if operator.erases else b
