@@ -33,9 +33,10 @@ from tests.kernels.cuda.problems import strided
 from tests.marks import every
 
 # In the Euclidean norm, about 1.5 times the observed error: of rows, which are rounded
-# to their dtype, and of gates and memories, which are float32.
+# to their dtype, and of gates and memories, which are float32. That of beta has the
+# most in float32, since what is erased cancels what is written: 4.6e-7.
 BOUNDS = {"bfloat16": 2.8e-3, "float16": 3.5e-4, "float32": 4e-7}
-WIDE_BOUNDS = {"bfloat16": 4e-5, "float16": 4e-5, "float32": 4e-7}
+WIDE_BOUNDS = {"bfloat16": 4e-5, "float16": 4e-5, "float32": 7e-7}
 ROWS = ("query", "key", "value")
 
 
