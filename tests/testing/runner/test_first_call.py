@@ -450,7 +450,7 @@ def test_heads_of_values_that_share_queries_are_judged_if_they_are_taken(
 
 
 @pytest.mark.parametrize("declared", [None, True, False])
-def test_it_is_said_if_heads_that_share_queries_are_not_tried(declared):
+def test_it_is_said_if_heads_that_share_queries_are_not_tried(declared, torch):
     """Over ranks, among others."""
     contract = {} if declared is None else {"value_groups": declared}
     options = {"checks": ["finite_output"], "profile": "smoke", "ranks": (2,)}
