@@ -113,8 +113,11 @@ def examine(
         calls before it, and nothing else is looked for.
     shown_by : sequence of sequence of Call
         The calls of each law that failed. Of a target that is slow, maps of results
-        that none of them asks for are measured last.
+        that none of them asks for are measured last. If one needs no heads that share
+        queries, there are none in maps: gates of several heads are no factors of a key.
     """
+    if scope.contract.value_groups and any(_groups_nothing(scope, x) for x in shown_by):
+        scope = replace(scope, contract=replace(scope.contract, value_groups=None))
     clock = Clock(max(SECONDS, seconds))
     watched = _Watched(target, clock)
     slow = scope.few_shapes or scope.interpreted
@@ -325,6 +328,12 @@ class _Probe:
         if tensor == "output" and finding.broken:
             return self.tried("not finite", lambda: not_finite(target, scope), None)
         return None
+
+
+def _groups_nothing(scope: Scope, calls: Sequence[Call]) -> bool:
+    """Return True if a law failed in calls whose heads of values have own queries."""
+    sizes = [scope.operator.sizes(call.inputs) for call in calls]
+    return bool(sizes) and all(one["g"] == one["h"] for one in sizes)
 
 
 def _stages(shown_by: Sequence[Sequence[Call]]) -> tuple[Stage, ...]:

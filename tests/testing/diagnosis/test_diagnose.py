@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
 from itertools import pairwise, product
 from types import SimpleNamespace
@@ -88,6 +89,43 @@ def test_a_gradient_that_is_a_mean_of_the_batch_or_the_heads(name, axis, letter)
     cause = diagnosed(kernel, "rwkv6")
     said = f"the gradient of {name} lacks the factor `{letter}` everywhere"
     assert cause.sentence == said
+
+
+def gradient_of_a_shared_key_with_a_decay():
+    """Simple GLA in which each head of values has its decay in the gradient of keys."""
+
+    def repeated(query, key, value):
+        times = value.shape[1] // query.shape[1]
+        return [np.repeat(x, times, axis=1) for x in (query, key)]
+
+    def kernel(query, key, value, log_decay):
+        shared = repeated(query, key, value)
+        return linkern.simple_gla(*shared, value, log_decay).output
+
+    def vjp(query, key, value, log_decay, output_cotangent):
+        inputs = *repeated(query, key, value), value, log_decay
+        gradients = dict(linkern.vjp(linkern.simple_gla, *inputs)[1](output_cotangent))
+        gradients["key"] *= np.exp(log_decay)[..., None]
+        for name in ("query", "key"):
+            lead, rest = query.shape[:2], query.shape[2:]
+            gradients[name] = gradients[name].reshape(*lead, -1, *rest).sum(axis=2)
+        return gradients
+
+    kernel.vjp = vjp
+    return kernel
+
+
+@pytest.mark.parametrize(("groups", "named"), [(1, True), (2, False)])
+def test_maps_have_no_shared_queries_if_a_law_fails_without(groups, named):
+    shapes = (1, 1, 3, 2), (1, 1, 3, 2), (1, groups, 3, 2), (1, groups, 3)
+    names = ("query", "key", "value", "log_decay")
+    rows = [np.ones(shape, np.float32) for shape in shapes]
+    call = Call(dict(zip(names, rows, strict=True)), cotangent=rows[2])
+    look = partial(examine, shown_by=[[call]])
+    kernel = gradient_of_a_shared_key_with_a_decay()
+    cause = diagnosed(kernel, "simple_gla", look=look, value_groups=True)
+    said = "the gradient of key is multiplied by `exp(log_decay[source])` everywhere"
+    assert (cause.sentence == said) is named
 
 
 def test_a_sum_of_the_backward_pass_runs_in_the_other_direction():
