@@ -229,6 +229,22 @@ the gradients without a factor, one lacks it in a part, and one lacks its part t
 what an erase reads: both are named since then, and so is what a packed sequence gets of
 the others.
 
+**A ninth set, by another blind examiner.** 10 faulty and 4 correct kernels in NumPy and
+PyTorch, 14 operators; 3 of the faulty ones in gradients alone; float32, 60 s for each
+on two cores, at commit `5cd2526e` (`docs/benchmarks/blind-5cd2526e.jsonl`):
+
+| | right | silent | wrong |
+|---|---|---|---|
+| correct kernels | 4 passed | 0 inconclusive | 0 failed |
+| faulty kernels | 10 failed | | 0 passed |
+| *where* | 8 | 2 | 0 |
+| *by what* | 5 | 5 | 0 |
+
+The silent places are too vague, of tokens of the next packed sequence in a final state,
+and of a gradient that is summed over the first chunk alone. A key's gradient lacked a
+decay in its part through an erase: heads that share keys hid the factor, and are left
+out of maps since then where a law fails without them.
+
 What the diagnosis says now of all mutants:
 """
 
