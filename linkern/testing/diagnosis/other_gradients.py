@@ -140,6 +140,14 @@ def _of_entry(entry: int, problem: Problem, name: str) -> Bounded:
 
 
 def _without(part: str, problem: Problem, name: str) -> Bounded:
+    # Asked for as a candidate, of each map, and again where a factor is to hold.
+    return problem.recalled(
+        ("gradient without", part, name), lambda: _less(part, problem, name)
+    )
+
+
+def _less(part: str, problem: Problem, name: str) -> Bounded:
+    """Return the gradient of an input less what comes back through a part."""
     exact = problem.solve_gradients()[name]
     if (part, name) == ("erase", "log_decay"):
         return Bounded(exact.output - _through_erases(problem), exact.bound)

@@ -290,7 +290,7 @@ def with_joined(
         Returns the result of a problem.
     """
     part, others = ends
-    own = np.arange(*parts.table[:2, part])
+    inside = np.arange(*parts.table[:2, part])
     joined, bound = np.full(table.measured.shape, np.nan), table.exact.bound.copy()
     each = joined.shape[axis] // parts.problem.length
     with np.errstate(all="ignore"):
@@ -298,10 +298,10 @@ def with_joined(
     others = np.broadcast_to(others, joined.shape)
     for other in np.unique(others[chosen & ~right]).tolist():
         tokens, whole = parts.joined(part, other)
-        solved, place = solve(whole), np.searchsorted(tokens, own)
+        solved, place = solve(whole), np.searchsorted(tokens, inside)
         # A bound that is not known would hide what leaks.
         rounding = np.fmin(solved.bound, BLURRED * abs(solved.output))
-        here, there = (_along(axis, x, each) for x in (own, place))
+        here, there = (_along(axis, x, each) for x in (inside, place))
         told = (others == other)[here]
         joined[here] = np.where(told, solved.output[there], joined[here])
         bound[here] = np.where(told, rounding[there], bound[here])

@@ -63,30 +63,40 @@ def problems() -> dict[str, Problem]:
     }
 
 
-def problem_of(tokens: int, case: Problem) -> Callable[[Emulator], None]:
-    """Return a check of a call in chunks of so many tokens and slices of 32 columns."""
+def in_small_shapes(
+    law: Callable[[Emulator, Problem], None],
+) -> dict[str, Callable[[Emulator], None]]:
+    """Return checks of a law in short chunks, with slices and panels of 32 columns."""
 
-    def law(device: Emulator) -> None:
-        with mock.patch.object(chunk_delta, "_SHAPES", [(32, tokens)]):
-            law_the_values(device, case)
+    def shaped(tokens: int, case: Problem) -> Callable[[Emulator], None]:
+        def check_of_shape(device: Emulator) -> None:
+            with mock.patch.object(chunk_delta, "_SHAPES", [(32, tokens)]):
+                law(device, case)
 
-    return law
+        return check_of_shape
+
+    # Three chunks, of which the last one ends inside of a tile.
+    checks = {
+        "16 bits": shaped(32, problem(BFLOAT16, 70, 24, 40, heads=1)),
+        "no decay": shaped(32, problem(BFLOAT16, 35, 16, 8, decay=None, beta=False)),
+        # One warp for both kinds of scores of a tile; in gradients, for several tiles.
+        "long chunks": shaped(64, problem(BFLOAT16, 140, 16, 16, heads=1)),
+        "split": shaped(32, problem(np.float32, 70, 12, 36, heads=1)),
+        # Half a warp has gates.
+        "one tile": shaped(16, problem(np.float16, 40, 8, 8, heads=1)),
+        # A block has more threads than its staging buffers have units.
+        "no tokens": shaped(32, problem(BFLOAT16, 0, 8, 8)),
+        # In gradients a tile has more warps than there are tiles of keys.
+        "slices": shaped(16, problem(BFLOAT16, 20, 64, 8, heads=1)),
+    }
+    checks["at once"] = law_copies_that_finish_at_once(checks["16 bits"])
+    return checks
 
 
-# Three chunks, of which the last one ends inside of a tile.
 PROBLEMS = {
-    "16 bits": problem_of(32, problem(BFLOAT16, 70, 24, 40, heads=1)),
-    "no decay": problem_of(32, problem(BFLOAT16, 35, 16, 8, decay=None, beta=False)),
-    # One warp for both kinds of scores of a tile.
-    "long chunks": problem_of(64, problem(BFLOAT16, 140, 16, 16, heads=1)),
-    "split": problem_of(32, problem(np.float32, 70, 12, 36, heads=1)),
-    # Half a warp has gates.
-    "one tile": problem_of(16, problem(np.float16, 40, 8, 8, heads=1)),
-    # A block has more threads than its staging buffers have units.
-    "no tokens": problem_of(32, problem(BFLOAT16, 0, 8, 8)),
+    **in_small_shapes(law_the_values),
     "from nothing": law_no_memory_is_zeros(chunk_delta, problem(np.float32, 20, 8, 8)),
 }
-PROBLEMS["at once"] = law_copies_that_finish_at_once(PROBLEMS["16 bits"])
 
 
 @pytest.mark.parametrize("name", every(3, problems()))

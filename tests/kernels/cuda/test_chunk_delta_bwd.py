@@ -1,9 +1,7 @@
 """Gradients of the delta rules in the emulator: those of array code in float64."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from tests.kernels.cuda.chunked import (
     H200,
     Problem,
     distance,
-    law_copies_that_finish_at_once,
     problem,
 )
 from tests.kernels.cuda.emulator.device import (
@@ -40,7 +37,7 @@ WIDE_BOUNDS = {"bfloat16": 4e-5, "float16": 4e-5, "float32": 7e-7}
 ROWS = ("query", "key", "value")
 
 
-def cotangents(case: Problem, seed: int = 5) -> tuple[Any, Any]:
+def drawn(case: Problem, seed: int = 5) -> tuple[Any, Any]:
     """Draw gradients of the output and of the last memory."""
     rng = np.random.default_rng(seed)
     value, memory = case.terms.value, case.memory
@@ -49,15 +46,17 @@ def cotangents(case: Problem, seed: int = 5) -> tuple[Any, Any]:
 
 
 def run(
-    case: Problem, device: Emulator | None = None, given: tuple[Any, Any] | None = None
+    case: Problem,
+    device: Emulator | None = None,
+    cotangents: tuple[Any, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the gradients by name; three launches."""
     device = device or Emulator()
     device.shared = case.shared
     before = len(device.launches)
-    given = given or cotangents(case)
+    cotangents = cotangents or drawn(case)
     memory, gradients = recurrent_pullback(
-        device, case.memory, case.terms, *given, scale=0.5
+        device, case.memory, case.terms, *cotangents, scale=0.5
     )
     kernels = [launch.kernel.partition("<")[0] for launch in device.launches[before:]]
     passes = ["chunk_delta_states", "chunk_delta_reverse", "chunk_delta_grads"]
@@ -67,9 +66,9 @@ def run(
     return {**gradients, "memory": memory}
 
 
-def expected(case: Problem, given: tuple[Any, Any]) -> dict[str, Any]:
+def expected(case: Problem, cotangents: tuple[Any, Any]) -> dict[str, Any]:
     """Return the gradients in float64, token by token."""
-    terms, (output, memory) = case.terms, given
+    terms, (output, memory) = case.terms, cotangents
     q, k, v = (x.astype(float) for x in terms[:3])
     zeros, ones = np.zeros(q.shape[:-1]), np.ones(q.shape[:-1])
     g = zeros if terms.log_decay is None else terms.log_decay[..., 0].astype(float)
@@ -88,7 +87,7 @@ def expected(case: Problem, given: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def check(case: Problem, gradients: dict[str, Any], factor: float = 1.0) -> None:
-    exact = expected(case, cotangents(case))
+    exact = expected(case, drawn(case))
     kind = case.terms.query.dtype
     for name, x in gradients.items():
         like = case.memory if name == "memory" else getattr(case.terms, name)
@@ -108,36 +107,16 @@ def law_the_values(device: Emulator, case: Problem) -> None:
 def from_nothing(device: Emulator) -> None:
     """Check that a gradient of the last memory that is left out is zero."""
     case = problem(np.float32, 20, 8, 8)
-    output, memory = cotangents(case)
+    output, memory = drawn(case)
     exact = expected(case, (output, 0 * memory))
     gradients = run(case, device, (output, None))
     assert distance(gradients["memory"], exact["memory"]) <= WIDE_BOUNDS["float32"]
 
 
-def problem_of(tokens: int, case: Problem) -> Callable[[Emulator], None]:
-    """Return a check in chunks of so many tokens, slices and panels of 32 columns."""
-
-    def law(device: Emulator) -> None:
-        with mock.patch.object(chunk_delta, "_SHAPES", [(32, tokens)]):
-            law_the_values(device, case)
-
-    return law
-
-
-# Three chunks, of which the last one ends inside of a tile.
 PROBLEMS = {
-    "16 bits": problem_of(32, problem(BFLOAT16, 70, 24, 40, heads=1)),
-    "no decay": problem_of(32, problem(BFLOAT16, 35, 16, 8, decay=None, beta=False)),
-    # A warp with several tiles of keys, and one without.
-    "long chunks": problem_of(64, problem(BFLOAT16, 140, 16, 16, heads=1)),
-    "split": problem_of(32, problem(np.float32, 70, 12, 36, heads=1)),
-    "one tile": problem_of(16, problem(np.float16, 40, 8, 8, heads=1)),
-    # More warps of a tile than tiles of keys.
-    "slices": problem_of(16, problem(BFLOAT16, 20, 64, 8, heads=1)),
-    "no tokens": problem_of(32, problem(BFLOAT16, 0, 8, 8)),
+    **test_chunk_delta.in_small_shapes(law_the_values),
     "from nothing": from_nothing,
 }
-PROBLEMS["at once"] = law_copies_that_finish_at_once(PROBLEMS["16 bits"])
 
 
 @pytest.mark.parametrize("name", every(3, test_chunk_delta.problems()))
@@ -186,12 +165,12 @@ def test_shapes(length, features, values, decay, seed):
 @pytest.mark.parametrize("how", ["tokens first", "backwards", "every other entry"])
 def test_any_strides(how):
     case = problem(BFLOAT16, 40, 16, 16)
-    output, memory = cotangents(case)
+    output, memory = drawn(case)
     terms = case.terms.mapped(
         lambda x: x if how == "every other entry" else strided(x, how)
     )
-    given = strided(output, how), memory
-    same(run(case._replace(terms=terms), given=given), run(case))
+    cotangents = strided(output, how), memory
+    same(run(case._replace(terms=terms), cotangents=cotangents), run(case))
 
 
 def test_narrow_gates_have_narrow_gradients():
@@ -210,10 +189,12 @@ def test_narrow_gates_have_narrow_gradients():
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_cotangent_of_none_is_zero(missing):
     case = problem(np.float32, 40, 16, 16)
-    given = list(cotangents(case))
-    zeros = [*given]
-    given[missing], zeros[missing] = None, np.zeros_like(given[missing])
-    same(run(case, given=tuple(given)), run(case, given=tuple(zeros)))
+    without, zeros = list(drawn(case)), list(drawn(case))
+    without[missing], zeros[missing] = None, np.zeros_like(zeros[missing])
+    same(
+        run(case, cotangents=tuple(without)),
+        run(case, cotangents=tuple(zeros)),
+    )
 
 
 def test_float16_stays_in_range():
@@ -224,11 +205,11 @@ def test_float16_stays_in_range():
         query=terms.query * np.float16(300), value=terms.value * np.float16(30)
     )
     case = case._replace(terms=terms)
-    output, memory = cotangents(case)
-    given = output * np.float16(0.02), memory * 3e5
-    exact = expected(case, given)
+    output, memory = drawn(case)
+    cotangents = output * np.float16(0.02), memory * 3e5
+    exact = expected(case, cotangents)
     assert abs(exact["memory"]).max() > 65504
-    for name, x in run(case, given=given).items():
+    for name, x in run(case, cotangents=cotangents).items():
         if np.abs(exact[name]).max() < 65504:
             limit = (BOUNDS if name in ROWS else WIDE_BOUNDS)["float16"]
             assert distance(x, exact[name]) <= limit, name
@@ -238,11 +219,11 @@ def test_float16_stays_in_range():
 @pytest.mark.parametrize("token", [16, 37, 70])
 def test_a_gradient_that_is_not_finite_reaches_no_later_token(token, dtype):
     case = problem(dtype, 80, 16, 16, heads=1)
-    output, memory = cotangents(case)
+    output, memory = drawn(case)
     first = run(case)
     for number in (np.nan, np.inf):
         output[..., token, :] = number
-        gradients = run(case, given=(output, memory))
+        gradients = run(case, cotangents=(output, memory))
         # Tiles of 16 tokens are multiplied at once.
         later = (..., slice(token // 16 * 16 + 16, None), slice(None))
         for name in (*ROWS, "log_decay", "beta"):
@@ -253,7 +234,7 @@ def test_a_gradient_that_is_not_finite_reaches_no_later_token(token, dtype):
 
 
 def test_operands_have_two_parts():
-    """What is computed has 16 bits, which an operand of one part has not."""
+    """Numbers that were computed have 16 bits; an operand of one part has 8."""
     case = problem(BFLOAT16, 40, 16, 16)
     # Those of float32 in two parts; float16 has them, too.
     change = Change("kParts = 2, kOrder = `1`;", "0", place=1)

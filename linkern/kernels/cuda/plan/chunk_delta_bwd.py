@@ -9,7 +9,6 @@ from linkern.core.recurrence import Terms
 from linkern.kernels.cuda.launch import Array, Device, Launch
 from linkern.kernels.cuda.layouts import (
     gates,
-    in_order,
     instance,
     record,
     rows,
@@ -177,7 +176,7 @@ def plan(
         Gradient of the memory before the first token, which they write.
     """
     if not rows_are_aligned(device, output_grad):
-        output_grad = in_order(output_grad.copy(order="C"))
+        output_grad = output_grad.copy(order="C")
     batch, heads, tokens, features = terms.query.shape
     values = terms.value.shape[-1]
     shape = shape_of(tile_shape, device, terms)
