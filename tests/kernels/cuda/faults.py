@@ -36,7 +36,6 @@ WRONG = {
         "if (`query <= token`) until += other;": "query < token",
         "if (`query > token`) after += other;": "query >= token",
         "if (`token == 15`) tile_decay": "token == 14",
-        "if (`tile < Tiles`) decay_mask": "true",
         "if (`tile >= Tiles`) return;": "false",
         "count(int(`remaining < Shape::kTokens` ? remaining": "false",
         # fwd_storage.cuh
@@ -76,7 +75,6 @@ WRONG = {
         "Whole || (`row < rows` && unit * kPerUnit < columns);": "true",
         "Whole || (row < rows && `unit * kPerUnit < columns`);": "true",
         # chunk_tiles.cuh
-        "if (`tile < Tiles`) decay_mask": "true",
         "if (`tile >= Tiles`) return;": "false",
         # delta_storage.cuh
         "count = int(`remaining < Shape::kTokens` ? remaining": "false",
@@ -91,7 +89,7 @@ WRONG = {
         "if (`lane_id() < 16`) {": "true",
         "if (`tile == 0 && lane_id() == 16`)": "false",
         # unit_inverse.cuh
-        "entries[row] = `row == column` ?": "false",
+        "n % 8] = `n == row` ?": "false",
         # delta_columns.cuh
         "if (`other <= tile`)\n        mma(read": "other < tile",
         "if (`other < tile`)\n        mma(rest": "other + 1 < tile",
@@ -99,8 +97,8 @@ WRONG = {
         # state_columns.cuh
         "if (`token >= count` || at >= storage.slice.columns) continue;": "false",
         "if (token >= count || `at >= storage.slice.columns`) continue;": "false",
-        "if (`k < features` && n < storage.slice.columns)\n        visit": "true",
-        "if (k < features && `n < storage.slice.columns`)\n        visit": "true",
+        "if (`row < count` && 8 * down < columns)\n          visit": "true",
+        "if (row < count && `8 * down < columns`)\n          visit": "true",
         # delta_block.cuh
         "has_gates = `token >= 0` && token < count;": "true",
         "has_gates = token >= 0 && `token < count`;": "true",
@@ -115,8 +113,8 @@ WRONG = {
         # delta_block.cuh
         "`Columns::kReverse` ? chunks - 1 - turn": "false",
         # state_columns.cuh
-        "if (`token < count` && n < storage.slice.columns)\n        target": "true",
-        "if (token < count && `n < storage.slice.columns`)\n        target": "true",
+        "if (`row < count` && 8 * down < columns)\n          visit": "true",
+        "if (row < count && `8 * down < columns`)\n          visit": "true",
         # delta_kept.cuh
         "head * (`chunks + 1`) * entries()": "chunks",
         "if (`initial != nullptr`) this->load": "true",
@@ -143,7 +141,7 @@ WRONG = {
         "if (`column == 0`) storage.queries.convert": "false",
         "if (`column == 0`) storage.keys.convert": "false",
         "if (`token < Shape::kTokens`) storage.decay_grad": "true",
-        "if (`token < count`)\n      rows(params.log_decay_grad)": "true",
+        "if (`token < count`) target": "true",
         "if (`params.beta_grad.data != nullptr` && token": "true",
         "nullptr && `token < count`)\n      rows(params.beta_grad)": "true",
     },
@@ -168,16 +166,16 @@ WRONG = {
         "return kind == ERASES ? 0 : `kind == READS` ? half": "true",
         "if (`lane_id() < 16`)\n      store_inverse": "true",
         # unit_inverse.cuh
-        "entries[row] = `row == column` ?": "false",
-        "if (`first + i > row`) entries": "true",
+        "n % 8] = `n == row` ?": "false",
+        "if (`n < other`)\n          entries": "true",
         # state_columns.cuh
         "if (`token >= count` || at >= storage.slice.columns) continue;": "false",
         "if (token >= count || `at >= storage.slice.columns`) continue;": "false",
-        "if (`k < features` && n < storage.slice.columns)\n        visit": "true",
-        "if (k < features && `n < storage.slice.columns`)\n        visit": "true",
+        "if (`row < count` && 8 * down < columns)\n          visit": "true",
+        "if (row < count && `8 * down < columns`)\n          visit": "true",
         # chunk_gla.cu
-        "if (`token < count` && channel < features)": "true",
-        "if (token < count && `channel < features`)": "true",
+        "if (`i * kTokensAtOnce + first < count` && channel < features)": "true",
+        "if (i * kTokensAtOnce + first < count && `channel < features`)": "true",
         "if (`has_beta() && thread < count`) beta.load": "has_beta()",
         "factor = `has_beta()` ? beta": "true",
         "if (`!Erases || thread >= Shape::kTokens`) return;": "!Erases",
@@ -284,9 +282,12 @@ WRONG = {
         "* address = `other < tile` ? decays.to_end": "true",
         # decay_grad.cuh
         "for (int other = 0; `other < tile`; other++) sum": "other <= tile",
-        "for (int j = 0; `j < token`; j++)\n      for (int slice": "j <= token",
-        "for (int j = 16 * tile; `j < token`; j++) {": "j <= token",
-        "other = `tile + 1`; other < Tiles": "tile",
+        "for (int other = 0; `other < tile`; other++) all": "other <= tile",
+        "other = `tile + 1`; other < Tiles; other++)\n      all": "tile",
+        "other = `tile + 1`; other < Tiles; other++) as_key": "tile",
+        "warp = `place`; warp < Warps": "0",
+        "sums[i] = `i > place` ?": "i >= place",
+        "if (`token < count`) target": "true",
         # chunk_bwd.cu
         "has_state = `warp < Shape::kStateWarps`;": "true",
         "tokens = `remaining < params.segment_tokens` ? remaining": "true",
@@ -296,7 +297,6 @@ WRONG = {
         "if (`number < last`) {": "true",
         "if (`number > 0`) copy(number - 1": "true",
         "if (`number > 0`) storage.state.load_global_async": "true",
-        "params.all_gradients && `token < chunk.count`)": "true",
         "sum += `storage.state.normalizer[k]` *": "0.0f",
         "= `chunk_decay()` * sum;": "1.0f",
         "decay_add(`chunk_decay()`, added, row_sums);": "1.0f",
@@ -362,7 +362,8 @@ RACES = {
         "slot = `number % 2`;\n    mma(read": "0",
         "storage.inverse(`number % 2`)": "0",
         "storage.beta[`number % 3`][thread] = factor": "0",
-        "-storage.beta[`number % 3`][query]": "0",
+        "factor = -storage.beta[`number % 3`][query]": "0",
+        "-storage.beta[`number % 3`][query] * score": "0",
         "scale_tokens(erased, storage.beta[`number % 3`]);": "0",
         # Threads that work for others.
         "if (`threadIdx.x == 0`) storage.slice.select": "true",

@@ -270,7 +270,7 @@ def test_every_gpu_has_shapes(dtype, features, values):
         )
         if shape is None:
             continue
-        assert shape.columns <= 64 or (features < 128 and dtype == "bfloat16")
+        assert shape.columns <= 64 or features < 128
         one_chunk = chunk_delta_bwd.grad_shape(*sizes, shape.tokens)
         assert one_chunk is not None, sizes
         assert chunk_delta_bwd.shared_bytes(dtype, one_chunk) <= shared

@@ -23,8 +23,8 @@ _LAST_ONLY = {("float32", 128)}
 # Columns of blocks, where narrower ones do not all fit at once; and dtypes and padded
 # features of which a thread of a block with so many warps has too few registers.
 _WIDE, _NEVER_WIDE = 128, {("float16", 128)}
-# As in delta_storage.cuh.
-_PITCH, _MASK_PITCH, _POINTERS = 20, 24, 112
+# As in delta_storage.cuh: numbers of a row of a block and of a mask, bytes of pointers.
+_BLOCK_PITCH, _MASK_PITCH, _POINTERS = 25, 24, 112
 
 
 def tile_shape(
@@ -71,7 +71,7 @@ def shared_bytes(dtype: str, shape: TileShape) -> int:
     factors = (3 + 2 * 2) * shape.tokens + 2
     decays = shape.tokens * (_MASK_PITCH + 2) + shape.tokens // 16
     decays += decays % 2  # a multiple of 8 bytes
-    floats = shape.tokens * _PITCH + factors + 2 * decays
+    floats = shape.tokens * _BLOCK_PITCH + factors + 2 * decays
     return rows + matrices + output + _POINTERS + 4 * floats
 
 

@@ -74,10 +74,10 @@ def tile_shape(
 ) -> TileShape | None:
     """Return the tile shape of the two recurrences; None if no kernel fits.
 
-    That of `chunk_delta`, but blocks have many columns in one dtype only, and of few
-    features: threads of others have too few registers for the reverse recurrence.
+    That of `chunk_delta`, but blocks have many columns of few features only: threads of
+    others have too few registers for the reverse recurrence.
     """
-    wide = dtype == "bfloat16" and padded_size(features) <= _FEW_FEATURES
+    wide = padded_size(features) <= _FEW_FEATURES
     return chunk_delta.tile_shape(
         *(dtype, features, values, shared),
         heads=heads if wide else 1,

@@ -17,8 +17,9 @@ from linkern.kernels.cuda.plan.tiles import TileShape, padded_size
 
 __all__ = ["fits", "plan", "shared_bytes", "tile_shape"]
 
-# As in gla_storage.cuh: tokens of a chunk, the pitch of a block, pointers of a head.
-_TOKENS, _PITCH, _POINTERS = 16, 20, 112
+# As in gla_storage.cuh: tokens of a chunk, numbers of a row of a block, and bytes of
+# the pointers of a head.
+_TOKENS, _BLOCK_PITCH, _POINTERS = 16, 25, 112
 _LEAST_FEATURES, _MOST_FEATURES = 32, 128
 # Columns of blocks, of those where such blocks do not all run at once, and of those
 # with little shared memory; warps that compute what needs no state.
@@ -73,7 +74,7 @@ def shared_bytes(dtype: str, shape: TileShape, *, erases: bool) -> int:
     operands *= COMPUTED[dtype]
     scores = 2 * (2 if erases else 1) * tokens**2 * COMPUTED[dtype]
     output = 16 * shape.columns * ITEMSIZE[dtype]
-    floats = (tokens + 2) * features + tokens * (_PITCH + 3)
+    floats = (tokens + 2) * features + tokens * (_BLOCK_PITCH + 3)
     return rows + values + operands + scores + output + 4 * floats + _POINTERS
 
 

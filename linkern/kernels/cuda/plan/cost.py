@@ -24,6 +24,7 @@ __all__ = [
     "KERNELS",
     "Counted",
     "Prediction",
+    "cycles_of",
     "predicted",
 ]
 
@@ -56,10 +57,10 @@ class Counted(NamedTuple):
 
 # By itemsize, features, columns, tokens and warps.
 KERNELS = {
-    (2, 64, 64, 64, 4): Counted(234, 83.6),
-    (2, 64, 64, 128, 8): Counted(246, 93.0),
-    (2, 128, 64, 64, 8): Counted(190, 177.6),
-    (2, 128, 128, 64, 8): Counted(248, 241.9),
+    (2, 64, 64, 64, 4): Counted(226, 83.6),
+    (2, 64, 64, 128, 8): Counted(239, 93.0),
+    (2, 128, 64, 64, 8): Counted(187, 177.6),
+    (2, 128, 128, 64, 8): Counted(247, 241.9),
     (4, 64, 64, 32, 4): Counted(212, 258.0),
     (4, 64, 64, 32, 8): Counted(157, 328.0),
     (4, 64, 64, 64, 8): Counted(194, 267.1),
@@ -109,15 +110,36 @@ def predicted(
     taken = shape.shared_bytes(sizes.itemsize) + _RESERVED
     resident = max(1, min(by_registers, (shared + _RESERVED) // taken))
     chunks = -(-sizes.tokens // shape.tokens)
-    of_block = counted.instructions * chunks * shape.tokens / _SCHEDULERS
     blocks = -(-sizes.heads * slices(sizes, shape) // multiprocessors)
-    full, rest = divmod(blocks, resident)
-    cycles = 0.0
-    for together in (*[resident] * full, *([rest] if rest else [])):
-        warps = together * shape.warps / _SCHEDULERS
-        interval = _CHAIN[sizes.itemsize] * (_ISSUE + _WAIT / warps)
-        cycles += together * of_block * interval
+    cycles = cycles_of(
+        *(sizes.itemsize, shape.warps, counted.instructions * chunks * shape.tokens),
+        *(blocks, resident),
+    )
     rows = 2 * (sizes.features + sizes.values) * sizes.itemsize
     copying = sizes.heads * sizes.tokens * rows / COPYING
     each = slices(sizes, shape) * counted.instructions
     return Prediction(each, resident, cycles, max(cycles / CLOCK, copying))
+
+
+def cycles_of(
+    itemsize: int, warps: int, instructions: float, blocks: int, resident: int
+) -> float:
+    """Return the cycles that a multiprocessor needs for blocks of a kernel.
+
+    Parameters
+    ----------
+    itemsize : int
+        Of the rows.
+    warps : int
+        Of a block: those that do not wait for others of it.
+    instructions : float
+        Warp instructions of a block.
+    blocks, resident : int
+        Blocks of the multiprocessor, and how many of them it runs at once.
+    """
+    full, rest = divmod(blocks, resident)
+    cycles = 0.0
+    for together in (*[resident] * full, *([rest] if rest else [])):
+        interval = _ISSUE + _WAIT / (together * warps / _SCHEDULERS)
+        cycles += together * instructions / _SCHEDULERS * _CHAIN[itemsize] * interval
+    return cycles

@@ -162,10 +162,9 @@ template <class Shape, int Map, bool Decay, bool Normalize> struct ChunkBwd {
       }
       if (has_state) update_dstate(dstate, chunk);
       __syncthreads();  // the chunk may be overwritten; decay_grad is complete
-      const int token = threadIdx.x;
-      if (Decay && params.all_gradients && token < chunk.count)
-        rows(params.log_decay_grad, number)[token * params.log_decay_grad.token_stride] =
-            storage.decay_grad.reduce(token);
+      if (Decay && params.all_gradients)
+        storage.decay_grad.store(rows(params.log_decay_grad, number),
+                                 params.log_decay_grad.token_stride, chunk.count);
     }
     if (has_state) dstate.store(params.dstate + offset, dnormalizer, features, values, values);
   }

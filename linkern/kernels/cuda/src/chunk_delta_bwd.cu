@@ -123,9 +123,8 @@ template <class Shape, bool Decay> struct DeltaGradBlock {
     const int token = threadIdx.x;
     if (token < Shape::kTokens) storage.decay_grad.from_state[token] = sums_of(token).x;
     __syncthreads();  // the shares of all tokens are complete
-    if (token < count)
-      rows(params.log_decay_grad)[token * params.log_decay_grad.token_stride] =
-          storage.decay_grad.reduce(token);
+    storage.decay_grad.store(rows(params.log_decay_grad), params.log_decay_grad.token_stride,
+                             count);
   }
   // Sums over the slices of the features.
   DEVICE float2 sums_of(int token) const {

@@ -41,12 +41,14 @@ template <class Shape, bool Erases> struct GlaLoader {
     to.staged_values().copy(head.value + start * value, value, count,
                             storage.slice.columns);
     cp_async_commit();
+    const Gates<Stored, float> gates = head.log_decay;  // read from shared memory once
+    const unsigned char* place = gates.at(start + first, channel);
 #pragma unroll
     for (int i = 0; i < kGates; i++) {
-      const int token = i * kTokensAtOnce + first;
       log_decays[i] = LoadedGate<Stored, float>();
-      if (token < count && channel < features)
-        log_decays[i].load(head.log_decay, start + token, channel);
+      if (i * kTokensAtOnce + first < count && channel < features)
+        log_decays[i].load(place, params.log_decay.narrow);
+      place += kTokensAtOnce * gates.token_stride * gates.itemsize;
     }
     beta = LoadedGate<Stored, float>();
     if (has_beta() && thread < count) beta.load(head.beta, start + thread, 0);

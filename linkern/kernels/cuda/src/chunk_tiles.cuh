@@ -38,15 +38,18 @@ template <int Tiles> struct ChunkDecays {
   // without a token take part in the shuffles of their warp.
   DEVICE void compute(float log_decay, int thread) {
     const int tile = thread / 16, token = thread % 16;
-    float until = 0, after = 0;
+    float until = 0, after = 0, after_token[16];
 #pragma unroll
     for (int query = 0; query < 16; query++) {
       const float other = __shfl_sync(kAllLanes, log_decay, thread % 32 / 16 * 16 + query);
       if (query <= token) until += other;
       if (query > token) after += other;
-      if (tile < Tiles) decay_mask[tile][query][token] = exp(after);
+      after_token[query] = exp(after);
     }
     if (tile >= Tiles) return;
+#pragma unroll
+    for (int query = 0; query < 16; query++)
+      decay_mask[tile][query][token] = after_token[query];
     from_start[thread] = exp(until);
     to_end[thread] = exp(after);
     if (token == 15) tile_decay[tile] = exp(until);

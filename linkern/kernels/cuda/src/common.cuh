@@ -67,16 +67,18 @@ template <class Io, class Real> struct Gates {
 template <class Io, class Real> struct LoadedGate {
   Real number = 0;
   DEVICE void load(const Gates<Io, Real>& from, i64 token, int channel) {
-    number = *(const Real*)from.at(token, channel);
+    load(from.at(token, channel), false);
   }
+  DEVICE void load(const unsigned char* place, bool) { number = *(const Real*)place; }
   DEVICE Real widened(bool) const { return number; }
 };
 template <class Half> struct LoadedHalfGate {
   u32 bits = 0;
   DEVICE void load(const Gates<Half, float>& from, i64 token, int channel) {
-    const unsigned char* place = from.at(token, channel);
-    bits = from.narrow() ? u32(((const Half*)place)->bits)
-                         : __float_as_uint(*(const float*)place);
+    load(from.at(token, channel), from.narrow());
+  }
+  DEVICE void load(const unsigned char* place, bool narrow) {
+    bits = narrow ? u32(((const Half*)place)->bits) : __float_as_uint(*(const float*)place);
   }
   DEVICE float widened(bool narrow) const {
     return narrow ? low(Half(), bits) : __uint_as_float(bits);

@@ -6,6 +6,7 @@
 // Off-diagonal 16 x 16 tiles of M are reduced to row and column sums: no token boundary
 // splits them. Nothing is subtracted.
 #pragma once
+#include "lane_sums.cuh"
 #include "mma.cuh"
 
 template <int Tiles, int Slices, int Warps> struct DecayGrad {
@@ -47,21 +48,45 @@ template <int Tiles, int Slices, int Warps> struct DecayGrad {
     }
   }
 
-  // The gradient of the log-decay of a token.
+  // Stores the gradients of the log-decays of the first `count` tokens of the chunk.
+  DEVICE void store(float* target, i64 stride, int count) const {
+    const int token = threadIdx.x;
+    if (token / 32 * 32 >= kTokens) return;
+    const float sum = reduce(token);
+    if (token < count) target[token * stride] = sum;
+  }
+
+  // The gradient of the log-decay of a token. All lanes of a warp take part, half of them for
+  // a tile: each adds what its token, and those at its place in other tiles, give to every
+  // token of the tile, and gets the sum of one token.
   DEVICE float reduce(int token) const {
-    const int tile = token / 16;
+    const int tile = token / 16 % Tiles, place = token % 16, own = 16 * tile + place;
+    float all = 0;  // what all tokens of the tile get
+    for (int warp = place; warp < Warps; warp += 16) all += across[warp];
+    for (int other = tile + 1; other < Tiles; other++)
+      all += query_share(16 * other + place, tile);
+    for (int other = 0; other < tile; other++) all += key_share(16 * other + place);
+    const float as_query = all + query_share(own, tile);
+    float as_key = all + key_share(own);
+    for (int other = tile + 1; other < Tiles; other++) as_key += column_sums[other][own];
+    float sums[16];
+#pragma unroll
+    for (int i = 15; i >= 0; i--) {
+      as_key += diagonal[16 * tile + i][place];
+      sums[i] = i > place ? as_key : as_query;
+    }
+    return reduce_scatter<16, 8>(sums);
+  }
+  // What a token gives as a query of keys before a tile, and as a key of the state after the
+  // chunk.
+  DEVICE float query_share(int i, int tile) const {
+    float sum = from_state[i];
+    for (int other = 0; other < tile; other++) sum += row_sums[other][i];
+    return sum;
+  }
+  DEVICE float key_share(int j) const {
     float sum = 0;
-    for (int warp = 0; warp < Warps; warp++) sum += across[warp];
-    for (int i = token; i < kTokens; i++) {
-      sum += from_state[i];
-      for (int other = 0; other < tile; other++) sum += row_sums[other][i];
-    }
-    for (int j = 0; j < token; j++)
-      for (int slice = 0; slice < Slices; slice++) sum += to_state[slice][j];
-    for (int j = 16 * tile; j < token; j++) {
-      for (int other = tile + 1; other < Tiles; other++) sum += column_sums[other][j];
-      for (int i = token; i < 16 * (tile + 1); i++) sum += diagonal[i][j % 16];
-    }
+    for (int slice = 0; slice < Slices; slice++) sum += to_state[slice][j];
     return sum;
   }
 };

@@ -88,16 +88,17 @@ template <class Shape, bool Decay> struct DeltaIntraTile {
     }
   }
 
-  // Stores a block transposed: `store_inverse` reads its columns in units of 16 bytes.
+  // Stores a block in float32: `store_inverse` reads its rows in units of 16 bytes.
   DEVICE void store_diagonal(const Accumulator& block) const {
+    typedef Vector<float, 2> Two;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-      for (int down = 0; down < 2; down++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-          store_shared(&storage.diagonal[tile][8 * half + 2 * pair + i][group + 8 * down],
-                       block.entry(down, half, i));
+      for (int down = 0; down < 2; down++) {
+        const Two both = {{block.entry(down, half, 0), block.entry(down, half, 1)}};
+        float* row = storage.diagonal[tile].row(group + 8 * down);
+        store_shared((Two*)(row + 8 * half + 2 * pair), both);
+      }
   }
 
   // Decays between the tokens of this tile and the ends of the chunk.

@@ -50,7 +50,7 @@ template <class Shape, bool Decay> struct DeltaKeptColumns : DeltaRecurrence<Sha
     for (int tile = 0; tile < kTiles; tile++) {
       written[tile] = this->solve(chunk, number, tile, erased[tile], factors);
       factors[tile] = written[tile].template as_left<typename Base::Wide>();
-      this->store_wide(written[tile], tile, chunk.count, kept.rows(number),
+      this->store_tile(written[tile], tile, chunk.count, kept.rows(number),
                        kept.sizes.values);
     }
     this->add_chunk(chunk, number % 2, written);
@@ -91,7 +91,7 @@ template <class Shape, bool Decay> struct DeltaReverseColumns : DeltaRecurrence<
     for (int tile = kTiles - 1; tile >= 0; tile--) {
       Accumulator row = solve(chunk, slot, tile, written[tile], solved);
       solved[tile] = row.template as_left<Wide>();
-      this->store_wide(row, tile, chunk.count, kept.rows(number), kept.sizes.values);
+      this->store_tile(row, tile, chunk.count, kept.rows(number), kept.sizes.values);
       scale_tokens(row, storage.beta[number % 3] + 16 * tile);
       __syncwarp();  // the gradients of the tile before have been read
       this->store_output(row, tile, chunk.count, output, stride, 1.0f);

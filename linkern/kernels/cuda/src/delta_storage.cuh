@@ -61,7 +61,7 @@ template <class Shape> struct DeltaStorage {
   unsigned char score_bytes[2][ScoreTile::kBytes], erase_bytes[2][ScoreTile::kBytes];
   unsigned char output[kColumnWarps * kStripBytes];
   HeadSlice<Shape, BY_TOKEN, NO_ERASE> slice;  // here, as registers of all warps are short
-  alignas(16) BlockColumns diagonal[Shape::kTiles];  // of blocks that are inverted
+  BlockRows diagonal[Shape::kTiles];  // of blocks that are inverted
   float beta[3][Shape::kTokens];
   // Decays from the start of the chunk to each token, and from each token to the end.
   float entering[2][Shape::kTokens], leaving[2][Shape::kTokens];

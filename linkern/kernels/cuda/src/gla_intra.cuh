@@ -70,8 +70,10 @@ template <class Shape, bool Erases, bool Early> struct GlaIntra {
     const float read[2] = {scores.entry(1, 0, 0), scores.entry(1, 0, 1)};
     storage.scores(slot).store_entries(query, key, read);
     if (!Erases) return;
-#pragma unroll
-    for (int i = 0; i < 2; i++) store_erased(key + i, query, scores.entry(0, 0, i));
+    typedef Vector<float, 2> Two;
+    const float factor = -storage.beta[number % 3][query];
+    const Two erased = {{factor * scores.entry(0, 0, 0), factor * scores.entry(0, 0, 1)}};
+    store_shared((Two*)(storage.erased_scores.row(query) + key), erased);
     __syncwarp();  // the block is complete
     if (lane_id() < 16)
       store_inverse(storage.inverse(slot), 0, storage.erased_scores, lane_id());
@@ -108,12 +110,10 @@ template <class Shape, bool Erases, bool Early> struct GlaIntra {
       if (!Early || key < query) storage.scores(slot).store_entry(query, key, score);
     });
     if (Erases)
-      store_sums(erased, first_step,
-                 [&](int key, int query, float score) { store_erased(key, query, score); });
-  }
-  DEVICE void store_erased(int key, int query, float score) const {
-    store_shared(&storage.erased_scores[key][query],
-                 -storage.beta[number % 3][query] * score);
+      store_sums(erased, first_step, [&](int key, int query, float score) {
+        store_shared(storage.erased_scores.row(query) + key,
+                     -storage.beta[number % 3][query] * score);
+      });
   }
 
   // Sums the scores of some steps over the lanes, and stores one of every few lanes.
@@ -213,9 +213,9 @@ template <class Shape, bool Erases, bool Early> struct GlaIntra {
   template <int Count>
   DEVICE static void load(float (&to)[Count], const FeatureStage& from, int row,
                           int channel) {
-    typedef Vector<Stored, Count> Entries;
-    const Entries entries = load_shared((const Entries*)from.address(row, channel));
+    typedef Words<Count * int(sizeof(Stored)) / 4> Unit;
+    const Unit unit = load_shared((const Unit*)from.address(row, channel));
 #pragma unroll
-    for (int i = 0; i < Count; i++) to[i] = widen(entries.entries[i]);
+    for (int i = 0; i < Count; i++) to[i] = unpack(Stored(), unit, i);
   }
 };

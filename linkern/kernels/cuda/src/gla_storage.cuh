@@ -57,7 +57,7 @@ template <class Shape, bool Erases> struct GlaStorage {
   unsigned char output[kColumnWarps * kStripBytes];
   alignas(16) float decays[Shape::kTokens][Shape::kFeatures];
   alignas(16) float chunk_decay[2][Shape::kFeatures];
-  alignas(16) BlockColumns erased_scores;  // of the block that is inverted
+  BlockRows erased_scores;  // of the block that is inverted
   float beta[3][Shape::kTokens];
   HeadSlice<Shape, BY_FEATURE, NO_ERASE> slice;
 

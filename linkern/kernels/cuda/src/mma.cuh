@@ -281,7 +281,7 @@ template <class Io, int Height, int Width> struct SmemMatrix {
     for (int p = 0; p < kParts; p++)
       store_shared((u16*)(bytes + p * kPartBytes + offset(row, column)), u16(both.parts[p]));
   }
-  // Stores neighbouring entries of a row from an even column on: 2 or 4.
+  // Stores 2, 4 or 8 neighbouring entries of a row, from a multiple of their number on.
   template <int Count>
   DEVICE void store_entries(int row, int column, const float (&entries)[Count]) const {
     Words<Count / 2> parts[kParts];

@@ -4,11 +4,12 @@
 #pragma once
 #include "mma.cuh"
 
-// Number i of a 16-byte unit.
-template <class Half> DEVICE float unpack(Half t, const Words<4>& unit, int i) {
+// Number i of some words.
+template <class Half, int Count>
+DEVICE float unpack(Half t, const Words<Count>& unit, int i) {
   return i % 2 ? high(t, unit.words[i / 2]) : low(t, unit.words[i / 2]);
 }
-DEVICE float unpack(float, const Words<4>& unit, int i) {
+template <int Count> DEVICE float unpack(float, const Words<Count>& unit, int i) {
   return __uint_as_float(unit.words[i]);
 }
 

@@ -65,38 +65,48 @@ template <class Shape, class Storage> struct StateColumns {
     }
   }
 
-  // Stores a tile of rows of float32: eight lanes write 32 contiguous bytes.
-  DEVICE void store_wide(const Accumulator& block, int tile, int count, float* target,
-                         i64 stride) const {
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const int down = i / 4, half = i / 2 % 2;
-      const int token = 16 * tile + 8 * half + 2 * pair + i % 2;
-      const int n = column + group + 8 * down;
-      if (token < count && n < storage.slice.columns)
-        target[token * stride + n] = block.entry(down, half, i % 2);
-    }
-  }
-
-  // From and to global memory, from the first column of the block on.
+  // From and to rows of float32 in global memory, from the first column of the block on:
+  // eight lanes have 32 contiguous bytes.
   DEVICE void load(const float* source, const Sizes& sizes) {
-    for_each(sizes.features, [&](float& x, int k, int n) {
-      x = source[i64(k) * sizes.values + n];
-    });
+    for_each_entry(source, sizes, [](float& x, const float& y) { x = y; });
   }
   DEVICE void store(float* target, const Sizes& sizes) {
-    for_each(sizes.features, [&](float& x, int k, int n) {
-      target[i64(k) * sizes.values + n] = x;
-    });
+    for_each_entry(target, sizes, [](float& x, float& y) { y = x; });
   }
-  template <class Visit> DEVICE void for_each(int features, Visit visit) {
+  DEVICE void store_tile(Accumulator& block, int tile, int count, float* target,
+                         int stride) const {
+    float* place = place_of(target, 16 * tile, stride);
+    visit_block(block, place, count - 16 * tile, stride, [](float& x, float& y) { y = x; });
+  }
+
+private:
+  // The address of the first entry of this lane in a block that starts at a row.
+  template <class T> DEVICE T* place_of(T* rows, int row, int stride) const {
+    return rows + i64(row + 2 * pair) * stride + column + group;
+  }
+  template <class T, class Visit>
+  DEVICE void for_each_entry(T* rows, const Sizes& sizes, Visit visit) {
+    T* place = place_of(rows, 0, sizes.values);
 #pragma unroll
-    for (int i = 0; i < 8 * kBlocks; i++) {
-      const int down = i % 8 / 4, half = i / 2 % 2;
-      const int k = 16 * (i / 8) + 8 * half + 2 * pair + i % 2;
-      const int n = column + group + 8 * down;
-      if (k < features && n < storage.slice.columns)
-        visit(state[i / 8].entry(down, half, i % 2), k, n);
+    for (int k = 0; k < kBlocks; k++)
+      visit_block(state[k], place, sizes.features - 16 * k, sizes.values, visit);
+  }
+  // Visits the entries of a block in the first `count` rows, and sets the address to that of
+  // the next block. It goes from one row to the next, so that a store is one predicated
+  // instruction and no branch.
+  template <class T, class Visit>
+  DEVICE void visit_block(Accumulator& block, T*& place, int count, int stride,
+                          Visit visit) const {
+    // Read once: stores to global memory could change it, as far as the compiler knows.
+    const int columns = storage.slice.columns - column - group;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int half = i / 2, row = 8 * half + 2 * pair + i % 2;
+#pragma unroll
+      for (int down = 0; down < 2; down++)
+        if (row < count && 8 * down < columns)
+          visit(block.entry(down, half, i % 2), place[8 * down]);
+      place += i % 2 == 0 ? stride : 7 * stride;
     }
   }
 };
