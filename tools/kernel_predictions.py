@@ -3,18 +3,25 @@
     python tools/kernel_predictions.py            # write
     python tools/kernel_predictions.py --check    # compare
 
-Registers and shared memory are those of the record (`kernel_budgets.json`, sm_90), and
-times are predictions of `linkern.kernels.cuda.plan.cost`.
+Registers and shared memory are those of the records (`kernel_budgets.json` and
+`kernel_instructions.json`, sm_90), and times are predictions of
+`linkern.kernels.cuda.plan.cost`.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from kernel_budgets import FILE, LOT, REGISTERS
+import kernel_instructions
+from kernel_budgets import FILE, LOT, REGISTERS, digest, label
+from kernel_calls import planned_calls
+from kernel_instructions import Loop, as_loop
 from pages import write_or_compare
 
+from linkern.kernels.cuda.launch import Launch
 from linkern.kernels.cuda.plan import cost
 from linkern.kernels.cuda.plan.choice import choose
 from linkern.kernels.cuda.plan.tiles import Sizes, TileShape, safe_shape
@@ -26,8 +33,12 @@ BEGIN, END = "<!-- begin kernels -->\n", "<!-- end kernels -->"
 # system takes of each block.
 ALL_SHARED, MOST_SHARED, RESERVED = 228 << 10, 227 << 10, 1 << 10
 CARD = 132
+# Where warps have two kinds of work, one of each scheduler waits for the others.
+SCHEDULERS = 4
+COUNT = "python tools/kernel_instructions.py --write"
 HEADS, TOKENS = 128, 4096
 DTYPES = {2: "bfloat16", 4: "float32"}
+ITEMSIZES = {name: itemsize for itemsize, name in DTYPES.items()}
 
 
 def predictions() -> Iterator[str]:
@@ -59,6 +70,98 @@ def predictions() -> Iterator[str]:
             marks.get(shape, ""),
         )
         yield f"| {' | '.join(map(str, cells))} |"
+
+
+def counted_calls() -> Iterator[str]:
+    """Yield a table of the kernels of whole calls, by instructions counted in code."""
+    yield (
+        "| call, K = V | kernel: columns, tokens, warps | registers | shared, KB "
+        "| blocks a multiprocessor | warp instructions of a token and head, at most "
+        "| predicted, us, at most |"
+    )
+    yield "|---|---|---|---|---|---|---|"
+    recorded = counts()
+    for call in planned_calls():
+        gradients = "gradients of " if call.gradients else ""
+        for launch in call.launches:
+            if launch.file == "state_passing":
+                continue  # no rows: a few per cent of a call
+            entry = recorded[label(launch.file, launch.kernel)]
+            name = launch.kernel.partition("<")[0]
+            needs = {**entry, "threads": launch.threads, "dynamic": launch.shared}
+            resident = residents(needs)
+            most = most_instructions(launch, as_loop(entry["loops"]))
+            shape = most.shape
+            # Chains of split numbers do not show where warps wait for each other.
+            cycles = cost.cycles_of(
+                2 if most.waiting else ITEMSIZES[call.dtype],
+                *(shape.warps - most.waiting, most.instructions),
+                *(-(-launch.blocks // CARD), resident),
+            )
+            cells = (
+                f"{gradients}`{call.operator}`, {call.dtype}, {call.dim}",
+                f"`{name}`: {shape.columns}, {shape.tokens}, {shape.warps}",
+                entry["registers"],
+                f"{(entry['static'] + launch.shared) / 1024:.0f}",
+                resident,
+                f"{most.instructions * launch.blocks / (HEADS * TOKENS):.0f}",
+                f"{1e6 * cycles / cost.CLOCK:.0f}",
+            )
+            yield f"| {' | '.join(map(str, cells))} |"
+
+
+def counts() -> dict[str, Any]:
+    """Return the record of `kernel_instructions.py` by kernel, if it is current."""
+    recorded = json.loads(kernel_instructions.FILE.read_text(encoding="utf-8"))
+    for file, text in recorded["texts"].items():
+        if text != digest(file):
+            msg = f"{file} is not the text that was counted: {COUNT}"
+            raise SystemExit(msg)
+    kernels: dict[str, Any] = recorded["kernels"]
+    return kernels
+
+
+class MostInstructions(NamedTuple):
+    """The most that the warps of a block execute.
+
+    Parameters
+    ----------
+    shape : TileShape
+        Of the kernel.
+    waiting : int
+        Warps of the block that wait for others of it.
+    instructions : float
+        Of all warps of the block.
+    """
+
+    shape: TileShape
+    waiting: int
+    instructions: float
+
+
+def most_instructions(launch: Launch, kernel: Loop) -> MostInstructions:
+    """Return what a launch of `planned_calls` executes, by the loops of its kernel."""
+    numbers = re.search(r"TileShape<\w+, (.*?)>", launch.kernel)
+    assert numbers is not None
+    shape = TileShape(*map(int, numbers[1].split(", ")))
+    name = launch.kernel.partition("<")[0]
+    panels = shape.features // shape.columns  # K = V
+    slices = 1 if name == "chunk_delta_grads" else panels
+    chunks = HEADS * TOKENS * slices / shape.tokens / launch.blocks
+    waiting = 0
+    if name == "chunk_fwd":
+        of_chunk = shape.warps * kernel.inside[0].all_instructions
+    elif name == "chunk_bwd":
+        sweeps = kernel.inside[0].inside
+        of_chunk = shape.warps * sum(x.all_instructions for x in sweeps)
+    elif name == "chunk_delta_grads":
+        panel, *once = (x.all_instructions for x in kernel.inside)
+        of_chunk = shape.warps * (kernel.instructions + panels * panel + sum(once))
+    else:
+        others, columns = (x.all_instructions for x in kernel.inside[-2:])
+        column_warps, waiting = shape.columns // 16, SCHEDULERS
+        of_chunk = column_warps * columns + (shape.warps - column_warps) * others
+    return MostInstructions(shape, waiting, of_chunk * chunks)
 
 
 def residents(needs: Mapping[str, int]) -> int:
@@ -93,7 +196,7 @@ def page() -> str:
     """Return docs/gpu.md with the tables as they are now."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    lines = [*predictions(), "", *kernels()]
+    lines = [*predictions(), "", *counted_calls(), "", *kernels()]
     return before + BEGIN + "\n".join(lines) + "\n" + END + after
 
 

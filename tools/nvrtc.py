@@ -2,17 +2,18 @@
 
     python -m pip install 'cuda-toolkit[nvrtc]==13.0.*' cuda-pathfinder
 
-CuPy compiles with the same library and options when it first launches a kernel. Only
-the resource usage that the assembler reports for each kernel is kept.
+CuPy compiles with the same library and options when it first launches a kernel. What is
+kept of it is the resource usage that the assembler reports, or the code of one kernel.
 """
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-__all__ = ["CompilationFailed", "Needs", "compiled", "version"]
+__all__ = ["CompilationFailed", "Needs", "compiled", "machine_code", "version"]
 
 # Options of CuPy, and a report of the assembler.
 OPTIONS = ("-std=c++17", "-ftz=true", "-default-device", "--ptxas-options=-v")
@@ -64,6 +65,28 @@ def compiled(text: str, target: str, kernels: Sequence[str]) -> dict[str, Needs]
     CompilationFailed
         With the messages of the compiler.
     """
+    with _program(text, target, kernels) as (program, log):
+        return _needs(log, {_lowered(program, kernel): kernel for kernel in kernels})
+
+
+def machine_code(text: str, target: str, kernel: str) -> tuple[bytes, Needs]:
+    """Return the machine code of a kernel, a file for NVIDIA's tools, and its needs.
+
+    Parameters and errors are those of `compiled`.
+    """
+    with _program(text, target, [kernel]) as (program, log):
+        size = ctypes.c_size_t()
+        _check(_library().nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check(_library().nvrtcGetCUBIN(program, code))
+        return code.raw, _needs(log, {_lowered(program, kernel): kernel})[kernel]
+
+
+@contextmanager
+def _program(
+    text: str, target: str, kernels: Sequence[str]
+) -> Iterator[tuple[Any, str]]:
+    """Compile a program; yield it and what the compiler says."""
     library, program = _library(), ctypes.c_void_p()
     _check(
         library.nvrtcCreateProgram(
@@ -79,7 +102,7 @@ def compiled(text: str, target: str, kernels: Sequence[str]) -> dict[str, Needs]
         log = _log(program)
         if code:
             raise CompilationFailed(log)
-        return _needs(log, {_lowered(program, kernel): kernel for kernel in kernels})
+        yield program, log
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -16,8 +16,7 @@ def tool(monkeypatch):
 
 def test_the_page_is_current(tool, monkeypatch):
     assert tool.page() == tool.PAGE.read_text(encoding="utf-8")
-    fewer = tool.cost.Counted(100, 114.0)
-    monkeypatch.setitem(tool.cost.KERNELS, (2, 64, 64, 128, 8), fewer)
+    monkeypatch.setattr(tool.cost, "CLOCK", 1e9)
     assert tool.page() != tool.PAGE.read_text(encoding="utf-8")
 
 
