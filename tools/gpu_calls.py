@@ -30,8 +30,8 @@ CALLS = (
     ("kda", "bfloat16", 2048, 64, False),
     ("kda", "bfloat16", 2048, 128, False),
     ("gated_delta_rule", "float32", 2048, 64, False),
-    ("gated_delta_rule", "bfloat16", 2048, 64, False),
-    ("gated_delta_rule", "bfloat16", 2048, 128, False),
+    ("gated_delta_rule", "bfloat16", 2048, 64, True),
+    ("gated_delta_rule", "bfloat16", 2048, 128, True),
 )
 
 
