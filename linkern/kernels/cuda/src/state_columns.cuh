@@ -79,7 +79,7 @@ template <class Shape, class Storage> struct StateColumns {
     visit_block(block, place, count - 16 * tile, stride, [](float& x, float& y) { y = x; });
   }
 
-private:
+ private:
   // The address of the first entry of this lane in a block that starts at a row.
   template <class T> DEVICE T* place_of(T* rows, int row, int stride) const {
     return rows + i64(row + 2 * pair) * stride + column + group;

@@ -2,9 +2,9 @@
 #pragma once
 #include "mma.cuh"
 
-// Rows of a block in shared memory, of which those of four are farther apart. So lanes write to
-// different banks if they store pairs, as an accumulator has them, and also if each stores one
-// entry of eight rows.
+// Rows of 16 numbers in shared memory: 24 words apart, and 4 more after every four rows. So
+// lanes write to different banks if they store pairs, as an accumulator has them, and also if
+// each of them stores one number of eight rows.
 struct alignas(16) BlockRows {
   float entries[4][100];
 
