@@ -113,7 +113,10 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
         if present[one].shape == present[other].shape:
             yield f"{one} and {other} exchanged", _exchanged(one, other)
     if call.sizes["g"] > call.sizes["h"]:
-        yield "queries and keys of head h % H in place of h // (HV / H)", _in_turns
+        shared = [x for x in present if "h" in operator.input(x).axes]
+        for names in (shared, *((x,) for x in shared)):
+            text = f"{' and '.join(names)} of head h % H in place of h // (HV / H)"
+            yield text, partial(_in_turns, names)
     yield from _paddings(call)
     yield from _spread(call)
     if operator.erases and "log_decay" in present:
@@ -410,13 +413,14 @@ def _exchanged(one: str, other: str) -> Change:
     return lambda call: _meaning(call, {one: call.meant[other], other: call.meant[one]})
 
 
-def _in_turns(call: OracleCall) -> OracleCall:
+def _in_turns(names: Sequence[str], call: OracleCall) -> OracleCall:
     """Return the call in which heads of values take those of keys in turns."""
-    times, known = call.sizes["g"] // call.sizes["h"], _present(call)
-    inputs = {x.name: known.get(x.name) for x in call.operator.inputs if "h" in x.axes}
-    for name, x in inputs.items():
-        if x is not None:
-            inputs[name] = np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
+    times, inputs = call.sizes["g"] // call.sizes["h"], {}
+    for name, x in _present(call).items():
+        if "h" in call.operator.input(name).axes:
+            in_order = np.repeat(x, times, axis=1)
+            turns = np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
+            inputs[name] = turns if name in names else in_order
     return _meaning(call, inputs)
 
 

@@ -237,6 +237,22 @@ def test_the_gate_of_another_head_of_a_group(words, other_head):
     assert cause.by_what == f"log_decay of head {words} in place of log_decay"
 
 
+@pytest.mark.parametrize("names", [("query", "key"), ("key",), ("query",)])
+def test_what_heads_of_values_share_is_taken_in_turns(names):
+    def kernel(query, key, value, log_decay, beta):
+        each = value.shape[1] // query.shape[1]
+        shared = {"query": query, "key": key}
+        query, key = (
+            np.tile(x, (1, each, 1, 1)) if name in names else np.repeat(x, each, 1)
+            for name, x in shared.items()
+        )
+        return linkern.gated_delta_rule(query, key, value, log_decay, beta).output
+
+    cause = diagnosed(kernel, "gated_delta_rule", value_groups=True)
+    words = " and ".join(names)
+    assert cause.by_what == f"{words} of head h % H in place of h // (HV / H)"
+
+
 def exchanged(output):
     output[:, :2] = output[:, 1::-1].copy()
     return output
