@@ -283,6 +283,23 @@ def test_thresholds_between_the_smallest_numbers():
     assert below.text == "where x is below 4.94066e-324"
 
 
+def test_a_sign_and_a_power_of_ten_of_a_threshold_are_no_digits():
+    """What is made of an input is said if its number has fewer digits alone."""
+    x = np.array([-1e-4, -1.0, -5.0, -20.0, -88.0])
+    wrong = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
+
+    def cost(of, values):
+        quantities = {of: values, "other": np.zeros(5)}
+        rated = threshold_atoms(lambda _: quantities, quantities, wrong)
+        return min(atom.cost for gain, atom in rated if gain == 3)
+
+    made = cost("(1 - exp(2 * log_decay))[row]", -np.expm1(2 * x))
+    assert cost("log_decay[row]", x) < made
+    assert cost("log_decay[row]", 1e-5 * x) == cost("log_decay[row]", x)
+    near = np.where(x == -5.0, -19.99, x)
+    assert cost("log_decay[row]", near) > cost("log_decay[row]", x)
+
+
 def test_numbers_are_those_of_the_chunk_where_they_may_be():
     def test(c, length):
         return CAUSAL(c) & (c["row"] >= length // 16 * 16) & (length > 16)

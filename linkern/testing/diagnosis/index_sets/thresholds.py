@@ -13,6 +13,8 @@ __all__ = ["threshold_atoms"]
 
 # A number that a quantity is by no chance has so many entries.
 REPEATED = 8
+# Bits of a statement, and of each digit of its number.
+STATEMENT, DIGIT = 8.0, 2.0
 
 
 def threshold_atoms(
@@ -29,7 +31,7 @@ def threshold_atoms(
     weight : array (N,)
         The gain of excluding each entry: negative of wrong ones.
     """
-    words = 4 + math.log2(max(len(quantities), 1))
+    words = STATEMENT + math.log2(max(len(quantities), 1))
     for name, x in quantities.items():
         values, inverse = np.unique(x, return_inverse=True)
         if np.isnan(x).any() or len(values) < 2:
@@ -71,4 +73,11 @@ def _threshold(
         return np.asarray(compare(known.get(name, np.array(np.nan)), limit))
 
     data = {"of": name, side or "equal": limit}
-    return Atom(text, cost + 2.0 * len(number), test, measure=measure, data=data)
+    cost += DIGIT * _digits(limit)
+    return Atom(text, cost, test, measure=measure, data=data)
+
+
+def _digits(number: float) -> int:
+    """Return how many digits of a number are written, powers of ten left out."""
+    mantissa = f"{number:.5e}".partition("e")[0]
+    return len(mantissa.strip("-0").replace(".", "").rstrip("0")) or 1
