@@ -5,7 +5,8 @@ gradient of a query, key or gate is read where one value and one cotangent are n
 it lies at one token, comes from one row, and depends on what one token wrote.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -19,11 +20,19 @@ from linkern.testing.checks.registry import (
 )
 from linkern.testing.influence.gradient_places import coordinates, kept_pairs
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
-from linkern.testing.influence.maps import ORIGIN, PARTS_BACK, InfluenceMap
+from linkern.testing.influence.maps import (
+    ORIGIN,
+    PARTS_BACK,
+    Flags,
+    Index,
+    InfluenceMap,
+)
 from linkern.testing.influence.parts import Parts, packings
 from linkern.testing.influence.readings import Table, shaped, with_joined
 from linkern.testing.influence.stages import stage
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.forms import is_raw
+from linkern.testing.problems.gates import with_decays
 from linkern.testing.problems.packing import exact_gradients
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
@@ -38,6 +47,8 @@ LEAST = (130, 193)
 # The most numbers of the memories of all tokens of a scene. Exact gradients hold about
 # twelve times as many, of eight bytes: half a gigabyte.
 MOST_NUMBERS = 5 * 2**20
+# Gradients that come back through a state, if what follows it begins without a decay.
+FIRST_DECAYS = "that without the decay of the first token after each cut"
 # Coordinates of the largest gradients that come from other sequences.
 LEAKS = ("span", "sequence", "start", "head", ORIGIN, PARTS_BACK)
 
@@ -77,13 +88,55 @@ def gradient_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
                 places,
                 unaffected,
             )
+            ends = (part, other)
             # Of several calls, those of each two sequences would take long.
             if tensor.endswith("across sequences"):
                 assert axis is not None
-                ends, gradient = (part, other), partial(_gradient, one.name)
+                gradient = partial(_gradient, one.name)
                 table = with_joined(table, chosen, parts, ends, axis, gradient)
+            if tensor.endswith("across cuts"):
+                table = _with_late_decays(table, chosen, parts, ends, one.name)
             made = table.of(chosen)
             yield made.worst_of_each(*LEAKS) if ORIGIN in places else made
+
+
+def _with_late_decays(
+    table: Table, chosen: Flags, parts: Parts, ends: tuple[int, Index], name: str
+) -> Table:
+    """Return a table with what gradients are if later parts begin without a decay.
+
+    A backward pass multiplies what it hands to the initial state by the decay of the
+    first token, or forgets to. `ends` are the part of the gradients, and that of the
+    row of each.
+    """
+    problem, exact, (mine, others) = parts.problem, table.exact, ends
+    contract, operator = problem.scope.contract, problem.scope.operator
+    if "log_decay" not in problem.inputs:
+        return table
+    if is_raw(contract, operator.input("log_decay")):
+        return table
+    with np.errstate(all="ignore"):
+        right = abs(table.measured - exact.output) <= exact.bound
+    late = np.full(exact.output.shape, np.nan)
+    first, sequence = parts.table[[0, 3]]
+    for other in np.unique(others[chosen & ~right]).tolist():
+        between = first[mine + 1 : other + 1]
+        tokens = between[sequence[mine + 1 : other + 1] == sequence[mine]]
+        gradients = problem.recalled(
+            ("without decays", *tokens.tolist()),
+            partial(_solved_without_decays, problem, tokens),
+        )
+        late = np.where(others == other, gradients[name].output, late)
+    return replace(table, others={FIRST_DECAYS: late})
+
+
+def _solved_without_decays(problem: Problem, tokens: Index) -> Mapping[str, Bounded]:
+    """Return the exact gradients of a problem in which some tokens have no decay."""
+    axis = problem.scope.operator.input("log_decay").token_axis
+    assert axis is not None
+    decays = np.moveaxis(np.array(problem._oracle_call.meant["log_decay"]), axis, 0)
+    decays[tokens] = 0
+    return with_decays(problem, np.moveaxis(decays, 0, axis)).solve_gradients()
 
 
 def _gradient(name: str, problem: Problem) -> Bounded:

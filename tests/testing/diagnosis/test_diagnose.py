@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from itertools import pairwise, product
 from types import SimpleNamespace
@@ -786,6 +786,28 @@ def test_gradients_that_are_all_wrong_through_states_are_one():
         "everywhere",
         "0",
     )
+
+
+@pytest.mark.parametrize("op", ["gla", "simple_gla", "kda"])
+def test_a_gradient_of_a_state_without_the_decay_of_the_first_token(op):
+    right = recurrence(op, backward=RecurrenceBackward())
+
+    @wraps(right.vjp)
+    def vjp(**inputs):
+        *gradients, state = right.vjp(**inputs)
+        first = np.exp(inputs["log_decay"][:, :, 0])
+        missing = first.reshape(first.shape + (1,) * (4 - first.ndim))
+        return (*gradients, state / missing)
+
+    @wraps(right)
+    def kernel(*inputs, **ends):
+        return right(*inputs, **ends)
+
+    kernel.vjp = vjp
+    diagnosis = diagnosed(kernel, op)
+    assert (diagnosis.stage, diagnosis.where) == ("gradient across cuts", "everywhere")
+    words = "that without the decay of the first token after each cut"
+    assert diagnosis.by_what == words
 
 
 class ReadsOutOfBounds(InProcess):
