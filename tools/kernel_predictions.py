@@ -86,7 +86,11 @@ def counted_calls() -> Iterator[str]:
         for launch in call.launches:
             if launch.file == "state_passing":
                 continue  # no rows: a few per cent of a call
-            entry = recorded[label(launch.file, launch.kernel)]
+            kernel = label(launch.file, launch.kernel)
+            if kernel not in recorded:
+                msg = f"{kernel} was not counted: {COUNT}"
+                raise SystemExit(msg)
+            entry = recorded[kernel]
             name = launch.kernel.partition("<")[0]
             needs = {**entry, "threads": launch.threads, "dynamic": launch.shared}
             resident = residents(needs)

@@ -259,8 +259,8 @@ shared, at commit `43eb682b` (`docs/benchmarks/blind-43eb682b.jsonl`):
 
 Of one nothing is told: a ridge of 1e-6 more. Without a factor are a clamp of the decays
 in one of two memories, one of two writes of a token, the gradient of an initial state
-that lacks the decay of the first token, and keys of another head. The last two are named
-since then.
+that lacks the decay of the first token, and keys of another head. The last two are
+named since then.
 
 What the diagnosis says now of all mutants:
 """

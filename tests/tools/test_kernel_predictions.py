@@ -20,6 +20,17 @@ def test_the_page_is_current(tool, monkeypatch):
     assert tool.page() != tool.PAGE.read_text(encoding="utf-8")
 
 
+def test_what_was_not_counted_has_no_prediction(tool, monkeypatch):
+    kernels = {name: x for name, x in tool.counts().items() if "chunk_gla" not in name}
+    with monkeypatch.context() as patched:
+        patched.setattr(tool, "counts", lambda: kernels)
+        with pytest.raises(SystemExit, match=r"chunk_gla<.* was not counted: python"):
+            list(tool.counted_calls())
+    monkeypatch.setattr(tool, "digest", lambda file: f"another text of {file}")
+    with pytest.raises(SystemExit, match="is not the text that was counted: python"):
+        tool.counts()
+
+
 def test_blocks_by_registers_shared_memory_and_threads(tool):
     """By hand: 65,536 registers, 228 KiB and 2048 threads of a multiprocessor."""
     need = {"registers": 1, "threads": 128, "static": 0, "dynamic": 0}
