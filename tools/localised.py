@@ -262,6 +262,21 @@ in one of two memories, one of two writes of a token, the gradient of an initial
 that lacks the decay of the first token, and keys of another head. The last two are
 named since then.
 
+**An eleventh set, by another blind examiner.** 8 faulty kernels and a correct one in
+NumPy, PyTorch and JAX, 9 operators; 1 of the faulty ones in a gradient alone; float32,
+60 s for each on two idle cores, at commit `f412fff9`
+(`docs/benchmarks/blind-f412fff9.jsonl`):
+
+| | right | silent | wrong |
+|---|---|---|---|
+| correct kernels | 1 passed | 0 inconclusive | 0 failed |
+| faulty kernels | 8 failed | | 0 passed |
+| *where* | 6 | 1 | 1 |
+| *by what* | 6 | 2 | 0 |
+
+Wrong is that all operands are rounded, where one is: what a token writes. Of both last
+sets together, *where* is right for 18 of 21 and *by what* for 14 of 21.
+
 What the diagnosis says now of all mutants:
 """
 
