@@ -109,17 +109,15 @@ def _with_late_decays(
     first token, or forgets to. `ends` are the part of the gradients, and that of the
     row of each.
     """
-    problem, exact, (mine, others) = parts.problem, table.exact, ends
+    problem, (mine, others) = parts.problem, ends
     contract, operator = problem.scope.contract, problem.scope.operator
     if "log_decay" not in problem.inputs:
         return table
     if is_raw(contract, operator.input("log_decay")):
         return table
-    with np.errstate(all="ignore"):
-        right = abs(table.measured - exact.output) <= exact.bound
-    late = np.full(exact.output.shape, np.nan)
+    late = np.full(table.measured.shape, np.nan)
     first, sequence = parts.table[[0, 3]]
-    for other in np.unique(others[chosen & ~right]).tolist():
+    for other in np.unique(others[chosen & ~table.right]).tolist():
         between = first[mine + 1 : other + 1]
         tokens = between[sequence[mine + 1 : other + 1] == sequence[mine]]
         gradients = problem.recalled(

@@ -143,6 +143,13 @@ class Table:
     unaffected: Flags | None = None
     others: Mapping[str, Real] = field(default_factory=dict)
 
+    @property
+    def right(self) -> Flags:
+        """True where an entry is within its bound."""
+        with np.errstate(all="ignore"):
+            close = abs(self.measured - self.exact.output) <= self.exact.bound
+        return np.asarray(close)
+
     def of(self, chosen: Flags | bool = True) -> InfluenceMap:
         """Return the map of those of some entries that have a source."""
         exact, unaffected = self.exact.output, self.unaffected
@@ -293,10 +300,8 @@ def with_joined(
     inside = np.arange(*parts.table[:2, part])
     joined, bound = np.full(table.measured.shape, np.nan), table.exact.bound.copy()
     each = joined.shape[axis] // parts.problem.length
-    with np.errstate(all="ignore"):
-        right = abs(table.measured - table.exact.output) <= bound
     others = np.broadcast_to(others, joined.shape)
-    for other in np.unique(others[chosen & ~right]).tolist():
+    for other in np.unique(others[chosen & ~table.right]).tolist():
         tokens, whole = parts.joined(part, other)
         solved, place = solve(whole), np.searchsorted(tokens, inside)
         # A bound that is not known would hide what leaks.

@@ -284,12 +284,12 @@ def test_thresholds_between_the_smallest_numbers():
 
 
 def test_a_sign_and_a_power_of_ten_of_a_threshold_are_no_digits():
-    """What is made of an input is said if its number has fewer digits alone."""
+    """A formula of an input is said only if its number has fewer digits."""
     x = np.array([-1e-4, -1.0, -5.0, -20.0, -88.0])
     wrong = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
 
-    def cost(of, values):
-        quantities = {of: values, "other": np.zeros(5)}
+    def cost(name, values):
+        quantities = {name: values, "other": np.zeros(5)}
         rated = threshold_atoms(lambda _: quantities, quantities, wrong)
         return min(atom.cost for gain, atom in rated if gain == 3)
 
