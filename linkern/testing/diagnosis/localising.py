@@ -324,21 +324,28 @@ def _products(maps: Maps) -> Maps:
     return products if any(one.wrong.any() for one in products) else maps
 
 
-def _chunk(place: IndexSet | None) -> int | None:
-    """Return the size of chunks that a place names, or whose first it leaves out."""
+def _chunks(place: IndexSet | None) -> tuple[int | None, ...]:
+    """Return the sizes of chunks that a place may be of: the one that it names.
+
+    Of places that leave out the first tokens, those are a chunk, or the two that a
+    state which is overwritten holds.
+    """
     if place is None or place.chunk is not None:
-        return place.chunk if place else None
+        return (place.chunk if place else None,)
     first = re.fullmatch(r"(?:rows|sources) from (\d+) on", place.text)
-    return int(first[1]) if first and int(first[1]) > 1 else None
+    size = int(first[1]) if first else 1
+    return tuple(n for n in (size, size // 2) if n > 1) or (None,)
 
 
 def _explained(maps: Maps, others: Maps, place: IndexSet | None) -> Factor | None:
     """Return a factor that holds in the wrong entries of all maps."""
-    chunk = _chunk(place)
-    factor = explain(maps, [one.wrong for one in maps], chunk)
-    if factor is None or all(
-        holds(factor, one, one.wrong) for one in others if one.wrong.any()
-    ):
-        return factor
-    pooled = [*maps, *others]
-    return explain(pooled, [one.wrong for one in pooled], chunk)
+    for chunk in _chunks(place):
+        factor = explain(maps, [one.wrong for one in maps], chunk)
+        if factor is None or not all(
+            holds(factor, one, one.wrong) for one in others if one.wrong.any()
+        ):
+            pooled = [*maps, *others]
+            factor = explain(pooled, [one.wrong for one in pooled], chunk)
+        if factor is not None:
+            return factor
+    return None

@@ -8,6 +8,7 @@ one operand of an operation; no product of quantities is a sum of ways through i
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,8 @@ PARTS = {
 OVER = {"heads": "gh", "the batch": "b"}
 # Batch entries that may be left of a sum over the batch.
 ENTRIES = {"first": 0, "last": -1}
+# Sizes of chunks, over which a gradient of no token is summed.
+CHUNKS = (16, 32, 64, 128)
 # Entries that tell a map, multiple of rounding that entries may be off, bits of words.
 TELLING, SLACK, COST = 24, 4.0, 10.0
 # Coordinates of entries in several calls or sequences, of which no oracle call is one.
@@ -115,7 +118,11 @@ def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradien
     if "b" not in axes and problem.shape.batch > 1:
         for words, entry in ENTRIES.items():
             text = f"that of the {words} batch entry"
-            yield "instead", text, partial(_of_entry, entry)
+            yield "instead", text, partial(_of_part, np.s_[entry])
+    if not {*"ts"} & {*axes}:
+        for words, rows in _some_rows(problem.length):
+            text = f"that of the {words} alone"
+            yield "instead", text, partial(_of_part, np.s_[:, :, rows])
     for part, words in PARTS.items():
         yield "partial", words, partial(_without, part)
 
@@ -132,11 +139,23 @@ def _over(
     return Bounded(*(np.broadcast_to(x, exact.output.shape) for x in both))
 
 
-def _of_entry(entry: int, problem: Problem, name: str) -> Bounded:
+def _some_rows(length: int) -> Iterator[tuple[str, slice]]:
+    """Yield rows that may be left of a sum over chunks, and their words."""
+    for chunk in CHUNKS:
+        tail = length % chunk
+        if chunk < length:
+            yield f"first {chunk} rows", slice(chunk)
+            yield f"last chunk of {chunk} rows", slice(length - (tail or chunk), None)
+        if chunk < length and tail:
+            yield f"whole chunks of {chunk} rows", slice(length - tail)
+
+
+def _of_part(kept: Any, problem: Problem, name: str) -> Bounded:
+    """Return the gradient that a part of the cotangent makes."""
     assert problem.cotangent is not None
-    kept = np.zeros_like(problem.cotangent)
-    kept[entry] = problem.cotangent[entry]
-    return replace(problem, cotangent=kept).solve_gradients()[name]
+    cotangent = np.zeros_like(problem.cotangent)
+    cotangent[kept] = problem.cotangent[kept]
+    return replace(problem, cotangent=cotangent).solve_gradients()[name]
 
 
 def _without(part: str, problem: Problem, name: str) -> Bounded:

@@ -19,6 +19,7 @@ from linkern.testing.influence.maps import (
     FROM_THE_END,
     LAST_CALL,
     LAST_ROW,
+    SPANS_BACK,
     Flags,
     Index,
     InfluenceMap,
@@ -254,6 +255,7 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     places["source"] = parts.seen(source, mine)
     if "span" in own:
         places["earlier token"] = np.where(other < mine, source, NOWHERE)
+        places[SPANS_BACK] = span[mine] - np.where(source < 0, -1, span[other])
     for tensor, chosen, at in (
         (ACROSS, ~same & ~through & ~behind, known),
         (f"{ACROSS} through the initial state", ~same & through & ~behind, known),

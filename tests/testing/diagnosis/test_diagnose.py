@@ -259,6 +259,58 @@ def exchanged(output):
 
 
 @pytest.mark.parametrize(
+    ("over", "first"), [("the chunk up to the row", 16), ("the chunks between", 32)]
+)
+def test_a_normaliser_whose_carried_part_decays_too_little_is_named(over, first):
+    def kernel(query, key, value, log_decay):
+        inputs = query, key, value, log_decay
+        query, key, value, log_decay = (x.astype(float) for x in inputs)
+        row, source = np.ogrid[: query.shape[2], : query.shape[2]]
+        sums = np.cumsum(log_decay, axis=-1)
+        logs = np.where(row < source, 0, sums[..., None] - sums[..., None, :])
+        weights = np.tril((query @ key.mT) ** 2 * np.exp(logs))
+        begin, end = row // 16 * 16, (source // 16 + 1) * 16
+        start, stop = {16: (begin, row + 1), 32: (end, begin)}[first]
+        padded = np.pad(sums, ((0, 0), (0, 0), (1, 16)))
+        lacking = padded[..., stop + 0 * source] - padded[..., start + 0 * row]
+        more = np.where(end <= begin, np.exp(-lacking), 1)
+        return (weights @ value / (weights * more).sum(-1, keepdims=True)).astype(
+            np.float32
+        )
+
+    cause = diagnosed(kernel, "power_retention")
+    lacks = f"(sum of weights, those of earlier chunks not decayed over {over})"
+    assert cause.by_what == f"1 / {lacks}"
+    assert cause.where == f"rows from {first} on"
+
+
+def test_a_normaliser_that_is_overwritten_holds_two_chunks():
+    def kept(scores):
+        row, source = np.ogrid[: scores.shape[-2], : scores.shape[-1]]
+        return np.tril(np.where(row // 16 - source // 16 < 2, scores, 0))
+
+    cause = diagnosed(dense(of_divisor=kept))
+    held = "sum of numerators over the last two chunks up to the row"
+    assert (cause.where, cause.by_what) == ("rows from 32 on", f"denominator / {held}")
+
+
+def test_an_initial_state_that_decays_too_little_in_the_final_one_is_placed():
+    def kernel(query, key, value, log_decay, initial_state=None):
+        rows, state = recurrence("simple_gla")(
+            query, key, value, log_decay, initial_state=initial_state
+        )
+        if initial_state is None:
+            return rows, state
+        part = np.exp(log_decay.sum(axis=-1))[..., None, None] * initial_state
+        more = np.exp(-log_decay[..., :1])[..., None] if value.shape[2] else 1
+        return rows, state + (more - 1) * part
+
+    cause = diagnosed(kernel, "simple_gla")
+    assert cause.stage == "output"
+    assert cause.where == "what a final state has of the initial state"
+
+
+@pytest.mark.parametrize(
     ("chunk", "place"), every(6, product((16, 24, 40), ("last", "first")))
 )
 def test_the_size_of_chunks_is_measured(chunk, place):

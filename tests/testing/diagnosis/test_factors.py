@@ -18,6 +18,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
+from tests.testing.diagnosis.of_oracle import map_of, product
 
 CHUNK = 16
 LENGTHS = (70, 45)
@@ -267,3 +268,23 @@ def test_numbers_are_not_compared_with_what_may_be_zero() -> None:
     nothing = replace(nothing, bound=np.full(len(rounding), 1e-9))
     said = numbers([nothing], [np.ones(len(rounding), np.bool_)])
     assert said == "unlike any product that was tried: 3 to 3 in place of 0"
+
+
+@pytest.mark.parametrize("decays", [True, False])
+def test_the_second_write_of_a_trapezoid_is_told(decays: bool) -> None:
+    """At the edges of chunks it is left out, or not decayed."""
+    drawn = product("mamba3")
+    problem = drawn.with_inputs(angle=0 * drawn.inputs["angle"])
+    dt, share, log_decay = (
+        np.array(problem._oracle_call.meant[name])
+        for name in ("dt", "trapezoid", "log_decay")
+    )
+    own, again = dt * share, dt * (1 - share)
+    edge = (np.arange(dt.shape[-1]) % CHUNK == 0) & (np.arange(dt.shape[-1]) > 0)
+    again = np.where(edge, 0 * again if decays else again * np.exp(-log_decay), again)
+    one = map_of(problem, dt=own + again, trapezoid=own / (own + again))
+    factor = explain([one], [one.wrong], CHUNK)
+    assert factor is not None
+    once, more = "dt trapezoid", "the next token's dt (1 - trapezoid)"
+    written = once if decays else f"({once} + {more} exp(-log decay))"
+    assert factor.text == f"{written}[source] / ({once} + {more})[source]"

@@ -147,6 +147,38 @@ def test_a_sum_of_one_batch_entry_is_named(words: str, entry: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ("first 16 rows", np.s_[:16]),
+        ("last chunk of 16 rows", np.s_[32:]),
+        ("whole chunks of 16 rows", np.s_[:32]),
+    ],
+)
+def test_a_sum_over_some_chunks_alone_is_named(words: str, rows: slice) -> None:
+    def changed(problem: Any) -> Any:
+        kept = np.zeros_like(problem.cotangent)
+        kept[:, :, rows] = problem.cotangent[:, :, rows]
+        return replace(problem, cotangent=kept).solve_gradients()["bonus"].output
+
+    maps = maps_of("rwkv6", "bonus", changed)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert factor.text == f"that of the {words} alone"
+
+
+def test_a_residual_after_the_update_is_a_factor_of_the_gradient_of_the_rate() -> None:
+    def changed(problem: Any) -> Any:
+        beta, key = (problem.inputs[name] for name in ("beta", "key"))
+        exact = problem.solve_gradients()["beta"].output
+        return exact * (1 - beta * np.square(key).sum(axis=-1))
+
+    first, second = maps_of("delta_rule", "beta", changed)
+    finding = localise([first], lambda: [second])
+    factor = "(1 - sum of beta key^2 over channels)[source]"
+    assert finding.words == ("everywhere", factor)
+
+
+@pytest.mark.parametrize(
     ("op", "name", "change", "words"),
     [
         ("gla", "query", lambda x: x["key"], "the gradient of key"),

@@ -139,6 +139,8 @@ class Places:
         yield "the chunk", first, end, 4.0
         yield "the chunk before", first - self.chunk, first, 4.0
         yield "the chunk before the row", first, row, 4.0
+        two = np.maximum(first - self.chunk, 0)
+        yield "the last two chunks up to the row", two, row + 1, 4.0
         yield "the rest of the chunk", row + 1, end, 4.0
         if self.sourced:
             begin, after = self._chunk(source)

@@ -7,28 +7,22 @@ and factors of erasing also add up over ranges of tokens.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.factors.places import LEAST, Places, places_of
+from linkern.testing.diagnosis.factors.logs import Logs, Made, at_least, log_of
+from linkern.testing.diagnosis.factors.pairs import carried_sums, sums_of_pairs
+from linkern.testing.diagnosis.factors.places import Places, places_of
 from linkern.testing.influence.maps import PARTS_BACK, Index, InfluenceMap, Real
 
 __all__ = ["Quantity", "signed_quantities"]
 
-# The most pairs of tokens of which scores are kept.
-PAIRS = 2**23
 # What another head costs more than that of the entry, and a factor than an input.
 ANOTHER, COMPOSED = 2.0, 1.0
-# The weights of a pair of tokens by their score, where no feature map is declared.
-_WEIGHTS: Mapping[str, Callable[[Real], Real]] = {
-    "based": lambda x: 1 + x + x * x / 2,
-    "rebased": lambda x: x * x,
-}
 # The product that a token takes of a channel of the memory, or adds if it has an `a`.
 _ERASED: Mapping[str, str] = {
     "gdn2": "erase_gate key key",
@@ -55,11 +49,6 @@ class Quantity:
     log: Real
     sign: Real
     cost: float = 0.0
-
-
-# Logarithms: real parts add up to those of magnitudes, an odd imaginary part is a sign.
-Logs = NDArray[Any]
-Made = Iterator[tuple[str, float, Callable[[], Logs]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +79,14 @@ def signed_quantities(
     """
     table: dict[str, Quantity] = {}
     places = places_of(entries, chunk)
-    for quantities_of in (_counts, _pairs, _slope, _of_inputs):
-        for name, cost, make in quantities_of(places):
+    for made in (_counts, sums_of_pairs, carried_sums, _slope, _of_inputs):
+        for name, cost, make in made(places):
             if name not in table and (only is None or name in only):
                 logs = make()
                 log = np.where(np.isfinite(logs.real), logs.real, np.nan)
                 if not np.isnan(log).all():
                     table[name] = Quantity(log, 1 - 2 * (logs.imag % 2), cost)
     return table
-
-
-def _log(values: Real) -> Logs:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(abs(values)) + 1j * (values < 0))
 
 
 # -- constants and counts
@@ -136,80 +120,9 @@ def _counts(places: Places) -> Made:
         edges = row // chunk - np.nan_to_num(source) // chunk
         powers += [("e^(chunk edges crossed)", 4.0, edges)]
     for name, cost, values in numbers:
-        yield name, cost, partial(_log, values)
+        yield name, cost, partial(log_of, values)
     for name, cost, values in powers:
         yield name, cost, partial(np.asarray, values + 0j)
-
-
-# -- pairs of queries and keys
-
-
-def _pairs(places: Places) -> Made:
-    """Yield scores, numerators, and sums of these that a weight can be divided by."""
-    inputs, sizes, problem = places.inputs, places.sizes, places.entries.problem
-    pairs = sizes["b"] * sizes["h"] * sizes["t"] * sizes["s"]
-    if not places.sourced or not {"query", "key"} <= inputs.keys() or pairs > PAIRS:
-        return
-    operator = problem.scope.operator
-    weigh = _WEIGHTS.get(operator.name)
-    weighs = weigh or operator.feature_map
-
-    def read(x: Real, row: Index, key: Index) -> Real:
-        b, h = places.index["b"], places.index["h"]
-        row, key = row.clip(0, x.shape[-2] - 1), key.clip(0, x.shape[-1] - 1)
-        return np.asarray(x[b, h, row, key])
-
-    def weights() -> Real:
-        query, key = inputs["query"], inputs["key"]
-        if operator.feature_map:
-            scope = problem.scope
-            query, key = scope.query_map.value(query), scope.key_map.value(key)
-        x = np.einsum("bhtk,bhsk->bhts", query, key)
-        x = problem._oracle_call.scale * x if weighs else x
-        x = weigh(x) if weigh else x
-        seen = np.tril(x) if operator.causal else x
-        return np.stack([x, *(np.cumsum(each, axis=-1) for each in (seen, x))])
-
-    every, sums, sums_of_all = problem.recalled("numerators", weights)
-    row, at = places.row, places.key
-    # A weight that leaks is one of a token behind the row.
-    weight, itself = read(every, row, at), read(every, row, row)
-    name = "numerator" if weighs else "query[row] . key[source]"
-    yield name, 2.5, partial(_log, weight)
-    if not problem.scope.normalised:
-        return
-    end = 0 * row + sizes["s"] - 1
-    whole = read(sums, row, end)
-    beyond_the_row = [("over all tokens", read(sums_of_all, row, end))]
-    if places.chunk is not None:
-        last = (row // places.chunk + 1) * places.chunk - 1
-        beyond_the_row += [("up to the end of the chunk", read(sums_of_all, row, last))]
-    for name, cost, values in (
-        ("denominator", 2.0, whole),
-        ("denominator[row - 1]", 3.5, read(sums, row - 1, end)),
-        ("denominator[the last token]", 4.0, read(sums, end, end)),
-        ("(denominator - numerator)", 3.5, whole - weight),
-        ("(denominator + numerator)", 3.5, whole + weight),
-        ("(denominator - numerator[row])", 3.5, whole - itself),
-        ("(denominator + numerator[row])", 3.5, whole + itself),
-        ("(denominator + numerator[row + 1])", 4.0, whole + read(every, row, row + 1)),
-        *((f"sum of numerators {which}", 4.0, x) for which, x in beyond_the_row),
-    ):
-        yield name, cost, partial(_log, values)
-    for name, first, behind, cost in places.ranges():
-        upto, before = (
-            np.where(i > 0, read(sums, row, i - 1), 0.0) for i in (behind, first)
-        )
-        yield f"sum of numerators over {name}", cost, partial(_log, upto - before)
-    if places.chunk is None:
-        return
-    first, token = row // places.chunk * places.chunk, np.arange(sizes["s"])
-    for which, place in (("first", 0), ("last", places.chunk - 1)):
-        chosen = np.where(token % places.chunk == place, every, 0.0)
-        lost = read(np.cumsum(chosen, axis=-1), row, first - 1)
-        values = whole - np.where(first > 0, lost, 0.0)
-        name = f"(denominator - numerators of the {which} tokens of earlier chunks)"
-        yield name, 4.5, partial(_log, values)
 
 
 # -- inputs, and what is made of them
@@ -224,7 +137,7 @@ def _slope(places: Places) -> Made:
         feature_map = scope.query_map if name == "query" else scope.key_map
         slope = feature_map.pullback(x, np.ones(x.shape))
         values = places.at(slope, places.axes[name], token)
-        yield "slope of the feature map", 2.0, partial(_log, values)
+        yield "slope of the feature map", 2.0, partial(log_of, values)
 
 
 def _of_inputs(places: Places) -> Made:
@@ -232,11 +145,11 @@ def _of_inputs(places: Places) -> Made:
     fields = [
         Field(name, places.axes[name], x + 0j, total="sum of log_decay")
         if name == "log_decay"
-        else Field(name, places.axes[name], _log(x))
+        else Field(name, places.axes[name], log_of(x))
         for name, x in places.inputs.items()
     ]
-    made = *_exponentials(places), *_inputs_of_steps(places), *_kept(places)
-    for field in (*fields, *made):
+    made = *_exponentials(places), *_inputs_of_steps(places), *_writes(places)
+    for field in (*fields, *made, *_kept(places)):
         yield from _at_tokens(field, places)
         if field.total:
             yield from _over_ranges(field, places)
@@ -266,7 +179,7 @@ def _inputs_of_steps(places: Places) -> Iterator[Field]:
         ("1 - exp(log decay)", -np.expm1(log_decay)),
         ("1 - exp(2 * log decay)", -np.expm1(2 * log_decay)),
     ):
-        yield Field(f"({text})", axes, _log(x), COMPOSED)
+        yield Field(f"({text})", axes, log_of(x), COMPOSED)
 
 
 def _mean_decay(log_decay: Real) -> Real:
@@ -274,8 +187,35 @@ def _mean_decay(log_decay: Real) -> Real:
     return np.where(log_decay == 0, 1.0, np.expm1(small) / small)
 
 
+def _writes(places: Places) -> Iterator[Field]:
+    """Yield the two writes of a token by the trapezoidal rule, its own and the next.
+
+    The next token decays the memory, then writes the token before it once more.
+    """
+    if not {"dt", "trapezoid"} <= places.inputs.keys():
+        return
+    dt, share = places.inputs["dt"], places.inputs["trapezoid"]
+    log_decay = places.inputs.get("log_decay", 0.0 * dt)
+    own, rest = dt * share, dt * (1 - share)
+    again, undecayed = (_next(x) for x in (rest, rest * np.exp(-log_decay)))
+    for text, x in (
+        ("dt trapezoid", own),
+        ("(dt trapezoid + the next token's dt (1 - trapezoid))", own + again),
+        (
+            "(dt trapezoid + the next token's dt (1 - trapezoid) exp(-log decay))",
+            own + undecayed,
+        ),
+    ):
+        yield Field(text, places.axes["dt"], log_of(x), COMPOSED)
+
+
+def _next(x: Real) -> Real:
+    """Return the number of the next token at each one, 0 at the last."""
+    return np.append(x[..., 1:], np.zeros_like(x[..., :1]), axis=-1)
+
+
 def _kept(places: Places) -> Iterator[Field]:
-    """Yield the factor of each channel that a token leaves of the memory."""
+    """Yield the factor that a token leaves of each channel, and along its key."""
     operator = places.entries.problem.scope.operator
     if places.micro > 1 or not operator.erases or operator.erase_along != "key":
         return
@@ -287,13 +227,16 @@ def _kept(places: Places) -> Iterator[Field]:
 
     names = _ERASED.get(operator.name, "beta key key").split()
     words = [name + "^2" * (names.count(name) > 1) for name in dict.fromkeys(names)]
-    erased = math.prod(expanded(name) for name in names)
+    sign, minus = (-1, "+") if "a" in names else (1, "-")
+    erased = sign * np.asarray(math.prod(expanded(name) for name in names))
     decays = operator.name in _ERASED_BESIDES_DECAY and "log_decay" in places.inputs
     left = np.exp(expanded("log_decay")) if decays else np.ones(())
-    x = left + erased if "a" in names else left - erased
-    text = " ".join(["exp(log decay)" if decays else "1", "-+"["a" in names], *words])
-    logs = np.maximum(_log(x).real, LEAST) + 1j * (x < 0)
-    yield Field(f"({text})", "bgtk", logs, COMPOSED, f"product of ({text})")
+    text = f"({'exp(log decay)' if decays else 1} {minus} {' '.join(words)})"
+    logs = at_least(left - erased)
+    yield Field(text, "bgtk", logs, COMPOSED, f"product of {text}")
+    logs = at_least(1 - erased.sum(axis=-1))
+    text = f"(1 {minus} sum of {' '.join(words)} over channels)"
+    yield Field(text, "bgt", logs, COMPOSED)
 
 
 def _heads(axes: str, places: Places) -> dict[str, int | None]:

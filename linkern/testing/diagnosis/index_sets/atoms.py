@@ -29,6 +29,7 @@ from linkern.testing.influence.maps import (
     AFTER_AN_EMPTY_ONE,
     LAST_CALL,
     OF_OTHERS,
+    SPANS_BACK,
     Flags,
     Index,
     InfluenceMap,
@@ -77,6 +78,11 @@ PHRASES = {
         ("tokens less than {n} after that of the value", 2.5),
         ("tokens {n} after that of the value", 2.5),
     ),
+    SPANS_BACK: (
+        ("what comes through {n} states or more", 3.0),
+        ("what comes through fewer than {n} states", 3.0),
+        ("what comes through {n} states", 3.0),
+    ),
     "left": (
         ("{1} other than the last {n} {1}", 4.0),
         ("the last {n} {1}", 3.0),
@@ -105,6 +111,7 @@ SPECIAL = {
     ("not square", "<", 1): ("calls in which K is V", 2.0),
     (AFTER_AN_EMPTY_ONE, ">=", 1): ("sequences after an empty one", 1.5),
     ("length", "<", 2): ("sequences of one token", 1.5),
+    (SPANS_BACK, ">=", 2): ("what a final state has of the initial state", 2.0),
     ("left", ">=", 2): ("{1} other than the last {0}", 4.0),
     ("left", "<", 2): ("the last {0}", 3.0),
     ("left", "==", 0): ("rows behind the last {0}", 2.0),

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from linkern.testing.influence.maps import SPANS_BACK
+
 __all__ = [
     "BOUNDED",
     "CHANNELS",
@@ -63,6 +65,7 @@ COORDINATES = {
         ),
         Coordinate("sequence", single=True, ended=True),
         Coordinate("span", single=True, ended=True),
+        Coordinate(SPANS_BACK, single=True),
         Coordinate("micro-step", single=True),
         Coordinate("key channel", size="key_dim"),
         Coordinate("value channel", size="value_dim"),
