@@ -119,12 +119,20 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
             yield text, partial(_in_turns, names)
     yield from _paddings(call)
     yield from _spread(call)
-    if operator.erases and "log_decay" in present:
-        side = "after" if operator.early_erase else "before"
-        yield f"an erase that reads the state {side} its decay", _other_erase
+    yield from _other_erases(call)
     for name in present:
         if operator.input(name).axes[-1] == "t":
             yield from _at_chunks(name, call.sizes["t"])
+
+
+def _other_erases(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls whose erase reads another state, or has its rate on another side."""
+    operator, present = call.operator, _present(call)
+    if operator.erases and "log_decay" in present:
+        side = "after" if operator.early_erase else "before"
+        yield f"an erase that reads the state {side} its decay", _other_erase
+    if {"removal_rate", "removal_key"} <= present.keys():
+        yield "removal_rate in what is read in place of what is removed", _other_side
 
 
 def _paddings(call: OracleCall) -> Iterator[tuple[str, Change]]:
@@ -427,6 +435,14 @@ def _in_turns(names: Sequence[str], call: OracleCall) -> OracleCall:
 def _other_erase(call: OracleCall) -> OracleCall:
     early = not call.operator.early_erase
     return replace(call, operator=replace(call.operator, early_erase=early))
+
+
+def _other_side(call: OracleCall) -> OracleCall:
+    """Return the call in which what is read is weighed, and not what is removed."""
+    present = _present(call)
+    rate, key = present["removal_rate"], present["removal_key"]
+    with np.errstate(divide="ignore"):
+        return _meaning(call, {"removal_key": rate * key, "removal_rate": 1 / rate})
 
 
 def _meaning(call: OracleCall, inputs: Inputs) -> OracleCall:

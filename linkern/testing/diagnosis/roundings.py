@@ -48,6 +48,7 @@ STATES = ("state_dtype", "normalizer_dtype")
 STAGES = {
     "sums": _Stage("computed_in_narrower_dtype", "", SUMS),
     "operands": _Stage("operands_rounded", "value", ("operand_dtype",)),
+    "written values": _Stage("written_values_rounded", "value", ("operand_dtype",)),
     "keys": FEATURES,
     "queries": FEATURES,
     "features": FEATURES,
@@ -253,7 +254,9 @@ def _stage(
     if near and far and products and (hidden or "value" in lost):
         return "state", {"state"}
     if "value" in lost:
-        return "operands" if arguments else "values", {"value"} | arguments
+        rates = lost - ARITHMETIC - {"log_decay"}
+        written = "written values" if rates else "values"
+        return "operands" if arguments else written, {"value"} | arguments
     if near and not far:
         return "scores", {"score"}
     if arguments:

@@ -43,7 +43,8 @@ SIZES = ((140, 4, 5), (128, 16, 16), (128, 64, 64))
 HEADS, LENGTH = 8, SIZES[0][0]
 # Distances from the source to the row: at the first that is rounded, a state was.
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
-# Significand bits of all that has few.
+# Significand bits of rows that have few. Gates have one: what a token writes is a
+# product of both, and of the value that takes back.
 FEW = 3
 # Bits of the value that takes back: fewer than any format has. Sums in float64 need
 # more to show in outputs of float32.
@@ -277,7 +278,7 @@ def _problem(
     problem = real_problem(scope, shape, kind, "normal", rng)
     each = shape.keys // shape.length if scope.operator.micro_steps else 1
     inputs = {
-        name: few_bits(np.asarray(x, np.float64), FEW)
+        name: few_bits(np.asarray(x, np.float64), FEW if name in NO_PATH else 1)
         for name, x in problem.inputs.items()
     }
     for at, entry in enumerate(entries):
@@ -342,7 +343,10 @@ def _arrange(
             if name == "log_decay" and scope.contract.decay_form == "log":
                 tokens[span] = max(CALM, scope.contract.decay_floor)
             if entry.path != "sum":
-                tokens[span] = _full(tokens[span], entry.bits[name], rng)
+                made = _full(tokens[span], entry.bits[name], rng)
+                # The erase of the row reads what a state has in its channels alone.
+                kept = (tokens[span] == 0) & (entry.path == "key")
+                tokens[span] = np.where(kept, 0.0, made)
     if entry.path == "normalizer":
         # Values of the other token alone, so that the numerator has few bits.
         value = np.moveaxis(inputs["value"][at], 1, 0)

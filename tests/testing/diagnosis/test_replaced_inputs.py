@@ -101,6 +101,14 @@ def with_limited_sums(problem: Problem, chunk: int, axis: int, limit: float) -> 
             "log_decay clamped at -0.04419 from below",
         ),
         (
+            "rwkv7",
+            lambda p: {
+                "removal_key": wide(p, "removal_rate") * wide(p, "removal_key"),
+                "removal_rate": 1 / wide(p, "removal_rate"),
+            },
+            "removal_rate in what is read in place of what is removed",
+        ),
+        (
             "dplr",
             lambda p: {"a": wide(p, "b"), "b": wide(p, "a")},
             "a and b exchanged",

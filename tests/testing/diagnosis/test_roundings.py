@@ -66,6 +66,27 @@ def test_operands_that_are_rounded_several_times_are_of_a_wider_format():
     assert observed.declaration == ("operand_dtype=float32",)
 
 
+@pytest.mark.parametrize(
+    ("erases", "said"), [(True, "the written values are"), (False, "the values are")]
+)
+def test_what_a_token_writes_is_told_from_its_value(erases, said):
+    rounded = rounded_to(8)
+
+    def kernel(query, key, value, beta):
+        state = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]), np.float32)
+        output, value = np.zeros_like(value), value if erases else rounded(value)
+        for t in range(query.shape[2]):
+            row = key[:, :, t, :, None]
+            written = value[:, :, t, None] - row.mT @ state
+            written = beta[:, :, t, None, None] * written
+            state = state + row * (rounded(written) if erases else written)
+            output[:, :, t] = (query[:, :, t, None] @ state)[..., 0, :]
+        return output / np.float32(key.shape[-1] ** 0.5)
+
+    observed = rounding(*opened(kernel, "delta_rule"))
+    assert observed.sentence == f"{said} rounded to 8 bits (bfloat16)"
+
+
 def test_edges_that_begin_inside_of_a_chunk_have_their_own_tokens():
     def kernel(query, key, value, log_decay):
         state = np.zeros((*key.shape[:2], key.shape[3], value.shape[3]), key.dtype)
